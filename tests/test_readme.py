@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,6 +45,48 @@ def test_the_script_of_ranks_runs_on_two_of_them_and_a_killed_one_is_named(tmp_p
     assert done.stdout.count("averaged") == 2, done.stderr[-3000:]
     assert re.search(r"CollectiveError: rank 1 \(process \d+\) has died", done.stderr), done.stderr[-3000:]
     assert (tmp_path / "flight.json").exists()
+
+
+def stored(benchmark: str) -> Any:
+    """The rows of a benchmark's stored results."""
+    return json.loads((ROOT / "benchmarks" / "results" / f"{benchmark}.json").read_text())["rows"]
+
+
+def test_the_figures_of_watching_are_the_stored_ones() -> None:
+    found: dict[tuple[str, str], list[float]] = {}
+    for row in stored("overhead"):
+        found.setdefault((row["case"].split()[0], row["ratio"].split()[0]), []).append(row["median"])
+    percent = {of: sorted(round(100 * (v - 1)) for v in values) for of, values in found.items()}
+    times = {of: sorted(f"{v:.2f}" for v in values) for of, values in found.items()}
+    for part in (
+        "{} to {} % with a recorder".format(*percent["training", "recorder"]),
+        "{} to {} % with the live dashboard".format(*percent["training", "dashboard"]),
+        "{} to {} times and {} to {} times".format(*times["chain", "recorder"], *times["chain", "dashboard"]),
+        "takes {} to {} times what torch takes".format(*times["chain", "flnb"]),
+    ):
+        assert part in " ".join(TEXT.split())
+
+
+def test_the_figures_of_models_are_the_stored_ones() -> None:
+    ours = {row["model"]: row for row in stored("models") if row["framework"].startswith("flnb")}
+    models = [ours[name] for name in ("alexnet", "vgg16", "resnet50", "bert", "asr-transformer", "vit")]
+    assert f"| median | {' | '.join(row['over torch'] for row in models)} |" in TEXT
+    spread = " | ".join(row["over torch: least .. most"] for row in models)
+    assert f"| least .. most of 9 rounds | {spread} |" in TEXT
+
+
+def test_the_figures_of_ranks_are_the_stored_ones() -> None:
+    rows = stored("distributed")
+    alone = {row["bytes"]: row for row in rows["crossing"] if row["machine"] == "as it is"}
+    raw, ours, gloo = (alone[4][name].split(" / ")[0] for name in ("Allreduce", "flnb", "gloo"))
+    ratios = [f"{alone[mib << 20]['of Allreduce, median']:.2f}" for mib in (1, 4, 16)]
+    hidden = [float(row["hidden, median"][:-2]) for row in rows["overlap"] if "buckets" in row["reduced"]]
+    for part in (
+        f"takes {raw} µs by raw mpi4py, {ours} µs here with every check and event, {gloo} µs by torch's gloo",
+        "1, 4 and 16 MiB take {}, {} and {} times as long".format(*ratios),
+        f"hides {min(hidden):.0f} to {max(hidden):.0f} % of transfers",
+    ):
+        assert part in " ".join(TEXT.split())
 
 
 def test_extras_that_are_named_exist() -> None:

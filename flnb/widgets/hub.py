@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     Send = Callable[[dict[str, Any], list[bytes]], None]
 
 PROTOCOL = 1
-HERTZ = 20.0
+HERTZ = 20.0  # frames a second at most
+SLOWEST = 10.0  # frames a second of a run whose frames take long to make
+SHARE = 0.05  # of a processor for making frames, while more than `SLOWEST` are sent: the program waits meanwhile
 WINDOW = 3  # unacknowledged frames at most
 SILENCE = 0.5  # seconds without an acknowledgement before the hub stops expecting any
 IDLE = 1.0  # seconds between frames while nothing happens
@@ -134,12 +136,14 @@ class Hub:
         """Answer requests and send frames until the hub is stopped; the body of the thread."""
         wake = time.monotonic()
         while not self._halt.is_set():
+            began = time.thread_time()
             try:
                 self._answer()
                 self.tick(time.monotonic())
             except Exception:  # one line in the kernel's log and a dead dashboard, but never a dead training
                 log.exception("flnb: the dashboard stopped; the training goes on. flnb.dashboard() starts it again")
                 return
-            wake = max(wake + 1 / HERTZ, time.monotonic() + 0.002)
+            pause = min(max(1 / HERTZ, (time.thread_time() - began) / SHARE), 1 / SLOWEST)
+            wake = max(wake + pause, time.monotonic() + 0.002)
             if self._wake.wait(wake - time.monotonic()):
                 self._wake.clear()

@@ -33,9 +33,9 @@ FOLD_AT = 1 << 16  # records that may wait for the next frame before they are ta
 HISTORY = 8192  # steps, and values of metrics, that a keyframe repeats
 WANTED = 400  # levels of the tape, opened by readers, that frames contain beside the first ones
 TABLE_SECONDS = 0.25  # between two frames with the table of op times
-_MEMORY = (
-    schema.ALLOC, schema.FREE_COMPLETED, schema.SEGMENT_ALLOC, schema.SEGMENT_RESIZE, schema.SEGMENT_FREE, schema.ASIDE,
-)  # fmt: skip
+_MEMORY = schema.among(
+    schema.ALLOC, schema.FREE_COMPLETED, schema.SEGMENT_ALLOC, schema.SEGMENT_RESIZE, schema.SEGMENT_FREE, schema.ASIDE
+)
 TOLD = {
     "step": ("index", "t0", "t1"),
     "metric": ("name", "t", "step", "value"),
@@ -127,8 +127,8 @@ class Live(Run):
                 {"plan": ops[:, 0] >> schema.PLAN_SHIFT, "t0": t0, "t1": t1, "alloc_id": block}
                 | {"node": node, "context": context}
             )
-        if present[list(_MEMORY)].any():
-            self.memory.fold(rows[np.isin(kinds, _MEMORY)], ops)
+        if present[_MEMORY].any():
+            self.memory.fold(rows[_MEMORY[kinds]], ops)
         for name, past in self._past.items():
             self._past[name] = np.concatenate([past, of(schema.KINDS[name].number)])[-RECENT:]
         if len(drops):

@@ -23,6 +23,7 @@ RECENT = 1 << 20
 QUIET = 100_000_000
 """Nanoseconds without a new gradient after which an unfinished backward pass is shown as far as it has come."""
 KINDS = {"walk": schema.WALK, "grad_stat": schema.GRAD_STAT, "nan_origin": schema.NAN_ORIGIN}
+OWN = schema.among(*KINDS.values())
 
 
 class Backwards:
@@ -43,13 +44,14 @@ class Backwards:
         self._samples: Batches = []  # gradient records of the pass that is shown, and of later ones
         self._latest = self._failed_at = 0  # when the newest gradient was measured, when an op raised an error
         self._told = (0, False)  # the time of the last news that were returned, and whether their step had ended
+        self._before: LiveTape | None = None  # the last one that was made
         self._final = 0  # the beginning of the last pass that was returned when complete
 
     def take(self, batches: Batches) -> None:
         """Take the next records, in batches by thread."""
         for lane, rows in batches:
             kinds = rows[:, 0] & 0xFF
-            own = rows[np.isin(kinds, list(KINDS.values()))]
+            own = rows[OWN[kinds]]
             if len(own):
                 self._samples.append((lane, own))
                 self._latest = max(self._latest, int(own[-1, 1]))
@@ -137,4 +139,5 @@ class Backwards:
             found = tape.of(table, self._start, self._catalog)
         if found.index < 0:  # the open step has no record yet: it is the one after the last
             found = replace(found, index=int(steps[-1, 3]) + 1 if len(steps) else 0)
-        return LiveTape(found)
+        self._before = LiveTape(found, self._before)
+        return self._before

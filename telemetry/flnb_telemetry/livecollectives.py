@@ -36,7 +36,7 @@ CELLS, SPANS, ACTIVITY = 40_000, 8000, 12_000
 """The most calls times ranks, spans and bars of ops that a frame contains, the latest ones."""
 CALLS, STEPS = 2000, 48
 """The most calls and steps that a frame contains."""
-KEPT = (schema.COLLECTIVE_BEGIN, schema.COLLECTIVE, schema.WAIT, schema.STEP, schema.SCOPE)
+KEPT = schema.among(schema.COLLECTIVE_BEGIN, schema.COLLECTIVE, schema.WAIT, schema.STEP, schema.SCOPE)
 CHUNK = 8192
 """Ops of a recording of which at most `BARS` bars are kept."""
 FRESH = 1000
@@ -74,7 +74,7 @@ class Window:
                 groups = np.unique(rows[kinds == schema.COLLECTIVE_BEGIN, 3]).tolist()
                 self.seen = any(self.catalog.groups.items[group].size > 1 for group in groups)
             if self.seen:
-                self.add(lane, np.concatenate([rows[np.isin(kinds, KEPT)], self._bars(rows[kinds == schema.OP])]))
+                self.add(lane, np.concatenate([rows[KEPT[kinds]], self._bars(rows[kinds == schema.OP])]))
 
     def add(self, lane: int, rows: Records) -> None:
         """Take records as they are, with ops that are bars."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from flnb_telemetry import schema
 from flnb_telemetry.analysis.memory import NEVER, timeline
-from flnb_telemetry.intern import joined
+from flnb_telemetry.intern import joined, located
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -156,4 +156,4 @@ def _in(ids: Ints, others: Ints) -> NDArray[np.bool_]:
     """Return for each id whether it is among the others, as `numpy.isin`, but at once if there are none."""
     if not len(ids) or not len(others):
         return np.zeros(len(ids), np.bool_)
-    return np.isin(ids, others)
+    return located(others, ids, sort=True)[1]

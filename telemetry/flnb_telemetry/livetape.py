@@ -32,16 +32,21 @@ class LiveTape:
     """The messages about one tape: `whole` for frames to the dashboard, `answer` for requests of its reader.
 
     Of a long tape a message contains some levels (groups of nodes that are open, see `Levels`) by their keys.
+
+    Args:
+        tape: what to tell of.
+        before: the tape of an earlier step, whose levels are taken over if the graph is the same.
     """
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: Tape, before: LiveTape | None = None) -> None:
         self.tape, self.graph, self.catalog = tape, tape.graph, tape.catalog
-        self.levels: Levels = tape.levels
         graph = self.graph
         digest = hashlib.blake2b(digest_size=8)
         for column in (graph.plan, graph.context, graph.start, graph.parent):
             digest.update(np.ascontiguousarray(column).data)
         self.structure = digest.hexdigest()
+        alike = before if before is not None and before.structure == self.structure else None
+        self.levels: Levels = tape.levels if alike is None else alike.levels.over(graph)
         self.origins = tuple(graph.origins[:8].tolist())
         strings = self.catalog.strings
         self._family, self._families = _places(self.catalog.family[graph.plan])

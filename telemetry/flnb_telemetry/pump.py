@@ -29,7 +29,7 @@ from typing import Protocol
 from flnb_telemetry import bus, encoding, schema
 from flnb_telemetry.lane import DEFAULT_BUFFER, NOBODY, Lane, Lanes, numbers_in
 
-INTERVAL = 0.033
+INTERVAL = 0.05
 SWITCH_INTERVAL = 0.001
 PATIENCE = 0.2  # seconds after which a thread that waits for the pump checks that the pump runs
 

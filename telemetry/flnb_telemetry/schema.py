@@ -118,6 +118,13 @@ def kind_of(name: str) -> Kind:
     return KINDS[name]
 
 
+def among(*numbers: int) -> NDArray[np.bool_]:
+    """Make a table that tells of each kind's number whether it is one of these; quicker to index than `numpy.isin`."""
+    found = np.zeros(256, np.bool_)
+    found[list(numbers)] = True
+    return found
+
+
 def columns(kind: Kind, rows: Records) -> Columns:
     """Convert records, all of one kind, to columns by field name.
 

@@ -8,6 +8,7 @@ nodes in them: of a million nodes a reader sees some dozens, and opening one gro
 from __future__ import annotations
 
 import heapq
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -97,6 +98,12 @@ class Levels:
         self._known: dict[str, Group] = {}
         self._made: dict[str, Level] = {}
         self.root = Group("", "", "", 0, len(graph), parts=self._outermost())
+
+    def over(self, graph: Graph) -> Levels:
+        """Return the tree of another graph of equal structure, with the levels that were opened; its figures differ."""
+        other = copy(self)
+        other.graph = graph
+        return other
 
     # ---- which groups there are
 
