@@ -29,7 +29,7 @@ class Twin(Communicator):
     name, size = "twin", 2
 
     def all_reduce(self, buffer: Any, op: str = "sum") -> Work:
-        """Leave the buffer as it is: the link is what is measured."""
+        """Start nothing: only the time on the link is measured."""
         return Done()
 
     def all_gather(self, buffer: Any, out: Any) -> Work:
@@ -38,7 +38,7 @@ class Twin(Communicator):
         return Done()
 
     def broadcast(self, buffer: Any, root: int = 0) -> Work:
-        """Leave the buffer as it is."""
+        """Start nothing."""
         return Done()
 
 

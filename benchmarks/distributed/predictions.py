@@ -1,4 +1,4 @@
-"""Predictions of `flnb.distributed.simulate` beside what was measured and published.
+"""Compare what `flnb.distributed.simulate` predicts with measured steps and published figures.
 
 Steps on a modelled link compute by sleeping, as ranks with processors of their own would: two cores are enough for four
 ranks. The recording is of two ranks; of several pairs of runs the one with the median error is shown.

@@ -18,7 +18,7 @@ def pair_of(value: Any) -> Any:
 
 
 def results_of(value: Any, name: str) -> list[Any]:
-    """The tensors in what a function returned; a `TypeError` in the name of the transform if there is anything else."""
+    """Return the tensors in a function's result; anything else in it is a `TypeError` that names the transform."""
     found = leaves(value)
     for y in found:
         if not isinstance(y, Tensor):

@@ -45,7 +45,7 @@ class Listener(Protocol):
 
 
 listeners: dict[int, weakref.ref[Any]] = {}
-"""All listeners, weakly. A pass tells those whose leaves it reaches: ranks as threads do not hear of each other's."""
+"""Weak references to all listeners. A pass tells only those of whose leaves it reaches one."""
 
 
 def listen(listener: Listener) -> None:

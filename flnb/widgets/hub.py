@@ -143,7 +143,11 @@ class Hub:
             except Exception:  # one line in the kernel's log and a dead dashboard, but never a dead training
                 log.exception("flnb: the dashboard stopped; the training goes on. flnb.dashboard() starts it again")
                 return
-            pause = min(max(1 / HERTZ, (time.thread_time() - began) / SHARE), 1 / SLOWEST)
-            wake = max(wake + pause, time.monotonic() + 0.002)
+            wake = max(wake + pause(time.thread_time() - began), time.monotonic() + 0.002)
             if self._wake.wait(wake - time.monotonic()):
                 self._wake.clear()
+
+
+def pause(spent: float) -> float:
+    """Return the seconds from one frame to the next, given the processor's seconds that the first one took."""
+    return min(max(1 / HERTZ, spent / SHARE), 1 / SLOWEST)

@@ -223,3 +223,8 @@ def test_a_dtype_that_is_none_is_told_the_known_ones(ask):
 def test_dtypes_are_found_by_whatever_numpy_takes():
     for given in ("float16", np.float16, np.dtype("float16"), flnb.float16):
         assert flnb.ones(1, dtype=given).dtype == np.float16
+
+
+def test_a_misspelt_part_is_guessed():
+    with pytest.raises(ValueError, match=r"unknown memory manager 'cachng'; known: .*; did you mean 'caching'\?"):
+        flnb.use_memory_manager("cachng").__enter__()

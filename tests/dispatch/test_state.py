@@ -394,8 +394,3 @@ def test_what_a_users_method_returns_is_held_against_the_plan() -> None:
         assert (y + y).shape == (2, 3)
         with pytest.raises(TypeError, match=r"sum of backend 'First' returned float64\[\], expected float32\[\]"):
             y.sum()
-
-
-def test_a_misspelt_name_is_guessed() -> None:
-    with pytest.raises(ValueError, match=r"unknown memory manager 'cachng'; known: .*; did you mean 'caching'\?"):
-        flnb.use_memory_manager("cachng").__enter__()

@@ -56,6 +56,19 @@ def test_a_small_tape_travels_whole() -> None:
     assert [leaf["id"] for leaf in told["leaves"]] == [-1]
 
 
+def test_the_levels_of_an_equal_graph_are_taken_over_and_its_figures_are_not() -> None:
+    nodes = ("a", "exp"), ("a", "log"), ("b", "exp"), ("b", "cos")
+    first = live(*nodes, parents=[[-1], [0], [1, -1], [2]])
+    whole(first)
+    slower = replace(first.graph, forward=10 * first.graph.forward)
+    second = LiveTape(replace(first.tape, graph=slower), first)
+    assert second.levels._made is first.levels._made
+    took = [[item["forward_ns"] for item in whole(shown)["levels"][0]["items"]] for shown in (first, second)]
+    assert took[1] == [10 * ns for ns in took[0]]
+    other = live(*nodes, parents=[[-1], [0], [0, -1], [2]])
+    assert LiveTape(other.tape, first).levels is other.tape.levels
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [

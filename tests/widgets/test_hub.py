@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flnb.widgets.hub import IDLE, SILENCE, Hub
+from flnb.widgets.hub import IDLE, SILENCE, Hub, pause
 
 
 class Recorder:
@@ -145,3 +145,7 @@ def test_a_failing_source_ends_the_hub_with_a_message_and_nothing_else(
     assert not hub.running
     assert "the training goes on" in caplog.text
     assert "no frame today" in caplog.text
+
+
+def test_frames_that_take_long_to_make_come_less_often_but_ten_a_second() -> None:
+    assert [pause(spent) for spent in (0.0, 0.001, 0.004, 0.005, 1.0)] == pytest.approx([0.05, 0.05, 0.08, 0.1, 0.1])

@@ -1,4 +1,4 @@
-"""A communicator that passes everything on to another one: what a communicator typed into a cell derives from."""
+"""The base class of communicators written in a notebook cell: it passes every operation on to another one."""
 
 from __future__ import annotations
 

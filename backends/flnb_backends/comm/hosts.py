@@ -41,7 +41,7 @@ AFTER = 2.0
 
 
 def host_name() -> str:
-    """What tells this host from others; the environment variable FLNB_HOST pretends another."""
+    """Return a name that no other host has. Tests set the environment variable FLNB_HOST to pretend several hosts."""
     chosen = os.environ.get("FLNB_HOST")
     boot = Path("/proc/sys/kernel/random/boot_id")  # of hosts that are all called "localhost"
     return chosen or f"{socket.gethostname()} {boot.read_text().strip() if boot.exists() else ''}".strip()
@@ -135,14 +135,14 @@ class Exchange:
             connection.send_bytes(self.board.report(other))
 
     def ask(self, connection: Connection) -> None:
-        """Report to the server, and take what it answers, until this host's ranks have ended."""
+        """Send this host's rows to the server and write its answer on the board, until this host's ranks end."""
         with connection:
             while not self.ended.wait(EVERY):
                 connection.send_bytes(self.board.report())
                 self.take(connection.recv_bytes())
 
     def take(self, report: bytes) -> int:
-        """Write what another host reports of its ranks, and the server of all that it has heard of."""
+        """Write the rows of a report (the server's has those of all hosts); returns the number of its host."""
         host = self.board.take(report)
         self.heard[host] = time.monotonic()
         return host
@@ -162,7 +162,7 @@ class Exchange:
 
 
 def main() -> None:
-    """Exchange rows as told by a line on stdin; the port of the server is printed."""
+    """Read the settings, a line of JSON on stdin, and exchange rows until the ranks end; the server prints its port."""
     told = json.loads(sys.stdin.readline())
     nbytes, host = Board.nbytes(told["size"]), told["host"]
     exchange = Exchange(Board(mmap.mmap(told["handle"], nbytes), host, told["size"], process_alive, host), host)

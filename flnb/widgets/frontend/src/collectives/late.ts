@@ -20,7 +20,7 @@ export class WhoIsLate {
 
   constructor(private readonly context: ViewContext, private readonly pick: (rank: number) => void) {
     this.panel = new Panel("Who is late", () => this.describe());
-    for (const [name, side] of [["Rank", "fl-left"], ["Host", "fl-left"], ["Last", ""], ["Lost a step ↓", "fl-left"], ["Mostly in", "fl-left"]] as const) {
+    for (const [name, side] of [["Rank", "fl-left"], ["Host", "fl-left"], ["Calls as last", ""], ["Lost a step ↓", "fl-left"], ["Mostly in", "fl-left"]] as const) {
       this.head.append(h("th", { scope: "col", class: side || null }, name));
     }
     this.panel.body.append(h("div", { class: "fl-scroll" }, h("table", { class: "fl-table fl-ops fl-late" }, h("thead", {}, this.head), this.body)));
@@ -62,7 +62,7 @@ export class WhoIsLate {
 
   private describe(): DataTable {
     return {
-      caption: "Ranks by what their coming late costs the others", columns: ["Rank", "Host", "Was last", "Lost a step", "Mostly in"],
+      caption: "Ranks by what their coming late costs the others", columns: ["Rank", "Host", "Calls as last", "Lost a step", "Mostly in"],
       rows: (this.model?.section.late ?? []).map((row) => [row.rank, row.host, row.last, text(duration(row.lost_ms_per_step * 1e6)), row.scope || UNKNOWN]),
     };
   }
