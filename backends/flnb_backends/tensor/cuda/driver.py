@@ -1,0 +1,297 @@
+"""The documented CUDA driver API, as far as flnb uses it: one binding for the GPU's library and the emulated device.
+
+Addresses, streams, events, modules and kernels are the API's own handles, as ints: libraries that share the device's
+primary context, such as CuPy, take them as they are.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Driver", "DriverError", "Memory"]
+
+LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+NOT_READY = 600
+NON_BLOCKING, WITHOUT_TIME = 1, 2
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "cuInit": (c_uint,),
+    "cuDriverGetVersion": (POINTER(c_int),),
+    "cuDeviceGetCount": (POINTER(c_int),),
+    "cuDeviceGet": (POINTER(c_int), c_int),
+    "cuDeviceGetName": (c_char_p, c_int, c_int),
+    "cuDeviceGetAttribute": (POINTER(c_int), c_int, c_int),
+    "cuDevicePrimaryCtxRetain": (POINTER(c_void_p), c_int),
+    "cuCtxSetCurrent": (c_void_p,),
+    "cuCtxGetDevice": (POINTER(c_int),),
+    "cuCtxSynchronize": (),
+    "cuGetErrorName": (c_int, POINTER(c_char_p)),
+    "cuGetErrorString": (c_int, POINTER(c_char_p)),
+    "cuMemGetInfo_v2": (POINTER(c_size_t), POINTER(c_size_t)),
+    "cuMemAlloc_v2": (POINTER(c_uint64), c_size_t),
+    "cuMemFree_v2": (c_uint64,),
+    "cuMemAllocHost_v2": (POINTER(c_void_p), c_size_t),
+    "cuMemFreeHost": (c_void_p,),
+    "cuMemcpyHtoDAsync_v2": (c_uint64, c_void_p, c_size_t, c_void_p),
+    "cuMemcpyDtoHAsync_v2": (c_void_p, c_uint64, c_size_t, c_void_p),
+    "cuMemcpyDtoDAsync_v2": (c_uint64, c_uint64, c_size_t, c_void_p),
+    "cuMemcpyPeerAsync": (c_uint64, c_void_p, c_uint64, c_void_p, c_size_t, c_void_p),
+    "cuMemsetD8Async": (c_uint64, ctypes.c_ubyte, c_size_t, c_void_p),
+    "cuMemsetD32Async": (c_uint64, c_uint, c_size_t, c_void_p),
+    "cuStreamCreate": (POINTER(c_void_p), c_uint),
+    "cuStreamDestroy_v2": (c_void_p,),
+    "cuStreamSynchronize": (c_void_p,),
+    "cuStreamQuery": (c_void_p,),
+    "cuStreamWaitEvent": (c_void_p, c_void_p, c_uint),
+    "cuEventCreate": (POINTER(c_void_p), c_uint),
+    "cuEventDestroy_v2": (c_void_p,),
+    "cuEventRecord": (c_void_p, c_void_p),
+    "cuEventQuery": (c_void_p,),
+    "cuEventSynchronize": (c_void_p,),
+    "cuEventElapsedTime_v2": (POINTER(c_float), c_void_p, c_void_p),
+    "cuModuleLoadData": (POINTER(c_void_p), c_char_p),
+    "cuModuleUnload": (c_void_p,),
+    "cuModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
+    "cuFuncGetAttribute": (POINTER(c_int), c_int, c_void_p),
+    "cuLaunchKernel": (c_void_p, *[c_uint] * 7, c_void_p, POINTER(c_void_p), POINTER(c_void_p)),
+}
+
+
+class DriverError(RuntimeError):
+    """An error of the driver API.
+
+    Attributes:
+        name: the API's name of it, such as "CUDA_ERROR_OUT_OF_MEMORY".
+    """
+
+    def __init__(self, call: str, name: str, text: str) -> None:
+        super().__init__(f"{call}: {name} ({text})")
+        self.name = name
+
+
+class Memory(NamedTuple):
+    """Bytes of a device's memory."""
+
+    available: int
+    total: int
+
+
+class Driver:
+    """The driver API of a machine's devices, or of another library with the same functions.
+
+    Every method raises `DriverError` where the API reports an error; that of a kernel is reported by a later call.
+
+    Args:
+        path: the library, by default the GPU driver's.
+
+    Raises:
+        OSError: there is no such library: no NVIDIA driver is installed.
+    """
+
+    def __init__(self, path: str = LIBRARY) -> None:
+        self.path = path
+        library = ctypes.CDLL(path)
+        self._calls: dict[str, Any] = {}
+        for name, types in _SIGNATURES.items():
+            try:
+                call = getattr(library, name)
+            except AttributeError:  # elapsed time has no second version before CUDA 12.8
+                call = getattr(library, name.removesuffix("_v2"))
+            call.argtypes, call.restype = types, c_int
+            self._calls[name] = call
+        self._run("cuInit", 0)
+        self._contexts: dict[int, int] = {}
+
+    def _check(self, name: str, error: int) -> None:
+        if error:
+            said = [c_char_p(), c_char_p()]
+            for call, found in zip(("cuGetErrorName", "cuGetErrorString"), said, strict=True):
+                self._calls[call](error, byref(found))
+            words = [(each.value or f"error {error}".encode()).decode() for each in said]
+            raise DriverError(name, *words)
+
+    def _run(self, name: str, *arguments: Any) -> None:
+        self._check(name, self._calls[name](*arguments))
+
+    def _get(self, name: str, *arguments: Any) -> Any:
+        """Run a call that writes its first argument, and return what it wrote."""
+        found = _SIGNATURES[name][0]._type_()
+        self._run(name, byref(found), *arguments)
+        return found.value
+
+    # devices
+
+    def version(self) -> int:
+        """The newest CUDA version that the driver knows, 1000 times the major and 10 times the minor number."""
+        return int(self._get("cuDriverGetVersion"))
+
+    def devices(self) -> int:
+        """The number of devices."""
+        return int(self._get("cuDeviceGetCount"))
+
+    def name(self, device: int = 0) -> str:
+        """A device's name."""
+        text = ctypes.create_string_buffer(256)
+        self._run("cuDeviceGetName", text, len(text), device)
+        return text.value.decode()
+
+    def attribute(self, number: int, device: int = 0) -> int:
+        """A property of a device by its number in ``CUdevice_attribute``, such as 75 and 76, the compute capability."""
+        return int(self._get("cuDeviceGetAttribute", number, device))
+
+    def use(self, device: int = 0) -> None:
+        """Make a device the one of this thread, by its primary context, which other libraries share."""
+        if device not in self._contexts:
+            self._contexts[device] = self._get("cuDevicePrimaryCtxRetain", device)
+        self._run("cuCtxSetCurrent", self._contexts[device])
+
+    def synchronize(self) -> None:
+        """Wait for all work of this thread's device."""
+        self._run("cuCtxSynchronize")
+
+    # memory
+
+    def memory(self) -> Memory:
+        """The memory of this thread's device."""
+        available, total = c_size_t(), c_size_t()
+        self._run("cuMemGetInfo_v2", byref(available), byref(total))
+        return Memory(available.value, total.value)
+
+    def allocate(self, nbytes: int) -> int:
+        """Allocate memory on this thread's device; returns its address."""
+        return int(self._get("cuMemAlloc_v2", nbytes))
+
+    def free(self, address: int) -> None:
+        """Free memory of a device, which waits for all its work."""
+        self._run("cuMemFree_v2", address)
+
+    def allocate_host(self, nbytes: int) -> int:
+        """Allocate pinned memory of the host, which copies read and write while the program goes on."""
+        return int(self._get("cuMemAllocHost_v2", nbytes))
+
+    def free_host(self, address: int) -> None:
+        """Free pinned memory."""
+        self._run("cuMemFreeHost", address)
+
+    def upload(self, to: int, source: int, nbytes: int, stream: int = 0) -> None:
+        """Copy from the host's memory to the device's; pinned memory must stay as it is until the copy has run."""
+        self._run("cuMemcpyHtoDAsync_v2", to, source, nbytes, stream)
+
+    def download(self, to: int, source: int, nbytes: int, stream: int = 0) -> None:
+        """Copy from the device's memory to the host's; where that is pinned, the call does not wait."""
+        self._run("cuMemcpyDtoHAsync_v2", to, source, nbytes, stream)
+
+    def copy(self, to: int, source: int, nbytes: int, stream: int = 0) -> None:
+        """Copy within a device's memory."""
+        self._run("cuMemcpyDtoDAsync_v2", to, source, nbytes, stream)
+
+    def copy_between(self, to: int, device: int, source: int, of: int, nbytes: int, stream: int = 0) -> None:
+        """Copy from the memory of the device ``of`` to that of ``device``; both have been in `use`."""
+        self._run("cuMemcpyPeerAsync", to, self._contexts[device], source, self._contexts[of], nbytes, stream)
+
+    def fill(self, to: int, byte: int, nbytes: int, stream: int = 0) -> None:
+        """Set bytes of the device's memory."""
+        self._run("cuMemsetD8Async", to, byte, nbytes, stream)
+
+    # streams and events
+
+    def stream(self) -> int:
+        """Make a stream that does not wait for the legacy default stream, number 0."""
+        return int(self._get("cuStreamCreate", NON_BLOCKING))
+
+    def destroy_stream(self, stream: int) -> None:
+        """Destroy a stream; what it has to do is done."""
+        self._run("cuStreamDestroy_v2", stream)
+
+    def wait(self, stream: int) -> None:
+        """Wait until a stream has done all it has to do."""
+        self._run("cuStreamSynchronize", stream)
+
+    def ready(self, stream: int) -> bool:
+        """Whether a stream has done all it has to do; returns at once."""
+        return self._finished("cuStreamQuery", stream)
+
+    def event(self, timed: bool = False) -> int:
+        """Make an event."""
+        return int(self._get("cuEventCreate", 0 if timed else WITHOUT_TIME))
+
+    def destroy_event(self, event: int) -> None:
+        """Destroy an event."""
+        self._run("cuEventDestroy_v2", event)
+
+    def record(self, event: int, stream: int = 0) -> None:
+        """Let an event happen when the stream has done what it has to do by now."""
+        self._run("cuEventRecord", event, stream)
+
+    def wait_event(self, stream: int, event: int) -> None:
+        """Let a stream's further work wait for an event; the program goes on."""
+        self._run("cuStreamWaitEvent", stream, event, 0)
+
+    def happened(self, event: int) -> bool:
+        """Whether an event has happened; returns at once."""
+        return self._finished("cuEventQuery", event)
+
+    def await_event(self, event: int) -> None:
+        """Wait until an event has happened."""
+        self._run("cuEventSynchronize", event)
+
+    def seconds(self, begin: int, end: int) -> float:
+        """The time between two timed events that have happened, in seconds; the API's precision is 0.5 us."""
+        return float(self._get("cuEventElapsedTime_v2", begin, end)) / 1e3
+
+    def _finished(self, name: str, handle: int) -> bool:
+        error = self._calls[name](handle)
+        if error != NOT_READY:
+            self._check(name, error)
+        return bool(error == 0)
+
+    # kernels
+
+    def load(self, image: bytes) -> int:
+        """Load a module, a compiled image with kernels."""
+        return int(self._get("cuModuleLoadData", image))
+
+    def kernel(self, module: int, name: str) -> int:
+        """Look up a kernel of a module."""
+        return int(self._get("cuModuleGetFunction", module, name.encode()))
+
+    def launch(
+        self, kernel: int, blocks: Sequence[int], threads: Sequence[int], arguments: Sequence[Any], stream: int = 0,
+        shared: int = 0,
+    ) -> None:  # fmt: skip
+        """Launch a kernel; its arguments are read now.
+
+        Args:
+            kernel: from `kernel`.
+            blocks: up to three numbers of blocks, and ``threads`` those of threads in each.
+            arguments: NumPy scalars (``np.float32(2)``), or ints: addresses. The API cannot check their types, which
+                must be those of the kernel's parameters.
+            stream: in which the kernel runs.
+            shared: bytes of dynamically shared memory of each block.
+
+        Raises:
+            TypeError: an argument is a Python float, whose size does not tell the parameter's.
+        """
+        held = [_parameter(argument) for argument in arguments]
+        values = (c_void_p * len(held))(*[each.ctypes.data for each in held])
+        sizes = [(*extent, 1, 1)[:3] for extent in (tuple(blocks), tuple(threads))]
+        self._run("cuLaunchKernel", kernel, *sizes[0], *sizes[1], shared, stream, values, None)
+
+
+def _parameter(value: Any) -> np.ndarray[Any, Any]:
+    """A kernel's argument in memory."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return np.array(value, np.uint64)
+    if isinstance(value, (np.generic, np.ndarray)):
+        return np.asarray(value)
+    raise TypeError(
+        f"launch: got {type(value).__name__} {value!r}; give NumPy scalars such as np.float32({value!r}), whose dtype "
+        "is the parameter's type, and ints for addresses"
+    )

@@ -1,0 +1,108 @@
+"""A CUDA device made of host memory: the documented driver API, and kernels compiled by g++ and run thread by thread.
+
+Streams run as late and as far out of order as the API allows, threads in random order, and every access of a kernel is
+checked. What only a GPU can tell, such as any time, this device does not tell.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+from flnb_backends.tensor.cuda.driver import Driver
+
+from flnb.testing.cuda.building import CompileError, build_device, build_kernels, kernel_names
+
+__all__ = ["CompileError", "EmulatedDevice", "Traffic", "build_kernels", "emulated_device", "kernel_names"]
+
+Order: TypeAlias = Literal["eager", "lazy", "random"]
+ORDERS: tuple[Order, ...] = get_args(Order)
+
+
+class Traffic(NamedTuple):
+    """What the warps of a kernel asked of memory, by the rules of the CUDA C Programming Guide.
+
+    Attributes:
+        requests: loads and stores of device memory, one for all lanes of a warp that come to a place in the code.
+        sectors: pieces of 32 bytes in them; contiguous float32 has 4 a request.
+        shared_requests: those of shared memory.
+        conflicts: turns that they take beyond one because lanes need different words of one bank.
+    """
+
+    requests: int
+    sectors: int
+    shared_requests: int
+    conflicts: int
+
+    @property
+    def sectors_per_request(self) -> float:
+        """Sectors divided by requests; NaN without requests."""
+        return self.sectors / self.requests if self.requests else float("nan")
+
+
+class EmulatedDevice:
+    """The emulated device of this process: its driver, how it schedules, and what its checks have found.
+
+    Attributes:
+        driver: the driver API over it.
+    """
+
+    def __init__(self) -> None:
+        path = str(build_device())
+        self.driver = Driver(path)
+        self._library = ctypes.CDLL(path)
+        self._library.flnb_device_report.restype = ctypes.c_char_p
+        self._library.flnb_device_count.restype = ctypes.c_long
+        self._library.flnb_device_begin.argtypes = [ctypes.c_int, ctypes.c_uint64, ctypes.c_int]
+        self._library.flnb_device_capacity.argtypes = [ctypes.c_size_t]
+        self._library.flnb_device_block.argtypes = [ctypes.c_uint64, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+
+    def begin(self, order: Order = "random", seed: int = 0, checks: bool = True) -> None:
+        """Forget all reports, counts and errors, and choose how streams and threads are ordered from now on.
+
+        Args:
+            order: "eager" runs work when it is queued, "lazy" when something waits for it, "random" at any time
+                between, with threads and blocks in random order.
+            seed: of the random order; equal seeds give equal orders.
+            checks: whether accesses are checked.
+        """
+        self._library.flnb_device_begin(ORDERS.index(order), seed, checks)
+
+    @property
+    def reports(self) -> list[str]:
+        """What the checks have found since `begin`, each once."""
+        count = self._library.flnb_device_reports()
+        return [self._library.flnb_device_report(i).decode() for i in range(count)]
+
+    def count(self, what: str) -> int:
+        """How often a function of the API was called since `begin`, or a sum: "launches", "bytes to the device"..."""
+        return int(self._library.flnb_device_count(what.encode()))
+
+    def traffic(self, kernel: str) -> Traffic:
+        """What a kernel's launches asked of memory since `begin`, with checks on.
+
+        >>> from flnb.testing.cuda import Traffic
+        >>> Traffic(requests=2, sectors=8, shared_requests=0, conflicts=0).sectors_per_request
+        4.0
+        """
+        names = "requests of", "sectors of", "shared requests of", "conflicts of"
+        return Traffic(*[self.count(f"{name} {kernel}") for name in names])
+
+    def set_capacity(self, nbytes: int) -> None:
+        """Set how much memory each device has; 0 is the default."""
+        self._library.flnb_device_capacity(nbytes)
+
+    def tell_block(self, address: int, nbytes: int, in_use: bool, stream: int = 0) -> None:
+        """Tell that a block inside an allocation is free, or in use again, from here on in a stream's order."""
+        self._library.flnb_device_block(address, nbytes, in_use, stream)
+
+
+@cache
+def emulated_device() -> EmulatedDevice:
+    """The emulated device, which is built at the first call.
+
+    Raises:
+        FileNotFoundError: there is no g++.
+    """
+    return EmulatedDevice()

@@ -1,0 +1,113 @@
+"""Builds the emulated device, and libraries of kernels for it, by g++; what was built is stored in a folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["CompileError", "build_device", "build_kernels", "kernel_names"]
+
+SOURCE = Path(__file__).parent / "source"
+MAGIC = b"flnb kernels "
+"""How an image begins that the emulated device loads; the path of a library follows."""
+OPTIONS = ("-std=c++17", "-fPIC", "-g1")
+CHECKED = ("-O1", "-fsanitize=thread")
+"""g++ announces every load and store of a kernel by a call, which the device answers in place of libtsan."""
+
+
+class CompileError(RuntimeError):
+    """A compiler's report on the text of kernels."""
+
+
+def build_device() -> Path:
+    """Build the emulated device, unless that has been done; returns the library's path.
+
+    Raises:
+        FileNotFoundError: there is no g++.
+    """
+    sources = sorted(SOURCE.glob("*.cpp"))
+    return _built([*OPTIONS, "-O2", "-shared"], sources, ["-ldl"], _text_of(SOURCE.iterdir()))
+
+
+def build_kernels(text: str, checks: bool = True) -> bytes:
+    """Compile kernels, the text that NVRTC gets, for the emulated device; returns an image that its driver loads.
+
+    Raises:
+        CompileError: the text is no CUDA C, or uses what the emulated device lacks.
+        FileNotFoundError: there is no g++.
+    """
+    doors = "\n".join(f"FLNB_KERNEL({name})" for name in kernel_names(text))
+    whole = f'#include "{SOURCE / "kernel.hpp"}"\n#line 1 "kernels.cu"\n{text}\n{doors}\n'
+    options = [*OPTIONS, *(CHECKED if checks else ["-O2"]), "-fno-strict-aliasing"]
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "kernels.cpp")
+        source.write_text(whole)
+        headers = _text_of([*SOURCE.glob("*.hpp"), Path(__file__)])
+        return MAGIC + os.fsencode(_built(options, [source], [], whole + headers, linked_apart=True))
+
+
+def kernel_names(text: str) -> list[str]:
+    """The names of the kernels in a text of CUDA C, in order."""
+    return re.findall(r"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\s*\(", text)
+
+
+def _built(
+    options: Sequence[str], sources: Sequence[Path], libraries: Sequence[str], key: str, linked_apart: bool = False
+) -> Path:
+    """The library made of some sources, from the folder of those that were built if it is there."""
+    digest = hashlib.blake2b("\0".join([*options, key]).encode(), digest_size=12).hexdigest()
+    library = _folder() / f"{digest}.so"
+    if library.exists():
+        return library
+    if (compiler := shutil.which("g++")) is None:
+        raise FileNotFoundError("the emulated device is built by g++, which is not installed")
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        made, compiled = Path(folder, "made.so"), Path(folder, "made.o")
+        if linked_apart:  # else libtsan would be linked
+            _run([compiler, *options, "-c", *map(str, sources), "-o", str(compiled)])
+            spans = Path(folder, "spans.cpp")
+            spans.write_text(_shared_spans(_run(["objdump", "-t", str(compiled)])))
+            _run([compiler, "-shared", "-fPIC", str(compiled), str(spans), "-o", str(made)])
+        else:
+            _run([compiler, *options, *map(str, sources), "-o", str(made), *libraries])
+        made.replace(library)
+    return library
+
+
+def _shared_spans(symbols: str) -> str:
+    """A table in C++ of where the arrays in shared memory begin and end, from the symbols of an object file.
+
+    They lie side by side, so that only this table tells an access beyond the end of one; behind the last one is a gap.
+    """
+    found = re.findall(r"^(\w+) .{7} flnb_shared\t(\w+) ", symbols, re.M)
+    ends = sorted((int(begin, 16), int(begin, 16) + int(size, 16)) for begin, size in found if int(size, 16))
+    numbers = "".join(f"{begin}, {end}, " for begin, end in ends)
+    gap = '__attribute__((section("flnb_shared"), used)) static char gap[4096];\n' if found else ""
+    return f'{gap}extern "C" {{ extern const unsigned long flnb_shared_spans[] = {{{numbers}0, 0}}; }}\n'
+
+
+def _run(command: Sequence[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CompileError(done.stderr.strip())
+    return done.stdout
+
+
+def _folder() -> Path:
+    base = os.environ.get("FLNB_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "flnb")
+    folder = Path(base, "cuda")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _text_of(paths: object) -> str:
+    return "\0".join(path.read_text() for path in sorted(paths))  # type: ignore[call-overload]

@@ -1,0 +1,352 @@
+// The documented CUDA driver API of the emulated devices: arguments are checked as documented, work goes into streams.
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "abi.hpp"
+#include "device.hpp"
+
+using namespace device;
+
+#define API extern "C" __attribute__((visibility("default"))) int
+// Every call holds the device, is counted, and returns the error that a kernel has left behind, if any.
+#define ENTER                                              \
+  std::lock_guard<std::recursive_mutex> guard(whole_device); \
+  count(__func__);                                         \
+  if (failure()) return failure()
+
+static std::recursive_mutex whole_device;
+
+// ---- devices and contexts
+
+struct Context {
+  int device;
+};
+static Context contexts[DEVICES] = {{0}, {1}};
+static thread_local Context *context = nullptr;
+
+static int here() { return context ? context->device : 0; }
+static Stream *stream_at(void *handle) { return stream_of(here(), handle); }
+
+API cuInit(unsigned flags) { return flags ? INVALID_VALUE : SUCCESS; }
+API cuDriverGetVersion(int *version) {
+  *version = 13000;
+  return SUCCESS;
+}
+API cuDeviceGetCount(int *found) {
+  *found = DEVICES;
+  return SUCCESS;
+}
+API cuDeviceGet(int *device, int ordinal) {
+  if (ordinal < 0 || ordinal >= DEVICES) return INVALID_DEVICE;
+  *device = ordinal;
+  return SUCCESS;
+}
+API cuDeviceGetName(char *name, int length, int) {
+  snprintf(name, length, "flnb emulated device (on the CPU)");
+  return SUCCESS;
+}
+API cuDeviceTotalMem_v2(size_t *bytes, int device) {
+  *bytes = memory_of(device).second;
+  return SUCCESS;
+}
+API cuDeviceGetAttribute(int *value, int attribute, int) {  // numbers of CUdevice_attribute in cuda.h
+  static const std::map<int, int> known = {{1, 1024}, {2, 1024}, {3, 1024}, {4, 64}, {5, 2147483647}, {6, 65535},
+                                           {7, 65535}, {8, 49152}, {10, 32}, {16, 4}, {39, 2048}, {41, 1},
+                                           {75, 9}, {76, 0}, {97, 49152}};
+  auto found = known.find(attribute);
+  *value = found == known.end() ? 0 : found->second;
+  return SUCCESS;
+}
+API cuDevicePrimaryCtxRetain(void **made, int device) {
+  if (device < 0 || device >= DEVICES) return INVALID_DEVICE;
+  *made = &contexts[device];
+  return SUCCESS;
+}
+API cuDevicePrimaryCtxRelease_v2(int) { return SUCCESS; }
+API cuCtxSetCurrent(void *given) {
+  context = (Context *)given;
+  return SUCCESS;
+}
+API cuCtxGetCurrent(void **found) {
+  *found = context;
+  return SUCCESS;
+}
+API cuCtxGetDevice(int *device) {
+  if (!context) return INVALID_CONTEXT;
+  *device = context->device;
+  return SUCCESS;
+}
+API cuCtxSynchronize() {
+  ENTER;
+  wait_all(here());
+  return failure();
+}
+
+static const std::map<int, std::pair<const char *, const char *>> errors = {
+    {SUCCESS, {"CUDA_SUCCESS", "no error"}},
+    {INVALID_VALUE, {"CUDA_ERROR_INVALID_VALUE", "invalid argument"}},
+    {OUT_OF_MEMORY, {"CUDA_ERROR_OUT_OF_MEMORY", "out of memory"}},
+    {INVALID_DEVICE, {"CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"}},
+    {INVALID_IMAGE, {"CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"}},
+    {INVALID_CONTEXT, {"CUDA_ERROR_INVALID_CONTEXT", "invalid device context"}},
+    {INVALID_HANDLE, {"CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"}},
+    {NOT_FOUND, {"CUDA_ERROR_NOT_FOUND", "named symbol not found"}},
+    {NOT_READY, {"CUDA_ERROR_NOT_READY", "device not ready"}},
+    {ILLEGAL_ADDRESS, {"CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"}},
+    {LAUNCH_FAILED, {"CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"}},
+};
+API cuGetErrorName(int error, const char **name) {
+  auto found = errors.find(error);
+  *name = found == errors.end() ? nullptr : found->second.first;
+  return *name ? SUCCESS : INVALID_VALUE;
+}
+API cuGetErrorString(int error, const char **text) {
+  auto found = errors.find(error);
+  *text = found == errors.end() ? nullptr : found->second.second;
+  return *text ? SUCCESS : INVALID_VALUE;
+}
+
+// ---- memory and copies
+
+API cuMemGetInfo_v2(size_t *available, size_t *total) {
+  ENTER;
+  auto [used, all] = memory_of(here());
+  *available = all - used;
+  *total = all;
+  return SUCCESS;
+}
+API cuMemAlloc_v2(uint64_t *address, size_t bytes) {
+  ENTER;
+  char *made = nullptr;
+  int error = allocate(here(), bytes, &made);
+  *address = (uint64_t)made;
+  return error;
+}
+API cuMemFree_v2(uint64_t address) {
+  ENTER;
+  if (!address) return SUCCESS;
+  wait_all(here());  // as documented of cudaFree: implicit synchronisation
+  return release((char *)address);
+}
+API cuMemAllocHost_v2(void **address, size_t bytes) {
+  ENTER;
+  return allocate_pinned(bytes, address);
+}
+API cuMemFreeHost(void *address) {
+  ENTER;
+  for (int device = 0; device < DEVICES; device++) wait_all(device);
+  return release_pinned(address);
+}
+
+// Pageable memory is staged before a copy's call returns; pinned memory is read and written when the copy runs.
+static int copy(void *to, const void *from, size_t bytes, Stream *stream, bool synchronous) {
+  bool to_host = !on_device(to), from_host = !on_device(from);
+  std::string name = from_host ? "copy to the device" : to_host ? "copy to the host" : "copy on the device";
+  std::shared_ptr<std::vector<char>> staged;
+  if (from_host && !is_pinned(from)) {
+    if (synchronous) wait(stream);
+    staged = std::make_shared<std::vector<char>>((const char *)from, (const char *)from + bytes);
+  }
+  count(from_host ? "bytes to the device" : to_host ? "bytes to the host" : "bytes on the device", bytes);
+  push(stream, name, [=] {
+    touch(name.c_str(), (char *)from, bytes, READ);
+    touch(name.c_str(), (char *)to, bytes, WRITE);
+    if (!failure()) memcpy(to, staged ? staged->data() : from, bytes);
+  });
+  if ((synchronous && !staged) || (to_host && !is_pinned(to))) wait(stream);
+  return failure();
+}
+API cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes) {
+  ENTER;
+  return copy((void *)to, from, bytes, stream_at(nullptr), true);
+}
+API cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes) {
+  ENTER;
+  return copy(to, (void *)from, bytes, stream_at(nullptr), true);
+}
+API cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, void *stream) {
+  ENTER;
+  return copy((void *)to, from, bytes, stream_at(stream), false);
+}
+API cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *stream) {
+  ENTER;
+  return copy(to, (void *)from, bytes, stream_at(stream), false);
+}
+API cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream) {
+  ENTER;
+  return copy((void *)to, (void *)from, bytes, stream_at(stream), false);
+}
+API cuMemcpyPeerAsync(uint64_t to, void *, uint64_t from, void *, size_t bytes, void *stream) {
+  ENTER;
+  return copy((void *)to, (void *)from, bytes, stream_at(stream), false);
+}
+template <class T> static int fill(uint64_t to, T value, size_t items, void *stream) {
+  return push(stream_at(stream), "memset", [=] {
+    touch("memset", (char *)to, items * sizeof(T), WRITE);
+    if (!failure()) std::fill_n((T *)to, items, value);
+  });
+}
+API cuMemsetD8Async(uint64_t to, unsigned char value, size_t items, void *stream) {
+  ENTER;
+  return fill(to, value, items, stream);
+}
+API cuMemsetD32Async(uint64_t to, unsigned value, size_t items, void *stream) {
+  ENTER;
+  return fill(to, value, items, stream);
+}
+
+// ---- streams and events
+
+API cuStreamCreate(void **made, unsigned flags) {
+  ENTER;
+  stream_at(nullptr);  // the default streams come first
+  *made = make_stream(here(), !(flags & STREAM_NON_BLOCKING));
+  return SUCCESS;
+}
+API cuStreamDestroy_v2(void *stream) {  // its work goes on
+  ENTER;
+  return stream ? SUCCESS : INVALID_HANDLE;
+}
+API cuStreamSynchronize(void *stream) {
+  ENTER;
+  wait(stream_at(stream));
+  return failure();
+}
+API cuStreamQuery(void *stream) {
+  ENTER;
+  return done(stream_at(stream)) ? SUCCESS : NOT_READY;
+}
+API cuStreamWaitEvent(void *stream, void *event, unsigned) {
+  ENTER;
+  return push(stream_at(stream), "wait", [] {}, (Event *)event);
+}
+API cuLaunchHostFunc(void *stream, void (*function)(void *), void *argument) {
+  ENTER;
+  return push(stream_at(stream), "host function", [=] { function(argument); });
+}
+API cuEventCreate(void **made, unsigned flags) {
+  ENTER;
+  auto *event = new Event;
+  event->timed = !(flags & EVENT_DISABLE_TIMING);
+  *made = event;
+  return SUCCESS;
+}
+API cuEventDestroy_v2(void *event) {
+  ENTER;
+  delete (Event *)event;
+  return SUCCESS;
+}
+API cuEventRecord(void *event, void *stream) {
+  ENTER;
+  record((Event *)event, stream_at(stream));
+  return failure();
+}
+API cuEventQuery(void *event) {
+  ENTER;
+  return done((Event *)event) ? SUCCESS : NOT_READY;
+}
+API cuEventSynchronize(void *event) {
+  ENTER;
+  wait((Event *)event);
+  return failure();
+}
+API cuEventElapsedTime_v2(float *milliseconds, void *from, void *to) {
+  ENTER;
+  auto *begin = (Event *)from, *end = (Event *)to;
+  if (!begin->stream || !end->stream || !begin->timed || !end->timed) return INVALID_HANDLE;
+  if (!done(begin) || !done(end)) return NOT_READY;
+  *milliseconds = *end->milliseconds - *begin->milliseconds;
+  return SUCCESS;
+}
+
+// ---- modules and launches: an image names a library that g++ made of the kernels' text
+
+struct Module {
+  void *library;
+  Library told;
+  std::map<std::string, Kernel> kernels;
+};
+static const char MAGIC[] = "flnb kernels ";
+
+API cuModuleLoadData(void **made, const void *image) {
+  ENTER;
+  if (strncmp((const char *)image, MAGIC, strlen(MAGIC))) return INVALID_IMAGE;
+  void *library = dlopen((const char *)image + strlen(MAGIC), RTLD_NOW | RTLD_LOCAL);
+  auto open = library ? (void (*)(const Doors *, Library *))dlsym(library, "flnb_open") : nullptr;
+  if (!open) {
+    report(dlerror());
+    return INVALID_IMAGE;
+  }
+  auto *module = new Module{library, {}, {}};
+  open(&doors, &module->told);
+  *made = module;
+  return SUCCESS;
+}
+API cuModuleUnload(void *) { return SUCCESS; }
+API cuModuleGetFunction(void **found, void *given, const char *name) {
+  ENTER;
+  auto *module = (Module *)given;
+  auto enter = (void (*)(void **))dlsym(module->library, (std::string("flnb_enter_") + name).c_str());
+  auto sizes = (int (*)(int *))dlsym(module->library, (std::string("flnb_sizes_") + name).c_str());
+  if (!enter || !sizes) return NOT_FOUND;
+  std::vector<int> bytes(64);
+  bytes.resize(sizes(bytes.data()));
+  *found = &(module->kernels[name] = Kernel{name, enter, module->told, bytes});
+  return SUCCESS;
+}
+API cuFuncGetAttribute(int *value, int attribute, void *) {
+  *value = attribute == 0 ? 1024 : 0;  // MAX_THREADS_PER_BLOCK
+  return SUCCESS;
+}
+API cuFuncSetAttribute(void *, int, int) { return SUCCESS; }
+API cuLaunchKernel(void *function, unsigned bx, unsigned by, unsigned bz, unsigned tx, unsigned ty, unsigned tz,
+                   unsigned shared, void *stream, void **values, void **extra) {
+  ENTER;
+  auto *kernel = (Kernel *)function;
+  size_t threads = (size_t)tx * ty * tz;
+  if (!kernel) return INVALID_HANDLE;
+  if (extra || !bx || !by || !bz || !threads || threads > 1024 || tz > 64 || by > 65535 || bz > 65535 || shared > 49152)
+    return INVALID_VALUE;
+  std::vector<std::vector<char>> copies;  // parameters are read at the launch
+  for (size_t i = 0; i < kernel->sizes.size(); i++)
+    copies.emplace_back((char *)values[i], (char *)values[i] + kernel->sizes[i]);
+  count("launches");
+  return push(stream_at(stream), kernel->name, [=]() mutable {
+    std::vector<void *> parameters;
+    for (auto &each : copies) parameters.push_back(each.data());
+    std::string why = run(*kernel, Grid{{bx, by, bz}, {tx, ty, tz}, shared}, parameters.data());
+    if (why.empty()) return;
+    report("kernel " + kernel->name + " failed: " + why);
+    fail(why.rfind("illegal address", 0) == 0 ? ILLEGAL_ADDRESS : LAUNCH_FAILED);
+  });
+}
+
+API cuGetProcAddress_v2(const char *name, void **found, int, uint64_t, int *status) {
+  Dl_info self;
+  dladdr((void *)cuInit, &self);
+  void *library = dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+  *found = nullptr;
+  for (const char *version : {"_v2", ""})
+    if (!*found) *found = dlsym(library, (std::string(name) + version).c_str());
+  if (status) *status = *found ? 0 : 1;
+  return *found ? SUCCESS : NOT_FOUND;
+}
+
+// ---- for tests and memory managers; not CUDA
+
+#define DOOR extern "C" __attribute__((visibility("default"))) void
+
+DOOR flnb_device_capacity(size_t bytes) { set_capacity(bytes); }
+
+// A manager tells, in the order of a stream, that a block inside an allocation is free, or is used again.
+DOOR flnb_device_block(uint64_t address, size_t bytes, int in_use, void *stream) {
+  std::lock_guard<std::recursive_mutex> guard(whole_device);
+  push(stream_at(stream), in_use ? "use of a block" : "release of a block", [=] {
+    touch(in_use ? "use of a block" : "release of a block", (char *)address, in_use ? 0 : bytes, WRITE);
+    block_is((char *)address, bytes, in_use);
+  });
+}

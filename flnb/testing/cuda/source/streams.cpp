@@ -1,0 +1,187 @@
+// Streams and events of the emulated device. Work runs as early or as late, and in any order, as the API allows.
+//
+// Every task has a vector clock (Mattern 1989): what its stream, the events it waited for and the host had done before.
+// Two tasks of which neither is before the other may run in either order, also where this schedule happens to be right.
+#include <chrono>
+#include <deque>
+
+#include "abi.hpp"
+#include "device.hpp"
+
+namespace device {
+
+struct Task {
+  uint32_t number, position;
+  const Stream *stream;
+  std::string name;
+  std::vector<std::pair<Stream *, uint32_t>> after;  // streams, and how many of their tasks must have run
+  std::function<void()> work;
+};
+
+struct Stream {
+  int number, device;
+  bool blocking, legacy;  // whether it and the legacy default stream wait for each other; whether it is that one
+  uint32_t queued = 0, finished = 0;
+  std::deque<Task> tasks;
+  Clock clock;  // of the task that was queued last
+};
+
+struct Past {  // of a task that may have run long ago
+  int stream;
+  uint32_t position;
+  Clock clock;
+  std::string name;
+};
+
+static std::vector<std::unique_ptr<Stream>> streams;
+static std::vector<Past> past(1);  // by number; there is no task 0
+static Clock host;
+static const Task *current;
+
+static void join(Clock &clock, const Clock &other) {
+  if (clock.size() < other.size()) clock.resize(other.size());
+  for (size_t i = 0; i < other.size(); i++)
+    if (clock[i] < other[i]) clock[i] = other[i];
+}
+
+Stream *make_stream(int device, bool blocking) {
+  auto made = std::make_unique<Stream>();
+  made->number = streams.size();
+  made->device = device;
+  made->blocking = blocking;
+  made->legacy = made->number < DEVICES;
+  streams.push_back(std::move(made));
+  return streams.back().get();
+}
+
+Stream *stream_of(int device, void *handle) {  // 1 and 2 are the documented handles of the legacy and thread's streams
+  while (streams.size() < DEVICES) make_stream(streams.size(), true);
+  return (uintptr_t)handle <= 2 ? streams[device].get() : (Stream *)handle;
+}
+
+void reset_streams() {
+  for (int i = 0; i < DEVICES; i++) wait_all(i);
+  for (auto &stream : streams) stream->clock.clear();
+  past.resize(1);
+  host.clear();
+}
+
+static bool runnable(const Stream *stream) {
+  if (stream->tasks.empty()) return false;
+  for (auto &[other, position] : stream->tasks.front().after)
+    if (other->finished < position) return false;
+  return true;
+}
+
+static void run_first(Stream *stream) {
+  Task task = std::move(stream->tasks.front());
+  stream->tasks.pop_front();
+  if (!failure()) {
+    Open open;
+    current = &task;
+    task.work();
+    current = nullptr;
+  }
+  stream->finished++;
+}
+
+static bool run_any() {
+  std::vector<Stream *> ready;
+  for (auto &stream : streams)
+    if (runnable(stream.get())) ready.push_back(stream.get());
+  if (ready.empty()) return false;
+  run_first(ready[order == Order::RANDOM ? random_below(ready.size()) : order == Order::LAZY ? ready.size() - 1 : 0]);
+  return true;
+}
+
+static void run_until(Stream *stream, uint32_t position) {
+  while (stream->finished < position) {
+    if (order == Order::RANDOM && random_below(2) && run_any()) continue;
+    if (!runnable(stream)) {
+      auto after = stream->tasks.front().after;
+      for (auto &[other, needed] : after) run_until(other, needed);
+    }
+    if (stream->finished < position) run_first(stream);
+  }
+}
+
+int push(Stream *stream, const std::string &name, std::function<void()> work, const Event *wait_for) {
+  Task task{(uint32_t)past.size(), ++stream->queued, stream, name, {}, std::move(work)};
+  join(stream->clock, host);
+  auto follow = [&](Stream *other, uint32_t position, const Clock &clock) {
+    task.after.push_back({other, position});
+    join(stream->clock, clock);
+  };
+  for (auto &other : streams)
+    if (other.get() != stream && other->device == stream->device && (stream->legacy ? other->blocking : stream->blocking && other->legacy))
+      follow(other.get(), other->queued, other->clock);
+  if (wait_for && wait_for->stream) follow(wait_for->stream, wait_for->position, wait_for->clock);
+  size_t own = stream->number + 1;
+  if (stream->clock.size() <= own) stream->clock.resize(own + 1);
+  stream->clock[own] = stream->queued;
+  past.push_back({stream->number, stream->queued, stream->clock, name});
+  stream->tasks.push_back(std::move(task));
+  if (order == Order::EAGER)
+    while (run_any()) {
+    }
+  else if (order == Order::RANDOM && !random_below(8))
+    run_any();
+  return failure();
+}
+
+void wait(Stream *stream) {
+  run_until(stream, stream->queued);
+  join(host, stream->clock);
+}
+
+void wait(const Event *event) {
+  if (!event->stream) return;
+  run_until(event->stream, event->position);
+  join(host, event->clock);
+}
+
+void wait_all(int device) {
+  for (size_t i = 0; i < streams.size(); i++)
+    if (streams[i]->device == device) wait(streams[i].get());
+}
+
+// The host may go on by what it sees: that the work is done orders it before all that the host queues from now on.
+bool done(const Stream *stream) {
+  bool over = stream->finished == stream->queued;
+  if (over) join(host, stream->clock);
+  return over;
+}
+
+bool done(const Event *event) {
+  bool over = !event->stream || event->stream->finished >= event->position;
+  if (over) join(host, event->clock);
+  return over;
+}
+
+void record(Event *event, Stream *stream) {
+  auto at = event->milliseconds = std::make_shared<double>(0.0);
+  push(stream, "event", [at] {
+    *at = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  });
+  event->stream = stream;
+  event->position = stream->queued;
+  event->clock = stream->clock;
+}
+
+const Task *running() { return current; }
+
+uint32_t number_of(const Task *task) { return task->number; }
+
+std::string name_of(uint32_t task) {
+  if (task >= past.size()) return "earlier work";
+  return past[task].name + " on stream " + std::to_string(past[task].stream);
+}
+
+bool before(uint32_t task, uint32_t other) {
+  if (task >= past.size() || other >= past.size()) return true;
+  size_t own = past[task].stream + 1;
+  const Clock &clock = past[other].clock;
+  return own < clock.size() && clock[own] >= past[task].position;
+}
+
+}  // namespace device

@@ -1,0 +1,359 @@
+"""The emulated device: right kernels give right numbers in every order, and every planted mistake is named."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import re
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flnb_backends.tensor.cuda.driver import Driver, DriverError
+
+from flnb.testing.cuda import CompileError, EmulatedDevice, build_kernels, emulated_device, kernel_names
+
+if shutil.which("g++") is None and "CI" not in os.environ:
+    pytest.skip("g++ is not installed", allow_module_level=True)
+
+TEXT = (Path(__file__).parent / "kernels.cu").read_text()
+ORDERS = [("eager", 0), ("lazy", 0), *[("random", seed) for seed in range(4)]]
+
+
+class Arrays:
+    """Arrays in device memory, freed at the end of a test."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver, self.addresses = driver, list[int]()
+
+    def empty(self, size: int) -> int:
+        self.addresses.append(self.driver.allocate(4 * size))
+        return self.addresses[-1]
+
+    def put(self, array: Any, stream: int = 0) -> int:
+        array = np.ascontiguousarray(array)
+        address = self.empty(array.size)
+        self.driver.upload(address, array.ctypes.data, array.nbytes, stream)
+        return address
+
+    def get(self, address: int, shape: Any, stream: int = 0, dtype: Any = np.float32) -> Any:
+        found = np.empty(shape, dtype)
+        self.driver.download(found.ctypes.data, address, found.nbytes, stream)
+        return found
+
+
+@pytest.fixture(scope="module")
+def device() -> EmulatedDevice:
+    return emulated_device()
+
+
+@pytest.fixture(scope="module")
+def module(device: EmulatedDevice) -> int:
+    device.begin("eager")
+    device.driver.use(0)
+    return device.driver.load(build_kernels(TEXT))
+
+
+@pytest.fixture
+def arrays(device: EmulatedDevice) -> Any:
+    device.begin()
+    device.driver.use(0)
+    made = Arrays(device.driver)
+    yield made
+    device.begin("eager")
+    for address in made.addresses:
+        device.driver.free(address)
+
+
+def launch(device: EmulatedDevice, module: int, name: str, blocks: Any, threads: Any, *given: Any, **how: Any) -> None:
+    device.driver.launch(device.driver.kernel(module, name), blocks, threads, given, **how)
+
+
+@pytest.mark.parametrize(("order", "seed"), ORDERS)
+def test_kernels_agree_with_numpy_in_every_order(
+    order: Any, seed: int, device: EmulatedDevice, module: int, arrays: Arrays
+) -> None:
+    device.begin(order, seed)
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(3000).astype(np.float32)
+    total = arrays.put(np.zeros(1, np.float32))
+    launch(device, module, "block_sum", (4,), (128,), arrays.put(x), total, np.int32(x.size))
+    assert arrays.get(total, 1)[0] == pytest.approx(x.sum(dtype=np.float64), abs=1e-3)
+
+    a, b = rng.standard_normal((37, 45)).astype(np.float32), rng.standard_normal((45, 53)).astype(np.float32)
+    c = arrays.empty(37 * 53)
+    sizes = np.int32(37), np.int32(53), np.int32(45)
+    launch(device, module, "matmul", (4, 3), (16, 16), arrays.put(a), arrays.put(b), c, *sizes)
+    np.testing.assert_allclose(arrays.get(c, (37, 53)), a @ b, atol=2e-5)
+
+    rows = 5 * rng.standard_normal((7, 300)).astype(np.float32)
+    y = arrays.empty(rows.size)
+    launch(device, module, "softmax", (7,), (128,), arrays.put(rows), y, np.int32(300), shared=16)
+    wanted = np.exp(rows - rows.max(1, keepdims=True))
+    np.testing.assert_allclose(arrays.get(y, rows.shape), wanted / wanted.sum(1, keepdims=True), atol=1e-6)
+
+    out = arrays.empty(4)
+    launch(device, module, "votes", (1,), (128,), out)
+    assert arrays.get(out, 4, dtype=np.int32).tolist() == [0, 1, 64, 1]
+    assert device.reports == []
+    assert device.count("launches") == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "blocks", "threads", "given", "error", "told"),
+    [
+        ("without_barrier", 1, 256, "xy", "", "racecheck: without_barrier"),
+        ("unwritten_shared", 1, 256, "y", "", "initcheck: unwritten_shared reads 4 bytes of shared memory that no"),
+        ("one_too_many", 2, 256, "xyn", "ILLEGAL_ADDRESS", "memcheck: one_too_many writes 4 bytes of device memory"),
+        ("divergent_barrier", 1, 256, "y", "LAUNCH_FAILED", "156 of 256 threads wait at a barrier to which the"),
+        ("absent_lanes", 1, 32, "y", "LAUNCH_FAILED", "lanes wait in a warp primitive for others that do not come"),
+        ("unnamed_lane", 1, 32, "y", "LAUNCH_FAILED", "a shuffle reads a lane that its mask does not name"),
+        ("racing_blocks", 8, 1, "y", "", "racecheck: racing_blocks writes 4 bytes of device memory that"),
+        ("reads", 1, 256, "hy", "ILLEGAL_ADDRESS", "memcheck: reads reads 4 bytes of device memory which is the"),
+        ("reads", 1, 256, "uy", "", "initcheck: reads reads 4 bytes of device memory that nothing has written"),
+        ("reads", 1, 256, "fy", "ILLEGAL_ADDRESS", "in freed memory"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_kernels_are_named(
+    name: str, blocks: int, threads: int, given: str, error: str, told: str, device: EmulatedDevice, module: int,
+    arrays: Arrays,
+) -> None:  # fmt: skip
+    host, freed, kept = np.ones(256, np.float32), device.driver.allocate(1024), arrays.empty(256)
+    device.driver.free(freed)
+    values: dict[str, Any] = {"x": arrays.put(host), "y": arrays.empty(256), "u": kept, "n": np.int32(256)}
+    values |= {"h": host.ctypes.data, "f": freed}
+    device.driver.synchronize()
+    launch(device, module, name, (blocks,), (threads,), *[values[key] for key in given])
+    if error:
+        with pytest.raises(DriverError, match=error):
+            device.driver.synchronize()
+        with pytest.raises(DriverError, match=error):  # it stays
+            device.driver.allocate(4)
+    else:
+        device.driver.synchronize()
+    assert any(told in report for report in device.reports), device.reports
+
+
+def test_the_host_cannot_touch_device_memory(device: EmulatedDevice, arrays: Arrays) -> None:
+    address = arrays.empty(4)
+    child = os.fork()
+    if not child:
+        faulthandler.disable()
+        ctypes.string_at(address, 4)
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGSEGV
+
+
+def test_text_that_is_no_kernel_is_refused_with_its_line() -> None:
+    with pytest.raises(CompileError, match=r"kernels\.cu:2:.*nonsense"):
+        build_kernels('extern "C" __global__ void one(float *x) {\n  x[0] = nonsense;\n}\n')
+    assert kernel_names(TEXT)[:3] == ["scale", "block_sum", "matmul"]
+
+
+def test_memory_is_counted_limited_and_given_back(device: EmulatedDevice, arrays: Arrays) -> None:
+    driver = device.driver
+    before = driver.memory()
+    arrays.empty(1000)
+    assert before.available - driver.memory().available == 4096
+    device.set_capacity(1 << 20)
+    try:
+        with pytest.raises(DriverError, match=r"cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY \(out of memory\)") as raised:
+            driver.allocate(1 << 20)
+        assert raised.value.name == "CUDA_ERROR_OUT_OF_MEMORY"
+        driver.free(driver.allocate(1 << 19))  # it goes on
+    finally:
+        device.set_capacity(0)
+
+
+def test_sectors_and_bank_conflicts_are_those_of_the_programming_guide(device: EmulatedDevice, arrays: Arrays) -> None:
+    text = """
+    extern "C" __global__ void strided(const float *x, float *y, int by) { y[threadIdx.x] = x[by * threadIdx.x]; }
+    extern "C" __global__ void banks(float *y, int by) {
+      __shared__ float s[1024];
+      s[by * threadIdx.x] = threadIdx.x;
+      __syncthreads();
+      y[threadIdx.x] = s[by * (31 - threadIdx.x)];
+    }
+    """
+    module = device.driver.load(build_kernels(text))
+    x, y = arrays.put(np.ones(1024, np.float32)), arrays.empty(32)
+    for by, sectors in ((1, 4), (2, 8), (8, 32), (32, 32), (0, 1)):
+        device.begin()
+        launch(device, module, "strided", (1,), (32,), x, y, np.int32(by))
+        device.driver.synchronize()
+        assert device.traffic("strided") == (2, sectors + 4, 0, 0)
+    for by, turns in ((1, 1), (2, 2), (4, 4), (32, 32), (31, 1)):
+        device.begin()
+        launch(device, module, "banks", (1,), (32,), y, np.int32(by))
+        device.driver.synchronize()
+        assert device.traffic("banks") == (1, 4, 2, 2 * (turns - 1))
+        assert device.traffic("banks").sectors_per_request == 4.0
+
+
+def test_arguments_whose_type_does_not_tell_the_parameters_are_refused(device: EmulatedDevice, module: int) -> None:
+    with pytest.raises(TypeError, match=r"got float 2\.0; give NumPy scalars such as np\.float32\(2\.0\)"):
+        launch(device, module, "scale", (1,), (1,), 0, 0, 2.0, np.int32(1))
+
+
+def test_without_a_driver_there_is_a_clear_error(device: EmulatedDevice) -> None:
+    with pytest.raises(OSError, match=r"no_such_driver\.so"):
+        Driver("no_such_driver.so")
+    with pytest.raises(DriverError, match=r"cuModuleGetFunction: CUDA_ERROR_NOT_FOUND \(named symbol not found\)"):
+        device.driver.kernel(device.driver.load(build_kernels('extern "C" __global__ void one() {}')), "two")
+    with pytest.raises(DriverError, match="CUDA_ERROR_INVALID_IMAGE"):
+        device.driver.load(b"no image")
+
+
+def test_copies_between_two_devices_and_times_of_events(device: EmulatedDevice, arrays: Arrays) -> None:
+    driver = device.driver
+    assert (driver.devices(), driver.name(1)) == (2, "flnb emulated device (on the CPU)")
+    x = np.arange(5, dtype=np.float32)
+    here = arrays.put(x)
+    driver.use(1)
+    there, begin, end = driver.allocate(20), driver.event(timed=True), driver.event(timed=True)
+    driver.synchronize()
+    driver.record(begin)
+    driver.copy_between(there, 1, here, 0, 20)
+    driver.record(end)
+    found = np.empty(5, np.float32)
+    driver.download(found.ctypes.data, there, 20)
+    assert found.tolist() == x.tolist()
+    driver.await_event(end)
+    assert driver.happened(end)
+    assert 0 <= driver.seconds(begin, end) < 60
+    driver.free(there)
+    driver.use(0)
+
+
+# Streams. Each program is right with its synchronisation; without it some order must give wrong numbers or a report.
+
+X = np.arange(1, 257, dtype=np.float32)
+GRID = (1,), (256,)
+
+
+class Program:
+    """Steps of the programs below."""
+
+    def __init__(self, device: EmulatedDevice, module: int, arrays: Arrays) -> None:
+        self.device, self.driver, self.module, self.arrays = device, device.driver, module, arrays
+        self.one, self.other = self.driver.stream(), self.driver.stream()
+
+    def scale(self, x: int, y: int, by: float, stream: int) -> None:
+        given = x, y, np.float32(by), np.int32(256)
+        launch(self.device, self.module, "scale", *GRID, *given, stream=stream)
+
+    def order(self, first: int, then: int) -> None:
+        event = self.driver.event()
+        self.driver.record(event, first)
+        self.driver.wait_event(then, event)
+
+
+def producer(p: Program, right: bool) -> Any:
+    x, y, z = p.arrays.put(X), p.arrays.empty(256), p.arrays.empty(256)
+    p.driver.synchronize()
+    p.scale(x, y, 2, p.one)
+    if right:
+        p.order(p.one, p.other)
+    p.scale(y, z, 3, p.other)
+    return p.arrays.get(z, 256, p.other), 6 * X
+
+
+def pinned(p: Program, right: bool) -> Any:
+    """The host writes a pinned buffer while its copy is under way."""
+    address = p.driver.allocate_host(1024)
+    buffer = np.ctypeslib.as_array((ctypes.c_float * 256).from_address(address))
+    buffer[:] = X
+    x, y = p.arrays.empty(256), p.arrays.empty(256)
+    p.driver.upload(x, address, 1024, p.one)
+    p.scale(x, y, 2, p.one)
+    if right:
+        p.driver.wait(p.one)
+    buffer[:] = -1
+    found = p.arrays.get(y, 256, p.one)
+    p.driver.free_host(address)
+    return found, 2 * X
+
+
+def reused_block(p: Program, right: bool) -> Any:
+    """A block freed on one stream is handed out again on another."""
+    x, y, z, w = p.arrays.put(X), p.arrays.empty(256), p.arrays.empty(256), p.arrays.put(-X)
+    block = p.arrays.empty(256)
+    p.driver.synchronize()
+    p.scale(x, block, 2, p.one)
+    p.scale(block, y, 5, p.one)
+    p.device.tell_block(block, 1024, False, p.one)
+    if right:
+        p.order(p.one, p.other)
+    p.device.tell_block(block, 1024, True, p.other)
+    p.scale(w, block, 1, p.other)
+    p.scale(block, z, 1, p.other)
+    return np.concatenate([p.arrays.get(y, 256, p.one), p.arrays.get(z, 256, p.other)]), np.concatenate([10 * X, -X])
+
+
+def early_free(p: Program, right: bool) -> Any:
+    """A block is freed on its stream while another one still reads it."""
+    x, y, block = p.arrays.put(X), p.arrays.empty(256), p.arrays.empty(256)
+    p.driver.synchronize()
+    p.scale(x, block, 2, p.one)
+    p.order(p.one, p.other)
+    p.scale(block, y, 5, p.other)
+    if right:
+        p.order(p.other, p.one)
+    p.device.tell_block(block, 1024, False, p.one)
+    p.driver.wait(p.one)
+    return p.arrays.get(y, 256, p.other), 10 * X
+
+
+PROGRAMS = [producer, pinned, reused_block, early_free]
+
+
+def outcome(
+    program: Any, right: bool, device: EmulatedDevice, module: int, order: Any, seed: int
+) -> tuple[bool, list[str]]:
+    """Whether a program gave right numbers, and what was reported."""
+    device.begin(order, seed)
+    arrays = Arrays(device.driver)
+    try:
+        found, wanted = program(Program(device, module, arrays), right)
+        equal = np.array_equal(found, wanted)
+    except DriverError:
+        equal = False
+    reports = device.reports
+    device.begin("eager")
+    for address in arrays.addresses:
+        device.driver.free(address)
+    return equal, reports
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_synchronised_streams_are_right_in_every_order(program: Any, device: EmulatedDevice, module: int) -> None:
+    for order, seed in [("eager", 0), ("lazy", 0), *[("random", seed) for seed in range(30)]]:
+        assert outcome(program, True, device, module, order, seed) == (True, []), (order, seed)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_streams_without_synchronisation_are_wrong_in_some_order(
+    program: Any, device: EmulatedDevice, module: int
+) -> None:
+    wrong = sum(not outcome(program, False, device, module, "random", seed)[0] for seed in range(30))
+    assert wrong >= 5, f"wrong in {wrong} of 30 random orders"
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        (producer, r"streamcheck: scale reads .* device memory that scale on stream \d+ wrote, with no event between"),
+        (reused_block, r"streamcheck: scale writes .* that release of a block on stream \d+ wrote"),
+        (early_free, r"streamcheck: release of a block writes device memory that scale on stream \d+ read"),
+    ],
+)
+def test_races_of_streams_are_named_even_where_the_order_happens_to_be_right(
+    program: Any, told: str, device: EmulatedDevice, module: int
+) -> None:
+    equal, reports = outcome(program, False, device, module, "eager", 0)
+    assert equal
+    assert any(re.search(told, report) for report in reports), reports
