@@ -136,11 +136,10 @@ def section(ranks: list[View], start: int, now: int, states: dict[int, str]) -> 
     origin = int(begun[begun > 0].min(initial=now))
     steps = [view.table("step")["t0"] for view in ranks]
     origin = min([origin, *(int(t[t >= origin - 10_000_000_000].min(initial=origin)) for t in steps)])
-    ops, groups = list(dict.fromkeys(calls.op[chosen])), list(dict.fromkeys(calls.group[chosen]))
+    words = {name: list(dict.fromkeys(getattr(calls, name)[chosen])) for name in ("op", "group", "dtype")}
     families, names = [""], [""]
-    arrays: Arrays = {"seq": calls.seq[chosen], "group": _codes(calls.group[chosen], groups)}
-    arrays |= {"op": _codes(calls.op[chosen], ops)}
-    arrays |= {name: getattr(calls, name)[chosen] for name in ("nbytes", "bucket", "step", "gb_s")}
+    arrays: Arrays = {name: _codes(getattr(calls, name)[chosen], known) for name, known in words.items()}
+    arrays |= {name: getattr(calls, name)[chosen] for name in ("seq", "elements", "nbytes", "bucket", "step", "gb_s")}
     arrays |= {"late": calls.late_ns[chosen] / 1e6, "last": _ms(calls.last[chosen], origin)}
     arrays["late_rank"] = calls.late[chosen]
     arrays |= {name: _ms(getattr(calls, name)[:, chosen], origin).ravel() for name in ("begin", "end")}
@@ -154,8 +153,9 @@ def section(ranks: list[View], start: int, now: int, states: dict[int, str]) -> 
             | {"seen_ms": (latest(view) - start) / 1e6}
             for view in ranks
         ],
-        "ops": ops, "groups": groups, "names": [safe_text(name) for name in names], "families": families,
+        "names": [safe_text(name) for name in names], "families": families,
     } | _findings(calls, chosen) | {"stuck": stuck(calls, ranks, now, states)}  # fmt: skip
+    about |= {f"{name}s": known for name, known in words.items()}
     return about, {f"collectives.{name}": column for name, column in arrays.items()}
 
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pytest
 from flnb_telemetry import intern, livecollectives, schema
+from flnb_telemetry.analysis.joining import DIFFERS
 from flnb_telemetry.livecollectives import PAUSE, ROWS, Window
 from flnb_telemetry.liverecording import LiveRecording
 
 import flnb
 from flnb import distributed, nn
-
-if TYPE_CHECKING:
-    import pytest
 
 DTYPES = {"f64": np.float64, "u32": np.uint32}
 
@@ -62,6 +61,12 @@ def test_the_section_of_ranks_as_threads() -> None:
     assert [one["rank"] for one in about["ranks"]] == [0, 1, 2]
     assert about["rows"] == len(cols["seq"]) == 4 + 3 * 5 + 1
     assert about["ops"] == ["broadcast", "all_reduce", "barrier"]
+    bucket = np.flatnonzero(cols["bucket"] == 0)[0]  # the last layer's bias
+    assert (about["dtypes"][cols["dtype"][bucket]], cols["elements"][bucket], cols["nbytes"][bucket]) == (
+        "float32",
+        16,
+        64,
+    )
     begin, end = (cols[name].reshape(3, -1) for name in ("begin", "end"))
     assert (begin <= end).all()
     assert np.nanmin(begin) >= 0
@@ -96,6 +101,16 @@ def test_a_call_that_one_rank_does_not_join_is_stuck() -> None:
     live.finish()
     about, _ = frame(live)
     assert about["stuck"] is None
+
+
+def test_a_call_with_other_dtypes_on_ranks_has_none() -> None:
+    def mismatched() -> None:
+        distributed.all_reduce(flnb.ones(8, dtype="int32" if distributed.rank() == 1 else "float32"))
+
+    with flnb.record() as run, pytest.raises(Exception, match="int32"):
+        distributed.run_threads(3, mismatched)
+    found = run.collectives
+    assert (found.dtype.tolist(), found.elements.tolist()) == ([DIFFERS], [8])
 
 
 def test_a_program_without_ranks_has_no_section_and_no_window() -> None:

@@ -49,7 +49,7 @@ class Collectives:
         size: how many ranks the program had; more than there are rows if recordings are missing.
         op, group: names of operation and group of each call.
         seq: its number in its group, from 1.
-        nbytes: bytes of the buffer that it got.
+        dtype, elements, nbytes: of the buffer that it got.
         bucket: number of the bucket of gradients, -1 for none.
         step: index of the training step, -1 for none.
         begin, end: when each rank called, and when it noticed the end.
@@ -79,7 +79,9 @@ class Collectives:
     size: int
     op: NDArray[Any]
     group: NDArray[Any]
+    dtype: NDArray[Any]
     seq: Ints
+    elements: Ints
     nbytes: Ints
     bucket: Ints
     step: Ints

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 PAIRS = ("send", "recv")
 """Operations of two ranks, which are not joined."""
 SEQ_BITS = 44
+DIFFERS = "differs"
+"""The dtype of a call that ranks made with different ones."""
 
 
 class View(NamedTuple):
@@ -85,14 +88,16 @@ def join(ranks: Sequence[View]) -> dict[str, Any]:
     keys = np.unique(np.concatenate([np.empty(0, np.int64), *(found["key"] for found in calls)]))
     n, count = len(keys), len(ranks)
     filled = {name: np.zeros((count, n), np.int64) for name in ("begin", "end", "asked", "waited")}
-    shared = {name: np.full(n, -1, np.int64) for name in ("nbytes", "bucket", "step")}
-    op = np.full(n, "", object)
+    shared = {name: np.full(n, -1, np.int64) for name in ("elements", "nbytes", "bucket", "step")}
+    op, dtype = np.full((2, n), "", object)
     for row, (view, found) in enumerate(zip(ranks, calls, strict=True)):
         at = np.searchsorted(keys, found["key"])
         for name, cells in filled.items():
             cells[row, at] = found[name]
-        plans = view.catalog.plans.items
-        op[at] = [plans[plan].op for plan in found["plan"].tolist()]
+        plans = [view.catalog.plans.items[plan] for plan in found["plan"].tolist()]
+        op[at], before = [plan.op for plan in plans], dtype[at]
+        dtype[at] = own = np.array([plan.dtype for plan in plans], object)
+        dtype[at[(before != "") & (before != own)]] = DIFFERS
         for name, column in shared.items():
             column[at] = np.maximum(column[at], found[name])
     first = np.where(filled["begin"] > 0, filled["begin"], np.iinfo(np.int64).max).min(axis=0, initial=1 << 62)
@@ -108,6 +113,7 @@ def join(ranks: Sequence[View]) -> dict[str, Any]:
         "bounds": tuple(view.bound for view in ranks),
         "size": max([count, *sizes.values()]),
         "op": op[order],
+        "dtype": dtype[order],
         "group": np.array(listed, object)[group],
         "seq": keys & ((1 << SEQ_BITS) - 1),
         "views": ranks,
@@ -145,8 +151,10 @@ def _calls(view: View, names: dict[str, int], sizes: dict[int, int]) -> Columns:
     at = np.searchsorted(key, waits["key"])
     last = waits["t1"] == found["end"][at]  # else the program stood still while the call was started
     found["asked"][at[last]], found["waited"][at[last]] = waits["t0"][last], (waits["t1"] - waits["t0"])[last]
-    nbytes = np.array([plans[plan].nbytes for plan in found["plan"].tolist()], np.int64)
-    return found | {"key": key, "nbytes": nbytes, "step": step_of(view, found["begin"])}
+    amounts = [(prod(plans[plan].shape), plans[plan].nbytes) for plan in found["plan"].tolist()]
+    elements, nbytes = np.array(amounts, np.int64).reshape(-1, 2).T
+    about = {"key": key, "elements": elements, "nbytes": nbytes}
+    return found | about | {"step": step_of(view, found["begin"])}
 
 
 def step_of(view: View, t: Ints) -> Ints:

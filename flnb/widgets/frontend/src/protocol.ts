@@ -194,8 +194,9 @@ export interface StuckCall {
  * The collective calls of the last steps on all ranks; whole each time it changes. Its arrays are the frame's columns
  * `collectives.*`; times are ms since `origin_ms` on the clock of the first rank, NaN where there is none (yet).
  *
- * Of each call (`rows`): seq, group, op, nbytes, bucket (-1: none), step (-1: none), last (when the last rank came),
- * late_rank (-1: nobody), late (ms behind the median of the others), gb_s (NaN: unknown); group and op are indices.
+ * Of each call (`rows`): seq, group, op, dtype, elements, nbytes, bucket (-1: none), step (-1: none), last (when the last
+ * rank came), late_rank (-1: nobody), late (ms behind the median of the others), gb_s (bus bandwidth; NaN: unknown);
+ * group, op and dtype are indices.
  * Of each rank and call, rank by rank: begin, end.
  * Bars: span_rank, span_start, span_end, span_kind (of `SPAN_KINDS`), span_name (of `names`);
  * act_rank, act_start, act_end, act_family (of `families`): ops, merged. The name of a step is its index, that of a
@@ -208,6 +209,8 @@ export interface CollectivesSection {
   ranks: { rank: number; host: string; process: number; bound_ns: number; seen_ms: number }[];
   ops: string[];
   groups: string[];
+  /** "differs" where ranks gave different ones. */
+  dtypes: string[];
   names: string[];
   families: string[];
   reasons: LateReason[];

@@ -55,6 +55,10 @@ export class Details {
     const hosts = new Set(members.map((rank) => model.section.ranks[rank]?.host)).size;
     const list = h("dl", { class: "fl-pairs" });
     const pair = (term: string, value: string, exact = ""): void => void list.append(h("dt", {}, term), h("dd", {}, value, exact ? h("span", { class: "fl-exact" }, exact) : ""));
+    if (model.bytes(call) > 0) { // else a barrier
+      pair("Kind", model.op(call), model.dtype(call));
+      pair("Elements", integer(model.elements(call)));
+    }
     pair("Bytes", text(bytes(model.bytes(call))), model.bytes(call) >= 1000 ? exactBytes(model.bytes(call)) : "");
     pair("Group", model.group(call).replaceAll(" ", "\u00a0"), `${members.length} ranks, ${hosts} ${hosts === 1 ? "host" : "hosts"}`);
     pair("Sequence", integer(model.seq(call)));
@@ -131,12 +135,16 @@ export class Details {
     if (!Number.isFinite(rate) || !(peak > 0)) return [];
     const share = rate / peak;
     const colour = this.theme.family("communication");
+    const [moved, factor] = MOVED[model.op(call)] ?? ["1", () => 1];
+    const count = model.members(call).filter((rank) => !Number.isNaN(model.begin(rank, call))).length;
+    const transfer = (factor(count) * model.bytes(call)) / rate; // ns
     return [
       h("div", { class: "fl-section" }, "Achieved"),
       h("div", { class: "fl-achieved" },
-        h("div", { style: "display:flex;justify-content:space-between", title: "what a ring moves: 2 (n − 1) / n × bytes / transfer; the peak is the best measured" },
-          h("span", {}, h("b", {}, significant(rate)), h("span", { class: "fl-dim" }, ` GB/s of ${significant(peak)} peak`)), h("span", {}, text(percent(share)))),
-        h("div", { class: "fl-achievedbar" }, h("i", { style: `width:${Math.min(100, 100 * share)}%;background:${colour}` }))),
+        h("div", { class: "fl-rate", title: "what passes each link of a ring; the peak is the best that was measured" },
+          h("span", {}, h("b", {}, significant(rate)), h("span", { class: "fl-dim" }, ` GB/s of ${significant(peak)} measured peak`)), h("span", {}, text(percent(share)))),
+        h("div", { class: "fl-achievedbar" }, h("i", { style: `width:${Math.min(100, 100 * share)}%;background:${colour}` })),
+        h("div", { class: "fl-dim fl-how" }, `${moved === "1" ? "" : `${moved} × `}bytes / transfer ${text(duration(transfer))}`)),
     ];
   }
 
@@ -151,6 +159,12 @@ export class Details {
       ...(late < 0 ? [] : [button(`Rank ${model.number(late)}`, "R", this.actions.late)]));
   }
 }
+
+/** What passes each link of a ring, in buffers of n ranks, as `gb_s` counts it. */
+const MOVED: Record<string, readonly [string, (n: number) => number]> = {
+  all_reduce: ["2 (n − 1) / n", (n) => (2 * (n - 1)) / n], all_reduce_multiple: ["2 (n − 1) / n", (n) => (2 * (n - 1)) / n],
+  reduce_scatter: ["(n − 1) / n", (n) => (n - 1) / n], all_gather: ["(n − 1)", (n) => n - 1],
+};
 
 const ranksText = (ranks: readonly number[]): string => `${ranks.length === 1 ? "Rank" : "Ranks"} ${ranks.join(", ")}`;
 

@@ -15,7 +15,7 @@ const RECENT = 1000;
 const EXPLAINED = 0.5;
 const PREFIX = "collectives.";
 const NEEDED = [
-  "seq", "group", "op", "nbytes", "bucket", "step", "last", "late_rank", "late", "gb_s", "begin", "end",
+  "seq", "group", "op", "dtype", "elements", "nbytes", "bucket", "step", "last", "late_rank", "late", "gb_s", "begin", "end",
   "span_rank", "span_start", "span_end", "span_kind", "span_name", "act_rank", "act_start", "act_end", "act_family",
 ] as const;
 
@@ -124,6 +124,14 @@ export class CollectivesModel {
 
   bucket(row: number): number {
     return this.columns["bucket"]![row]!;
+  }
+
+  dtype(row: number): string {
+    return this.section.dtypes[this.columns["dtype"]![row]!] ?? "";
+  }
+
+  elements(row: number): number {
+    return this.columns["elements"]![row]!;
   }
 
   bytes(row: number): number {

@@ -166,6 +166,8 @@ export class RankSimulation {
     const integers = { seq: calls.map(({ seq }) => seq), group: calls.map(() => 0), op: calls.map(({ op }) => op), bucket: calls.map(({ bucket }) => bucket), step: calls.map(({ step }) => step) };
     for (const [name, values] of Object.entries(integers)) put(name, "i32", values);
     put("nbytes", "f64", calls.map(({ bytes }) => bytes));
+    put("elements", "f64", calls.map(({ bytes }) => bytes / 4));
+    put("dtype", "i32", calls.map(() => 0));
     put("last", "f64", calls.map(({ begin }) => Math.max(...begin)));
     put("late_rank", "i32", lateness.map(({ rank }) => rank));
     put("late", "f64", lateness.map(({ ms }) => ms));
@@ -197,7 +199,7 @@ export class RankSimulation {
     const stuck = this.steps.length - 1 === this.options.stuckAt;
     const last = this.options.allCome ? -1 : this.count - 1;
     return {
-      origin_ms: 0, now_ms: this.t, rows: calls.length, ranks, ops: ["all_reduce"], groups: ["world"], names, families: FAMILIES, reasons,
+      origin_ms: 0, now_ms: this.t, rows: calls.length, ranks, ops: ["all_reduce"], groups: ["world"], dtypes: ["float32"], names, families: FAMILIES, reasons,
       late: lost.sort((one, two) => two.lost_ms_per_step - one.lost_ms_per_step),
       steps: shown.filter(({ end, start }) => end > start).map(({ step, start, end, exposed, overlap }) => ({ step, ms: end - start, exposed_ms: exposed, share: exposed / (end - start), overlap })),
       bandwidth: { peak_gb_s: PEAK, ops: [{ op: "all_reduce", gb_s: 0.92, share: 0.92 / PEAK }] },

@@ -91,6 +91,15 @@ describe("the Collectives tab", () => {
     expect(root.querySelector(".fl-timeline canvas")!.getAttribute("aria-label")).toContain("Rank 2 was last");
   });
 
+  it("says what the call carries, and what share of the best bandwidth it reached, with the formula", () => {
+    const { root, press } = mounted();
+    press("r");
+    const pairs = [...root.querySelectorAll(".fl-callside .fl-pairs dt")].map((term) => `${term.textContent}: ${term.nextElementSibling!.textContent}`.replace(/\s/g, " "));
+    expect(pairs.slice(0, 3)).toEqual(["Kind: all_reducefloat32", "Elements: 1 059 850", "Bytes: 4.04 MiB4 239 400 B"]);
+    const achieved = [...root.querySelectorAll(".fl-achieved > div")].map((line) => line.textContent);
+    expect(achieved).toEqual(["0.939 GB/s of 1.08 measured peak86.9 %", "", "2 (n − 1) / n × bytes / transfer 6.77 ms"]);
+  });
+
   it("follows the newest step until something is selected, and is paused from then on: the window of steps goes on", () => {
     const { root, tick, press, probe } = mounted();
     const before = probe().shown;
