@@ -113,20 +113,20 @@ def current() -> Communicator:
     return found  # type: ignore[no-any-return]
 
 
-def run(name: str, *arguments: Any, on: Communicator | None = None, bucket: int = -1) -> None:
+def run(name: str, *arguments: Any, on: Communicator | None = None, bucket: int = -1, holds: str = "") -> None:
     """Run an operation of a communicator (the active one) and wait for its end: ``run("all_reduce", array, "sum")``.
 
     Raises:
         CollectiveError: another rank makes another call, is gone, or has not come before the timeout.
         ValueError: arguments that no rank could give.
     """
-    pending = _begin(name, arguments, on, bucket)
+    pending = _begin(name, arguments, on, bucket, holds)
     pending.wait(pending._begun)
 
 
-def start(name: str, *arguments: Any, on: Communicator | None = None, bucket: int = -1) -> Pending:
-    """Start an operation of a communicator and return at once; see `run`. Recordings show the bucket's number."""
-    return _started(_begin(name, arguments, on, bucket))
+def start(name: str, *arguments: Any, on: Communicator | None = None, bucket: int = -1, holds: str = "") -> Pending:
+    """Start an operation of a communicator and return at once; see `run`. Recordings show bucket and what it holds."""
+    return _started(_begin(name, arguments, on, bucket, holds))
 
 
 def _started(pending: Pending) -> Pending:
@@ -137,11 +137,11 @@ def _started(pending: Pending) -> Pending:
     return pending
 
 
-def _begin(name: str, arguments: tuple[Any, ...], on: Communicator | None, bucket: int) -> Pending:
+def _begin(name: str, arguments: tuple[Any, ...], on: Communicator | None, bucket: int, holds: str) -> Pending:
     communicator = on or current()
     group = _usable(communicator, name)
     call = described(group.calls, communicator, name, arguments)
-    return Pending(communicator, group, call, arguments, bucket)
+    return Pending(communicator, group, call, arguments, bucket, holds)
 
 
 def start_multiple(buffers: Sequence[Any], op: str, on: Communicator | None = None) -> Pending:
@@ -151,7 +151,7 @@ def start_multiple(buffers: Sequence[Any], op: str, on: Communicator | None = No
     sizes = ",".join(f"{b.dtype.name}[{b.size}]" for b in buffers)
     about = f"{len(buffers)} buffers {crc32(sizes.encode()):08x}"  # the board's rows are short
     call = described(group.calls, communicator, "all_reduce_multiple", (*buffers, about, op))
-    return _started(Pending(communicator, group, call, (buffers, op), -1))
+    return _started(Pending(communicator, group, call, (buffers, op)))
 
 
 def wait_any(pending: Mapping[K, Pending]) -> K:
@@ -220,7 +220,7 @@ class Pending:
     )  # fmt: skip
 
     def __init__(
-        self, communicator: Communicator, group: Group, call: Call, arguments: tuple[Any, ...], bucket: int
+        self, communicator: Communicator, group: Group, call: Call, arguments: Any, bucket: int = -1, holds: str = ""
     ) -> None:
         self._communicator, self._group, self._call, self._over = communicator, group, call, False
         self._bucket, self._asked = bucket, 0
@@ -238,7 +238,8 @@ class Pending:
             lane = lanes.last
             if lane.ident != get_ident():
                 lane = lanes.lane
-            lane.pending += (call.begins, begun, seq, group.number, 0, 0, bucket, lane.context)
+            held = intern.strings.id_of(holds) if holds else 0
+            lane.pending += (call.begins, begun, seq, group.number, held, 0, bucket, lane.context)
         if board is not None and call.numbered:
             board.enter(seq, call.text, call.key)
             if not board.agrees(seq, call.key):

@@ -27,7 +27,7 @@ class Bucket:
     Args:
         parameters: of one dtype, in the order of their gradients.
         parts: into how many parts each is divided, the last of which may be smaller or empty.
-        index: the number of the bucket, which recordings show.
+        index: the number of the bucket, and `holds`, a few words on what is in it: recordings show both.
 
     Attributes:
         numbers: the numbers of the parameters' leaves.
@@ -39,8 +39,8 @@ class Bucket:
         mine: this rank's part of the sum.
     """
 
-    def __init__(self, parameters: Sequence[Parameter], parts: int, index: int) -> None:
-        self.parameters, self.parts, self.index = list(parameters), parts, index
+    def __init__(self, parameters: Sequence[Parameter], parts: int, index: int, holds: str = "") -> None:
+        self.parameters, self.parts, self.index, self.holds = list(parameters), parts, index, holds
         self.numbers = [p._node[2] for p in parameters]
         self._index = {number: index for index, number in enumerate(self.numbers)}
         ends = [0, *accumulate(-(-p.size // parts) for p in parameters)]
@@ -107,14 +107,20 @@ def read_rows(rows: Any, out: Any) -> None:
         np.copyto(out[whole * width :], rows[whole, : out.size - whole * width])
 
 
-def joined(parameters: Iterable[Parameter], most: int, parts: int) -> list[Bucket]:
+def joined(named: Iterable[tuple[str, Parameter]], most: int, parts: int) -> list[Bucket]:
     """Put parameters into buckets of at most ``most`` bytes (or one parameter), the last ones first, as they come."""
-    groups: list[list[Parameter]] = []
-    for parameter in reversed([p for p in parameters if p.requires_grad]):
-        group = groups[-1] if groups else None
-        full = group is None or sum(p.nbytes for p in group) + parameter.nbytes > most
-        if group is None or full or group[0].dtype != parameter.dtype:
-            groups.append([parameter])
-        else:
-            group.append(parameter)
-    return [Bucket(group, parts, index) for index, group in enumerate(groups)]
+    groups: list[dict[str, Parameter]] = []
+    for name, parameter in reversed([(name, p) for name, p in named if p.requires_grad]):
+        group = [*groups[-1].values()] if groups else []
+        full = sum(p.nbytes for p in group) + parameter.nbytes > most
+        if not group or full or group[0].dtype != parameter.dtype:
+            groups.append({})
+        groups[-1][name] = parameter
+    return [Bucket([*group.values()], parts, index, _held([*group][::-1])) for index, group in enumerate(groups)]
+
+
+def _held(names: list[str]) -> str:
+    """The first and last module of parameters and how many these are, as in "fc1, fc2 · 4 params"; of one its name."""
+    modules = list(dict.fromkeys(name.rpartition(".")[0] or name for name in names))
+    ends = (", " if len(modules) == 2 else " … ").join(dict.fromkeys((modules[0], modules[-1])))
+    return f"{ends} · {len(names)} params" if len(names) > 1 else names[0]

@@ -62,7 +62,7 @@ class Exchanging(Module):
         for tensor in [*module.parameters(), *(b for _, b in module.named_buffers())]:
             plain = tensor.data if isinstance(tensor, Variable) else tensor
             assign(plain, broadcast(plain))
-        self._members = module.parameters()
+        self._members = list(module.named_parameters())
         self._join()
         self._made_on = self._present = current().size
         self._first = 0
@@ -94,7 +94,7 @@ class Exchanging(Module):
     def _changed(self) -> Parameter | None:
         """Find a parameter that requires gradients since the buckets were made, or has another dtype since."""
         of = self._bucket_of
-        for p in self._members:
+        for _, p in self._members:
             if p._node is not None:
                 bucket = of.get(p._node[2])
                 if bucket is None or bucket.dtype != p._spec.dtype:
@@ -222,13 +222,13 @@ class Exchanging(Module):
         while self._next < len(self._buckets) and not self._buckets[self._next].missing:
             bucket = self._buckets[self._next]
             if bucket.parts == 1:
-                bucket.pending = start("all_reduce", bucket.flat._data, "sum", bucket=self._next)
+                bucket.pending = start("all_reduce", bucket.flat._data, "sum", bucket=self._next, holds=bucket.holds)
             else:
                 if self.takes and self._next > 1:
                     self._receive(self._buckets[self._next - 2])  # its buffer is free then
                 bucket.mine = bucket.part()
                 buffers = bucket.flat._data, bucket.mine._data
-                bucket.pending = start("reduce_scatter", *buffers, "sum", bucket=self._next)
+                bucket.pending = start("reduce_scatter", *buffers, "sum", bucket=self._next, holds=bucket.holds)
             self._next += 1
 
     def _receive(self, bucket: Bucket) -> None:
@@ -282,7 +282,7 @@ class Exchanging(Module):
         root = rows = bucket.flat
         if bucket.parts > 1:
             rows = empty((bucket.parts, bucket.mine.size), bucket.dtype)
-            run("all_gather", bucket.mine._data, rows._data, bucket=bucket.index)
+            run("all_gather", bucket.mine._data, rows._data, bucket=bucket.index, holds=bucket.holds)
         for number, place, parameter in zip(bucket.numbers, bucket.places, bucket.parameters, strict=True):
             if not parameter.requires_grad:
                 continue

@@ -271,7 +271,7 @@ class Sharded(Exchanging):
             for number, (begin, _) in zip(bucket.numbers, bucket.places, strict=True):
                 shard = self._by_number[number].shard
                 mine._data[begin : begin + shard.size] = shard._data
-            run("all_gather", mine._data, rows._data, bucket=bucket.index)
+            run("all_gather", mine._data, rows._data, bucket=bucket.index, holds=bucket.holds)
             for place, parameter in zip(bucket.places, bucket.parameters, strict=True):
                 read_rows(rows._data[:, slice(*place)], parameter._data)
                 crossing.mark_written(parameter)

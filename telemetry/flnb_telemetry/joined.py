@@ -32,7 +32,8 @@ SILENT = 5.0
 WHOLE = 0.5
 """Seconds between two frames of a rank whose own view is passed on."""
 LARGE = ("rows", "lanes", "tables", "buffer", "frame")
-FIELDS = ("plan", "context", "group")
+FIELDS: dict[str, intern.Table[Any]]
+FIELDS = {"plan": intern.plans, "context": intern.contexts, "group": intern.groups, "name": intern.strings}
 
 log = logging.getLogger("flnb")
 
@@ -258,7 +259,7 @@ def _encoded(batches: list[tuple[int, schema.Records]]) -> Message:
     lanes = np.repeat(np.array([lane for lane, _ in batches], np.int32), [len(part) for _, part in batches])
     numbers: dict[str, _Numbers] = {field: _Numbers() for field in FIELDS}
     rows = _each(rows, dict(numbers))
-    tables = {field: [getattr(intern, f"{field}s").items[one] for one in numbers[field].ids] for field in FIELDS}
+    tables = {field: [table.items[one] for one in numbers[field].ids] for field, table in FIELDS.items()}
     return {"rows": rows.tobytes(), "lanes": lanes.tobytes(), "tables": json.dumps(tables)}
 
 
@@ -274,6 +275,7 @@ def _decoded(message: Message, catalog: intern.Catalog) -> tuple[schema.Records,
         ],
         "context": [catalog.contexts.id_of(intern.Context(*one)) for one in tables["context"]],
         "group": [catalog.groups.id_of(intern.GroupInfo(*one)) for one in tables["group"]],
+        "name": [catalog.strings.id_of(one) for one in tables.get("name", [""])],
     }
     arrays = {field: np.array([*ids[field], 0], np.int64) for field in FIELDS}
     change = {field: array.__getitem__ for field, array in arrays.items()}

@@ -142,6 +142,7 @@ def section(ranks: list[View], start: int, now: int, states: dict[int, str]) -> 
     arrays |= {name: getattr(calls, name)[chosen] for name in ("seq", "elements", "nbytes", "bucket", "step", "gb_s")}
     arrays |= {"late": calls.late_ns[chosen] / 1e6, "last": _ms(calls.last[chosen], origin)}
     arrays["late_rank"] = calls.late[chosen]
+    arrays["holds"] = np.array([_number(names, name) for name in calls.holds[chosen].tolist()], np.uint32)
     arrays |= {name: _ms(getattr(calls, name)[:, chosen], origin).ravel() for name in ("begin", "end")}
     arrays |= _spans(ranks, origin, now, names) | _activity(ranks, origin, families)
     about = {

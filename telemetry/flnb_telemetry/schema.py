@@ -91,8 +91,9 @@ KINDS: dict[str, Kind] = {
             USE, "use", ("t", "backend", "manager", "device", "capacity", "min_block", "granularity"), aux="everywhere"
         ),
         # calls of one group of ranks are numbered from 1; one that did not end has a beginning alone. group: an id of
-        # `intern.groups`, which tells the rank; bucket: -1 where the call is not of a bucket of gradients
-        Kind(COLLECTIVE_BEGIN, "collective_begin", ("t", "seq", "group", "", "", "bucket", "context"), plan="plan"),
+        # `intern.groups`, which tells the rank; bucket: -1 where the call is not of a bucket of gradients, else `name`
+        # is the string id of what that holds
+        Kind(COLLECTIVE_BEGIN, "collective_begin", ("t", "seq", "group", "name", "", "bucket", "context"), plan="plan"),
         Kind(COLLECTIVE, "collective", ("t0", "t1", "seq", "group", "", "bucket", "context"), plan="plan"),
         # for how long the program stood still for a call
         Kind(WAIT, "wait", ("t0", "t1", "seq", "group", "", "", "context"), plan="plan"),

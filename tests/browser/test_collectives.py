@@ -129,6 +129,9 @@ def test_keys_go_from_call_to_call_and_to_the_late_rank(notebook: Page) -> None:
     page.keyboard.press("k")
     page.wait_for_function("here => window.__flnb.view.call.seq === here", arg=here)
     assert dashboard(page).locator(".fl-statusleft").inner_text().find("all_reduce") >= 0
+    facts = dashboard(page).locator(".fl-callside .fl-pairs").inner_text()
+    assert "18\u202f720" in facts
+    assert "3 … 5 · 5 params" in facts
 
 
 @pytest.mark.timeout(120)

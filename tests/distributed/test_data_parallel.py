@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import flnb
 from flnb import distributed, nn
 from flnb.autograd.arrivals import listen, listeners, unlisten
+from flnb.distributed.buckets import joined
 
 spec = importlib.util.spec_from_file_location("training", Path(__file__).with_name("training.py"))
 assert spec is not None
@@ -77,6 +79,42 @@ def test_buckets_are_sent_while_the_pass_goes_on() -> None:
         mine = begun["t"][begun["lane"] == lane]
         last_op = ops["t0"][ops["lane"] == lane].max()
         assert (mine[-8:] < last_op).sum() >= 4
+
+
+@pytest.mark.parametrize(
+    ("most", "expected"),
+    [
+        (0, ["b.out.bias", "b.out.weight", "b.head.bias", "b.head.weight", "a.bias", "a.weight"]),
+        (48, ["b.out · 2 params", "b.head · 2 params", "a · 2 params"]),
+        (96, ["b.head, b.out · 4 params", "a · 2 params"]),
+        (100, ["b.head, b.out · 4 params", "a · 2 params"]),
+        (110, ["a … b.out · 5 params", "a.weight"]),
+    ],
+)
+def test_buckets_say_what_they_hold(most: int, expected: list[str]) -> None:
+    net = nn.Sequential(a=nn.Linear(3, 3), b=nn.Sequential(head=nn.Linear(3, 3), out=nn.Linear(3, 3)))
+    assert [bucket.holds for bucket in joined(net.named_parameters(), most, 1)] == expected
+
+
+def test_a_recording_that_begins_after_the_model_was_made_has_the_names_in_buckets() -> None:
+    runs, stack = [], ExitStack()
+
+    def work() -> None:
+        model = distributed.DataParallel(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)))
+        distributed.barrier()
+        if distributed.rank() == 0:
+            runs.append(stack.enter_context(flnb.record()))
+        distributed.barrier()
+        model(flnb.ones((1, 3))).sum().backward()
+        distributed.barrier()
+        if distributed.rank() == 0:
+            stack.close()
+        model.close()
+
+    distributed.run_threads(2, work)
+    calls = runs[0].collectives
+    assert calls.holds[calls.bucket == 0].tolist() == ["0, 1 · 4 params"]
+    assert set(calls.holds[calls.bucket < 0]) == {""}
 
 
 def test_ranks_begin_with_the_parameters_of_rank_0() -> None:

@@ -132,6 +132,8 @@ def test_buckets_are_numbered_and_files_keep_the_groups(tmp_path: Path) -> None:
     again = flnb.load_run(tmp_path / "run.flnb")
     groups = again.table("collective_begin")["group"].tolist()
     assert groups == run.table("collective_begin")["group"].tolist()
+    held = again.collectives.holds[again.collectives.bucket >= 0].tolist()
+    assert held == ["1.bias", "1.weight", "0.bias", "0.weight"]
     assert again.catalog.groups.items[groups[0]] == run.catalog.groups.items[groups[0]]
 
 

@@ -16,7 +16,7 @@ from flnb_telemetry.joined import JoinedLive, Message, RankSource
 from flnb_telemetry.livecollectives import ROWS
 
 import flnb
-from flnb import distributed
+from flnb import distributed, nn
 from tests.distributed.test_live_collectives import columns
 from tests.distributed.test_mpi import launch
 
@@ -154,10 +154,18 @@ def test_a_transport_that_fails_ends_the_messages_and_not_the_program(caplog: py
 
 
 def test_ids_of_other_processes_are_translated() -> None:
+    def work() -> None:
+        model = distributed.DataParallel(nn.Sequential(nn.ReLU(), nn.Linear(3, 3, bias=False)))
+        model(flnb.ones((1, 3))).sum().backward()
+        model.close()
+
     joined = JoinedLive()
     intern.contexts.id_of(intern.Context("only here", 0))
     with RankSource(joined.receive, frames=False):
-        distributed.run_threads(2, lambda: distributed.all_reduce(flnb.ones(3)))
+        distributed.run_threads(2, work)
+    about, cols = section(joined)
+    held = dict(zip(cols["bucket"].tolist(), cols["holds"].tolist(), strict=True))
+    assert [about["names"][held[bucket]] for bucket in (-1, 0)] == ["", "1.weight"]
     assert [info.name for info in joined.catalog.groups.items[1:]]
     assert "only here" not in {context.scope for context in joined.catalog.contexts.items}
 

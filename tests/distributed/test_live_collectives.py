@@ -61,6 +61,14 @@ def test_the_section_of_ranks_as_threads() -> None:
     assert [one["rank"] for one in about["ranks"]] == [0, 1, 2]
     assert about["rows"] == len(cols["seq"]) == 4 + 3 * 5 + 1
     assert about["ops"] == ["broadcast", "all_reduce", "barrier"]
+    assert [about["names"][number] for number in cols["holds"]][4:10] == [
+        "1.bias",
+        "1.weight",
+        "0.bias",
+        "0.weight",
+        "",
+        "1.bias",
+    ]
     bucket = np.flatnonzero(cols["bucket"] == 0)[0]  # the last layer's bias
     assert (about["dtypes"][cols["dtype"][bucket]], cols["elements"][bucket], cols["nbytes"][bucket]) == (
         "float32",

@@ -162,6 +162,7 @@ def test_merge_of_real_ranks_names_the_late_one(cause: str, scope: str, tmp_path
     calls = ranks.collectives
     assert (calls.who()[0]["rank"], calls.who()[0]["scope"]) == (1, scope)
     assert calls.steps.tolist() == list(range(4))
+    assert set(calls.holds[calls.bucket >= 0]) == {"0, 1.linear · 4 params"}
     assert calls.lost_ns[1] > 4 * 50 * MS
     assert calls.lost_ns[0] < calls.lost_ns[1] / 2
     command[3:] = ["view", "run.flnb"]

@@ -50,7 +50,7 @@ class Collectives:
         op, group: names of operation and group of each call.
         seq: its number in its group, from 1.
         dtype, elements, nbytes: of the buffer that it got.
-        bucket: number of the bucket of gradients, -1 for none.
+        bucket, holds: number of the bucket of gradients, -1 for none, and a few words on what is in it.
         step: index of the training step, -1 for none.
         begin, end: when each rank called, and when it noticed the end.
         asked, waited: when the program began to stand still for the call, and for how long, ns.
@@ -80,6 +80,7 @@ class Collectives:
     op: NDArray[Any]
     group: NDArray[Any]
     dtype: NDArray[Any]
+    holds: NDArray[Any]
     seq: Ints
     elements: Ints
     nbytes: Ints

@@ -89,7 +89,7 @@ def join(ranks: Sequence[View]) -> dict[str, Any]:
     n, count = len(keys), len(ranks)
     filled = {name: np.zeros((count, n), np.int64) for name in ("begin", "end", "asked", "waited")}
     shared = {name: np.full(n, -1, np.int64) for name in ("elements", "nbytes", "bucket", "step")}
-    op, dtype = np.full((2, n), "", object)
+    op, dtype, holds = np.full((3, n), "", object)
     for row, (view, found) in enumerate(zip(ranks, calls, strict=True)):
         at = np.searchsorted(keys, found["key"])
         for name, cells in filled.items():
@@ -97,6 +97,8 @@ def join(ranks: Sequence[View]) -> dict[str, Any]:
         plans = [view.catalog.plans.items[plan] for plan in found["plan"].tolist()]
         op[at], before = [plan.op for plan in plans], dtype[at]
         dtype[at] = own = np.array([plan.dtype for plan in plans], object)
+        held = np.array([view.catalog.strings.items[name] for name in found["name"].tolist()], object)
+        holds[at[held != ""]] = held[held != ""]
         dtype[at[(before != "") & (before != own)]] = DIFFERS
         for name, column in shared.items():
             column[at] = np.maximum(column[at], found[name])
@@ -114,6 +116,7 @@ def join(ranks: Sequence[View]) -> dict[str, Any]:
         "size": max([count, *sizes.values()]),
         "op": op[order],
         "dtype": dtype[order],
+        "holds": holds[order],
         "group": np.array(listed, object)[group],
         "seq": keys & ((1 << SEQ_BITS) - 1),
         "views": ranks,
@@ -143,10 +146,13 @@ def _calls(view: View, names: dict[str, int], sizes: dict[int, int]) -> Columns:
 
     begun, ended, waits = only(begun), only(ended), only(waits)
     key = np.unique(np.concatenate([begun["key"], ended["key"], waits["key"]]))
-    found = {name: np.zeros(len(key), np.int64) for name in ("begin", "end", "asked", "waited", "plan", "bucket")}
+    found = {
+        name: np.zeros(len(key), np.int64) for name in ("begin", "end", "asked", "waited", "plan", "bucket", "name")
+    }
     for table, start in ((ended, "t0"), (begun, "t")):
         at = np.searchsorted(key, table["key"])
         found["begin"][at], found["plan"][at], found["bucket"][at] = table[start], table["plan"], table["bucket"]
+    found["name"][np.searchsorted(key, begun["key"])] = begun["name"]
     found["end"][np.searchsorted(key, ended["key"])] = ended["t1"]
     at = np.searchsorted(key, waits["key"])
     last = waits["t1"] == found["end"][at]  # else the program stood still while the call was started

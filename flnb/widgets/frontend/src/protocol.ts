@@ -196,7 +196,7 @@ export interface StuckCall {
  *
  * Of each call (`rows`): seq, group, op, dtype, elements, nbytes, bucket (-1: none), step (-1: none), last (when the last
  * rank came), late_rank (-1: nobody), late (ms behind the median of the others), gb_s (bus bandwidth; NaN: unknown);
- * group, op and dtype are indices.
+ * group, op and dtype are indices, holds (what is in the bucket) is one of `names`, 0: unknown.
  * Of each rank and call, rank by rank: begin, end.
  * Bars: span_rank, span_start, span_end, span_kind (of `SPAN_KINDS`), span_name (of `names`);
  * act_rank, act_start, act_end, act_family (of `families`): ops, merged. The name of a step is its index, that of a

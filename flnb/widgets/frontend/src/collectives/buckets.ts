@@ -79,6 +79,10 @@ function line(frame: Frame, model: CollectivesModel, buckets: Buckets, call: num
   label(c, String(model.bucket(call)), 12, y, colour, theme.ui(10.5, chosen ? 600 : ""));
   label(c, text(bytes(model.bytes(call))), scale.left - 8, y, colour, theme.ui(10.5), "right");
   const { rank } = buckets;
+  const room = Math.min(scale.x(model.begin(rank, call)), scale.right) - scale.left - 12;
+  const holds = model.holds(call);
+  const fits = [holds, holds.split(" · ")[0]!].find((said) => theme.measure(said, theme.ui(10.5)) <= room);
+  if (fits) label(c, fits, scale.left + 4, y, chosen ? colours.ink : colours.dim, theme.ui(10.5));
   const [begin, end] = [model.begin(rank, call), model.end(rank, call)];
   const met = Math.max(begin, model.last(call));
   frame.clipped(() => {

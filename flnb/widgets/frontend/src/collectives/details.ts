@@ -59,6 +59,7 @@ export class Details {
       pair("Kind", model.op(call), model.dtype(call));
       pair("Elements", integer(model.elements(call)));
     }
+    if (model.holds(call)) pair("Holds", model.holds(call));
     pair("Bytes", text(bytes(model.bytes(call))), model.bytes(call) >= 1000 ? exactBytes(model.bytes(call)) : "");
     pair("Group", model.group(call).replaceAll(" ", "\u00a0"), `${members.length} ranks, ${hosts} ${hosts === 1 ? "host" : "hosts"}`);
     pair("Sequence", integer(model.seq(call)));

@@ -15,7 +15,7 @@ const RECENT = 1000;
 const EXPLAINED = 0.5;
 const PREFIX = "collectives.";
 const NEEDED = [
-  "seq", "group", "op", "dtype", "elements", "nbytes", "bucket", "step", "last", "late_rank", "late", "gb_s", "begin", "end",
+  "seq", "group", "op", "dtype", "elements", "nbytes", "bucket", "holds", "step", "last", "late_rank", "late", "gb_s", "begin", "end",
   "span_rank", "span_start", "span_end", "span_kind", "span_name", "act_rank", "act_start", "act_end", "act_family",
 ] as const;
 
@@ -132,6 +132,11 @@ export class CollectivesModel {
 
   elements(row: number): number {
     return this.columns["elements"]![row]!;
+  }
+
+  /** What is in the bucket, in a few words: "head.fc1, head.fc2 · 4 params". */
+  holds(row: number): string {
+    return this.section.names[this.columns["holds"]![row]!] ?? "";
   }
 
   bytes(row: number): number {

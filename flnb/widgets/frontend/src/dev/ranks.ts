@@ -13,12 +13,16 @@ const FORWARD: readonly Op[] = [
   ["matmul", "head", "matmul", 1.4], ["relu", "head", "elementwise", 0.1], ["log_softmax", "loss", "norm", 0.2],
 ];
 /** Modules whose gradients travel together, and how many float32 they have. */
-const BUCKETS: readonly { modules: readonly string[]; elements: number; gb_s: number }[] = [
-  { modules: ["loss", "head"], elements: 1_059_850, gb_s: 0.939 }, { modules: ["block3"], elements: 885_760, gb_s: 0.921 },
-  { modules: ["block2"], elements: 221_696, gb_s: 0.811 }, { modules: ["block1", "stem"], elements: 38_848, gb_s: 0.409 },
+const BUCKETS: readonly { modules: readonly string[]; holds: string; elements: number; gb_s: number }[] = [
+  { modules: ["loss", "head"], holds: "head.fc1, head.fc2 · 4 params", elements: 1_059_850, gb_s: 0.939 },
+  { modules: ["block3"], holds: "block3.conv1 … block3.bn2 · 6 params", elements: 885_760, gb_s: 0.921 },
+  { modules: ["block2"], holds: "block2.conv1 … block2.bn2 · 6 params", elements: 221_696, gb_s: 0.811 },
+  { modules: ["block1", "stem"], holds: "stem … block1.bn1 · 6 params", elements: 38_848, gb_s: 0.409 },
 ];
 const FAMILIES = ["matmul", "norm", "elementwise", "reduction", "movement", "optimizer"];
 const NAMES = ["", "data.take", "forward", "backward", "optimizer", "all_reduce"];
+const HELD = NAMES.length;
+NAMES.push(...BUCKETS.map(({ holds }) => holds));
 const WINDOW = 8;
 const PEAK = 1.08;
 
@@ -167,6 +171,7 @@ export class RankSimulation {
     for (const [name, values] of Object.entries(integers)) put(name, "i32", values);
     put("nbytes", "f64", calls.map(({ bytes }) => bytes));
     put("elements", "f64", calls.map(({ bytes }) => bytes / 4));
+    put("holds", "i32", calls.map(({ bucket }) => HELD + bucket));
     put("dtype", "i32", calls.map(() => 0));
     put("last", "f64", calls.map(({ begin }) => Math.max(...begin)));
     put("late_rank", "i32", lateness.map(({ rank }) => rank));

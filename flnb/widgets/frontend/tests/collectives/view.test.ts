@@ -88,6 +88,7 @@ describe("the Collectives tab", () => {
     expect(rows[0]).toEqual(["2", "b", expect.any(String), expect.stringMatching(/ms$/), "data.take"]);
     expect(written).toContain("rank 3");
     expect(written).toContain("Buckets");
+    expect(written).toContain("head.fc1, head.fc2 · 4 params");
     expect(root.querySelector(".fl-timeline canvas")!.getAttribute("aria-label")).toContain("Rank 2 was last");
   });
 
@@ -95,7 +96,7 @@ describe("the Collectives tab", () => {
     const { root, press } = mounted();
     press("r");
     const pairs = [...root.querySelectorAll(".fl-callside .fl-pairs dt")].map((term) => `${term.textContent}: ${term.nextElementSibling!.textContent}`.replace(/\s/g, " "));
-    expect(pairs.slice(0, 3)).toEqual(["Kind: all_reducefloat32", "Elements: 1 059 850", "Bytes: 4.04 MiB4 239 400 B"]);
+    expect(pairs.slice(0, 4)).toEqual(["Kind: all_reducefloat32", "Elements: 1 059 850", "Holds: head.fc1, head.fc2 · 4 params", "Bytes: 4.04 MiB4 239 400 B"]);
     const achieved = [...root.querySelectorAll(".fl-achieved > div")].map((line) => line.textContent);
     expect(achieved).toEqual(["0.939 GB/s of 1.08 measured peak86.9 %", "", "2 (n − 1) / n × bytes / transfer 6.77 ms"]);
   });
