@@ -257,10 +257,12 @@ class Exchanging(Module):
             self._start_full()
         order = [number for bucket in self._buckets for number in bucket.numbers]
         used = np.array([number in self._bucket_of[number].used for number in order], np.uint8)
-        run("all_reduce", used, "max")
+        flags = start("all_reduce", used, "max")
+        for bucket in self._buckets:  # so that a wait is for the bucket that is late, and recordings can say so
+            self._receive(bucket)
+        flags.wait()
         known = {number for number, flag in zip(order, used.tolist(), strict=True) if flag}
         for bucket in self._buckets:
-            self._receive(bucket)
             self._deliver(bucket, known)
             bucket.flat = bucket.mine = None
         self._share_buffers()

@@ -132,6 +132,7 @@ def test_keys_go_from_call_to_call_and_to_the_late_rank(notebook: Page) -> None:
     facts = dashboard(page).locator(".fl-callside .fl-pairs").inner_text()
     assert "18\u202f720" in facts
     assert "3 … 5 · 5 params" in facts
+    assert "measured peak" in dashboard(page).locator(".fl-achieved").inner_text()
 
 
 @pytest.mark.timeout(120)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,23 @@ def test_a_recording_that_begins_after_the_model_was_made_has_the_names_in_bucke
     calls = runs[0].collectives
     assert calls.holds[calls.bucket == 0].tolist() == ["0, 1 · 4 params"]
     assert set(calls.holds[calls.bucket < 0]) == {""}
+
+
+def test_a_wait_for_a_bucket_is_told_of_that_bucket_and_measures_its_bandwidth() -> None:
+    def work() -> None:
+        model = distributed.DataParallel(nn.Linear(128, 128, bias=False))
+        for _ in range(3):
+            loss = model(flnb.ones((1, 128))).sum()
+            time.sleep(0.02 * distributed.rank())
+            loss.backward()
+        model.close()
+
+    with flnb.record() as run:
+        distributed.run_threads(2, work)
+    calls = run.collectives
+    buckets = calls.bucket == 0
+    assert (calls.waited[0, buckets] > 10e6).all()
+    assert (calls.gb_s[buckets] > 0).all()
 
 
 def test_ranks_begin_with_the_parameters_of_rank_0() -> None:
