@@ -10,9 +10,10 @@ import ctypes
 from functools import cache
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
+from flnb_backends.tensor.cuda.compiler import CompileError, kernel_names
 from flnb_backends.tensor.cuda.driver import Driver
 
-from flnb.testing.cuda.building import CompileError, build_device, build_kernels, kernel_names
+from flnb.testing.cuda.building import build_device, build_kernels
 
 __all__ = ["CompileError", "EmulatedDevice", "Traffic", "build_kernels", "emulated_device", "kernel_names"]
 

@@ -11,10 +11,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flnb_backends.tensor.cuda.compiler import CompileError, cache_folder, kernel_names
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["CompileError", "build_device", "build_kernels", "kernel_names"]
+__all__ = ["build_device", "build_kernels"]
 
 SOURCE = Path(__file__).parent / "source"
 MAGIC = b"flnb kernels "
@@ -22,10 +24,6 @@ MAGIC = b"flnb kernels "
 OPTIONS = ("-std=c++17", "-fPIC", "-g1")
 CHECKED = ("-O1", "-fsanitize=thread")
 """g++ announces every load and store of a kernel by a call, which the device answers in place of libtsan."""
-
-
-class CompileError(RuntimeError):
-    """A compiler's report on the text of kernels."""
 
 
 def build_device() -> Path:
@@ -55,17 +53,12 @@ def build_kernels(text: str, checks: bool = True) -> bytes:
         return MAGIC + os.fsencode(_built(options, [source], [], whole + headers, linked_apart=True))
 
 
-def kernel_names(text: str) -> list[str]:
-    """The names of the kernels in a text of CUDA C, in order."""
-    return re.findall(r"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\s*\(", text)
-
-
 def _built(
     options: Sequence[str], sources: Sequence[Path], libraries: Sequence[str], key: str, linked_apart: bool = False
 ) -> Path:
     """The library made of some sources, from the folder of those that were built if it is there."""
     digest = hashlib.blake2b("\0".join([*options, key]).encode(), digest_size=12).hexdigest()
-    library = _folder() / f"{digest}.so"
+    library = cache_folder() / f"{digest}.so"
     if library.exists():
         return library
     if (compiler := shutil.which("g++")) is None:
@@ -100,13 +93,6 @@ def _run(command: Sequence[str]) -> str:
     if done.returncode:
         raise CompileError(done.stderr.strip())
     return done.stdout
-
-
-def _folder() -> Path:
-    base = os.environ.get("FLNB_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "flnb")
-    folder = Path(base, "cuda")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def _text_of(paths: object) -> str:

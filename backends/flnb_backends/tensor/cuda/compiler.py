@@ -1,0 +1,167 @@
+"""Compiles kernels, CUDA C as text, by NVIDIA's NVRTC; images are stored in a folder, so that each is compiled once."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import re
+import tempfile
+from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_void_p
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["CompileError", "Compiled", "Usage", "cache_folder", "compile_kernels", "kernel_names"]
+
+OPTIONS = (
+    "-std=c++17", "-default-device", "--ptxas-options=-v",
+    "-DFLNB_DYNAMIC_SHARED(type, name)=extern __shared__ type name[]",
+)  # fmt: skip
+"""The macro is for dynamically shared memory: the emulated device's compiler, which is g++, has another."""
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "nvrtcVersion": (POINTER(c_int), POINTER(c_int)),
+    "nvrtcCreateProgram": (POINTER(c_void_p), c_char_p, c_char_p, c_int, c_void_p, c_void_p),
+    "nvrtcCompileProgram": (c_void_p, c_int, POINTER(c_char_p)),
+    "nvrtcDestroyProgram": (POINTER(c_void_p),),
+    "nvrtcGetProgramLogSize": (c_void_p, POINTER(c_size_t)),
+    "nvrtcGetProgramLog": (c_void_p, c_char_p),
+    "nvrtcGetCUBINSize": (c_void_p, POINTER(c_size_t)),
+    "nvrtcGetCUBIN": (c_void_p, c_char_p),
+}
+
+
+class CompileError(RuntimeError):
+    """A compiler's report on the text of kernels, with the lines that it complains of."""
+
+
+class Usage(NamedTuple):
+    """What one thread or block of a kernel needs, as the assembler reports it.
+
+    Attributes:
+        registers: 32-bit registers of each thread.
+        shared: bytes of statically shared memory of each block.
+        spilled: bytes of registers that a thread stores in memory and loads again.
+    """
+
+    registers: int
+    shared: int
+    spilled: int
+
+
+class Compiled(NamedTuple):
+    """An image for `Driver.load`, and what each of its kernels needs."""
+
+    image: bytes
+    usage: dict[str, Usage]
+
+
+def compile_kernels(text: str, arch: str) -> Compiled:
+    """Compile kernels for devices of a compute capability, such as "sm_90"; needs no device.
+
+    Raises:
+        CompileError: the text is no CUDA C.
+        FileNotFoundError: NVRTC is not installed (package nvidia-cuda-nvrtc).
+    """
+    options = [*OPTIONS, f"-arch={arch}"]
+    library = _library()
+    version = [c_int(), c_int()]
+    library["nvrtcVersion"](*map(byref, version))
+    key = "\0".join([text, *options, *(str(each.value) for each in version)])
+    stored = cache_folder() / f"{hashlib.blake2b(key.encode(), digest_size=12).hexdigest()}.cubin"
+    log = stored.with_suffix(".log")
+    if not (stored.exists() and log.exists()):
+        image, said = _compiled(library, text, options)
+        for path, content in ((log, said.encode()), (stored, image)):  # the image last: with it, the log is there
+            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+                file.write(content)
+            Path(file.name).replace(path)
+    return Compiled(stored.read_bytes(), _usage(log.read_text()))
+
+
+def kernel_names(text: str) -> list[str]:
+    """The names of the kernels in a text of CUDA C, in order."""
+    return re.findall(r"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\s*\(", text)
+
+
+def cache_folder() -> Path:
+    """The folder of what was compiled: in $FLNB_CACHE, or in the user's folder of caches."""
+    base = os.environ.get("FLNB_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "flnb")
+    folder = Path(base, "cuda")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@cache
+def _library() -> dict[str, Any]:
+    """NVRTC's functions."""
+    for path in _places():
+        try:
+            library = ctypes.CDLL(path)
+        except OSError:
+            continue
+        calls = {name: getattr(library, name) for name in _SIGNATURES}
+        for name, types in _SIGNATURES.items():
+            calls[name].argtypes, calls[name].restype = types, c_int
+        return calls
+    raise FileNotFoundError("kernels are compiled by NVRTC, which is not installed: pip install nvidia-cuda-nvrtc")
+
+
+def _places() -> Iterator[str]:
+    """Where NVRTC may be: in NVIDIA's packages, then where the system looks."""
+    spec = find_spec("nvidia")
+    for folder in spec.submodule_search_locations or [] if spec else []:
+        yield from map(str, sorted(Path(folder).glob("cu*/lib/libnvrtc.so.*"), reverse=True))
+        yield from map(str, sorted(Path(folder).glob("cuda_nvrtc/lib/libnvrtc.so.*"), reverse=True))
+    yield from ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
+
+
+def _compiled(library: dict[str, Any], text: str, options: list[str]) -> tuple[bytes, str]:
+    """Compile a text; returns the image and the compiler's log."""
+    program = c_void_p()
+    library["nvrtcCreateProgram"](byref(program), text.encode(), b"kernels.cu", 0, None, None)
+    try:
+        given = (c_char_p * len(options))(*[option.encode() for option in options])
+        error = library["nvrtcCompileProgram"](program, len(options), given)
+        log = _bytes(library, "nvrtcGetProgramLog", program).rstrip(b"\0").decode()
+        if error:
+            raise CompileError(_with_lines(log.strip() or f"NVRTC: error {error}", text))
+        return _bytes(library, "nvrtcGetCUBIN", program), log
+    finally:
+        library["nvrtcDestroyProgram"](byref(program))
+
+
+def _bytes(library: dict[str, Any], name: str, program: c_void_p) -> bytes:
+    """The bytes that a function of NVRTC returns, whose size another one tells."""
+    size = c_size_t()
+    library[f"{name}Size"](program, byref(size))
+    found = ctypes.create_string_buffer(size.value)
+    library[name](program, found)
+    return found.raw
+
+
+def _with_lines(log: str, text: str) -> str:
+    """A log in which each place in the text is followed by its line."""
+    lines = text.splitlines()
+
+    def shown(match: re.Match[str]) -> str:
+        number = int(match[1])
+        return f"{match[0]}\n    {number} | {lines[number - 1]}" if 0 < number <= len(lines) else match[0]
+
+    return re.sub(r"^kernels\.cu\((\d+)\): .*$", shown, log, flags=re.MULTILINE)
+
+
+def _usage(log: str) -> dict[str, Usage]:
+    """What each kernel needs, from the assembler's log."""
+    found = {}
+    for part in log.split("Compiling entry function '")[1:]:
+        numbers = [
+            int(match[1]) if (match := re.search(pattern, part)) else 0
+            for pattern in (r"Used (\d+) registers", r"(\d+) bytes smem", r"(\d+) bytes spill stores")
+        ]
+        found[part.partition("'")[0]] = Usage(*numbers)
+    return found
