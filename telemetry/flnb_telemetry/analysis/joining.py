@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 PAIRS = ("send", "recv")
 """Operations of two ranks, which are not joined."""
 SEQ_BITS = 44
-DIFFERS = "differs"
-"""The dtype of a call that ranks made with different ones."""
+DIFFERS = "dtypes differ"
+"""What is told instead of the dtype of a call that ranks made with different ones."""
 
 
 class View(NamedTuple):

@@ -209,7 +209,7 @@ export interface CollectivesSection {
   ranks: { rank: number; host: string; process: number; bound_ns: number; seen_ms: number }[];
   ops: string[];
   groups: string[];
-  /** "differs" where ranks gave different ones. */
+  /** "dtypes differ" where ranks gave different ones. */
   dtypes: string[];
   names: string[];
   families: string[];

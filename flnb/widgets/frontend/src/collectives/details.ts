@@ -58,9 +58,9 @@ export class Details {
     if (model.bytes(call) > 0) { // else a barrier
       pair("Kind", model.op(call), model.dtype(call));
       pair("Elements", integer(model.elements(call)));
+      if (model.holds(call)) pair("Holds", model.holds(call));
+      pair("Bytes", text(bytes(model.bytes(call))), model.bytes(call) >= 1000 ? exactBytes(model.bytes(call)) : "");
     }
-    if (model.holds(call)) pair("Holds", model.holds(call));
-    pair("Bytes", text(bytes(model.bytes(call))), model.bytes(call) >= 1000 ? exactBytes(model.bytes(call)) : "");
     pair("Group", model.group(call).replaceAll(" ", "\u00a0"), `${members.length} ranks, ${hosts} ${hosts === 1 ? "host" : "hosts"}`);
     pair("Sequence", integer(model.seq(call)));
     return list;
@@ -143,7 +143,7 @@ export class Details {
       h("div", { class: "fl-section" }, "Achieved"),
       h("div", { class: "fl-achieved" },
         h("div", { class: "fl-rate", title: "what passes each link of a ring; the peak is the best that was measured" },
-          h("span", {}, h("b", {}, significant(rate)), h("span", { class: "fl-dim" }, ` GB/s of ${significant(peak)} measured peak`)), h("span", {}, text(percent(share)))),
+          h("span", {}, h("b", {}, significant(rate)), h("span", { class: "fl-dim" }, ` GB/s of ${significant(peak)} `, h("span", { class: "fl-wideonly" }, "measured "), "peak")), h("span", {}, text(percent(share)))),
         h("div", { class: "fl-achievedbar" }, h("i", { style: `width:${Math.min(100, 100 * share)}%;background:${colour}` })),
         h("div", { class: "fl-dim fl-how" }, `${moved === "1" ? "" : `${moved} × `}bytes / transfer ${text(duration(transfer))}`)),
     ];
