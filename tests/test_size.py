@@ -60,7 +60,7 @@ RANKS = (
     "flnb_telemetry.ranks", "flnb_telemetry.livecollectives", "flnb_telemetry.joined",
 )  # fmt: skip
 """Modules of ranks."""
-DEVICES = ("flnb_backends.tensor.cuda", "flnb.testing.cuda")
+DEVICES = ("flnb_backends.tensor.cuda", "flnb_backends.memory.cuda", "flnb.testing.cuda")
 """Modules of devices, which the goals below do not count, nor those of ranks: they have one in common."""
 WITH_ALL = 18_000
 """Goal for the core with graph, ranks and devices."""

@@ -1,0 +1,157 @@
+"""Memory managers on the emulated device: every byte is accounted for, streams wait before they use a block again."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flnb_backends.memory.cuda import CudaDevice, StreamOrder
+
+import flnb
+from flnb.interface.memory import OutOfMemoryError
+from flnb.testing.cuda import EmulatedDevice, build_kernels, emulated_device
+
+if shutil.which("g++") is None and "CI" not in os.environ:
+    pytest.skip("g++ is not installed", allow_module_level=True)
+
+TEXT = (Path(__file__).parent / "kernels.cu").read_text()
+MANAGERS = ["native", "caching", "best-fit", "expandable", "exact", "buddy", "slab", "by-category"]
+
+
+@pytest.fixture
+def device() -> Any:
+    made = emulated_device()
+    made.begin()
+    yield made
+    made.begin("eager")
+    made.set_capacity(0)
+
+
+def manager_on(device: EmulatedDevice, name: str) -> Any:
+    from flnb.dispatch import registry
+
+    return registry.find("memory manager", name)(CudaDevice(driver=device.driver))
+
+
+@pytest.mark.parametrize("name", MANAGERS)
+def test_segments_are_the_memory_that_the_device_counts_at_every_moment(name: str, device: EmulatedDevice) -> None:
+    manager, rng = manager_on(device, name), random.Random(0)
+    before = device.driver.memory().available
+    blocks: list[Any] = []
+    for _ in range(1000):
+        if blocks and rng.random() < 0.45:
+            flnb.memory.release(manager, blocks.pop(rng.randrange(len(blocks))))
+        else:
+            blocks.append(flnb.memory.allocate(manager, rng.randrange(1, 1 << rng.randrange(1, 17))))
+        if rng.random() < 0.02:
+            flnb.memory.release_cached(manager)
+        stats = manager.stats()
+        assert before - device.driver.memory().available == stats["reserved"]
+        shown = sum(block.size for segment in manager.snapshot() for block in segment.blocks)
+        assert shown == stats["reserved"]  # with the holes
+    for block in blocks:
+        flnb.memory.release(manager, block)
+    flnb.memory.release_cached(manager)
+    assert device.driver.memory().available == before
+    assert device.reports == []
+
+
+def test_a_full_device_is_told_as_that_and_stays_usable(device: EmulatedDevice) -> None:
+    manager = manager_on(device, "caching")
+    device.set_capacity(24 << 20)
+    block = flnb.memory.allocate(manager, 14 << 20)
+    with pytest.raises(OutOfMemoryError, match="CUDA_ERROR_OUT_OF_MEMORY"):
+        flnb.memory.allocate(manager, 14 << 20)
+    flnb.memory.release(manager, block)
+    flnb.memory.release(manager, flnb.memory.allocate(manager, 14 << 20))
+    flnb.memory.release_cached(manager)
+
+
+class Ordered:
+    """A program on three streams, whose blocks come from a manager and are told to the device."""
+
+    def __init__(self, device: EmulatedDevice, name: str, ordered: bool) -> None:
+        self.device, self.driver, self.manager = device, device.driver, manager_on(device, name)
+        self.order = StreamOrder(self.driver) if ordered else None
+        self.kernel = self.driver.kernel(self.driver.load(build_kernels(TEXT)), "scale")
+        self.streams = [self.driver.stream() for _ in range(3)]
+
+    def new(self, stream: int) -> Any:
+        block = flnb.memory.allocate(self.manager, 1024)
+        if self.order is not None:
+            self.order.given(block.address, block.size, stream)
+        self.device.tell_block(block.address, block.size, True, stream)
+        return block
+
+    def drop(self, block: Any, stream: int) -> None:
+        self.device.tell_block(block.address, block.size, False, stream)
+        if self.order is not None:
+            self.order.freed(block.address, block.size, [stream])
+        flnb.memory.release(self.manager, block)
+
+    def scale(self, source: int, to: int, by: float, stream: int) -> None:
+        given = source, to, np.float32(by), np.int32(256)
+        self.driver.launch(self.kernel, (2,), (128,), given, stream=stream)
+
+    def run(self, seed: int) -> list[tuple[Any, Any]]:
+        """Compute on the streams in turns, with temporaries; returns results and what they should be."""
+        rng = random.Random(seed)
+        x = np.arange(1, 257, dtype=np.float32)
+        source = self.driver.allocate(1024)
+        self.driver.upload(source, x.ctypes.data, 1024)
+        self.driver.synchronize()
+        results = []
+        for _ in range(12):
+            stream, by = rng.choice(self.streams), rng.randrange(2, 9)
+            one, two = self.new(stream), self.new(stream)
+            self.scale(source, one.address, by, stream)
+            self.scale(one.address, two.address, 2, stream)
+            self.drop(one, stream)
+            results.append((stream, by, two))
+            if len(results) > 3:
+                results[-4] = self.read(*results[-4], x)
+        found = [each if len(each) == 2 else self.read(*each, x) for each in results]
+        self.driver.free(source)
+        flnb.memory.release_cached(self.manager)
+        return found
+
+    def read(self, stream: int, by: int, block: Any, x: Any) -> Any:
+        out = np.empty(256, np.float32)
+        self.driver.download(out.ctypes.data, block.address, 1024, stream)
+        self.drop(block, stream)
+        return out, 2 * by * x
+
+
+@pytest.mark.parametrize("name", ["native", "caching", "best-fit", "buddy"])
+def test_blocks_are_used_again_on_other_streams_in_order(name: str, device: EmulatedDevice) -> None:
+    for order, seed in [("eager", 0), ("lazy", 0), *[("random", seed) for seed in range(8)]]:
+        device.begin(order, seed)  # type: ignore[arg-type]
+        waits = device.count("cuStreamSynchronize") + device.count("cuCtxSynchronize")
+        for found, wanted in Ordered(device, name, ordered=True).run(seed):
+            np.testing.assert_array_equal(found, wanted)
+        assert device.reports == []
+        assert device.count("cuStreamSynchronize") + device.count("cuCtxSynchronize") - waits == 1  # after the upload
+
+
+def test_without_the_order_a_race_of_streams_is_named(device: EmulatedDevice) -> None:
+    device.begin("eager")
+    Ordered(device, "caching", ordered=False).run(0)
+    assert any("streamcheck: " in report and "release of a block" in report for report in device.reports), (
+        device.reports
+    )
+
+
+def test_parts_of_free_memory_remember_their_streams(device: EmulatedDevice) -> None:
+    order = StreamOrder(device.driver)
+    order.freed(0, 100, [1])
+    order.freed(100, 100, [2, 3])
+    order.freed(40, 20, [4])
+    assert order._free == [(0, 40, {1}), (40, 60, {4}), (60, 100, {1}), (100, 200, {2, 3})]
+    assert order._cut(50, 150) == [{4}, {1}, {2, 3}]
+    assert order._free == [(0, 40, {1}), (40, 50, {4}), (150, 200, {2, 3})]
+    assert order._cut(60, 70) == order._cut(200, 300) == []
