@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import time
+import zipfile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 
 import flnb
 from flnb import distributed, nn
@@ -135,6 +138,21 @@ def test_buckets_are_numbered_and_files_keep_the_groups(tmp_path: Path) -> None:
     held = again.collectives.holds[again.collectives.bucket >= 0].tolist()
     assert held == ["1.bias", "1.weight", "0.bias", "0.weight"]
     assert again.catalog.groups.items[groups[0]] == run.catalog.groups.items[groups[0]]
+
+
+def test_a_file_from_before_buckets_were_described_opens(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    with flnb.record() as run:
+        distributed.run_threads(2, distributed.barrier)
+    run.save(tmp_path / "run.flnb")
+    with zipfile.ZipFile(tmp_path / "run.flnb") as new, zipfile.ZipFile(tmp_path / "old.flnb", "w") as old:
+        for name in new.namelist():
+            buffer = io.BytesIO(new.read(name))
+            if name == "collective_begin.parquet":
+                without = parquet.read_table(buffer).drop_columns(["name"])
+                parquet.write_table(without, buffer := io.BytesIO())
+            old.writestr(name, buffer.getvalue())
+    assert flnb.load_run(tmp_path / "old.flnb").collectives.holds.tolist() == [""]
 
 
 def test_an_engine_that_works_before_it_returns_makes_the_program_stand_still() -> None:

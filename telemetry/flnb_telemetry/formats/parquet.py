@@ -117,8 +117,7 @@ def read(archive: zipfile.ZipFile, manifest: dict[str, Any]) -> Recording:
     parquet = require("pyarrow.parquet", "lab", "loading a run")
     tables = {name: schema.table(kind, []) for name, kind in schema.KINDS.items()}
     for name in [name for name, count in manifest["kinds"].items() if count]:
-        data = member(archive, f"{name}.parquet")
-        tables[name] = _table(parquet, data, tables[name], manifest["kinds"][name])
+        tables[name] = _table(parquet, member(archive, f"{name}.parquet"), tables[name], manifest["kinds"][name])
     return _restored(manifest, tables)
 
 
@@ -153,8 +152,10 @@ def _table(parquet: Any, data: bytes, empty: schema.Columns, count: int) -> sche
     kinds = {metadata.schema.column(i).physical_type for i in range(metadata.num_columns)}
     if not kinds <= {"INT32", "INT64", "DOUBLE"}:
         raise ValueError(f"the table has columns of the types {sorted(kinds)}, expected numbers only")
-    table = file.read(columns=list(empty), use_threads=False)
-    return {key: table[key].to_numpy().astype(none.dtype, casting="safe") for key, none in empty.items()}
+    found = file.read(columns=list(empty), use_threads=False)
+    # older files do not name what buckets of gradients hold
+    table = {"name": np.zeros(count, np.int64)} | dict(zip(found.column_names, found.columns, strict=True))
+    return {key: np.asarray(table[key]).astype(none.dtype, casting="safe") for key, none in empty.items()}
 
 
 def check(path: str | os.PathLike[str], manifest: Any) -> None:
