@@ -25,6 +25,8 @@ export interface DashboardOptions {
   height?: number | undefined;
   /** One view alone, without the recording around it. */
   only?: TabName | undefined;
+  /** The tab to begin with. */
+  tab?: TabName | undefined;
 }
 
 /** Read-only state for browser tests: `window.__flnb`, of the dashboard mounted last. */
@@ -114,7 +116,7 @@ export class Dashboard {
     window.addEventListener("flnb-select", this.selectOp);
     this.cleanups.push(() => clearInterval(timer), () => clearInterval(themeTimer), () => window.removeEventListener("keydown", this.key, true),
       () => window.removeEventListener("flnb-select", this.selectOp));
-    this.show(options.only ?? "overview");
+    this.show(options.only ?? options.tab ?? "overview");
     options.send({ type: "hello", protocol: PROTOCOL });
   }
 

@@ -6,10 +6,12 @@ import { watchKernel } from "./kernel.ts";
 import styles from "./style.css";
 import { h } from "./dom.ts";
 import type { ToKernel } from "./protocol.ts";
+import type { TabName } from "./view.ts";
 
 /** What is used of anywidget's model. */
 interface Model {
   get(name: string): unknown;
+  set?(name: string, value: unknown): void;
   send(content: unknown): void;
   on(event: "msg:custom", listener: (content: unknown, buffers: DataView[]) => void): void;
   off(event: "msg:custom", listener: (content: unknown, buffers: DataView[]) => void): void;
@@ -19,6 +21,9 @@ interface Model {
 declare global {
   interface Window { __flnb?: TestState; __flnbPair?: ComparisonState }
 }
+
+/** Where the model holds the tab that was shown last, in this browser: JupyterLab may draw an output anew at any time. */
+const TAB = "shown_tab";
 
 function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   const given = model.get("height");
@@ -31,7 +36,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
       // The comm is gone with its kernel; the data stays readable, and the kernel's own signal tells the reader.
     }
   };
-  const shown = only === "compare" ? new Comparison(send, height) : new Dashboard({ send, height, only: only === "tape" ? only : undefined });
+  const shown = only === "compare" ? new Comparison(send, height) : new Dashboard({ send, height, only: only === "tape" ? only : undefined, tab: model.get(TAB) as TabName | undefined });
   el.append(h("style", {}, styles), shown.element);
   const receive = (content: unknown, buffers: DataView[]): void => shown.receive(content, buffers);
   model.on("msg:custom", receive);
@@ -43,6 +48,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   if (shown instanceof Dashboard) window.__flnb = shown.testState;
   else window.__flnbPair = shown.testState;
   return () => {
+    if (shown instanceof Dashboard) model.set?.(TAB, shown.testState.tab);
     model.off("msg:custom", receive);
     unwatch();
     shown.destroy();

@@ -48,13 +48,14 @@ const draw = (): void => {
   for (const callback of due) callback(clock);
 };
 
-function mounted(simulation = new Simulation()) {
+function mounted(simulation = new Simulation(), values = new Map<string, unknown>()) {
   const sent: unknown[] = [];
   const listeners = new Set<Listener>();
   const el = document.createElement("div");
   document.body.append(el);
   const model = {
-    get: () => undefined,
+    get: (name: string) => values.get(name),
+    set: (name: string, value: unknown) => void values.set(name, value),
     send: (message: unknown) => void sent.push(message),
     on: (_: string, listener: Listener) => void listeners.add(listener),
     off: (_: string, listener: Listener) => void listeners.delete(listener),
@@ -77,6 +78,19 @@ function mounted(simulation = new Simulation()) {
 }
 
 describe("the widget", () => {
+  it("shows the same tab again when its output is drawn anew", () => {
+    const values = new Map<string, unknown>();
+    const first = mounted(undefined, values);
+    first.tick();
+    draw();
+    [...first.root.querySelectorAll<HTMLElement>("[role=tab]")].find((tab) => tab.textContent === "Memory")!.click();
+    first.destroy();
+    const second = mounted(undefined, values);
+    second.tick();
+    draw();
+    expect(second.root.querySelector("[role=tab][aria-selected=true]")!.textContent).toBe("Memory");
+  });
+
   it("greets the kernel, and acknowledges a frame when it is drawn", () => {
     const { sent, tick } = mounted();
     expect(sent).toEqual([{ type: "hello", protocol: 1 }]);
