@@ -45,7 +45,7 @@ class Listener(Protocol):
 
 
 listeners: dict[int, weakref.ref[Any]] = {}
-"""Weak references to all listeners. A pass tells only those of whose leaves it reaches one."""
+"""Weak references to all listeners. A pass tells those with a leaf in its graph."""
 
 
 def listen(listener: Listener) -> None:
@@ -76,10 +76,13 @@ class Arrivals:
     def around(self, under_way: Walk) -> Callable[[Node], None]:
         """Wrap the ``pull`` of a pass, so that listeners are told what arrives."""
         pull, taken, earliest = under_way.pull, under_way.taken, self.earliest
+        if not self._told:
+            return pull
         complete: list[tuple[Node, Any]] = []
         under_way.complete = complete
-        last = set(earliest.values())
         told = [(listener.leaves, listener.arrived) for listener in self._told]
+        wanted = set[int]().union(*[leaves for leaves, _ in told])
+        last = {seq for leaf, seq in earliest.items() if leaf in wanted}
 
         def watched(node: Node) -> None:
             seq, parents = node[2], node[1]
@@ -87,7 +90,7 @@ class Arrivals:
             if seq not in last or parents is None:
                 return
             for leaf in parents:
-                if leaf is None or (key := leaf[2]) not in earliest or earliest[key] != seq:
+                if leaf is None or (key := leaf[2]) not in wanted or earliest.get(key) != seq:
                     continue
                 g = taken(leaf)
                 if g is None:  # nothing has arrived

@@ -113,7 +113,8 @@ def remove_shared(folder: str) -> None:
     """Remove the files of MPI in shared memory that a folder's ranks have noted: MPI leaves them if it is killed."""
     for names in Path(folder).glob("shared_*"):
         for path in names.read_text().split():
-            if path.startswith(SHARED) and os.path.normpath(path) == path:  # nothing else, whoever has written the note
+            in_place = path.startswith(SHARED) and os.path.dirname(path) == os.path.dirname(SHARED[0])
+            if in_place:  # nothing else, whoever has written the note
                 Path(path).unlink(missing_ok=True)
 
 

@@ -8,14 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from flnb.distributed import launching
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytest.importorskip("mpi4py", reason="mpi4py is not installed: no processes to start")
 
@@ -53,9 +50,15 @@ def test_notes_of_what_to_remove_are_not_followed_elsewhere(
     planted.mkdir()
     (planted / "lock").touch()
     (planted / "shared_1").write_text(f"{kept}\n/dev/shm/mpich_shm_/../..{kept}")
+    link = Path(f"/dev/shm/mpich_shm_{os.getpid()}_link")
+    link.symlink_to(tmp_path)
+    (planted / "shared_2").write_text(str(link / "precious"))
     if not own:
         monkeypatch.setattr(os, "getuid", lambda: 1 + planted.stat().st_uid)
-    launching._sweep()
+    try:
+        launching._sweep()
+    finally:
+        link.unlink()
     assert kept.read_text() == "data"
     assert planted.exists() == (not own)
 

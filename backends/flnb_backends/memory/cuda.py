@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right, insort
+from threading import Lock
 from typing import TYPE_CHECKING, ClassVar
 
 from flnb.interface.memory import MemoryDevice, OutOfMemoryError, Segment
@@ -32,14 +33,15 @@ class CudaDevice(MemoryDevice):
 
     def __init__(self, capacity: int | str | None = None, driver: Driver | None = None, ordinal: int = 0) -> None:
         self.driver, self.ordinal = driver or Driver(), ordinal
-        self.driver.use(ordinal)
-        super().__init__(self.driver.memory().total if capacity is None else capacity)
+        with self.driver.using(ordinal):
+            total = self.driver.memory().total
+        super().__init__(total if capacity is None else capacity)
 
     def reserve(self, nbytes: int) -> Segment:
         """Allocate a segment."""
-        self.driver.use(self.ordinal)
         try:
-            return Segment(self.driver.allocate(nbytes), nbytes, device=self)
+            with self.driver.using(self.ordinal):
+                return Segment(self.driver.allocate(nbytes), nbytes, device=self)
         except DriverError as error:
             if error.name != "CUDA_ERROR_OUT_OF_MEMORY":
                 raise
@@ -47,12 +49,12 @@ class CudaDevice(MemoryDevice):
 
     def release(self, segment: Segment) -> None:
         """Free a segment, which waits for all work of the device."""
-        self.driver.use(self.ordinal)
-        self.driver.free(segment.address)
+        with self.driver.using(self.ordinal):
+            self.driver.free(segment.address)
 
 
 class StreamOrder:
-    """Lets every manager hand out memory that other streams may still use: the next user's stream waits for them.
+    """Makes the stream that gets a block wait for the streams that used it before, whatever the manager.
 
     Managers know nothing of streams. Free memory remembers in which streams it was used; a stream that gets a part of
     it waits for these by an event, on the device. The host waits for nothing; within one stream nothing is recorded.
@@ -64,15 +66,18 @@ class StreamOrder:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._free: list[tuple[int, int, frozenset[int]]] = []  # begin, end, streams; in order, without overlaps
+        self._lock = Lock()
 
     def freed(self, address: int, nbytes: int, streams: Iterable[int]) -> None:
-        """Note that a block is free, which these streams have used."""
-        self._cut(address, address + nbytes)
-        insort(self._free, (address, address + nbytes, frozenset(streams)))
+        """Note that a block is free, which these streams have used; before the manager gets it back."""
+        with self._lock:
+            self._cut(address, address + nbytes)
+            insort(self._free, (address, address + nbytes, frozenset(streams)))
 
     def given(self, address: int, nbytes: int, stream: int) -> None:
         """Let a stream wait for all others that have used memory which it gets now."""
-        others = set[int]().union(*self._cut(address, address + nbytes)) - {stream}
+        with self._lock:
+            others = set[int]().union(*self._cut(address, address + nbytes)) - {stream}
         for other in sorted(others):
             event = self._driver.event()
             self._driver.record(event, other)  # after all that it does by now, the use of this memory included

@@ -87,8 +87,8 @@ extern "C" __global__ void one_too_many(const float *x, float *y, int n) {
   if (i <= n) y[i] = x[0];
 }
 extern "C" __global__ void divergent_barrier(float *y) {
-  if (threadIdx.x < 100) return;
-  __syncthreads();
+  if (threadIdx.x < 100) __syncthreads();
+  else __syncwarp();
   y[threadIdx.x] = 1;
 }
 extern "C" __global__ void absent_lanes(float *y) {

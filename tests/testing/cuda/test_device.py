@@ -109,8 +109,8 @@ def test_kernels_agree_with_numpy_in_every_order(
         ("without_barrier", 1, 256, "xy", "", "racecheck: without_barrier"),
         ("unwritten_shared", 1, 256, "y", "", "initcheck: unwritten_shared reads 4 bytes of shared memory that no"),
         ("one_too_many", 2, 256, "xyn", "ILLEGAL_ADDRESS", "memcheck: one_too_many writes 4 bytes of device memory"),
-        ("divergent_barrier", 1, 256, "y", "LAUNCH_FAILED", "156 of 256 threads wait at a barrier to which the"),
-        ("absent_lanes", 1, 32, "y", "LAUNCH_FAILED", "lanes wait in a warp primitive for others that do not come"),
+        ("divergent_barrier", 1, 256, "y", "LAUNCH_FAILED", "100 of 256 threads wait at a barrier to which the"),
+        ("absent_lanes", 1, 32, "y", "LAUNCH_FAILED", "a shuffle reads a lane that has ended"),
         ("unnamed_lane", 1, 32, "y", "LAUNCH_FAILED", "a shuffle reads a lane that its mask does not name"),
         ("racing_blocks", 8, 1, "y", "", "racecheck: racing_blocks writes 4 bytes of device memory that"),
         ("reads", 1, 256, "hy", "ILLEGAL_ADDRESS", "memcheck: reads reads 4 bytes of device memory which is the"),
@@ -152,6 +152,8 @@ def test_text_that_is_no_kernel_is_refused_with_its_line() -> None:
     with pytest.raises(CompileError, match=r"kernels\.cu:2:.*nonsense"):
         build_kernels('extern "C" __global__ void one(float *x) {\n  x[0] = nonsense;\n}\n')
     assert kernel_names(TEXT)[:3] == ["scale", "block_sum", "matmul"]
+    text = "__global__ __launch_bounds__(128) void a(int) {}\n// __global__ void b() {}\n/* __global__ void c() {} */"
+    assert kernel_names(text) == ["a"]
 
 
 def test_memory_is_counted_limited_and_given_back(device: EmulatedDevice, arrays: Arrays) -> None:
@@ -186,6 +188,10 @@ def test_sectors_and_bank_conflicts_are_those_of_the_programming_guide(device: E
         launch(device, module, "strided", (1,), (32,), x, y, np.int32(by))
         device.driver.synchronize()
         assert device.traffic("strided") == (2, sectors + 4, 0, 0)
+    device.begin()
+    launch(device, module, "strided", (4,), (20,), x, y, np.int32(1))  # each block's lanes are a warp of their own
+    device.driver.synchronize()
+    assert device.traffic("strided")[:2] == (8, 24)
     for by, turns in ((1, 1), (2, 2), (4, 4), (32, 32), (31, 1)):
         device.begin()
         launch(device, module, "banks", (1,), (32,), y, np.int32(by))
@@ -195,6 +201,8 @@ def test_sectors_and_bank_conflicts_are_those_of_the_programming_guide(device: E
 
 
 def test_arguments_whose_type_does_not_tell_the_parameters_are_refused(device: EmulatedDevice, module: int) -> None:
+    with pytest.raises(TypeError, match="got ndarray"):
+        launch(device, module, "scale", (1,), (1,), np.zeros(3), 0, np.float32(2), np.int32(1))
     with pytest.raises(TypeError, match=r"got float 2\.0; give NumPy scalars such as np\.float32\(2\.0\)"):
         launch(device, module, "scale", (1,), (1,), 0, 0, 2.0, np.int32(1))
 
@@ -206,6 +214,48 @@ def test_without_a_driver_there_is_a_clear_error(device: EmulatedDevice) -> None
         device.driver.kernel(device.driver.load(build_kernels('extern "C" __global__ void one() {}')), "two")
     with pytest.raises(DriverError, match="CUDA_ERROR_INVALID_IMAGE"):
         device.driver.load(b"no image")
+
+
+def test_threads_that_have_ended_are_not_waited_for(device: EmulatedDevice, arrays: Arrays) -> None:
+    """As of compute capability 7.0: barriers wait for all threads that have not ended."""
+    text = """
+    extern "C" __global__ void some(int *out) {
+      if (threadIdx.x >= 40) return;
+      __syncthreads();
+      int all = __all_sync(0xffffffffu, 1), count = __syncthreads_count(threadIdx.x < 8);
+      __syncwarp();
+      if (threadIdx.x == 39) out[0] = all, out[1] = count;
+    }
+    """
+    out = arrays.put(np.zeros(2, np.int32))
+    device.driver.launch(device.driver.kernel(device.driver.load(build_kernels(text)), "some"), (1,), (100,), [out])
+    assert arrays.get(out, 2, dtype=np.int32).tolist() == [1, 8]
+    assert device.reports == []
+
+
+@pytest.mark.parametrize("order", ["lazy", "random"])
+def test_who_asks_again_and_again_finds_work_done(
+    order: Any, device: EmulatedDevice, module: int, arrays: Arrays
+) -> None:
+    device.begin(order, 1)
+    stream, event = device.driver.stream(), device.driver.event()
+    x = arrays.put(np.ones(256, np.float32), stream)
+    launch(device, module, "scale", (1,), (256,), x, x, np.float32(2), np.int32(256), stream=stream)
+    device.driver.record(event, stream)
+    assert any(device.driver.happened(event) for _ in range(1000))
+    assert any(device.driver.ready(stream) for _ in range(1000))
+    assert device.count("cuEventQuery") >= 1
+
+
+def test_what_ran_before_a_new_beginning_races_with_nothing(
+    device: EmulatedDevice, module: int, arrays: Arrays
+) -> None:
+    x = arrays.put(np.ones(256, np.float32))
+    for _ in range(3):
+        device.begin()
+        launch(device, module, "scale", (1,), (256,), x, x, np.float32(2), np.int32(256))
+        device.driver.synchronize()
+        assert device.reports == []
 
 
 def test_copies_between_two_devices_and_times_of_events(device: EmulatedDevice, arrays: Arrays) -> None:

@@ -85,7 +85,9 @@ def compile_kernels(text: str, arch: str) -> Compiled:
 
 def kernel_names(text: str) -> list[str]:
     """The names of the kernels in a text of CUDA C, in order."""
-    return re.findall(r"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\s*\(", text)
+    code = re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL)
+    bounds = r"(?:__launch_bounds__\s*\([^)]*\)\s*)?"
+    return re.findall(rf"__global__\s+{bounds}void\s+{bounds}(\w+)\s*\(", code)
 
 
 def cache_folder() -> Path:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from contextlib import contextmanager
 from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 __all__ = ["Driver", "DriverError", "Memory"]
 
@@ -25,12 +26,11 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
     "cuDriverGetVersion": (POINTER(c_int),),
     "cuDeviceGetCount": (POINTER(c_int),),
-    "cuDeviceGet": (POINTER(c_int), c_int),
     "cuDeviceGetName": (c_char_p, c_int, c_int),
     "cuDeviceGetAttribute": (POINTER(c_int), c_int, c_int),
     "cuDevicePrimaryCtxRetain": (POINTER(c_void_p), c_int),
     "cuCtxSetCurrent": (c_void_p,),
-    "cuCtxGetDevice": (POINTER(c_int),),
+    "cuCtxGetCurrent": (POINTER(c_void_p),),
     "cuCtxSynchronize": (),
     "cuGetErrorName": (c_int, POINTER(c_char_p)),
     "cuGetErrorString": (c_int, POINTER(c_char_p)),
@@ -44,7 +44,6 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuMemcpyDtoDAsync_v2": (c_uint64, c_uint64, c_size_t, c_void_p),
     "cuMemcpyPeerAsync": (c_uint64, c_void_p, c_uint64, c_void_p, c_size_t, c_void_p),
     "cuMemsetD8Async": (c_uint64, ctypes.c_ubyte, c_size_t, c_void_p),
-    "cuMemsetD32Async": (c_uint64, c_uint, c_size_t, c_void_p),
     "cuStreamCreate": (POINTER(c_void_p), c_uint),
     "cuStreamDestroy_v2": (c_void_p,),
     "cuStreamSynchronize": (c_void_p,),
@@ -57,9 +56,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuEventSynchronize": (c_void_p,),
     "cuEventElapsedTime_v2": (POINTER(c_float), c_void_p, c_void_p),
     "cuModuleLoadData": (POINTER(c_void_p), c_char_p),
-    "cuModuleUnload": (c_void_p,),
     "cuModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
-    "cuFuncGetAttribute": (POINTER(c_int), c_int, c_void_p),
     "cuLaunchKernel": (c_void_p, *[c_uint] * 7, c_void_p, POINTER(c_void_p), POINTER(c_void_p)),
 }
 
@@ -151,6 +148,16 @@ class Driver:
         if device not in self._contexts:
             self._contexts[device] = self._get("cuDevicePrimaryCtxRetain", device)
         self._run("cuCtxSetCurrent", self._contexts[device])
+
+    @contextmanager
+    def using(self, device: int) -> Iterator[None]:
+        """Make a device the one of this thread inside a ``with`` block."""
+        before = self._get("cuCtxGetCurrent")
+        self.use(device)
+        try:
+            yield
+        finally:
+            self._run("cuCtxSetCurrent", before)
 
     def synchronize(self) -> None:
         """Wait for all work of this thread's device."""
@@ -289,7 +296,7 @@ def _parameter(value: Any) -> np.ndarray[Any, Any]:
     """A kernel's argument in memory."""
     if isinstance(value, int) and not isinstance(value, bool):
         return np.array(value, np.uint64)
-    if isinstance(value, (np.generic, np.ndarray)):
+    if isinstance(value, np.generic):
         return np.asarray(value)
     raise TypeError(
         f"launch: got {type(value).__name__} {value!r}; give NumPy scalars such as np.float32({value!r}), whose dtype "

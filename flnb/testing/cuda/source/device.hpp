@@ -108,7 +108,7 @@ void forget_shared();
 
 // ---- requests of warps (traffic.cpp)
 
-void note_request(uint32_t thread, void *code, const void *address, int bytes, bool is_shared);
+void note_request(uint32_t thread_of_block, void *code, const void *address, int bytes, bool is_shared);
 void count_requests(const std::string &kernel);  // of the block that has run
 
 }  // namespace device

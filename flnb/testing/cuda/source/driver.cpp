@@ -129,7 +129,7 @@ API cuMemAlloc_v2(uint64_t *address, size_t bytes) {
 API cuMemFree_v2(uint64_t address) {
   ENTER;
   if (!address) return SUCCESS;
-  wait_all(here());  // as documented of cudaFree: implicit synchronisation
+  for (int device = 0; device < DEVICES; device++) wait_all(device);  // as documented of cudaFree
   return release((char *)address);
 }
 API cuMemAllocHost_v2(void **address, size_t bytes) {
@@ -293,8 +293,8 @@ API cuModuleGetFunction(void **found, void *given, const char *name) {
   auto enter = (void (*)(void **))dlsym(module->library, (std::string("flnb_enter_") + name).c_str());
   auto sizes = (int (*)(int *))dlsym(module->library, (std::string("flnb_sizes_") + name).c_str());
   if (!enter || !sizes) return NOT_FOUND;
-  std::vector<int> bytes(64);
-  bytes.resize(sizes(bytes.data()));
+  std::vector<int> bytes(sizes(nullptr));
+  sizes(bytes.data());
   *found = &(module->kernels[name] = Kernel{name, enter, module->told, bytes});
   return SUCCESS;
 }

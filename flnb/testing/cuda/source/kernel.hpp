@@ -56,7 +56,7 @@ FLNB_PLAIN static inline int __syncthreads_or(int p) { return flnb_doors->vote(p
 FLNB_PLAIN static inline void __syncwarp(unsigned mask = ~0u) { flnb_doors->warp_barrier(mask); }
 FLNB_PLAIN static inline unsigned __ballot_sync(unsigned mask, int p) { return flnb_doors->ballot(mask, p); }
 FLNB_PLAIN static inline int __any_sync(unsigned mask, int p) { return flnb_doors->ballot(mask, p) != 0; }
-FLNB_PLAIN static inline int __all_sync(unsigned mask, int p) { return flnb_doors->ballot(mask, p) == mask; }
+FLNB_PLAIN static inline int __all_sync(unsigned mask, int p) { return flnb_doors->ballot(mask, !p) == 0; }
 static inline void __threadfence() {}  // blocks run one after another: their memory order is not emulated
 static inline void __threadfence_block() {}
 
@@ -132,7 +132,7 @@ template <class... P> FLNB_PLAIN static inline void flnb_enter(void (*kernel)(P.
 }
 template <class... P> FLNB_PLAIN static inline int flnb_sizes(void (*)(P...), int *sizes) {
   int count = 0;
-  ((sizes[count++] = sizeof(P)), ...);
+  ((sizes ? (void)(sizes[count] = sizeof(P)) : void(), count++), ...);
   return count;
 }
 #define FLNB_KERNEL(name)                                                           \

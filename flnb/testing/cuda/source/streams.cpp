@@ -34,7 +34,8 @@ struct Past {  // of a task that may have run long ago
 };
 
 static std::vector<std::unique_ptr<Stream>> streams;
-static std::vector<Past> past(1);  // by number; there is no task 0
+static std::vector<Past> past;  // by number, from `forgotten` on
+static uint32_t forgotten = 1;   // tasks of earlier beginnings keep their numbers; there is no task 0
 static Clock host;
 static const Task *current;
 
@@ -62,7 +63,8 @@ Stream *stream_of(int device, void *handle) {  // 1 and 2 are the documented han
 void reset_streams() {
   for (int i = 0; i < DEVICES; i++) wait_all(i);
   for (auto &stream : streams) stream->clock.clear();
-  past.resize(1);
+  forgotten += past.size();
+  past.clear();
   host.clear();
 }
 
@@ -106,7 +108,7 @@ static void run_until(Stream *stream, uint32_t position) {
 }
 
 int push(Stream *stream, const std::string &name, std::function<void()> work, const Event *wait_for) {
-  Task task{(uint32_t)past.size(), ++stream->queued, stream, name, {}, std::move(work)};
+  Task task{forgotten + (uint32_t)past.size(), ++stream->queued, stream, name, {}, std::move(work)};
   join(stream->clock, host);
   auto follow = [&](Stream *other, uint32_t position, const Clock &clock) {
     task.after.push_back({other, position});
@@ -147,12 +149,14 @@ void wait_all(int device) {
 
 // The host may go on by what it sees: that the work is done orders it before all that the host queues from now on.
 bool done(const Stream *stream) {
+  if (order != Order::EAGER) run_any();  // who asks again and again finds it done some time
   bool over = stream->finished == stream->queued;
   if (over) join(host, stream->clock);
   return over;
 }
 
 bool done(const Event *event) {
+  if (order != Order::EAGER) run_any();
   bool over = !event->stream || event->stream->finished >= event->position;
   if (over) join(host, event->clock);
   return over;
@@ -173,15 +177,15 @@ const Task *running() { return current; }
 uint32_t number_of(const Task *task) { return task->number; }
 
 std::string name_of(uint32_t task) {
-  if (task >= past.size()) return "earlier work";
-  return past[task].name + " on stream " + std::to_string(past[task].stream);
+  if (task < forgotten) return "earlier work";
+  return past[task - forgotten].name + " on stream " + std::to_string(past[task - forgotten].stream);
 }
 
 bool before(uint32_t task, uint32_t other) {
-  if (task >= past.size() || other >= past.size()) return true;
-  size_t own = past[task].stream + 1;
-  const Clock &clock = past[other].clock;
-  return own < clock.size() && clock[own] >= past[task].position;
+  if (task < forgotten) return true;
+  const Past &first = past[task - forgotten], &second = past[other - forgotten];
+  size_t own = first.stream + 1;
+  return own < second.clock.size() && second.clock[own] >= first.position;
 }
 
 }  // namespace device

@@ -35,7 +35,7 @@ static Fiber *now;
 static const Kernel *kernel;
 static void **values;
 static std::string failed;
-static int threads, arrived, finished, votes[3];
+static int threads, arrived, finished, votes[3], result[3];  // votes so far, and those of the barrier before
 static uint32_t phase, block;
 
 static void leave(State state) {
@@ -48,65 +48,92 @@ static void resume(int index) {
   ready.push_back(index);
 }
 
+// ---- barriers: all threads that have not ended meet (compute capability 7.0 and newer)
+
+static void open_barrier() {
+  if (!arrived || arrived + finished < threads) return;
+  arrived = 0;
+  phase++;
+  std::copy(votes, votes + 3, result);
+  votes[COUNT] = votes[ANY] = 0;
+  votes[ALL] = 1;
+  for (int i = 0; i < threads; i++)
+    if (fibers[i]->state == State::AT_BARRIER) resume(i);
+}
+
+static unsigned lanes_in(int first, State state, unsigned mask) {  // of a warp; those in a primitive have its mask
+  unsigned found = 0;
+  for (int lane = 0; lane < WARP && first + lane < threads; lane++) {
+    const Fiber &fiber = *fibers[first + lane];
+    if (fiber.state == state && (state != State::IN_WARP || fiber.mask == mask)) found |= 1u << lane;
+  }
+  return found;
+}
+
+static unsigned lanes_of(int first) {
+  int lanes = std::min(WARP, threads - first);
+  return lanes == WARP ? ~0u : (1u << lanes) - 1;
+}
+
+static void open_warp(int first, unsigned mask) {
+  unsigned waiting = lanes_in(first, State::IN_WARP, mask), awaited = mask & lanes_of(first) & ~lanes_in(first, State::OVER, 0);
+  if (!waiting || (waiting & awaited) != awaited) return;
+  for (int lane = 0; lane < WARP; lane++)
+    if (waiting >> lane & 1) fibers[first + lane]->warp_phase++, resume(first + lane);
+}
+
+static void end_thread() {
+  finished++;
+  now->state = State::OVER;
+  open_barrier();
+  int first = now->index / WARP * WARP;
+  for (int lane = 0; lane < WARP && first + lane < threads; lane++)
+    if (fibers[first + lane]->state == State::IN_WARP) open_warp(first, fibers[first + lane]->mask);
+  leave(State::OVER);
+}
+
 void stop_thread(const std::string &why) {
   if (failed.empty()) failed = why;
-  finished++;
-  leave(State::OVER);
+  end_thread();
   abort();
 }
 
 static void begin() {
   kernel->enter(values);
-  finished++;
-  leave(State::OVER);
+  end_thread();
 }
 
 // ---- what kernels call
 
+static void wait_as(State state) {  // unless it may go on already
+  if (now->state == state) leave(state);
+  else leave(State::READY);
+}
+
 static void barrier() {
-  if (++arrived == threads) {
-    arrived = 0;
-    phase++;
-    for (int i = 0; i < threads; i++)
-      if (fibers[i]->state == State::AT_BARRIER) resume(i);
-    ready.push_back(now->index);
-    leave(State::READY);
-  } else {
-    leave(State::AT_BARRIER);
-  }
+  arrived++;
+  now->state = State::AT_BARRIER;
+  open_barrier();
+  wait_as(State::AT_BARRIER);
 }
 
 static int vote(int predicate, Vote kind) {
-  static int round[3];
-  if (!arrived) round[COUNT] = round[ANY] = 0, round[ALL] = 1;
-  round[COUNT] += predicate != 0;
-  round[ALL] &= predicate != 0;
-  round[ANY] |= predicate != 0;
-  if (arrived + 1 == threads) std::copy(round, round + 3, votes);
+  votes[COUNT] += predicate != 0;
+  votes[ALL] &= predicate != 0;
+  votes[ANY] |= predicate != 0;
   barrier();
-  return votes[kind];
+  return result[kind];
 }
 
 // Wait for the lanes that the mask names.
 static void warp_barrier(unsigned mask) {
-  int first = now->index / WARP * WARP, lanes = std::min(WARP, threads - first);
-  unsigned there = lanes == WARP ? ~0u : (1u << lanes) - 1;
+  int first = now->index / WARP * WARP;
   if (!(mask >> now->thread.lane & 1)) stop_thread("a lane calls a warp primitive whose mask does not name it");
-  if (mask != ~0u && (mask & ~there)) stop_thread("the mask of a warp primitive names lanes that do not exist");
+  if (mask != ~0u && (mask & ~lanes_of(first))) stop_thread("the mask of a warp primitive names lanes that do not exist");
   now->mask = mask;
   now->state = State::IN_WARP;
-  unsigned came = 0;
-  for (int lane = 0; lane < lanes; lane++) {
-    Fiber &other = *fibers[first + lane];
-    if (other.state == State::IN_WARP && other.mask == mask) came |= 1u << lane;
-  }
-  if ((came & mask & there) == (mask & there)) {
-    for (int lane = 0; lane < lanes; lane++)
-      if (mask >> lane & 1) fibers[first + lane]->warp_phase++, resume(first + lane);
-    leave(State::READY);
-  } else {
-    leave(State::IN_WARP);
-  }
+  open_warp(first, mask);
+  wait_as(State::IN_WARP);
 }
 
 static uint64_t shuffle(unsigned mask, uint64_t value, int source) {
@@ -115,6 +142,7 @@ static uint64_t shuffle(unsigned mask, uint64_t value, int source) {
   warp_barrier(mask);
   if (source < 0 || source >= WARP || !(mask >> source & 1)) stop_thread("a shuffle reads a lane that its mask does not name");
   if (first + source >= threads) stop_thread("a shuffle reads a lane beyond the block's threads");
+  if (fibers[first + source]->state == State::OVER) stop_thread("a shuffle reads a lane that has ended");
   uint64_t found = fibers[first + source]->given;
   warp_barrier(mask);
   return found;
@@ -126,7 +154,7 @@ static unsigned ballot(unsigned mask, int predicate) {
   warp_barrier(mask);
   unsigned found = 0;
   for (int lane = 0; lane < WARP && first + lane < threads; lane++)
-    if (mask >> lane & 1 && fibers[first + lane]->given) found |= 1u << lane;
+    if (mask >> lane & 1 && fibers[first + lane]->state != State::OVER && fibers[first + lane]->given) found |= 1u << lane;
   warp_barrier(mask);
   return found;
 }
@@ -186,7 +214,8 @@ static void prepare(int index, const Grid &grid) {
 }
 
 static void run_block(const Grid &grid) {
-  phase = arrived = finished = 0;
+  phase = arrived = finished = votes[COUNT] = votes[ANY] = 0;
+  votes[ALL] = 1;
   ready.clear();
   if (size_t bytes = static_bytes()) memset(kernel->library.shared_begin, 0xff, bytes);
   dynamic_shared.assign(grid.dynamic_bytes, (char)0xff);
