@@ -1,4 +1,4 @@
-"""How much longer a backward pass takes if a listener is told of each complete gradient."""
+"""Measures the time of backward passes with and without a listener for complete gradients."""
 
 from __future__ import annotations
 

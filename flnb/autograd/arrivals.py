@@ -45,7 +45,7 @@ class Listener(Protocol):
 
 
 listeners: dict[int, weakref.ref[Any]] = {}
-"""Weak references to all listeners. A pass tells those with a leaf in its graph."""
+"""Weak references to all listeners, by id. A pass notifies those with a leaf in its graph."""
 
 
 def listen(listener: Listener) -> None:
@@ -60,7 +60,7 @@ def unlisten(listener: Listener) -> None:
 
 
 class Arrivals:
-    """The leaves that one backward pass reaches, and the listeners that it tells of them.
+    """Notifies listeners during one backward pass as soon as the gradient of a leaf is complete.
 
     Attributes:
         earliest: by a leaf's sequence number, that of the earliest node that used it: the leaf is complete after that.

@@ -52,7 +52,7 @@ class Walk:
     """
 
     complete: Sequence[tuple[Node, Any]] = ()
-    """Leaves of which listeners were told while the pass went on, each with its gradient after hooks."""
+    """Leaves whose gradients were reported to listeners during the pass, each with its gradient after hooks."""
 
     def __init__(
         self, root: Node, cotangent: Any, retain: bool, create_graph: bool, stops: frozenset[int], own: Any

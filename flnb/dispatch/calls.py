@@ -1,4 +1,4 @@
-"""Calls between ranks: what is equal on all of them, checked before anything is sent."""
+"""Descriptions of calls between ranks, by which ranks find out whether they make the same call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MEETING = frozenset(COLLECTIVES) - {"broadcast"}
 
 
 class Call:
-    """What is equal on all ranks in one call: the text on the board with its key, and the plan in recordings."""
+    """The description of a call, equal on all ranks: its text and key for the board, its plan for recordings."""
 
     __slots__ = ("begins", "ends", "key", "meets", "name", "numbered", "text", "waits", "words")
 

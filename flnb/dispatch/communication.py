@@ -56,10 +56,10 @@ class Group:
         self.calls: dict[Any, Call] = {}
         self.broken = ""
         self.unfinished: list[tuple[Work, Any]] = []
-        """Operations that nobody waits for, after an interrupt or error, with the buffers that they still use."""
+        """Operations abandoned by an interrupt or error that still run, with the buffers that they use."""
 
     def release(self) -> None:
-        """Forget what has finished of the operations that nobody waits for."""
+        """Drop the abandoned operations that have finished, and with them their buffers."""
         for one in list(self.unfinished):
             try:
                 over = one[0].test()
@@ -96,6 +96,7 @@ def _states() -> dict[int, str]:
 bus.describers.append(_facts)
 bus.state_sources.append(_states)
 _yield: Callable[[], object] = getattr(os, "sched_yield", lambda: sleep(0))
+
 _named: dict[tuple[str, int], int] = {}
 """How many communicators of one group name and rank there have been."""
 _groups: WeakKeyDictionary[Any, Group] = WeakKeyDictionary()
@@ -166,10 +167,7 @@ def wait_any(pending: Mapping[K, Pending]) -> K:
             if one.test():
                 return key
         asked += 1
-        if asked < YIELDS:
-            _yield()
-        else:
-            sleep(0)
+        _yield() if asked < YIELDS else sleep(0)
         if monotonic() - look > LOOK:
             look = monotonic()
             for one in pending.values():
@@ -311,10 +309,7 @@ class Pending:
         timeout = self._communicator.timeout
         asked, pause = 0, 0.0
         while not test():
-            if asked < YIELDS:
-                _yield()
-            else:
-                sleep(pause)
+            _yield() if asked < YIELDS else sleep(pause)
             asked += 1
             if asked % 16 == 0 and (now := monotonic()) - look > LOOK:
                 look = now

@@ -145,12 +145,18 @@ def test_a_late_rank_is_late_once_whatever_the_number_of_buckets() -> None:
     assert (calls.lost_ns / MS).tolist() == [0, 16]
 
 
-def test_a_call_that_not_all_have_joined() -> None:
+def awaiting_one() -> list[Columns]:
+    """Three ranks after a call, of which two wait in the next one for rank 1."""
     ranks = [Columns(rank, 3) for rank in range(3)]
     for rank in ranks:
         rank.call(1, 1, 2, asked=1)
     ranks[0].begin(2, 5)
     ranks[2].begin(2, 6)
+    return ranks
+
+
+def test_a_call_that_not_all_have_joined() -> None:
+    ranks = awaiting_one()
     calls = joined(*ranks)
     assert calls.seq.tolist() == [1, 2]
     assert calls.last.tolist() == [_ns(1), 0]
@@ -286,11 +292,7 @@ def of(*ranks: Columns, now: float, states: dict[int, str] | None = None) -> Any
 
 
 def test_a_call_is_stuck_until_a_rank_goes_on_to_others() -> None:
-    ranks = [Columns(rank, 3) for rank in range(3)]
-    for rank in ranks:
-        rank.call(1, 1, 2, asked=1)
-    ranks[0].begin(2, 5)
-    ranks[2].begin(2, 6)
+    ranks = awaiting_one()
     assert of(*ranks, now=1000) is None
     found = of(*ranks, now=3005)
     assert (found["seq"], found["group"], found["seconds"]) == (2, "world", 3.0)

@@ -143,7 +143,7 @@ class Mpi(Communicator):
         return made
 
     def close(self) -> None:
-        """Leave the group, whose board nobody reads any more; all its ranks do. MPI has some 2000 communicators."""
+        """Free the MPI communicator; every rank of the group calls this. MPI has room for some 2000 communicators."""
         if self.board is not None and self.board in _boards[1:]:  # the first one tells of the process
             _boards.remove(self.board)
             end_exchange(self.board)

@@ -103,7 +103,7 @@ class Topology:
         return self.overhead + messages * self.latency + nbytes * (moved / self.bandwidth + reduced / self.reduction)
 
     def counts(self, op: str, ranks: int) -> tuple[float, float, float]:
-        """Return what a call sends and adds on equal links: three numbers, lengths as shares of the whole buffer.
+        """Return a call's number of messages, and its bytes sent and bytes added as shares of the buffer's.
 
         Returns:
             How many messages a rank waits for, one after the other; the length of what each rank's link carries in one

@@ -24,7 +24,7 @@ MANAGERS = ["native", "caching", "best-fit", "expandable", "exact", "buddy", "sl
 
 
 @pytest.fixture
-def device() -> Any:
+def device() -> Any:  # gives back what a test has changed
     made = emulated_device()
     made.begin()
     yield made

@@ -91,7 +91,7 @@ def kernel_names(text: str) -> list[str]:
 
 
 def cache_folder() -> Path:
-    """The folder of what was compiled: in $FLNB_CACHE, or in the user's folder of caches."""
+    """Return the folder for compiled images: in $FLNB_CACHE, or in the user's cache folder."""
     base = os.environ.get("FLNB_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "flnb")
     folder = Path(base, "cuda")
     folder.mkdir(parents=True, exist_ok=True)
@@ -138,7 +138,7 @@ def _compiled(library: dict[str, Any], text: str, options: list[str]) -> tuple[b
 
 
 def _bytes(library: dict[str, Any], name: str, program: c_void_p) -> bytes:
-    """The bytes that a function of NVRTC returns, whose size another one tells."""
+    """Return the output of the NVRTC function ``name``; the function ``name`` + "Size" returns its length."""
     size = c_size_t()
     library[f"{name}Size"](program, byref(size))
     found = ctypes.create_string_buffer(size.value)

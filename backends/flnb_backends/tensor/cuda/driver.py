@@ -118,7 +118,7 @@ class Driver:
         self._check(name, self._calls[name](*arguments))
 
     def _get(self, name: str, *arguments: Any) -> Any:
-        """Run a call that writes its first argument, and return what it wrote."""
+        """Run a call whose first argument is a pointer to its result; returns that result."""
         found = _SIGNATURES[name][0]._type_()
         self._run(name, byref(found), *arguments)
         return found.value
@@ -214,7 +214,7 @@ class Driver:
         return int(self._get("cuStreamCreate", NON_BLOCKING))
 
     def destroy_stream(self, stream: int) -> None:
-        """Destroy a stream; what it has to do is done."""
+        """Destroy a stream; its queued work still runs."""
         self._run("cuStreamDestroy_v2", stream)
 
     def wait(self, stream: int) -> None:
@@ -234,7 +234,7 @@ class Driver:
         self._run("cuEventDestroy_v2", event)
 
     def record(self, event: int, stream: int = 0) -> None:
-        """Let an event happen when the stream has done what it has to do by now."""
+        """Queue an event in a stream: it happens when all work queued before it has run."""
         self._run("cuEventRecord", event, stream)
 
     def wait_event(self, stream: int, event: int) -> None:
