@@ -43,6 +43,14 @@ class Traffic(NamedTuple):
         return self.sectors / self.requests if self.requests else float("nan")
 
 
+class EmulatedDriver(Driver):
+    """The driver API over the emulated device, for which kernels are compiled by g++."""
+
+    def build(self, text: str, device: int = 0) -> bytes:
+        """Compile kernels, with a call of the checks for each access; returns an image for `load`."""
+        return build_kernels(text)
+
+
 class EmulatedDevice:
     """The emulated device of this process: its driver, how it schedules, and what its checks have found.
 
@@ -52,7 +60,7 @@ class EmulatedDevice:
 
     def __init__(self) -> None:
         path = str(build_device())
-        self.driver = Driver(path)
+        self.driver = EmulatedDriver(path)
         self._library = ctypes.CDLL(path)
         self._library.flnb_device_report.restype = ctypes.c_char_p
         self._library.flnb_device_count.restype = ctypes.c_long

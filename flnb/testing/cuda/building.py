@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flnb_backends.tensor.cuda.compiler import CompileError, cache_folder, kernel_names
+from flnb_backends.tensor.cuda.compiler import CompileError, cache_folder, include_options, kernel_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +45,7 @@ def build_kernels(text: str, checks: bool = True) -> bytes:
     """
     doors = "\n".join(f"FLNB_KERNEL({name})" for name in kernel_names(text))
     whole = f'#include "{SOURCE / "kernel.hpp"}"\n#line 1 "kernels.cu"\n{text}\n{doors}\n'
-    options = [*OPTIONS, *(CHECKED if checks else ["-O2"]), "-fno-strict-aliasing"]
+    options = [*OPTIONS, *(CHECKED if checks else ["-O2"]), "-fno-strict-aliasing", *include_options()]
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "kernels.cpp")
         source.write_text(whole)

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["CompileError", "Compiled", "Usage", "cache_folder", "compile_kernels", "kernel_names"]
+__all__ = ["CompileError", "Compiled", "Usage", "cache_folder", "compile_kernels", "include_options", "kernel_names"]
 
 OPTIONS = (
     "-std=c++17", "-default-device", "--ptxas-options=-v",
     "-DFLNB_DYNAMIC_SHARED(type, name)=extern __shared__ type name[]",
 )  # fmt: skip
 """The macro is for dynamically shared memory: the emulated device's compiler, which is g++, has another."""
+CCCL = "cupy/_cccl/libcudacxx"
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "nvrtcVersion": (POINTER(c_int), POINTER(c_int)),
     "nvrtcCreateProgram": (POINTER(c_void_p), c_char_p, c_char_p, c_int, c_void_p, c_void_p),
@@ -67,11 +68,11 @@ def compile_kernels(text: str, arch: str) -> Compiled:
         CompileError: the text is no CUDA C.
         FileNotFoundError: NVRTC is not installed (package nvidia-cuda-nvrtc).
     """
-    options = [*OPTIONS, f"-arch={arch}"]
+    options = [*OPTIONS, f"-arch={arch}", *include_options()]
     library = _library()
     version = [c_int(), c_int()]
     library["nvrtcVersion"](*map(byref, version))
-    key = "\0".join([text, *options, *(str(each.value) for each in version)])
+    key = "\0".join([text, *options[: len(OPTIONS) + 1], *(str(each.value) for each in version)])
     stored = cache_folder() / f"{hashlib.blake2b(key.encode(), digest_size=12).hexdigest()}.cubin"
     log = stored.with_suffix(".log")
     if not (stored.exists() and log.exists()):
@@ -81,6 +82,14 @@ def compile_kernels(text: str, arch: str) -> Compiled:
                 file.write(content)
             Path(file.name).replace(path)
     return Compiled(stored.read_bytes(), _usage(log.read_text()))
+
+
+@cache
+def include_options() -> tuple[str, ...]:
+    """Options by which a compiler finds the headers of NVIDIA's packages and those that CuPy brings."""
+    folders = [Path(each, part) for each in _packages("nvidia") for part in ("cu13/include", "cuda_runtime/include")]
+    folders += [Path(each, "_core/include", part) for each in _packages("cupy") for part in ("", CCCL)]
+    return tuple(f"-I{folder}" for folder in folders if folder.is_dir())
 
 
 def kernel_names(text: str) -> list[str]:
@@ -115,11 +124,16 @@ def _library() -> dict[str, Any]:
 
 def _places() -> Iterator[str]:
     """Where NVRTC may be: in NVIDIA's packages, then where the system looks."""
-    spec = find_spec("nvidia")
-    for folder in spec.submodule_search_locations or [] if spec else []:
+    for folder in _packages("nvidia"):
         yield from map(str, sorted(Path(folder).glob("cu*/lib/libnvrtc.so.*"), reverse=True))
         yield from map(str, sorted(Path(folder).glob("cuda_nvrtc/lib/libnvrtc.so.*"), reverse=True))
     yield from ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
+
+
+def _packages(name: str) -> list[str]:
+    """The folders of an installed package, which is not imported."""
+    spec = find_spec(name)
+    return list(spec.submodule_search_locations or []) if spec else []
 
 
 def _compiled(library: dict[str, Any], text: str, options: list[str]) -> tuple[bytes, str]:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from flnb_backends.tensor.cuda.compiler import compile_kernels
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -124,6 +126,10 @@ class Driver:
         return found.value
 
     # devices
+
+    def build(self, text: str, device: int = 0) -> bytes:
+        """Compile kernels for a device; returns an image for `load`."""
+        return compile_kernels(text, f"sm_{self.attribute(75, device)}{self.attribute(76, device)}").image
 
     def version(self) -> int:
         """The newest CUDA version that the driver knows, 1000 times the major and 10 times the minor number."""

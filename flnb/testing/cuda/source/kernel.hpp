@@ -6,6 +6,24 @@
 #include <type_traits>
 #include <utility>
 
+#if __has_include(<vector_types.h>)  // NVIDIA's own, which its fp16 and bf16 headers need
+#include <vector_types.h>
+#include <vector_functions.h>
+#undef __global__
+#undef __device__
+#undef __host__
+#undef __shared__
+#undef __constant__
+#undef __forceinline__
+#undef __noinline__
+#undef __launch_bounds__
+#undef __align__
+#else
+struct alignas(8) float2 { float x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
+static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+#endif
+
 #include "doors.hpp"
 
 #define FLNB_PLAIN __attribute__((no_sanitize("thread")))  // not announced by the compiler as an access of the kernel
@@ -39,9 +57,6 @@ FLNB_DOOR void flnb_open(const Doors *doors, Library *library) {
 #define gridDim (flnb_thread->grid_extent)
 static const int warpSize = 32;
 
-struct alignas(8) float2 { float x, y; };
-struct alignas(16) float4 { float x, y, z, w; };
-static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 using std::isfinite;
 using std::isinf;
 using std::isnan;

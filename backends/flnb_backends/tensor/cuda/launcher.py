@@ -1,0 +1,76 @@
+"""Launches flnb's own kernels: CUDA C from the folder ``kernels``, compiled for the dtypes that a call needs."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flnb_backends.tensor.cuda.driver import Driver
+
+__all__ = ["FOLDER", "Launcher", "kernel_text"]
+
+FOLDER = Path(__file__).parent / "kernels"
+TYPES = {
+    "bool": "bool", "int8": "signed char", "uint8": "unsigned char", "int16": "short", "uint16": "unsigned short",
+    "int32": "int", "uint32": "unsigned", "int64": "long long", "uint64": "unsigned long long", "float16": "half",
+    "float32": "float", "float64": "double",
+}  # fmt: skip
+"""The type in CUDA C of each dtype."""
+
+
+@cache
+def kernel_text(file: str, types: tuple[tuple[str, str], ...]) -> str:
+    """Return the text of ``kernels/FILE.cu`` after a line for each type: ``T`` is ``float``, say.
+
+    >>> from flnb_backends.tensor.cuda.launcher import kernel_text
+    >>> kernel_text("creation", (("T", "float32"),)).partition(";")[0]
+    'typedef float T'
+    """
+    half = "#include <cuda_fp16.h>\n" if any(dtype == "float16" for _, dtype in types) else ""
+    named = "".join(f"typedef {TYPES[dtype]} {name};\n" for name, dtype in types)
+    return f"{half}{named}{(FOLDER / f'{file}.cu').read_text()}"
+
+
+class Launcher:
+    """The kernels of one device: a text is compiled for some dtypes at its first launch, and stays loaded.
+
+    Args:
+        driver: the driver API.
+        ordinal: the device.
+    """
+
+    def __init__(self, driver: Driver, ordinal: int = 0) -> None:
+        self.driver, self.ordinal = driver, ordinal
+        self.stream = 0  # in which kernels run
+        self._kernels: dict[tuple[Any, ...], int] = {}
+
+    def launch(
+        self, file: str, name: str, types: dict[str, np.dtype[Any]], blocks: Sequence[int], threads: Sequence[int],
+        *arguments: Any, shared: int = 0,
+    ) -> None:  # fmt: skip
+        """Launch the kernel ``name`` of ``kernels/FILE.cu``.
+
+        Args:
+            types: the dtype of each type that the text leaves open, by name.
+            blocks: up to three numbers of blocks, and ``threads`` those of threads in each.
+            arguments: arrays of the device (objects with ``data.ptr``), ints for parameters of type ``long long``, NumPy
+                scalars for others.
+            shared: bytes of dynamically shared memory of each block.
+        """
+        key = file, name, *[dtype.char for dtype in types.values()]
+        kernel = self._kernels.get(key)
+        if kernel is None:
+            text = kernel_text(file, tuple((name, dtype.name) for name, dtype in types.items()))
+            with self.driver.using(self.ordinal):
+                module = self.driver.load(self.driver.build(text, self.ordinal))
+            kernel = self._kernels[key] = self.driver.kernel(module, name)
+        given = [
+            value.data.ptr if hasattr(value, "data") and hasattr(value.data, "ptr") else value for value in arguments
+        ]
+        self.driver.launch(kernel, blocks, threads, given, self.stream, shared)
