@@ -6,10 +6,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy as np
 
     from flnb_backends.tensor.cuda.driver import Driver
 
@@ -59,8 +59,8 @@ class Launcher:
         Args:
             types: the dtype of each type that the text leaves open, by name.
             blocks: up to three numbers of blocks, and ``threads`` those of threads in each.
-            arguments: arrays of the device (objects with ``data.ptr``), ints for parameters of type ``long long``, NumPy
-                scalars for others.
+            arguments: arrays of the device (objects with ``data.ptr``), ints for parameters of type ``long long``,
+                NumPy scalars for others.
             shared: bytes of dynamically shared memory of each block.
         """
         key = file, name, *[dtype.char for dtype in types.values()]
