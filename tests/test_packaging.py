@@ -9,6 +9,7 @@ import re
 import subprocess
 import tomllib
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlparse
 
 import pytest
@@ -50,8 +51,27 @@ def test_lock_names_the_public_index_alone_and_has_no_torch() -> None:
     }
     assert "file:" not in text
     names = {package["name"] for package in lock["package"]}
-    assert [name for name in names if name.startswith(("torch", "nvidia"))] == ["nvidia-cuda-nvrtc"]
+    assert not [name for name in names if name.startswith("torch")]
     assert {"numpy", "jupyterlab", "anywidget", "pytest", "playwright"} <= names
+
+
+@pytest.mark.skipif(not (ROOT / "uv.lock").exists(), reason="a checkout only")
+def test_development_needs_headers_and_a_compiler_of_nvidia_but_not_the_toolkit() -> None:
+    """The toolkit is 1.7 GB, for those who have a GPU: ``pip install flnb[cuda]``."""
+    packages: dict[str, list[Any]] = {}
+    for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"]:
+        packages.setdefault(package["name"], []).append(package)
+    reached, ahead = set[str](), list(packages["flnb"][0]["dev-dependencies"]["dev"])
+    while ahead:
+        need = ahead.pop()
+        for package in packages[need["name"]] if need["name"] not in reached else []:
+            ahead += package.get("dependencies", []) if package["name"] != "flnb" else []
+        for extra in need.get("extra", []):
+            ahead += packages[need["name"]][0].get("optional-dependencies", {}).get(extra, [])
+        reached.add(need["name"])
+    assert {name for name in reached if name.startswith("nvidia")} == {
+        "nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cuda-crt",
+    }  # fmt: skip
 
 
 def required() -> list[tuple[str, str, str]]:

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from flnb_backends.tensor.cuda.compiler import CompileError, cache_folder, inclu
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["build_device", "build_kernels"]
+__all__ = ["build_device", "build_kernels", "built", "run"]
 
 SOURCE = Path(__file__).parent / "source"
 MAGIC = b"flnb kernels "
@@ -33,47 +34,79 @@ def build_device() -> Path:
         FileNotFoundError: there is no g++.
     """
     sources = sorted(SOURCE.glob("*.cpp"))
-    return _built([*OPTIONS, "-O2", "-shared"], sources, ["-ldl"], _text_of(SOURCE.iterdir()))
+    return built([*OPTIONS, "-O2", "-shared"], sources, ["-ldl"], _text_of(SOURCE.glob("*.?pp")))
 
 
-def build_kernels(text: str, checks: bool = True) -> bytes:
+def build_kernels(text: str, checks: bool = True, headers: Sequence[str] = ()) -> bytes:
     """Compile kernels, the text that NVRTC gets, for the emulated device; returns an image that its driver loads.
+
+    Args:
+        text: CUDA C.
+        checks: whether each load and store calls the device's checks.
+        headers: names of headers that the text includes; parsing them once saves seconds for each text.
 
     Raises:
         CompileError: the text is no CUDA C, or uses what the emulated device lacks.
         FileNotFoundError: there is no g++.
     """
     doors = "\n".join(f"FLNB_KERNEL({name})" for name in kernel_names(text))
-    whole = f'#include "{SOURCE / "kernel.hpp"}"\n#line 1 "kernels.cu"\n{text}\n{doors}\n'
     options = [*OPTIONS, *(CHECKED if checks else ["-O2"]), "-fno-strict-aliasing", *include_options()]
+    header = precompiled(("kernel.hpp", *headers), options)
+    whole = f'#include "{header}"\n#line 1 "kernels.cu"\n{text}\n{doors}\n'
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "kernels.cpp")
         source.write_text(whole)
-        headers = _text_of([*SOURCE.glob("*.hpp"), Path(__file__)])
-        return MAGIC + os.fsencode(_built(options, [source], [], whole + headers, linked_apart=True))
+        return MAGIC + os.fsencode(built(options, [source], [], whole, linked_apart=True))
 
 
-def _built(
+@cache
+def _headers_text() -> str:
+    return _text_of([*SOURCE.glob("*.hpp"), Path(__file__)])
+
+
+def precompiled(names: tuple[str, ...], options: Sequence[str]) -> Path:
+    """A header that includes others, which g++ has parsed already; made at the first call."""
+    text = "".join(f"#include <{name}>\n" for name in names[1:])
+    text = f'#include "{SOURCE / names[0]}"\n{text}'
+    digest = hashlib.blake2b("\0".join([*options, text, _headers_text()]).encode(), digest_size=12).hexdigest()
+    header = cache_folder() / f"{digest}.hpp"
+    parsed = header.with_suffix(".hpp.gch")
+    if not parsed.exists():
+        with tempfile.TemporaryDirectory(dir=header.parent) as folder:
+            made = Path(folder, "made.hpp")
+            made.write_text(text)
+            run([_compiler(), *options, "-x", "c++-header", str(made), "-o", f"{made}.gch"])
+            made.replace(header)
+            Path(f"{made}.gch").replace(parsed)
+    return header
+
+
+def built(
     options: Sequence[str], sources: Sequence[Path], libraries: Sequence[str], key: str, linked_apart: bool = False
 ) -> Path:
-    """The library made of some sources, from the folder of those that were built if it is there."""
+    """Return the library made of some sources, from the folder of those that were built if it is there."""
     digest = hashlib.blake2b("\0".join([*options, key]).encode(), digest_size=12).hexdigest()
     library = cache_folder() / f"{digest}.so"
     if library.exists():
         return library
-    if (compiler := shutil.which("g++")) is None:
-        raise FileNotFoundError("the emulated device is built by g++, which is not installed")
+    compiler = _compiler()
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         made, compiled = Path(folder, "made.so"), Path(folder, "made.o")
         if linked_apart:  # else libtsan would be linked
-            _run([compiler, *options, "-c", *map(str, sources), "-o", str(compiled)])
+            run([compiler, *options, "-c", *map(str, sources), "-o", str(compiled)])
             spans = Path(folder, "spans.cpp")
-            spans.write_text(_shared_spans(_run(["objdump", "-t", str(compiled)])))
-            _run([compiler, "-shared", "-fPIC", str(compiled), str(spans), "-o", str(made)])
+            spans.write_text(_shared_spans(run(["objdump", "-t", str(compiled)])))
+            run([compiler, "-shared", "-fPIC", str(compiled), str(spans), "-o", str(made)])
         else:
-            _run([compiler, *options, *map(str, sources), "-o", str(made), *libraries])
+            run([compiler, *options, *map(str, sources), "-o", str(made), *libraries])
         made.replace(library)
     return library
+
+
+def _compiler() -> str:
+    if (compiler := shutil.which("g++")) is None:
+        raise FileNotFoundError("the emulated device is built by g++, which is not installed")
+    return compiler
 
 
 def _shared_spans(symbols: str) -> str:
@@ -88,8 +121,13 @@ def _shared_spans(symbols: str) -> str:
     return f'{gap}extern "C" {{ extern const unsigned long flnb_shared_spans[] = {{{numbers}0, 0}}; }}\n'
 
 
-def _run(command: Sequence[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def run(command: Sequence[str], **environment: str) -> str:
+    """Run a command; returns what it prints.
+
+    Raises:
+        CompileError: it failed; with what it printed.
+    """
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
     if done.returncode:
         raise CompileError(done.stderr.strip())
     return done.stdout

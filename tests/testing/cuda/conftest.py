@@ -7,12 +7,22 @@ from typing import Any
 import pytest
 
 from flnb.testing.cuda import EmulatedDevice, build_kernels, emulated_device
+from flnb.testing.cuda.wheel import install_cupy
 from tests.testing.cuda.arrays import TEXT, Arrays
 
 
 @pytest.fixture(scope="module")
 def device() -> EmulatedDevice:
     return emulated_device()
+
+
+@pytest.fixture
+def cupy(device: EmulatedDevice) -> Any:
+    """The real CuPy on the emulated device, in random order with checks."""
+    found = install_cupy()
+    device.begin()
+    yield found
+    device.begin("eager")
 
 
 @pytest.fixture(scope="module")

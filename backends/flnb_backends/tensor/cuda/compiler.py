@@ -23,7 +23,8 @@ OPTIONS = (
     "-DFLNB_DYNAMIC_SHARED(type, name)=extern __shared__ type name[]",
 )  # fmt: skip
 """The macro is for dynamically shared memory: the emulated device's compiler, which is g++, has another."""
-CCCL = "cupy/_cccl/libcudacxx"
+HEADERS = "", "cupy/_cccl/libcudacxx", "cupy/_cccl/thrust"
+"""Where headers are in CuPy's folder of headers."""
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "nvrtcVersion": (POINTER(c_int), POINTER(c_int)),
     "nvrtcCreateProgram": (POINTER(c_void_p), c_char_p, c_char_p, c_int, c_void_p, c_void_p),
@@ -88,7 +89,7 @@ def compile_kernels(text: str, arch: str) -> Compiled:
 def include_options() -> tuple[str, ...]:
     """Options by which a compiler finds the headers of NVIDIA's packages and those that CuPy brings."""
     folders = [Path(each, part) for each in _packages("nvidia") for part in ("cu13/include", "cuda_runtime/include")]
-    folders += [Path(each, "_core/include", part) for each in _packages("cupy") for part in ("", CCCL)]
+    folders += [Path(each, "_core/include", part) for each in _packages("cupy") for part in HEADERS]
     return tuple(f"-I{folder}" for folder in folders if folder.is_dir())
 
 

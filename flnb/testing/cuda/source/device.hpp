@@ -30,6 +30,7 @@ struct Open {  // device memory is closed to the host, except while one of these
   ~Open();
 };
 bool on_device(const void *address);
+int device_of(const char *address);
 std::string fault(const char *address, size_t bytes);  // why device memory may not be touched there, "" if it may
 int allocate(int device, size_t bytes, char **address);
 int release(char *address);

@@ -342,6 +342,18 @@ API cuGetProcAddress_v2(const char *name, void **found, int, uint64_t, int *stat
 
 DOOR flnb_device_capacity(size_t bytes) { set_capacity(bytes); }
 
+// For the runtime API and cuBLAS, which CuPy calls.
+extern "C" __attribute__((visibility("default"))) int flnb_device_at(const void *address) {
+  return on_device(address) ? device_of((const char *)address) : -1;
+}
+API flnb_device_copy(void *to, const void *from, size_t bytes, void *stream, int synchronous) {
+  ENTER;
+  return copy(to, from, bytes, stream_at(stream), synchronous);
+}
+DOOR flnb_device_touch(const char *what, const void *address, size_t bytes, int writes) {
+  if (bytes) touch(what, (char *)address, bytes, writes ? WRITE : READ);
+}
+
 // A manager tells, in the order of a stream, that a block inside an allocation is free, or is used again.
 DOOR flnb_device_block(uint64_t address, size_t bytes, int in_use, void *stream) {
   std::lock_guard<std::recursive_mutex> guard(whole_device);

@@ -56,6 +56,8 @@ FLNB_DOOR void flnb_open(const Doors *doors, Library *library) {
 #define blockDim (flnb_thread->block_extent)
 #define gridDim (flnb_thread->grid_extent)
 static const int warpSize = 32;
+#define __CUDACC_VER_MAJOR__ 13  // which CuPy's headers ask for
+#define __CUDACC_VER_MINOR__ 0
 
 using std::isfinite;
 using std::isinf;
@@ -133,7 +135,10 @@ static inline unsigned __float_as_uint(float value) { return flnb_bits<unsigned>
 static inline double __longlong_as_double(long long bits) { return flnb_bits<double>(bits); }
 static inline long long __double_as_longlong(double value) { return flnb_bits<long long>(value); }
 static inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+static inline int __popcll(unsigned long long bits) { return __builtin_popcountll(bits); }
 static inline int __clz(int bits) { return bits ? __builtin_clz(bits) : 32; }
+static inline float __fdividef(float a, float b) { return a / b; }
+static inline float __saturatef(float x) { return x < 0 ? 0 : x > 1 ? 1 : x; }
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 template <class T> static inline T __ldg(const T *at) { return *at; }
 

@@ -37,6 +37,8 @@ Open::~Open() {
 
 bool on_device(const void *address) { return address >= base() && address < base() + DEVICES * ARENA; }
 
+int device_of(const char *address) { return (address - base()) / ARENA; }
+
 size_t offset_of(const char *address) { return address - base(); }
 
 static size_t rounded(size_t bytes) { return (bytes + GRANULE - 1) / GRANULE * GRANULE; }

@@ -1,0 +1,204 @@
+"""The real CuPy on the emulated device: its runtime module is built again over the documented calls, g++ compiles.
+
+CuPy's wheel has NVIDIA's runtime library inside some of its modules, which no other driver can serve. The one that is
+needed, ``runtime``, is built from CuPy's own source distribution; the others (CUB, Thrust, cuRAND's generators, Jitify)
+raise `NotImplementedError` wherever they are called, since what was compiled for a GPU cannot run here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import re
+import sys
+import sysconfig
+import tarfile
+import tempfile
+from functools import cache
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from flnb_backends.tensor.cuda.compiler import cache_folder, include_options
+
+from flnb.testing.cuda.building import SOURCE, build_device, build_kernels, built, run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+
+__all__ = ["install_cupy"]
+
+RUNTIME = "cupy_backends.cuda.api.runtime"
+PRECOMPILED = "cupy.cuda.jitify", "cupy.random._generator_api"
+REFUSAL = "{} was compiled for GPUs, and cannot run on the emulated device"
+CYTHON = "3.2.4"
+"""The version that CuPy's wheel was built with: modules of different ones do not share types."""
+LACKS = """#include <cstdio>
+#define LACKS(name, error) extern "C" int name() { \\
+  fprintf(stderr, "flnb: the emulated device lacks the call %s\\n", #name); return error; }
+"""
+"""How a call of a library answers that the emulated device has not: by an error, said also where nobody looks."""
+PROFILER = 'extern "C" cudaError_t cudaProfilerStart();\nextern "C" cudaError_t cudaProfilerStop();\n'
+"""A header of another package of NVIDIA's."""
+HEADERS = "complex.cuh", "carray.cuh", "atomics.cuh", "math_constants.h"
+
+
+def build_runtime() -> Path:
+    """Build CuPy's runtime module over the emulated device, unless that has been done; returns the library's path.
+
+    The source distribution of the installed version is downloaded by pip.
+
+    Raises:
+        RuntimeError: CuPy is not installed, or its source cannot be had.
+    """
+    version = importlib.metadata.version(_distribution())
+    calls = SOURCE / "cupy/runtime.cpp"
+    own = calls.read_text()
+    device = build_device()
+    name = hashlib.blake2b("\0".join([version, own, str(device)]).encode(), digest_size=12).hexdigest()
+    module = cache_folder() / f"cupy-runtime-{name}.so"
+    if not module.exists():
+        with tempfile.TemporaryDirectory(dir=module.parent) as folder:
+            source = _source_of_cupy(version, Path(folder))
+            _translate(source, version)
+            pxi = (source / "cupy_backends/cuda/api/_runtime_extern.pxi").read_text()
+            lacking = sorted(
+                set(re.findall(r"\bint (cuda\w+)\(", pxi)) - set(re.findall(r"^API (cuda\w+)\(", own, re.M))
+            )
+            lacks = Path(folder, "lacks.cpp")
+            Path(folder, "cuda_profiler_api.h").write_text(PROFILER)
+            lacks.write_text(LACKS + "".join(f"LACKS({each}, 801)\n" for each in lacking))  # not supported
+            options = [
+                "-O1",
+                "-fPIC",
+                "-w",
+                f"-I{source}",
+                f"-I{folder}",
+                f"-I{sysconfig.get_path('include')}",
+                *include_options(),
+            ]
+            sources = [str(source / "cupy_backends/cuda/api/runtime.cpp"), str(lacks), str(calls), str(device)]
+            run(["g++", "-shared", *options, *sources, "-o", f"{folder}/made.so"])
+            Path(folder, "made.so").replace(module)
+    return module
+
+
+def build_blas(device: Path) -> Path:
+    """Build the emulated cuBLAS; returns the library's path."""
+    folder = importlib.util.find_spec("cupy_backends").submodule_search_locations[0]  # type: ignore[union-attr, index]
+    module = next(Path(folder, "cuda/libs").glob("cublas.*.so"))
+    calls = SOURCE / "cupy/cublas.cpp"
+    named = set(re.findall(r" U (cublas\w+)", run(["nm", "-D", "--undefined-only", str(module)])))
+    lacking = sorted(named - set(re.findall(r"^API (cublas\w+)\(", calls.read_text(), re.M)))
+    text = calls.read_text() + LACKS + "".join(f"LACKS({each}, 15)\n" for each in lacking)  # not supported
+    options = ["-std=c++17", "-fPIC", "-O2", "-shared", "-w", "-Wl,-soname,libcublas.so.13", *include_options()]
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "cublas.cpp")
+        source.write_text(text)
+        return built(options, [source, device], [], f"{text}{device}")
+
+
+def _distribution() -> str:
+    """The name under which CuPy is installed."""
+    for name in importlib.metadata.packages_distributions().get("cupy", []):
+        return name
+    raise RuntimeError("CuPy is not installed: pip install cupy-cuda13x")
+
+
+def _source_of_cupy(version: str, folder: Path) -> Path:
+    """Download and unpack CuPy's source distribution."""
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", "cupy", f"cupy=={version}"]
+    run([*command, "-d", str(folder)], CUPY_INSTALL_USE_STUB="1")
+    with tarfile.open(folder / f"cupy-{version}.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder / f"cupy-{version}"
+
+
+def _translate(source: Path, version: str) -> None:
+    """Make C++ of CuPy's runtime module, as its wheel's was made."""
+    header = next(Path(option[2:], "cuda.h") for option in include_options() if Path(option[2:], "cuda.h").exists())
+    cuda = re.search(r"#define CUDA_VERSION (\d+)", header.read_text())[1]  # type: ignore[index]
+    facts = f"CUPY_CUDA_VERSION={cuda},CUPY_HIP_VERSION=0,CUPY_USE_CUDA_PYTHON=0,CUPY_CUFFT_STATIC=0"
+    directives = "embedsignature=True,binding=False,c_api_binop_methods=True,freethreading_compatible=True"
+    command = [sys.executable, "-m", "cython", "--cplus", "-3", "-X", directives, "-E", facts, "-w", str(source)]
+    run([*command, "--module-name", RUNTIME, "cupy_backends/cuda/api/runtime.pyx"])
+
+
+class Finder:
+    """Finds CuPy's runtime module where it was built, and stand-ins for modules that cannot run."""
+
+    @classmethod
+    def find_spec(cls, name: str, *_: Any) -> ModuleSpec | None:
+        """Find a module, for Python's import."""
+        if name == RUNTIME:
+            return importlib.util.spec_from_file_location(name, build_runtime())
+        return importlib.util.spec_from_loader(name, cls()) if name in PRECOMPILED else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Make a module of which whatever is called raises."""
+        module = ModuleType(spec.name)
+        module.__getattr__ = lambda name: None if name[:2] == "__" else _refusal(f"{spec.name}.{name}")  # type: ignore[method-assign]
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Do nothing: the module is complete."""
+
+
+@cache
+def install_cupy() -> ModuleType:
+    """Let CuPy, which must not have been imported yet, use the emulated device in this process; returns it.
+
+    Raises:
+        RuntimeError: CuPy is imported already, or not installed.
+    """
+    if "cupy" in sys.modules:
+        raise RuntimeError("CuPy was imported before; make the emulated device the first thing that a program does")
+    device = str(build_device())
+    libraries = {"libcuda.so.1": device}
+    ctypes.CDLL(str(build_blas(Path(device))), mode=ctypes.RTLD_GLOBAL)
+    os.environ["CUPY_ACCELERATORS"] = ""  # CUB's kernels are compiled for GPUs
+    sys.meta_path.insert(0, Finder)  # type: ignore[arg-type]
+    softlink = importlib.import_module("cupy_backends.cuda._softlink")
+    softlink.ctypes = SimpleNamespace(  # type: ignore[attr-defined]
+        CDLL=lambda name, **how: ctypes.CDLL(libraries.get(name, name), **how), addressof=ctypes.addressof
+    )
+    libs = importlib.import_module("cupy_backends.cuda.libs")
+    libs._pathfinder = SimpleNamespace(load_nvidia_dynamic_lib=_find_library, DynamicLibNotFoundError=FileNotFoundError)  # type: ignore[attr-defined]
+    cupy = importlib.import_module("cupy")
+    for module in (cupy.cuda.cub, cupy.cuda.thrust):
+        for name in [name for name, found in vars(module).items() if callable(found) and name[0].islower()]:
+            setattr(module, name, _refusal(f"{module.__name__}.{name}"))
+    cupy.cuda.compiler._compile_module_with_cache = _compile
+    return cupy
+
+
+def _refusal(name: str) -> type:
+    """Make a class that cannot be called, in place of a function or a class that was compiled for GPUs."""
+
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise NotImplementedError(REFUSAL.format(name))
+
+    return type(name.rpartition(".")[2], (), {"__new__": refuse})
+
+
+def _find_library(name: str) -> None:
+    """Stand in for CuPy's search of NVIDIA's libraries: those compiled for GPUs are as if absent."""
+    if name != "cublas":
+        raise FileNotFoundError(REFUSAL.format(name))
+
+
+def _compile(source: str, options: Sequence[str] = (), *, name_expressions: Any = None, **_: Any) -> Any:
+    """Compile a kernel of CuPy's by g++."""
+    if name_expressions:
+        raise NotImplementedError("kernels named by C++ expressions cannot run on the emulated device")
+    cupy = sys.modules["cupy"]
+    defined = "".join(f"#define {o[2:].replace('=', ' ', 1)}\n" for o in options if o.startswith("-D"))
+    text = re.sub(r"extern\s+__shared__\s+(.+?)\s+(\w+)\[\];", r"FLNB_DYNAMIC_SHARED(\1, \2);", source)
+    module = cupy.cuda.function.Module()
+    module.load(build_kernels(defined + text, headers=[f"cupy/{name}" for name in HEADERS]))
+    return module
