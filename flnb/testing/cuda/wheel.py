@@ -162,7 +162,7 @@ def install_cupy() -> ModuleType:
     libraries = {"libcuda.so.1": device}
     ctypes.CDLL(str(build_blas(Path(device))), mode=ctypes.RTLD_GLOBAL)
     os.environ["CUPY_ACCELERATORS"] = ""  # CUB's kernels are compiled for GPUs
-    sys.meta_path.insert(0, Finder)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, Finder)
     softlink = importlib.import_module("cupy_backends.cuda._softlink")
     softlink.ctypes = SimpleNamespace(  # type: ignore[attr-defined]
         CDLL=lambda name, **how: ctypes.CDLL(libraries.get(name, name), **how), addressof=ctypes.addressof
