@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,13 +29,20 @@ TYPES = {
 def kernel_text(file: str, types: tuple[tuple[str, str], ...]) -> str:
     """Return the text of ``kernels/FILE.cu`` after a line for each type: ``T`` is ``float``, say.
 
+    The text is complete: what it includes from the folder is part of it.
+
     >>> from flnb_backends.tensor.cuda.launcher import kernel_text
     >>> kernel_text("creation", (("T", "float32"),)).partition(";")[0]
     'typedef float T'
     """
     half = "#include <cuda_fp16.h>\n" if any(dtype == "float16" for _, dtype in types) else ""
     named = "".join(f"typedef {TYPES[dtype]} {name};\n" for name, dtype in types)
-    return f"{half}{named}{(FOLDER / f'{file}.cu').read_text()}"
+    return f"{half}{named}{_included(f'{file}.cu')}"
+
+
+def _included(name: str) -> str:
+    """The text of a file in the folder, with other files of it in place of their ``#include`` lines."""
+    return re.sub(r'#include "(\w+\.cuh)"\n', lambda match: _included(match[1]), (FOLDER / name).read_text())
 
 
 class Launcher:

@@ -1,0 +1,45 @@
+// The place of the first extreme element of each row of an array (outer, n, inner) of T; a NaN is more extreme than all.
+#include "rows.cuh"
+
+struct Candidate {
+  A value;
+  long long place;  // in its row, -1 if there is none
+
+  __device__ explicit operator long long() const { return place; }
+};
+
+static __device__ Candidate of_lane(Candidate value, int by) { return {of_lane(value.value, by), of_lane(value.place, by)}; }
+
+struct Greater {
+  __device__ bool operator()(A a, A b) const { return a > b || (a != a && b == b); }
+};
+struct Less {
+  __device__ bool operator()(A a, A b) const { return a < b || (a != a && b == b); }
+};
+
+template <class Before> struct First {
+  __device__ Candidate operator()(Candidate a, Candidate b) const {
+    if (a.place < 0 || b.place < 0) return a.place < 0 ? b : a;
+    bool equal = !Before()(a.value, b.value) && !Before()(b.value, a.value);
+    return (equal ? a.place < b.place : Before()(a.value, b.value)) ? a : b;
+  }
+};
+
+// Each row's first element, or of some candidates: the places of the winners in the parts of rows of x of `length`.
+template <class Before>
+static __device__ void position(const T *x, const long long *candidates, long long *y, const Rows &rows, long long length) {
+  reduce(y, rows, Candidate{A(), -1}, First<Before>(), [=](long long i, long long k) {
+    if (!candidates) return Candidate{(A)x[i], k};
+    long long row = i / rows.inner / rows.n, place = candidates[i];
+    return Candidate{(A)x[(row * length + place) * rows.inner + i % rows.inner], place};
+  });
+}
+
+extern "C" __global__ void argmax(const T *x, const long long *candidates, long long *y, long long length, long long outer,
+                                  long long n, long long inner, long long chunk) {
+  position<Greater>(x, candidates, y, {outer, n, inner, chunk}, length);
+}
+extern "C" __global__ void argmin(const T *x, const long long *candidates, long long *y, long long length, long long outer,
+                                  long long n, long long inner, long long chunk) {
+  position<Less>(x, candidates, y, {outer, n, inner, chunk}, length);
+}

@@ -1,0 +1,124 @@
+"""Reductions, running sums and products by own kernels: methods of the cuda backend, with the NumPy backend's meaning.
+
+Half precision is summed in float32. Sums are trees of sums of at most 256 elements, always in the same order.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flnb.ops.reduction import reduced
+from flnb_backends.tensor.cuda.rows import RowKernels, Rows, accumulator
+
+if TYPE_CHECKING:
+    from flnb_backends.tensor.cuda.base import Buffer
+
+__all__ = ["Reductions"]
+
+Axes = tuple[int, ...]
+INDEX = np.dtype(np.int64)
+
+
+def summed(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype of a sum: integers and bool are summed in 64 bits."""
+    return INDEX if dtype.kind in "bi" else np.dtype(np.uint64) if dtype.kind == "u" else dtype
+
+
+def _lowest(dtype: np.dtype[Any]) -> Any:
+    return -np.inf if dtype.kind == "f" else False if dtype.kind == "b" else np.iinfo(dtype).min
+
+
+def _highest(dtype: np.dtype[Any]) -> Any:
+    return np.inf if dtype.kind == "f" else True if dtype.kind == "b" else np.iinfo(dtype).max
+
+
+def _stages(shape: tuple[int, ...], axes: Axes) -> list[Rows]:
+    """The rows of each kernel that together reduce a C-contiguous array over some axes, the last axes first."""
+    long = [i for i, extent in enumerate(shape) if extent != 1]
+    runs = [(over, prod([shape[i] for i in run])) for over, run in groupby(long, axes.__contains__)]
+    found, inner = list[Rows](), 1
+    while runs:
+        over, n = runs.pop()
+        if not over:
+            inner *= n
+            continue
+        outer = prod([extent for _, extent in runs])
+        found.append(rows := Rows(outer, n, inner).cut())
+        while rows.parts > 1:
+            found.append(rows := Rows(outer, rows.parts, inner).cut())
+    return found or [Rows(inner, 1, 1)]
+
+
+class Reductions(RowKernels):
+    """Reductions over axes, and running sums and products."""
+
+    def sum(self, x: Buffer, axes: Axes, keepdims: bool, out: Buffer | None = None) -> Buffer:
+        return self._reduce("sum", x, axes, keepdims, summed(x.dtype), 0, out)
+
+    def prod(self, x: Buffer, axes: Axes, keepdims: bool, out: Buffer | None = None) -> Buffer:
+        return self._reduce("product", x, axes, keepdims, summed(x.dtype), 1, out)
+
+    def max(self, x: Buffer, axes: Axes, keepdims: bool, out: Buffer | None = None) -> Buffer:
+        return self._reduce("largest", x, axes, keepdims, x.dtype, _lowest(x.dtype), out)
+
+    def min(self, x: Buffer, axes: Axes, keepdims: bool, out: Buffer | None = None) -> Buffer:
+        return self._reduce("smallest", x, axes, keepdims, x.dtype, _highest(x.dtype), out)
+
+    def any(self, x: Buffer, axes: Axes, keepdims: bool, out: Buffer | None = None) -> Buffer:
+        return self.max(x, axes, keepdims, out)
+
+    def all(self, x: Buffer, axes: Axes, keepdims: bool, out: Buffer | None = None) -> Buffer:
+        return self.min(x, axes, keepdims, out)
+
+    def _reduce(
+        self, name: str, x: Buffer, axes: Axes, keepdims: bool, dtype: np.dtype[Any], none: Any, out: Buffer | None
+    ) -> Buffer:
+        """Reduce by the kernel ``name``; ``none`` is its result for no elements, ``dtype`` the result's."""
+        y = self.written(out, reduced(x.shape, axes, keepdims), dtype)
+        computed = accumulator(dtype)
+        *first, last = _stages(x.shape, axes)
+        held = self.contiguous(x)
+        for rows in first:
+            to = self.new((rows.outer * rows.parts * rows.inner,), computed)
+            self._launch(name, rows, held, to, computed, none)
+            held = to
+        self._launch(name, last, held, y, computed, none)
+        return self.finished(y, out)
+
+    def _launch(
+        self, name: str, rows: Rows, x: Buffer, y: Buffer, computed: np.dtype[Any], none: Any, file: str = "reductions"
+    ) -> None:
+        types = {"T": x.dtype, "A": computed, "R": y.dtype}
+        self.launch_rows(file, name, types, rows, x, y, computed.type(none))
+
+    def argmax(self, x: Buffer, axes: Axes, keepdims: bool, out: Buffer | None = None) -> Buffer:
+        return self._position("argmax", x, axes, keepdims, out)
+
+    def argmin(self, x: Buffer, axes: Axes, keepdims: bool, out: Buffer | None = None) -> Buffer:
+        return self._position("argmin", x, axes, keepdims, out)
+
+    def _position(self, name: str, x: Buffer, axes: Axes, keepdims: bool, out: Buffer | None) -> Buffer:
+        y = self.written(out, reduced(x.shape, axes, keepdims), INDEX)
+        types = {"T": x.dtype, "A": accumulator(x.dtype)}
+        x, candidates, stages = self.contiguous(x), 0, _stages(x.shape, axes)
+        for rows in stages:
+            last = rows is stages[-1]
+            to = y if last else self.new((rows.outer * rows.parts * rows.inner,), INDEX)
+            self.launch_rows("positions", name, types, rows, x, candidates, to, stages[0].n)
+            candidates = to
+        return self.finished(y, out)
+
+    def cumulative_sum(self, x: Buffer, axis: int, out: Buffer | None = None) -> Buffer:
+        return self._scan("cumulative_sum", x, axis, 0, out)
+
+    def cumulative_prod(self, x: Buffer, axis: int, out: Buffer | None = None) -> Buffer:
+        return self._scan("cumulative_prod", x, axis, 1, out)
+
+    def _scan(self, name: str, x: Buffer, axis: int, none: int, out: Buffer | None) -> Buffer:
+        y = self.written(out, x.shape, summed(x.dtype))
+        self._launch(name, Rows.along(x.shape, axis), self.contiguous(x), y, accumulator(y.dtype), none, "scans")
+        return self.finished(y, out)

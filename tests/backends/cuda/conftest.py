@@ -1,0 +1,25 @@
+"""The emulated device for the tests of kernels."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import Any
+
+import pytest
+
+from flnb.testing.cuda import EmulatedDevice, emulated_device
+
+
+@pytest.fixture
+def device() -> Any:
+    """The device, with random order and checks on; a report of them is an error."""
+    if shutil.which("g++") is None and "CI" not in os.environ:
+        pytest.skip("g++ is not installed")
+    found: EmulatedDevice = emulated_device()
+    found.begin()
+    found.driver.use(0)
+    yield found
+    reports = found.reports
+    found.begin("eager")
+    assert reports == []
