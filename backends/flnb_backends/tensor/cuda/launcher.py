@@ -23,6 +23,8 @@ TYPES = {
     "float32": "float", "float64": "double",
 }  # fmt: skip
 """The type in CUDA C of each dtype."""
+THREADS, BLOCKS = 256, 1 << 14
+"""Of a grid whose threads divide items among them: the threads of a block, and the most blocks."""
 
 
 @cache
@@ -82,3 +84,8 @@ class Launcher:
             value.data.ptr if hasattr(value, "data") and hasattr(value.data, "ptr") else value for value in arguments
         ]
         self.driver.launch(kernel, blocks, threads, given, self.stream, shared)
+
+    def launch_each(self, file: str, name: str, types: dict[str, np.dtype[Any]], items: int, *arguments: Any) -> None:
+        """Launch a kernel, as `launch` does, whose threads divide so many items among them in a loop over the grid."""
+        if items:
+            self.launch(file, name, types, (min(-(-items // THREADS), BLOCKS),), (THREADS,), *arguments)
