@@ -1,0 +1,112 @@
+"""Convolution on a CUDA device, of images with one to three dimensions: windows as columns, and one matrix product."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+
+from flnb_backends.tensor.cuda.base import Buffer, CudaBuffers
+from flnb_backends.tensor.cuda.launcher import BLOCKS, THREADS
+from flnb_backends.tensor.cuda.pooling import Extents, types_of, windows
+
+__all__ = ["Convolution"]
+
+MOST_ROWS = 65535
+"""Blocks along the second axis of a grid."""
+
+
+def pointwise(kernel: Extents, stride: Extents, padding: Extents, groups: int) -> bool:
+    """Return whether a convolution is one matrix product for each example, without columns."""
+    return groups == 1 and {*kernel, *stride} == {1} and not any(padding)
+
+
+def flat(x: Buffer) -> Buffer:
+    """Reshape (N, C, *extents) to (N, C, product of the extents)."""
+    return x.reshape(*x.shape[:2], math.prod(x.shape[2:]))
+
+
+class Convolution(CudaBuffers):
+    """The methods of the cuda backend for convolution."""
+
+    @abstractmethod
+    def matmul(self, a: Buffer, b: Buffer, out: Buffer | None = None) -> Buffer:
+        """Multiply matrices, which may be transposed views; leading axes are broadcast."""
+
+    def conv2d(
+        self, x: Buffer, w: Buffer, stride: Extents, padding: Extents, dilation: Extents, groups: int,
+        out: Buffer | None = None,
+    ) -> Buffer:  # fmt: skip
+        o, kernel = w.shape[0], w.shape[2:]
+        x, w = self.contiguous(x), self.contiguous(w)
+        _, fit = windows(x.shape[2:], kernel, stride, padding, dilation)
+        y = self.written(out, (x.shape[0], o, *fit), x.dtype)
+        if pointwise(kernel, stride, padding, groups):
+            self.matmul(w.reshape(w.shape[:2]), flat(x), flat(y))
+            return self.finished(y, out)
+        columns = self._columns(x, kernel, stride, padding, dilation, groups)
+        shape = groups, o // groups, columns.shape[2]
+        rows = y.reshape(shape) if x.shape[0] == 1 else self.new(shape, x.dtype)
+        self.matmul(w.reshape(groups, o // groups, columns.shape[1]), columns, rows)
+        if x.shape[0] != 1:
+            self._swap_leading(rows, y, o, x.shape[0])
+        return self.finished(y, out)
+
+    def conv2d_weight_grad(
+        self, g: Buffer, x: Buffer, stride: Extents, padding: Extents, dilation: Extents, groups: int, kernel: Extents,
+        out: Buffer | None = None,
+    ) -> Buffer:  # fmt: skip
+        o = g.shape[1]
+        y = self.written(out, (o, x.shape[1] // groups, *kernel), g.dtype)
+        columns = self._columns(self.contiguous(x), kernel, stride, padding, dilation, groups)
+        product = y.reshape(groups, o // groups, columns.shape[1])
+        self.matmul(self._rows(g, groups), columns.swapaxes(1, 2), product)
+        return self.finished(y, out)
+
+    def conv2d_input_grad(
+        self, g: Buffer, w: Buffer, stride: Extents, padding: Extents, dilation: Extents, groups: int, size: Extents,
+        out: Buffer | None = None,
+    ) -> Buffer:  # fmt: skip
+        o, width, *kernel = w.shape
+        g, w, n, c = self.contiguous(g), self.contiguous(w), g.shape[0], width * groups
+        y = self.written(out, (n, c, *size), g.dtype)
+        if pointwise(tuple(kernel), stride, padding, groups):
+            self.matmul(w.reshape(o, c).swapaxes(0, 1), flat(g), flat(y))
+            return self.finished(y, out)
+        depth = width * math.prod(kernel)
+        columns = self.new((groups, depth, n * math.prod(g.shape[2:])), g.dtype)
+        self.matmul(w.reshape(groups, o // groups, depth).swapaxes(1, 2), self._rows(g, groups), columns)
+        every, _ = windows(size, tuple(kernel), stride, padding, dilation)
+        self.launcher.launch_each("windows", "col2im", types_of(g), y.size, columns, y, n, c, every)
+        return self.finished(y, out)
+
+    def _columns(
+        self, x: Buffer, kernel: Extents, stride: Extents, padding: Extents, dilation: Extents, groups: int
+    ) -> Buffer:
+        """Return the windows as columns: (groups, channels of a group x kernel, batch x windows)."""
+        n, c = x.shape[:2]
+        every, fit = windows(x.shape[2:], kernel, stride, padding, dilation)
+        rows, columns = c * math.prod(kernel), n * math.prod(fit)
+        made = self.new((groups, rows // groups, columns), x.dtype)
+        if made.size:
+            blocks = min(-(-columns // THREADS), BLOCKS), min(rows, MOST_ROWS)
+            self.launcher.launch("windows", "im2col", types_of(x), blocks, (THREADS,), x, made, n, c, every)
+        return made
+
+    def _rows(self, g: Buffer, groups: int) -> Buffer:
+        """Reorder the cotangent (N, O, *extents) to (groups, O / groups, N x extents)."""
+        n, o = g.shape[:2]
+        g, shape = self.contiguous(g), (groups, o // groups, n * math.prod(g.shape[2:]))
+        if n == 1:
+            return g.reshape(shape)
+        rows = self.new(shape, g.dtype)
+        self._swap_leading(g, rows, n, o)
+        return rows
+
+    def _swap_leading(self, x: Buffer, y: Buffer, m: int, n: int) -> None:
+        """Write x (m, n, ...) to y (n, m, ...)."""
+        inner = x.size // (m * n) if x.size else 0
+        self.launcher.launch_each("windows", "swap_leading", types_of(x), x.size, x, y, m, n, inner)
+
+    conv1d = conv3d = conv2d
+    conv1d_input_grad = conv3d_input_grad = conv2d_input_grad
+    conv1d_weight_grad = conv3d_weight_grad = conv2d_weight_grad

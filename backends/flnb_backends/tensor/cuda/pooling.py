@@ -1,0 +1,73 @@
+"""Max pooling on a CUDA device, of images with one to three dimensions; each window and each element has a thread."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from flnb_backends.tensor.cuda.base import Buffer, CudaBuffers
+
+__all__ = ["Pooling", "windows"]
+
+Extents = tuple[int, ...]
+PLACE = np.dtype(np.int64)
+_WINDOWS = np.dtype([(name, np.int64, 3) for name in ("size", "kernel", "stride", "padding", "dilation", "fit")])
+
+
+def windows(
+    size: Extents, kernel: Extents, stride: Extents, padding: Extents | None = None, dilation: Extents | None = None
+) -> tuple[Any, Extents]:
+    """Return windows as kernels take them, and how many there are along each axis of images of a size."""
+    padding, dilation = padding or (0,) * len(size), dilation or (1,) * len(size)
+    sides = zip(size, kernel, stride, padding, dilation, strict=True)
+    fit = tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sides)
+    made = np.ones((), _WINDOWS)
+    made["padding"] = 0
+    for name, extents in zip(_WINDOWS.names or (), (size, kernel, stride, padding, dilation, fit), strict=True):
+        made[name][3 - len(extents) :] = extents
+    return made[()], fit
+
+
+def types_of(x: Buffer) -> dict[str, np.dtype[Any]]:
+    """Return the types that ``windows.cu`` leaves open: half precision is added in float32."""
+    return {"T": x.dtype, "F": np.dtype(np.float32) if x.dtype.itemsize == 2 else x.dtype}
+
+
+class Pooling(CudaBuffers):
+    """The methods of the cuda backend for max pooling. Of equal maxima the first counts; a window with NaN has none."""
+
+    def max_pool2d(self, x: Buffer, kernel: Extents, stride: Extents, out: Buffer | None = None) -> Buffer:
+        every, fit = windows(x.shape[2:], kernel, stride)
+        x, y = self.contiguous(x), self.written(out, (*x.shape[:2], *fit), x.dtype)
+        self.launcher.launch_each("windows", "max_pool", types_of(x), y.size, x, y, y.size, every)
+        return self.finished(y, out)
+
+    def max_pool2d_grad(
+        self, g: Buffer, x: Buffer, kernel: Extents, stride: Extents, out: Buffer | None = None
+    ) -> Buffer:
+        places, every = self._places(x, kernel, stride)
+        g, y = self.contiguous(g), self.written(out, x.shape, g.dtype)
+        self.launcher.launch_each("windows", "add_at_places", types_of(g), y.size, g, places, y, y.size, every)
+        return self.finished(y, out)
+
+    def max_pool2d_select(
+        self, v: Buffer, x: Buffer, kernel: Extents, stride: Extents, out: Buffer | None = None
+    ) -> Buffer:
+        places, every = self._places(x, kernel, stride)
+        v, y = self.contiguous(v), self.written(out, places.shape, v.dtype)
+        self.launcher.launch_each("windows", "take_places", types_of(v), y.size, v, places, y, y.size, every)
+        return self.finished(y, out)
+
+    def _places(self, x: Buffer, kernel: Extents, stride: Extents) -> tuple[Buffer, Any]:
+        """Return the offset of each window's maximum in its image, and the windows."""
+        every, fit = windows(x.shape[2:], kernel, stride)
+        places = self.new((*x.shape[:2], *fit), PLACE)
+        count = math.prod(places.shape)
+        self.launcher.launch_each("windows", "max_places", types_of(x), count, self.contiguous(x), places, count, every)
+        return places, every
+
+    max_pool1d = max_pool3d = max_pool2d
+    max_pool1d_grad = max_pool3d_grad = max_pool2d_grad
+    max_pool1d_select = max_pool3d_select = max_pool2d_select
