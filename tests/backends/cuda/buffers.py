@@ -28,11 +28,25 @@ class DeviceArray:
     """An array on the emulated device, of which kernels' methods may use what they use of a `cupy.ndarray`."""
 
     def __init__(self, block: Block, like: np.ndarray, offset: int = 0) -> None:
-        self.block, self.offset = block, offset
+        self.block, self.offset, self._like = block, offset, like
         self.data = SimpleNamespace(ptr=block.address + offset)
         for name in ("shape", "dtype", "size", "ndim", "strides", "nbytes"):
             setattr(self, name, getattr(like, name))
         self.flags = SimpleNamespace(c_contiguous=like.flags.c_contiguous)
+
+    def _viewed(self, view: np.ndarray) -> DeviceArray:
+        moved = view.__array_interface__["data"][0] - self._like.__array_interface__["data"][0]
+        return DeviceArray(self.block, view, self.offset + moved)
+
+    def __getitem__(self, key: Any) -> DeviceArray:
+        return self._viewed(self._like[key])
+
+    def reshape(self, *shape: Any) -> DeviceArray:
+        assert self.flags.c_contiguous
+        return self._viewed(self._like.reshape(*shape))
+
+    def swapaxes(self, one: int, other: int) -> DeviceArray:
+        return self._viewed(self._like.swapaxes(one, other))
 
     def numpy(self) -> np.ndarray:
         """The values, with the array's strides."""
@@ -71,8 +85,15 @@ class Buffers(CudaBuffers):
     def copy(self, x: DeviceArray, out: DeviceArray | None = None) -> DeviceArray:
         if out is None:
             return self.put(x.numpy().copy())
+        if out.flags.c_contiguous:
+            given = np.ascontiguousarray(x.numpy())
+            self.device.driver.upload(out.data.ptr, given.ctypes.data, given.nbytes)
+            return out
         whole = out.numpy()
         whole[...] = x.numpy()
         base = whole.base.obj if isinstance(whole.base, memoryview) else whole.base
         self.device.driver.upload(out.block.address, base.ctypes.data, out.block.nbytes)
         return out
+
+    def matmul(self, a: DeviceArray, b: DeviceArray, out: DeviceArray) -> DeviceArray:
+        return self.copy(self.put(np.matmul(a.numpy(), b.numpy())), out)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,16 +10,23 @@ from flnb_backends.tensor.cuda.convolution import Convolution
 from flnb_backends.tensor.cuda.pooling import Pooling
 from flnb_backends.tensor.numpy import NumpyBackend
 
-from tests.testing.cuda.strided import backend_fixture
+from tests.backends.cuda.buffers import Buffers
 
 if TYPE_CHECKING:
     from flnb.testing.cuda import EmulatedDevice
 
-if shutil.which("g++") is None and "CI" not in os.environ:
-    pytest.skip("g++ is not installed", allow_module_level=True)
-
-backend = backend_fixture(Pooling, Convolution)
 numpy = NumpyBackend()
+
+
+class OnDevice(Buffers, Pooling, Convolution):
+    """The methods, over arrays of the tests."""
+
+
+@pytest.fixture
+def backend(device: EmulatedDevice) -> OnDevice:
+    return OnDevice(device)
+
+
 POOLINGS = [
     ((2, 3, 11), (3,), (2,)),
     ((2, 3, 8, 6), (2, 2), (2, 2)),
@@ -54,56 +59,56 @@ def numbers(shape: Any, dtype: str, seed: int = 0) -> Any:
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize(("shape", "kernel", "stride"), POOLINGS)
-def test_max_pooling(shape: Any, kernel: Any, stride: Any, dtype: str, backend: Any) -> None:
+def test_max_pooling(shape: Any, kernel: Any, stride: Any, dtype: str, backend: OnDevice) -> None:
     x = np.random.default_rng(0).choice(
         np.array([0, 1, 2, -np.inf, np.nan], dtype), shape, p=[0.3, 0.3, 0.2, 0.15, 0.05]
     )
     wanted = numpy.max_pool2d(x, kernel, stride)
     given = backend.put(x)
-    np.testing.assert_array_equal(backend.get(backend.max_pool2d(given, kernel, stride)), wanted, strict=True)
+    np.testing.assert_array_equal(backend.max_pool2d(given, kernel, stride).numpy(), wanted, strict=True)
     g, v = numbers(wanted.shape, dtype), numbers(shape, dtype, 1)
-    spread = backend.get(backend.max_pool2d_grad(backend.put(g), given, kernel, stride))
+    spread = backend.max_pool2d_grad(backend.put(g), given, kernel, stride).numpy()
     close(spread, numpy.max_pool2d_grad(g, x, kernel, stride))
-    chosen = backend.get(backend.max_pool2d_select(backend.put(v), given, kernel, stride))
+    chosen = backend.max_pool2d_select(backend.put(v), given, kernel, stride).numpy()
     np.testing.assert_array_equal(chosen, numpy.max_pool2d_select(v, x, kernel, stride), strict=True)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize(("shape", "weight", "stride", "padding", "dilation", "groups"), CONVOLUTIONS)
 def test_convolution(
-    shape: Any, weight: Any, stride: Any, padding: Any, dilation: Any, groups: int, dtype: str, backend: Any
+    shape: Any, weight: Any, stride: Any, padding: Any, dilation: Any, groups: int, dtype: str, backend: OnDevice
 ) -> None:
     x, w = numbers(shape, dtype), numbers(weight, dtype, 1)
     placing = stride, padding, dilation, groups
     wanted = numpy.conv2d(x, w, *placing)
-    close(backend.get(backend.conv2d(backend.put(x), backend.put(w), *placing)), wanted)
+    close(backend.conv2d(backend.put(x), backend.put(w), *placing).numpy(), wanted)
     g = numbers(wanted.shape, dtype, 2)
     found = backend.conv2d_weight_grad(backend.put(g), backend.put(x), *placing, weight[2:])
-    close(backend.get(found), numpy.conv2d_weight_grad(g, x, *placing, weight[2:]))
+    close(found.numpy(), numpy.conv2d_weight_grad(g, x, *placing, weight[2:]))
     found = backend.conv2d_input_grad(backend.put(g), backend.put(w), *placing, shape[2:])
-    close(backend.get(found), numpy.conv2d_input_grad(g, w, *placing, shape[2:]))
+    close(found.numpy(), numpy.conv2d_input_grad(g, w, *placing, shape[2:]))
 
 
-def test_views_and_given_results(backend: Any) -> None:
+def test_views_and_given_results(backend: OnDevice) -> None:
     x, w = numbers((2, 6, 6, 3), "float32"), numbers((4, 3, 3, 3), "float32", 1)
     given = backend.put(x).swapaxes(1, 3)
     placing = (1, 1), (1, 1), (1, 1), 1
     out = backend.put(np.zeros((6, 4, 6, 2), np.float32)).swapaxes(0, 3)
     assert backend.conv2d(given, backend.put(w), *placing, out) is out
-    close(backend.get(out), numpy.conv2d(x.swapaxes(1, 3), w, *placing))
+    close(out.numpy(), numpy.conv2d(x.swapaxes(1, 3), w, *placing))
     out = backend.put(np.zeros((2, 3, 3, 3), np.float32))
     assert backend.max_pool2d(given, (2, 2), (2, 2), out) is out
-    close(backend.get(out), numpy.max_pool2d(x.swapaxes(1, 3), (2, 2), (2, 2)))
+    close(out.numpy(), numpy.max_pool2d(x.swapaxes(1, 3), (2, 2), (2, 2)))
 
 
-def test_equal_runs_give_equal_bits_in_every_order_of_threads(backend: Any, device: EmulatedDevice) -> None:
+def test_equal_runs_give_equal_bits_in_every_order_of_threads(backend: OnDevice, device: EmulatedDevice) -> None:
     x, g = numbers((1, 2, 9, 9), "float32"), numbers((1, 2, 7, 7), "float32", 1)
     w = numbers((2, 2, 3, 3), "float32", 2)
 
     def run() -> Any:
         spread = backend.max_pool2d_grad(backend.put(g), backend.put(x), (3, 3), (1, 1))
         pulled = backend.conv2d_input_grad(backend.put(g), backend.put(w), (1, 1), (0, 0), (1, 1), 1, (9, 9))
-        return backend.get(spread), backend.get(pulled)
+        return spread.numpy(), pulled.numpy()
 
     first = run()
     for seed in range(3):
@@ -112,9 +117,9 @@ def test_equal_runs_give_equal_bits_in_every_order_of_threads(backend: Any, devi
         assert device.reports == []
 
 
-def test_columns_are_read_and_written_in_whole_sectors(backend: Any, device: EmulatedDevice) -> None:
+def test_columns_are_read_and_written_in_whole_sectors(backend: OnDevice, device: EmulatedDevice) -> None:
     x, w = backend.put(numbers((1, 2, 8, 32), "float32")), backend.put(numbers((1, 2, 1, 1), "float32"))
-    backend.get(backend.conv2d(x, w, (1, 1), (0, 0), (1, 2), 1))  # dilation alone: a product for each example
+    backend.conv2d(x, w, (1, 1), (0, 0), (1, 2), 1).numpy()  # dilation alone: a product for each example
     assert device.traffic("im2col").requests == 0
-    backend.get(backend.conv2d_weight_grad(x, x, (1, 1), (0, 0), (1, 1), 1, (1, 1)))
+    backend.conv2d_weight_grad(x, x, (1, 1), (0, 0), (1, 1), 1, (1, 1)).numpy()
     assert device.traffic("im2col").sectors_per_request == 4
