@@ -59,10 +59,14 @@ static const int warpSize = 32;
 #define __CUDACC_VER_MAJOR__ 13  // which CuPy's headers ask for
 #define __CUDACC_VER_MINOR__ 0
 
+using std::cos;
 using std::isfinite;
 using std::isinf;
 using std::isnan;
+using std::log;
 using std::signbit;
+using std::sin;
+using std::sqrt;
 template <class T> static inline T min(T a, T b) { return b < a ? b : a; }
 template <class T> static inline T max(T a, T b) { return a < b ? b : a; }
 
