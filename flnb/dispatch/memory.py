@@ -385,7 +385,8 @@ def _announce(lane: Lane, manager: MemoryManager) -> None:
     for segment, blocks in states:
         if manager.device.aside:
             lane.emit(schema.ASIDE, clock(), segment.id)
-        lane.emit(schema.SEGMENT_ALLOC, clock(), segment.id, segment.address, segment.size)
+        place = intern.strings.id_of(manager.device.place)
+        lane.emit(schema.SEGMENT_ALLOC, clock(), segment.id, segment.address, segment.size, place)
         for block in blocks:
             if block.id:
                 _tell(lane, block, segment)

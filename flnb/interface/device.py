@@ -7,7 +7,7 @@ from itertools import count
 from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from flnb_telemetry import bus, schema
+from flnb_telemetry import bus, intern, schema
 from flnb_telemetry.quantity import bytes_of, size
 
 from flnb.interface.living import Living
@@ -111,12 +111,14 @@ class MemoryDevice(Part, kind="memory device", slot="device"):
         capacity: the most bytes that it lends at a time; None if unknown, then `reserve` itself raises `MemoryError`.
         granularity: sizes of segments are rounded up to multiples of this many bytes.
         addressable: whether NumPy can read and write the memory.
+        place: the device whose memory it is, as telemetry names it ("cuda:0"); "" for the host.
         min_block: bytes of the smallest tensor that is worth a block; smaller ones are left to NumPy.
     """
 
     name: ClassVar[str] = "device"
     granularity: int = 4096
     addressable: ClassVar[bool] = True
+    place: str = ""
     min_block: ClassVar[int] = 0
     required = "reserve", "release"
     _leases: Living[Lease]
@@ -242,7 +244,7 @@ class Lease:
         """Add ``more`` bytes to `reserved` and emit an event of this kind about a segment."""
         self.reserved += more
         self.peak = max(self.peak, self.reserved)
-        self.tell(kind, segment.id, segment.address, segment.size)
+        self.tell(kind, segment.id, segment.address, segment.size, intern.strings.id_of(self.device.place))
 
     def recount(self) -> None:
         """Compute `reserved` again from the segments, after Ctrl-C interrupted a call."""

@@ -72,6 +72,8 @@ announcers: list[Callable[[Lane], None]] = []
 """Functions called when a recording begins, with a buffer to which they emit the existing segments and live blocks."""
 describers: list[Callable[[], dict[str, Any]]] = []
 """Functions called when a recording begins; they return facts for its `meta` (backend, manager, device, ...)."""
+finishers: list[Callable[[], None]] = []
+"""Functions called before a recording ends, on the thread that ends it: they emit what has become known by then."""
 
 state_sources: list[Callable[[], dict[int, str]]] = []
 """Functions that return what is known of ranks beyond events, such as that one has died; under -1 why a call failed."""

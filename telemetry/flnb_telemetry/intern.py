@@ -1,4 +1,4 @@
-"""Tables that give names, contexts, plans and groups small integer ids, so that records hold integers only.
+"""Tables that give names, contexts, plans, kernels and the like small integer ids, so that records hold integers only.
 
 The tables only grow and are shared by all threads and recordings of the process; id 0 means "none". A `Catalog` has
 their content as arrays, so that whole columns of ids can be looked up at once.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from flnb_telemetry import schema
+from flnb_telemetry import device_words, schema
 from flnb_telemetry.safe_text import safe_lines
 
 if TYPE_CHECKING:
@@ -43,10 +43,15 @@ class Plan(NamedTuple):
 
 
 class Context(NamedTuple):
-    """The scope path ("net.block1") and the phase (index into `schema.PHASES`) in which an event happened."""
+    """The scope path ("net.block1") and the phase (index into `schema.PHASES`) in which an event happened.
+
+    `device` is "" for the host, else such as "cuda:0"; `stream` numbers the device's streams, 0 is its default one.
+    """
 
     scope: str
     phase: int
+    device: str = ""
+    stream: int = 0
 
 
 class GroupInfo(NamedTuple):
@@ -72,11 +77,11 @@ class Frame(NamedTuple):
 
 
 class Table(Generic[T]):
-    """A table that only grows: `id_of(value)` is the same number for equal values, `items[number]` is the value.
+    """A table that only grows: `id_of(value)` is the same number for equal values, `items[number]` is the item.
 
     Args:
         items: the first values, from number 0 on.
-        make: turns a new value into the item to store.
+        make: turns a new value into the item to store; values of which it makes equal items have one number.
     """
 
     __slots__ = ("_make", "ids", "items")
@@ -93,8 +98,11 @@ class Table(Generic[T]):
             return number
         with _lock:
             if value not in self.ids:
-                self.items.append(self._make(value))
-                self.ids[value] = len(self.items) - 1  # last: a thread that finds the id must find the item
+                item = self._make(value)
+                if item not in self.ids:
+                    self.items.append(item)
+                    self.ids[item] = len(self.items) - 1  # last: a thread that finds the id must find the item
+                self.ids[value] = self.ids[item]
             return self.ids[value]
 
     def __len__(self) -> int:
@@ -102,9 +110,10 @@ class Table(Generic[T]):
 
 
 strings = Table([""])
-contexts = Table([Context("", 0)], Context._make)
+contexts = Table([Context("", 0)], lambda value: Context(*value))
 plans = Table([Plan("", "", (), "", 0)], Plan._make)
 groups = Table([GroupInfo("", 0, 1, "", 0)], GroupInfo._make)
+kernels, devices = (Table([first]) for first, *_ in device_words.TABLES.values())
 
 NONE = np.empty((2, 0), np.int64)
 LONGEST = 400  # characters of a name, or of a line, that are sent to a browser
@@ -112,7 +121,7 @@ MOST = 2**63 - 1  # the most bytes that fit in a column: an op that fails may as
 
 
 class Catalog:
-    """The tables of strings, plans, contexts and groups, and arrays of their fields, indexed by plan id and context id.
+    """The tables of strings, plans, contexts and others, and arrays of their fields, indexed by plan id and context id.
 
     `op`, `family`, `nbytes` and `saved` have an entry per plan, `scope` and `phase` one per context; names are string
     ids. `refresh` adds what came since. Without arguments the tables are those of the process. `stacks` holds call
@@ -123,6 +132,7 @@ class Catalog:
         self, strings: Table[str] = strings, plans: Table[Plan] = plans, contexts: Table[Context] = contexts
     ) -> None:
         self.strings, self.plans, self.contexts, self.groups = strings, plans, contexts, groups
+        self.kernels, self.devices = kernels, devices
         self.stacks: dict[int, tuple[Frame, ...]] = {}
         self.op, self.family, self.nbytes, self.saved = np.empty((4, 0), np.int64)
         self.scope, self.phase = np.empty((2, 0), np.int64)
@@ -146,7 +156,7 @@ class Catalog:
             keys = ("op", "family", "shape", "dtype", "nbytes")
             return [dict(zip(keys, (_shown(op), *plan), strict=False)) for op, *plan in items]
         if name == "contexts":
-            return [{"scope": _shown(scope), "phase": schema.PHASES[phase]} for scope, phase in items]
+            return [{"scope": _shown(scope), "phase": schema.PHASES[phase]} for scope, phase, *_ in items]
         return list(map(_shown, items))
 
     def named(self, ids: NDArray[Any]) -> NDArray[Any]:

@@ -63,6 +63,8 @@ class Run:
     def finish(self, error: BaseException | None = None) -> None:
         """Receive the last events and stop. Given the error that ended the program, the state becomes "failed"."""
         try:
+            for emit in bus.finishers:
+                emit()
             pump.detach(self)
         finally:
             self.end = time.perf_counter_ns()

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from flnb_telemetry import device_words
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-VERSION = 1
+VERSION = 2
 WORDS = 8
 RECORD_BYTES = 8 * WORDS
 BLOCK = 4096  # records
@@ -70,9 +72,10 @@ KINDS: dict[str, Kind] = {
         Kind(ALLOC, "alloc", (*_BLOCK, "requested", "segment_id", "context"), aux="category", plan="plan"),
         Kind(FREE_REQUESTED, "free_requested", (*_BLOCK, "", "segment_id", "context")),
         Kind(FREE_COMPLETED, "free_completed", (*_BLOCK, "", "segment_id", "context")),
-        Kind(SEGMENT_ALLOC, "segment_alloc", ("t", "segment_id", "address", "size")),
+        # place: the string id of the device that has this memory, "" for the host's
+        Kind(SEGMENT_ALLOC, "segment_alloc", ("t", "segment_id", "address", "size", "place")),
         Kind(SEGMENT_FREE, "segment_free", ("t", "segment_id", "address", "size")),
-        Kind(SEGMENT_RESIZE, "segment_resize", ("t", "segment_id", "address", "size")),
+        Kind(SEGMENT_RESIZE, "segment_resize", ("t", "segment_id", "address", "size", "place")),
         Kind(ASIDE, "aside", ("t", "segment_id")),  # the segment is of another device, to which saved tensors move
         Kind(TRANSFER, "transfer", ("t0", "t1", "nbytes", "alloc_id", "copy", "node", "context"), aux="direction"),
         Kind(LOCKED, "locked", ("t", "alloc_id", "locks")),  # the number of user locks that a block has from now on
@@ -99,6 +102,7 @@ KINDS: dict[str, Kind] = {
         Kind(WAIT, "wait", ("t0", "t1", "seq", "group", "", "", "context"), plan="plan"),
         # at time t the clock of the rank `peer` showed t + offset, give or take `bound`
         Kind(CLOCK_SYNC, "clock_sync", ("t", "peer", "offset", "bound", "group")),
+        *(Kind(*each) for each in device_words.KINDS),
         Kind(DROPPED, "dropped", ("t", "count", "t_last")),
         Kind(OP_FAILED, "op_failed", ("t", "message", "node", "context", "parent0", "parent1"), plan="plan"),
         Kind(CUT, "cut", ("t", "node", "line", "context"), aux="reason"),

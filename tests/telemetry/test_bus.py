@@ -139,7 +139,7 @@ def test_a_scope_entered_before_the_recording_is_in_its_contexts(sink: Any) -> N
     bus.emit(schema.OP, 3, 0, 0, 0, bus.lanes.lane.context)
     pump.detach(sink)
     contexts = [intern.contexts.items[number] for number in sink.rows()[:, 5]]
-    assert contexts == [("net.conv", 1), ("net", 1), ("", 0)]
+    assert contexts == [("net.conv", 1, "", 0), ("net", 1, "", 0), ("", 0, "", 0)]
 
 
 def test_a_scope_left_after_the_recording_ended_is_left(sink: Any) -> None:

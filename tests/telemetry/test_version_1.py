@@ -39,6 +39,8 @@ def test_it_opens_with_all_its_events() -> None:
     assert counts["net", "forward"] == 4  # square and sum
     assert {scope for scope, _ in counts} == {"", "net", "net.head"}
     assert run.ops["exp"].count == 2
+    assert {(context.device, context.stream) for context in run.catalog.contexts.items} == {("", 0)}  # the host's
+    assert run.table("segment_alloc")["place"].tolist() == [0]
     assert [node.op for node in run.tape.nodes] == ["matmul", "multiply", "sum"]
     peak = run.memory.peak
     assert peak.by_category["input"] == 5120 + 3584  # x and w, rounded to 512 bytes

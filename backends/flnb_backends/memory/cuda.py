@@ -32,7 +32,7 @@ class CudaDevice(MemoryDevice):
     granularity = 512
 
     def __init__(self, capacity: int | str | None = None, driver: Driver | None = None, ordinal: int = 0) -> None:
-        self.driver, self.ordinal = driver or Driver(), ordinal
+        self.driver, self.ordinal, self.place = driver or Driver(), ordinal, f"cuda:{ordinal}"
         with self.driver.using(ordinal):
             total = self.driver.memory().total
         super().__init__(total if capacity is None else capacity)

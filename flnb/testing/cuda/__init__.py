@@ -46,6 +46,8 @@ class Traffic(NamedTuple):
 class EmulatedDriver(Driver):
     """The driver API over the emulated device, for which kernels are compiled by g++."""
 
+    emulated = "random", 0
+
     def build(self, text: str, device: int = 0) -> bytes:
         """Compile kernels, with a call of the checks for each access; returns an image for `load`."""
         return build_kernels(text)
@@ -78,6 +80,7 @@ class EmulatedDevice:
             checks: whether accesses are checked.
         """
         self._library.flnb_device_begin(ORDERS.index(order), seed, checks)
+        self.driver.emulated = (order, seed)
 
     @property
     def reports(self) -> list[str]:

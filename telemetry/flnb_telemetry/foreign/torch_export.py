@@ -184,7 +184,7 @@ def _frames(run: Recording, plan: int, context: int) -> list[dict[str, Any]]:
             for name, file, line, about in run.stacks[context]
         ]
     op, _, shape, dtype, *_ = run.catalog.plans.items[plan]
-    scope, phase = run.catalog.contexts.items[context]
+    scope, phase, *_ = run.catalog.contexts.items[context]
     if not (op or scope or phase):
         return []
     about = {"shape": tuple(map(int, shape)), "dtype": dtype, "phase": phase}

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from flnb_telemetry import schema
+from flnb_telemetry import device_words, schema
 from flnb_telemetry.extras import require, tool
 from flnb_telemetry.formats import FOREIGN, aside
 from flnb_telemetry.intern import Catalog, Context, Frame, GroupInfo, Plan, Table
@@ -62,7 +62,7 @@ def _manifest(run: Recording, kinds: dict[str, int]) -> dict[str, Any]:
     facts = {name: getattr(run, name) for name in FACTS}
     if run.state == "recording":
         facts |= {"state": "finished", "end": run.start + int(run.seconds * 1e9)}
-    names = {name: getattr(run.catalog, name).items for name in ("strings", "contexts", "plans", "groups")}
+    names = {name: getattr(run.catalog, name).items for name in ("strings", "contexts", "plans", *OPTIONAL)}
     versions = {"format": FORMAT, "version": FORMAT_VERSION, "schema": schema.VERSION}
     number: dict[Any, int] = {}
     stacks = {i: [number.setdefault(frame, len(number)) for frame in row] for i, row in run.stacks.items()}
@@ -153,8 +153,9 @@ def _table(parquet: Any, data: bytes, empty: schema.Columns, count: int) -> sche
     if not kinds <= {"INT32", "INT64", "DOUBLE"}:
         raise ValueError(f"the table has columns of the types {sorted(kinds)}, expected numbers only")
     found = file.read(columns=list(empty), use_threads=False)
-    # older files do not name what buckets of gradients hold
-    table = {"name": np.zeros(count, np.int64)} | dict(zip(found.column_names, found.columns, strict=True))
+    # older files do not name what buckets of gradients hold, and of which device memory is
+    older = dict.fromkeys(("name", "place"), np.zeros(count, np.int64))
+    table = older | dict(zip(found.column_names, found.columns, strict=True))
     return {key: np.asarray(table[key]).astype(none.dtype, casting="safe") for key, none in empty.items()}
 
 
@@ -174,7 +175,10 @@ def check(path: str | os.PathLike[str], manifest: Any) -> None:
 
 
 PLAN = (str, str, [int], str, int, int, [[int]])
-CODES: dict[str, Sized] = {"category": schema.CATEGORIES, "direction": schema.DIRECTIONS}
+CONTEXT = (str, int, str, int)
+OPTIONAL = {"groups": (GroupInfo("", 0, 1, "", 0), (str, int, int, str, int), GroupInfo._make)} | device_words.TABLES
+"""Tables that older files lack: what is in all of them, the form of an item, and what makes it of a JSON value."""
+CODES: dict[str, Sized] = {"category": schema.CATEGORIES, "direction": schema.DIRECTIONS, "route": device_words.ROUTES}
 
 
 def _formed(value: Any, form: Any) -> bool:
@@ -194,17 +198,19 @@ def _require(name: str, formed: bool) -> None:
 
 def _restored(manifest: dict[str, Any], tables: dict[str, schema.Columns]) -> Recording:
     """Make the recording of a manifest and the tables by kind, whose ids are checked."""
-    listed = {"groups": [["", 0, 1, "", 0]]} | manifest  # older files name no groups
+    # of schema version 1: without devices
+    listed = manifest | {"contexts": [[*one, *("", 0)[: 4 - len(one)]] for one in manifest["contexts"]]}
     _require("strings", _formed(listed["strings"], [str]))
-    _require("contexts", _formed(listed["contexts"], [(str, int)]))
-    _require("contexts", all(0 <= phase < len(schema.PHASES) for _, phase in listed["contexts"]))
+    _require("contexts", _formed(listed["contexts"], [CONTEXT]))
+    _require("contexts", all(0 <= phase < len(schema.PHASES) for _, phase, *_ in listed["contexts"]))
     _require("plans", all(_formed(plan[:7], PLAN) and _formed(plan[7:], [int]) for plan in listed["plans"]))
-    _require("groups", _formed(listed["groups"], [(str, int, int, str, int)]))
+    more = {name: _optional(manifest, name) for name in OPTIONAL}
     strings: Table[str] = Table(listed["strings"])
     contexts = Table([Context(*context) for context in listed["contexts"]])
     rows = [(*p[:2], tuple(p[2]), *p[3:6], tuple(map(tuple, p[6])), *p[7:]) for p in listed["plans"]]
     plans = Table([Plan(*row) for row in rows])
-    known_ids: dict[str, Sized] = {"plan": plans, "context": contexts, "name": strings, "group": listed["groups"]}
+    known_ids: dict[str, Sized] = {"plan": plans, "context": contexts, "name": strings, "place": strings}
+    known_ids |= {"group": more["groups"], "kernel": more["kernels"], "info": more["devices"]}
     # An id without a name is an error now, not in the middle of an analysis.
     for kind, table in tables.items():
         for name, known in (CODES | known_ids).items():
@@ -213,7 +219,8 @@ def _restored(manifest: dict[str, Any], tables: dict[str, schema.Columns]) -> Re
                 raise ValueError(f"{kind}.parquet has {name} id {ids.max()}, the manifest names {len(known)} of them")
     run = Recording()
     run.tables, run.catalog, run.meta = tables, Catalog(strings, plans, contexts), dict(manifest["meta"])
-    run.catalog.groups = Table([GroupInfo(*group) for group in listed["groups"]])
+    for name, items in more.items():
+        setattr(run.catalog, name, items)
     run.catalog.stacks = _stacks(manifest.get("frames", []), manifest.get("stacks", {}))
     run.events = sum(len(table["lane"]) for table in tables.values())
     for name, kind in FACTS.items():
@@ -221,6 +228,15 @@ def _restored(manifest: dict[str, Any], tables: dict[str, schema.Columns]) -> Re
         _require("facts", isinstance(value, kind) and not (kind is int and value.bit_length() > 63))
         setattr(run, name, value)
     return run
+
+
+def _optional(manifest: dict[str, Any], name: str) -> Table[Any]:
+    """Return a table that older files lack, with its first item alone if this file does."""
+    first, form, make = OPTIONAL[name]
+    if name not in manifest:
+        return Table([first])
+    _require(name, _formed(manifest[name], [form]) and bool(manifest[name]))
+    return Table([make(item) for item in manifest[name]])
 
 
 def _stacks(frames: list[Any], stacks: dict[str, Any]) -> dict[int, tuple[Frame, ...]]:

@@ -10,10 +10,13 @@ import ctypes
 import sys
 from contextlib import contextmanager
 from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from flnb_telemetry import device_words
 
+from flnb.dispatch import devices
 from flnb_backends.tensor.cuda.compiler import compile_kernels
 
 if TYPE_CHECKING:
@@ -90,9 +93,14 @@ class Driver:
     Args:
         path: the library, by default the GPU driver's.
 
+    Attributes:
+        emulated: None for GPUs; for emulated devices how they order their work, and by which seed.
+
     Raises:
         OSError: there is no such library: no NVIDIA driver is installed.
     """
+
+    emulated: tuple[str, int] | None = None
 
     def __init__(self, path: str = LIBRARY) -> None:
         self.path = path
@@ -107,6 +115,8 @@ class Driver:
             self._calls[name] = call
         self._run("cuInit", 0)
         self._contexts: dict[int, int] = {}
+        self._names: dict[int, str] = {}  # of kernels
+        self._pinned: dict[int, int] = {}  # bytes by address
 
     def _check(self, name: str, error: int) -> None:
         if error:
@@ -165,9 +175,16 @@ class Driver:
         finally:
             self._run("cuCtxSetCurrent", before)
 
+    def current(self) -> int:
+        """The device of this thread, 0 if it has none."""
+        context = self._get("cuCtxGetCurrent")
+        return next((device for device, each in self._contexts.items() if each == context), 0)
+
     def synchronize(self) -> None:
         """Wait for all work of this thread's device."""
+        t0 = clock()
         self._run("cuCtxSynchronize")
+        devices.host_waited(self, t0)
 
     # memory
 
@@ -183,35 +200,55 @@ class Driver:
 
     def free(self, address: int) -> None:
         """Free memory of a device, which waits for all its work."""
+        t0 = clock()
         self._run("cuMemFree_v2", address)
+        devices.host_waited(self, t0)
 
     def allocate_host(self, nbytes: int) -> int:
         """Allocate pinned memory of the host, which copies read and write while the program goes on."""
-        return int(self._get("cuMemAllocHost_v2", nbytes))
+        address = int(self._get("cuMemAllocHost_v2", nbytes))
+        self._pinned[address] = nbytes
+        return address
 
     def free_host(self, address: int) -> None:
         """Free pinned memory."""
+        self._pinned.pop(address, None)
         self._run("cuMemFreeHost", address)
 
     def upload(self, to: int, source: int, nbytes: int, stream: int = 0) -> None:
         """Copy from the host's memory to the device's; pinned memory must stay as it is until the copy has run."""
-        self._run("cuMemcpyHtoDAsync_v2", to, source, nbytes, stream)
+        self._copy(device_words.TO_DEVICE, "cuMemcpyHtoDAsync_v2", to, source, nbytes, stream)
 
     def download(self, to: int, source: int, nbytes: int, stream: int = 0) -> None:
         """Copy from the device's memory to the host's; where that is pinned, the call does not wait."""
-        self._run("cuMemcpyDtoHAsync_v2", to, source, nbytes, stream)
+        self._copy(device_words.TO_HOST, "cuMemcpyDtoHAsync_v2", to, source, nbytes, stream)
 
     def copy(self, to: int, source: int, nbytes: int, stream: int = 0) -> None:
         """Copy within a device's memory."""
-        self._run("cuMemcpyDtoDAsync_v2", to, source, nbytes, stream)
+        self._copy(device_words.ON_DEVICE, "cuMemcpyDtoDAsync_v2", to, source, nbytes, stream)
 
     def copy_between(self, to: int, device: int, source: int, of: int, nbytes: int, stream: int = 0) -> None:
         """Copy from the memory of the device ``of`` to that of ``device``; both have been in `use`."""
+        task = devices.begin(self, stream)
         self._run("cuMemcpyPeerAsync", to, self._contexts[device], source, self._contexts[of], nbytes, stream)
+        if task is not None:
+            task.copied(device_words.BETWEEN, nbytes, addresses=(to, source))
+
+    def _copy(self, route: int, call: str, to: int, source: int, nbytes: int, stream: int) -> None:
+        """Queue a copy and emit its event."""
+        task = devices.begin(self, stream)
+        self._run(call, to, source, nbytes, stream)
+        if task is not None:
+            host = source if route == device_words.TO_DEVICE else to
+            pinned = any(begin <= host < begin + size for begin, size in self._pinned.items())
+            task.copied(route, nbytes, pinned, (to, source))
 
     def fill(self, to: int, byte: int, nbytes: int, stream: int = 0) -> None:
         """Set bytes of the device's memory."""
+        task = devices.begin(self, stream)
         self._run("cuMemsetD8Async", to, byte, nbytes, stream)
+        if task is not None:
+            task.launched("fill", addresses=(to,))
 
     # streams and events
 
@@ -225,7 +262,9 @@ class Driver:
 
     def wait(self, stream: int) -> None:
         """Wait until a stream has done all it has to do."""
+        t0 = clock()
         self._run("cuStreamSynchronize", stream)
+        devices.host_waited(self, t0, stream)
 
     def ready(self, stream: int) -> bool:
         """Whether a stream has done all it has to do; returns at once."""
@@ -242,10 +281,16 @@ class Driver:
     def record(self, event: int, stream: int = 0) -> None:
         """Queue an event in a stream: it happens when all work queued before it has run."""
         self._run("cuEventRecord", event, stream)
+        devices.records(self, event, stream)
+
+    def queue_event(self, event: int, stream: int = 0) -> None:
+        """Queue an event of telemetry's own: no error, no event of telemetry; a later call reports what went wrong."""
+        self._calls["cuEventRecord"](event, stream)
 
     def wait_event(self, stream: int, event: int) -> None:
         """Let a stream's further work wait for an event; the program goes on."""
         self._run("cuStreamWaitEvent", stream, event, 0)
+        devices.awaits(self, stream, event)
 
     def happened(self, event: int) -> bool:
         """Whether an event has happened; returns at once."""
@@ -253,11 +298,19 @@ class Driver:
 
     def await_event(self, event: int) -> None:
         """Wait until an event has happened."""
+        t0 = clock()
         self._run("cuEventSynchronize", event)
+        devices.host_waited(self, t0, event=event)
 
     def seconds(self, begin: int, end: int) -> float:
         """The time between two timed events that have happened, in seconds; the API's precision is 0.5 us."""
         return float(self._get("cuEventElapsedTime_v2", begin, end)) / 1e3
+
+    def seconds_if_over(self, begin: int, end: int) -> float | None:
+        """The seconds between two timed events, None if they have not happened or cannot be read; never waits."""
+        found = c_float()
+        failed = self._calls["cuEventElapsedTime_v2"](byref(found), begin, end)
+        return None if failed else found.value / 1e3
 
     def _finished(self, name: str, handle: int) -> bool:
         error = self._calls[name](handle)
@@ -273,7 +326,9 @@ class Driver:
 
     def kernel(self, module: int, name: str) -> int:
         """Look up a kernel of a module."""
-        return int(self._get("cuModuleGetFunction", module, name.encode()))
+        kernel = int(self._get("cuModuleGetFunction", module, name.encode()))
+        self._names[kernel] = name
+        return kernel
 
     def launch(
         self, kernel: int, blocks: Sequence[int], threads: Sequence[int], arguments: Sequence[Any], stream: int = 0,
@@ -295,7 +350,10 @@ class Driver:
         held = [_parameter(argument) for argument in arguments]
         values = (c_void_p * len(held))(*[each.ctypes.data for each in held])
         sizes = [(*extent, 1, 1)[:3] for extent in (tuple(blocks), tuple(threads))]
+        task = devices.begin(self, stream)
         self._run("cuLaunchKernel", kernel, *sizes[0], *sizes[1], shared, stream, values, None)
+        if task is not None:
+            task.launched(self._names.get(kernel, "kernel"), tuple(blocks), tuple(threads), shared, arguments)
 
 
 def _parameter(value: Any) -> np.ndarray[Any, Any]:

@@ -58,7 +58,9 @@ void wait(const Event *);
 void wait_all(int device);
 bool done(const Stream *);
 bool done(const Event *);
+bool over(const Event *);       // `done`, but looks only: nothing runs meanwhile, and nothing is ordered by it
 void record(Event *, Stream *);
+void take_a_slot();             // the task that runs takes time
 void reset_streams();
 const Task *running();          // null if none
 uint32_t number_of(const Task *);

@@ -153,6 +153,7 @@ static int copy(void *to, const void *from, size_t bytes, Stream *stream, bool s
   }
   count(from_host ? "bytes to the device" : to_host ? "bytes to the host" : "bytes on the device", bytes);
   push(stream, name, [=] {
+    take_a_slot();
     touch(name.c_str(), (char *)from, bytes, READ);
     touch(name.c_str(), (char *)to, bytes, WRITE);
     if (!failure()) memcpy(to, staged ? staged->data() : from, bytes);
@@ -186,6 +187,7 @@ API cuMemcpyPeerAsync(uint64_t to, void *, uint64_t from, void *, size_t bytes, 
 }
 template <class T> static int fill(uint64_t to, T value, size_t items, void *stream) {
   return push(stream_at(stream), "memset", [=] {
+    take_a_slot();
     touch("memset", (char *)to, items * sizeof(T), WRITE);
     if (!failure()) std::fill_n((T *)to, items, value);
   });
@@ -258,7 +260,7 @@ API cuEventElapsedTime_v2(float *milliseconds, void *from, void *to) {
   ENTER;
   auto *begin = (Event *)from, *end = (Event *)to;
   if (!begin->stream || !end->stream || !begin->timed || !end->timed) return INVALID_HANDLE;
-  if (!done(begin) || !done(end)) return NOT_READY;
+  if (!over(begin) || !over(end)) return NOT_READY;  // telemetry asks often, and must hide no race by that
   *milliseconds = *end->milliseconds - *begin->milliseconds;
   return SUCCESS;
 }
@@ -316,6 +318,7 @@ API cuLaunchKernel(void *function, unsigned bx, unsigned by, unsigned bz, unsign
     copies.emplace_back((char *)values[i], (char *)values[i] + kernel->sizes[i]);
   count("launches");
   return push(stream_at(stream), kernel->name, [=]() mutable {
+    take_a_slot();
     std::vector<void *> parameters;
     for (auto &each : copies) parameters.push_back(each.data());
     std::string why = run(*kernel, Grid{{bx, by, bz}, {tx, ty, tz}, shared}, parameters.data());

@@ -2,7 +2,6 @@
 //
 // Every task has a vector clock (Mattern 1989): what its stream, the events it waited for and the host had done before.
 // Two tasks of which neither is before the other may run in either order, also where this schedule happens to be right.
-#include <chrono>
 #include <deque>
 
 #include "abi.hpp"
@@ -12,7 +11,7 @@ namespace device {
 
 struct Task {
   uint32_t number, position;
-  const Stream *stream;
+  Stream *stream;
   std::string name;
   std::vector<std::pair<Stream *, uint32_t>> after;  // streams, and how many of their tasks must have run
   std::function<void()> work;
@@ -22,6 +21,7 @@ struct Stream {
   int number, device;
   bool blocking, legacy;  // whether it and the legacy default stream wait for each other; whether it is that one
   uint32_t queued = 0, finished = 0;
+  double ended = 0.0;  // when its last kernel or copy did, by the clock of slots
   std::deque<Task> tasks;
   Clock clock;  // of the task that was queued last
 };
@@ -38,6 +38,8 @@ static std::vector<Past> past;  // by number, from `forgotten` on
 static uint32_t forgotten = 1;   // tasks of earlier beginnings keep their numbers; there is no task 0
 static Clock host;
 static const Task *current;
+static double slots = 0.0;  // the clock of the devices: each kernel, copy and memset takes one
+constexpr double SLOTS_A_MILLISECOND = 1024.0;  // a power of two: exact in the API's float
 
 static void join(Clock &clock, const Clock &other) {
   if (clock.size() < other.size()) clock.resize(other.size());
@@ -162,15 +164,18 @@ bool done(const Event *event) {
   return over;
 }
 
+// It happens as soon as it may: when the work before it in its stream ends.
 void record(Event *event, Stream *stream) {
   auto at = event->milliseconds = std::make_shared<double>(0.0);
-  push(stream, "event", [at] {
-    *at = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  });
+  push(stream, "event", [at, stream] { *at = stream->ended / SLOTS_A_MILLISECOND; });
   event->stream = stream;
   event->position = stream->queued;
   event->clock = stream->clock;
 }
+
+void take_a_slot() { current->stream->ended = ++slots; }
+
+bool over(const Event *event) { return !event->stream || event->stream->finished >= event->position; }
 
 const Task *running() { return current; }
 
