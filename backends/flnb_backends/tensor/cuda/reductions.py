@@ -15,6 +15,8 @@ from flnb.ops.reduction import reduced
 from flnb_backends.tensor.cuda.rows import RowKernels, Rows, accumulator
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from flnb_backends.tensor.cuda.base import Buffer
 
 __all__ = ["Reductions"]
@@ -79,15 +81,41 @@ class Reductions(RowKernels):
     ) -> Buffer:
         """Reduce by the kernel ``name``; ``none`` is its result for no elements, ``dtype`` the result's."""
         y = self.written(out, reduced(x.shape, axes, keepdims), dtype)
-        computed = accumulator(dtype)
-        *first, last = _stages(x.shape, axes)
-        held = self.contiguous(x)
-        for rows in first:
-            to = self.new((rows.outer * rows.parts * rows.inner,), computed)
-            self._launch(name, rows, held, to, computed, none)
-            held = to
-        self._launch(name, last, held, y, computed, none)
+        x, computed = self.contiguous(x), accumulator(dtype)
+
+        def launch(rows: Rows, x: Buffer, to: Buffer) -> None:
+            self._launch(name, rows, x, to, computed, none)
+
+        self._in_stages(_stages(x.shape, axes), x, y, computed, launch, launch)
         return self.finished(y, out)
+
+    def sum_of(
+        self, shape: tuple[int, ...], axes: Axes, y: Buffer, launch: Callable[[Rows, Buffer], None], none: Any = 0
+    ) -> None:
+        """Write sums over axes of values that a kernel computes from arrays of a shape.
+
+        Args:
+            shape: the arrays' shape.
+            axes: the axes.
+            y: the sums, contiguous.
+            launch: launches the kernel, which sums the values of the given rows to the given buffer.
+            none: the sum of no values.
+        """
+        computed = accumulator(y.dtype)
+        self._in_stages(
+            _stages(shape, axes), None, y, computed, lambda rows, _, to: launch(rows, to),
+            lambda rows, x, to: self._launch("sum", rows, x, to, computed, none),
+        )  # fmt: skip
+
+    def _in_stages(
+        self, stages: Sequence[Rows], x: Buffer, y: Buffer, dtype: np.dtype[Any], first: Any, further: Any
+    ) -> None:
+        """Launch a kernel for each stage, whose result, of ``dtype``, is the input of the next; y is the last's."""
+        for number, rows in enumerate(stages):
+            size = rows.outer * rows.parts * rows.inner
+            to = self.new((size,), dtype) if number < len(stages) - 1 else y
+            (further if number else first)(rows, x, to)
+            x = to
 
     def _launch(
         self, name: str, rows: Rows, x: Buffer, y: Buffer, computed: np.dtype[Any], none: Any, file: str = "reductions"
@@ -104,12 +132,12 @@ class Reductions(RowKernels):
     def _position(self, name: str, x: Buffer, axes: Axes, keepdims: bool, out: Buffer | None) -> Buffer:
         y = self.written(out, reduced(x.shape, axes, keepdims), INDEX)
         types = {"T": x.dtype, "A": accumulator(x.dtype)}
-        x, candidates, stages = self.contiguous(x), 0, _stages(x.shape, axes)
-        for rows in stages:
-            last = rows is stages[-1]
-            to = y if last else self.new((rows.outer * rows.parts * rows.inner,), INDEX)
+        x, stages = self.contiguous(x), _stages(x.shape, axes)
+
+        def launch(rows: Rows, candidates: Buffer, to: Buffer) -> None:
             self.launch_rows("positions", name, types, rows, x, candidates, to, stages[0].n)
-            candidates = to
+
+        self._in_stages(stages, 0, y, INDEX, launch, launch)
         return self.finished(y, out)
 
     def cumulative_sum(self, x: Buffer, axis: int, out: Buffer | None = None) -> Buffer:

@@ -9,7 +9,7 @@ import numpy as np
 
 from flnb_backends.tensor.cuda.base import THREADS, CudaBuffers, block_counts
 
-__all__ = ["RowKernels", "Rows", "accumulator"]
+__all__ = ["RowKernels", "Rows", "accumulator", "kernel_types"]
 
 LANES = 32
 MOST_TILES = 64
@@ -66,6 +66,11 @@ def _power_of_two(n: int) -> int:
 def accumulator(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype in which kernels compute: float32 for half precision, else the dtype itself."""
     return np.dtype(np.float32) if dtype.itemsize == 2 and dtype.kind not in "iu" else dtype
+
+
+def kernel_types(dtype: np.dtype[Any], **more: np.dtype[Any]) -> dict[str, np.dtype[Any]]:
+    """The types of a kernel on elements T of a dtype that computes in A, and of others by name."""
+    return {"T": dtype, "A": accumulator(dtype), **more}
 
 
 class RowKernels(CudaBuffers):

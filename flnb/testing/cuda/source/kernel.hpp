@@ -60,6 +60,9 @@ static const int warpSize = 32;
 #define __CUDACC_VER_MINOR__ 0
 
 using std::cos;
+using std::erf;  // of float and of double, as in CUDA C
+using std::erfc;
+using std::exp;
 using std::isfinite;
 using std::isinf;
 using std::isnan;

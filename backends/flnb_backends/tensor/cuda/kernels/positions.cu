@@ -28,10 +28,10 @@ template <class Before> struct First {
 // Each row's first element, or of some candidates: the places of the winners in the parts of rows of x of `length`.
 template <class Before>
 static __device__ void position(const T *x, const long long *candidates, long long *y, const Rows &rows, long long length) {
-  reduce(y, rows, Candidate{A(), -1}, First<Before>(), [=](long long i, long long k) {
-    if (!candidates) return Candidate{(A)x[i], k};
-    long long row = i / rows.inner / rows.n, place = candidates[i];
-    return Candidate{(A)x[(row * length + place) * rows.inner + i % rows.inner], place};
+  reduce(y, rows, Candidate{A(), -1}, First<Before>(), [=](const Row &row, long long k, long long i) {
+    if (!candidates) return Candidate{(A)x[i], row.first + k};
+    long long outer = i / rows.inner / rows.n, place = candidates[i];
+    return Candidate{(A)x[(outer * length + place) * rows.inner + i % rows.inner], place};
   });
 }
 

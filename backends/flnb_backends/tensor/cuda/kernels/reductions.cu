@@ -2,7 +2,7 @@
 #include "rows.cuh"
 
 #define REDUCTION(join) \
-  reduce(y, Rows{outer, n, inner, chunk}, none, join, [=](long long i, long long) { return (A)x[i]; })
+  reduce(y, Rows{outer, n, inner, chunk}, none, join, [=](const Row &, long long, long long i) { return (A)x[i]; })
 
 extern "C" __global__ void sum(const T *x, R *y, A none, long long outer, long long n, long long inner, long long chunk) {
   REDUCTION(Sum());

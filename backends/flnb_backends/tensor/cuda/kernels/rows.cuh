@@ -30,7 +30,9 @@ static __device__ Row row_of(const Rows &rows, long long tile) {
 // The first tiles of blocks; all threads of a block go through the same numbers, as barriers need.
 #define FOR_TILES(rows) \
   for (long long tile = (long long)blockIdx.x * blockDim.z; tile < rows.tiles(); tile += (long long)gridDim.x * blockDim.z)
-#define FOR_ELEMENTS(row) for (long long k = threadIdx.y; k < row.n; k += blockDim.y)
+// The elements of a row that are this thread's: number k of the row, at place i of the array.
+#define FOR_ELEMENTS(rows, row)                                                         \
+  for (long long k = threadIdx.y, i = row.begin + k * rows.inner; k < row.n; k += blockDim.y, i += blockDim.y * rows.inner)
 
 template <class V> static __device__ V of_lane(V value, int by) { return (V)__shfl_xor_sync(0xffffffffu, value, by); }
 
@@ -62,13 +64,13 @@ struct Smallest {
   template <class V> __device__ V operator()(V a, V b) const { return b < a || b != b ? b : a; }
 };
 
-// y[row] = the join of load(place, place in the uncut row) over each row's elements; `none` is the join of no elements.
+// y[row] = the join of load(row, k, i) over each row's elements; `none` is the join of no elements.
 template <class Y, class V, class Join, class Load>
 static __device__ void reduce(Y *y, const Rows &rows, V none, Join join, Load load) {
   FOR_TILES(rows) {
     Row row = row_of(rows, tile + threadIdx.z);
     V value = none;
-    FOR_ELEMENTS(row) value = join(value, load(row.begin + k * rows.inner, row.first + k));
+    FOR_ELEMENTS(rows, row) value = join(value, load(row, k, i));
     value = joined(value, join);
     if (row.exists && threadIdx.y == 0) y[row.number] = (Y)value;
   }
