@@ -20,11 +20,11 @@ ARCHITECTURES = ["sm_75", "sm_80", "sm_90", "sm_100", "sm_120"]
 
 
 def text_of(file: str, **types: str) -> str:
-    """The text of a file, with float32 for each type that it leaves open, unless given; I is int64."""
+    """The text of a file, with float32 for each type that it leaves open, unless given; I and K are integers."""
     code = re.sub(r"//[^\n]*", "", launcher._included(f"{file}.cu"))
     made = set(re.findall(r"class ([A-Z])\b", code))
     names = sorted(set(re.findall(r"\b[A-Z]\b", code)) - made)
-    known = {"I": "int64", **types}
+    known = {"I": "int64", "K": "uint32", "F": types.get("A", "float32"), **types}
     return kernel_text(file, tuple((name, known.get(name, "float32")) for name in names))
 
 
@@ -62,7 +62,7 @@ def test_both_compilers_get_the_same_text(file: str, monkeypatch: pytest.MonkeyP
         seen.append(sources[0].read_text())
         return "library"
 
-    monkeypatch.setattr(building, "_built", built)
+    monkeypatch.setattr(building, "built", built)
     text = text_of(file)
     building.build_kernels(text)
     before, _, after = seen[0].partition(f"{text}\n")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from flnb_backends.tensor.cuda import base
+from flnb_backends.tensor.cuda import launcher
 from flnb_backends.tensor.cuda.reductions import Reductions
 from flnb_backends.tensor.cuda.rows import Rows
 from flnb_backends.tensor.numpy import NumpyBackend
@@ -120,8 +120,8 @@ def test_what_is_no_number(name: str, device: EmulatedDevice) -> None:
 @pytest.mark.parametrize("name", [*TOTALS, *EXTREMES, *POSITIONS])
 def test_long_rows_are_cut(name: str, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also with fewer blocks than there is work for."""
-    for most in (base.BLOCKS, 3):
-        monkeypatch.setattr(base, "BLOCKS", most)
+    for most in (launcher.BLOCKS, 3):
+        monkeypatch.setattr(launcher, "BLOCKS", most)
         for shape, axis in (((20_000,), 0), ((2, 3000, 5), 1)):
             check(device, name, drawn(shape, "float32") if name != "prod" else np.ones(shape, "f"), (axis,), False)
 
@@ -133,7 +133,7 @@ def test_running_totals(name: str, device: EmulatedDevice, monkeypatch: pytest.M
     for shape in (*SHAPES[1:], (2, 700), (90, 40), (0,), (3, 0)):
         for axis in range(len(shape)):
             check(device, name, drawn(shape, "int32"), axis)
-    monkeypatch.setattr(base, "BLOCKS", 2)
+    monkeypatch.setattr(launcher, "BLOCKS", 2)
     check(device, name, drawn((40, 30, 2), "int32"), 1)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from flnb_backends.tensor.cuda import base
+from flnb_backends.tensor.cuda import launcher
 from flnb_backends.tensor.cuda.activations import Activations
 from flnb_backends.tensor.cuda.normalization import Normalization
 from flnb_backends.tensor.cuda.softmax import Softmax
@@ -74,7 +74,7 @@ def test_values_are_numpys(name: str, shape: Any, dtype: Any, device: EmulatedDe
 
 @pytest.mark.parametrize("name", NAMES)
 def test_few_blocks_do_all_the_work(name: str, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "BLOCKS", 2)
+    monkeypatch.setattr(launcher, "BLOCKS", 2)
     for shape in ((40, 30, 3), (3, 900)):
         for inputs, attributes in calls(name, drawn(shape, "f")):
             check(device, name, inputs, attributes)

@@ -54,5 +54,5 @@ class Activations(CudaBuffers):
         x = given[-1]
         made = tuple([self.target(out, i, x.shape, x.dtype) for i in range(results)])
         arguments = *map(self.contiguous, given), *made, *numbers, x.size
-        self.launch_each("activations", name, kernel_types(x.dtype), x.size, *arguments)
+        self.launcher.launch_each("activations", name, kernel_types(x.dtype), x.size, *arguments)
         return made

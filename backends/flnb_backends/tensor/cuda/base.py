@@ -10,21 +10,11 @@ if TYPE_CHECKING:
 
     from flnb_backends.tensor.cuda.launcher import Launcher
 
-__all__ = ["THREADS", "Buffer", "CudaBuffers", "Out", "block_counts"]
-
-THREADS = 256
-"""Threads of a block."""
-BLOCKS = 1 << 16
-"""The most blocks of a launch: several times what a device runs at once, each loops over what is left."""
+__all__ = ["Buffer", "CudaBuffers", "Out"]
 
 Buffer = Any
 """An array in a device's memory: a `cupy.ndarray`, of which methods use what describes it and ``data.ptr``."""
 Out = tuple[Buffer | None, ...] | None
-
-
-def block_counts(needed: int) -> tuple[int]:
-    """The blocks of a launch whose work would need this many."""
-    return (min(needed, BLOCKS),)
 
 
 class CudaBuffers(ABC):
@@ -66,9 +56,3 @@ class CudaBuffers(ABC):
     def finished(self, y: Buffer, out: Buffer | None) -> Buffer:
         """Return the result that a kernel has written to y; first copy it to ``out`` if y is not that buffer."""
         return y if out is None or y is out else self.copy(y, out)
-
-    def launch_each(self, file: str, name: str, types: dict[str, np.dtype[Any]], count: int, *arguments: Any) -> None:
-        """Launch a kernel with a thread for each of ``count`` elements, as `Launcher.launch`; nothing without one."""
-        if count:
-            blocks = block_counts(-(-count // THREADS))
-            self.launcher.launch(file, name, types, blocks, (THREADS,), *arguments)

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flnb_backends.tensor.cuda.base import THREADS, CudaBuffers, block_counts
+from flnb_backends.tensor.cuda import launcher
+from flnb_backends.tensor.cuda.base import CudaBuffers
+from flnb_backends.tensor.cuda.launcher import THREADS
 
 __all__ = ["RowKernels", "Rows", "accumulator", "kernel_types"]
 
@@ -81,5 +83,5 @@ class RowKernels(CudaBuffers):
         block = rows.block()
         if tiles := rows.tiles():
             extents = rows.outer, rows.n, rows.inner, rows.chunk or max(rows.n, 1)
-            blocks = block_counts(-(-tiles // block[2]))
+            blocks = (min(-(-tiles // block[2]), launcher.BLOCKS),)
             self.launcher.launch(file, name, types, blocks, block, *arguments, *extents)
