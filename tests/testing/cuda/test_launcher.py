@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int64"])
 def test_a_kernel_is_compiled_for_the_dtype_of_a_call(dtype: str, device: EmulatedDevice, arrays: Arrays) -> None:
     y = arrays.empty(600)
-    numbers = np.float64(2), np.float64(0.5)
-    Launcher(device.driver).launch("creation", "arange", {"T": np.dtype(dtype)}, (2,), (64,), y, 300, *numbers)
+    types, numbers = {"T": np.dtype(dtype), "A": np.dtype(np.float64)}, (np.float64(2), np.float64(0.5))
+    Launcher(device.driver).launch("creation", "arange", types, (2,), (64,), y, 300, *numbers)
     np.testing.assert_array_equal(arrays.get(y, 300, dtype=dtype), (2 + 0.5 * np.arange(300)).astype(dtype))
     assert device.reports == []

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from typing import TYPE_CHECKING
 
 from flnb_backends.tensor.cuda.base import Buffer, CudaBuffers
 from flnb_backends.tensor.cuda.launcher import BLOCKS, THREADS
 from flnb_backends.tensor.cuda.pooling import Extents, types_of, windows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["Convolution"]
 
@@ -26,11 +29,13 @@ def flat(x: Buffer) -> Buffer:
 
 
 class Convolution(CudaBuffers):
-    """The methods of the cuda backend for convolution."""
+    """The methods of the cuda backend for convolution.
 
-    @abstractmethod
-    def matmul(self, a: Buffer, b: Buffer, out: Buffer | None = None) -> Buffer:
-        """Multiply matrices, which may be transposed views; leading axes are broadcast."""
+    Attributes:
+        matmul: multiplies matrices, which may be transposed views; leading axes are broadcast.
+    """
+
+    matmul: Callable[..., Buffer]
 
     def conv2d(
         self, x: Buffer, w: Buffer, stride: Extents, padding: Extents, dilation: Extents, groups: int,

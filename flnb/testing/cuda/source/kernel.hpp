@@ -146,6 +146,8 @@ static inline int __popcll(unsigned long long bits) { return __builtin_popcountl
 static inline int __clz(int bits) { return bits ? __builtin_clz(bits) : 32; }
 static inline float __fdividef(float a, float b) { return a / b; }
 static inline float __saturatef(float x) { return x < 0 ? 0 : x > 1 ? 1 : x; }
+static inline double __dadd_rn(double a, double b) { return a + b; }
+static inline double __dmul_rn(double a, double b) { return a * b; }
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 template <class T> static inline T __ldg(const T *at) { return *at; }
 
