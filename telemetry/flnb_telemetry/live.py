@@ -17,6 +17,7 @@ from flnb_telemetry import schema
 from flnb_telemetry.intern import NONE, joined
 from flnb_telemetry.livebackward import RECENT, Backwards
 from flnb_telemetry.livecollectives import LiveCollectives
+from flnb_telemetry.livedevices import LiveDevices
 from flnb_telemetry.livememory import LiveMemory
 from flnb_telemetry.livetape import PROTOCOL, LiveTape
 from flnb_telemetry.run import Run
@@ -89,7 +90,7 @@ class Live(Run):
         self._recorded: Callable[[], tape.Tape] | None = None
         self._first: tuple[Any, list[str]] = (None, [])  # a graph and its levels to send, the same at every step
         self._backwards = Backwards(self.start, self.catalog)
-        self.collectives = LiveCollectives(self.catalog)
+        self.collectives, self.devices = LiveCollectives(self.catalog), LiveDevices(self.catalog)
         self._newest: LiveTape | None = None  # the tape after the one that is shown, if that is not the last
 
     def finish(self, error: BaseException | None = None) -> None:
@@ -138,6 +139,7 @@ class Live(Run):
         self._backwards.take(waiting)
         if self.collectives.window.seen or present[schema.COLLECTIVE_BEGIN]:
             self.collectives.window.take(waiting)
+        self.devices.window.take(waiting)
         self._used.take(waiting)
         self.meta |= self._used.facts()
 
@@ -180,8 +182,11 @@ class Live(Run):
             if keyframe or now / 1e9 >= self._table_due:
                 self._table_due = now / 1e9 + TABLE_SECONDS
                 arrays |= self._tables()
-            about, columns = self.collectives.news(self, keyframe)
-            arrays |= self._history() | columns
+            about: dict[str, Any] = {}
+            for part in (self.collectives, self.devices):
+                head, columns = part.news(self, keyframe)
+                about, arrays = about | head, arrays | columns
+            arrays |= self._history()
             self._sequence += 1
             fresh, newest = self._new_tapes()
             content, buffer = self._content(keyframe, self._sequence, arrays, self._counters(now, thinned))

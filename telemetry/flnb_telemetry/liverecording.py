@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flnb_telemetry import quantity, schema
+from flnb_telemetry import livecollectives, livedevices, quantity, schema
 from flnb_telemetry.analysis.memory import NEVER
 from flnb_telemetry.intern import joined
 from flnb_telemetry.live import FOLD_AT, TOLD, Live
-from flnb_telemetry.livecollectives import finished
 from flnb_telemetry.livememory import ASKED, END, NODE, OFFSET, WIDTH, T, arrays
 from flnb_telemetry.livetape import LiveTape
 
@@ -63,7 +62,9 @@ class LiveRecording(Live):
         self._told.clear()
         parts = list(self._parts())
         counters = self._counters(self.end or 0, False)
-        about, columns = finished(self.recording.joined or self.recording, self.start, self.end or 0)
+        about, columns = livecollectives.finished(self.recording.joined or self.recording, self.start, self.end or 0)
+        devices, more = livedevices.finished(self.recording, self.start, self.end or 0)
+        about, columns = about | devices, columns | more
         for number, part in enumerate([self._tables() | self._history() | columns, *parts]):
             content, buffer = self._content(number == 0, number + 1, part, counters)
             content |= about if number == 0 else {}

@@ -10,6 +10,7 @@ import numpy as np
 from flnb_telemetry import pump, quantity, schema
 from flnb_telemetry.analysis import tape
 from flnb_telemetry.analysis.collectives import Collectives, collectives
+from flnb_telemetry.analysis.devices import Devices, devices
 from flnb_telemetry.analysis.memory import Memory
 from flnb_telemetry.analysis.ops import OpStats
 from flnb_telemetry.extras import require, tool
@@ -53,7 +54,7 @@ class Recording(Run):
     It is complete as soon as the block of `record` ends, even by an error; while recording, each analysis covers the
     events until now.
 
-    Analyses: `ops`, `memory`, `tape`, `metrics`, `steps`, `collectives`, and `calls` for single ops. Raw data:
+    Analyses: `ops`, `memory`, `tape`, `metrics`, `steps`, `collectives`, `devices`, `calls` for single ops. Raw data:
     `table(kind)`, `to_pandas`, `to_arrow`, `save`. Times are seconds since the beginning, except in `table`, which has
     nanoseconds of `time.perf_counter_ns`, as `start` has.
 
@@ -152,6 +153,12 @@ class Recording(Run):
     def collectives(self) -> Collectives:
         """The collective calls of ranks, joined: who was late and why, waiting, overlap. See `Collectives`."""
         return collectives(self)
+
+    @property
+    def devices(self) -> Devices:
+        """What devices did: launches and copies with their times, idle gaps, bytes moved, blocks. See `Devices`."""
+        found: Devices = self._cached("devices", lambda _: devices(self))
+        return found
 
     @property
     def calls(self) -> Any:

@@ -1,0 +1,325 @@
+"""What devices did: launches and copies joined to the host's calls, idle gaps, bytes moved, blocks and their streams.
+
+All functions are of the tables of a recording. Times are nanoseconds of the host's clock. Those of an emulated device
+tell the order in which its tasks ended, and nothing else: `Devices.task` has their places in that order as "slot".
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from flnb_telemetry import device_words, quantity, schema
+from flnb_telemetry.analysis.memory import NEVER
+from flnb_telemetry.intern import joined
+from flnb_telemetry.safe_text import safe_text
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from flnb_telemetry.device_words import DeviceInfo
+    from flnb_telemetry.intern import Catalog
+    from flnb_telemetry.schema import Columns, Ints
+
+EMULATED = "emulated device: order and counts are real, durations are not"
+"""What every view says that shows times or an order of an emulated device."""
+HOST, EVENT, UNKNOWN = "host", "event", ""
+"""Why a device was idle: the host launched the next task too late, it waited for an event, or neither was seen."""
+
+
+class Source(Protocol):
+    """A recording, or a window of a live view."""
+
+    catalog: Catalog
+
+    def table(self, kind: str) -> Columns:
+        """The events of one kind."""
+
+
+class Gap(NamedTuple):
+    """A time (ns) in which no stream of a device ran anything, until the task in row `next` of the tasks began.
+
+    `cause` is "host", "event" or "" (not seen); `plan` is the op in which the host spent most of it, 0 for none.
+    """
+
+    device: str
+    t0: int
+    t1: int
+    cause: str
+    next: int
+    plan: int
+
+
+class StepSums(NamedTuple):
+    """What a training step asked of devices: launches, copies, bytes each way, and how often the host stood still."""
+
+    step: int
+    t0: int
+    t1: int
+    launches: int
+    copies: int
+    to_device: int
+    to_host: int
+    waits: int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Devices:
+    """The devices of a recording.
+
+    Attributes:
+        infos: what each device is, by its place ("cuda:0").
+        task: launches and copies in the order of the host's calls: seq, lane, kernel (id; 0 for copies), route (0 for
+            launches), nbytes, pinned, context, device (index into `places`), stream, plan (of the op that asked for it,
+            0 for none), t0 and t1 (of the call), ran0 and ran1 (when the device did it, 0 if unknown), bound (-1 for
+            emulated devices), seen, and slot (place in the order of emulated devices, else -1).
+        event: events recorded and awaited: t, seq, event (number), awaited, device, stream.
+        wait: when the program stood still: t0, t1, event, device, stream (-1: all).
+        block: blocks on devices or in pinned memory; see `blocks`.
+        places: the devices' places.
+        steps: the sums of each training step.
+    """
+
+    infos: dict[str, DeviceInfo]
+    places: tuple[str, ...]
+    task: Columns
+    event: Columns
+    wait: Columns
+    block: Columns
+    steps: tuple[StepSums, ...]
+    op: Columns
+
+    @property
+    def emulated(self) -> bool:
+        """Whether a device of the recording is emulated: its times are no durations."""
+        return any(info.emulated for info in self.infos.values())
+
+    @property
+    def queued(self) -> NDArray[np.float64]:
+        """How long (ns) each task waited in its stream after the host's call; NaN where that is not known."""
+        known = (self.task["ran1"] > 0) & (self.task["bound"] >= 0)
+        return np.where(known, np.maximum(0, self.task["ran0"] - self.task["t1"]), np.nan)
+
+    def gaps(self, place: str) -> list[Gap]:
+        """The times in which a device was idle between two tasks; none for an emulated device."""
+        return _gaps(self, place)
+
+    def __len__(self) -> int:
+        return len(self.task["seq"])
+
+    def __repr__(self) -> str:
+        lines = []
+        for at, place in enumerate(self.places):
+            mine = self.task["device"] == at
+            if not mine.any():
+                continue
+            launches, streams = int((mine & (self.task["route"] == 0)).sum()), len(np.unique(self.task["stream"][mine]))
+            parts = [f"{launches} launches"]
+            for route, name in enumerate(device_words.ROUTES):
+                if nbytes := int(self.task["nbytes"][mine & (self.task["route"] == route)].sum()):
+                    parts.append(f"{quantity.size(nbytes)} {name}")
+            info = self.infos.get(place)
+            lines.append(f"{place} {safe_text(info.name) if info else ''}: {', '.join(parts)}; {streams} streams")
+            if info and info.emulated:
+                lines.append(f"  {EMULATED} ({info.order} order, seed {info.seed})")
+        return "\n".join(lines) or "no device events"
+
+
+def devices(source: Source) -> Devices:
+    """Join the events of devices.
+
+    >>> import flnb
+    >>> from flnb_telemetry.analysis.devices import devices
+    >>> with flnb.record() as run:
+    ...     y = flnb.ones(3) * 2.0
+    >>> devices(run)
+    no device events
+    """
+    catalog = source.catalog
+    infos = {}
+    for number in source.table("device")["info"].tolist():
+        info = catalog.devices.items[number]
+        infos[info.place] = info
+    launch, copy = source.table("launch"), source.table("copy")
+    names = ("seq", "lane", "context", "t0", "t1")
+    task = {name: np.concatenate([launch[name], copy[name]]) for name in names}
+    zeros, more = np.zeros(len(launch["seq"]), np.int64), np.zeros(len(copy["seq"]), np.int64)
+    task["kernel"] = np.concatenate([launch["kernel"].astype(np.int64), more])
+    for name in ("route", "nbytes", "pinned"):
+        task[name] = np.concatenate([zeros, copy[name].astype(np.int64)])
+    order = np.argsort(task["seq"], kind="stable")
+    task = {name: column[order] for name, column in task.items()}
+    places = list(infos)
+    task["device"], task["stream"] = _where(catalog, task["context"], places)
+    op = source.table("op")
+    task["plan"] = _asked_by(task, op)
+    task |= _ran(task["seq"], source.table("ran"))
+    recorded, awaited = source.table("event_recorded"), source.table("event_awaited")
+    event = {name: np.concatenate([recorded[name], awaited[name]]) for name in ("t", "seq", "event", "context")}
+    event["awaited"] = np.repeat([0, 1], [len(recorded["t"]), len(awaited["t"])])
+    order = np.argsort(event["seq"], kind="stable")
+    event = {name: column[order] for name, column in event.items()}
+    wait = dict(source.table("host_wait"))
+    for table in (event, wait):
+        table["device"], table["stream"] = _where(catalog, table["context"], places)
+    block = blocks(source, task, event)
+    sums = tuple(_sums(source.table("step"), task, wait))
+    return Devices(infos, tuple(places), task, event, wait, block, sums, op)
+
+
+def _where(catalog: Catalog, context: Ints, places: list[str]) -> tuple[Ints, Ints]:
+    """The device (index into `places`, to which new ones are added) and stream of contexts."""
+    known, which = np.unique(context, return_inverse=True)
+    pairs = []
+    for number in known.tolist():
+        here = catalog.contexts.items[number]
+        if here.device not in places:
+            places.append(here.device)
+        pairs.append((places.index(here.device), here.stream))
+    found = np.array(pairs, np.int64).reshape(-1, 2)[which.reshape(-1)]
+    return found[:, 0], found[:, 1]
+
+
+def _asked_by(task: Columns, op: Columns) -> Ints:
+    """The plan of the op during which each task was asked for, on the same thread; 0 for none."""
+    found = np.zeros(len(task["seq"]), np.int64)
+    for lane in np.unique(task["lane"]).tolist():
+        mine, rows = task["lane"] == lane, np.flatnonzero(op["lane"] == lane)
+        if len(rows):
+            at = np.maximum(np.searchsorted(op["t0"][rows], task["t0"][mine], "right") - 1, 0)
+            inside = (op["t0"][rows[at]] <= task["t0"][mine]) & (task["t0"][mine] <= op["t1"][rows[at]])
+            found[mine] = np.where(inside, op["plan"][rows[at]].astype(np.int64), 0)
+    return found
+
+
+def _ran(seq: Ints, ran: Columns) -> Columns:
+    """When tasks ran: ran0, ran1, bound and seen, 0 where that is unknown; and slot."""
+    last = {name: ran[name][::-1] for name in ("seq", "t0", "t1", "bound", "seen")}
+    found = {
+        name: joined(seq, last["seq"], last[key]) for name, key in (("ran0", "t0"), ("ran1", "t1"), ("seen", "seen"))
+    }
+    found["bound"] = joined(seq, last["seq"], last["bound"])
+    slot = np.full(len(seq), -1, np.int64)
+    rows = np.flatnonzero((found["bound"] < 0) & (found["seen"] > 0))
+    slot[rows[np.argsort(found["ran1"][rows], kind="stable")]] = np.arange(len(rows))
+    return found | {"slot": slot}
+
+
+def _gaps(all_of: Devices, place: str) -> list[Gap]:
+    """Find where no stream of a device is busy, and why."""
+    task, at = all_of.task, all_of.places.index(place)
+    rows = np.flatnonzero((task["device"] == at) & (task["ran1"] > 0) & (task["bound"] >= 0))
+    rows = rows[np.argsort(task["ran0"][rows], kind="stable")]
+    if len(rows) < 2:
+        return []
+    reached = np.maximum.accumulate(task["ran1"][rows])
+    idle = np.flatnonzero(task["ran0"][rows[1:]] - reached[:-1] > 2 * task["bound"][rows[1:]])
+    found = []
+    for number in idle.tolist():
+        t0, after = int(reached[number]), int(rows[number + 1])
+        t1 = int(task["ran0"][after])
+        late = int(task["t1"][after]) - t0
+        cause = HOST if 2 * late >= t1 - t0 else EVENT if _awaits(all_of, after) else UNKNOWN
+        found.append(Gap(place, t0, t1, cause, after, _busiest(all_of.op, int(task["lane"][after]), t0, t1)))
+    return found
+
+
+def _awaits(all_of: Devices, row: int) -> bool:
+    """Whether the stream of a task was told to wait for an event after the task before it."""
+    task, event = all_of.task, all_of.event
+    same = (task["device"] == task["device"][row]) & (task["stream"] == task["stream"][row])
+    before = task["seq"][same & (task["seq"] < task["seq"][row])].max(initial=0)
+    here = (event["device"] == task["device"][row]) & (event["stream"] == task["stream"][row])
+    between = (event["seq"] > before) & (event["seq"] < task["seq"][row]) & (event["awaited"] == 1)
+    return bool((here & between).any())
+
+
+def _busiest(op: Columns, lane: int, t0: int, t1: int) -> int:
+    """The plan of the op that covers most of a time on a thread; 0 for none."""
+    covered = np.where(op["lane"] == lane, np.minimum(op["t1"], t1) - np.maximum(op["t0"], t0), 0)
+    return int(op["plan"][covered.argmax()]) if covered.max(initial=0) > 0 else 0
+
+
+def _sums(step: Columns, task: Columns, wait: Columns) -> list[StepSums]:
+    """The sums of each step, of what the host asked for during it."""
+    found = []
+    for index, t0, t1 in schema.tuples(step, "index", "t0", "t1"):
+        inside = (task["t0"] >= t0) & (task["t0"] < t1)
+        route, nbytes = task["route"][inside], task["nbytes"][inside]
+        there, back = (int(nbytes[route == way].sum()) for way in (device_words.TO_DEVICE, device_words.TO_HOST))
+        still = int(((wait["t0"] >= t0) & (wait["t0"] < t1)).sum())
+        launches = int((route == 0).sum())
+        found.append(StepSums(index, t0, t1, launches, len(route) - launches, there, back, still))
+    return found
+
+
+def blocks(source: Source, task: Columns, event: Columns) -> Columns:
+    """The blocks of devices and of pinned memory, with the streams that used them.
+
+    Returns:
+        The columns of the `alloc` events, and: place (string id), end (NEVER while it lives), streams (a bit for each
+        stream from 0 to 62), own (the stream that used it first, -1 for none); and where a freed block's last use on
+        another stream was not over: until (NEVER if it was not seen to end; else 0), event and on (the number of the
+        event recorded after that use, 0 for none, and its stream).
+    """
+    segment = [source.table(kind) for kind in ("segment_alloc", "segment_resize")]
+    home, place = (np.concatenate([table[name] for table in segment]) for name in ("segment_id", "place"))
+    alloc, freed = source.table("alloc"), source.table("free_completed")
+    where = joined(alloc["segment_id"], home, place)
+    _, first = np.unique(alloc["alloc_id"], return_index=True)
+    rows = np.sort(first[where[first] > 0])
+    block = {name: column[rows] for name, column in alloc.items()} | {"place": where[rows]}
+    block["end"] = joined(block["alloc_id"], freed["alloc_id"], freed["t"], NEVER)
+    count = len(rows)
+    more: dict[str, Any] = {name: np.zeros(count, np.int64) for name in ("streams", "until", "event")}
+    more |= {"own": np.full(count, -1, np.int64), "on": np.full(count, -1, np.int64)}
+    over = np.where(task["seen"] == 0, NEVER, np.where(task["bound"] < 0, task["seen"], task["ran1"]))
+    stream = task["stream"].tolist()
+    for at, used in _uses(source.table("addresses"), task["seq"], block).items():
+        last = {stream[row]: row for row in used}  # in order: of each stream the last one
+        more["own"][at] = own = stream[used[0]]
+        more["streams"][at] = sum(1 << min(number, 62) for number in last if number >= 0)
+        late = [row for number, row in last.items() if number != own and over[row] > block["end"][at]]
+        if late:
+            row = max(late, key=lambda row: int(over[row]))
+            more["until"][at], more["on"][at] = over[row], stream[row]
+            after = (event["stream"] == stream[row]) & (event["seq"] > task["seq"][row]) & (event["awaited"] == 0)
+            after &= event["device"] == task["device"][row]
+            more["event"][at] = event["event"][after][:1].sum()
+    block |= more
+    for at in np.flatnonzero(block["until"]).tolist():  # memory that another block has got waits no longer
+        again = (block["t"] >= block["end"][at]) & (block["place"] == block["place"][at])
+        again &= block["address"] < block["address"][at] + block["size"][at]
+        again &= block["address"] + block["size"] > block["address"][at]
+        block["until"][at] = min(block["until"][at], block["t"][again].min(initial=NEVER))
+    return block
+
+
+def _uses(addresses: Columns, seq: Ints, block: Columns) -> dict[int, list[int]]:
+    """The tasks (rows) that got an address in each block (row) while it lived, in order."""
+    at = np.searchsorted(seq, addresses["seq"])
+    known = (at < len(seq)) & (seq[np.minimum(at, max(len(seq) - 1, 0))] == addresses["seq"]) if len(seq) else at < 0
+    given = [addresses[f"address{i}"][known].tolist() for i in range(5)]
+    rows = zip(addresses["t"][known].tolist(), at[known].tolist(), *given, strict=True)
+    changes = [(t, 2, row, held) for t, row, *held in rows]
+    changes += [(t, 1, row, []) for row, t in enumerate(block["t"].tolist())]
+    changes += [(t, 0, row, []) for row, t in enumerate(block["end"].tolist()) if t < NEVER]
+    address, size = block["address"].tolist(), block["size"].tolist()
+    live: list[tuple[int, int]] = []
+    found: dict[int, list[int]] = {}
+    for _, what, row, held in sorted(changes, key=lambda change: change[:3]):
+        if what == 1:
+            insort(live, (address[row], row))
+        elif what == 0:
+            place = (address[row], row)
+            index = bisect_right(live, place) - 1
+            if index >= 0 and live[index] == place:
+                del live[index]
+        for each in filter(None, held):
+            index = bisect_right(live, each, key=lambda one: one[0]) - 1
+            if index >= 0 and each < address[live[index][1]] + size[live[index][1]]:
+                found.setdefault(live[index][1], []).append(row)
+    return found
