@@ -8,6 +8,12 @@ DEVICE, LAUNCH, COPY, RAN, EVENT_RECORDED, EVENT_AWAITED, HOST_WAIT, ADDRESSES =
 ROUTES = ("", "to the device", "to the host", "on a device", "between devices")
 TO_DEVICE, TO_HOST, ON_DEVICE, BETWEEN = 1, 2, 3, 4
 """From where to where a copy goes that the device makes; on two devices its context names the one that it goes to."""
+TOOLS = {
+    "analysis": ("flnb_telemetry.analysis.devices", "devices"),
+    "live": ("flnb_telemetry.livedevices", "LiveDevices"),
+    "section": ("flnb_telemetry.livedevices", "section"),
+}
+"""What makes views of these events, imported when there are any: module and name."""
 KINDS: tuple[tuple[Any, ...], ...] = (
     (DEVICE, "device", ("t", "info")),  # an id of `intern.devices`: what the device is, from now on
     # what the host asked of a device's stream, which the context names; seq numbers all of that in this process

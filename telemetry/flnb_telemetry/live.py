@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flnb_telemetry import schema
+from flnb_telemetry import device_words, schema
+from flnb_telemetry.extras import tool
 from flnb_telemetry.intern import NONE, joined
 from flnb_telemetry.livebackward import RECENT, Backwards
 from flnb_telemetry.livecollectives import LiveCollectives
-from flnb_telemetry.livedevices import LiveDevices
 from flnb_telemetry.livememory import LiveMemory
 from flnb_telemetry.livetape import PROTOCOL, LiveTape
 from flnb_telemetry.run import Run
@@ -90,7 +90,8 @@ class Live(Run):
         self._recorded: Callable[[], tape.Tape] | None = None
         self._first: tuple[Any, list[str]] = (None, [])  # a graph and its levels to send, the same at every step
         self._backwards = Backwards(self.start, self.catalog)
-        self.collectives, self.devices = LiveCollectives(self.catalog), LiveDevices(self.catalog)
+        self.collectives = LiveCollectives(self.catalog)
+        self.devices: Any = None  # made when a device has memory or is asked for something
         self._newest: LiveTape | None = None  # the tape after the one that is shown, if that is not the last
 
     def finish(self, error: BaseException | None = None) -> None:
@@ -139,7 +140,9 @@ class Live(Run):
         self._backwards.take(waiting)
         if self.collectives.window.seen or present[schema.COLLECTIVE_BEGIN]:
             self.collectives.window.take(waiting)
-        self.devices.window.take(waiting)
+        if self.devices or present[device_words.DEVICE :].any() or of(schema.SEGMENT_ALLOC)[:, 5].any():
+            self.devices = self.devices or tool(*device_words.TOOLS["live"])(self.catalog)
+            self.devices.window.take(waiting)
         self._used.take(waiting)
         self.meta |= self._used.facts()
 
@@ -183,7 +186,7 @@ class Live(Run):
                 self._table_due = now / 1e9 + TABLE_SECONDS
                 arrays |= self._tables()
             about: dict[str, Any] = {}
-            for part in (self.collectives, self.devices):
+            for part in filter(None, (self.collectives, self.devices)):
                 head, columns = part.news(self, keyframe)
                 about, arrays = about | head, arrays | columns
             arrays |= self._history()

@@ -36,8 +36,6 @@ KEPT = HOME | OWN | schema.among(schema.STEP, schema.OP, schema.FREE_COMPLETED)
 class Window:
     """The latest events of devices; it answers `table` as a `Recording` does.
 
-    It is empty until a device has memory or is asked for something.
-
     Args:
         catalog: the names behind the ids in records.
         limit: how many records it holds.
@@ -47,7 +45,6 @@ class Window:
         self.catalog, self._limit = catalog, limit
         self.version = 0  # grows with each change
         self.seen = False  # a launch or copy
-        self._open = False
         self._batches: deque[tuple[int, Records]] = deque()
         self._rows = 0
         self._home = np.empty((0, schema.WORDS), np.int64)  # of batches that have left: what is still in use
@@ -58,10 +55,6 @@ class Window:
         for lane, rows in batches:
             kinds = rows[:, 0] & 0xFF
             here = OWN[kinds]
-            if not self._open:
-                self._open = bool(here.any() or rows[kinds == schema.SEGMENT_ALLOC, 5].any())
-            if not self._open:
-                continue
             self.seen |= bool((kinds[here] != device_words.DEVICE).any())
             self._batches.append((lane, rows[KEPT[kinds]]))
             self._rows += len(self._batches[-1][1])
@@ -200,13 +193,6 @@ def _ops(found: Devices, task: Columns, origin: int) -> Arrays:
     rows = np.flatnonzero(mine & (op["t1"] >= origin))[-OPS:]
     arrays: Arrays = {f"op_{name}": op[name][rows] for name in ("plan", "context")}
     return arrays | {f"op_{name}": _ms(op[name][rows], origin) for name in ("t0", "t1")}
-
-
-def finished(source: Source, start: int, end: int) -> tuple[dict[str, Any], Arrays]:
-    """What is new for the head and the arrays of a frame of a recording that has ended."""
-    if not len(source.table("launch")["seq"]) and not len(source.table("copy")["seq"]):
-        return {}, {}
-    return section(source, start, end)
 
 
 class LiveDevices:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flnb_telemetry import livecollectives, livedevices, quantity, schema
+from flnb_telemetry import device_words, livecollectives, quantity, schema
 from flnb_telemetry.analysis.memory import NEVER
+from flnb_telemetry.extras import tool
 from flnb_telemetry.intern import joined
 from flnb_telemetry.live import FOLD_AT, TOLD, Live
 from flnb_telemetry.livememory import ASKED, END, NODE, OFFSET, WIDTH, T, arrays
@@ -63,8 +64,10 @@ class LiveRecording(Live):
         parts = list(self._parts())
         counters = self._counters(self.end or 0, False)
         about, columns = livecollectives.finished(self.recording.joined or self.recording, self.start, self.end or 0)
-        devices, more = livedevices.finished(self.recording, self.start, self.end or 0)
-        about, columns = about | devices, columns | more
+        if len(self.recording.table("launch")["t0"]) or len(self.recording.table("copy")["t0"]):
+            section = tool(*device_words.TOOLS["section"])
+            devices, more = section(self.recording, self.start, self.end or 0)
+            about, columns = about | devices, columns | more
         for number, part in enumerate([self._tables() | self._history() | columns, *parts]):
             content, buffer = self._content(number == 0, number + 1, part, counters)
             content |= about if number == 0 else {}

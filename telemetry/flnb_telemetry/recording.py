@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from flnb_telemetry import pump, quantity, schema
+from flnb_telemetry import device_words, pump, quantity, schema
 from flnb_telemetry.analysis import tape
 from flnb_telemetry.analysis.collectives import Collectives, collectives
-from flnb_telemetry.analysis.devices import Devices, devices
 from flnb_telemetry.analysis.memory import Memory
 from flnb_telemetry.analysis.ops import OpStats
 from flnb_telemetry.extras import require, tool
@@ -155,10 +154,12 @@ class Recording(Run):
         return collectives(self)
 
     @property
-    def devices(self) -> Devices:
-        """What devices did: launches and copies with their times, idle gaps, bytes moved, blocks. See `Devices`."""
-        found: Devices = self._cached("devices", lambda _: devices(self))
-        return found
+    def devices(self) -> Any:
+        """What devices did: launches and copies with their times, idle gaps, bytes moved, blocks.
+
+        See `flnb_telemetry.analysis.devices.Devices`.
+        """
+        return self._cached("devices", lambda _: tool(*device_words.TOOLS["analysis"])(self))
 
     @property
     def calls(self) -> Any:
