@@ -64,7 +64,7 @@ class Convolution(CudaBuffers):
         y = self.written(out, (o, x.shape[1] // groups, *kernel), g.dtype)
         columns = self._columns(self.contiguous(x), kernel, stride, padding, dilation, groups)
         product = y.reshape(groups, o // groups, columns.shape[1])
-        self.matmul(self._rows(g, groups), columns.swapaxes(1, 2), product)
+        self.matmul(self._positions_first(g, groups), columns.swapaxes(1, 2), product)
         return self.finished(y, out)
 
     def conv2d_input_grad(
@@ -79,7 +79,7 @@ class Convolution(CudaBuffers):
             return self.finished(y, out)
         depth = width * math.prod(kernel)
         columns = self.new((groups, depth, n * math.prod(g.shape[2:])), g.dtype)
-        self.matmul(w.reshape(groups, o // groups, depth).swapaxes(1, 2), self._rows(g, groups), columns)
+        self.matmul(w.reshape(groups, o // groups, depth).swapaxes(1, 2), self._positions_first(g, groups), columns)
         every, _ = windows(size, tuple(kernel), stride, padding, dilation)
         self.launcher.launch_each("windows", "col2im", types_of(g), y.size, columns, y, n, c, every)
         return self.finished(y, out)
@@ -97,7 +97,7 @@ class Convolution(CudaBuffers):
             self.launcher.launch("windows", "im2col", types_of(x), blocks, (launcher.THREADS,), x, made, n, c, every)
         return made
 
-    def _rows(self, g: Buffer, groups: int) -> Buffer:
+    def _positions_first(self, g: Buffer, groups: int) -> Buffer:
         """Reorder the cotangent (N, O, *extents) to (groups, O / groups, N x extents)."""
         n, o = g.shape[:2]
         g, shape = self.contiguous(g), (groups, o // groups, n * math.prod(g.shape[2:]))

@@ -47,7 +47,7 @@ class Pooling(CudaBuffers):
     def max_pool2d_grad(
         self, g: Buffer, x: Buffer, kernel: Extents, stride: Extents, out: Buffer | None = None
     ) -> Buffer:
-        places, every = self._places(x, kernel, stride)
+        places, every = self._largest_places(x, kernel, stride)
         g, y = self.contiguous(g), self.written(out, x.shape, g.dtype)
         self.launcher.launch_each("windows", "add_at_places", types_of(g), y.size, g, places, y, y.size, every)
         return self.finished(y, out)
@@ -55,12 +55,12 @@ class Pooling(CudaBuffers):
     def max_pool2d_select(
         self, v: Buffer, x: Buffer, kernel: Extents, stride: Extents, out: Buffer | None = None
     ) -> Buffer:
-        places, every = self._places(x, kernel, stride)
+        places, every = self._largest_places(x, kernel, stride)
         v, y = self.contiguous(v), self.written(out, places.shape, v.dtype)
         self.launcher.launch_each("windows", "take_places", types_of(v), y.size, v, places, y, y.size, every)
         return self.finished(y, out)
 
-    def _places(self, x: Buffer, kernel: Extents, stride: Extents) -> tuple[Buffer, Any]:
+    def _largest_places(self, x: Buffer, kernel: Extents, stride: Extents) -> tuple[Buffer, Any]:
         """Return the offset of each window's maximum in its image, and the windows."""
         every, fit = windows(x.shape[2:], kernel, stride)
         places = self.new((*x.shape[:2], *fit), PLACE)
