@@ -15,7 +15,6 @@ NAMES = (
     "digits",
     "distributed",
     "imports",
-    "kernels",
     "loading",
     "memory",
     "models",

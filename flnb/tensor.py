@@ -39,11 +39,12 @@ class Tensor:
             [7.]], float32[2,1], numpy)
     """
 
-    __slots__ = ("__weakref__", "_data", "_root", "_spec", "_written")
+    __slots__ = ("__weakref__", "_data", "_limits", "_root", "_spec", "_written")
 
     _data: Any
     _spec: Spec
     _root: Tensor  # the tensor whose memory this one shares, where writes are noted; unset in tensors that own theirs
+    _limits: tuple[int, int]  # the smallest and largest of integers that came from the host, where reading takes long
     _written: list[int]  # sequence number of the last in-place write; unset until someone asks for it (`_write_note`)
     _node: Any = None
     _lift: ClassVar[Any] = None
@@ -100,6 +101,8 @@ class Tensor:
         """
         root = getattr(other, "_root", other)
         self._data, self._spec = other._data, other._spec
+        if hasattr(self, "_limits"):
+            del self._limits
         if root is not self:
             self._root = root
         elif hasattr(self, "_root"):
@@ -222,6 +225,9 @@ class Tensor:
         """Whether all elements, integers, are from 0 to n - 1; also true if the backend has no values."""
         if not state.current().backend.has_values:
             return True
+        least, most = getattr(getattr(self, "_root", self), "_limits", (-1, 0))
+        if least >= 0 and most < n and not self._last_write:
+            return True  # and a device need not be waited for
         values = self._values()
         unsigned = values.view(f"u{values.itemsize}")  # negative numbers become larger than any position
         return not values.size or bool(np.maximum.reduce(unsigned, None) < n)

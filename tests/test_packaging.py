@@ -91,7 +91,9 @@ def required() -> list[tuple[str, str, str]]:
 
 def test_every_required_package_is_in_the_extra_that_its_error_names() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
-    distribution = {"IPython": "ipykernel", "sklearn": "scikit-learn"}  # where the import's name is another
+    distribution = {  # where the import's name is another
+        "IPython": "ipykernel", "sklearn": "scikit-learn", "cupy": "cupy-cuda13x", "cupyx": "cupy-cuda13x",
+    }  # fmt: skip
     assert len(required()) >= 10
     for file, package, extra in required():
         assert extra in extras, f"{file}: no extra {extra!r}"

@@ -71,7 +71,8 @@ def allocate(
     block: Any = None
     try:
         with ledger.lock:
-            block = manager.alloc(nbytes, 0, hint)
+            order = manager.device.order
+            block = manager.alloc(nbytes, 0 if order is None else order.stream(), hint)
             if not isinstance(block, Block):
                 raise TypeError(
                     f"memory manager {manager.name!r}: alloc({nbytes}) returned {block!r}, expected a Block"
@@ -82,6 +83,8 @@ def allocate(
             block.category = category
             if manager.checked:
                 _check(manager, block, nbytes)
+            if order is not None:
+                order.given(block)
             ledger.allocs += 1
             ledger.live[number] = block
             ledger.allocated = allocated = ledger.allocated + block.size
@@ -175,6 +178,8 @@ def _free(manager: MemoryManager, block: Block, mine: Block | None) -> None:
         ledger.allocated -= size
         block.dropped = 0
         block.owner = block.manager = None
+        if manager.device.order is not None:
+            manager.device.order.freed(block)
         manager.free(block)
         if manager.checked:
             places, place = ledger.places, (address, address + size)

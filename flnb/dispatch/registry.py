@@ -16,6 +16,7 @@ SHIPPED = {
     "backend": {
         "numpy": "flnb_backends.tensor.numpy:NumpyBackend",
         "meta": "flnb_backends.tensor.meta:MetaBackend",
+        "cuda": "flnb_backends.tensor.cuda.backend:CudaBackend",
     },
     "memory manager": {
         "native": "flnb_backends.memory.native:Native",
@@ -32,6 +33,7 @@ SHIPPED = {
     "memory device": {
         "host": "flnb_backends.memory.host:HostDevice",
         "simulated": "flnb_backends.memory.simulated:SimulatedDevice",
+        "cuda": "flnb_backends.memory.cuda:CudaDevice",
     },
     "communicator": {
         "single": "flnb_backends.comm.single:Single",
@@ -91,6 +93,7 @@ def parsed(kind: str, text: str) -> tuple[type, dict[str, str]]:
     ]
     given: dict[str, str] = {}
     for option in filter(str.strip, options.split(",")):
+        option = option if "=" in option else f"{getattr(found, 'shorthand', option)}={option}"
         setting, value = (part.strip() for part in option.partition("=")[::2])
         has = (
             f"has no setting {setting!r}" if setting not in known

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from contextvars import ContextVar, copy_context
-from inspect import CO_VARARGS
+from inspect import CO_VARARGS, unwrap
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -90,10 +90,20 @@ class State:
         families.setdefault(self.kind, type(self.backend))
         self.table = [self.bound(op) for op in operators]
 
+    def locate(self) -> None:
+        """Choose the manager: the one set, or the backend's own if that one is for memory of another location."""
+        if "manager" not in self.parts or "backend" not in self.parts:
+            return
+        manager: Any = self.parts["manager"]
+        here, there = self.backend.location, manager.device.location
+        if here and there and here != there:
+            manager = self.backend.own_manager()
+        self.manager, self.min_block = manager, max(manager.min_block, 0)
+
     def bound(self, op: Any) -> Callable[..., Any] | None:
         """The backend's method for an op; None for a composite op that the backend has no method for."""
         if op.body is not None:
-            return getattr(self.backend, op.name, None)
+            return self.backend.method(op.name)  # type: ignore[no-any-return]
         method = bind(self.backend, op, planned=True)
         if type(self.backend).supports is not TensorBackend.supports:
             method = _supported(self.backend, op, method)
@@ -170,7 +180,7 @@ def bind(backend: TensorBackend, op: Any, planned: bool = False) -> Callable[...
     if it does not take ``out``, its result is copied to the buffer that is wanted. A method that is missing becomes a
     function that raises an error.
     """
-    method = getattr(backend, op.name, None)
+    method = backend.method(op.name)
     if method is None:
 
         def missing(*_: Any) -> Any:
@@ -241,6 +251,7 @@ def _accepts_out(method: Any) -> bool:
     """Whether a method takes an argument ``out``."""
     if isinstance(method, np.ufunc):
         return True
+    method = unwrap(method)
     code = getattr(getattr(method, "__func__", method), "__code__", None)
     return code is None or "out" in code.co_varnames[: code.co_argcount] or bool(code.co_flags & CO_VARARGS)
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from flnb.interface.memory import Shortage
+    from flnb.interface.streams import StreamOrder
 
 __all__ = ["Lease", "MemoryDevice", "OutOfMemoryError", "Segment", "in_words"]
 
@@ -111,14 +112,16 @@ class MemoryDevice(Part, kind="memory device", slot="device"):
         capacity: the most bytes that it lends at a time; None if unknown, then `reserve` itself raises `MemoryError`.
         granularity: sizes of segments are rounded up to multiples of this many bytes.
         addressable: whether NumPy can read and write the memory.
-        place: the device whose memory it is, as telemetry names it ("cuda:0"); "" for the host.
         min_block: bytes of the smallest tensor that is worth a block; smaller ones are left to NumPy.
+        location: the backends that compute in this memory, by their ``location``; empty for any.
+        order: of a device with streams, the `StreamOrder` that makes one wait for another's use of memory.
     """
 
     name: ClassVar[str] = "device"
+    location: str = ""
+    order: StreamOrder | None = None
     granularity: int = 4096
     addressable: ClassVar[bool] = True
-    place: str = ""
     min_block: ClassVar[int] = 0
     required = "reserve", "release"
     _leases: Living[Lease]
@@ -131,6 +134,11 @@ class MemoryDevice(Part, kind="memory device", slot="device"):
 
     def __init__(self, capacity: int | str | None = None) -> None:
         self.capacity = None if capacity is None else bytes_of(capacity, f"the capacity of {type(self).__name__}")
+
+    @property
+    def place(self) -> str:
+        """The device as telemetry names it: "cuda:0", or "" for the host."""
+        return "" if self.location == "host" else self.location
 
     @property
     def reserved(self) -> int:
@@ -193,6 +201,7 @@ class Lease:
         self.segments: dict[int, Segment] = {}
         self.device = device
         self.addressable = device.addressable  # asked for every array
+        self.order = device.order  # and this for every block
         self.aside = False  # not of the device that tensors are computed on: `flnb.dispatch.memory.aside`
         self.users: set[object] = set()  # the blocks that use it so
         device._leases.add(self)

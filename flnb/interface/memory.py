@@ -55,9 +55,12 @@ class Block:
         owner: weak reference to the object of which NumPy made the array; None for a block allocated by hand.
         dropped: time in ns at which the array of a locked block was deleted.
         manager: the manager that it belongs to; None while it is free.
+        streams: those of its device that have used it, the one it was allocated in first; empty without streams.
     """
 
-    __slots__ = ("address", "category", "dropped", "id", "locks", "manager", "owner", "requested", "segment", "size")
+    __slots__ = (
+        "address", "category", "dropped", "id", "locks", "manager", "owner", "requested", "segment", "size", "streams",
+    )  # fmt: skip
 
     def __init__(self, address: int, size: int, segment: Segment) -> None:
         self.address = address
@@ -66,6 +69,7 @@ class Block:
         self.id = self.requested = self.category = self.dropped = self.locks = 0
         self.manager: MemoryManager | None = None
         self.owner: Any = None
+        self.streams: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         state = f"block {self.id}" if self.manager else "free block"
@@ -211,8 +215,8 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
             )
 
     def attach(self, state: Any) -> None:
-        """Set the size of tensors in a state from which on they get blocks of this manager."""
-        state.min_block = max(self.min_block, 0)
+        """Become the manager of a state, if its backend computes in this manager's memory."""
+        state.locate()
 
     @cached_property
     def min_block(self) -> int:

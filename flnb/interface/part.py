@@ -37,6 +37,7 @@ class Part:
         group: the entry-point group in which installed distributions offer implementations.
         name: the name of an implementation; the class's own unless it sets another.
         required: names of the contract's methods that every implementation must define.
+        shorthand: the setting that a text without ``=`` is for: ``"cuda:1"`` is ``"cuda:ordinal=1"``.
     """
 
     kind: ClassVar[str] = ""
@@ -44,6 +45,7 @@ class Part:
     group: ClassVar[str] = ""
     name: ClassVar[str]
     required: ClassVar[tuple[str, ...]] = ()
+    shorthand: ClassVar[str]
 
     def __init_subclass__(cls, *, kind: str = "", slot: str = "", group: str = "", **keywords: Any) -> None:
         super().__init_subclass__(**keywords)

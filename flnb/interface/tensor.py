@@ -50,6 +50,8 @@ class TensorBackend(Part, kind="backend"):
         plain_buffers: whether backward passes may call the methods with buffers alone, without making Tensors.
         scalar_results: whether methods return NumPy scalars for 0-d results unless they get ``out``.
         whole_dtypes: characters of the NumPy dtypes for which its methods for composite ops may be called.
+        own_numbers: whether it draws other random numbers than NumPy's from an equal generator.
+        location: where its buffers are, as memory devices name it; empty if they may be anywhere.
     """
 
     name: ClassVar[str] = "abstract"
@@ -61,6 +63,8 @@ class TensorBackend(Part, kind="backend"):
     plain_buffers: ClassVar[bool] = False
     scalar_results: ClassVar[bool] = False
     whole_dtypes: ClassVar[str] = ""
+    own_numbers: ClassVar[bool] = False
+    location: str = ""
     required = "empty", "from_numpy", "to_numpy"
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -72,6 +76,15 @@ class TensorBackend(Part, kind="backend"):
     def attach(self, state: Any) -> None:
         """Put this backend's methods into the table of a state in which it has just become active."""
         state.bind()
+        state.locate()
+
+    def method(self, name: str) -> Any:
+        """Return the method for an op by its name; None without one."""
+        return getattr(self, name, None)
+
+    def own_manager(self) -> Any:
+        """Return the memory manager for states whose manager is for another location than this backend's."""
+        raise self.lacks("own_manager")
 
     def overridden(self) -> frozenset[str]:
         """Names of the methods that the user's own classes define, in place of flnb's.

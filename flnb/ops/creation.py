@@ -85,8 +85,11 @@ def asarray(obj: ArrayLike, dtype: DTypeLike = None, copy: bool | None = None, d
     if isinstance(obj, (list, tuple)) and _holds_tensors(obj):
         return _joined(obj, _common(obj) if dtype is None else dtype)
     array = _array_of(obj, dtype)
-    spec = spec_of(array.shape, array.dtype, state.current().kind)
-    return dispatch.create(_from_numpy, spec, (array,), state.INPUT)
+    here = state.current()
+    made = dispatch.create(_from_numpy, spec_of(array.shape, array.dtype, here.kind), (array,), state.INPUT)
+    if array.dtype.kind in "iu" and array.size and not here.backend.reads_host:
+        made._limits = int(array.min()), int(array.max())
+    return made
 
 
 @quiet

@@ -6,13 +6,24 @@ from bisect import bisect_right, insort
 from threading import Lock
 from typing import TYPE_CHECKING, ClassVar
 
-from flnb.interface.memory import MemoryDevice, OutOfMemoryError, Segment
-from flnb_backends.tensor.cuda.driver import Driver, DriverError
+from flnb.interface.memory import Block, MemoryDevice, OutOfMemoryError, Segment
+from flnb.interface.streams import StreamOrder
+from flnb_backends.tensor.cuda.driver import Driver, DriverError, default_driver
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable
 
-__all__ = ["CudaDevice", "StreamOrder"]
+__all__ = ["CudaDevice", "EventOrder", "location_of"]
+
+
+def location_of(ordinal: int) -> str:
+    """The name of a device by its number.
+
+    >>> from flnb_backends.memory.cuda import location_of
+    >>> location_of(1)
+    'cuda:1'
+    """
+    return f"cuda:{ordinal}"
 
 
 class CudaDevice(MemoryDevice):
@@ -28,11 +39,13 @@ class CudaDevice(MemoryDevice):
     """
 
     name: ClassVar[str] = "cuda"
+    order: EventOrder
     addressable: ClassVar[bool] = False
     granularity = 512
 
     def __init__(self, capacity: int | str | None = None, driver: Driver | None = None, ordinal: int = 0) -> None:
-        self.driver, self.ordinal, self.place = driver or Driver(), ordinal, f"cuda:{ordinal}"
+        self.driver, self.ordinal, self.location = driver or default_driver(), ordinal, location_of(ordinal)
+        self.order = EventOrder(self.driver, ordinal)
         with self.driver.using(ordinal):
             total = self.driver.memory().total
         super().__init__(total if capacity is None else capacity)
@@ -51,40 +64,55 @@ class CudaDevice(MemoryDevice):
         """Free a segment, which waits for all work of the device."""
         with self.driver.using(self.ordinal):
             self.driver.free(segment.address)
+        self.order.forget(segment.address, segment.size)
 
 
-class StreamOrder:
-    """Makes the stream that gets a block wait for the streams that used it before, whatever the manager.
+class EventOrder(StreamOrder):
+    """Makes the stream that gets a block wait for the streams that used its memory before, whatever the manager.
 
     Managers know nothing of streams. Free memory remembers in which streams it was used; a stream that gets a part of
     it waits for these by an event, on the device. The host waits for nothing; within one stream nothing is recorded.
 
     Args:
         driver: the driver API.
+        ordinal: the device.
+
+    Attributes:
+        stream: returns the stream in which this thread's work runs now.
     """
 
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-        self._free: list[tuple[int, int, frozenset[int]]] = []  # begin, end, streams; in order, without overlaps
+    def __init__(self, driver: Driver, ordinal: int = 0, stream: Callable[[], int] = int) -> None:
+        self.stream = stream  # type: ignore[method-assign]
+        self._driver, self._ordinal = driver, ordinal
+        self._free: list[tuple[int, int, tuple[int, ...]]] = []  # begin, end, streams; in order, without overlaps
         self._lock = Lock()
 
-    def freed(self, address: int, nbytes: int, streams: Iterable[int]) -> None:
-        """Note that a block is free, which these streams have used; before the manager gets it back."""
+    def freed(self, block: Block) -> None:
+        """Note the streams that have used a block, before its manager gets it back."""
+        begin, end = block.address, block.address + block.size
+        with self._lock:
+            self._cut(begin, end)
+            insort(self._free, (begin, end, block.streams))
+        self._driver.tell_free(begin, block.size, block.streams)
+
+    def given(self, block: Block) -> None:
+        """Let the present stream wait for all others that have used the memory of a new block."""
+        stream = self.stream()
+        block.streams = (stream,)
+        with self._lock:
+            others = set[int]().union(*self._cut(block.address, block.address + block.size)) - {stream}
+        if others:
+            with self._driver.using(self._ordinal):
+                for other in sorted(others):
+                    self._driver.wait_for_stream(stream, other)
+        self._driver.tell_used(block.address, block.size, stream)
+
+    def forget(self, address: int, nbytes: int) -> None:
+        """Forget the streams that have used a range of memory, which no longer is the manager's."""
         with self._lock:
             self._cut(address, address + nbytes)
-            insort(self._free, (address, address + nbytes, frozenset(streams)))
 
-    def given(self, address: int, nbytes: int, stream: int) -> None:
-        """Let a stream wait for all others that have used memory which it gets now."""
-        with self._lock:
-            others = set[int]().union(*self._cut(address, address + nbytes)) - {stream}
-        for other in sorted(others):
-            event = self._driver.event()
-            self._driver.record(event, other)  # after all that it does by now, the use of this memory included
-            self._driver.wait_event(stream, event)
-            self._driver.destroy_event(event)  # as documented, once it has happened
-
-    def _cut(self, begin: int, end: int) -> list[frozenset[int]]:
+    def _cut(self, begin: int, end: int) -> list[tuple[int, ...]]:
         """Forget a range of addresses; returns the streams of each part of it."""
         free = self._free
         at = bisect_right(free, begin, key=lambda part: part[0])

@@ -26,6 +26,7 @@ class HostDevice(MemoryDevice):
     """
 
     name: ClassVar[str] = "host"
+    location = "host"
     min_block: ClassVar[int] = 1024
 
     def __init__(self, capacity: int | str | None = None) -> None:

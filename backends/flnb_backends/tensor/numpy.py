@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +12,8 @@ from flnb.dispatch.memory import array_in
 from flnb.dispatch.quiet import quiet, unnamed
 from flnb.interface import TensorBackend
 from flnb.ops.indexing import basic, decode
+from flnb_backends.memory.host import HostDevice
+from flnb_backends.memory.native import Native
 from flnb_backends.tensor.convolution import Convolution, filled
 from flnb_backends.tensor.erf import erf
 from flnb_backends.tensor.fourier import Fourier
@@ -40,6 +42,11 @@ def _add_rows(out: Array, rows: Array, g: Array) -> None:
     """Add row i of g to row ``rows[i]`` of ``out``, by flat indices: so `np.add.at` takes a quarter of the time."""
     places = (rows % max(len(out), 1))[:, None] * g.shape[1] + np.arange(g.shape[1])
     np.add.at(out.reshape(-1), places.reshape(-1), g.reshape(-1))
+
+
+@cache
+def _host_manager() -> Native:
+    return Native(HostDevice())
 
 
 @lru_cache(4096)
@@ -108,8 +115,12 @@ class NumpyBackend(Whole, Convolution, Pooling, Fourier, LinearAlgebra, TensorBa
     plain_buffers: ClassVar[bool] = True
     whole_dtypes: ClassVar[str] = "fd"
     scalar_results: ClassVar[bool] = True
+    location = "host"
 
     # Buffers
+
+    def own_manager(self) -> Any:
+        return _host_manager()
 
     def from_numpy(self, array: Array, out: Array | None = None) -> Array:
         return into(array, out)

@@ -1,22 +1,27 @@
 """A CUDA device made of host memory: the documented driver API, and kernels compiled by g++ and run thread by thread.
 
 Streams run as late and as far out of order as the API allows, threads in random order, and accesses of kernels to
-device and shared memory are checked. What only a GPU can tell, such as any time, this device does not tell. Ctrl-C
-ends a kernel without end, if it touches memory or waits. Unchecked: `__device__` variables.
+device and shared memory are checked. What only a GPU can tell, such as any time, this device does not tell. Unchecked:
+alignment, `__device__` variables, handles that were destroyed; a kernel without end ends with its process only.
 """
 
 from __future__ import annotations
 
 import ctypes
 from functools import cache
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 
 from flnb_backends.tensor.cuda.compiler import CompileError, kernel_names
-from flnb_backends.tensor.cuda.driver import Driver
+from flnb_backends.tensor.cuda.driver import Driver, use_driver
 
 from flnb.testing.cuda.building import build_device, build_kernels
 
-__all__ = ["CompileError", "EmulatedDevice", "Traffic", "build_kernels", "emulated_device", "kernel_names"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "CompileError", "EmulatedDevice", "Traffic", "build_kernels", "emulate", "emulated_device", "kernel_names",
+]  # fmt: skip
 
 Order: TypeAlias = Literal["eager", "lazy", "random"]
 ORDERS: tuple[Order, ...] = get_args(Order)
@@ -48,9 +53,23 @@ class EmulatedDriver(Driver):
 
     emulated = "random", 0
 
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self._tell = ctypes.CDLL(path).flnb_device_block
+        self._tell.argtypes = [ctypes.c_uint64, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+
     def build(self, text: str, device: int = 0) -> bytes:
         """Compile kernels, with a call of the checks for each access; returns an image for `load`."""
         return build_kernels(text)
+
+    def tell_free(self, address: int, nbytes: int, streams: Sequence[int]) -> None:
+        """Have accesses to a freed block reported, which one stream alone has used: of several it has no order yet."""
+        if len(streams) == 1:
+            self._tell(address, nbytes, 0, streams[0])
+
+    def tell_used(self, address: int, nbytes: int, stream: int) -> None:
+        """Have accesses to earlier content of a block reported from here on."""
+        self._tell(address, nbytes, 1, stream)
 
 
 class EmulatedDevice:
@@ -68,7 +87,6 @@ class EmulatedDevice:
         self._library.flnb_device_count.restype = ctypes.c_long
         self._library.flnb_device_begin.argtypes = [ctypes.c_int, ctypes.c_uint64, ctypes.c_int]
         self._library.flnb_device_capacity.argtypes = [ctypes.c_size_t]
-        self._library.flnb_device_block.argtypes = [ctypes.c_uint64, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
 
     def begin(self, order: Order = "random", seed: int = 0, checks: bool = True) -> None:
         """Forget all reports, counts and errors, and choose how streams and threads are ordered from now on.
@@ -106,9 +124,27 @@ class EmulatedDevice:
         """Set how much memory each device has; 0 is the default."""
         self._library.flnb_device_capacity(nbytes)
 
-    def tell_block(self, address: int, nbytes: int, in_use: bool, stream: int = 0) -> None:
-        """Tell that a block inside an allocation is free, or in use again, from here on in a stream's order."""
-        self._library.flnb_device_block(address, nbytes, in_use, stream)
+
+def emulate(order: Order = "random", seed: int = 0) -> EmulatedDevice:
+    """Make the emulated device the GPUs of this process, for the backend ``"cuda"`` and for CuPy; returns it.
+
+    It must come before CuPy is imported. Numbers, orders and counts are real; times are not, and it is slow.
+
+    Args:
+        order: when work runs, and in which order threads do, as of `EmulatedDevice.begin`.
+        seed: of a random order.
+
+    Raises:
+        FileNotFoundError: there is no g++.
+        RuntimeError: CuPy is not installed, or imported already.
+    """
+    from flnb.testing.cuda.wheel import install_cupy
+
+    device = emulated_device()
+    install_cupy()
+    use_driver(device.driver)
+    device.begin(order, seed)
+    return device
 
 
 @cache

@@ -149,6 +149,10 @@ class Finder:
         """Do nothing: the module is complete."""
 
 
+compiled: list[str] = []
+"""The texts of CuPy's kernels that this process has asked for."""
+
+
 @cache
 def install_cupy() -> ModuleType:
     """Let CuPy, which must not have been imported yet, use the emulated device in this process; returns it.
@@ -167,8 +171,18 @@ def install_cupy() -> ModuleType:
     softlink.ctypes = SimpleNamespace(  # type: ignore[attr-defined]
         CDLL=lambda name, **how: ctypes.CDLL(libraries.get(name, name), **how), addressof=ctypes.addressof
     )
-    libs = importlib.import_module("cupy_backends.cuda.libs")
-    libs._pathfinder = SimpleNamespace(load_nvidia_dynamic_lib=_find_library, DynamicLibNotFoundError=FileNotFoundError)  # type: ignore[attr-defined]
+    pathfinder = importlib.import_module("cuda.pathfinder")
+    found = pathfinder.load_nvidia_dynamic_lib
+
+    def find_library(name: str) -> Any:
+        """Stand in for CuPy's search of NVIDIA's libraries: those compiled for GPUs are as if absent."""
+        if name in ("cudart", "nvrtc"):
+            return found(name)
+        if name != "cublas":
+            raise pathfinder.DynamicLibNotFoundError(REFUSAL.format(name))
+        return None
+
+    pathfinder.load_nvidia_dynamic_lib = find_library  # type: ignore[attr-defined]
     cupy = importlib.import_module("cupy")
     for module in (cupy.cuda.cub, cupy.cuda.thrust):
         for name in [name for name, found in vars(module).items() if callable(found) and name[0].islower()]:
@@ -186,17 +200,12 @@ def _refusal(name: str) -> type:
     return type(name.rpartition(".")[2], (), {"__new__": refuse})
 
 
-def _find_library(name: str) -> None:
-    """Stand in for CuPy's search of NVIDIA's libraries: those compiled for GPUs are as if absent."""
-    if name != "cublas":
-        raise FileNotFoundError(REFUSAL.format(name))
-
-
 def _compile(source: str, options: Sequence[str] = (), *, name_expressions: Any = None, **_: Any) -> Any:
     """Compile a kernel of CuPy's by g++."""
     if name_expressions:
         raise NotImplementedError("kernels named by C++ expressions cannot run on the emulated device")
     cupy = sys.modules["cupy"]
+    compiled.append(source)
     defined = "".join(f"#define {o[2:].replace('=', ' ', 1)}\n" for o in options if o.startswith("-D"))
     text = re.sub(r"extern\s+__shared__\s+(.+?)\s+(\w+)\[\];", r"FLNB_DYNAMIC_SHARED(\1, \2);", source)
     module = cupy.cuda.function.Module()

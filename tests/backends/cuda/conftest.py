@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flnb.testing.cuda import EmulatedDevice, emulated_device
+from flnb.testing.cuda import EmulatedDevice, emulate, emulated_device
 
 
 @pytest.fixture
@@ -23,3 +23,11 @@ def device() -> Any:
     reports = found.reports
     found.begin("eager")
     assert reports == []
+
+
+@pytest.fixture
+def cuda(device: EmulatedDevice) -> Any:
+    """The same device as the GPUs of this process, for the backend ``cuda`` and for CuPy."""
+    emulate()
+    device.begin()
+    return device

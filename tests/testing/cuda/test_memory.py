@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flnb_backends.memory.cuda import CudaDevice, StreamOrder
+from flnb_backends.memory.cuda import CudaDevice, EventOrder
+from flnb_backends.tensor.cuda.driver import Driver
 
 import flnb
 from flnb.interface.memory import OutOfMemoryError
@@ -73,26 +74,17 @@ def test_a_full_device_is_told_as_that_and_stays_usable(device: EmulatedDevice) 
 
 
 class Ordered:
-    """A program on three streams, whose blocks come from a manager and are told to the device."""
+    """A program on three streams, whose blocks come from a manager."""
 
-    def __init__(self, device: EmulatedDevice, name: str, ordered: bool) -> None:
+    def __init__(self, device: EmulatedDevice, name: str) -> None:
         self.device, self.driver, self.manager = device, device.driver, manager_on(device, name)
-        self.order = StreamOrder(self.driver) if ordered else None
+        self.manager.device.order.stream = lambda: self.stream
         self.kernel = self.driver.kernel(self.driver.load(build_kernels(TEXT)), "scale")
         self.streams = [self.driver.stream() for _ in range(3)]
 
     def new(self, stream: int) -> Any:
-        block = flnb.memory.allocate(self.manager, 1024)
-        if self.order is not None:
-            self.order.given(block.address, block.size, stream)
-        self.device.tell_block(block.address, block.size, True, stream)
-        return block
-
-    def drop(self, block: Any, stream: int) -> None:
-        self.device.tell_block(block.address, block.size, False, stream)
-        if self.order is not None:
-            self.order.freed(block.address, block.size, [stream])
-        flnb.memory.release(self.manager, block)
+        self.stream = stream
+        return flnb.memory.allocate(self.manager, 1024)
 
     def scale(self, source: int, to: int, by: float, stream: int) -> None:
         given = source, to, np.float32(by), np.int32(256)
@@ -111,7 +103,7 @@ class Ordered:
             one, two = self.new(stream), self.new(stream)
             self.scale(source, one.address, by, stream)
             self.scale(one.address, two.address, 2, stream)
-            self.drop(one, stream)
+            flnb.memory.release(self.manager, one)
             results.append((stream, by, two))
             if len(results) > 3:
                 results[-4] = self.read(*results[-4], x)
@@ -123,7 +115,7 @@ class Ordered:
     def read(self, stream: int, by: int, block: Any, x: Any) -> Any:
         out = np.empty(256, np.float32)
         self.driver.download(out.ctypes.data, block.address, 1024, stream)
-        self.drop(block, stream)
+        flnb.memory.release(self.manager, block)
         return out, 2 * by * x
 
 
@@ -132,26 +124,28 @@ def test_blocks_are_used_again_on_other_streams_in_order(name: str, device: Emul
     for order, seed in [("eager", 0), ("lazy", 0), *[("random", seed) for seed in range(8)]]:
         device.begin(order, seed)  # type: ignore[arg-type]
         waits = device.count("cuStreamSynchronize") + device.count("cuCtxSynchronize")
-        for found, wanted in Ordered(device, name, ordered=True).run(seed):
+        for found, wanted in Ordered(device, name).run(seed):
             np.testing.assert_array_equal(found, wanted)
         assert device.reports == []
         assert device.count("cuStreamSynchronize") + device.count("cuCtxSynchronize") - waits == 1  # after the upload
 
 
-def test_without_the_order_a_race_of_streams_is_named(device: EmulatedDevice) -> None:
+def test_without_the_waits_a_race_of_streams_is_named(device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     device.begin("eager")
-    Ordered(device, "caching", ordered=False).run(0)
+    monkeypatch.setattr(device.driver, "wait_for_stream", lambda *_: None)
+    Ordered(device, "caching").run(0)
     assert any("streamcheck: " in report and "release of a block" in report for report in device.reports), (
         device.reports
     )
 
 
 def test_parts_of_free_memory_remember_their_streams(device: EmulatedDevice) -> None:
-    order = StreamOrder(device.driver)
-    order.freed(0, 100, [1])
-    order.freed(100, 100, [2, 3])
-    order.freed(40, 20, [4])
-    assert order._free == [(0, 40, {1}), (40, 60, {4}), (60, 100, {1}), (100, 200, {2, 3})]
-    assert order._cut(50, 150) == [{4}, {1}, {2, 3}]
-    assert order._free == [(0, 40, {1}), (40, 50, {4}), (150, 200, {2, 3})]
+    order = EventOrder(Driver(device.driver.path))
+    for address, nbytes, streams in ((0, 100, (1,)), (100, 100, (2, 3)), (40, 20, (4,))):
+        block = flnb.interface.Block(address, nbytes, None)  # type: ignore[arg-type]
+        block.streams = streams
+        order.freed(block)
+    assert order._free == [(0, 40, (1,)), (40, 60, (4,)), (60, 100, (1,)), (100, 200, (2, 3))]
+    assert order._cut(50, 150) == [(4,), (1,), (2, 3)]
+    assert order._free == [(0, 40, (1,)), (40, 50, (4,)), (150, 200, (2, 3))]
     assert order._cut(60, 70) == order._cut(200, 300) == []

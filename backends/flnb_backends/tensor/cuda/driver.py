@@ -22,7 +22,7 @@ from flnb_backends.tensor.cuda.compiler import compile_kernels
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Driver", "DriverError", "Memory"]
+__all__ = ["Driver", "DriverError", "Memory", "default_driver", "use_driver"]
 
 LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 NOT_READY = 600
@@ -76,6 +76,25 @@ class DriverError(RuntimeError):
     def __init__(self, call: str, name: str, text: str) -> None:
         super().__init__(f"{call}: {name} ({text})")
         self.name = name
+
+
+def default_driver() -> Driver:
+    """The driver API of this process: that of the machine's GPUs, or what was put into its place.
+
+    Raises:
+        OSError: there is no NVIDIA driver.
+    """
+    if not _default:
+        _default.append(Driver())
+    return _default[0]
+
+
+def use_driver(driver: Driver) -> None:
+    """Make another library the driver API of this process from now on."""
+    _default[:] = [driver]
+
+
+_default: list[Driver] = []
 
 
 class Memory(NamedTuple):
@@ -188,6 +207,12 @@ class Driver:
 
     # memory
 
+    def tell_free(self, address: int, nbytes: int, streams: Sequence[int]) -> None:
+        """Hear that a manager has freed a block which these streams have used. A GPU need not know."""
+
+    def tell_used(self, address: int, nbytes: int, stream: int) -> None:
+        """Hear that memory is a block of a manager's from here on in a stream's order. A GPU need not know."""
+
     def memory(self) -> Memory:
         """The memory of this thread's device."""
         available, total = c_size_t(), c_size_t()
@@ -291,6 +316,13 @@ class Driver:
         """Let a stream's further work wait for an event; the program goes on."""
         self._run("cuStreamWaitEvent", stream, event, 0)
         devices.awaits(self, stream, event)
+
+    def wait_for_stream(self, stream: int, other: int) -> None:
+        """Let a stream's further work wait for all that another one has to do now; the program goes on."""
+        event = self.event()
+        self.record(event, other)
+        self.wait_event(stream, event)
+        self.destroy_event(event)  # as documented, once it has happened
 
     def happened(self, event: int) -> bool:
         """Whether an event has happened; returns at once."""

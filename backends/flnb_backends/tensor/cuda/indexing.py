@@ -75,7 +75,7 @@ class Indexing(Creation, Sorting):
         g, y = self.contiguous(g), self.written(out, shape, g.dtype)
         if y.nbytes:
             launcher = self.launcher
-            launcher.driver.fill(y.data.ptr, 0, y.nbytes, launcher.stream)
+            launcher.driver.fill(y.data.ptr, 0, y.nbytes, launcher.stream())
         if g.size:
             rows, outer, extent, inner = self._rows(indices, shape, key)
             types = {"T": g.dtype, "F": np.dtype(np.float32) if g.dtype == np.float16 else g.dtype, "I": INDEX}

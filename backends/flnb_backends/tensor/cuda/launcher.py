@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy as np
 
@@ -53,12 +53,12 @@ class Launcher:
     Args:
         driver: the driver API.
         ordinal: the device.
+        stream: returns the stream in which kernels run.
     """
 
-    def __init__(self, driver: Driver, ordinal: int = 0) -> None:
-        self.driver, self.ordinal = driver, ordinal
-        self.stream = 0  # in which kernels run
-        self._kernels: dict[tuple[Any, ...], int] = {}
+    def __init__(self, driver: Driver, ordinal: int = 0, stream: Callable[[], int] = int) -> None:
+        self.driver, self.ordinal, self.stream = driver, ordinal, stream
+        self.kernels: dict[tuple[Any, ...], int] = {}
 
     def launch(
         self, file: str, name: str, types: dict[str, np.dtype[Any]], blocks: Sequence[int], threads: Sequence[int],
@@ -74,16 +74,16 @@ class Launcher:
             shared: bytes of dynamically shared memory of each block.
         """
         key = file, name, *[dtype.char for dtype in types.values()]
-        kernel = self._kernels.get(key)
+        kernel = self.kernels.get(key)
         if kernel is None:
             text = kernel_text(file, tuple((name, dtype.name) for name, dtype in types.items()))
             with self.driver.using(self.ordinal):
                 module = self.driver.load(self.driver.build(text, self.ordinal))
-            kernel = self._kernels[key] = self.driver.kernel(module, name)
+            kernel = self.kernels[key] = self.driver.kernel(module, name)
         given = [
             value.data.ptr if hasattr(value, "data") and hasattr(value.data, "ptr") else value for value in arguments
         ]
-        self.driver.launch(kernel, blocks, threads, given, self.stream, shared)
+        self.driver.launch(kernel, blocks, threads, given, self.stream(), shared)
 
     def launch_each(self, file: str, name: str, types: dict[str, np.dtype[Any]], items: int, *arguments: Any) -> None:
         """Launch a kernel, as `launch` does, whose threads divide so many items among them in a loop over the grid."""

@@ -1,0 +1,178 @@
+"""The cuda backend: CuPy's kernels and flnb's own on a CUDA device, over the active memory manager's blocks."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from flnb_telemetry.extras import require
+from flnb_telemetry.withblock import with_block
+
+from flnb.interface import TensorBackend
+from flnb_backends.tensor.cuda.activations import Activations
+from flnb_backends.tensor.cuda.complex import ComplexNumbers
+from flnb_backends.tensor.cuda.convolution import Convolution
+from flnb_backends.tensor.cuda.elementwise import Elementwise
+from flnb_backends.tensor.cuda.gpu import block_of, gpu_at
+from flnb_backends.tensor.cuda.linalg import LinearAlgebra
+from flnb_backends.tensor.cuda.normalization import Normalization
+from flnb_backends.tensor.cuda.pooling import Pooling
+from flnb_backends.tensor.cuda.random import RandomNumbers
+from flnb_backends.tensor.cuda.softmax import Softmax
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from flnb.interface.memory import MemoryManager
+    from flnb_backends.tensor.cuda.base import Buffer
+    from flnb_backends.tensor.cuda.launcher import Launcher
+
+__all__ = ["CudaBackend"]
+
+cp = require("cupy", extra="cuda", purpose="the cuda backend")
+
+
+class CudaBackend(
+    ComplexNumbers, RandomNumbers, Pooling, Convolution, Softmax, Normalization, Activations,
+    Elementwise, LinearAlgebra, TensorBackend,
+):  # fmt: skip
+    """Computes on a CUDA device: by CuPy, and by kernels of flnb's own for rows, windows, sorting and random numbers.
+
+    Buffers are `cupy.ndarray`, views of blocks of the active memory manager; so is CuPy's temporary memory. Work runs
+    in CuPy's current stream. Without a GPU, `flnb.testing.cuda.emulate` makes a device for its numbers and order.
+
+    Args:
+        ordinal: which device; ``"cuda:1"`` is the second.
+        tf32: whether products of float32 may round their inputs to 10 bits, for the tensor cores of newer GPUs.
+    """
+
+    name: ClassVar[str] = "cuda"
+    buffer: ClassVar[str] = "cuda"
+    plain_buffers: ClassVar[bool] = True
+    whole_dtypes: ClassVar[str] = "fd"
+    own_numbers: ClassVar[bool] = True
+    shorthand: ClassVar[str] = "ordinal"
+
+    def __init__(self, ordinal: int | str = 0, tf32: bool | str = False) -> None:
+        self.gpu = gpu_at(int(ordinal))
+        self.tf32 = tf32 in (True, "true", "True", "1")
+        self.name = self.buffer = self.location = self.gpu.name  # type: ignore[misc]
+
+    @property
+    def launcher(self) -> Launcher:  # type: ignore[override]
+        """Launches flnb's own kernels on this device."""
+        return self.gpu.launcher
+
+    def own_manager(self) -> MemoryManager:
+        """Return the device's own manager, which all backends on it share."""
+        return self.gpu.manager
+
+    def method(self, name: str) -> Callable[..., Any] | None:
+        """Return the method for an op, which runs on this device and notes the stream that uses its buffers."""
+        function = getattr(self, name, None)
+        if function is None:
+            return None
+        gpu = self.gpu
+
+        @wraps(function)
+        def issue(*arguments: Any, **named: Any) -> Any:
+            before = gpu.enter()
+            try:
+                if gpu.several_streams:
+                    note_uses(gpu.stream(), (*arguments, *named.values()))
+                return function(*arguments, **named)
+            finally:
+                gpu.leave(before)
+
+        return issue
+
+    def sync(self) -> None:
+        """Wait until the device has done all its work."""
+        with self.gpu.driver.using(self.gpu.ordinal):
+            self.gpu.driver.synchronize()
+
+    def supports(self, dtype: Any) -> bool:
+        """Whether CuPy has this dtype."""
+        return np.dtype(dtype).char in "?bhilqBHILQefdFD"
+
+    # Streams
+
+    @with_block
+    def stream(self) -> Iterator[int]:
+        """Run what is inside the block in a new stream, which waits for the present one; yields the API's handle.
+
+        The other way round the program orders streams itself: `wait_for`.
+        """
+        gpu = self.gpu
+        before = gpu.enter()
+        outer = gpu.stream()
+        made = cp.cuda.Stream(non_blocking=True)
+        gpu.several_streams = True
+        try:
+            with made:
+                gpu.driver.wait_for_stream(made.ptr, outer)
+                yield made.ptr
+        finally:
+            gpu.leave(before)
+
+    def wait_for(self, stream: int) -> None:
+        """Let the present stream's further work wait for all that another has to do now; the program goes on."""
+        with self.gpu.driver.using(self.gpu.ordinal):
+            self.gpu.driver.wait_for_stream(self.gpu.stream(), stream)
+
+    # Buffers
+
+    def empty(self, spec: Any, manager: Any, min_block: int, code: int = 0, category: int = 0) -> tuple[Buffer, int]:
+        array = self.gpu.array(manager, spec, code, category)
+        block = block_of(array)
+        return array, block.id if block is not None else 0
+
+    def new(self, shape: tuple[int, ...], dtype: Any) -> Buffer:
+        """Return a C-contiguous buffer whose elements are not set."""
+        return cp.empty(shape, dtype)
+
+    def contiguous(self, x: Buffer) -> Buffer:
+        """Return x, or a C-contiguous copy if it is not so."""
+        return cp.ascontiguousarray(x).reshape(x.shape)
+
+    def from_numpy(self, array: Any, out: Buffer | None = None) -> Buffer:
+        """Copy an array of the host, or of this device, to a buffer."""
+        if isinstance(array, cp.ndarray):
+            return self.copy(array, out)
+        values = np.asarray(array)
+        values = np.array(values, values.dtype.newbyteorder("=") if out is None else out.dtype, order="C", copy=None)
+        y = self.written(out, values.shape, values.dtype)
+        if values.nbytes:
+            self.gpu.upload(y.data.ptr, values)
+        return self.finished(y, out)
+
+    def to_numpy(self, buffer: Buffer) -> np.ndarray[Any, Any]:
+        """Copy a buffer to an array of the host, which waits for what the stream has to do."""
+        before = self.gpu.enter()
+        try:
+            values = np.empty(buffer.shape, buffer.dtype)
+            if values.nbytes:
+                self.gpu.driver.download(
+                    values.ctypes.data, self.contiguous(buffer).data.ptr, values.nbytes, self.gpu.stream()
+                )
+            return values
+        finally:
+            self.gpu.leave(before)
+
+    def base_of(self, buffer: Buffer) -> Buffer | None:
+        return buffer.base
+
+    def is_contiguous(self, buffer: Buffer) -> bool:
+        return bool(buffer.flags.c_contiguous)
+
+
+def note_uses(stream: int, arguments: tuple[Any, ...]) -> None:
+    """Note in the blocks of buffers, also of those in a tuple of results, that a stream uses them."""
+    for x in arguments:
+        if isinstance(x, cp.ndarray):
+            block = block_of(x)
+            if block is not None and stream not in block.streams:
+                block.streams += (stream,)
+        elif isinstance(x, (tuple, list)):
+            note_uses(stream, tuple(x))

@@ -1,0 +1,183 @@
+"""Matrix products by cuBLAS; decompositions and Fourier transforms by cuSOLVER and cuFFT through CuPy.
+
+The decompositions and transforms have run on no device of this project's tests: the emulated one lacks these libraries.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from flnb_telemetry.extras import require
+
+from flnb_backends.tensor.cuda.base import Buffer, CudaBuffers
+
+__all__ = ["LinearAlgebra"]
+
+cp = require("cupy", extra="cuda", purpose="the cuda backend")
+
+TYPES = {"e": 2, "f": 0, "d": 1, "F": 4, "D": 5}
+"""The cudaDataType of each dtype, by its character."""
+COMPUTE_32F, COMPUTE_64F, FAST_TF32 = 68, 70, 77
+"""Values of cublasComputeType_t; float16 is multiplied in float32."""
+DEFAULT_ALGORITHM = -1
+
+
+class Operand(NamedTuple):
+    """A matrix, or several at equal distances, as cuBLAS takes them.
+
+    Attributes:
+        transposed: whether its rows, as memory has them, are the columns.
+        leading: elements from one row in memory to the next; ``stride`` those from one matrix to the next.
+    """
+
+    data: Buffer
+    transposed: bool
+    leading: int
+    stride: int
+
+
+def _matrix(x: Buffer) -> tuple[bool, int] | None:
+    """Whether a matrix (in the last two axes) is stored transposed, and its rows' distance; None if neither is so."""
+    rows, columns = x.shape[-2:]
+    down, right = (stride // x.itemsize for stride in x.strides[-2:])
+    if (right == 1 or columns == 1) and (down >= max(columns, 1) or rows == 1):
+        return False, max(down if rows > 1 else columns, columns, 1)
+    if (down == 1 or rows == 1) and (right >= max(rows, 1) or columns == 1):
+        return True, max(right if columns > 1 else rows, rows, 1)
+    return None
+
+
+def _distance(x: Buffer, batch: tuple[int, ...]) -> int | None:
+    """Elements from one matrix of a batch to the next, 0 for the same one; None if they are at several distances."""
+    if x.ndim == 2 or all(stride == 0 or n == 1 for stride, n in zip(x.strides[:-2], x.shape[:-2], strict=True)):
+        return 0
+    if x.shape[:-2] != batch:
+        return None
+    steps = [(n, stride) for n, stride in zip(batch, x.strides, strict=False) if n > 1]
+    if any(stride != n * following for (_, stride), (n, following) in itertools.pairwise(steps)):
+        return None
+    return int(steps[-1][1] // x.itemsize) if steps else 0
+
+
+def operand(x: Buffer, batch: tuple[int, ...]) -> Operand:
+    """Describe matrices for cuBLAS; they are copied if their strides are none that it knows."""
+    layout, distance = _matrix(x), _distance(x, batch)
+    if layout is None or distance is None:
+        x = cp.ascontiguousarray(x if distance is not None else cp.broadcast_to(x, (*batch, *x.shape[-2:])))
+        layout, distance = _matrix(x), _distance(x, batch)
+    assert layout is not None
+    assert distance is not None
+    return Operand(x, *layout, distance)
+
+
+def pack(parts: Any, x: Buffer, out: Buffer | None) -> Buffer:
+    """Flatten the results of one decomposition and join them along one last axis, behind the batch axes of x."""
+    batch = x.shape[:-2]
+    flat = [cp.reshape(part, (*batch, math.prod(part.shape[len(batch) :]))) for part in parts]
+    joined = cp.concatenate(flat, -1).astype(x.dtype, copy=False)
+    if out is None:
+        return joined
+    cp.copyto(out, joined, casting="unsafe")
+    return out
+
+
+def _plain(name: str) -> Any:
+    def method(self: Any, x: Buffer, out: Buffer | None = None) -> Buffer:
+        values = getattr(cp.linalg, name)(x)
+        return self.finished(values, out)
+
+    return method
+
+
+class LinearAlgebra(CudaBuffers):
+    """Matrix products, decompositions, solvers and Fourier transforms.
+
+    Attributes:
+        tf32: whether products of float32 may round their inputs to 10 bits, for the tensor cores of newer GPUs.
+    """
+
+    tf32: bool = False
+
+    def matmul(self, a: Buffer, b: Buffer, out: Buffer | None = None) -> Buffer:
+        if a.ndim == 1 or b.ndim == 1:
+            left, right = a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b
+            axes = (*([-2] if a.ndim == 1 else []), *([-1] if b.ndim == 1 else []))
+            values = cp.squeeze(self.matmul(left, right), axes)
+            return self.finished(values, out)
+        if a.dtype.char not in TYPES:
+            values = cp.matmul(a, b)
+            return self.finished(values, out)
+        y = self.written(out, (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]), a.dtype)
+        if b.ndim == 2 and a.ndim > 2 and a.flags.c_contiguous:  # one product instead of one of each example
+            rows = math.prod(a.shape[:-1])
+            self._multiply(a.reshape(rows, a.shape[-1]), b, y.reshape(rows, b.shape[1]))
+        else:
+            self._multiply(a, b, y)
+        return self.finished(y, out)
+
+    def _multiply(self, a: Buffer, b: Buffer, y: Buffer) -> None:
+        """Write the products of matrices into a C-contiguous buffer.
+
+        cuBLAS stores columns one after the other: for it y is transposed, and so b is the first factor.
+        """
+        batch, (m, k), n = y.shape[:-2], a.shape[-2:], b.shape[-1]
+        if not y.size or not k:
+            y.fill(0)
+            return
+        first, second = operand(b, batch), operand(a, batch)
+        kind = TYPES[y.dtype.char]
+        compute = (
+            COMPUTE_64F if y.dtype.char in "dD" else FAST_TF32 if self.tf32 and y.dtype.char == "f" else COMPUTE_32F
+        )
+        scalar = np.dtype("f" if y.dtype.char == "e" else y.dtype)
+        one, zero = np.ones((), scalar), np.zeros((), scalar)
+        cublas = cp.cuda.cublas
+        cublas.gemmStridedBatchedEx(
+            cp.cuda.device.get_cublas_handle(), int(first.transposed), int(second.transposed), n, m, k,
+            one.ctypes.data, first.data.data.ptr, kind, first.leading, first.stride,
+            second.data.data.ptr, kind, second.leading, second.stride,
+            zero.ctypes.data, y.data.ptr, kind, n, m * n, math.prod(batch), compute, DEFAULT_ALGORITHM,
+        )  # fmt: skip
+
+    cholesky, inv, det = _plain("cholesky"), _plain("inv"), _plain("det")
+    eigvalsh = _plain("eigvalsh")
+
+    def svdvals(self, x: Buffer, out: Buffer | None = None) -> Buffer:
+        values = cp.linalg.svd(x, compute_uv=False)
+        return self.finished(values, out)
+
+    def solve(self, a: Buffer, b: Buffer, out: Buffer | None = None) -> Buffer:
+        values = cp.linalg.solve(a, b)
+        return self.finished(values, out)
+
+    def pinv(self, x: Buffer, rtol: Buffer, out: Buffer | None = None) -> Buffer:
+        values = cp.linalg.pinv(x, rtol)
+        return self.finished(values, out)
+
+    def eigh(self, x: Buffer, out: Buffer | None = None) -> Buffer:
+        return pack(cp.linalg.eigh(x), x, out)
+
+    def qr(self, x: Buffer, mode: str, out: Buffer | None = None) -> Buffer:
+        return pack(cp.linalg.qr(x, mode), x, out)
+
+    def svd(self, x: Buffer, full: bool, out: Buffer | None = None) -> Buffer:
+        return pack(cp.linalg.svd(x, full_matrices=full), x, out)
+
+    def slogdet(self, x: Buffer, out: Buffer | None = None) -> Buffer:
+        return pack(cp.linalg.slogdet(x), x, out)
+
+    def fftn(self, x: Buffer, axes: tuple[int, ...], norm: Any, out: Buffer | None = None) -> Buffer:
+        return self.finished(cp.fft.fftn(x, axes=axes, norm=norm), out)
+
+    def ifftn(self, x: Buffer, axes: tuple[int, ...], norm: Any, out: Buffer | None = None) -> Buffer:
+        return self.finished(cp.fft.ifftn(x, axes=axes, norm=norm), out)
+
+    def rfftn(self, x: Buffer, axes: tuple[int, ...], norm: Any, out: Buffer | None = None) -> Buffer:
+        return self.finished(cp.fft.rfftn(x, axes=axes, norm=norm), out)
+
+    def irfftn(self, x: Buffer, axes: tuple[int, ...], size: int, norm: Any, out: Buffer | None = None) -> Buffer:
+        sizes = [*[x.shape[axis] for axis in axes[:-1]], size]
+        return self.finished(cp.fft.irfftn(x, sizes, axes=axes, norm=norm), out)
