@@ -124,10 +124,10 @@ def _chosen(found: Devices) -> tuple[NDArray[np.bool_], list[Any]]:
     """The latest tasks and steps."""
     t0 = found.task["t0"]
     chosen = np.arange(len(t0)) >= len(t0) - TASKS
-    steps = [step for step in found.steps if step.launches + step.copies][-STEPS:]
-    if steps and (t0 >= steps[0].t0).any():
-        chosen &= t0 >= steps[0].t0
-    return chosen, steps
+    steps = [step for step in found.steps if step.launches + step.copies]
+    if len(steps) > STEPS:
+        chosen &= t0 >= steps[-STEPS].t0
+    return chosen, steps[-STEPS:]
 
 
 def _ms(t: Ints, origin: int) -> NDArray[np.float64]:
@@ -182,6 +182,9 @@ def _blocks(source: Source, found: Devices, origin: int) -> Arrays:
     freed = source.table("segment_free")
     gone = dict(zip(freed["segment_id"].tolist(), freed["t"].tolist(), strict=True))
     arrays["segment_end"] = _ms(np.array([gone.get(one, NEVER) for one in home[rows].tolist()], np.int64), origin)
+    used, what = found.use["block"], found.use["task"]
+    late = found.task["t0"][what] >= origin
+    arrays["use_seq"], arrays["use_block"] = found.task["seq"][what[late]], block["alloc_id"][used[late]]
     return arrays
 
 

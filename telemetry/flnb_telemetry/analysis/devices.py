@@ -79,6 +79,7 @@ class Devices:
         event: events recorded and awaited: t, seq, event (number), awaited, device, stream.
         wait: when the program stood still: t0, t1, event, device, stream (-1: all).
         block: blocks on devices or in pinned memory; see `blocks`.
+        use: which tasks used them: task and block, rows of these tables, in the order of the tasks.
         places: the devices' places.
         steps: the sums of each training step.
     """
@@ -89,6 +90,7 @@ class Devices:
     event: Columns
     wait: Columns
     block: Columns
+    use: Columns
     steps: tuple[StepSums, ...]
     op: Columns
 
@@ -165,9 +167,9 @@ def devices(source: Source) -> Devices:
     wait = dict(source.table("host_wait"))
     for table in (event, wait):
         table["device"], table["stream"] = _where(catalog, table["context"], places)
-    block = blocks(source, task, event)
+    block, use = blocks(source, task, event)
     sums = tuple(_sums(source.table("step"), task, wait))
-    return Devices(infos, tuple(places), task, event, wait, block, sums, op)
+    return Devices(infos, tuple(places), task, event, wait, block, use, sums, op)
 
 
 def _where(catalog: Catalog, context: Ints, places: list[str]) -> tuple[Ints, Ints]:
@@ -256,14 +258,14 @@ def _sums(step: Columns, task: Columns, wait: Columns) -> list[StepSums]:
     return found
 
 
-def blocks(source: Source, task: Columns, event: Columns) -> Columns:
+def blocks(source: Source, task: Columns, event: Columns) -> tuple[Columns, Columns]:
     """The blocks of devices and of pinned memory, with the streams that used them.
 
     Returns:
         The columns of the `alloc` events, and: place (string id), end (NEVER while it lives), streams (a bit for each
         stream from 0 to 62), own (the stream that used it first, -1 for none); and where a freed block's last use on
         another stream was not over: until (NEVER if it was not seen to end; else 0), event and on (the number of the
-        event recorded after that use, 0 for none, and its stream).
+        event recorded after that use, 0 for none, and its stream). And the columns task and block (rows) of all uses.
     """
     segment = [source.table(kind) for kind in ("segment_alloc", "segment_resize")]
     home, place = (np.concatenate([table[name] for table in segment]) for name in ("segment_id", "place"))
@@ -278,7 +280,8 @@ def blocks(source: Source, task: Columns, event: Columns) -> Columns:
     more |= {"own": np.full(count, -1, np.int64), "on": np.full(count, -1, np.int64)}
     over = np.where(task["seen"] == 0, NEVER, np.where(task["bound"] < 0, task["seen"], task["ran1"]))
     stream = task["stream"].tolist()
-    for at, used in _uses(source.table("addresses"), task["seq"], block).items():
+    uses = _uses(source.table("addresses"), task["seq"], block)
+    for at, used in uses.items():
         last = {stream[row]: row for row in used}  # in order: of each stream the last one
         more["own"][at] = own = stream[used[0]]
         more["streams"][at] = sum(1 << min(number, 62) for number in last if number >= 0)
@@ -295,7 +298,9 @@ def blocks(source: Source, task: Columns, event: Columns) -> Columns:
         again &= block["address"] < block["address"][at] + block["size"][at]
         again &= block["address"] + block["size"] > block["address"][at]
         block["until"][at] = min(block["until"][at], block["t"][again].min(initial=NEVER))
-    return block
+    pairs = sorted({(row, at) for at, used in uses.items() for row in used})
+    use = np.array(pairs, np.int64).reshape(-1, 2)
+    return block, {"task": use[:, 0], "block": use[:, 1]}
 
 
 def _uses(addresses: Columns, seq: Ints, block: Columns) -> dict[int, list[int]]:

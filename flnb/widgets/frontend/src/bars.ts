@@ -10,7 +10,7 @@ import type { TabName, ViewContext } from "./view.ts";
 export const WINDOW = 3;
 
 const tabs: readonly (readonly [TabName, string])[] = [
-  ["overview", "Overview"], ["ops", "Ops"], ["memory", "Memory"], ["tape", "Tape"], ["collectives", "Collectives"], ["metrics", "Metrics"],
+  ["overview", "Overview"], ["ops", "Ops"], ["memory", "Memory"], ["tape", "Tape"], ["collectives", "Collectives"], ["devices", "Devices"], ["metrics", "Metrics"],
 ];
 
 export class ViewBar {
@@ -69,9 +69,11 @@ export class ViewBar {
   update(): void {
     const { store } = this.context;
     const run = store.latest?.run;
-    const calls = this.buttons.get("collectives");
-    if (calls) calls.hidden = store.collectives === null; // a run of one rank has nothing to tell
-    if (calls?.hidden && this.current === "collectives") this.context.actions.show("overview");
+    for (const tab of ["collectives", "devices"] as const) { // a run of one rank, or without a device, has nothing to tell
+      const button = this.buttons.get(tab);
+      if (button) button.hidden = store[tab] === null;
+      if (button?.hidden && this.current === tab) this.context.actions.show("overview");
+    }
     setText(this.name, run?.name ?? "flnb");
     setText(this.meta, run ? [run.backend, run.manager, run.capacity === null ? run.device : `${run.device} ${text(bytes(run.capacity))}`].filter(Boolean).join(" · ") : "");
     this.meta.title = this.meta.textContent ?? "";

@@ -2,6 +2,7 @@
 
 import type { Column, Frame } from "./protocol.ts";
 
+const SECTIONS = ["collectives", "devices"] as const;
 const HELD_BYTES = 48 * 2 ** 20;
 
 export class HeldFrames {
@@ -10,7 +11,7 @@ export class HeldFrames {
   private incomplete = false;
 
   add(frame: Frame): void {
-    if (frame.head.collectives) this.replaceSection();
+    for (const section of SECTIONS) if (frame.head[section]) this.replace(section);
     this.frames.push(frame);
     this.bytes += frame.bytes;
     // A long pause must not fill the page's memory: the oldest frames give up their memory events (the keyframe asked
@@ -26,13 +27,13 @@ export class HeldFrames {
     }
   }
 
-  /** The part about collectives is whole each time: only the newest is needed, and it is most of a frame. */
-  private replaceSection(): void {
-    const at = this.frames.findLastIndex(({ head }) => head.collectives !== undefined);
+  /** Such a section is whole each time: only the newest is needed, and it is most of a frame. */
+  private replace(section: (typeof SECTIONS)[number]): void {
+    const at = this.frames.findLastIndex(({ head }) => head[section] !== undefined);
     const old = this.frames[at];
     if (!old) return;
-    const { collectives: _, ...head } = old.head;
-    const columns = Object.fromEntries(Object.entries(old.columns).filter(([name]) => !name.startsWith("collectives.")).map(([name, column]) => [name, column.slice()]));
+    const { [section]: _, ...head } = old.head;
+    const columns = Object.fromEntries(Object.entries(old.columns).filter(([name]) => !name.startsWith(`${section}.`)).map(([name, column]) => [name, column.slice()]));
     const bytes = Object.values(columns).reduce((sum, column) => sum + column.byteLength, 0);
     this.bytes += bytes - old.bytes;
     this.frames[at] = { head, columns, bytes };

@@ -222,6 +222,34 @@ export interface CollectivesSection {
   stuck: StuckCall | null;
 }
 
+/**
+ * The launches and copies of the last steps on CUDA devices; whole each time it changes. Its arrays are the frame's columns
+ * `devices.*`; times are ms since `origin_ms` on the host's clock, NaN where unknown, infinite for never.
+ *
+ * Tasks, in the order of the host's calls: seq, route (0: a launch, else one of `ROUTES`), nbytes, pinned, device, stream,
+ * context, plan (of the op that asked for it), kernel (of `kernels`), t0 and t1 (the call), ran0 and ran1 (the device), bound
+ * (ns; -1: emulated), slot (place in the order of emulated devices, -1: has not run), seen.
+ * Events: event_seq, event_event (its number), event_awaited, event_device, event_stream, event_t. The host stood still:
+ * wait_t0, wait_t1, wait_event, wait_device, wait_stream (-1: all). Ops of the host: op_t0, op_t1, op_plan, op_context.
+ * Memory: segment_id, segment_size, segment_device (-1: pinned memory of the host), segment_begin, segment_end; block_id,
+ * block_segment, block_offset, block_size, block_category, block_plan, block_context, block_streams (bits), block_begin,
+ * block_end, block_until (freed, and used by a stream until then; else NaN), block_event and block_on (the event and stream
+ * that this is about); use_seq, use_block: which task used which block.
+ */
+export interface DevicesSection {
+  origin_ms: number;
+  now_ms: number;
+  rows: number;
+  devices: { place: string; name: string; emulated: boolean; order: string; seed: number; bound_ns: number }[];
+  kernels: { name: string; grid: number[]; block: number[]; shared: number; registers: number; static: number }[];
+  /** What must be said where times or an order of an emulated device are shown; "" where none is. */
+  note: string;
+  steps: { step: number; t0: number; t1: number; launches: number; copies: number; to_device: number; to_host: number; waits: number }[];
+  gaps: { device: number; t0: number; t1: number; cause: string; plan: number; seq: number }[];
+}
+/** From where to where a copy goes. */
+export const ROUTES = ["", "to the device", "to the host", "on the device", "between devices"] as const;
+
 export type ArrayType = "f64" | "f32" | "i32" | "u32" | "u8";
 export type Column = Float64Array | Float32Array | Int32Array | Uint32Array | Uint8Array;
 
@@ -240,6 +268,7 @@ export interface FrameHead {
   /** What was measured after the tape that is shown, where that is kept for its NaN. */
   norms?: TapeNorms;
   collectives?: CollectivesSection;
+  devices?: DevicesSection;
   /** Of a whole recording: which part this is, from 0 to the last. */
   part?: [number, number];
   /** Of two recordings side by side: which one. */

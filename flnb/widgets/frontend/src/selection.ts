@@ -8,7 +8,7 @@ import type { Store } from "./store.ts";
  * `kind` says what was clicked; views mark what matches with `selectsBlock` and `selectsNode`.
  */
 export interface Selection {
-  kind: "op" | "scope" | "node" | "nodes" | "leaf" | "block" | "segment" | "step" | "collective";
+  kind: "op" | "scope" | "node" | "nodes" | "leaf" | "block" | "segment" | "step" | "collective" | "task";
   label: string;
   /** First and last id of a row of tape nodes, and the key of their group. */
   nodes?: readonly [number, number];
@@ -25,6 +25,8 @@ export interface Selection {
   communicator?: string;
   sequence?: number;
   bucket?: number;
+  /** Of a launch or copy of a device: its number. */
+  task?: number;
   t?: number;
   bytes?: number;
 }
@@ -68,7 +70,7 @@ export function selectsBlock(store: Store, row: number, selection = store.select
     case "op": return selection.op !== undefined && store.plan(lifetimes.plan[row]!)?.op === selection.op;
     case "scope": return inScope(store.context(lifetimes.context[row]!)?.scope, selection.scope);
     case "step": return selection.step !== undefined && store.stepAt(lifetimes.start[row]!) === selection.step;
-    case "collective": return false;
+    case "collective": case "task": return false;
   }
 }
 

@@ -110,6 +110,7 @@ export function selectionParts(store: Store): { text: string; code: boolean }[] 
   if (selection.kind !== "scope") add(selection.scope, true);
   add(selection.phase === "backward" || selection.phase === "optimizer" ? selection.phase : undefined, false);
   if (selection.sequence !== undefined) add(`${selection.communicator} #${integer(selection.sequence)}`, false);
+  if (selection.task !== undefined) add(`task ${integer(selection.task)}`, false);
   if (selection.bucket !== undefined) add(`bucket ${selection.bucket}`, false);
   if (selection.step !== undefined && selection.step >= 0) add(`step ${integer(selection.step)}`, false);
   if (selection.node !== undefined && selection.node > 0) add(`tape node #${selection.node}`, false);

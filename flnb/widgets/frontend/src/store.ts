@@ -8,11 +8,13 @@
 
 import { Columns } from "./columns.ts";
 import { follows as tableFollows, FrameRate, intern } from "./arrivals.ts";
-import { CollectivesModel, sectionColumns } from "./collectives/model.ts";
+import type { CollectivesModel } from "./collectives/model.ts";
+import type { DevicesModel } from "./devices/model.ts";
 import { HeldFrames } from "./held.ts";
 import { MemoryLog } from "./memorylog.ts";
 import { type OpRow, OpRows } from "./oprows.ts";
 import { type Metric, NormHistory, takeMetrics } from "./norms.ts";
+import { takeSections } from "./sections.ts";
 import type { Selection } from "./selection.ts";
 import { withAnswer } from "./tape/answers.ts";
 import {
@@ -46,6 +48,8 @@ export class Store {
   newest: number | null = null;
   /** The collective calls of the last steps on all ranks; null where the run has none. */
   collectives: CollectivesModel | null = null;
+  /** What CUDA devices did in the last steps; null where the run has none. */
+  devices: DevicesModel | null = null;
   /** Call stacks of blocks, by context, as far as they were asked for; null where the answer is awaited. */
   readonly stacks = new Map<number, readonly string[] | null>();
   /** The newest answer to what was asked of the tape. */
@@ -54,7 +58,7 @@ export class Store {
   private readonly tables = new OpRows((id) => this.string(id));
 
   /** Increase with every change of that kind; `text` when what is read is renewed, at most four times a second, all at once. */
-  readonly versions = { frame: 0, ops: 0, steps: 0, metrics: 0, memory: 0, tape: 0, collectives: 0, view: 0, text: 0 };
+  readonly versions = { frame: 0, ops: 0, steps: 0, metrics: 0, memory: 0, tape: 0, collectives: 0, devices: 0, view: 0, text: 0 };
 
   // The newest frame's head, also while paused.
   latest: { run: RunInfo; counters: Counters } | null = null;
@@ -309,11 +313,7 @@ export class Store {
       this.versions.memory++;
     }
     if (head.tape) this.applyTape(head.tape);
-    const calls = head.collectives && sectionColumns(columns);
-    if (head.collectives && calls) {
-      this.collectives = new CollectivesModel(head.collectives, calls);
-      this.versions.collectives++;
-    }
+    takeSections(this, frame);
     if (head.tape || head.norms) this.newest = head.norms?.step ?? null;
     if (head.norms) {
       this.versions.tape++;
@@ -342,7 +342,7 @@ export class Store {
     this.norms.clear();
     this.tables.clear();
     this.memory.clear();
-    this.tape = this.answer = this.newest = this.collectives = null;
+    this.tape = this.answer = this.newest = this.collectives = this.devices = null;
     this.stacks.clear();
     this.selection = null;
     this.cursor = this.limit = null;

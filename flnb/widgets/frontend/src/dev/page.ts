@@ -1,11 +1,12 @@
 /**
  * The dashboard on simulated data: ?theme=dark, ?state=waiting|dropped|behind|resync|restarted|failed|paused|nan, ?seconds=5,
  * ?still (stop after the first seconds),
- * ?ranks=4|64 (ranks in place of memory; with state=stuck one of them hangs). Build with `npm run dev`.
+ * ?devices=gpu|emulated, ?ranks=4|64 (ranks in place of memory; with state=stuck one of them hangs). Build with `npm run dev`.
  */
 
 import module from "../index.ts";
 import type { FrameHead } from "../protocol.ts";
+import { DeviceSimulation } from "./devices.ts";
 import { RankSimulation } from "./ranks.ts";
 import { Simulation } from "./simulate.ts";
 
@@ -40,7 +41,9 @@ const tick = (seconds: number): void => {
 };
 module.render({ model, el: document.getElementById("at")! });
 
-if (query.has("ranks")) {
+if (query.has("devices")) {
+  deliver(new DeviceSimulation({ emulated: query.get("devices") === "emulated" }).frame());
+} else if (query.has("ranks")) {
   const many = Number(query.get("ranks"));
   const delay = many <= 32 ? undefined : (rank: number, step: number): number => (rank === 37 ? 5 + (step % 3) * 3 : rank >= 16 && rank < 20 && step > 55 ? 9 : rank === 51 && step % 4 === 0 ? 11 : 0);
   const ranks = new RankSimulation({ ranks: many, ...(delay ? { delay } : {}), ...(state === "stuck" ? { stuckAt: 60 } : {}) });

@@ -17,6 +17,8 @@ export interface Row {
   height: number;
   /** The label of the bar at this index. */
   label?: (index: number) => string;
+  /** Labels that do not fit are cut, not left out. */
+  cut?: boolean;
   /** Pixels under the row. */
   gap?: number;
 }
@@ -39,6 +41,8 @@ export interface Content {
   origin: number;
   /** The first and the last time that one can look at. */
   limits: Span;
+  /** Ticks of an axis that shows no time. */
+  ticks?: (scale: TimeScale) => { t: number; label: string }[];
   /** Pixels at the bottom that the owner draws on the same time axis. */
   footer: number;
 }

@@ -42,7 +42,7 @@ export function paintHeader({ c, theme, scale, width, height }: Frame, content: 
       label(c, band.note, x1 - 6, BAND / 2 + 0.5, colours.dim, theme.ui(11), "right");
     }
   });
-  for (const tick of timeTicks(scale, content.origin)) {
+  for (const tick of content.ticks?.(scale) ?? timeTicks(scale, content.origin)) {
     const x = scale.x(tick.t);
     if (x < scale.left - 0.5 || x > scale.right + 0.5) continue;
     vertical(c, x, HEADER - 4, HEADER, colours.dim);
@@ -78,7 +78,7 @@ export function paintLanes(frame: Frame, content: Content): void {
 }
 
 /** The bars of a row that are in sight, each at least a pixel wide. */
-export function paintRow({ c, theme, scale }: Frame, { bars, height, label: name }: Row, y: number, styles: readonly Style[]): void {
+export function paintRow({ c, theme, scale }: Frame, { bars, height, label: name, cut }: Row, y: number, styles: readonly Style[]): void {
   const font = theme.ui(10);
   bars.visit(scale.t0, scale.t1, scale.pixel, (start, end, kind, first, count) => {
     const style = styles[kind];
@@ -93,7 +93,8 @@ export function paintRow({ c, theme, scale }: Frame, { bars, height, label: name
     if (count > 1 || wide < LABELLED || !name || !style.text) return;
     const from = Math.max(left, scale.left);
     const room = Math.min(left + wide, scale.right) - from - 6;
-    const text = room > 8 ? name(first) : "";
+    const whole = room > 8 ? name(first) : "";
+    const text = cut && room > 18 ? theme.fit(whole, font, room) : whole;
     if (text && theme.measure(text, font) <= room) label(c, text, from + 3.5, y + height / 2 + 0.5, style.text, font);
   });
 }

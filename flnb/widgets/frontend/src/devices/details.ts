@@ -1,0 +1,164 @@
+/** The selected launch or copy; without one, what the step asked of the devices. */
+
+import { h } from "../dom.ts";
+import { bytes, duration, exactBytes, integer, text, UNKNOWN } from "../format.ts";
+import { categoryLabels } from "../palette.ts";
+import { ROUTES } from "../protocol.ts";
+import type { ViewContext } from "../view.ts";
+import type { Axis, DevicesModel } from "./model.ts";
+import { blockName, family, sizeOf, streamsOf, taskName, waitsFor } from "./names.ts";
+
+export interface DetailActions {
+  go(by: number): void;
+  gap(): void;
+}
+
+export class TaskDetails {
+  readonly element = h("aside", { class: "fl-side fl-callside", "aria-label": "Selected launch" });
+
+  constructor(private readonly context: ViewContext, private readonly actions: DetailActions) {}
+
+  update(model: DevicesModel, task: number, step: number, axis: Axis): void {
+    const { store } = this.context;
+    const block = store.selection?.kind === "block" ? model.columns["block_id"]!.indexOf(store.selection.block as never) : -1;
+    if (task >= 0) this.element.replaceChildren(...this.task(model, task, axis));
+    else if (block >= 0) this.element.replaceChildren(...this.block(model, block));
+    else this.element.replaceChildren(...(store.selection?.kind === "task" ? [h("div", { class: "fl-none" }, "The selected task has left the window of steps that is kept.")] : []), ...this.step(model, step));
+  }
+
+  private task(model: DevicesModel, task: number, axis: Axis): HTMLElement[] {
+    const { store, theme } = this.context;
+    const kernel = model.kernel(task);
+    const plan = store.plan(model.plan(task));
+    const context = store.context(model.context(task));
+    const what = model.route(task) ? "copy" : "kernel";
+    const facts = pairs();
+    facts.add("Op", plan ? plan.op : "none", plan?.shape.length ? `${plan.dtype} [${plan.shape.join(", ")}]` : "");
+    facts.add("Scope", context?.scope || UNKNOWN, context && context.phase !== "other" ? context.phase : "");
+    if (model.route(task)) {
+      facts.add("Route", ROUTES[model.route(task)] ?? "");
+      facts.add("Bytes", text(bytes(model.bytes(task))), model.bytes(task) >= 1000 ? exactBytes(model.bytes(task)) : "");
+      if (model.route(task) < 3) facts.add("Host memory", model.pinned(task) ? "pinned" : "pageable", model.pinned(task) ? "" : "the call waits");
+    }
+    const step = model.stepOf(task);
+    const first = step?.first ?? 0;
+    const ran = model.ranAs(task);
+    if (axis === "order") {
+      facts.add("Asked", `${integer(task - first + 1)} of ${integer((step?.last ?? model.rows) - first)}`, step ? `in step ${integer(step.step)}` : "");
+      facts.add("Ran", ran < 0 ? "not yet" : turn(ran - task));
+    } else {
+      const [begin, end] = model.ran(task);
+      facts.add("Time", Number.isNaN(end) ? "not known yet" : text(duration((end - begin) * 1e6)));
+      const waited = model.queued(task);
+      if (!Number.isNaN(waited)) facts.add("Queued", text(duration(waited * 1e6)), "after its launch");
+      const bound = model.section.devices[model.device(task)]?.bound_ns ?? 0;
+      if (bound > 0) facts.add("Clock", `±${text(duration(bound))}`, "event error");
+    }
+    const [from, to] = model.asked(task);
+    if (axis === "time") facts.add("Call", text(duration((to - from) * 1e6)), "on the host");
+    const title = h("div", { class: "fl-title" }, h("i", { class: "fl-swatch", style: `background:${theme.family(family(model, store, task))}` }),
+      h("div", {}, h("b", {}, taskName(model, task)), h("div", { class: "fl-sub" }, `${what} · ${model.streamName({ device: model.device(task), stream: model.stream(task) })} · task ${integer(model.seq(task))}`)));
+    return [title, facts.list, ...this.launch(kernel), ...this.blocks(model, task), ...this.events(model, task), this.links(plan?.op)];
+  }
+
+  private launch(kernel: ReturnType<DevicesModel["kernel"]>): HTMLElement[] {
+    if (!kernel) return [];
+    const facts = pairs();
+    const blocks = kernel.grid.reduce((product, one) => product * one, 1);
+    const threads = kernel.block.reduce((product, one) => product * one, 1);
+    if (kernel.grid.length) {
+      facts.add("Grid × block", `${list(kernel.grid)} × ${list(kernel.block)}`);
+      facts.add("Threads", integer(blocks * threads), `${integer(blocks)} ${blocks === 1 ? "block" : "blocks"} of ${integer(threads)}`);
+    } else facts.add("Grid × block", UNKNOWN, "not known");
+    if (kernel.registers >= 0) facts.add("Registers", `${kernel.registers} a thread`);
+    if (kernel.static >= 0) facts.add("Shared memory", text(bytes(kernel.static)), "a block");
+    if (kernel.grid.length) facts.add("Dynamic", text(bytes(kernel.shared)), "of shared memory");
+    return [h("div", { class: "fl-section" }, "Launch"), facts.list];
+  }
+
+  private blocks(model: DevicesModel, task: number): HTMLElement[] {
+    const rows = model.blocksOf(task);
+    if (!rows.length) return [];
+    const { store, theme } = this.context;
+    const found = rows.map((row) => h("li", { class: "fl-deviceblock" },
+      h("i", { class: "fl-square", style: `background:${theme.category(model.columns["block_category"]![row]!)}` }),
+      h("span", { class: "fl-code" }, blockName(model, store, row)), h("span", { class: "fl-unitright" }, `${sizeOf(model, row)} · ${streamsOf(model, row)}`)));
+    return [h("div", { class: "fl-section" }, "Blocks it was given"), h("ul", { class: "fl-rowlist" }, ...found)];
+  }
+
+  private events(model: DevicesModel, task: number): HTMLElement[] {
+    const before = model.events.filter((event) => event.awaited && event.before === task);
+    const after = model.events.filter((event) => !event.awaited && event.after === task);
+    if (!before.length && !after.length) return [];
+    const facts = pairs();
+    if (before.length) facts.add("Waits for", before.map(({ event }) => (event ? `e${event}` : "an event")).join(", "));
+    if (after.length) facts.add("Then records", after.map(({ event }) => `e${event}`).join(", "));
+    return [h("div", { class: "fl-section" }, "Events"), facts.list];
+  }
+
+  private block(model: DevicesModel, row: number): HTMLElement[] {
+    const { store, theme } = this.context;
+    const { block_category: category, block_end: end, block_until: until, block_segment: segment, block_offset: offset } = model.columns;
+    const facts = pairs();
+    facts.add("Bytes", sizeOf(model, row), exactBytes(model.columns["block_size"]![row]!));
+    facts.add("Category", categoryLabels[category![row]!] ?? "");
+    facts.add("Segment", `S${segment![row]!}`, `at ${integer(offset![row]!)}`);
+    facts.add("Streams", streamsOf(model, row) || "none yet");
+    facts.add("State", end![row] === Infinity ? "in use" : until![row]! > end![row]! ? `freed, ${waitsFor(model, row)}` : "freed");
+    return [h("div", { class: "fl-title" }, h("i", { class: "fl-square", style: `background:${theme.category(category![row]!)}` }),
+      h("div", {}, h("b", {}, blockName(model, store, row)), h("div", { class: "fl-sub" }, "block of a device"))), facts.list, this.links(store.selection?.op, true)];
+  }
+
+  /** The step's sums, and what each device is. */
+  private step(model: DevicesModel, number: number): HTMLElement[] {
+    const sums = model.section.steps.find(({ step }) => step === number);
+    const found: HTMLElement[] = [];
+    if (sums) {
+      const facts = pairs();
+      facts.add("Launches", integer(sums.launches));
+      facts.add("Copies", integer(sums.copies));
+      facts.add("To the device", text(bytes(sums.to_device)), sums.to_device >= 1000 ? exactBytes(sums.to_device) : "");
+      facts.add("To the host", text(bytes(sums.to_host)), sums.to_host >= 1000 ? exactBytes(sums.to_host) : "");
+      facts.add("Host waits", integer(sums.waits), sums.waits ? "the program stood still" : "it never stood still");
+      found.push(h("div", { class: "fl-title" }, h("div", {}, h("b", {}, `step ${integer(number)}`), h("div", { class: "fl-sub" }, "what the host asked of the devices"))), facts.list);
+    }
+    for (const { place, name, emulated, order, seed, bound_ns: bound } of model.section.devices) {
+      const facts = pairs();
+      facts.add("Name", name || UNKNOWN);
+      if (emulated) facts.add("Order", order, order === "random" ? `seed ${seed}` : "");
+      else facts.add("Clock", `±${text(duration(bound))}`, "event error");
+      found.push(h("div", { class: "fl-section" }, place), facts.list);
+    }
+    found.push(h("div", { class: "fl-links" }, this.button("Next launch", "]", () => this.actions.go(1)), ...(model.section.gaps.length ? [this.button("Next gap", "G", () => this.actions.gap())] : [])));
+    return found;
+  }
+
+  private links(op: string | undefined, block = false): HTMLElement {
+    const { actions, store } = this.context;
+    const links = [...(block ? [] : [this.button("Previous", "[", () => this.actions.go(-1)), this.button("Next", "]", () => this.actions.go(1))])];
+    if (op && store.ops.some((row) => row.name === op)) links.push(this.button("Op", "O", () => {
+      actions.select({ kind: "op", label: op, op });
+      actions.show("ops");
+    }));
+    return h("div", { class: "fl-links" }, ...links);
+  }
+
+  private button(name: string, key: string, act: () => void): HTMLElement {
+    const button = h("button", { class: "fl-button", type: "button" }, name, h("kbd", {}, key));
+    button.addEventListener("click", act);
+    return button;
+  }
+}
+
+const list = (extent: readonly number[]): string => `[${extent.join(", ")}]`;
+
+/** When a task ran against when it was asked for. */
+export function turn(by: number): string {
+  if (by === 0) return "in its turn";
+  return `${integer(Math.abs(by))} ${Math.abs(by) === 1 ? "task" : "tasks"} ${by > 0 ? "later" : "earlier"} than asked`;
+}
+
+function pairs(): { list: HTMLElement; add(term: string, value: string, exact?: string): void } {
+  const found = h("dl", { class: "fl-pairs" });
+  return { list: found, add: (term, value, exact = "") => void found.append(h("dt", {}, term), h("dd", {}, value, ...(exact ? [h("span", { class: "fl-exact" }, exact)] : []))) };
+}
