@@ -371,12 +371,14 @@ def aside(manager: MemoryManager) -> Iterator[None]:
 def announce(lane: Lane) -> None:
     """Emit the present segments and live blocks to a recording that begins.
 
-    These are those of the active manager and of managers marked by `aside`; what other managers hold already is not
-    part of the recording.
+    These are those of the active manager, of one that was set for another device than the backend's, and of managers
+    marked by `aside`; what other managers hold already is not part of the recording.
     """
     drain()
+    here = state.current()
     moved_to = [manager for manager in _asides if manager.device.users or manager.ledger.live]
-    for manager in (state.current().manager, *moved_to):
+    known: list[Any] = [here.manager, here.parts["manager"], *moved_to]
+    for manager in dict.fromkeys(known):
         _announce(lane, manager)
 
 

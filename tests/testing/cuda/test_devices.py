@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from flnb_backends.memory.cuda import CudaDevice, StreamOrder
+from flnb_backends.memory.cuda import CudaDevice
 from flnb_telemetry import Live, device_words
 from flnb_telemetry.analysis.devices import EMULATED, Gap, devices
 from flnb_telemetry.analysis.memory import NEVER
@@ -36,12 +36,15 @@ class Program:
 
     def __init__(self, device: EmulatedDevice, module: int) -> None:
         self.device, self.driver, self.module = device, device.driver, module
-        self.manager = flnb.memory.Caching(CudaDevice("8MiB", driver=self.driver))
-        self.order = StreamOrder(self.driver)
+        memory = CudaDevice("8MiB", driver=self.driver)
+        self.manager = flnb.memory.Caching(memory)
         self.one, self.other = self.driver.stream(), self.driver.stream()
+        self.stream = 0  # in which blocks are allocated
+        memory.order.stream = lambda: self.stream  # type: ignore[method-assign]
 
-    def block(self, size: int = 4 * N) -> Any:
-        return flnb.memory.allocate(self.manager, size)
+    def block(self, stream: int = 0) -> Any:
+        self.stream = stream
+        return flnb.memory.allocate(self.manager, 4 * N)
 
     def scale(self, x: Any, y: Any, stream: int = 0) -> None:
         given = x.address, y.address, np.float32(2), np.int32(N)
@@ -50,15 +53,15 @@ class Program:
     def step(self, x: Any, host: np.ndarray[Any, Any]) -> None:
         """Upload, compute on one stream, use the result on another, free it before that has run."""
         self.driver.upload(x.address, host.ctypes.data, host.nbytes, self.one)
-        y = self.block()
+        y = self.block(self.one)
         self.scale(x, y, self.one)
         event = self.driver.event()
         self.driver.record(event, self.one)
         self.driver.wait_event(self.other, event)
-        z = self.block()
+        z = self.block(self.other)
         self.scale(y, z, self.other)
         self.driver.record(event, self.other)
-        self.order.freed(y.address, y.size, [self.one, self.other])
+        y.streams = (self.one, self.other)
         flnb.memory.release(self.manager, y)
         flnb.memory.release(self.manager, z)
 

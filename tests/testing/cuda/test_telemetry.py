@@ -215,8 +215,9 @@ def test_a_recording_hides_no_race(recorded: bool, steps: Steps) -> None:
 def test_anchors_are_made_anew_and_times_lie_in_the_recording(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, which has a clock of its own; the emulated one's slots pass for that."""
     monkeypatch.setattr(devices, "ANCHOR_NS", 0)
-    monkeypatch.setattr(steps.driver, "emulated", None)
     monkeypatch.setattr(devices, "_watches", {})
+    steps.device.begin("eager")
+    monkeypatch.setattr(steps.driver, "emulated", None)
     x, y = steps.arrays.put(X), steps.arrays.empty(256)
     with flnb.record() as run:
         for _ in range(5):

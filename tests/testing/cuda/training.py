@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from flnb_backends.memory.cuda import CudaDevice, StreamOrder
+from flnb_backends.memory.cuda import CudaDevice
 from flnb_telemetry import intern, schema
 
 import flnb
@@ -33,9 +33,11 @@ class Training:
         self.driver.use(0)
         module = self.driver.load(build_kernels(TEXT))
         self.kernels = {name: self.driver.kernel(module, name) for name in ("matmul", "scale", "softmax", "block_sum")}
-        self.manager = flnb.memory.Caching(CudaDevice("64MiB", driver=self.driver))
-        self.order = StreamOrder(self.driver)
+        memory = CudaDevice("64MiB", driver=self.driver)
+        self.manager = flnb.memory.Caching(memory)
         self.compute, self.copies = self.driver.stream(), self.driver.stream()
+        self.stream = self.compute  # in which blocks are allocated
+        memory.order.stream = lambda: self.stream  # type: ignore[method-assign]
         self.pinned = self.driver.allocate_host(4 * SIZE * SIZE)
         self.events = [self.driver.event() for _ in range(3)]
         self.next: Block | None = None
@@ -49,12 +51,10 @@ class Training:
         """A block for what an op makes in a scope, to be used by the stream that computes."""
         code = intern.plans.id_of(intern.Plan(op, "", (SIZE, SIZE), "float32", size)) << schema.PLAN_SHIFT
         with flnb.scope(scope):
-            block = flnb.memory.allocate(self.manager, size, code, category)
-        self.order.given(block.address, block.size, self.compute)
-        return block
+            return flnb.memory.allocate(self.manager, size, code, category)
 
     def free(self, block: Block, *streams: int) -> None:
-        self.order.freed(block.address, block.size, streams or [self.compute])
+        block.streams = streams or (self.compute,)
         flnb.memory.release(self.manager, block)
 
     def launch(
@@ -73,9 +73,9 @@ class Training:
 
     def prefetch(self) -> None:
         """Upload the next batch in the stream for copies."""
-        with flnb.scope("batch"):
-            self.next = flnb.memory.allocate(self.manager, 4 * SIZE * SIZE, category=INPUT)
-        self.order.given(self.next.address, self.next.size, self.copies)
+        self.stream = self.copies
+        self.next = self.block("batch", "", INPUT)
+        self.stream = self.compute
         self.driver.upload(self.next.address, self.pinned, self.next.size, self.copies)
         self.driver.record(self.events[0], self.copies)
 
