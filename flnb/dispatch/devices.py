@@ -4,12 +4,14 @@ While something records, a pair of timed events is queued around each launch and
 happened, at later calls: the program never waits for them. The device's times become the host's by an *anchor*, an
 event in an idle stream that is seen to happen between two readings of the host's clock; a new one is made every second.
 
-Code that launches through another library writes, as `Driver.launch` does:
+Code that launches by itself writes, as `Driver.launch` does:
 
     task = devices.begin(driver, stream)  # None while nothing records
-    cupy.add(x, y, out=z)
+    run("cuLaunchKernel", ...)
     if task is not None:
-        task.launched("cupy_add", addresses=(x.data.ptr, y.data.ptr, z.data.ptr))
+        task.launched("scale", grid, block, shared, addresses)
+
+Where a library may have launched something, in place of the last line: ``task.launched_by("cupy add", addresses)``.
 """
 
 from __future__ import annotations
@@ -99,11 +101,29 @@ class Queued(NamedTuple):
 class Task:
     """A launch or copy that the host is about to queue: call `launched` or `copied` when it has."""
 
-    __slots__ = ("_queued", "_seq", "_stream", "_t0", "_watch")
+    __slots__ = ("_emitted", "_queued", "_seq", "_stream", "_t0", "_watch")
 
     def __init__(self, watch: Watch, stream: int, seq: int, queued: Queued | None) -> None:
         self._watch, self._stream, self._seq, self._queued = watch, stream, seq, queued
+        self._emitted = watch.emitted
         self._t0 = clock()
+
+    @property
+    def alone(self) -> bool:
+        """Whether no launch or copy was emitted since the task began."""
+        return self._watch.emitted == self._emitted
+
+    def launched_by(self, name: str, addresses: Sequence[Any] = ()) -> None:
+        """Emit that another library launched what ``name`` says, unless that was emitted piece by piece meanwhile."""
+        if self.alone:
+            self.launched(name, addresses=addresses)
+        else:
+            self.drop()
+
+    def drop(self) -> None:
+        """Emit nothing: there was nothing to do."""
+        if self._queued is not None:
+            self._watch.pool += (self._queued.begin, self._queued.end)
 
     def launched(
         self, name: str, grid: Sequence[int] = (), block: Sequence[int] = (), shared: int = 0,
@@ -140,6 +160,7 @@ class Task:
         if lanes is None:
             return
         lane, t0, seq = lanes.lane, self._t0, self._seq
+        watch.emitted += 1
         lane.pending += (code, t0, t1, seq, third, fourth, 0, watch.context(lane, self._stream))
         given = [each for each in addresses if type(each) is int and each >= LOWEST]
         for i in range(0, len(given), 5):
@@ -154,6 +175,8 @@ class Watch:
     Attributes:
         queued: by stream, the tasks whose times have not been read yet.
         events: the number of the last recording of each event, by handle.
+        pool: timed events that are free.
+        emitted: how many launches and copies have been emitted.
     """
 
     def __init__(self, driver: Driver, ordinal: int) -> None:
@@ -163,7 +186,8 @@ class Watch:
         self.events: dict[int, int] = {}
         self._numbers = {0: 0}  # of streams, by handle
         self._contexts: dict[tuple[int, int], int] = {}
-        self._pool: list[int] = []  # timed events that are free
+        self.pool: list[int] = []
+        self.emitted = 0
         self._lock = RLock()
         self._anchor: Anchor | None = None
         self._anchor_due = self._idle = self._info = 0
@@ -176,7 +200,7 @@ class Watch:
             self.read()
             anchor, queued = self._current_anchor(), None
             if anchor is not None and len(self.queued.get(stream, ())) < MOST:
-                first, last = (self._pool.pop() if self._pool else self.driver.event(timed=True) for _ in range(2))
+                first, last = (self.pool.pop() if self.pool else self.driver.event(timed=True) for _ in range(2))
                 queued = Queued(_next_seq(), first, last, anchor)
                 self.driver.queue_event(first, stream)
             return Task(self, stream, queued.seq if queued else _next_seq(), queued)
@@ -212,7 +236,7 @@ class Watch:
             for tasks in self.queued.values():
                 while tasks and self._read(tasks[0]):
                     done = tasks.popleft()
-                    self._pool += (done.begin, done.end)
+                    self.pool += (done.begin, done.end)
 
     def _read(self, task: Queued) -> bool:
         """Emit the times of a task if it is over; returns whether it is."""

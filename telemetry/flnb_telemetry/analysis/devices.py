@@ -54,7 +54,10 @@ class Gap(NamedTuple):
 
 
 class StepSums(NamedTuple):
-    """What a training step asked of devices: launches, copies, bytes each way, and how often the host stood still."""
+    """What a training step asked of devices: launches, copies, bytes each way, and how often the host stood still.
+
+    Copies to the host's pageable memory are waited for, too.
+    """
 
     step: int
     t0: int
@@ -253,6 +256,7 @@ def _sums(step: Columns, task: Columns, wait: Columns) -> list[StepSums]:
         route, nbytes = task["route"][inside], task["nbytes"][inside]
         there, back = (int(nbytes[route == way].sum()) for way in (device_words.TO_DEVICE, device_words.TO_HOST))
         still = int(((wait["t0"] >= t0) & (wait["t0"] < t1)).sum())
+        still += int(((route == device_words.TO_HOST) & (task["pinned"][inside] == 0)).sum())
         launches = int((route == 0).sum())
         found.append(StepSums(index, t0, t1, launches, len(route) - launches, there, back, still))
     return found

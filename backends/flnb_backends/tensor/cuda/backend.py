@@ -6,9 +6,11 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from flnb_telemetry import bus, device_words
 from flnb_telemetry.extras import require
 from flnb_telemetry.withblock import with_block
 
+from flnb.dispatch import devices
 from flnb.interface import TensorBackend
 from flnb_backends.tensor.cuda.activations import Activations
 from flnb_backends.tensor.cuda.complex import ComplexNumbers
@@ -81,7 +83,11 @@ class CudaBackend(
             try:
                 if gpu.several_streams:
                     note_uses(gpu.stream(), (*arguments, *named.values()))
-                return function(*arguments, **named)
+                task = devices.begin(gpu.driver, gpu.stream()) if bus.lanes is not None else None
+                result = function(*arguments, **named)
+                if task is not None:
+                    report_launch(task, name, (*arguments, *named.values()), result)
+                return result
             finally:
                 gpu.leave(before)
 
@@ -165,6 +171,23 @@ class CudaBackend(
 
     def is_contiguous(self, buffer: Buffer) -> bool:
         return bool(buffer.flags.c_contiguous)
+
+
+def report_launch(task: devices.Task, name: str, arguments: tuple[Any, ...], result: Any) -> None:
+    """Emit that CuPy launched kernels for an op, as one task; nothing where the result is a view of an argument.
+
+    What CuPy launches in an op that also launches kernels of flnb's own is not seen.
+    """
+    given = [x for x in arguments if isinstance(x, cp.ndarray)]
+    made = [x for x in (result if isinstance(result, (tuple, list)) else (result,)) if isinstance(x, cp.ndarray)]
+    written = [x for x in made if all(x.data.mem is not y.data.mem or x is y for y in given)]
+    addresses = [x.data.ptr for x in (*given, *made)]
+    if made and not written:
+        task.drop()
+    elif name == "copy" and task.alone and given[0].dtype == made[0].dtype and given[0].flags.c_contiguous:
+        task.copied(device_words.ON_DEVICE, made[0].nbytes, addresses=addresses)
+    else:
+        task.launched_by(f"cupy {name}", addresses)
 
 
 def note_uses(stream: int, arguments: tuple[Any, ...]) -> None:

@@ -1,0 +1,102 @@
+"""Recordings of the cuda backend: launches and copies, CuPy's and own, as the device itself counts them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from flnb_telemetry import device_words
+
+import flnb
+from flnb import nn
+
+if TYPE_CHECKING:
+    from flnb.testing.cuda import EmulatedDevice
+
+
+def training(module: nn.Module, optimizer: Any) -> None:
+    x = flnb.asarray(np.random.default_rng(0).normal(size=(32, 64)).astype(np.float32))
+    labels = flnb.asarray(np.arange(32) % 10)
+    with flnb.step():
+        flnb.cross_entropy(module(x), labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_a_training_step_is_recorded_as_the_device_counts_it(cuda: EmulatedDevice) -> None:
+    with flnb.use_backend("cuda"):
+        module = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+        optimizer = flnb.optim.Adam(module.parameters(), lr=0.01)
+        training(module, optimizer)
+        flnb.sync()
+        what = "launches", "bytes to the device", "bytes to the host", "bytes on the device"
+        before = [cuda.count(name) for name in what]
+        with flnb.record(grad_interval=None) as run:
+            training(module, optimizer)
+            training(module, optimizer)
+            flnb.sync()
+        launches, *moved = (cuda.count(name) - first for name, first in zip(what, before, strict=True))
+    found = run.devices
+    names = [run.catalog.kernels.items[number].name for number in found.task["kernel"][found.task["route"] == 0]]
+    elsewhere = names.count("cupy full") + names.count("cupy matmul")  # a memset; cuBLAS, which is not counted
+    assert launches - 2 * 3 <= len(names) - elsewhere <= launches  # CuPy's inside of own ops are not seen
+    assert {"cupy matmul", "cupy add", "relu", "log_softmax", "cross_entropy"} <= set(names)
+    for route, count in zip(device_words.ROUTES[1:], moved, strict=False):
+        nbytes = found.task["nbytes"][found.task["route"] == device_words.ROUTES.index(route)].sum()
+        assert nbytes == count, route
+    assert (found.task["ran1"] > 0).all()
+    asked = {run.catalog.plans.items[number].op for number in found.task["plan"]}
+    assert {"matmul", "add", "cross_entropy", "from_numpy"} <= asked
+    assert len({run.catalog.contexts.items[number].phase for number in found.task["context"]}) > 1
+
+
+@pytest.mark.parametrize(
+    ("run_op", "name"),
+    [
+        (lambda x: x + x, "cupy add"), (flnb.sqrt, "cupy sqrt"), (lambda x: x * 2.0, "cupy multiply"),
+        (lambda x: flnb.sum(x, axis=0), "sum"), (lambda x: flnb.ones((4, 4)), "cupy full"), (flnb.relu, "relu"),
+    ],
+)  # fmt: skip
+def test_an_op_is_the_launches_that_the_device_counts(run_op: Any, name: str, cuda: EmulatedDevice) -> None:
+    with flnb.use_backend("cuda"):
+        x = flnb.asarray(np.ones((32, 8), np.float32))
+        flnb.sync()
+        before = cuda.count("launches")
+        with flnb.record(grad_interval=None) as run:
+            run_op(x)
+            flnb.sync()
+    task = run.devices.task
+    kernels = task["kernel"][task["route"] == 0]  # a number is copied to the device, too
+    assert cuda.count("launches") - before == len(kernels) == 1
+    assert run.catalog.kernels.items[kernels[0]].name == name
+    assert (task["ran1"] > 0).all()
+
+
+def test_a_view_launches_nothing(cuda: EmulatedDevice) -> None:
+    with flnb.use_backend("cuda"):
+        x = flnb.asarray(np.ones((4, 6), np.float32))
+        with flnb.record(grad_interval=None) as run:
+            x.reshape((6, 4))[1:].T  # noqa: B018
+            flnb.sync()
+    assert len(run.devices) == 0
+
+
+def test_blocks_are_those_of_tensors_with_their_scope(cuda: EmulatedDevice) -> None:
+    with flnb.use_backend("cuda"):
+        x = flnb.asarray(np.ones((64, 64), np.float32))
+        with flnb.record(grad_interval=None) as run:
+            with flnb.scope("net"):
+                y = x @ x
+            z = flnb.exp(y)
+            flnb.sync()
+            assert z.shape == (64, 64)
+    found = run.devices
+    block, use = found.block, found.use
+    made = {run.catalog.plans.items[number].op: row for row, number in enumerate(block["plan"].tolist())}
+    contexts = run.catalog.contexts.items
+    assert contexts[block["context"][made["matmul"]]].scope == "net"
+    kernels = [run.catalog.kernels.items[number].name for number in found.task["kernel"]]
+    users = [kernels[task] for task, row in zip(use["task"], use["block"], strict=True) if row == made["matmul"]]
+    assert users == ["cupy matmul", "cupy exp"]
+    assert not block["until"].any()
