@@ -15,6 +15,7 @@ NAMES = (
     "digits",
     "distributed",
     "imports",
+    "kernels",
     "loading",
     "memory",
     "models",

@@ -1,8 +1,8 @@
 """A CUDA device made of host memory: the documented driver API, and kernels compiled by g++ and run thread by thread.
 
 Streams run as late and as far out of order as the API allows, threads in random order, and accesses of kernels to
-device and shared memory are checked. What only a GPU can tell, such as any time, this device does not tell. Unchecked:
-alignment, `__device__` variables, handles that were destroyed; a kernel without end ends with its process only.
+device and shared memory are checked. What only a GPU can tell, such as any time, this device does not tell. Ctrl-C
+ends a kernel without end, if it touches memory or waits. Unchecked: `__device__` variables.
 """
 
 from __future__ import annotations

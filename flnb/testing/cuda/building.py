@@ -113,12 +113,22 @@ def _shared_spans(symbols: str) -> str:
     """A table in C++ of where the arrays in shared memory begin and end, from the symbols of an object file.
 
     They lie side by side, so that only this table tells an access beyond the end of one; behind the last one is a gap.
+    Beside it are the bytes of the arrays that each kernel may use: all but those of other kernels.
     """
-    found = re.findall(r"^(\w+) .{7} flnb_shared\t(\w+) ", symbols, re.M)
-    ends = sorted((int(begin, 16), int(begin, 16) + int(size, 16)) for begin, size in found if int(size, 16))
-    numbers = "".join(f"{begin}, {end}, " for begin, end in ends)
-    gap = '__attribute__((section("flnb_shared"), used)) static char gap[4096];\n' if found else ""
-    return f'{gap}extern "C" {{ extern const unsigned long flnb_shared_spans[] = {{{numbers}0, 0}}; }}\n'
+    found = re.findall(r"^(\w+) .{7} flnb_shared\t(\w+) +(\S+)", symbols, re.M)
+    arrays = [(int(begin, 16), int(size, 16), _function_of(name)) for begin, size, name in found if int(size, 16)]
+    numbers = "".join(f"{begin}, {begin + size}, " for begin, size, _ in sorted(arrays))
+    gap = '__attribute__((section("flnb_shared"), used)) static char gap[4096];\n' if arrays else ""
+    kernels = re.findall(r" flnb_enter_(\w+)$", symbols, re.M)
+    totals = {name: sum(size for *_, size, of in arrays if of == name or of not in kernels) for name in kernels}
+    shared = "".join(f"extern const unsigned long flnb_static_shared_{name} = {n};\n" for name, n in totals.items())
+    return f'{gap}extern "C" {{ extern const unsigned long flnb_shared_spans[] = {{{numbers}0, 0}};\n{shared}}}\n'
+
+
+def _function_of(symbol: str) -> str:
+    """The function that declares a variable, from the variable's symbol: "f" of ``_ZZ1fE4part``."""
+    match = re.match(r"_ZZL?(\d+)", symbol)
+    return symbol[match.end() :][: int(match[1])] if match else ""
 
 
 def run(command: Sequence[str], **environment: str) -> str:

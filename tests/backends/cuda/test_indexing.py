@@ -46,7 +46,7 @@ def backend(device: EmulatedDevice) -> OnDevice:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_arange_and_eye(dtype: str, backend: OnDevice) -> None:
-    for n, start, step in [(0, 0, 1), (90, 3, -1), (5, 2**60 + 1, 3), (90, -0.3, 0.1), (7, 0.0, 1e-9)]:
+    for n, start, step in [(0, 0, 1), (90, 3, -1), (5, 2**60 + 1, 3), (90, -0.3, 0.1), (7, 0.0, 1e-9), (300, 0, 0)]:
         if dtype != "float64" and isinstance(start, float):
             start = 2.0  # what a cast of a negative number, or of a large one, gives is nowhere said
         if dtype in ("bool", "int8", "uint16", "int32", "float16") and start > 2**30:

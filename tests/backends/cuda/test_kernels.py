@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from importlib.util import find_spec
 from typing import Any
 
 import pytest
-from flnb_backends.tensor.cuda import launcher
 from flnb_backends.tensor.cuda.compiler import compile_kernels, kernel_names
-from flnb_backends.tensor.cuda.launcher import FOLDER, kernel_text
 
+from benchmarks.kernels import ARCHITECTURES, files, text_of
 from flnb.testing.cuda import building
 
-FILES = sorted(path.stem for path in FOLDER.glob("*.cu"))
-ARCHITECTURES = ["sm_75", "sm_80", "sm_90", "sm_100", "sm_120"]
-
-
-def text_of(file: str, **types: str) -> str:
-    """The text of a file, with float32 for each type that it leaves open, unless given; I and K are integers."""
-    code = re.sub(r"//[^\n]*", "", launcher._included(f"{file}.cu"))
-    made = set(re.findall(r"class ([A-Z])\b", code))
-    names = sorted(set(re.findall(r"\b[A-Z]\b", code)) - made)
-    known = {"I": "int64", "K": "uint32", "F": types.get("A", "float32"), **types}
-    return kernel_text(file, tuple((name, known.get(name, "float32")) for name in names))
+FILES = files()
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -48,7 +36,9 @@ def test_nvrtc_compiles_it_without_spills(file: str, arch: str) -> None:
 def test_nvrtc_compiles_it_for_other_dtypes(file: str, dtype: str) -> None:
     if find_spec("nvidia") is None and "CI" not in os.environ:
         pytest.skip("NVRTC is not installed")
-    assert compile_kernels(text_of(file, T=dtype, A="float64" if dtype == "float64" else "float32"), "sm_90").usage
+    assert compile_kernels(
+        text_of(file, T=dtype, **dict.fromkeys("AF", "float64" if dtype == "float64" else "float32")), "sm_90"
+    ).usage
 
 
 @pytest.mark.parametrize("file", FILES)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from flnb_backends.tensor.cuda.launcher import kernel_text
+from flnb_backends.tensor.cuda import launcher
 from flnb_backends.tensor.cuda.random import RandomNumbers
 
 from tests.backends.cuda.buffers import Buffers
@@ -43,12 +43,45 @@ def drawn(backend: OnDevice, name: str, shape: Any, one: float, other: float, se
 @pytest.mark.parametrize(("counter", "key", "words"), PUBLISHED)
 def test_philox_gives_the_published_words(counter: str, key: str, words: str, backend: OnDevice) -> None:
     driver = backend.device.driver
-    text = kernel_text("random", (("T", "float32"), ("F", "float32"))) + WORDS
+    text = launcher.kernel_text("random", (("T", "float32"), ("F", "float32"))) + WORDS
     numbers = [[np.uint32(int(word, 16)) for word in each.split()] for each in (counter, key, words)]
     given = np.array([tuple(numbers[0])], [(f"w{i}", np.uint32) for i in range(4)])[0]
     y = backend.new((4,), np.dtype(np.uint32))
     driver.launch(driver.kernel(driver.load(driver.build(text)), "words"), (1,), (1,), [y.data.ptr, given, *numbers[1]])
     assert y.numpy().tolist() == numbers[2]
+
+
+def philox(counter: list[int], key: list[int]) -> list[int]:
+    """The generator once more, with Python's ints."""
+    for i in range(10):
+        one, other = 0xD2511F53 * counter[0], 0xCD9E8D57 * counter[2]
+        low, high = (key[0] + i * 0x9E3779B9) % 2**32, (key[1] + i * 0xBB67AE85) % 2**32
+        counter = [other >> 32 ^ counter[1] ^ low, other % 2**32, one >> 32 ^ counter[3] ^ high, one % 2**32]
+    return counter
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_numbers_are_made_of_the_words_of_blocks(dtype: str, backend: OnDevice) -> None:
+    for counter, key, words in PUBLISHED:
+        assert philox(*([int(word, 16) for word in each.split()] for each in (counter, key))) == [
+            int(word, 16) for word in words.split()
+        ]
+    n, seed = 150, 11
+    bits = int(np.random.default_rng(seed).integers(1 << 64, dtype=np.uint64))
+    blocks = np.array([philox([i, 0, 0, 0], [bits % 2**32, bits >> 32]) for i in range(n)], np.uint64)
+    unit = (blocks >> np.uint64(8)) / 2**24
+    if dtype == "float64":
+        unit = (blocks[:, ::2] << np.uint64(32) | blocks[:, 1::2]) >> np.uint64(11)
+        unit = unit / 2**53
+    each = unit.shape[1]
+    unit = unit[: -(-n // each)]
+    wanted = unit.T.reshape(-1)[:n]
+    np.testing.assert_array_equal(drawn(backend, "random_uniform", n, 0, 1, seed, dtype), wanted.astype(dtype))
+    distance, angle = np.sqrt(-2 * np.log(1 - unit[:, ::2])), 2 * np.pi * unit[:, 1::2]
+    pairs = np.stack([distance * np.cos(angle), distance * np.sin(angle)], -1).reshape(len(unit), each)
+    wanted = 2 + 3 * pairs.T.reshape(-1)[:n]
+    tolerance = 1e-5 if dtype == "float32" else 1e-13
+    np.testing.assert_allclose(drawn(backend, "random_normal", n, 2, 3, seed, dtype), wanted, tolerance, tolerance)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -106,6 +139,8 @@ def test_numbers_stay_below_a_limit_to_which_they_are_rounded(backend: OnDevice)
     falling = drawn(backend, "random_uniform", 900, 1.0, -1.0, 0)  # as NumPy's, in (high, low]
     assert falling.min() < -0.9
     assert falling.max() > 0.9
+    falling = drawn(backend, "random_uniform", 4000, 1.01, 1.0, 0, "float16")
+    np.testing.assert_array_equal(np.unique(falling), (1 + np.arange(1, 11) / 1024).astype(np.float16))
 
 
 def test_stores_are_of_whole_sectors(backend: OnDevice, device: EmulatedDevice) -> None:

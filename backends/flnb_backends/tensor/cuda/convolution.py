@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from flnb_backends.tensor.cuda import launcher
 from flnb_backends.tensor.cuda.base import Buffer, CudaBuffers
-from flnb_backends.tensor.cuda.launcher import BLOCKS, THREADS
 from flnb_backends.tensor.cuda.pooling import Extents, types_of, windows
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ class Convolution(CudaBuffers):
         rows, columns = c * math.prod(kernel), n * math.prod(fit)
         made = self.new((groups, rows // groups, columns), x.dtype)
         if made.size:
-            blocks = min(-(-columns // THREADS), BLOCKS), min(rows, MOST_ROWS)
-            self.launcher.launch("windows", "im2col", types_of(x), blocks, (THREADS,), x, made, n, c, every)
+            blocks = min(-(-columns // launcher.THREADS), launcher.BLOCKS), min(rows, MOST_ROWS)
+            self.launcher.launch("windows", "im2col", types_of(x), blocks, (launcher.THREADS,), x, made, n, c, every)
         return made
 
     def _positions_first(self, g: Buffer, groups: int) -> Buffer:

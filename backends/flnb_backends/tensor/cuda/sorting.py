@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flnb_backends.tensor.cuda import launcher
 from flnb_backends.tensor.cuda.base import Buffer, CudaBuffers
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Sorting(CudaBuffers):
         rules = *key_rules(x.dtype, bits), bits.type(np.iinfo(bits).max if descending else 0)
         now, other = ((self.new((rows, n), bits), self.new((rows, n), INDEX)) for _ in range(2))
         width = min(1 << max(n - 1, 1).bit_length(), PIECE)
-        blocks, threads = min(rows * -(-n // width), 1 << 14), max(32, min(width // 2, SORTING_THREADS))
+        blocks, threads = min(rows * -(-n // width), launcher.BLOCKS), max(32, min(width // 2, SORTING_THREADS))
         self.launcher.launch(
             "sorting", "sort_pieces", {"K": bits}, (blocks,), (threads,), x, *now, rows, n, inner, width, *rules,
             shared=width * (bits.itemsize + 4),
@@ -111,7 +112,7 @@ class Sorting(CudaBuffers):
             types, mask = {"K": np.dtype(f"u{x.dtype.itemsize}")}, _mask(x.dtype)
             blocks = -(-x.size // COUNTING_THREADS)
             counts = self.new((blocks,), INDEX)
-            grid = (min(blocks, 1 << 14),), (COUNTING_THREADS,)
+            grid = (min(blocks, launcher.BLOCKS),), (COUNTING_THREADS,)
             self.launcher.launch("nonzero", "count_nonzero", types, *grid, x, counts, x.size, mask)
             self.launcher.launch("nonzero", "add_before", types, (1,), (1024,), counts, blocks)
             extents = np.zeros((), [("of", np.int64, 64)])

@@ -96,12 +96,18 @@ static void check(Cell *cells, const Touch &touch) {
   if (unwritten) hazard("initcheck", touch, "that nothing has written");
 }
 
-void access(void *address, int bytes, Access kind, void *code) {
+void access(void *address, int bytes, Access kind, void *code, bool aligned) {
   Place at;
+  if (interrupted()) stop_thread(INTERRUPTED);
   if (!checks || !place(&at)) return;
   const char *p = (const char *)address;
   Stamp stamp = {number_of(running()), at.thread, at.phase, at.warp_phase, kind == ATOMIC};
   Touch touch = {stamp, kind, bytes, at.threads, at.kernel, code, false};
+  if (aligned && (uintptr_t)address % bytes) {
+    touch.is_shared = !on_device(p);
+    hazard("memcheck", touch, "at an address that is no multiple of " + std::to_string(bytes));
+    stop_thread("misaligned address");
+  }
   if (on_device(p)) {
     std::string why = fault(p, bytes);
     if (why.empty()) {

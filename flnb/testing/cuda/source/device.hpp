@@ -82,6 +82,7 @@ struct Kernel {
   void (*enter)(void **values);
   Library library;
   std::vector<int> sizes;  // of the parameters, in bytes
+  size_t static_shared;    // bytes of the shared arrays that it may use
 };
 struct Grid {
   Index blocks, threads;
@@ -100,10 +101,12 @@ constexpr long NOT_SHARED = -1, OUTSIDE = -2;
 long shared_offset(const char *address, size_t bytes);  // OUTSIDE if it is in no array of the block's shared memory
 size_t shared_bytes();
 [[noreturn]] void stop_thread(const std::string &why);
+bool interrupted();  // whether Ctrl-C has come since the kernel began
+constexpr const char *INTERRUPTED = "the program was interrupted";
 
 // ---- checks of accesses (checks.cpp)
 
-void access(void *address, int bytes, Access, void *code);
+void access(void *address, int bytes, Access, void *code, bool aligned);
 void touch(const char *what, char *address, size_t bytes, Access);  // a copy or the like touches device memory
 void forget(char *address, size_t bytes);                          // new memory: nobody has written it
 void forget_shared();

@@ -23,7 +23,7 @@ struct Doors {
   void (*warp_barrier)(unsigned mask);
   uint64_t (*shuffle)(unsigned mask, uint64_t value, int source);
   unsigned (*ballot)(unsigned mask, int predicate);
-  void (*access)(void *address, int bytes, Access, void *place);
+  void (*access)(void *address, int bytes, Access, void *place, bool aligned);  // to a multiple of the bytes
   void *(*dynamic_shared)();
 };
 

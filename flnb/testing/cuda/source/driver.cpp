@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "abi.hpp"
 #include "device.hpp"
@@ -29,6 +30,15 @@ static Context contexts[DEVICES] = {{0}, {1}};
 static thread_local Context *context = nullptr;
 
 static int here() { return context ? context->device : 0; }
+static std::set<void *> handles;  // of the streams and events that there are
+
+static bool is_stream(void *handle) { return (uintptr_t)handle <= 2 || handles.count(handle); }  // 0 to 2: the default
+#define ENTER_STREAM(handle) \
+  ENTER;                     \
+  if (!is_stream(handle)) return INVALID_HANDLE
+#define ENTER_EVENT(handle) \
+  ENTER;                    \
+  if (!handles.count(handle)) return INVALID_HANDLE
 static Stream *stream_at(void *handle) { return stream_of(here(), handle); }
 
 API cuInit(unsigned flags) { return flags ? INVALID_VALUE : SUCCESS; }
@@ -96,6 +106,7 @@ static const std::map<int, std::pair<const char *, const char *>> errors = {
     {INVALID_HANDLE, {"CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"}},
     {NOT_FOUND, {"CUDA_ERROR_NOT_FOUND", "named symbol not found"}},
     {NOT_READY, {"CUDA_ERROR_NOT_READY", "device not ready"}},
+    {MISALIGNED_ADDRESS, {"CUDA_ERROR_MISALIGNED_ADDRESS", "misaligned address"}},
     {ILLEGAL_ADDRESS, {"CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"}},
     {LAUNCH_FAILED, {"CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"}},
 };
@@ -170,19 +181,19 @@ API cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes) {
   return copy(to, (void *)from, bytes, stream_at(nullptr), true);
 }
 API cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, void *stream) {
-  ENTER;
+  ENTER_STREAM(stream);
   return copy((void *)to, from, bytes, stream_at(stream), false);
 }
 API cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *stream) {
-  ENTER;
+  ENTER_STREAM(stream);
   return copy(to, (void *)from, bytes, stream_at(stream), false);
 }
 API cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream) {
-  ENTER;
+  ENTER_STREAM(stream);
   return copy((void *)to, (void *)from, bytes, stream_at(stream), false);
 }
 API cuMemcpyPeerAsync(uint64_t to, void *, uint64_t from, void *, size_t bytes, void *stream) {
-  ENTER;
+  ENTER_STREAM(stream);
   return copy((void *)to, (void *)from, bytes, stream_at(stream), false);
 }
 template <class T> static int fill(uint64_t to, T value, size_t items, void *stream) {
@@ -193,11 +204,11 @@ template <class T> static int fill(uint64_t to, T value, size_t items, void *str
   });
 }
 API cuMemsetD8Async(uint64_t to, unsigned char value, size_t items, void *stream) {
-  ENTER;
+  ENTER_STREAM(stream);
   return fill(to, value, items, stream);
 }
 API cuMemsetD32Async(uint64_t to, unsigned value, size_t items, void *stream) {
-  ENTER;
+  ENTER_STREAM(stream);
   return fill(to, value, items, stream);
 }
 
@@ -207,57 +218,62 @@ API cuStreamCreate(void **made, unsigned flags) {
   ENTER;
   stream_at(nullptr);  // the default streams come first
   *made = make_stream(here(), !(flags & STREAM_NON_BLOCKING));
+  handles.insert(*made);
   return SUCCESS;
 }
 API cuStreamDestroy_v2(void *stream) {  // its work goes on
   ENTER;
-  return stream ? SUCCESS : INVALID_HANDLE;
+  return handles.erase(stream) ? SUCCESS : INVALID_HANDLE;
 }
 API cuStreamSynchronize(void *stream) {
-  ENTER;
+  ENTER_STREAM(stream);
   wait(stream_at(stream));
   return failure();
 }
 API cuStreamQuery(void *stream) {
-  ENTER;
+  ENTER_STREAM(stream);
   return done(stream_at(stream)) ? SUCCESS : NOT_READY;
 }
 API cuStreamWaitEvent(void *stream, void *event, unsigned) {
-  ENTER;
+  ENTER_STREAM(stream);
+  if (!handles.count(event)) return INVALID_HANDLE;
   return push(stream_at(stream), "wait", [] {}, (Event *)event);
 }
 API cuLaunchHostFunc(void *stream, void (*function)(void *), void *argument) {
-  ENTER;
+  ENTER_STREAM(stream);
   return push(stream_at(stream), "host function", [=] { function(argument); });
 }
 API cuEventCreate(void **made, unsigned flags) {
   ENTER;
   auto *event = new Event;
   event->timed = !(flags & EVENT_DISABLE_TIMING);
-  *made = event;
+  handles.insert(*made = event);
   return SUCCESS;
 }
 API cuEventDestroy_v2(void *event) {
-  ENTER;
+  ENTER_EVENT(event);
+  handles.erase(event);
   delete (Event *)event;
   return SUCCESS;
 }
 API cuEventRecord(void *event, void *stream) {
-  ENTER;
+  ENTER_STREAM(stream);
+  if (!handles.count(event)) return INVALID_HANDLE;
   record((Event *)event, stream_at(stream));
   return failure();
 }
 API cuEventQuery(void *event) {
-  ENTER;
+  ENTER_EVENT(event);
   return done((Event *)event) ? SUCCESS : NOT_READY;
 }
 API cuEventSynchronize(void *event) {
-  ENTER;
+  ENTER_EVENT(event);
   wait((Event *)event);
   return failure();
 }
 API cuEventElapsedTime_v2(float *milliseconds, void *from, void *to) {
-  ENTER;
+  ENTER_EVENT(from);
+  if (!handles.count(to)) return INVALID_HANDLE;
   auto *begin = (Event *)from, *end = (Event *)to;
   if (!begin->stream || !end->stream || !begin->timed || !end->timed) return INVALID_HANDLE;
   if (!over(begin) || !over(end)) return NOT_READY;  // telemetry asks often, and must hide no race by that
@@ -294,10 +310,11 @@ API cuModuleGetFunction(void **found, void *given, const char *name) {
   auto *module = (Module *)given;
   auto enter = (void (*)(void **))dlsym(module->library, (std::string("flnb_enter_") + name).c_str());
   auto sizes = (int (*)(int *))dlsym(module->library, (std::string("flnb_sizes_") + name).c_str());
+  auto shared = (const size_t *)dlsym(module->library, (std::string("flnb_static_shared_") + name).c_str());
   if (!enter || !sizes) return NOT_FOUND;
   std::vector<int> bytes(sizes(nullptr));
   sizes(bytes.data());
-  *found = &(module->kernels[name] = Kernel{name, enter, module->told, bytes});
+  *found = &(module->kernels[name] = Kernel{name, enter, module->told, bytes, shared ? *shared : 0});
   return SUCCESS;
 }
 API cuFuncGetAttribute(int *value, int attribute, void *) {
@@ -307,11 +324,11 @@ API cuFuncGetAttribute(int *value, int attribute, void *) {
 API cuFuncSetAttribute(void *, int, int) { return SUCCESS; }
 API cuLaunchKernel(void *function, unsigned bx, unsigned by, unsigned bz, unsigned tx, unsigned ty, unsigned tz,
                    unsigned shared, void *stream, void **values, void **extra) {
-  ENTER;
+  ENTER_STREAM(stream);
   auto *kernel = (Kernel *)function;
   size_t threads = (size_t)tx * ty * tz;
   if (!kernel) return INVALID_HANDLE;
-  if (extra || !bx || !by || !bz || !threads || threads > 1024 || tz > 64 || by > 65535 || bz > 65535 || shared > 49152)
+  if (extra || !bx || !by || !bz || !threads || threads > 1024 || tz > 64 || by > 65535 || bz > 65535 || kernel->static_shared + shared > 49152)
     return INVALID_VALUE;
   std::vector<std::vector<char>> copies;  // parameters are read at the launch
   for (size_t i = 0; i < kernel->sizes.size(); i++)
@@ -324,7 +341,7 @@ API cuLaunchKernel(void *function, unsigned bx, unsigned by, unsigned bz, unsign
     std::string why = run(*kernel, Grid{{bx, by, bz}, {tx, ty, tz}, shared}, parameters.data());
     if (why.empty()) return;
     report("kernel " + kernel->name + " failed: " + why);
-    fail(why.rfind("illegal address", 0) == 0 ? ILLEGAL_ADDRESS : LAUNCH_FAILED);
+    fail(why.rfind("illegal", 0) == 0 ? ILLEGAL_ADDRESS : why.rfind("misaligned", 0) == 0 ? MISALIGNED_ADDRESS : LAUNCH_FAILED);
   });
 }
 
@@ -350,7 +367,7 @@ extern "C" __attribute__((visibility("default"))) int flnb_device_at(const void 
   return on_device(address) ? device_of((const char *)address) : -1;
 }
 API flnb_device_copy(void *to, const void *from, size_t bytes, void *stream, int synchronous) {
-  ENTER;
+  ENTER_STREAM(stream);
   return copy(to, from, bytes, stream_at(stream), synchronous);
 }
 DOOR flnb_device_touch(const char *what, const void *address, size_t bytes, int writes) {

@@ -111,7 +111,7 @@ template <class T> FLNB_PLAIN static inline T __shfl_xor_sync(unsigned mask, T v
 
 #define FLNB_ATOMIC(name, result)                                             \
   template <class T, class U> FLNB_PLAIN static inline T name(T *at, U given) { \
-    flnb_doors->access(at, sizeof(T), ATOMIC, FLNB_HERE);                     \
+    flnb_doors->access(at, sizeof(T), ATOMIC, FLNB_HERE, true);                     \
     T old = *at, value = (T)given;                                            \
     *at = result;                                                             \
     return old;                                                               \
@@ -124,7 +124,7 @@ FLNB_ATOMIC(atomicExch, value)
 FLNB_ATOMIC(atomicAnd, old & value)
 FLNB_ATOMIC(atomicOr, old | value)
 template <class T> FLNB_PLAIN static inline T atomicCAS(T *at, T expected, T value) {
-  flnb_doors->access(at, sizeof(T), ATOMIC, FLNB_HERE);
+  flnb_doors->access(at, sizeof(T), ATOMIC, FLNB_HERE, true);
   T old = *at;
   if (old == expected) *at = value;
   return old;
@@ -170,27 +170,27 @@ template <class... P> FLNB_PLAIN static inline int flnb_sizes(void (*)(P...), in
   FLNB_DOOR int flnb_sizes_##name(int *sizes) { return flnb_sizes(name, sizes); }
 
 // g++ -fsanitize=thread announces every load and store of a kernel by a call: the device answers, not libtsan.
-#define FLNB_ACCESS(name, bytes, kind) \
-  FLNB_DOOR void __tsan_##name(void *at) { flnb_doors->access(at, bytes, kind, FLNB_HERE); }
+#define FLNB_ACCESS(name, bytes, kind, aligned) \
+  FLNB_DOOR void __tsan_##name(void *at) { flnb_doors->access(at, bytes, kind, FLNB_HERE, aligned); }
 #define FLNB_ACCESSES(bytes)                                                                \
-  FLNB_ACCESS(read##bytes, bytes, READ) FLNB_ACCESS(write##bytes, bytes, WRITE)             \
-  FLNB_ACCESS(unaligned_read##bytes, bytes, READ) FLNB_ACCESS(unaligned_write##bytes, bytes, WRITE)
+  FLNB_ACCESS(read##bytes, bytes, READ, true) FLNB_ACCESS(write##bytes, bytes, WRITE, true) \
+  FLNB_ACCESS(unaligned_read##bytes, bytes, READ, false) FLNB_ACCESS(unaligned_write##bytes, bytes, WRITE, false)
 FLNB_ACCESSES(1)
 FLNB_ACCESSES(2)
 FLNB_ACCESSES(4)
 FLNB_ACCESSES(8)
 FLNB_ACCESSES(16)
-FLNB_DOOR void __tsan_read_range(void *at, size_t bytes) { flnb_doors->access(at, bytes, READ, FLNB_HERE); }
-FLNB_DOOR void __tsan_write_range(void *at, size_t bytes) { flnb_doors->access(at, bytes, WRITE, FLNB_HERE); }
+FLNB_DOOR void __tsan_read_range(void *at, size_t bytes) { flnb_doors->access(at, bytes, READ, FLNB_HERE, false); }
+FLNB_DOOR void __tsan_write_range(void *at, size_t bytes) { flnb_doors->access(at, bytes, WRITE, FLNB_HERE, false); }
 FLNB_DOOR void __tsan_func_entry(void *) {}
 FLNB_DOOR void __tsan_func_exit() {}
 FLNB_DOOR void __tsan_init() {}
 FLNB_DOOR void *__tsan_memcpy(void *to, const void *from, size_t bytes) {
-  flnb_doors->access((void *)from, bytes, READ, FLNB_HERE);
-  flnb_doors->access(to, bytes, WRITE, FLNB_HERE);
+  flnb_doors->access((void *)from, bytes, READ, FLNB_HERE, false);
+  flnb_doors->access(to, bytes, WRITE, FLNB_HERE, false);
   return memcpy(to, from, bytes);
 }
 FLNB_DOOR void *__tsan_memset(void *to, int value, size_t bytes) {
-  flnb_doors->access(to, bytes, WRITE, FLNB_HERE);
+  flnb_doors->access(to, bytes, WRITE, FLNB_HERE, false);
   return memset(to, value, bytes);
 }

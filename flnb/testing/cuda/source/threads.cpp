@@ -3,6 +3,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
@@ -222,6 +223,10 @@ static void run_block(const Grid &grid) {
   forget_shared();
   for (int i = 0; i < threads; i++) prepare(i, grid);
   while (!ready.empty()) {
+    if (interrupted()) {  // its threads may wait for each other for ever
+      if (failed.empty()) failed = INTERRUPTED;
+      break;
+    }
     size_t at = order == Order::RANDOM ? random_below(ready.size()) : ready.size() - 1;
     now = fibers[std::exchange(ready[at], ready.back())].get();
     ready.pop_back();
@@ -235,10 +240,38 @@ static void run_block(const Grid &grid) {
   failed = arrived ? which + " to which the others do not come" : "lanes wait in a warp primitive for others that do not come";
 }
 
+// While a kernel runs Ctrl-C reaches the program's own handler, and ends the kernel.
+static volatile std::sig_atomic_t signalled;
+static struct sigaction handler;
+
+bool interrupted() { return signalled; }
+
+static void note(int number) {
+  signalled = 1;
+  handler.sa_handler(number);
+}
+
+struct Listening {
+  Listening() {
+    signalled = 0;
+    sigaction(SIGINT, nullptr, &handler);
+    listens = !(handler.sa_flags & SA_SIGINFO) && handler.sa_handler != SIG_DFL && handler.sa_handler != SIG_IGN;
+    struct sigaction own = handler;
+    own.sa_handler = note;
+    if (listens) sigaction(SIGINT, &own, nullptr);
+  }
+  ~Listening() {
+    if (listens) sigaction(SIGINT, &handler, nullptr);
+    signalled = 0;
+  }
+  bool listens;
+};
+
 std::string run(const Kernel &given, const Grid &grid, void **parameters) {
   kernel = &given;
   values = parameters;
   failed.clear();
+  Listening listening;
   threads = grid.threads.x * grid.threads.y * grid.threads.z;
   std::vector<uint32_t> blocks(grid.blocks.x * grid.blocks.y * grid.blocks.z);
   std::iota(blocks.begin(), blocks.end(), 0);

@@ -40,7 +40,7 @@ template <class V> static __device__ V of_lane(V value, int by) { return (V)__sh
 template <class Join, class V> static __device__ V joined(V value, Join join) {
   __shared__ V shared[256];
   int threads = blockDim.x * blockDim.y, thread = threadIdx.z * threads + threadIdx.y * blockDim.x + threadIdx.x;
-  for (int by = (threads < 32 ? threads : 32) / 2; by >= (int)blockDim.x; by /= 2) value = join(value, of_lane(value, by));
+  for (int by = min(threads, 32) / 2; by >= (int)blockDim.x; by /= 2) value = join(value, of_lane(value, by));
   if (threads <= 32) return value;
   __syncthreads();  // what an earlier call left has been read
   if (thread % 32 < blockDim.x) shared[thread / 32 * blockDim.x + threadIdx.x] = value;
