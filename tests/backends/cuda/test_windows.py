@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from flnb_backends.tensor.cuda import convolution
 from flnb_backends.tensor.cuda.convolution import Convolution
 from flnb_backends.tensor.cuda.pooling import Pooling
 from flnb_backends.tensor.numpy import NumpyBackend
@@ -33,6 +34,7 @@ POOLINGS = [
     ((1, 2, 9, 10), (3, 2), (1, 3)),
     ((2, 1, 7, 7), (2, 3), (4, 1)),
     ((1, 2, 5, 4, 6), (2, 2, 3), (1, 2, 3)),
+    ((1, 2, 8, 20), (3, 2), (2, 1)),
     ((0, 2, 4, 4), (2, 2), (2, 2)),
     ((1, 1, 3, 3), (3, 3), (1, 1)),
 ]
@@ -99,6 +101,12 @@ def test_views_and_given_results(backend: OnDevice) -> None:
     out = backend.put(np.zeros((2, 3, 3, 3), np.float32))
     assert backend.max_pool2d(given, (2, 2), (2, 2), out) is out
     close(out.numpy(), numpy.max_pool2d(x.swapaxes(1, 3), (2, 2), (2, 2)))
+
+
+def test_a_grid_has_fewer_rows_than_the_columns(backend: OnDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution, "MOST_ROWS", 5)
+    x, w, placing = numbers((2, 3, 5, 5), "float32"), numbers((2, 3, 2, 2), "float32", 1), ((1, 1), (0, 0), (1, 1), 1)
+    close(backend.conv2d(backend.put(x), backend.put(w), *placing).numpy(), numpy.conv2d(x, w, *placing))
 
 
 def test_equal_runs_give_equal_bits_in_every_order_of_threads(backend: OnDevice, device: EmulatedDevice) -> None:
