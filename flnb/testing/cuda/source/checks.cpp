@@ -22,14 +22,25 @@ struct Cell {
 };
 
 static Cell *cells_of(const char *address) {  // of device memory; pages that are never touched take no memory
-  constexpr size_t BYTES = (512ull << 20) * sizeof(Cell);
+  constexpr size_t BYTES = DEVICES * ARENA * sizeof(Cell);
   static Cell *all = (Cell *)mmap(nullptr, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   return all + offset_of(address);
 }
 static std::vector<Cell> shared;
 constexpr uint32_t WARP = 32;
 
-void forget(char *address, size_t bytes) { memset((void *)cells_of(address), 0, bytes * sizeof(Cell)); }
+void forget(char *address, size_t bytes) {  // whole pages are given back, and are zeros when they are touched again
+  constexpr uintptr_t PAGE = 4096;
+  auto begin = (uintptr_t)cells_of(address), end = (uintptr_t)cells_of(address + bytes);
+  auto first = (begin + PAGE - 1) / PAGE * PAGE, last = end / PAGE * PAGE;
+  if (first >= last) {
+    memset((void *)begin, 0, end - begin);
+    return;
+  }
+  memset((void *)begin, 0, first - begin);
+  madvise((void *)first, last - first, MADV_DONTNEED);
+  memset((void *)last, 0, end - last);
+}
 
 void forget_shared() { shared.assign(checks ? shared_bytes() : 0, Cell{}); }
 

@@ -29,6 +29,7 @@ struct Open {  // device memory is closed to the host, except while one of these
   Open();
   ~Open();
 };
+constexpr size_t ARENA = 4ull << 30;  // addresses of each device
 bool on_device(const void *address);
 int device_of(const char *address);
 std::string fault(const char *address, size_t bytes);  // why device memory may not be touched there, "" if it may

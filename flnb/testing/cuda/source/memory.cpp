@@ -10,7 +10,7 @@
 
 namespace device {
 
-constexpr size_t ARENA = 256ull << 20, GRANULE = 512, GAP = 4096;  // each device has one; granule as cuMemAlloc's
+constexpr size_t GRANULE = 512, GAP = 4096, CAPACITY = 128ull << 20;  // granule as cuMemAlloc's
 constexpr int POISON = 0xff;                                       // NaN in every float format
 
 struct Allocation {
@@ -25,7 +25,7 @@ static char *base() {
 static std::map<const char *, Allocation> allocations;
 static std::map<const char *, size_t> free_blocks;  // inside allocations, as their manager tells
 static std::map<const char *, size_t> pinned;
-static size_t capacity = ARENA / 2, used[DEVICES], top[DEVICES];
+static size_t capacity = CAPACITY, used[DEVICES], top[DEVICES];
 static int opened;
 
 Open::Open() {
@@ -92,7 +92,7 @@ int release(char *address) {
   return SUCCESS;
 }
 
-void set_capacity(size_t bytes) { capacity = bytes ? bytes : ARENA / 2; }
+void set_capacity(size_t bytes) { capacity = bytes ? bytes : CAPACITY; }
 
 std::pair<size_t, size_t> memory_of(int device) { return {used[device], capacity}; }
 
