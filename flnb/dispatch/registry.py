@@ -93,7 +93,8 @@ def parsed(kind: str, text: str) -> tuple[type, dict[str, str]]:
     ]
     given: dict[str, str] = {}
     for option in filter(str.strip, options.split(",")):
-        option = option if "=" in option else f"{getattr(found, 'shorthand', option)}={option}"
+        if "=" not in option and hasattr(found, "shorthand"):
+            option = f"{found.shorthand}={option}"
         setting, value = (part.strip() for part in option.partition("=")[::2])
         has = (
             f"has no setting {setting!r}" if setting not in known

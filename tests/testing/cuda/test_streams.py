@@ -74,10 +74,10 @@ def reused_block(p: Program, right: bool) -> Any:
     p.driver.synchronize()
     p.scale(x, block, 2, p.one)
     p.scale(block, y, 5, p.one)
-    p.device.tell_block(block, 1024, False, p.one)
+    p.driver.tell_free(block, 1024, (p.one,))
     if right:
         p.order(p.one, p.other)
-    p.device.tell_block(block, 1024, True, p.other)
+    p.driver.tell_used(block, 1024, p.other)
     p.scale(w, block, 1, p.other)
     p.scale(block, z, 1, p.other)
     return np.concatenate([p.arrays.get(y, 256, p.one), p.arrays.get(z, 256, p.other)]), np.concatenate([10 * X, -X])
@@ -92,7 +92,7 @@ def early_free(p: Program, right: bool) -> Any:
     p.scale(block, y, 5, p.other)
     if right:
         p.order(p.other, p.one)
-    p.device.tell_block(block, 1024, False, p.one)
+    p.driver.tell_free(block, 1024, (p.one,))
     p.driver.wait(p.one)
     return p.arrays.get(y, 256, p.other), 10 * X
 
