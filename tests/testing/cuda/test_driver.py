@@ -119,6 +119,7 @@ def test_an_event_that_was_destroyed_is_refused(call: str, device: EmulatedDevic
         "destroy_event": lambda: driver.destroy_event(event),
     }
     driver.destroy_event(event)
+    assert driver.event() != event  # one at the address of the old would pass for it
     with pytest.raises(DriverError, match=r"CUDA_ERROR_INVALID_HANDLE \(invalid resource handle\)"):
         calls[call]()
 

@@ -82,8 +82,9 @@ class Sorting(CudaBuffers):
         rows, n, inner = rows_along(x.shape, axis)
         bits = bits_of(x.dtype, op)
         rules = *key_rules(x.dtype, bits), bits.type(np.iinfo(bits).max if descending else 0)
-        now, other = ((self.new((rows, n), bits), self.new((rows, n), INDEX)) for _ in range(2))
         width = min(1 << max(n - 1, 1).bit_length(), PIECE)
+        now = self.new((rows, n), bits), self.new((rows, n), INDEX)
+        other = (self.new((rows, n), bits), self.new((rows, n), INDEX)) if width < n else now
         blocks, threads = min(rows * -(-n // width), launcher.BLOCKS), max(32, min(width // 2, SORTING_THREADS))
         self.launcher.launch(
             "sorting", "sort_pieces", {"K": bits}, (blocks,), (threads,), x, *now, rows, n, inner, width, *rules,
