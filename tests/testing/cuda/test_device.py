@@ -97,6 +97,23 @@ def test_the_host_cannot_touch_device_memory(device: EmulatedDevice, arrays: Arr
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGSEGV
 
 
+def test_shared_memory_that_cannot_be_checked_is_named(device: EmulatedDevice, arrays: Arrays) -> None:
+    """That of a template, which g++ 12 does not put into its section."""
+    text = """
+    template <class V> static __device__ V *memory() { __shared__ V values[32]; return values; }
+    extern "C" __global__ void templated(float *y) { memory<float>()[threadIdx.x] = 1; y[threadIdx.x] = 2; }
+    """
+    driver, y = device.driver, arrays.empty(32)
+    kernel = driver.kernel(driver.load(build_kernels(text)), "templated")
+    try:
+        driver.launch(kernel, (1,), (32,), [y])
+        driver.synchronize()
+    except DriverError:
+        assert any("of a variable in no section" in report for report in device.reports)
+    else:
+        assert device.traffic("templated").shared_requests == 1
+
+
 def test_text_that_is_no_kernel_is_refused_with_its_line() -> None:
     with pytest.raises(CompileError, match=r"kernels\.cu:2:.*nonsense"):
         build_kernels('extern "C" __global__ void one(float *x) {\n  x[0] = nonsense;\n}\n')

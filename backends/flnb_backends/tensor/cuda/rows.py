@@ -9,11 +9,11 @@ import numpy as np
 
 from flnb_backends.tensor.cuda import launcher
 from flnb_backends.tensor.cuda.base import CudaBuffers
-from flnb_backends.tensor.cuda.launcher import THREADS
 
 __all__ = ["RowKernels", "Rows", "accumulator", "kernel_types"]
 
-LANES = 32
+THREADS, LANES = 256, 32
+"""Threads of a block, for which `rows.cuh` has memory, and of a warp."""
 MOST_TILES = 64
 """The largest third extent of a block."""
 FEW_TILES = 512

@@ -143,8 +143,9 @@ void access(void *address, int bytes, Access kind, void *code, bool aligned) {
   if (p >= at.stack_begin && p < at.stack_end) return;
   if (p >= (const char *)at.self && p < (const char *)(at.self + 1)) return;  // threadIdx and the like
   Dl_info info;
-  if (dladdr(p, &info)) return;  // a constant of its library
-  hazard("memcheck", touch, "which is the host's");
+  bool of_library = dladdr(p, &info);
+  if (of_library && kind == READ) return;  // a constant of its library
+  hazard("memcheck", touch, of_library ? "of a variable in no section: `__shared__` in a template?" : "which is the host's");
   stop_thread("illegal address: host memory");
 }
 

@@ -10,6 +10,11 @@ struct Candidate {
 
 static __device__ Candidate of_lane(Candidate value, int by) { return {of_lane(value.value, by), of_lane(value.place, by)}; }
 
+static __device__ Candidate *shared_values(Candidate) {
+  __shared__ Candidate values[256];
+  return values;
+}
+
 struct Greater {
   __device__ bool operator()(A a, A b) const { return a > b || (a != a && b == b); }
 };

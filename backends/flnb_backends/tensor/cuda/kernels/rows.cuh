@@ -36,9 +36,15 @@ static __device__ Row row_of(const Rows &rows, long long tile) {
 
 template <class V> static __device__ V of_lane(V value, int by) { return (V)__shfl_xor_sync(0xffffffffu, value, by); }
 
+// Memory for a value of each thread of a block. No template has it: g++ does not put what is shared there into its section.
+static __device__ A *shared_values(A) {
+  __shared__ A values[256];
+  return values;
+}
+
 // The values of all threads of a row joined, always in the same order; each of them gets the result.
 template <class Join, class V> static __device__ V joined(V value, Join join) {
-  __shared__ V shared[256];
+  V *shared = shared_values(value);
   int threads = blockDim.x * blockDim.y, thread = threadIdx.z * threads + threadIdx.y * blockDim.x + threadIdx.x;
   for (int by = min(threads, 32) / 2; by >= (int)blockDim.x; by /= 2) value = join(value, of_lane(value, by));
   if (threads <= 32) return value;

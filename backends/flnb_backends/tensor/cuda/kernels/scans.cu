@@ -2,10 +2,9 @@
 #include "rows.cuh"
 
 template <class Join> static __device__ void scan(const T *x, R *y, const Rows &rows, A none, Join join) {
-  __shared__ A shared[256];
   int threads = blockDim.x * blockDim.y, group = min(threads, 32);  // those that exchange values by shuffles
   int thread = threadIdx.y * blockDim.x, lane = thread % group, groups = threads / group;  // the first of its neighbours
-  A *totals = shared + threadIdx.z * groups * blockDim.x + threadIdx.x;  // of each group of this tile
+  A *totals = shared_values(none) + threadIdx.z * groups * blockDim.x + threadIdx.x;  // of each group of this tile
   FOR_TILES(rows) {
     Row row = row_of(rows, tile + threadIdx.z);
     A before = none;
