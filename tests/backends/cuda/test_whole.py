@@ -29,10 +29,22 @@ NAMES = sorted(name for name in dir(Whole) if f"{name}_pull" in dir(Whole))
 SHAPES = [(8, 8), (3, 40, 5, 7), (2, 3, 300), (5, 1)]
 
 
+def by_numpy(name: str, given: tuple[Any, ...]) -> Any:
+    """NumPy's results; of half precision, those of float32, rounded."""
+    half = any(each.dtype == np.float16 for each in given if isinstance(each, np.ndarray))
+
+    def cast(each: Any, dtype: Any) -> Any:
+        return each.astype(dtype) if half and isinstance(each, np.ndarray) and each.dtype.kind == "f" else each
+
+    with np.errstate(all="ignore"):
+        results = getattr(WHOLE, name)(*[cast(each, np.float32) for each in given])
+        made = {id(each): cast(each, np.float16) for each in results}
+        return tuple([made[id(each)] for each in results])
+
+
 def compare(backend: OnDevice, name: str, given: tuple[Any, ...], with_out: bool) -> Any:
     """Compare a method with NumPy's of the same arguments; returns NumPy's results."""
-    with np.errstate(all="ignore"):
-        wanted = getattr(WHOLE, name)(*given)
+    wanted = by_numpy(name, given)
     made = {id(each): backend.put(np.full_like(each, 7, order="C")) for each in wanted if each is not None}
     out = tuple(made.get(id(each)) for each in wanted) if with_out else None
     on_device = [backend.put(each) if isinstance(each, np.ndarray) else each for each in given]
@@ -47,7 +59,8 @@ def compare(backend: OnDevice, name: str, given: tuple[Any, ...], with_out: bool
         assert (a.dtype, a.shape) == (b.dtype, b.shape)
         assert out is None or a is out[i]
         size = np.abs(b[np.isfinite(b)]).max(initial=1.0)
-        np.testing.assert_allclose(a.numpy(), b, rtol=(eps := 64 * np.finfo(b.dtype).eps), atol=eps * size)
+        rounding = (4 if b.dtype == np.float16 else 64) * np.finfo(b.dtype).eps
+        np.testing.assert_allclose(a.numpy(), b, rtol=rounding, atol=rounding * size)
     return wanted
 
 
@@ -70,6 +83,12 @@ def check(
 def test_values_are_numpys(name: str, shape: Any, dtype: Any, device: EmulatedDevice) -> None:
     for number, (inputs, attributes) in enumerate(calls(name, drawn(shape, dtype))):
         check(device, name, inputs, attributes, bool(number % 2) ^ (dtype is np.float32))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_half_precision_is_computed_in_single(name: str, device: EmulatedDevice) -> None:
+    for inputs, attributes in calls(name, drawn((3, 8, 50), "e")):
+        check(device, name, inputs, attributes)
 
 
 @pytest.mark.parametrize("name", NAMES)

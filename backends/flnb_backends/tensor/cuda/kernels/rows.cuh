@@ -6,7 +6,7 @@
 struct Rows {
   long long outer, n, inner, chunk;  // a row is cut into parts of `chunk` elements, each a row of its own
 
-  __device__ long long parts() const { return n > chunk ? (n + chunk - 1) / chunk : 1; }
+  __device__ long long parts() const { return max((n + chunk - 1) / chunk, 1ll); }
   __device__ long long tiles_across() const { return (inner + blockDim.x - 1) / blockDim.x; }
   __device__ long long tiles() const { return outer * parts() * tiles_across(); }
 };
@@ -23,7 +23,7 @@ static __device__ Row row_of(const Rows &rows, long long tile) {
   long long across = rows.tiles_across(), column = tile % across * blockDim.x + threadIdx.x;
   long long outer = tile / across / rows.parts(), first = tile / across % rows.parts() * rows.chunk;
   bool exists = tile < rows.tiles() && column < rows.inner;
-  long long n = rows.n - first < rows.chunk ? rows.n - first : rows.chunk;
+  long long n = min(rows.n - first, rows.chunk);
   return {(outer * rows.n + first) * rows.inner + column, exists ? n : 0, tile / across * rows.inner + column, first, exists};
 }
 
@@ -45,11 +45,11 @@ static __device__ A *shared_values(A) {
 // The values of all threads of a row joined, always in the same order; each of them gets the result.
 template <class Join, class V> static __device__ V joined(V value, Join join) {
   V *shared = shared_values(value);
-  int threads = blockDim.x * blockDim.y, thread = threadIdx.z * threads + threadIdx.y * blockDim.x + threadIdx.x;
+  int threads = blockDim.x * blockDim.y, thread = threadIdx.z * threads + threadIdx.y * blockDim.x;  // the first column's
   for (int by = min(threads, 32) / 2; by >= (int)blockDim.x; by /= 2) value = join(value, of_lane(value, by));
   if (threads <= 32) return value;
   __syncthreads();  // what an earlier call left has been read
-  if (thread % 32 < blockDim.x) shared[thread / 32 * blockDim.x + threadIdx.x] = value;
+  if (thread % 32 == 0) shared[thread / 32 * blockDim.x + threadIdx.x] = value;
   __syncthreads();
   int first = threadIdx.z * (threads / 32) * blockDim.x + threadIdx.x;
   value = shared[first];
