@@ -35,7 +35,7 @@ class CudaDevice(MemoryDevice):
         ordinal: which of its devices.
 
     Raises:
-        OSError: there is no NVIDIA driver.
+        RuntimeError: there is no NVIDIA driver.
     """
 
     name: ClassVar[str] = "cuda"

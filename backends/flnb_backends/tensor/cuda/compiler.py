@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["CompileError", "Compiled", "Usage", "cache_folder", "compile_kernels", "include_options", "kernel_names"]
+__all__ = [
+    "CompileError", "Compiled", "Usage", "cache_folder", "compile_kernels", "include_options", "kernel_names",
+    "nvrtc_version",
+]  # fmt: skip
 
 OPTIONS = (
     "-std=c++17", "-default-device", "--ptxas-options=-v",
@@ -71,9 +74,7 @@ def compile_kernels(text: str, arch: str) -> Compiled:
     """
     options = [*OPTIONS, f"-arch={arch}", *include_options()]
     library = _library()
-    version = [c_int(), c_int()]
-    library["nvrtcVersion"](*map(byref, version))
-    key = "\0".join([text, *options[: len(OPTIONS) + 1], *(str(each.value) for each in version)])
+    key = "\0".join([text, *options[: len(OPTIONS) + 1], *map(str, nvrtc_version())])
     stored = cache_folder() / f"{hashlib.blake2b(key.encode(), digest_size=12).hexdigest()}.cubin"
     log = stored.with_suffix(".log")
     if not (stored.exists() and log.exists()):
@@ -83,6 +84,17 @@ def compile_kernels(text: str, arch: str) -> Compiled:
                 file.write(content)
             Path(file.name).replace(path)
     return Compiled(stored.read_bytes(), _usage(log.read_text()))
+
+
+def nvrtc_version() -> tuple[int, int]:
+    """Return the version of NVRTC, such as (13, 0).
+
+    Raises:
+        FileNotFoundError: NVRTC is not installed.
+    """
+    version = c_int(), c_int()
+    _library()["nvrtcVersion"](*map(byref, version))
+    return version[0].value, version[1].value
 
 
 @cache

@@ -33,6 +33,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuDeviceGetCount": (POINTER(c_int),),
     "cuDeviceGetName": (c_char_p, c_int, c_int),
     "cuDeviceGetAttribute": (POINTER(c_int), c_int, c_int),
+    "cuDeviceTotalMem_v2": (POINTER(c_size_t), c_int),
     "cuDevicePrimaryCtxRetain": (POINTER(c_void_p), c_int),
     "cuCtxSetCurrent": (c_void_p,),
     "cuCtxGetCurrent": (POINTER(c_void_p),),
@@ -82,10 +83,19 @@ def default_driver() -> Driver:
     """The driver API of this process: that of the machine's GPUs, or what was put into its place.
 
     Raises:
-        OSError: there is no NVIDIA driver.
+        RuntimeError: there is no NVIDIA driver, or it finds no device.
     """
     if not _default:
-        _default.append(Driver())
+        try:
+            _default.append(Driver())
+        except (OSError, DriverError) as error:
+            lacks = (
+                "there is no NVIDIA driver" if isinstance(error, OSError) else "the NVIDIA driver finds no usable GPU"
+            )
+            raise RuntimeError(
+                f"cuda: {lacks} ({error}); without a GPU, flnb.testing.cuda.emulate() makes a device of host "
+                "memory, for its numbers and order, not for its speed"
+            ) from error
     return _default[0]
 
 
@@ -158,7 +168,15 @@ class Driver:
 
     def build(self, text: str, device: int = 0) -> bytes:
         """Compile kernels for a device; returns an image for `load`."""
-        return compile_kernels(text, f"sm_{self.attribute(75, device)}{self.attribute(76, device)}").image
+        return compile_kernels(text, "sm_{}{}".format(*self.capability(device))).image
+
+    def capability(self, device: int = 0) -> tuple[int, int]:
+        """A device's compute capability, such as (9, 0)."""
+        return self.attribute(75, device), self.attribute(76, device)
+
+    def capacity(self, device: int = 0) -> int:
+        """The bytes of a device's memory; needs no context on it."""
+        return int(self._get("cuDeviceTotalMem_v2", device))
 
     def version(self) -> int:
         """The newest CUDA version that the driver knows, 1000 times the major and 10 times the minor number."""
@@ -175,7 +193,7 @@ class Driver:
         return text.value.decode()
 
     def attribute(self, number: int, device: int = 0) -> int:
-        """A property of a device by its number in ``CUdevice_attribute``, such as 75 and 76, the compute capability."""
+        """A property of a device by its number in ``CUdevice_attribute``."""
         return int(self._get("cuDeviceGetAttribute", number, device))
 
     def use(self, device: int = 0) -> None:
