@@ -67,7 +67,9 @@ class Walk:
         here = state.current()
         self._backend = here.backend
         recorded = plain and self._lane is not None and not self._lane.node  # a pass inside a pull is part of that
-        self._statistics = Statistics(root[SEQ], cotangent) if recorded and here.backend.has_values else None
+        # values on another device are read only where a recording asks for norms: the program would wait for them
+        read = here.backend.has_values and (bus.want_grad_stats or here.backend.location in ("", "host"))
+        self._statistics = Statistics(root[SEQ], cotangent) if recorded and read else None
         self.buffers = plain and here.direct is cotangent._spec.kind and here.backend.plain_buffers
         self.cotangents: dict[int, Any] = {root[SEQ]: cotangent._data if self.buffers else cotangent}
         self.pull: Callable[[Node], None] = self._compiled(here) if self.buffers else self._pull

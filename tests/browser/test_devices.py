@@ -30,19 +30,17 @@ if shutil.which("g++") is None and "CI" not in os.environ:
 CELLS = [
     f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom pathlib import Path\nimport flnb\n"
     "Path('stop-devices').unlink(missing_ok=True)\nflnb.dashboard(height=680)",
-    "from flnb.testing.cuda import emulated_device\n"
     "from tests.testing.cuda.training import trained\n"
-    "run = trained(emulated_device(), until=lambda: Path('stop-devices').exists())\n"
+    "run = trained(until=lambda: Path('stop-devices').exists())\n"
     "print('done', len(run.devices) > 100)",
 ]
 
 
 @pytest.fixture(scope="module")
 def run() -> Any:
-    from flnb.testing.cuda import emulated_device
     from tests.testing.cuda.training import trained
 
-    return trained(emulated_device(), steps=3, seed=17)
+    return trained(steps=3, seed=17)
 
 
 @pytest.fixture(scope="module")
@@ -73,15 +71,16 @@ def test_a_recording_shows_the_order_in_which_an_emulated_device_ran(stage: Stag
     assert shown["steps"] == [0, 1, 2]
     page.locator(".fl-timeline canvas").focus()
     names = []
-    for _ in range(5):
+    for _ in range(8):
         page.keyboard.press("]")
         page.wait_for_function("names => window.__flnb.view.task?.seq !== names.at(-1)?.seq", arg=names)
         names.append(probe(page)["task"])
     rows = [found.task["seq"].tolist().index(task["seq"]) for task in names]
-    assert np.diff(rows).tolist() == [1] * 4
+    assert np.diff(rows).tolist() == [1] * 7
     assert [task["ran"] for task in names] == found.task["slot"][rows].tolist()
     kernels = [run.catalog.kernels.items[number].name for number in found.task["kernel"][rows]]
     assert [task["name"] for task in names] == [name or "copy to the device" for name in kernels]
+    page.wait_for_timeout(300)
     facts = page.locator(".fl-callside").inner_text()
     last = run.catalog.kernels.items[found.task["kernel"][rows[-1]]]
     assert f"[{', '.join(map(str, last.grid))}] × [{', '.join(map(str, last.block))}]" in facts
@@ -89,20 +88,25 @@ def test_a_recording_shows_the_order_in_which_an_emulated_device_ran(stage: Stag
 
 
 @pytest.mark.timeout(120)
-def test_a_freed_block_names_the_event_that_it_waits_for(stage: Stage, run: Any) -> None:
-    page = stage.page
-    page.keyboard.press("Escape")
-    block = run.devices.block
-    events = {f"waits for e{number}" for number in block["event"][block["event"] > 0].tolist()}
-    assert events
-    box = probe(page)["place"]
-    left = (box["width"] - 92 - 12) / 16
-    found = set()
-    for slot in range(16):  # a press on the axis moves the cursor
-        page.mouse.click(box["x"] + 92 + (slot + 0.5) * left, box["y"] + 26)
-        page.wait_for_timeout(120)
-        found |= {text[text.index("waits") :] for text in probe(page)["waiting"]}
-    assert found & events
+def test_a_freed_block_names_the_event_that_it_waits_for(stage: Stage, screenshots: Path) -> None:
+    from tests.testing.cuda.training import trained
+
+    run, page = trained(steps=3, order="lazy"), stage.page
+    task, block = run.devices.task, run.devices.block
+    row = np.flatnonzero((block["until"] > 0) & (block["event"] > 0))[0]
+    inside = (task["t1"] > block["end"][row]) & (task["t1"] < block["until"][row])
+    wanted = task["seq"][inside][0]
+    stage.view(run)
+    opened(page)
+    page.locator(".fl-timeline canvas").focus()
+    for _ in range(len(task["seq"])):
+        page.keyboard.press("[" if (probe(page)["task"] or {"seq": 0})["seq"] > wanted else "]")
+        if probe(page)["task"]["seq"] == wanted:
+            break
+    assert probe(page)["task"]["seq"] == wanted
+    page.wait_for_timeout(500)
+    assert probe(page)["waiting"] == [f"batch.from_numpy waits for e{block['event'][row]}"]
+    page.screenshot(path=screenshots / "devices-waits.png")
     page.locator("[aria-label='Block map as a table']").click()
     rows = page.locator("section[aria-label='Block map'] .fl-data tbody tr")
     assert rows.count() == probe(page)["blocks"]
@@ -112,6 +116,8 @@ def test_a_freed_block_names_the_event_that_it_waits_for(stage: Stage, run: Any)
 @pytest.mark.timeout(120)
 def test_the_table_has_the_same_tasks(stage: Stage, run: Any) -> None:
     page = stage.page
+    stage.view(run)
+    opened(page)
     page.locator("[aria-label='Devices as a table']").click()
     rows = page.locator("section[aria-label=Devices] .fl-data tbody tr")
     assert rows.count() == len(run.devices)

@@ -46,6 +46,7 @@ def test_a_training_step_is_recorded_as_the_device_counts_it(cuda: EmulatedDevic
         nbytes = found.task["nbytes"][found.task["route"] == device_words.ROUTES.index(route)].sum()
         assert nbytes == count, route
     assert (found.task["ran1"] > 0).all()
+    assert [(one.to_host, one.waits) for one in found.steps] == [(0, 0)] * 2  # a recording makes nobody wait
     asked = {run.catalog.plans.items[number].op for number in found.task["plan"]}
     assert {"matmul", "add", "cross_entropy", "from_numpy"} <= asked
     assert len({run.catalog.contexts.items[number].phase for number in found.task["context"]}) > 1

@@ -32,7 +32,7 @@ export function askedName(model: DevicesModel, store: Store, row: number): strin
 
 /** What stands on its bar. */
 export function taskLabel(model: DevicesModel, row: number): string {
-  return model.route(row) ? ["", "to device", "to host", "copy", "to device"][model.route(row)]! : taskName(model, row);
+  return model.route(row) ? ["", "to device", "to host", "copy", "to device"][model.route(row)]! : taskName(model, row).replace(/^cupy /, "");
 }
 
 export function blockName(model: DevicesModel, store: Store, row: number): string {

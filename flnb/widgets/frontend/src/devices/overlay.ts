@@ -14,10 +14,17 @@ const DIAMOND = 4;
 
 export interface Overlay { model: DevicesModel; lanes: DeviceLanes; store: Store; selected: number }
 
+/** What lies under the bars. */
+export function drawUnder(frame: Frame, overlay: Overlay): void {
+  frame.clipped(() => {
+    shade(frame, overlay);
+    lines(frame, overlay);
+  });
+}
+
 export function drawOverlay(frame: Frame, overlay: Overlay): void {
   frame.clipped(() => {
     idle(frame, overlay);
-    lines(frame, overlay);
     marks(frame, overlay);
     chosen(frame, overlay);
   });
@@ -108,22 +115,34 @@ function diamond(c: CanvasRenderingContext2D, x: number, y: number, ink: string,
   c.stroke();
 }
 
-/** Where no stream of a device ran anything: shade, and a dimension line with the cause. */
-function idle(frame: Frame, { model, lanes, store }: Overlay): void {
-  const { c, theme, scale } = frame;
-  if (lanes.axis === "order") return;
-  for (const gap of model.section.gaps) {
+interface Idle { gap: DevicesModel["section"]["gaps"][number]; x0: number; x1: number; ns: number; mine: number[] }
+
+/** Where no stream of a device ran anything, as far as it is in sight. */
+function gaps({ scale }: Frame, { model, lanes }: Overlay): Idle[] {
+  if (lanes.axis === "order") return [];
+  return model.section.gaps.flatMap((gap) => {
     const [start, end] = [model.section.origin_ms + gap.t0, model.section.origin_ms + gap.t1];
     const [x0, x1] = [scale.x(start), scale.x(end)];
-    if (!scale.shows(start, end) || x1 - x0 < 6) continue;
     const mine = model.streams.flatMap(({ device }, at) => (device === gap.device ? [at + 1] : []));
-    const top = frame.row(0, ASKED) + lanes.bar + 6;
-    const bottom = frame.lane(mine[mine.length - 1] ?? 1).bottom;
-    c.fillStyle = theme.colours.soft;
-    c.fillRect(x0, top, x1 - x0, bottom - top);
+    return scale.shows(start, end) && x1 - x0 >= 6 ? [{ gap, x0, x1, ns: (end - start) * 1e6, mine }] : [];
+  });
+}
+
+function shade(frame: Frame, overlay: Overlay): void {
+  const { c, theme } = frame;
+  const top = frame.row(0, ASKED) + overlay.lanes.bar + 6;
+  c.fillStyle = theme.colours.soft;
+  for (const { x0, x1, mine } of gaps(frame, overlay)) c.fillRect(x0, top, x1 - x0, frame.lane(mine[mine.length - 1] ?? 1).bottom - top);
+}
+
+/** A dimension line over idle time, with its cause. */
+function idle(frame: Frame, overlay: Overlay): void {
+  const { c, theme } = frame;
+  const { lanes, store } = overlay;
+  for (const { gap, x0, x1, ns, mine } of gaps(frame, overlay)) {
     const why = gap.cause === "host" ? `host launch-bound${gap.plan ? ` (${store.plan(gap.plan)?.op ?? ""})` : ""}` : gap.cause === "event" ? "waits for an event" : "cause not seen";
     const font = theme.ui(10.5, 500);
-    const long = text(duration((end - start) * 1e6));
+    const long = text(duration(ns));
     const said = [`device idle ${long}: ${why}`, `device idle ${long}`, long].find((one) => theme.measure(one, font) + 16 < x1 - x0);
     const y = frame.row(mine[0] ?? 1, TASKS) + lanes.bar / 2;
     c.strokeStyle = theme.colours.ink;

@@ -5,7 +5,7 @@ import { bytes, duration, integer, text } from "../format.ts";
 import { familyLabels } from "../palette.ts";
 import { Panel, segmented } from "../panel.ts";
 import type { Selection } from "../selection.ts";
-import type { Mark } from "../timeline/lanes.ts";
+import { HEADING, type Mark } from "../timeline/lanes.ts";
 import type { Frame } from "../timeline/paint.ts";
 import { type Span, within } from "../timeline/scale.ts";
 import { Timeline } from "../timeline/timeline.ts";
@@ -16,11 +16,12 @@ import { type DeviceLanes, deviceLanes, lanesHeight, NO_ITEM } from "./lanes.ts"
 import { drawTrack, type MemoryTrack, memoryTrack, TRACK, TRACK_MOST } from "./memory.ts";
 import type { Axis, DevicesModel, StepRows } from "./model.ts";
 import { askedName, blockName, family, taskName, waitsFor } from "./names.ts";
-import { drawOverlay } from "./overlay.ts";
+import { drawOverlay, drawUnder } from "./overlay.ts";
 import { taskTable } from "./tables.ts";
 
-/** Tasks that are looked at, at most, where a step has more. */
-const SHOWN = 48;
+/** Pixels of a slot that is looked at first, so that it carries a name; and how many slots at least. */
+const SLOT = 42;
+const LEAST_SLOTS = 12;
 const LEAST_HEIGHT = 260;
 /** Least and most height of the block map. */
 const LOWER = [92, 172] as const;
@@ -59,6 +60,7 @@ export class DevicesView implements View {
       cursor: (at) => this.put(at),
       pick: (mark, at) => this.pick(mark, at),
       tip: (mark) => this.tip(mark),
+      under: (frame) => this.under(frame),
       draw: (frame) => this.over(frame),
     }, "what the host asked for and what the devices ran");
     this.host.append(this.timeline.element);
@@ -87,7 +89,7 @@ export class DevicesView implements View {
       this.arrange(model);
     }
     if (!this.panel.update(now)) this.timeline.render();
-    const read = `${store.versions.text} ${store.versions.view} ${theme.version} ${this.chosen} ${this.cursor}`;
+    const read = `${store.versions.text} ${store.versions.view} ${theme.version} ${this.chosen} ${this.cursor} ${this.span?.t0}`;
     if (read === this.told) return;
     this.told = read;
     this.write(model, now);
@@ -150,11 +152,12 @@ export class DevicesView implements View {
     const limits = model.limits(axis);
     const step = this.step(model);
     if (axis === "order") {
-      const last = step ? step.last : model.rows;
-      const first = Math.max(step ? step.first : 0, last - SHOWN);
+      const most = Math.max(LEAST_SLOTS, Math.floor((this.host.clientWidth - HEADING) / SLOT));
+      const first = step ? step.first : Math.max(0, model.rows - most);
+      const last = Math.min(step ? step.last : model.rows, first + most);
       let end = last;
       for (let row = first; row < last; row++) end = Math.max(end, model.ranAs(row) + 1);
-      return within({ t0: first, t1: Math.max(first + 8, Math.min(end, first + SHOWN)) }, { t0: 0, t1: Math.max(limits.t1, 8) });
+      return within({ t0: first, t1: Math.max(first + 8, Math.min(end, first + most)) }, { t0: 0, t1: Math.max(limits.t1, 8) });
     }
     if (!step) return limits;
     let end = step.end;
@@ -206,6 +209,11 @@ export class DevicesView implements View {
     requestAnimationFrame(() => this.resize());
   }
 
+  private under(frame: Frame): void {
+    const { model, lanes } = this;
+    if (model && lanes) drawUnder(frame, { model, lanes, store: this.context.store, selected: this.selected(model) });
+  }
+
   private over(frame: Frame): void {
     const { model, lanes, track } = this;
     if (!model || !lanes) return;
@@ -217,7 +225,9 @@ export class DevicesView implements View {
   private write(model: DevicesModel, now: number): void {
     const [axis, step] = [this.axis(model), this.step(model)];
     const device = model.section.devices.find(({ emulated }) => emulated);
-    this.panel.sub = [step ? `step ${integer(step.step)}` : "", axis === "order" ? "order of running" : "times from events"].filter(Boolean).join(" · ");
+    const { t0, t1 } = this.timeline.shown;
+    const part = step && axis === "order" && step.last - step.first > t1 - t0 ? `${integer(Math.max(1, Math.floor(t0) - step.first + 1))} to ${integer(Math.min(Math.ceil(t1), step.last) - step.first)} of ${integer(step.last - step.first)} tasks` : "";
+    this.panel.sub = [step ? `step ${integer(step.step)}` : "", part || (axis === "order" ? "order of running" : "times from events")].filter(Boolean).join(" · ");
     this.show(this.note, device !== undefined);
     setText(this.badge, model.section.note);
     setText(this.how, device ? `equal slots · ${device.order} order${device.order === "random" ? `, seed ${device.seed}` : ""}` : "");
@@ -308,12 +318,12 @@ export class DevicesView implements View {
     this.cursor = null;
     const axis = this.axis(model);
     const [host, device] = [model.hostSpan(task, axis), model.deviceSpan(task, axis)];
-    const [t0, t1] = [Math.min(host[0], device?.[0] ?? Infinity), Math.max(host[1], device?.[1] ?? -Infinity)];
     const shown = this.timeline.shown;
-    if (t0 < shown.t0 || t1 > shown.t1) {
-      const length = Math.max(shown.t1 - shown.t0, (t1 - t0) * 1.2);
-      this.span = within({ t0: (t0 + t1 - length) / 2, t1: (t0 + t1 + length) / 2 }, model.limits(axis));
-    }
+    const length = shown.t1 - shown.t0;
+    const both = [Math.min(host[0], device?.[0] ?? Infinity), Math.max(host[1], device?.[1] ?? -Infinity)] as const;
+    const [t0, t1] = both[1] - both[0] < length ? both : host; // no further than needed
+    const by = t0 < shown.t0 ? t0 - shown.t0 : t1 > shown.t1 ? t1 - shown.t1 : 0;
+    if (by) this.span = within({ t0: shown.t0 + by, t1: shown.t1 + by }, model.limits(axis));
     const [plan, context, step] = [store.plan(model.plan(task)), store.context(model.context(task)), model.stepOf(task)];
     const selection: Selection = {
       kind: "task", label: taskName(model, task), task: model.seq(task), ...(plan ? { op: plan.op } : {}), ...(context ? { scope: context.scope, phase: context.phase } : {}),

@@ -22,6 +22,8 @@ export interface TimelineOwner {
   pick(mark: Mark | null, t: number): void;
   /** One line about a bar; "" shows none. */
   tip(mark: Mark): string;
+  /** Drawn under the bars. */
+  under?(frame: Frame): void;
   /** Drawn over the lanes, and into the footer. */
   draw?(frame: Frame): void;
 }
@@ -105,6 +107,7 @@ export class Timeline {
     const c = this.surface.begin();
     const frame = this.frame(c);
     paintHeader(frame, this.content);
+    this.owner.under?.(frame);
     paintLanes(frame, this.content);
     this.outline(frame);
     this.owner.draw?.(frame);
