@@ -14,6 +14,10 @@ __device__ K key_of(K bits, K top, K infinity, K flip) {
   return key ^ flip;
 }
 
+// Where element i is in shared memory: of elements that are 1, 2, 4, 8 or 16 apart, those that a warp compares at once lie
+// in different banks.
+__device__ int slot(int i) { return i & 32 ? i ^ 31 : i; }
+
 // Sort pieces of `width` elements, a power of two, of each row by a bitonic network (Batcher 1968) in shared memory.
 // Element i of row r is x[(r / inner * n + i) * inner + r % inner]; its key and place go to keys[r * n ...].
 extern "C" __global__ void sort_pieces(const K *x, K *keys, long long *places, long long rows, long long n,
@@ -26,27 +30,25 @@ extern "C" __global__ void sort_pieces(const K *x, K *keys, long long *places, l
     long long row = piece / pieces, from = piece % pieces * width;
     for (int i = threadIdx.x; i < width; i += blockDim.x) {
       long long at = (row / inner * n + from + i) * inner + row % inner;
-      key[i] = from + i < n ? key_of(x[at], top, infinity, flip) : ~(K)0;
-      place[i] = i;
+      key[slot(i)] = from + i < n ? key_of(x[at], top, infinity, flip) : ~(K)0;
+      place[slot(i)] = i;
     }
     for (int size = 2; size <= width; size *= 2)
       for (int step = size / 2; step; step /= 2) {
         __syncthreads();
         for (int pair = threadIdx.x; pair < width / 2; pair += blockDim.x) {
-          int low = 2 * pair - (pair & (step - 1)), high = low + step;
+          int begin = 2 * pair - (pair & (step - 1)), low = slot(begin), high = slot(begin + step);
           K one = key[low], other = key[high];
           int first = place[low], second = place[high];
-          bool after = one != other ? one > other : first > second;
-          if (after == !(low & size)) {
-            key[low] = other, key[high] = one;
-            place[low] = second, place[high] = first;
-          }
+          bool after = one != other ? one > other : first > second, swaps = after == !(begin & size);
+          key[low] = swaps ? other : one, key[high] = swaps ? one : other;
+          place[low] = swaps ? second : first, place[high] = swaps ? first : second;
         }
       }
     __syncthreads();
     for (int i = threadIdx.x; i < width && from + i < n; i += blockDim.x) {
-      keys[row * n + from + i] = key[i];
-      places[row * n + from + i] = from + place[i];
+      keys[row * n + from + i] = key[slot(i)];
+      places[row * n + from + i] = from + place[slot(i)];
     }  // the next piece's elements are written by the threads that have read here: no barrier is needed between
   }
 }

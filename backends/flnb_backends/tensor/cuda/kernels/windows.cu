@@ -23,17 +23,22 @@ __device__ Place place_of(long long i, const long long *extents) {
 
 __device__ long long elements(const long long *extents) { return extents[0] * extents[1] * extents[2]; }
 
-// The offset of a window's largest element in its image: the first of equal ones, or the first NaN.
-__device__ long long first_largest(const T *image, const Place &window, const Windows &all) {
-  long long found = -1;
-  F most = 0;
+struct Largest {
+  long long place;  // its offset in the image
+  F value;
+};
+
+// A window's largest element: the first of equal ones, or the first NaN.
+__device__ Largest first_largest(const T *image, const Place &window, const Windows &all) {
+  Largest found = {-1, 0};
   for (long long a = 0; a < all.kernel[0]; a++)
     for (long long b = 0; b < all.kernel[1]; b++)
       for (long long c = 0; c < all.kernel[2]; c++) {
         long long z = window.at[0] * all.stride[0] + a, y = window.at[1] * all.stride[1] + b;
         long long at = (z * all.size[1] + y) * all.size[2] + window.at[2] * all.stride[2] + c;
         F value = (F)image[at];
-        if (found < 0 || value > most || (value != value && most == most)) most = value, found = at;
+        bool is_first_nan = value != value && found.value == found.value;
+        if (found.place < 0 || value > found.value || is_first_nan) found = {at, value};
       }
   return found;
 }
@@ -43,7 +48,7 @@ extern "C" __global__ void max_pool(const T *x, T *y, long long count, Windows a
   for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < count; i += (long long)gridDim.x * blockDim.x) {
     Place window = place_of(i, all.fit);
     const T *image = x + window.image * elements(all.size);
-    y[i] = image[first_largest(image, window, all)];
+    y[i] = (T)first_largest(image, window, all).value;
   }
 }
 
@@ -52,9 +57,8 @@ extern "C" __global__ void max_places(const T *x, long long *places, long long c
   for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < count; i += (long long)gridDim.x * blockDim.x) {
     Place window = place_of(i, all.fit);
     const T *image = x + window.image * elements(all.size);
-    long long place = first_largest(image, window, all);
-    F most = (F)image[place];
-    places[i] = most == most ? place : -1;
+    Largest found = first_largest(image, window, all);
+    places[i] = found.value == found.value ? found.place : -1;
   }
 }
 
