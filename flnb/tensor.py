@@ -13,7 +13,7 @@ import numpy as np
 
 from flnb.dispatch import registry, state
 from flnb.dispatch.brief import brief
-from flnb.dispatch.plan import families
+from flnb.dispatch.plan import families, residents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -49,6 +49,7 @@ class Tensor:
     _node: Any = None
     _lift: ClassVar[Any] = None
     _of: ClassVar[Callable[..., Tensor]]  # `flnb.asarray`, attached by `flnb.ops`
+    _of_buffer: ClassVar[Callable[..., Tensor]]  # the same of another backend's buffer
     _level: ClassVar[Any] = None  # in a subclass for tensors inside of vmap: their vmap (flnb.autograd.batched)
 
     def __init__(self, *_: Any, **__: Any) -> None:
@@ -129,8 +130,8 @@ class Tensor:
     def to(self, backend: str | type[TensorBackend] | TensorBackend) -> Tensor:
         """Copy the values to another backend, given by name, class or instance.
 
-        The tensor itself is returned if that backend works on the same kind of buffer. Unless its buffer is in host
-        memory, as NumPy arrays are, the tensor's own backend has to be active.
+        The tensor itself is returned if that backend works on the same kind of buffer. Between two devices
+        (``x.to("cuda:1")``) the values are copied without passing through the host.
 
         >>> import flnb
         >>> flnb.ones(2).to("numpy")
@@ -139,9 +140,10 @@ class Tensor:
         target = registry.make("backend", backend)
         if target.buffer == self._spec.kind:
             return self
-        values = self._data if families[self._spec.kind].reads_host else self.numpy()
         with state.use(backend=target):
-            return Tensor._of(values)
+            if families[self._spec.kind] in type(target).__mro__:  # another device of its kind, which copies at once
+                return Tensor._of_buffer(self._data, self.dtype)
+            return Tensor._of(self._data if families[self._spec.kind].reads_host else self.numpy())
 
     # Conversion to Python and NumPy ---------------------------------------------------------------------------------
 
@@ -203,7 +205,7 @@ class Tensor:
 
     def _values(self) -> np.ndarray[Any, Any]:
         """Return the values as a NumPy array for display or checks, also those of a Variable that requires grad."""
-        here = state.current().backend
+        here = residents.get(self._spec.kind) or state.current().backend
         data = self.data_of(here)
         if here.defers:
             here.eval(data)
@@ -212,7 +214,7 @@ class Tensor:
     def _can_be_read(self) -> bool:
         """Whether the active backend works on this tensor's kind of buffer and has values at all (`meta` has none)."""
         here = state.current()
-        return self._spec.kind == here.kind and here.backend.has_values
+        return self._spec.kind in residents or (self._spec.kind == here.kind and here.backend.has_values)
 
     def _bounds(self) -> tuple[Any, Any]:
         """Return the smallest and the largest element, for error messages; (0, 0) if the backend has no values."""

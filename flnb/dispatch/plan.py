@@ -150,6 +150,8 @@ class Saves(dict[int, tuple[bool, ...]]):
         return found
 
 
+residents: dict[str, TensorBackend] = {}
+"""A backend for each family of buffers on a device: it reads their values also where another backend is active."""
 families: dict[str, type[TensorBackend]] = {}
 """By family of buffers, a backend that works on it, which says what holds for all of the family: the class that was
 bound first."""

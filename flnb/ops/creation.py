@@ -92,6 +92,12 @@ def asarray(obj: ArrayLike, dtype: DTypeLike = None, copy: bool | None = None, d
     return made
 
 
+def of_buffer(buffer: Any, dtype: np.dtype[Any]) -> Tensor:
+    """Make a tensor of the values of a buffer that the active backend can copy from another one's memory."""
+    spec = spec_of(buffer.shape, dtype, state.current().kind)
+    return dispatch.create(_from_numpy, spec, (buffer,), state.INPUT)
+
+
 @quiet
 def _array_of(values: Any, dtype: np.dtype[Any] | None) -> np.ndarray[Any, Any]:
     """Convert values that contain no Tensors to a NumPy array of the dtype that their tensor will have."""

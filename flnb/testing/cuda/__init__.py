@@ -49,8 +49,13 @@ class Traffic(NamedTuple):
 
 
 class EmulatedDriver(Driver):
-    """The driver API over the emulated device, for which kernels are compiled by g++."""
+    """The driver API over the emulated device, for which kernels are compiled by g++.
 
+    Attributes:
+        checked: whether kernels that are compiled from now on call the device's checks at each access.
+    """
+
+    checked = True
     emulated = "random", 0
 
     def __init__(self, path: str) -> None:
@@ -59,8 +64,8 @@ class EmulatedDriver(Driver):
         self._tell.argtypes = [ctypes.c_uint64, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
 
     def build(self, text: str, device: int = 0) -> bytes:
-        """Compile kernels, with a call of the checks for each access; returns an image for `load`."""
-        return build_kernels(text)
+        """Compile kernels by g++; returns an image for `load`."""
+        return build_kernels(text, self.checked)
 
     def tell_free(self, address: int, nbytes: int, streams: Sequence[int]) -> None:
         """Have accesses to a freed block reported, which one stream alone has used: of several it has no order yet."""
@@ -125,7 +130,7 @@ class EmulatedDevice:
         self._library.flnb_device_capacity(nbytes)
 
 
-def emulate(order: Order = "random", seed: int = 0) -> EmulatedDevice:
+def emulate(order: Order = "random", seed: int = 0, checked: bool = True) -> EmulatedDevice:
     """Make the emulated device the GPUs of this process, for the backend ``"cuda"`` and for CuPy; returns it.
 
     It must come before CuPy is imported. Numbers, orders and counts are real; times are not, and it is slow.
@@ -133,6 +138,7 @@ def emulate(order: Order = "random", seed: int = 0) -> EmulatedDevice:
     Args:
         order: when work runs, and in which order threads do, as of `EmulatedDevice.begin`.
         seed: of a random order.
+        checked: whether each access of kernels is checked, which makes them some ten times slower.
 
     Raises:
         FileNotFoundError: there is no g++.
@@ -143,6 +149,7 @@ def emulate(order: Order = "random", seed: int = 0) -> EmulatedDevice:
     device = emulated_device()
     install_cupy()
     use_driver(device.driver)
+    device.driver.checked = checked
     device.begin(order, seed)
     return device
 

@@ -24,6 +24,7 @@ from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from flnb_backends.tensor.cuda.compiler import cache_folder, include_options
+from flnb_backends.tensor.cuda.driver import default_driver
 
 from flnb.testing.cuda.building import SOURCE, build_device, build_kernels, built, run
 
@@ -209,5 +210,6 @@ def _compile(source: str, options: Sequence[str] = (), *, name_expressions: Any 
     defined = "".join(f"#define {o[2:].replace('=', ' ', 1)}\n" for o in options if o.startswith("-D"))
     text = re.sub(r"extern\s+__shared__\s+(.+?)\s+(\w+)\[\];", r"FLNB_DYNAMIC_SHARED(\1, \2);", source)
     module = cupy.cuda.function.Module()
-    module.load(build_kernels(defined + text, headers=[f"cupy/{name}" for name in HEADERS]))
+    checked = getattr(default_driver(), "checked", True)
+    module.load(build_kernels(defined + text, checked, [f"cupy/{name}" for name in HEADERS]))
     return module

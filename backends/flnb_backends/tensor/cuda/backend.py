@@ -11,6 +11,7 @@ from flnb_telemetry.extras import require
 from flnb_telemetry.withblock import with_block
 
 from flnb.dispatch import devices
+from flnb.dispatch.plan import residents
 from flnb.interface import TensorBackend
 from flnb_backends.tensor.cuda.activations import Activations
 from flnb_backends.tensor.cuda.complex import ComplexNumbers
@@ -60,6 +61,7 @@ class CudaBackend(
         self.gpu = gpu_at(int(ordinal))
         self.tf32 = tf32 in (True, "true", "True", "1")
         self.name = self.buffer = self.location = self.gpu.name  # type: ignore[misc]
+        residents.setdefault(self.name, self)
 
     @property
     def launcher(self) -> Launcher:  # type: ignore[override]
@@ -106,20 +108,22 @@ class CudaBackend(
 
     @with_block
     def stream(self) -> Iterator[int]:
-        """Run what is inside the block in a new stream, which waits for the present one; yields the API's handle.
+        """Run what is inside the block in a stream of its own, which waits for the present one; yields its handle.
 
-        The other way round the program orders streams itself: `wait_for`.
+        The other way round the program orders streams itself: `wait_for`. Streams are used again, never destroyed:
+        free memory remembers those that have used it.
         """
         gpu = self.gpu
         before = gpu.enter()
         outer = gpu.stream()
-        made = cp.cuda.Stream(non_blocking=True)
+        chosen = gpu.idle_streams.pop() if gpu.idle_streams else cp.cuda.Stream(non_blocking=True)
         gpu.several_streams = True
         try:
-            with made:
-                gpu.driver.wait_for_stream(made.ptr, outer)
-                yield made.ptr
+            with chosen:
+                gpu.driver.wait_for_stream(chosen.ptr, outer)
+                yield chosen.ptr
         finally:
+            gpu.idle_streams.append(chosen)
             gpu.leave(before)
 
     def wait_for(self, stream: int) -> None:
@@ -143,14 +147,39 @@ class CudaBackend(
         return cp.ascontiguousarray(x).reshape(x.shape)
 
     def from_numpy(self, array: Any, out: Buffer | None = None) -> Buffer:
-        """Copy an array of the host, or of this device, to a buffer."""
+        """Copy an array of the host, or of a device, to a buffer."""
+        before = self.gpu.enter()
+        try:
+            return self._uploaded(array, out)
+        finally:
+            self.gpu.leave(before)
+
+    def _uploaded(self, array: Any, out: Buffer | None) -> Buffer:
         if isinstance(array, cp.ndarray):
-            return self.copy(array, out)
+            return self.copy(array, out) if array.data.device_id == self.gpu.ordinal else self._fetched(array, out)
         values = np.asarray(array)
         values = np.array(values, values.dtype.newbyteorder("=") if out is None else out.dtype, order="C", copy=None)
         y = self.written(out, values.shape, values.dtype)
         if values.nbytes:
             self.gpu.upload(y.data.ptr, values)
+        return self.finished(y, out)
+
+    def _fetched(self, array: Buffer, out: Buffer | None) -> Buffer:
+        """Copy an array of another device; each of the two devices' streams waits for what the other has to do."""
+        there = gpu_at(array.data.device_id)
+        before = there.enter()
+        source, event, theirs = cp.ascontiguousarray(array), there.driver.event(), there.stream()
+        there.driver.record(event, theirs)
+        there.leave(before)
+        y = self.written(out, array.shape, array.dtype)
+        here, stream = self.gpu, self.gpu.stream()
+        here.driver.wait_event(stream, event)
+        if y.nbytes:
+            here.driver.copy_between(y.data.ptr, here.ordinal, source.data.ptr, there.ordinal, y.nbytes, stream)
+        here.driver.record(event, stream)
+        with there.driver.using(there.ordinal):  # the source may be freed, and used again, only after the copy
+            there.driver.wait_event(theirs, event)
+            there.driver.destroy_event(event)
         return self.finished(y, out)
 
     def to_numpy(self, buffer: Buffer) -> np.ndarray[Any, Any]:

@@ -74,6 +74,7 @@ class Gpu:
         ordinal: its number; ``name`` is what tensors on it say, such as ``"cuda:1"``.
         memory: what managers reserve segments from; ``manager`` the one used where none was chosen for this device.
         launcher: launches flnb's own kernels.
+        idle_streams: CuPy's streams that no block uses now.
         several_streams: whether there are streams besides the default one, so that uses of blocks have to be noted.
     """
 
@@ -89,6 +90,7 @@ class Gpu:
         self.launcher = Launcher(driver, ordinal, self.stream)
         self.staging = Staging(driver)
         self.several_streams = False
+        self.idle_streams: list[Any] = []
         self._current = self.cupy.cuda.get_current_stream
         self._runtime = self.cupy.cuda.runtime
         self.cupy.cuda.set_allocator(allocate)

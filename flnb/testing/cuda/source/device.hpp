@@ -37,6 +37,7 @@ int allocate(int device, size_t bytes, char **address);
 int release(char *address);
 void set_capacity(size_t bytes);
 std::pair<size_t, size_t> memory_of(int device);  // bytes in use, and in all
+void forget_blocks();
 void block_is(char *address, size_t bytes, bool in_use);
 int allocate_pinned(size_t bytes, void **address);
 int release_pinned(void *address);

@@ -43,6 +43,7 @@ DOOR void flnb_device_begin(int order, uint64_t number, int checks) {  // anew: 
   using namespace device;
   device::order = Order::EAGER;
   reset_streams();
+  forget_blocks();  // work that told of them may be among what is dropped
   error = 0;
   reports.clear();
   known.clear();

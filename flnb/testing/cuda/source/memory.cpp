@@ -96,6 +96,8 @@ void set_capacity(size_t bytes) { capacity = bytes ? bytes : CAPACITY; }
 
 std::pair<size_t, size_t> memory_of(int device) { return {used[device], capacity}; }
 
+void forget_blocks() { free_blocks.clear(); }
+
 void block_is(char *address, size_t bytes, bool in_use) {
   const char *end = address + bytes;
   for (auto block = around(free_blocks, end - 1); block != free_blocks.end(); block = around(free_blocks, end - 1)) {

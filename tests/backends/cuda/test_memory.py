@@ -1,0 +1,161 @@
+"""Memory and streams of the cuda backend: every byte is a block's, every use is waited for, errors are told once."""
+
+from __future__ import annotations
+
+import gc
+import random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from flnb_backends.memory.cuda import CudaDevice
+from flnb_backends.tensor.cuda.gpu import gpu_at
+
+import flnb
+from flnb.interface.memory import OutOfMemoryError
+
+if TYPE_CHECKING:
+    from flnb.testing.cuda import EmulatedDevice
+
+X = np.arange(1, 65, dtype=np.float32)
+
+
+def test_blocks_are_all_the_memory_that_cupy_takes_at_every_moment(cuda: EmulatedDevice) -> None:
+    cupy, rng, held = gpu_at().cupy, random.Random(0), list[Any]()
+    flnb.memory.release_cached(gpu_at().manager)
+    elsewhere = cuda.driver.memory().available + gpu_at().manager.stats()["reserved"]
+    cuda.begin("eager", checks=False)
+    with flnb.use_backend("cuda"):
+        manager = gpu_at().active_manager()
+        for _ in range(1000):
+            if held and rng.random() < 0.5:
+                held.pop(rng.randrange(len(held)))
+            elif rng.random() < 0.5:
+                held.append(flnb.ones((rng.randrange(1, 4000),)))
+            else:
+                held.append(cupy.ones(rng.randrange(1, 4000), np.float32)[::2] + 1)  # and temporaries
+            blocks = [block for segment in manager.snapshot() for block in segment.blocks]
+            assert sum(block.size for block in blocks) == elsewhere - cuda.driver.memory().available
+            taken = sum(
+                x.nbytes if hasattr(x, "_spec") else x.base.nbytes if x.base is not None else x.nbytes for x in held
+            )
+            assert sum(block.requested for block in blocks if block.id) >= taken
+    held.clear()
+
+
+def test_out_of_memory_is_reported_as_on_the_host_and_the_process_goes_on(cuda: EmulatedDevice) -> None:
+    manager = flnb.memory.Native(CudaDevice("64KiB", driver=cuda.driver))
+    with flnb.use_backend("cuda"), flnb.use_memory_manager(manager):
+        x = flnb.ones((1 << 13,))
+        with pytest.raises(OutOfMemoryError) as caught:
+            flnb.concat([x, x])
+        assert caught.value.capacity == 64 << 10
+        assert "concat" in str(caught.value.report)
+        y = x[:10] + 1
+        assert float(y[0]) == 2.0
+
+
+def test_a_block_of_a_stream_is_used_again_in_another_after_its_work(cuda: EmulatedDevice) -> None:
+    for seed in range(8):
+        cuda.begin("random", seed)
+        with flnb.use_backend("cuda") as backend:
+            x, y = flnb.asarray(X), flnb.asarray(-X)
+            flnb.sync()
+            with backend.stream() as one:
+                temporary = x * 2.0
+                first = temporary * 5.0
+                del temporary  # its memory goes to the next request
+            with backend.stream() as other:
+                temporary = y * 1.0
+                second = temporary + 0.0
+                del temporary
+            backend.wait_for(one)
+            backend.wait_for(other)
+            np.testing.assert_array_equal(first.numpy(), 10 * X)
+            np.testing.assert_array_equal(second.numpy(), -X)
+        assert cuda.reports == []
+
+
+def test_what_a_second_stream_reads_is_not_used_again_before_it_has_read(cuda: EmulatedDevice) -> None:
+    for seed in range(8):
+        cuda.begin("random", seed)
+        with flnb.use_backend("cuda") as backend:
+            x = flnb.asarray(X) * 3.0
+            with backend.stream() as other:
+                y = x + 1.0
+            del x  # freed while the other stream may not have read it
+            z = flnb.asarray(X) * 7.0
+            backend.wait_for(other)
+            np.testing.assert_array_equal(y.numpy(), 3 * X + 1)
+            np.testing.assert_array_equal(z.numpy(), 7 * X)
+        assert cuda.reports == []
+
+
+@pytest.mark.parametrize("removed", ["wait_event", "record", "note_uses", "given"])
+def test_each_wait_and_each_note_is_needed(removed: str, cuda: EmulatedDevice, monkeypatch: Any) -> None:
+    """Without it a race of streams is named, or numbers are wrong, within 50 orders."""
+    from flnb_backends.memory.cuda import EventOrder
+    from flnb_backends.tensor.cuda import backend as module
+
+    if removed == "note_uses":
+        monkeypatch.setattr(module, "note_uses", lambda *_: None)
+    elif removed == "given":
+        given = EventOrder.given
+
+        def without(self: Any, block: Any) -> None:
+            monkeypatch.setattr(self._driver, "wait_for_stream", lambda *_: None)
+            given(self, block)
+            monkeypatch.delattr(self._driver, "wait_for_stream")
+
+        monkeypatch.setattr(EventOrder, "given", without)
+    else:
+        monkeypatch.setattr(cuda.driver, removed, lambda *_: None)
+    found = False
+    for seed in range(50):
+        cuda.begin("random", seed)
+        try:
+            if removed in ("wait_event", "record"):
+                test_a_block_of_a_stream_is_used_again_in_another_after_its_work(cuda)
+            test_what_a_second_stream_reads_is_not_used_again_before_it_has_read(cuda)
+        except (AssertionError, RuntimeError):
+            found = True
+            break
+    cuda.begin()
+    assert found
+
+
+def test_two_devices_exchange_tensors_without_the_host(cuda: EmulatedDevice) -> None:
+    x = flnb.asarray(X).to("cuda:0")
+    before = {what: cuda.count(what) for what in ("bytes to the host", "cuMemcpyPeerAsync")}
+    y = x.to("cuda:1")
+    assert cuda.count("bytes to the host") == before["bytes to the host"]
+    assert cuda.count("cuMemcpyPeerAsync") == before["cuMemcpyPeerAsync"] + 1
+    assert "cuda:1" in repr(y)
+    with flnb.use_backend("cuda:1"):
+        z = y * 2.0
+        with pytest.raises(TypeError, match="'cuda:0' buffers but the active backend 'cuda:1'"):
+            x + z
+    np.testing.assert_array_equal(z.numpy(), 2 * X)  # also outside
+    np.testing.assert_array_equal(z.to("cuda").to("numpy").numpy(), 2 * X)
+    assert cuda.reports == []
+
+
+def test_numbers_of_every_kind_go_to_the_device_and_back(cuda: EmulatedDevice) -> None:
+    values = [np.float64(2.5), np.arange(6).reshape(2, 3).T, np.zeros((0, 3)), np.array([1 + 2j]), np.array(True)]
+    with flnb.use_backend("cuda"):
+        for value in values:
+            tensor = flnb.asarray(value)
+            np.testing.assert_array_equal(tensor.numpy(), value)
+            assert tensor.shape == np.shape(value)
+
+
+def test_the_pool_can_be_reserved_up_front(cuda: EmulatedDevice) -> None:
+    """T10: the share of the device's memory that the first allocation takes at once."""
+    gc.collect()
+    manager = flnb.memory.Reserved(CudaDevice("32MiB", driver=cuda.driver), reserve=0.5)
+    with flnb.use_backend("cuda"), flnb.use_memory_manager(manager):
+        before = cuda.count("cuMemAlloc_v2")
+        tensors = [flnb.ones((1000,)) for _ in range(20)]
+        assert cuda.count("cuMemAlloc_v2") - before <= 1
+        assert manager.stats()["reserved"] == 16 << 20
+    assert len(tensors) == 20
