@@ -1,4 +1,4 @@
-"""Training on the emulated device under many orders of streams and threads: ``python -m tests.backends.cuda.schedules``.
+"""Training on the emulated device under many orders of streams: ``python -m tests.backends.cuda.schedules``.
 
 Every batch is uploaded in a stream of its own while the step before it computes. Losses and parameters must be equal
 to the last bit in every order. Kernels are compiled without the checks, unless asked for, which is ten times quicker.

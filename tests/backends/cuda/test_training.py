@@ -44,7 +44,7 @@ def test_a_step_waits_for_nothing(net: str, cuda: EmulatedDevice, capsys: pytest
 
 @pytest.mark.parametrize("net", NETS)
 def test_training_agrees_with_numpy(net: str, cuda: EmulatedDevice) -> None:
-    """Left out are dropout, which draws other numbers on the device, and Adam, which makes much of small differences."""
+    """Left out are dropout, which draws other numbers, and Adam, which makes much of small differences."""
     with flnb.use_backend("numpy"):
         flnb.manual_seed(0)
         state = {name: value.numpy() for name, value in NETS[net](0.0)[0].state_dict().items()}
