@@ -351,6 +351,8 @@ def _check(manager: MemoryManager, block: Block, nbytes: int) -> None:
 
 _asides: Living[MemoryManager] = Living()
 """Managers to which blocks are moved from the computation's device; see `aside`."""
+of_devices: Living[MemoryManager] = Living()
+"""The managers that devices have of their own, which backends on them use where no other one was set."""
 
 
 @with_block
@@ -371,13 +373,13 @@ def aside(manager: MemoryManager) -> Iterator[None]:
 def announce(lane: Lane) -> None:
     """Emit the present segments and live blocks to a recording that begins.
 
-    These are those of the active manager, of one that was set for another device than the backend's, and of managers
-    marked by `aside`; what other managers hold already is not part of the recording.
+    These are those of the active manager, of one that was set for another device than the backend's, of the devices'
+    own managers and of those marked by `aside`; what other managers hold already is not part of the recording.
     """
     drain()
     here = state.current()
     moved_to = [manager for manager in _asides if manager.device.users or manager.ledger.live]
-    known: list[Any] = [here.manager, here.parts["manager"], *moved_to]
+    known: list[Any] = [here.manager, here.parts["manager"], *moved_to, *[m for m in of_devices if m.ledger.live]]
     for manager in dict.fromkeys(known):
         _announce(lane, manager)
 

@@ -12,6 +12,7 @@ import numpy as np
 from flnb_telemetry import device_words, schema
 from flnb_telemetry.analysis.devices import EMULATED, Devices, devices
 from flnb_telemetry.analysis.memory import NEVER
+from flnb_telemetry.intern import joined
 from flnb_telemetry.safe_text import safe_text
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ def section(source: Source, start: int, now: int) -> tuple[dict[str, Any], Array
         source: their events.
         start, now: the times at which the run began, and at which it stands, ns.
     """
+    source = _Late(source)
     found = devices(source)
     chosen, steps = _chosen(found)
     task = {name: column[chosen] for name, column in found.task.items()}
@@ -118,6 +120,27 @@ def section(source: Source, start: int, now: int) -> tuple[dict[str, Any], Array
         ],
     }
     return {"devices": about}, {f"devices.{name}": column.astype(np.float64) for name, column in arrays.items()}
+
+
+class _Late:
+    """The latest events of a source: those of the last tasks that a frame contains, and the blocks since then."""
+
+    def __init__(self, source: Source) -> None:
+        self.catalog, self._source = source.catalog, source
+        begun = np.sort(np.concatenate([source.table(kind)["t0"] for kind in ("launch", "copy")]))
+        self._since = int(begun[-TASKS]) if len(begun) > TASKS else -NEVER
+
+    def table(self, kind: str) -> Columns:
+        """The events of one kind, without those that are too old."""
+        found = self._source.table(kind)
+        if kind == "alloc":
+            freed = self._source.table("free_completed")
+            late = joined(found["alloc_id"], freed["alloc_id"], freed["t"], NEVER) >= self._since
+        elif kind in ("device", "ran", "segment_alloc", "segment_resize", "segment_free"):
+            return found
+        else:
+            late = found["t1" if "t1" in found else "t"] >= self._since
+        return {name: column[late] for name, column in found.items()}
 
 
 def _chosen(found: Devices) -> tuple[NDArray[np.bool_], list[Any]]:

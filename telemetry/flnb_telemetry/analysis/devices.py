@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from flnb_telemetry import device_words, quantity, schema
+from flnb_telemetry import device_words, quantity
 from flnb_telemetry.analysis.memory import NEVER
 from flnb_telemetry.intern import joined
 from flnb_telemetry.safe_text import safe_text
@@ -28,6 +28,10 @@ EMULATED = "emulated device: order and counts are real, durations are not"
 """What every view says that shows times or an order of an emulated device."""
 HOST, EVENT, UNKNOWN = "host", "event", ""
 """Why a device was idle: the host launched the next task too late, it waited for an event, or neither was seen."""
+
+
+NESTED = 64
+"""How many ops before a time may still be running then: ops nest."""
 
 
 class Source(Protocol):
@@ -222,43 +226,56 @@ def _gaps(all_of: Devices, place: str) -> list[Gap]:
         return []
     reached = np.maximum.accumulate(task["ran1"][rows])
     idle = np.flatnonzero(task["ran0"][rows[1:]] - reached[:-1] > 2 * task["bound"][rows[1:]])
+    waited = _awaiting(all_of)
     found = []
     for number in idle.tolist():
         t0, after = int(reached[number]), int(rows[number + 1])
         t1 = int(task["ran0"][after])
         late = int(task["t1"][after]) - t0
-        cause = HOST if 2 * late >= t1 - t0 else EVENT if _awaits(all_of, after) else UNKNOWN
+        cause = HOST if 2 * late >= t1 - t0 else EVENT if waited[after] else UNKNOWN
         found.append(Gap(place, t0, t1, cause, after, _busiest(all_of.op, int(task["lane"][after]), t0, t1)))
     return found
 
 
-def _awaits(all_of: Devices, row: int) -> bool:
-    """Whether the stream of a task was told to wait for an event after the task before it."""
+def _awaiting(all_of: Devices) -> NDArray[np.bool_]:
+    """Whether each task's stream was told to wait for an event after the task before it in that stream."""
     task, event = all_of.task, all_of.event
-    same = (task["device"] == task["device"][row]) & (task["stream"] == task["stream"][row])
-    before = task["seq"][same & (task["seq"] < task["seq"][row])].max(initial=0)
-    here = (event["device"] == task["device"][row]) & (event["stream"] == task["stream"][row])
-    between = (event["seq"] > before) & (event["seq"] < task["seq"][row]) & (event["awaited"] == 1)
-    return bool((here & between).any())
+    awaited = event["awaited"] == 1
+    both = {name: np.concatenate([task[name], event[name][awaited]]) for name in ("device", "stream", "seq")}
+    own = np.append(np.ones(len(task["seq"]), np.bool_), np.zeros(int(awaited.sum()), np.bool_))
+    order = np.lexsort((both["seq"], both["stream"], both["device"]))
+    same = (both["device"][order[1:]] == both["device"][order[:-1]]) & (
+        both["stream"][order[1:]] == both["stream"][order[:-1]]
+    )
+    found = np.zeros(len(own), np.bool_)
+    found[order[1:]] = same & ~own[order[:-1]]
+    return found[: len(task["seq"])]
 
 
 def _busiest(op: Columns, lane: int, t0: int, t1: int) -> int:
     """The plan of the op that covers most of a time on a thread; 0 for none."""
-    covered = np.where(op["lane"] == lane, np.minimum(op["t1"], t1) - np.maximum(op["t0"], t0), 0)
-    return int(op["plan"][covered.argmax()]) if covered.max(initial=0) > 0 else 0
+    first = max(int(np.searchsorted(op["t0"], t0)) - NESTED, 0)
+    near = slice(first, int(np.searchsorted(op["t0"], t1)))
+    covered = np.minimum(op["t1"][near], t1) - np.maximum(op["t0"][near], t0)
+    covered[op["lane"][near] != lane] = 0
+    return int(op["plan"][near][covered.argmax()]) if covered.max(initial=0) > 0 else 0
 
 
 def _sums(step: Columns, task: Columns, wait: Columns) -> list[StepSums]:
     """The sums of each step, of what the host asked for during it."""
+    order = np.argsort(task["t0"], kind="stable")
+    t0, route, nbytes = (task[name][order] for name in ("t0", "route", "nbytes"))
+    still = np.sort(np.append(wait["t0"], t0[(route == device_words.TO_HOST) & (task["pinned"][order] == 0)]))
+    edges = [np.searchsorted(t, step[edge]) for t in (t0, still) for edge in ("t0", "t1")]
+    rows = zip(
+        *(step[name].tolist() for name in ("index", "t0", "t1")), *(edge.tolist() for edge in edges), strict=True
+    )
     found = []
-    for index, t0, t1 in schema.tuples(step, "index", "t0", "t1"):
-        inside = (task["t0"] >= t0) & (task["t0"] < t1)
-        route, nbytes = task["route"][inside], task["nbytes"][inside]
-        there, back = (int(nbytes[route == way].sum()) for way in (device_words.TO_DEVICE, device_words.TO_HOST))
-        still = int(((wait["t0"] >= t0) & (wait["t0"] < t1)).sum())
-        still += int(((route == device_words.TO_HOST) & (task["pinned"][inside] == 0)).sum())
-        launches = int((route == 0).sum())
-        found.append(StepSums(index, t0, t1, launches, len(route) - launches, there, back, still))
+    for index, begin, end, first, last, before, after in rows:
+        ways, moved = route[first:last], nbytes[first:last]
+        there, back = (int(moved[ways == way].sum()) for way in (device_words.TO_DEVICE, device_words.TO_HOST))
+        launches = int((ways == 0).sum())
+        found.append(StepSums(index, begin, end, launches, last - first - launches, there, back, after - before))
     return found
 
 

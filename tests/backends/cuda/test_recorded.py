@@ -101,3 +101,20 @@ def test_blocks_are_those_of_tensors_with_their_scope(cuda: EmulatedDevice) -> N
     users = [kernels[task] for task, row in zip(use["task"], use["block"], strict=True) if row == made["matmul"]]
     assert users == ["cupy matmul", "cupy exp"]
     assert not block["until"].any()
+
+
+def test_blocks_of_both_devices_are_known_though_one_is_active(cuda: EmulatedDevice) -> None:
+    with flnb.use_backend("cuda:1"):
+        there = flnb.asarray(np.ones((16, 16), np.float32))
+    with flnb.use_backend("cuda"):
+        here = flnb.asarray(np.ones((8, 8), np.float32))
+        with flnb.record(grad_interval=None) as run:
+            moved = here.to("cuda:1")
+            flnb.sync()
+    with flnb.use_backend("cuda:1"):
+        flnb.sync()
+    block = run.devices.block
+    found = {
+        (run.catalog.strings.items[block["place"][row]], int(block["requested"][row])) for row in range(len(block["t"]))
+    }
+    assert {("cuda:1", there.nbytes), ("cuda:0", here.nbytes), ("cuda:1", moved.nbytes)} <= found

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from flnb_backends.memory.cuda import CudaDevice
-from flnb_telemetry import Live, device_words
+from flnb_telemetry import Live, device_words, livedevices
 from flnb_telemetry.analysis.devices import EMULATED, Gap, devices
 from flnb_telemetry.analysis.memory import NEVER
 from flnb_telemetry.device_words import DeviceInfo
@@ -205,10 +205,8 @@ def test_a_run_without_devices_has_no_such_section(program: Program) -> None:
 
 
 def test_a_long_run_keeps_the_blocks_that_are_in_use(program: Program) -> None:
-    from flnb_telemetry.livedevices import Window
-
     x, host = program.block(), np.ones(N, np.float32)
-    window = Window(Catalog(), limit=200)
+    window = livedevices.Window(Catalog(), limit=200)
     with flnb.record() as run:
         y = program.block()
         for _ in range(40):
@@ -276,3 +274,14 @@ def test_idle_gaps_name_their_cause_and_what_the_host_did() -> None:
     ]
     assert not found.emulated
     assert repr(found) == "cuda:0 GPU: 4 launches, 4.00 KiB to the device; 2 streams"
+
+
+def test_a_frame_has_the_latest_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(livedevices, "TASKS", 2)
+    head, arrays = livedevices.section(Written(), 0, 3000)
+    about = head["devices"]
+    assert arrays["devices.seq"].tolist() == [4, 6]
+    assert about["rows"] == 2
+    assert [(gap["cause"], gap["seq"]) for gap in about["gaps"]] == [("event", 6)]
+    assert about["origin_ms"] == pytest.approx(915e-6)  # the call of the first of them
+    np.testing.assert_allclose(arrays["devices.ran0"], [85e-6, 1085e-6])

@@ -65,11 +65,12 @@ export function deviceLanes(model: DevicesModel, store: Store, theme: Theme, axi
     key: "host", title: "host", notes: [axis === "order" ? "as it asked" : "main thread"],
     rows: [row(phases, 12), { ...row(asked, bar), gap }],
   }];
+  const several = model.section.devices.length > 1;
   for (const stream of model.streams) {
     const tasks = taskBars(model, store, axis, stream.device, stream.stream);
     names.push([tasks.names, []]);
     lanes.push({
-      key: `${stream.device} ${stream.stream}`, title: model.streamName(stream), notes: [stream.copies ? "copies" : stream.stream ? "compute" : "default"],
+      key: `${stream.device} ${stream.stream}`, title: `stream ${stream.stream}`, notes: [[several ? model.section.devices[stream.device]?.place : "", stream.copies ? "copies" : stream.stream ? "compute" : "default"].filter(Boolean).join(" · ")],
       rows: [{ ...row(tasks, bar), gap: 1 }, { bars: Bars.from([]), height: lines(stream) }],
     });
   }
