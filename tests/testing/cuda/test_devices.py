@@ -129,13 +129,19 @@ def test_blocks_name_the_streams_that_used_them_and_what_a_freed_one_waits_for(p
         program.step(x, host)  # lazy: nothing has run when y is freed
         program.driver.synchronize()
     found, block = run.devices, blocks_since(run, x)
-    others = len(found.block["t"]) - len(block["t"])
+    ids = block["alloc_id"].tolist()
     first, second = (run.catalog.contexts.items[found.task["context"][row]].stream for row in (1, 2))
     assert [run.catalog.strings.items[number] for number in block["place"]] == ["cuda:0"] * 3
     assert block["streams"].tolist() == [1 << first, 1 << first | 1 << second, 1 << second]
     assert block["own"].tolist() == [first, first, second]
-    uses = zip(found.use["task"].tolist(), (found.use["block"] - others).tolist(), strict=True)
-    assert list(uses) == [(0, 0), (1, 0), (1, 1), (2, 1), (2, 2)]  # upload of x, y = 2 x, z = 2 y
+    uses = zip(found.use["task"].tolist(), found.block["alloc_id"][found.use["block"]].tolist(), strict=True)
+    assert [(task, ids.index(number)) for task, number in uses] == [
+        (0, 0),
+        (1, 0),
+        (1, 1),
+        (2, 1),
+        (2, 2),
+    ]  # upload of x, y = 2 x, z = 2 y
     y = 1
     launched = found.event["event"][(found.event["awaited"] == 0) & (found.event["stream"] == second)]
     assert block["event"].tolist() == [0, launched[0], 0]  # the event recorded after its last use
