@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from flnb_telemetry import bus, device_words, intern, schema
 
+from flnb.dispatch import memory
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -177,6 +179,7 @@ class Watch:
         events: the number of the last recording of each event, by handle.
         pool: timed events that are free.
         emitted: how many launches and copies have been emitted.
+        unknown: whether a recording has begun that has not heard of the memory which is in use on the device.
     """
 
     def __init__(self, driver: Driver, ordinal: int) -> None:
@@ -187,6 +190,7 @@ class Watch:
         self._numbers = {0: 0}  # of streams, by handle
         self._contexts: dict[tuple[int, int], int] = {}
         self.pool: list[int] = []
+        self.unknown = True
         self.emitted = 0
         self._lock = RLock()
         self._anchor: Anchor | None = None
@@ -198,6 +202,9 @@ class Watch:
         with self._lock:
             self.describe()
             self.read()
+            if self.unknown and bus.lanes is not None:
+                self.unknown = False
+                memory.announce_device(bus.lanes.lane, self.place)
             anchor, queued = self._current_anchor(), None
             if anchor is not None and len(self.queued.get(stream, ())) < MOST:
                 first, last = (self.pool.pop() if self.pool else self.driver.event(timed=True) for _ in range(2))
@@ -323,6 +330,7 @@ def _announce(lane: Lane) -> None:
     """Describe the devices to a recording that begins."""
     for watch in list(_watches.values()):
         watch.describe(lane)
+        watch.unknown = True
 
 
 bus.announcers.append(_announce)

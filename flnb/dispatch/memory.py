@@ -39,7 +39,7 @@ from flnb.interface.memory import (
 if TYPE_CHECKING:
     from flnb_telemetry.lane import Lane
 
-__all__ = ["allocate", "announce", "array_in", "aside", "block_of", "drain", "owner_in", "release"]
+__all__ = ["allocate", "announce", "announce_device", "array_in", "aside", "block_of", "drain", "owner_in", "release"]
 
 _next_id = count(1).__next__
 _ndarray = np.ndarray
@@ -373,15 +373,23 @@ def aside(manager: MemoryManager) -> Iterator[None]:
 def announce(lane: Lane) -> None:
     """Emit the present segments and live blocks to a recording that begins.
 
-    These are those of the active manager, of one that was set for another device than the backend's, of the devices'
-    own managers and of those marked by `aside`; what other managers hold already is not part of the recording.
+    These are those of the active manager, of one that was set for another device than the backend's, and of managers
+    marked by `aside`; those of a device's own manager follow when the device is first used; what other managers hold
+    already is not part of the recording.
     """
     drain()
     here = state.current()
     moved_to = [manager for manager in _asides if manager.device.users or manager.ledger.live]
-    known: list[Any] = [here.manager, here.parts["manager"], *moved_to, *[m for m in of_devices if m.ledger.live]]
+    known: list[Any] = [here.manager, here.parts["manager"], *moved_to]
     for manager in dict.fromkeys(known):
         _announce(lane, manager)
+
+
+def announce_device(lane: Lane, place: str) -> None:
+    """Emit the segments and live blocks of a device's own manager to a recording in which it is first used."""
+    for manager in of_devices:
+        if manager.device.place == place:
+            _announce(lane, manager)
 
 
 def _announce(lane: Lane, manager: MemoryManager) -> None:
