@@ -25,13 +25,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from flnb_telemetry import bus, device_words, intern, schema
 
 from flnb.dispatch import memory
+from flnb.interface.living import Living
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flnb_telemetry.lane import Lane
 
-__all__ = ["Driver", "Task", "awaits", "begin", "flush", "host_waited", "records"]
+    from flnb.interface.memory import MemoryManager
+
+__all__ = ["Driver", "Task", "awaits", "begin", "flush", "host_waited", "own_managers", "records"]
 
 ANCHOR_NS = 1_000_000_000
 """Time after which a new anchor is made."""
@@ -204,7 +207,9 @@ class Watch:
             self.read()
             if self.unknown and bus.lanes is not None:
                 self.unknown = False
-                memory.announce_device(bus.lanes.lane, self.place)
+                for manager in own_managers:
+                    if manager.device.place == self.place:
+                        memory.announce_manager(bus.lanes.lane, manager)
             anchor, queued = self._current_anchor(), None
             if anchor is not None and len(self.queued.get(stream, ())) < MOST:
                 first, last = (self.pool.pop() if self.pool else self.driver.event(timed=True) for _ in range(2))
@@ -278,6 +283,8 @@ class Watch:
 
 
 _watches: dict[tuple[str, int], Watch] = {}
+own_managers: Living[MemoryManager] = Living()
+"""The managers that devices have of their own, which backends on them use where no other one was set."""
 
 
 def _watch(driver: Driver) -> Watch:

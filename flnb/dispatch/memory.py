@@ -39,7 +39,7 @@ from flnb.interface.memory import (
 if TYPE_CHECKING:
     from flnb_telemetry.lane import Lane
 
-__all__ = ["allocate", "announce", "announce_device", "array_in", "aside", "block_of", "drain", "owner_in", "release"]
+__all__ = ["allocate", "announce", "announce_manager", "array_in", "aside", "block_of", "drain", "owner_in", "release"]
 
 _next_id = count(1).__next__
 _ndarray = np.ndarray
@@ -351,8 +351,6 @@ def _check(manager: MemoryManager, block: Block, nbytes: int) -> None:
 
 _asides: Living[MemoryManager] = Living()
 """Managers to which blocks are moved from the computation's device; see `aside`."""
-of_devices: Living[MemoryManager] = Living()
-"""The managers that devices have of their own, which backends on them use where no other one was set."""
 
 
 @with_block
@@ -364,7 +362,7 @@ def aside(manager: MemoryManager) -> Iterator[None]:
         users.add(user)
         _asides.add(manager)
         if len(users) == 1 and bus.lanes is not None:
-            _announce(bus.lanes.lane, manager)
+            announce_manager(bus.lanes.lane, manager)
         yield
     finally:
         users.discard(user)
@@ -382,17 +380,10 @@ def announce(lane: Lane) -> None:
     moved_to = [manager for manager in _asides if manager.device.users or manager.ledger.live]
     known: list[Any] = [here.manager, here.parts["manager"], *moved_to]
     for manager in dict.fromkeys(known):
-        _announce(lane, manager)
+        announce_manager(lane, manager)
 
 
-def announce_device(lane: Lane, place: str) -> None:
-    """Emit the segments and live blocks of a device's own manager to a recording in which it is first used."""
-    for manager in of_devices:
-        if manager.device.place == place:
-            _announce(lane, manager)
-
-
-def _announce(lane: Lane, manager: MemoryManager) -> None:
+def announce_manager(lane: Lane, manager: MemoryManager) -> None:
     """Emit the segments, live blocks and user locks of one manager."""
     try:
         states = manager.snapshot()

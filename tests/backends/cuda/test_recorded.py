@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from flnb_backends.tensor.cuda.gpu import gpu_at
 from flnb_telemetry import device_words
 
 import flnb
@@ -118,6 +119,8 @@ def test_blocks_of_both_devices_are_known_though_one_is_active(cuda: EmulatedDev
         (run.catalog.strings.items[block["place"][row]], int(block["requested"][row])) for row in range(len(block["t"]))
     }
     assert {("cuda:1", there.nbytes), ("cuda:0", here.nbytes), ("cuda:1", moved.nbytes)} <= found
+    del there, moved
+    gpu_at(1).manager.release_cached()
     with flnb.use_memory_manager(flnb.memory.Caching()), flnb.record() as run:
         flnb.exp(flnb.ones((64, 64)))
     assert not run.devices.block["place"].any()  # a recording in which no device is used has only the host's

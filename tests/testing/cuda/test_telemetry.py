@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import flnb_telemetry
 import numpy as np
 import pytest
+from flnb_backends.tensor.cuda.compiler import Usage
 from flnb_telemetry import device_words
 
 import flnb
@@ -70,6 +71,18 @@ def test_a_launch_names_its_kernel_grid_scope_stream_and_memory(steps: Steps) ->
     assert addresses["address1"].tolist() == [y] * 2
     assert not addresses["address2"].any()  # the number of elements is no address
     assert (found["t0"] < found["t1"]).all()
+
+
+def test_what_the_compiler_says_of_a_kernel_stands_in_its_launches(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps.driver, "_usage", {"scale": Usage(32, 128, 0)}, raising=False)  # as for a GPU
+    with flnb.record() as run:
+        steps.scale(steps.arrays.put(X), steps.arrays.empty(256))
+    (number,) = run.table("launch")["kernel"]
+    assert run.catalog.kernels.items[number] == device_words.Kernel("scale", (1,), (256,), 0, 32, 128)
+    monkeypatch.undo()
+    steps.driver.kernel(steps.module, "scale")
 
 
 def test_what_the_device_is_stands_in_every_recording(steps: Steps) -> None:

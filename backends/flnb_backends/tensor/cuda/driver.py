@@ -17,7 +17,7 @@ import numpy as np
 from flnb_telemetry import device_words
 
 from flnb.dispatch import devices
-from flnb_backends.tensor.cuda.compiler import compile_kernels
+from flnb_backends.tensor.cuda.compiler import Usage, compile_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,6 +26,7 @@ __all__ = ["Driver", "DriverError", "Memory", "default_driver", "use_driver"]
 
 LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 NOT_READY = 600
+UNKNOWN = Usage(-1, -1, -1)
 NON_BLOCKING, WITHOUT_TIME = 1, 2
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
@@ -144,7 +145,8 @@ class Driver:
             self._calls[name] = call
         self._run("cuInit", 0)
         self._contexts: dict[int, int] = {}
-        self._names: dict[int, str] = {}  # of kernels
+        self._usage: dict[str, Usage] = {}  # of the kernels that were compiled last
+        self._kernels: dict[int, tuple[str, Usage]] = {}  # names, and what they need
         self._pinned: dict[int, int] = {}  # bytes by address
 
     def _check(self, name: str, error: int) -> None:
@@ -168,7 +170,8 @@ class Driver:
 
     def build(self, text: str, device: int = 0) -> bytes:
         """Compile kernels for a device; returns an image for `load`."""
-        return compile_kernels(text, "sm_{}{}".format(*self.capability(device))).image
+        image, self._usage = compile_kernels(text, "sm_{}{}".format(*self.capability(device)))
+        return image
 
     def capability(self, device: int = 0) -> tuple[int, int]:
         """A device's compute capability, such as (9, 0)."""
@@ -377,7 +380,7 @@ class Driver:
     def kernel(self, module: int, name: str) -> int:
         """Look up a kernel of a module."""
         kernel = int(self._get("cuModuleGetFunction", module, name.encode()))
-        self._names[kernel] = name
+        self._kernels[kernel] = name, self._usage.get(name, UNKNOWN)
         return kernel
 
     def launch(
@@ -403,7 +406,8 @@ class Driver:
         task = devices.begin(self, stream)
         self._run("cuLaunchKernel", kernel, *sizes[0], *sizes[1], shared, stream, values, None)
         if task is not None:
-            task.launched(self._names.get(kernel, "kernel"), tuple(blocks), tuple(threads), shared, arguments)
+            name, usage = self._kernels.get(kernel, ("kernel", UNKNOWN))
+            task.launched(name, blocks, threads, shared, arguments, usage.registers, usage.shared)
 
 
 def _parameter(value: Any) -> np.ndarray[Any, Any]:

@@ -11,7 +11,8 @@ import numpy as np
 from flnb_telemetry.extras import require
 
 from flnb.dispatch import state
-from flnb.dispatch.memory import of_devices, owner_in
+from flnb.dispatch.devices import own_managers
+from flnb.dispatch.memory import owner_in
 from flnb_backends.memory.caching import Caching
 from flnb_backends.memory.cuda import CudaDevice, location_of
 from flnb_backends.tensor.cuda.driver import Driver, default_driver
@@ -87,7 +88,7 @@ class Gpu:
         self.memory = CudaDevice(driver=driver, ordinal=ordinal)
         self.memory.order.stream = self.stream  # type: ignore[method-assign]
         self.manager = Caching(self.memory)
-        of_devices.add(self.manager)
+        own_managers.add(self.manager)
         self.launcher = Launcher(driver, ordinal, self.stream)
         self.staging = Staging(driver)
         self.several_streams = False
