@@ -14,6 +14,7 @@ NAMES = (
     "complexity",
     "digits",
     "distributed",
+    "gpu",
     "imports",
     "kernels",
     "loading",

@@ -11,8 +11,7 @@ import sys
 from pathlib import Path
 
 import numpy
-from flnb_backends.tensor.cuda.compiler import nvrtc_version
-from flnb_backends.tensor.cuda.driver import default_driver
+from flnb_backends.tensor.cuda.inventory import inventory
 from flnb_telemetry import tables
 from flnb_telemetry.safe_text import LONGEST_LINE
 
@@ -55,34 +54,6 @@ def doctor() -> str:
             lacking = f"missing {', '.join(missing)}: pip install 'flnb[{extra}]'"
             rows.append((f"extra {extra}", lacking if missing else complete))
     lacking = "not found: install Debian's graphviz package to draw tape graphs with flnb.plot.tape"
-    rows += cuda()
+    rows += inventory(_version)
     rows.append(("dot", shutil.which("dot") or lacking))
     return "\n".join(tables.lines(rows, longest=LONGEST_LINE))
-
-
-def cuda() -> list[tuple[str, str]]:
-    """Return the rows of the report about CUDA: driver, devices, and what the backend and the emulated device need."""
-    try:
-        driver = default_driver()
-        version = driver.version()
-        rows = [("cuda driver", f"CUDA {version // 1000}.{version % 1000 // 10}  ({driver.path})")]
-        for i in range(driver.devices()):
-            major, minor = driver.capability(i)
-            size = f"{driver.capacity(i) / 2**30:.1f} GiB"
-            rows.append((f"cuda:{i}", f"{driver.name(i)}, {size}, compute capability {major}.{minor}"))
-    except RuntimeError as error:
-        rows = [("cuda driver", str(error).removeprefix("cuda: "))]
-    try:
-        nvrtc = "{}.{}".format(*nvrtc_version())
-    except FileNotFoundError as error:
-        nvrtc = f"not found: {error}"
-    found = [(name, _version(name)) for name in ("cupy-cuda13x", "cupy-cuda12x", "cupy")]
-    cupy = ", ".join(f"{name} {installed}" for name, installed in found if installed)
-    cudnn = _version("nvidia-cudnn-frontend") or "not installed"
-    return [
-        *rows,
-        ("cupy", cupy or "not installed: the cuda backend needs it: pip install 'flnb[cuda]', or [cuda12] for CUDA 12"),
-        ("nvrtc", nvrtc),
-        ("cudnn frontend", f"{cudnn}  (flnb does not call it yet: convolutions are matrix products)"),
-        ("g++", shutil.which("g++") or "not found: install Debian's g++ package for the emulated CUDA device"),
-    ]

@@ -22,11 +22,12 @@ os.environ.setdefault("JUPYTER_PLATFORM_DIRS", "1")  # jupyter_core warns withou
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked slow run only where they are asked for: ``pytest -m slow``."""
-    if "slow" not in config.option.markexpr:
-        slow = [item for item in items if item.get_closest_marker("slow")]
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if item not in set(slow)]
+    """Tests marked slow or gpu run only where they are asked for: ``pytest -m slow``."""
+    for name in ("slow", "gpu"):
+        if name not in config.option.markexpr:
+            marked = [item for item in items if item.get_closest_marker(name)]
+            config.hook.pytest_deselected(items=marked)
+            items[:] = [item for item in items if item not in set(marked)]
 
 
 @pytest.fixture(autouse=True, scope="module")
