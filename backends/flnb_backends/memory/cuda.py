@@ -54,7 +54,9 @@ class CudaDevice(MemoryDevice):
         """Allocate a segment."""
         try:
             with self.driver.using(self.ordinal):
-                return Segment(self.driver.allocate(nbytes), nbytes, device=self)
+                segment = Segment(self.driver.allocate(nbytes), nbytes, device=self)
+            self.driver.tell_unused(segment.address, nbytes)
+            return segment
         except DriverError as error:
             if error.name != "CUDA_ERROR_OUT_OF_MEMORY":
                 raise

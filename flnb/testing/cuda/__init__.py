@@ -67,6 +67,15 @@ class EmulatedDriver(Driver):
         """Compile kernels by g++; returns an image for `load`."""
         return build_kernels(text, self.checked)
 
+    def culprit(self) -> str:
+        """Return what the checks have found last."""
+        reports = emulated_device().reports
+        return reports[-1] if reports else ""
+
+    def tell_unused(self, address: int, nbytes: int) -> None:
+        """Have accesses to memory reported that is of no block yet."""
+        self._tell(address, nbytes, -1, None)
+
     def tell_free(self, address: int, nbytes: int, streams: Sequence[int]) -> None:
         """Have accesses to a freed block reported, which one stream alone has used: of several it has no order yet."""
         if len(streams) == 1:
@@ -102,6 +111,7 @@ class EmulatedDevice:
             seed: of the random order; equal seeds give equal orders.
             checks: whether accesses are checked.
         """
+        self.driver.failed = False
         self._library.flnb_device_begin(ORDERS.index(order), seed, checks)
         self.driver.emulated = (order, seed)
 

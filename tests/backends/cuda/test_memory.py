@@ -159,3 +159,28 @@ def test_the_pool_can_be_reserved_up_front(cuda: EmulatedDevice) -> None:
         assert cuda.count("cuMemAlloc_v2") - before <= 1
         assert manager.stats()["reserved"] == 16 << 20
     assert len(tensors) == 20
+
+
+def test_a_kernel_that_fails_is_told_once_with_its_name_and_the_ops(cuda: EmulatedDevice) -> None:
+    from flnb_backends.tensor.cuda.backend import CudaBackend
+    from flnb_backends.tensor.cuda.driver import DriverError
+
+    text = 'extern "C" __global__ void one_too_many(float *x, int n) { if (threadIdx.x <= n) x[threadIdx.x] = 1; }'
+    kernel = gpu_at().cupy.RawKernel(text, "one_too_many")
+
+    class Faulty(CudaBackend):
+        def exp(self, x: Any, out: Any = None) -> Any:
+            kernel((1,), (1024,), (x, np.int32(512)))
+            return super().exp(x, out)
+
+    manager = flnb.memory.Caching(CudaDevice(driver=cuda.driver))
+    with flnb.use_backend(Faulty), flnb.use_memory_manager(manager):
+        x = flnb.ones((128,))
+        with pytest.raises(
+            DriverError,
+            match=r"ILLEGAL_ADDRESS .*kernel one_too_many failed: illegal address.*newest first: .*exp",
+        ):
+            flnb.exp(x).numpy()
+        with pytest.raises(DriverError, match="it failed before: every further call does"):
+            (x + 1.0).numpy()
+    cuda.begin()

@@ -16,6 +16,7 @@ from flnb.interface import TensorBackend
 from flnb_backends.tensor.cuda.activations import Activations
 from flnb_backends.tensor.cuda.complex import ComplexNumbers
 from flnb_backends.tensor.cuda.convolution import Convolution
+from flnb_backends.tensor.cuda.driver import DriverError
 from flnb_backends.tensor.cuda.elementwise import Elementwise
 from flnb_backends.tensor.cuda.gpu import block_of, gpu_at
 from flnb_backends.tensor.cuda.linalg import LinearAlgebra
@@ -82,6 +83,7 @@ class CudaBackend(
         @wraps(function)
         def issue(*arguments: Any, **named: Any) -> Any:
             before = gpu.enter()
+            gpu.driver.recent.append(name)
             try:
                 if gpu.several_streams:
                     note_uses(gpu.stream(), (*arguments, *named.values()))
@@ -90,6 +92,9 @@ class CudaBackend(
                 if task is not None:
                     report_launch(task, name, (*arguments, *named.values()), result)
                 return result
+            except cp.cuda.driver.CUDADriverError as error:
+                known = str(error).partition(":")[0]
+                raise DriverError(name, known, f"{error}{gpu.driver.blame(known)}") from error
             finally:
                 gpu.leave(before)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections import deque
 from contextlib import contextmanager
 from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from time import perf_counter_ns as clock
@@ -27,6 +28,11 @@ __all__ = ["Driver", "DriverError", "Memory", "default_driver", "use_driver"]
 LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 NOT_READY = 600
 UNKNOWN = Usage(-1, -1, -1)
+LASTING = (
+    "CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_LAUNCH_FAILED", "CUDA_ERROR_MISALIGNED_ADDRESS",
+    "CUDA_ERROR_ILLEGAL_INSTRUCTION", "CUDA_ERROR_HARDWARE_STACK_ERROR", "CUDA_ERROR_INVALID_PC",
+)  # fmt: skip
+"""Errors of a kernel after which a device's context can do nothing."""
 NON_BLOCKING, WITHOUT_TIME = 1, 2
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
@@ -120,6 +126,10 @@ class Driver:
 
     Every method raises `DriverError` where the API reports an error; that of a kernel is reported by a later call.
 
+    Attributes:
+        recent: names of the last ops that were launched.
+        failed: whether a kernel's error was reported, after which every call fails.
+
     Args:
         path: the library, by default the GPU driver's.
 
@@ -147,7 +157,23 @@ class Driver:
         self._contexts: dict[int, int] = {}
         self._usage: dict[str, Usage] = {}  # of the kernels that were compiled last
         self._kernels: dict[int, tuple[str, Usage]] = {}  # names, and what they need
+        self.recent: deque[str] = deque(maxlen=8)
+        self.failed = False
         self._pinned: dict[int, int] = {}  # bytes by address
+
+    def blame(self, error: str) -> str:
+        """Tell, at the first report of an error by which a device fails for good, which ops may have caused it."""
+        if error not in LASTING:
+            return ""
+        if self.failed:
+            return "; it failed before: every further call does, until the process ends"
+        self.failed = True
+        newest = ", ".join(reversed(self.recent)) or "none"
+        return f"; {self.culprit() or 'a kernel that was launched before'}; the last ops, the newest first: {newest}"
+
+    def culprit(self) -> str:
+        """Return which kernel has failed, if that is known: a GPU does not say it."""
+        return ""
 
     def _check(self, name: str, error: int) -> None:
         if error:
@@ -155,7 +181,7 @@ class Driver:
             for call, found in zip(("cuGetErrorName", "cuGetErrorString"), said, strict=True):
                 self._calls[call](error, byref(found))
             words = [(each.value or f"error {error}".encode()).decode() for each in said]
-            raise DriverError(name, *words)
+            raise DriverError(name, words[0], f"{words[1]}{self.blame(words[0])}")
 
     def _run(self, name: str, *arguments: Any) -> None:
         self._check(name, self._calls[name](*arguments))
@@ -227,6 +253,9 @@ class Driver:
         devices.host_waited(self, t0)
 
     # memory
+
+    def tell_unused(self, address: int, nbytes: int) -> None:
+        """Hear that new memory is a manager's, and of no block yet. A GPU need not know."""
 
     def tell_free(self, address: int, nbytes: int, streams: Sequence[int]) -> None:
         """Hear that a manager has freed a block which these streams have used. A GPU need not know."""

@@ -380,6 +380,10 @@ DOOR flnb_device_touch(const char *what, const void *address, size_t bytes, int 
 // A manager tells, in the order of a stream, that a block inside an allocation is free, or is used again.
 DOOR flnb_device_block(uint64_t address, size_t bytes, int in_use, void *stream) {
   std::lock_guard<std::recursive_mutex> guard(whole_device);
+  if (in_use < 0) {  // memory that no block has used yet: nothing to be ordered
+    Open open;
+    return block_is((char *)address, bytes, false);
+  }
   const char *what = in_use ? "use of a block" : "release of a block";
   push(stream_of(device_of((char *)address), stream), what, [=] {
     if (!in_use) touch(what, (char *)address, bytes, WRITE);
