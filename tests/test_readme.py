@@ -122,6 +122,7 @@ def test_sections_come_in_the_order_in_which_a_reader_needs_them() -> None:
         "Replace the backend",
         "Replace the memory manager",
         "Run on several ranks",
+        "On a GPU, and without one",
         "Where things are",
     ]
     assert TEXT.index("![") < TEXT.index("## Start")
