@@ -82,6 +82,9 @@ class Driver(Protocol):
     def happened(self, event: int) -> bool:
         """Whether an event has happened."""
 
+    def counted(self, kernel: str) -> tuple[int, int, int, int]:
+        """Requests, sectors, shared requests and conflicts of a kernel, if the device is emulated."""
+
     def seconds_if_over(self, begin: int, end: int) -> float | None:
         """The seconds between two events; None unless both have happened, or on an error."""
 
@@ -144,6 +147,7 @@ class Task:
             registers: of each thread, and ``static`` bytes of shared memory; -1 if unknown.
         """
         t1 = clock()
+        self._watch.kernels.add(name)
         kernel = device_words.Kernel(name, tuple(grid), tuple(block), shared, registers, static)
         self._emit(device_words.LAUNCH | intern.kernels.id_of(kernel) << schema.PLAN_SHIFT, t1, 0, 0, addresses)
 
@@ -194,6 +198,7 @@ class Watch:
         self._contexts: dict[tuple[int, int], int] = {}
         self.pool: list[int] = []
         self.unknown = True
+        self.kernels = set[str]()  # launched since `count` was called
         self.emitted = 0
         self._lock = RLock()
         self._anchor: Anchor | None = None
@@ -249,6 +254,14 @@ class Watch:
                 while tasks and self._read(tasks[0]):
                     done = tasks.popleft()
                     self.pool += (done.begin, done.end)
+
+    def count(self) -> None:
+        """Emit what the kernels that were launched have asked of memory, where an emulated device counts that."""
+        names, self.kernels = self.kernels, set()
+        for name in names if self.driver.emulated is not None else ():
+            counts = self.driver.counted(name)
+            if any(counts):
+                bus.emit(device_words.TRAFFIC | intern.strings.id_of(name) << schema.PLAN_SHIFT, clock(), *counts)
 
     def _read(self, task: Queued) -> bool:
         """Emit the times of a task if it is over; returns whether it is."""
@@ -331,6 +344,7 @@ def flush() -> None:
     for watch in list(_watches.values()):
         with watch.driver.using(watch.ordinal):
             watch.read()
+            watch.count()
 
 
 def _announce(lane: Lane) -> None:

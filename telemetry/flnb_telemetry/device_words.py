@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-DEVICE, LAUNCH, COPY, RAN, EVENT_RECORDED, EVENT_AWAITED, HOST_WAIT, ADDRESSES = range(29, 37)
+DEVICE, LAUNCH, COPY, RAN, EVENT_RECORDED, EVENT_AWAITED, HOST_WAIT, ADDRESSES, TRAFFIC = range(29, 38)
 ROUTES = ("", "to the device", "to the host", "on a device", "between devices")
 TO_DEVICE, TO_HOST, ON_DEVICE, BETWEEN = 1, 2, 3, 4
 """From where to where a copy goes that the device makes; on two devices its context names the one that it goes to."""
@@ -29,6 +29,8 @@ KINDS: tuple[tuple[Any, ...], ...] = (
     (HOST_WAIT, "host_wait", ("t0", "t1", "event", "", "", "", "context")),
     # of arguments of the launch or copy with this number; 0 where it has fewer
     (ADDRESSES, "addresses", ("t", "seq", *(f"address{i}" for i in range(5)))),
+    # what the warps of all launches of a kernel have asked of memory so far, as an emulated device counts it
+    (TRAFFIC, "traffic", ("t", "requests", "sectors", "shared_requests", "conflicts"), "", "name"),
 )
 """Arguments of `schema.Kind`."""
 

@@ -106,7 +106,7 @@ def section(source: Source, start: int, now: int) -> tuple[dict[str, Any], Array
         "now_ms": (now - start) / 1e6,
         "rows": int(chosen.sum()),
         "devices": [_described(found, place) for place in found.places],
-        "kernels": [_kernel(source.catalog.kernels.items[one]) for one in kernels.tolist()],
+        "kernels": [_kernel(source.catalog.kernels.items[one], found) for one in kernels.tolist()],
         "note": EMULATED if found.emulated else "",
         "steps": [
             {"step": one.step, "t0": (one.t0 - origin) / 1e6, "t1": (one.t1 - origin) / 1e6, "launches": one.launches}
@@ -136,7 +136,7 @@ class _Late:
         if kind == "alloc":
             freed = self._source.table("free_completed")
             late = joined(found["alloc_id"], freed["alloc_id"], freed["t"], NEVER) >= self._since
-        elif kind in ("device", "ran", "segment_alloc", "segment_resize", "segment_free"):
+        elif kind in ("device", "ran", "traffic", "segment_alloc", "segment_resize", "segment_free"):
             return found
         else:
             late = found["t1" if "t1" in found else "t"] >= self._since
@@ -167,9 +167,9 @@ def _described(found: Devices, place: str) -> dict[str, Any]:
     return about | {"bound_ns": int(np.median(bound)) if len(bound) else 0}
 
 
-def _kernel(kernel: device_words.Kernel) -> dict[str, Any]:
+def _kernel(kernel: device_words.Kernel, found: Devices) -> dict[str, Any]:
     """A kernel, as JSON."""
-    return kernel._asdict() | {"name": safe_text(kernel.name)}
+    return kernel._asdict() | {"name": safe_text(kernel.name), "traffic": found.traffic.get(kernel.name)}
 
 
 def _others(found: Devices, origin: int) -> Arrays:

@@ -60,7 +60,9 @@ class EmulatedDriver(Driver):
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
-        self._tell = ctypes.CDLL(path).flnb_device_block
+        library = ctypes.CDLL(path)
+        self._tell, self._count = library.flnb_device_block, library.flnb_device_count
+        self._count.restype = ctypes.c_long
         self._tell.argtypes = [ctypes.c_uint64, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
 
     def build(self, text: str, device: int = 0) -> bytes:
@@ -75,6 +77,12 @@ class EmulatedDriver(Driver):
     def tell_unused(self, address: int, nbytes: int) -> None:
         """Have accesses to memory reported that is of no block yet."""
         self._tell(address, nbytes, -1, None)
+
+    def counted(self, kernel: str) -> tuple[int, int, int, int]:
+        """Requests, sectors, shared requests and conflicts of a kernel, as of `Traffic`."""
+        names = "requests of", "sectors of", "shared requests of", "conflicts of"
+        one, two, three, four = (int(self._count(f"{name} {kernel}".encode())) for name in names)
+        return one, two, three, four
 
     def tell_free(self, address: int, nbytes: int, streams: Sequence[int]) -> None:
         """Have accesses to a freed block reported, which one stream alone has used: of several it has no order yet."""
@@ -132,8 +140,7 @@ class EmulatedDevice:
         >>> Traffic(requests=2, sectors=8, shared_requests=0, conflicts=0).sectors_per_request
         4.0
         """
-        names = "requests of", "sectors of", "shared requests of", "conflicts of"
-        return Traffic(*[self.count(f"{name} {kernel}") for name in names])
+        return Traffic(*self.driver.counted(kernel))
 
     def set_capacity(self, nbytes: int) -> None:
         """Set how much memory each device has; 0 is the default."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from flnb_telemetry import device_words, quantity
+from flnb_telemetry import device_words, quantity, schema
 from flnb_telemetry.analysis.memory import NEVER
 from flnb_telemetry.intern import joined
 from flnb_telemetry.safe_text import safe_text
@@ -88,6 +88,8 @@ class Devices:
         block: blocks on devices or in pinned memory; see `blocks`.
         use: which tasks used them: task and block, rows of these tables, in the order of the tasks.
         places: the devices' places.
+        traffic: requests, sectors, shared requests and conflicts of all launches of a kernel, by its name, as emulated
+            devices count them.
         steps: the sums of each training step.
     """
 
@@ -100,6 +102,7 @@ class Devices:
     use: Columns
     steps: tuple[StepSums, ...]
     op: Columns
+    traffic: dict[str, tuple[int, int, int, int]]
 
     @property
     def emulated(self) -> bool:
@@ -175,8 +178,10 @@ def devices(source: Source) -> Devices:
     for table in (event, wait):
         table["device"], table["stream"] = _where(catalog, table["context"], places)
     block, use = blocks(source, task, event)
+    counts = schema.tuples(source.table("traffic"), "name", "requests", "sectors", "shared_requests", "conflicts")
+    traffic = {catalog.strings.items[name]: (one, two, three, four) for name, one, two, three, four in counts}
     sums = tuple(_sums(source.table("step"), task, wait))
-    return Devices(infos, tuple(places), task, event, wait, block, use, sums, op)
+    return Devices(infos, tuple(places), task, event, wait, block, use, sums, op, traffic)
 
 
 def _where(catalog: Catalog, context: Ints, places: list[str]) -> tuple[Ints, Ints]:

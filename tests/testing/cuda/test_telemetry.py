@@ -260,3 +260,13 @@ def test_a_file_keeps_kernels_and_devices(steps: Steps, tmp_path: Path) -> None:
     assert back.catalog.kernels.items == run.catalog.kernels.items
     assert back.catalog.devices.items == run.catalog.devices.items
     assert back.catalog.contexts.items == run.catalog.contexts.items
+
+
+def test_what_kernels_asked_of_memory_is_recorded_as_it_was_counted(steps: Steps) -> None:
+    steps.device.begin("random", 3)
+    with flnb.record() as run:
+        steps.scale(steps.arrays.put(X), steps.arrays.empty(256))
+        steps.driver.synchronize()
+    requests, sectors, shared, _ = run.devices.traffic["scale"]
+    assert (requests, sectors, shared) == (16, 64, 0)  # 8 warps load and store 128 bytes each
+    assert run.devices.traffic["scale"] == steps.device.traffic("scale")

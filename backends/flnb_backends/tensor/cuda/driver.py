@@ -394,6 +394,10 @@ class Driver:
         failed = self._calls["cuEventElapsedTime_v2"](byref(found), begin, end)
         return None if failed else found.value / 1e3
 
+    def counted(self, kernel: str) -> tuple[int, int, int, int]:
+        """What a kernel's warps have asked of memory; an emulated device counts it, a GPU does not."""
+        return 0, 0, 0, 0
+
     def _finished(self, name: str, handle: int) -> bool:
         error = self._calls[name](handle)
         if error != NOT_READY:

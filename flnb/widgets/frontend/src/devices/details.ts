@@ -1,7 +1,7 @@
 /** The selected launch or copy; without one, what the step asked of the devices. */
 
 import { h } from "../dom.ts";
-import { bytes, duration, exactBytes, integer, text, UNKNOWN } from "../format.ts";
+import { bytes, duration, exactBytes, integer, significant, text, UNKNOWN } from "../format.ts";
 import { categoryLabels } from "../palette.ts";
 import { ROUTES } from "../protocol.ts";
 import type { ViewContext } from "../view.ts";
@@ -73,7 +73,7 @@ export class TaskDetails {
     if (kernel.registers >= 0) facts.add("Registers", `${kernel.registers} a thread`);
     if (kernel.static >= 0) facts.add("Shared memory", text(bytes(kernel.static)), "a block");
     if (kernel.grid.length) facts.add("Dynamic", text(bytes(kernel.shared)), "of shared memory");
-    return [h("div", { class: "fl-section" }, "Launch"), facts.list];
+    return [h("div", { class: "fl-section" }, "Launch"), facts.list, ...access(kernel.traffic)];
   }
 
   private blocks(model: DevicesModel, task: number): HTMLElement[] {
@@ -148,6 +148,16 @@ export class TaskDetails {
     button.addEventListener("click", act);
     return button;
   }
+}
+
+/** What its warps asked of memory: counted, not estimated. */
+function access(traffic: readonly number[] | null): HTMLElement[] {
+  if (!traffic) return [];
+  const [requests, sectors, shared, conflicts] = traffic as [number, number, number, number];
+  const facts = pairs();
+  if (requests) facts.add("Sectors", significant(sectors / requests), "a request, ideal 4");
+  if (shared) facts.add("Conflicts", conflicts ? significant(conflicts / shared) : "none", conflicts ? "extra turns a shared request" : `in ${integer(shared)} shared requests`);
+  return [h("div", { class: "fl-section" }, "Memory access ", h("span", { class: "fl-exact" }, "counted, exact")), facts.list];
 }
 
 const list = (extent: readonly number[]): string => `[${extent.join(", ")}]`;

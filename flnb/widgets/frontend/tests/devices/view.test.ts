@@ -103,6 +103,8 @@ describe("the Devices tab", () => {
     expect(Object.keys(pairs())).not.toContain("Time");
     expect(pairs()["Asked"]).toBe("1 of 19in step 411");
     expect(root.querySelector(".fl-timeline canvas")!.getAttribute("aria-label")).toContain(NOTE);
+    press("]");
+    expect(pairs()).toMatchObject({ Sectors: "4.00a request, ideal 4", Conflicts: "0.125extra turns a shared request" });
   });
 
   it("goes from launch to launch by ] and [, and tells of each what is known", () => {
