@@ -68,3 +68,37 @@ def test_gradients(sample: Any, cuda: EmulatedDevice) -> None:
 def test_all_gradients(cuda: EmulatedDevice) -> None:
     for sample in CHECKED:
         gradient(sample)
+
+
+def test_float16_is_stored_in_half_and_summed_in_more(cuda: EmulatedDevice) -> None:
+    """T16: the values are NumPy's float16 backend's, whose sums and products are of single precision."""
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((2, 5, 70)).astype(np.float16)
+    found = []
+    for name in ("numpy", "cuda"):
+        with flnb.use_backend(name):
+            v = flnb.Variable(flnb.asarray(x))
+            y = flnb.softmax(v * 2.0 + 1.0, -1) @ flnb.asarray(w).mT
+            y.sum().backward()
+            assert y.dtype == np.float16
+            many = flnb.ones((4000,), dtype="float16")
+            found.append((y.detach().numpy(), v.grad.numpy(), many.sum().numpy()))
+    for got, wanted in zip(found[1], found[0], strict=True):
+        assert got.dtype == wanted.dtype
+        np.testing.assert_allclose(got, wanted, rtol=4e-3, atol=4e-3)
+    assert found[1][2] == 4000  # 2048 + 1 is 2048 in half precision
+
+
+def test_one_function_over_two_devices(cuda: EmulatedDevice) -> None:
+    """T11, eager: each of two devices has a part of the layers; what goes between them is copied once each way."""
+    rng = np.random.default_rng(1)
+    x, w = rng.standard_normal((4, 8)).astype(np.float32), rng.standard_normal((8, 8)).astype(np.float32)
+    with flnb.use_backend("cuda"):
+        first = flnb.tanh(flnb.asarray(x) @ flnb.asarray(w))
+    copies = cuda.count("cuMemcpyPeerAsync")
+    there = first.to("cuda:1")
+    with flnb.use_backend("cuda:1"):
+        second = flnb.tanh(there @ flnb.asarray(w))
+    back = second.to("cuda")
+    assert cuda.count("cuMemcpyPeerAsync") - copies == 2
+    np.testing.assert_allclose(back.numpy(), np.tanh(np.tanh(x @ w) @ w), atol=1e-6)
