@@ -12,6 +12,7 @@ from flnb_backends.tensor.cuda.gpu import gpu_at
 import flnb
 from flnb.dispatch.table import OPS
 from flnb.testing import check_backend, samples, verify_grad
+from flnb.testing.cuda import CompileError
 from flnb.testing.cuda.wheel import compiled
 
 if TYPE_CHECKING:
@@ -102,3 +103,15 @@ def test_one_function_over_two_devices(cuda: EmulatedDevice) -> None:
     back = second.to("cuda")
     assert cuda.count("cuMemcpyPeerAsync") - copies == 2
     np.testing.assert_allclose(back.numpy(), np.tanh(np.tanh(x @ w) @ w), atol=1e-6)
+
+
+def test_a_kernel_that_does_not_compile_shows_its_line_and_the_ops(
+    cuda: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = 'extern "C" __global__ void places(float *x) {\n  x[threadIdx.x] = undeclared;\n}\n'
+    monkeypatch.setattr("flnb_backends.tensor.cuda.launcher.kernel_text", lambda *_: text)
+    monkeypatch.setattr(gpu_at().launcher, "kernels", {})
+    with flnb.use_backend("cuda"), pytest.raises(CompileError, match="undeclared") as caught:
+        flnb.sort(flnb.asarray([3.0, 1.0]))  # the op's line
+    assert "kernels.cu:2" in str(caught.value)
+    assert any("# the op's line" in note for note in caught.value.__notes__)
