@@ -91,6 +91,31 @@ def test_what_a_second_stream_reads_is_not_used_again_before_it_has_read(cuda: E
         assert cuda.reports == []
 
 
+def test_all_kinds_of_work_run_in_the_stream(cuda: EmulatedDevice) -> None:
+    """An upload, a kernel of CuPy's, one of flnb's own and a download, without an event between."""
+    for seed in range(4):
+        cuda.begin("random", seed)
+        with flnb.use_backend("cuda") as backend:
+            with backend.stream():
+                x = flnb.asarray(X)
+                found = flnb.sort(x * 2.0, descending=True).numpy()
+            np.testing.assert_array_equal(found, 2 * X[::-1])
+        assert cuda.reports == []
+
+
+@pytest.mark.parametrize("queued", ["upload", "download", "launch"])
+def test_each_stream_argument_is_needed(queued: str, cuda: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it work is queued in the default stream, which a race names."""
+    call = getattr(cuda.driver, queued)
+    if queued == "launch":
+        monkeypatch.setattr(gpu_at().launcher, "stream", int)
+    else:
+        monkeypatch.setattr(cuda.driver, queued, lambda to, source, nbytes, stream=0: call(to, source, nbytes))
+    with pytest.raises((AssertionError, RuntimeError)):
+        test_all_kinds_of_work_run_in_the_stream(cuda)
+    cuda.begin()
+
+
 @pytest.mark.parametrize("removed", ["wait_event", "record", "note_uses", "given"])
 def test_each_wait_and_each_note_is_needed(removed: str, cuda: EmulatedDevice, monkeypatch: Any) -> None:
     """Without it a race of streams is named, or numbers are wrong, within 50 orders."""
