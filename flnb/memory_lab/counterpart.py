@@ -93,6 +93,7 @@ def _tables(run: Recording, calls: Trace, lease: Counter, place: Ints, done: int
         number = schema.kind_of(kind).number
         notes = np.array([change for change in lease.changes if change.kind == number], np.int64).reshape(-1, 6)
         about = {"t": when[notes[:, 0]], "segment_id": notes[:, 2], "address": notes[:, 3], "size": notes[:, 4]}
+        about |= {"place": np.zeros(len(notes), np.int64)} if kind != "segment_free" else {}
         tables[kind] = about | {"lane": np.zeros(len(notes), np.int32)}
     return tables
 

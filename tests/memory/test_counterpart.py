@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from flnb_telemetry import load_run
+from flnb_telemetry import load_run, schema
+from flnb_telemetry.liverecording import LiveRecording
 
 import flnb
 from flnb.memory import replay, rerun, trace
@@ -85,3 +86,11 @@ def test_what_it_cannot_run_again_it_refuses(run: Recording) -> None:
         pass
     with pytest.raises(ValueError, match="'empty' has no allocation"):
         rerun(empty)
+
+
+@pytest.mark.parametrize("manager", ["buddy", "expandable"])
+def test_it_has_the_columns_of_a_recording_and_can_be_viewed(manager: str, run: Recording) -> None:
+    again = rerun(run, manager)
+    for kind in schema.KINDS:
+        assert again.table(kind).keys() == run.table(kind).keys()
+    assert list(LiveRecording(again).frames())

@@ -6,7 +6,10 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from flnb_telemetry import schema
 from flnb_telemetry.formats.parquet import RunFileError
+from flnb_telemetry.liverecording import LiveRecording
+from flnb_telemetry.recording import Recording
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -120,6 +123,18 @@ def test_long_names_of_files_cost_no_more_than_their_length(tmp_path: Path) -> N
     trace = [GOOD | {"frames": [FRAME | {"filename": "a" * 2_000_000 + ".py"}]}]
     run = load_snapshot(saved(tmp_path / "s.pickle", {"device_traces": [trace]}))
     assert len(run.catalog.contexts.items[1].scope) == 2_000_007
+
+
+def test_a_snapshot_has_the_columns_of_a_recording_and_can_be_viewed(tmp_path: Path) -> None:
+    run = load_snapshot(
+        saved(
+            tmp_path / "s.pickle", {"segments": [SEGMENT], "device_traces": [[GOOD, event("segment_map", BASE, MIB)]]}
+        )
+    )
+    empty = Recording()
+    for kind in schema.KINDS:
+        assert run.table(kind).keys() == empty.table(kind).keys()
+    assert list(LiveRecording(run).frames())
 
 
 WHOLE = {"segments": [SEGMENT], "device_traces": [[GOOD | {"frames": [FRAME]}, event("segment_map", BASE, MIB)]]}

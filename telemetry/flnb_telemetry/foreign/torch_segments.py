@@ -243,6 +243,7 @@ class _Sweep:
             t, number, address, size = np.array(rows, np.int64).reshape(-1, 4).T
             lane = np.zeros(len(t), np.int32)
             tables[name] = {"t": t, "segment_id": rank[number], "address": address, "size": size, "lane": lane}
+            tables[name] |= {"place": np.zeros_like(t)} if name != "segment_free" else {}
         return tables
 
 
