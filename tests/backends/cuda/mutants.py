@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 FOLDER = launcher.FOLDER
 SECONDS = 60
 """Of processor time for the judges of one mutant: a loop without end is noticed."""
-SMALL = 32, 3
+SMALL = 32, 2
 """Threads and blocks of a grid for the judges."""
 BREAKS = {
     r"__syncthreads\(\);": "",
@@ -39,8 +39,8 @@ BREAKS = {
     r"(?<=\w)\[([^\[\]]+)\]": r"[\1 + 1]",
 }
 """What is broken: barriers, masks, bounds and indices."""
-DECLARED = re.compile(r"^ *(?:__shared__|long long|unsigned|int|[A-Z]) ")
-"""Lines where a number in brackets is the extent of an array, no index: that of a shared one is halved."""
+DECLARED = re.compile(r" *(?:__shared__|long long|unsigned|int|[A-Z]) (?:.*[\w\])], |[\w ]*)\w+")
+"""What stands before a number in brackets that is an array's extent, no index: that of a shared one is halved."""
 REDUCTIONS = "test_reductions.py -k (any_axes and sum) or long_rows or no_number or neighbouring or without"
 JUDGES = {
     "rows.cuh": REDUCTIONS,
@@ -74,6 +74,15 @@ EQUIVALENT = {
     ("positions.cu", "b.place<< < -> <= >>0"): "place 0 is that of the thread whose result counts, never the other's",
     ("positions.cu", "a.place<< < -> <= >>b.place"): "places of two candidates differ",
     ("activations.cu", "(A)x[i]<< < -> <= >>0"): EQUAL,
+    ("random.cu", "j<< < -> <= >>EACH && i"): EXTRA_ROUND,
+    ("random.cu", "j<< < -> <= >>EACH; j += 2"): EXTRA_ROUND,
+    ("random.cu", "k<< < -> <= >>2 && i"): "the next round writes that element again",
+    ("random.cu", "bool inside = from<< < -> <= >>to"): "between equal limits there is one number",
+    ("nonzero.cu", "from<< < -> <= >>n; from += blockDim.x"): EXTRA_ROUND,
+    ("nonzero.cu", "by<< < -> <= >>(int)blockDim.x"): EXTRA_ROUND,
+    ("nonzero.cu", "k<< >= -> > >>count"): "a guard against tensors that change meanwhile",
+    ("nonzero.cu", "__shared__ int warps<<[32]->[32 / 2]>>"): "room for the 1024 threads that a block may have",
+    ("windows.cu", "at<< < -> <= >>all.kernel[d] ? 0"): "one more window is looked at, which does not have the element",
 }
 """Mutants, by file and a part of `Mutant.where`, that change no result, with the reason."""
 
@@ -97,8 +106,7 @@ def mutants(file: str) -> list[Mutant]:
             begin, end = match.span()
             before = text[text.rfind("\n", 0, begin) + 1 : begin]
             after = text[end : text.find("\n", end)]
-            declared = DECLARED.match(before) and "=" not in before
-            put, extent = match.expand(new), declared and match[0].strip("[]").isdigit()
+            put, extent = match.expand(new), match[0].strip("[]").isdigit() and DECLARED.fullmatch(before)
             if "//" in before or before.startswith("#include") or (extent and "__shared__" not in before):
                 continue
             if extent:
