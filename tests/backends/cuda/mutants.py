@@ -82,6 +82,7 @@ EQUIVALENT = {
     ("nonzero.cu", "by<< < -> <= >>(int)blockDim.x"): EXTRA_ROUND,
     ("nonzero.cu", "k<< >= -> > >>count"): "a guard against tensors that change meanwhile",
     ("nonzero.cu", "__shared__ int warps<<[32]->[32 / 2]>>"): "room for the 1024 threads that a block may have",
+    ("sorting.cu", "(run<< < -> <= >>keep ? run : keep)"): EQUAL,
     ("windows.cu", "at<< < -> <= >>all.kernel[d] ? 0"): "one more window is looked at, which does not have the element",
 }
 """Mutants, by file and a part of `Mutant.where`, that change no result, with the reason."""
