@@ -10,6 +10,7 @@ import flnb_telemetry
 import numpy as np
 import pytest
 from flnb_backends.tensor.cuda.compiler import Usage
+from flnb_backends.tensor.cuda.driver import DriverError
 from flnb_telemetry import device_words
 
 import flnb
@@ -270,3 +271,17 @@ def test_what_kernels_asked_of_memory_is_recorded_as_it_was_counted(steps: Steps
     requests, sectors, shared, _ = run.devices.traffic["scale"]
     assert (requests, sectors, shared) == (16, 64, 0)  # 8 warps load and store 128 bytes each
     assert run.devices.traffic["scale"] == steps.device.traffic("scale")
+
+
+def test_a_recording_ends_though_a_kernel_has_failed(steps: Steps) -> None:
+    x = steps.arrays.put(X)
+    with pytest.raises(DriverError, match="ILLEGAL_ADDRESS"), flnb.record() as run:
+        steps.scale(x, 1 << 40)  # no memory of the device
+        steps.driver.synchronize()
+    assert run.state == "failed"
+    assert len(run.table("launch")["seq"]) == 1
+    steps.device.begin("eager")
+    with flnb.record() as run:
+        steps.scale(x, steps.arrays.empty(256))
+        steps.driver.synchronize()
+    assert set(run.table("launch")["seq"]) <= set(run.table("ran")["seq"])
