@@ -17,7 +17,7 @@ from flnb import nn
 from flnb.testing.cuda import emulate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from flnb.testing.cuda import EmulatedDevice
 
@@ -54,21 +54,6 @@ def transformer(dropout: float = 0.1) -> tuple[nn.Module, Callable[[int], tuple[
     return Reader(dropout), lambda i: (tokens[i * BATCH :][:BATCH], frequent[i * BATCH :][:BATCH])
 
 
-def prefetched(backend: Any, batch: Callable[[int], tuple[Any, Any]], steps: int) -> Iterator[tuple[Any, Any]]:
-    """Yield batches on the device, the next of which is uploaded in another stream meanwhile."""
-
-    def upload(i: int) -> tuple[int, list[Any]]:
-        with backend.stream() as stream:
-            return stream, [flnb.asarray(x) for x in batch(i)]
-
-    ahead = upload(0)
-    for i in range(steps):
-        stream, tensors = ahead
-        ahead = upload(i + 1)
-        backend.wait_for(stream)
-        yield tensors[0], tensors[1]
-
-
 def train(make: Callable[[], Any], steps: int, each: Callable[[int], Any] = bool) -> list[Any]:
     """Train on the cuda backend; returns the losses and the parameters."""
     with flnb.use_backend("cuda") as backend:
@@ -76,7 +61,7 @@ def train(make: Callable[[], Any], steps: int, each: Callable[[int], Any] = bool
         model, batch = make()
         optimizer = flnb.optim.Adam(model.parameters(), lr=1e-2)
         losses = []
-        for i, (x, y) in enumerate(prefetched(backend, batch, steps)):
+        for i, (x, y) in enumerate(backend.prefetch(batch(i) for i in range(steps))):
             loss = flnb.cross_entropy(model(x), y)
             optimizer.zero_grad()
             loss.backward()

@@ -38,7 +38,7 @@ def test_a_step_waits_for_nothing(net: str, cuda: EmulatedDevice, capsys: pytest
     assert len({step["launches"] for step in steps}) == 1
     with capsys.disabled():
         print(
-            f"\n{net}: a step has {', '.join(f'{steps[-1][what]} {what}' for what in COUNTED)}, and waits for nothing"
+            f"\n{net}: a step has {', '.join(f'{steps[0][what]} {what}' for what in COUNTED)}, and waits for nothing"
         )
 
 

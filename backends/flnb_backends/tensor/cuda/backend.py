@@ -13,6 +13,7 @@ from flnb_telemetry.withblock import with_block
 from flnb.dispatch import devices
 from flnb.dispatch.plan import residents
 from flnb.interface import TensorBackend
+from flnb.ops.creation import asarray
 from flnb_backends.tensor.cuda.activations import Activations
 from flnb_backends.tensor.cuda.complex import ComplexNumbers
 from flnb_backends.tensor.cuda.convolution import Convolution
@@ -26,9 +27,10 @@ from flnb_backends.tensor.cuda.random import RandomNumbers
 from flnb_backends.tensor.cuda.softmax import Softmax
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from flnb.interface.memory import MemoryManager
+    from flnb.tensor import Tensor
     from flnb_backends.tensor.cuda.base import Buffer
     from flnb_backends.tensor.cuda.launcher import Launcher
 
@@ -135,6 +137,30 @@ class CudaBackend(
         """Let the present stream's further work wait for all that another has to do now; the program goes on."""
         with self.gpu.driver.using(self.gpu.ordinal):
             self.gpu.driver.wait_for_stream(self.gpu.stream(), stream)
+
+    def prefetch(self, batches: Iterable[Sequence[Any]]) -> Iterator[list[Tensor]]:
+        """Upload batches in a stream of their own, each while the program works on the one before it.
+
+        Args:
+            batches: sequences of arrays or nested lists of numbers.
+
+        Yields:
+            For each batch a list of tensors on this device, for which the present stream waits.
+        """
+
+        def upload(batch: Sequence[Any]) -> tuple[int, list[Tensor]]:
+            with self.stream() as stream:
+                return stream, [asarray(values) for values in batch]
+
+        ahead = None
+        for batch in batches:
+            ready, ahead = ahead, upload(batch)
+            if ready is not None:
+                self.wait_for(ready[0])
+                yield ready[1]
+        if ahead is not None:
+            self.wait_for(ahead[0])
+            yield ahead[1]
 
     # Buffers
 
