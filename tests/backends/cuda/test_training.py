@@ -37,9 +37,8 @@ def test_a_step_waits_for_nothing(net: str, cuda: EmulatedDevice, capsys: pytest
         assert {what: step[what] for what in WAITS if step[what]} == {}
     assert len({step["launches"] for step in steps}) == 1
     with capsys.disabled():
-        print(
-            f"\n{net}: a step has {', '.join(f'{steps[0][what]} {what}' for what in COUNTED)}, and waits for nothing"
-        )
+        counts = ", ".join(f"{steps[0][what]} {what}" for what in COUNTED)
+        print(f"\n{net}: a step has {counts}, and waits for nothing")
 
 
 @pytest.mark.parametrize("net", NETS)
