@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,14 +18,19 @@ if TYPE_CHECKING:
 SIZE, BATCH = 32, 64
 
 
+@cache
+def stream_for_copies() -> Any:
+    """A stream that stays: memory which it has used waits for it whenever it is used again."""
+    import cupy
+
+    return cupy.cuda.Stream(non_blocking=True)
+
+
 class Loader:
     """Uploads the next batch in a stream for copies, while the program computes with the one before."""
 
     def __init__(self) -> None:
-        import cupy
-
-        self.gpu, self.random = gpu_at(), np.random.default_rng(0)
-        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self.gpu, self.random, self.stream = gpu_at(), np.random.default_rng(0), stream_for_copies()
         self.gpu.several_streams = True
         self.fetch()
 
