@@ -41,7 +41,10 @@ NAMED = re.compile("|".join([*(rf"\b{re.escape(name)}\b" for name in sorted(LAZY
 
 
 def imports_tools(path: Path) -> bool:
-    """Whether a module of tests imports a tool, itself or by another module of tests."""
+    """Whether a module of tests imports a tool, itself, by another module of tests, or by its folder's fixtures."""
+    fixtures = path.with_name("conftest.py")
+    if fixtures.exists() and path != fixtures and imports_tools(fixtures):
+        return True
     for node in ast.walk(ast.parse(path.read_text())):
         for target in targets(node):
             own = ROOT / f"{target.replace('.', '/')}.py"
