@@ -83,6 +83,10 @@ EQUIVALENT = {
     ("nonzero.cu", "k<< >= -> > >>count"): "a guard against tensors that change meanwhile",
     ("nonzero.cu", "__shared__ int warps<<[32]->[32 / 2]>>"): "room for the 1024 threads that a block may have",
     ("sorting.cu", "(run<< < -> <= >>keep ? run : keep)"): EQUAL,
+    ("sorting.cu", "one<< > -> >= >>other"): "keys that are equal do not come here",
+    ("sorting.cu", "first<< > -> >= >>second"): "places differ",
+    ("sorting.cu", "if (last<< > -> >= >>n) last = n"): EQUAL,
+    ("sorting.cu", "if (rank<< >= -> > >>keep) continue;"): "one more element is written, where nothing is read",
     ("windows.cu", "at<< < -> <= >>all.kernel[d] ? 0"): "one more window is looked at, which does not have the element",
 }
 """Mutants, by file and a part of `Mutant.where`, that change no result, with the reason."""
