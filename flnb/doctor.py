@@ -22,8 +22,7 @@ from flnb.interface.part import CONTRACTS
 def installed(extra: str) -> list[tuple[str, str | None]]:
     """Return the packages of one of flnb's extras, such as "lab", with their versions (None if not installed)."""
     ours = [line for line in importlib.metadata.requires("flnb") or [] if re.search(f"extra == .{extra}['\"]", line)]
-    names = [re.split(r"[^\w.-]", line)[0] for line in ours]
-    return [(name, _version(name)) for name in names if name != "flnb"]
+    return [(name, _version(name)) for line in ours if (name := re.split(r"[^\w.-]", line)[0]) != "flnb"]
 
 
 def _version(package: str) -> str | None:

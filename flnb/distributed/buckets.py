@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flnb.ops.creation import empty
+from flnb.distributed.staging import local
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -61,7 +61,7 @@ class Bucket:
     def write(self, number: int, gradient: Any, old: Any, divisor: int) -> None:
         """Write a gradient, with what was added up before, into its place; a gradient of None is zero."""
         if self.flat is None:
-            self.flat = empty((self.parts, self.places[-1][1]), self.dtype)
+            self.flat = local((self.parts, self.places[-1][1]), self.dtype)
         index = self._index[number]
         rows = self.flat._data[:, slice(*self.places[index])]
         if gradient is None or old is None:
@@ -77,7 +77,7 @@ class Bucket:
 
     def part(self) -> Any:
         """Make the buffer for one row, as the ranks receive or give it."""
-        return empty((self.places[-1][1],), self.dtype)
+        return local((self.places[-1][1],), self.dtype)
 
 
 def write_rows(rows: Any, values: Any) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flnb.autograd.custom import CustomOp, custom_op
-from flnb.dispatch import state
 from flnb.dispatch.communication import current, run
+from flnb.distributed.staging import room, values, write
 from flnb.ops.creation import asarray, empty, zeros_like
 from flnb.ops.elementwise import copy
 
@@ -19,17 +19,6 @@ if TYPE_CHECKING:
     from flnb.tensor import ArrayLike, Tensor
 
 __all__ = ["all_gather", "all_reduce", "barrier", "broadcast", "recv", "reduce_scatter", "send"]
-
-
-def _memory(x: Any) -> Any:
-    """A tensor's buffer as an array over the same memory, for the communicator to read and write."""
-    backend = state.current().backend
-    if not backend.reads_host:
-        raise TypeError(
-            f"communication needs tensors in this machine's memory, the active backend {backend.name!r} has others: "
-            f"compute with flnb.use_backend('numpy')"
-        )
-    return x._data
 
 
 def _contiguous(x: Any) -> Any:
@@ -47,7 +36,9 @@ def communicating(forward: Callable[..., Any]) -> CustomOp:
 @communicating
 def _all_reduce(x: Any, *, op: str) -> Any:
     y = copy(x)
-    run("all_reduce", _memory(y), op)
+    memory = values(y)
+    run("all_reduce", memory, op)
+    write(y, memory)
     return y
 
 
@@ -61,7 +52,9 @@ def _(g: Any, y: Any, x: Any, *, op: str) -> Any:
 @communicating
 def _all_gather(x: Any, *, size: int) -> Any:  # the result's shape depends on it
     y = empty((size, *x.shape), x.dtype)
-    run("all_gather", _memory(_contiguous(x)), _memory(y))
+    memory = room(y)
+    run("all_gather", values(_contiguous(x)), memory)
+    write(y, memory)
     return y
 
 
@@ -73,7 +66,9 @@ def _(g: Any, y: Any, x: Any, *, size: int) -> Any:
 @communicating
 def _reduce_scatter(x: Any, *, op: str) -> Any:
     y = empty(x.shape[1:], x.dtype)
-    run("reduce_scatter", _memory(_contiguous(x)), _memory(y), op)
+    memory = room(y)
+    run("reduce_scatter", values(_contiguous(x)), memory, op)
+    write(y, memory)
     return y
 
 
@@ -87,7 +82,9 @@ def _(g: Any, y: Any, x: Any, *, op: str) -> Any:
 @communicating
 def _broadcast(x: Any, *, root: int) -> Any:
     y = copy(x)
-    run("broadcast", _memory(y), root)
+    memory = values(y)
+    run("broadcast", memory, root)
+    write(y, memory)
     return y
 
 
@@ -183,7 +180,7 @@ def send(x: ArrayLike, to: int, tag: int = 0) -> None:
     >>> flnb.distributed.run_threads(2, relay)
     [None, [1.0, 2.0]]
     """
-    run("send", _memory(_contiguous(asarray(x))), to, tag)
+    run("send", values(_contiguous(asarray(x))), to, tag)
 
 
 def recv(like: ArrayLike, source: int, tag: int = 0) -> Tensor:
@@ -203,7 +200,9 @@ def recv(like: ArrayLike, source: int, tag: int = 0) -> Tensor:
     """
     like = asarray(like)
     y = empty(like.shape, like.dtype)
-    run("recv", _memory(y), source, tag)
+    memory = room(y)
+    run("recv", memory, source, tag)
+    write(y, memory)
     return y
 
 

@@ -19,6 +19,7 @@ from flnb.dispatch.communication import current, run, start
 from flnb.dispatch.plan import spec_of
 from flnb.distributed.buckets import joined, read_rows
 from flnb.distributed.collectives import broadcast
+from flnb.distributed.staging import local, reads_host, room, values, write
 from flnb.nn.module import Module
 from flnb.ops.creation import empty
 from flnb.ops.elementwise import assign
@@ -211,7 +212,7 @@ class Exchanging(Module):
             return False
         number, old = leaf[2], leaf[3]
         bucket = self._bucket_of[number]
-        bucket.write(number, gradient._data, None if old is None else old._data, self._present)
+        bucket.write(number, values(gradient), None if old is None else values(old), self._present)
         bucket.used.add(number)
         if self._overlaps:
             self._start_full()
@@ -251,7 +252,7 @@ class Exchanging(Module):
             for number, parameter in zip(bucket.numbers, bucket.parameters, strict=True):
                 if number in bucket.missing:
                     old = parameter.grad
-                    bucket.write(number, None, None if old is None else old._data, self._present)
+                    bucket.write(number, None, None if old is None else values(old), self._present)
                     if old is not None:
                         bucket.used.add(number)
             self._start_full()
@@ -273,28 +274,30 @@ class Exchanging(Module):
         for _, buffer in self.module.named_buffers():
             of.setdefault(buffer.dtype, []).append(buffer)
         for buffers in of.values():
-            flat = np.concatenate([buffer._data.reshape(-1) for buffer in buffers])
+            flat = np.concatenate([values(buffer).reshape(-1) for buffer in buffers])
             run("broadcast", flat, self._first)
             for buffer, part in zip(buffers, np.split(flat, np.cumsum([b.size for b in buffers])[:-1]), strict=True):
-                np.copyto(buffer._data, part.reshape(buffer.shape))
+                write(buffer, part.reshape(buffer.shape))
                 crossing.mark_written(buffer)
 
     def _deliver(self, bucket: Bucket, known: set[int]) -> None:
         """Set the gradients in a bucket, of those parameters that are known to be used."""
         root = rows = bucket.flat
         if bucket.parts > 1:
-            rows = empty((bucket.parts, bucket.mine.size), bucket.dtype)
+            rows = local((bucket.parts, bucket.mine.size), bucket.dtype)
             run("all_gather", bucket.mine._data, rows._data, bucket=bucket.index, holds=bucket.holds)
         for number, place, parameter in zip(bucket.numbers, bucket.places, bucket.parameters, strict=True):
             if not parameter.requires_grad:
                 continue
             part = rows._data[:, slice(*place)]
-            if bucket.parts == 1:
+            if bucket.parts == 1 and reads_host():
                 gradient = crossing.detached(part.reshape(parameter.shape), spec_of(parameter.shape, parameter.dtype))
                 gradient._root = root
             else:
                 gradient = empty(parameter.shape, parameter.dtype)
-                read_rows(part, gradient._data)
+                memory = room(gradient)
+                read_rows(part, memory)
+                write(gradient, memory)
             parameter.grad = gradient if number in known else None
 
 

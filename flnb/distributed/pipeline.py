@@ -9,7 +9,8 @@ import numpy as np
 
 from flnb.autograd.variable import Variable
 from flnb.dispatch.communication import Pending, current, run, start
-from flnb.distributed.collectives import _contiguous, _memory
+from flnb.distributed.collectives import _contiguous
+from flnb.distributed.staging import room, values, write
 from flnb.ops.creation import asarray, empty
 
 if TYPE_CHECKING:
@@ -106,13 +107,15 @@ class Pipeline:
         text = json.dumps([x.dtype.name, x.shape]).encode()
         about[: len(text)] = np.frombuffer(text, np.uint8)
         x = _contiguous(x)
-        for buffer, tag in ((about, HEADER), (_memory(x), DATA)):
-            self._sent.append((start("send", buffer, to, tag), x))  # the memory stays until it was sent
+        for buffer, tag in ((about, HEADER), (values(x), DATA)):
+            self._sent.append((start("send", buffer, to, tag), buffer))  # the memory stays until it was sent
 
     def _received(self, source: int) -> Tensor:
         about = np.zeros(ABOUT, np.uint8)
         run("recv", about, source, HEADER)
         dtype, shape = json.loads(about.tobytes().rstrip(b"\0"))
         x = empty(tuple(shape), dtype)
-        run("recv", _memory(x), source, DATA)
+        memory = room(x)
+        run("recv", memory, source, DATA)
+        write(x, memory)
         return x

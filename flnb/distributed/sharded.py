@@ -14,6 +14,7 @@ from flnb.distributed.buckets import read_rows
 from flnb.distributed.data_parallel import Exchanging
 from flnb.distributed.divided import Divided, Division, PartsTape, Unit
 from flnb.distributed.sharded_optimizer import ShardedOptimizer
+from flnb.distributed.staging import reads_host
 from flnb.nn.module import Parameter
 from flnb.ops.creation import empty
 
@@ -81,6 +82,8 @@ class Sharded(Exchanging):
     ) -> None:
         if stage not in (1, 2, 3):
             raise ValueError(f"Sharded: got stage={stage!r}, expected 1, 2 or 3")
+        if not reads_host():
+            raise TypeError("Sharded divides parameters in this machine's memory only; use DataParallel on a device")
         trained = [p for p in module.parameters() if p.requires_grad]
         whole = hasattr(optimizer, "parts") and not isinstance(optimizer, type)
         made: Any = optimizer if whole else optimizer(trained)  # type: ignore[operator]

@@ -9,7 +9,7 @@ import numpy as np
 
 from flnb.autograd.variable import Variable
 from flnb.dispatch.communication import Pending, current, start, start_multiple
-from flnb.distributed.collectives import _memory
+from flnb.distributed.staging import room, values, write
 from flnb.ops.creation import asarray, empty
 from flnb.ops.elementwise import copy
 
@@ -24,8 +24,8 @@ __all__ = ["Started", "all_reduce_multiple", "start_all_reduce", "sync"]
 class Started:
     """A sum over ranks under way: ask with `test`, get the result with `wait`."""
 
-    def __init__(self, pending: Pending, result: Tensor) -> None:
-        self._pending, self._result = pending, result
+    def __init__(self, pending: Pending, result: Tensor, memory: Any) -> None:
+        self._pending, self._result, self._memory = pending, result, memory
         self._others = _under_way.setdefault(current(), [])
         self._others.append(self)
 
@@ -46,6 +46,9 @@ class Started:
             self._pending.wait()
         finally:
             self._leave()
+        if self._memory is not None:
+            write(self._result, self._memory)
+            self._memory = None
         return self._result
 
     def _leave(self) -> None:
@@ -76,7 +79,8 @@ def start_all_reduce(x: ArrayLike, op: str = "sum") -> Started:
     [[2.0, 4.0], [2.0, 4.0]]
     """
     y = copy(_plain(x))
-    return Started(start("all_reduce", _memory(y), op), y)
+    memory = values(y)
+    return Started(start("all_reduce", memory, op), y, memory)
 
 
 def all_reduce_multiple(xs: Sequence[ArrayLike], op: str = "sum", contiguous: bool = False) -> list[Tensor]:
@@ -96,22 +100,24 @@ def all_reduce_multiple(xs: Sequence[ArrayLike], op: str = "sum", contiguous: bo
     [[[2, 4], 6.0], [[2, 4], 6.0]]
     """
     made = [copy(_plain(x)) for x in xs]
-    buffers = [_memory(y) for y in made]
+    buffers = [values(y) for y in made]
     if not contiguous:
         if buffers:
             start_multiple(buffers, op).wait()
+        for y, b in zip(made, buffers, strict=True):
+            write(y, b)
         return made
-    kinds = {b.dtype: empty((sum(a.size for a in buffers if a.dtype == b.dtype),), b.dtype) for b in buffers}
+    kinds = {b.dtype: room(empty((sum(a.size for a in buffers if a.dtype == b.dtype),), b.dtype)) for b in buffers}
     places, ends = [], dict.fromkeys(kinds, 0)
     for b in buffers:
-        flat, begin = _memory(kinds[b.dtype]), ends[b.dtype]
+        flat, begin = kinds[b.dtype], ends[b.dtype]
         ends[b.dtype] = begin + b.size
         places.append(flat[begin : begin + b.size].reshape(b.shape))
         np.copyto(places[-1], b)
     if kinds:
-        start_multiple([_memory(flat) for flat in kinds.values()], op).wait()
-    for b, place in zip(buffers, places, strict=True):
-        np.copyto(b, place)
+        start_multiple([*kinds.values()], op).wait()
+    for y, place in zip(made, places, strict=True):
+        write(y, place)
     return made
 
 

@@ -218,13 +218,21 @@ class CudaBackend(
         before = self.gpu.enter()
         try:
             values = np.empty(buffer.shape, buffer.dtype)
+            whole = self.contiguous(buffer)  # stays allocated until it was read: other threads allocate, too
             if values.nbytes:
-                self.gpu.driver.download(
-                    values.ctypes.data, self.contiguous(buffer).data.ptr, values.nbytes, self.gpu.stream()
-                )
+                self.gpu.driver.download(values.ctypes.data, whole.data.ptr, values.nbytes, self.gpu.stream())
             return values
         finally:
             self.gpu.leave(before)
+
+    def staged(self, buffer: Buffer) -> np.ndarray[Any, Any]:
+        """Copy a buffer to an array of the host through pinned memory, as `from_numpy` does the other way."""
+        with self.gpu.driver.using(self.gpu.ordinal):
+            values = np.empty(buffer.shape, buffer.dtype)
+            whole = self.contiguous(buffer)
+            if values.nbytes:
+                self.gpu.staging.download(values, whole.data.ptr, self.gpu.stream())
+            return values
 
     def base_of(self, buffer: Buffer) -> Buffer | None:
         return buffer.base

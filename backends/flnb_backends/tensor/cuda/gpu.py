@@ -38,7 +38,7 @@ class Owner:
 
 
 class Staging:
-    """Pinned memory of the host through which arrays are copied to a device while the program goes on.
+    """Pinned memory of the host through which arrays are copied to a device while the program goes on, and back.
 
     A piece is used again once its copy has happened.
     """
@@ -55,6 +55,17 @@ class Staging:
             ctypes.memmove(piece, values.ctypes.data, values.nbytes)
             self._driver.upload(address, piece, values.nbytes, stream)
             self._driver.record(event, stream)
+            self._pieces.append((size, piece, event))
+
+    def download(self, values: np.ndarray[Any, Any], address: int, stream: int) -> None:
+        """Copy to a C-contiguous array what a stream has computed by now, and wait for it."""
+        with self._lock:
+            size, piece, event = self._take(values.nbytes)
+        self._driver.download(piece, address, values.nbytes, stream)
+        self._driver.record(event, stream)
+        self._driver.await_event(event)
+        ctypes.memmove(values.ctypes.data, piece, values.nbytes)
+        with self._lock:
             self._pieces.append((size, piece, event))
 
     def _take(self, nbytes: int) -> tuple[int, int, int]:
