@@ -16,7 +16,6 @@ from flnb.ops.attention import scaled_dot_product_attention
 from flnb.ops.composite import *
 from flnb.ops.convolution import *
 from flnb.ops.creation import *
-from flnb.ops.creation import of_buffer
 from flnb.ops.documentation import public
 from flnb.ops.dtypes import can_cast, finfo, iinfo, isdtype, result_type
 from flnb.ops.elementwise import *
@@ -68,7 +67,6 @@ def _attach() -> None:
     methods |= {f"__{symbol}__": function for symbol, function in _COMPARISONS.items()}
     methods |= {"__neg__": negative, "__pos__": positive, "__abs__": abs, "__invert__": bitwise_invert}
     methods |= {"__getitem__": _getitem, "__setitem__": _setitem, "_of": staticmethod(asarray)}
-    methods |= {"_of_buffer": staticmethod(of_buffer)}
     methods |= {"__array_ufunc__": apply_ufunc, "__array_function__": apply_function}
     for name, function in methods.items():
         setattr(Tensor, name, function)

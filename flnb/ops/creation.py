@@ -98,6 +98,9 @@ def of_buffer(buffer: Any, dtype: np.dtype[Any]) -> Tensor:
     return dispatch.create(_from_numpy, spec, (buffer,), state.INPUT)
 
 
+Tensor._of_buffer = staticmethod(of_buffer)
+
+
 @quiet
 def _array_of(values: Any, dtype: np.dtype[Any] | None) -> np.ndarray[Any, Any]:
     """Convert values that contain no Tensors to a NumPy array of the dtype that their tensor will have."""

@@ -106,8 +106,16 @@ class EventOrder(StreamOrder):
         if others:
             with self._driver.using(self._ordinal):
                 for other in sorted(others):
-                    self._driver.wait_for_stream(stream, other)
+                    self._wait(stream, other)
         self._driver.tell_used(block.address, block.size, stream)
+
+    def _wait(self, stream: int, other: int) -> None:
+        try:
+            self._driver.wait_for_stream(stream, other)
+        except DriverError as error:
+            if error.name not in ("CUDA_ERROR_INVALID_HANDLE", "CUDA_ERROR_CONTEXT_IS_DESTROYED"):
+                raise
+            self._driver.synchronize()  # the program has destroyed the stream, whose work may still go on
 
     def forget(self, address: int, nbytes: int) -> None:
         """Forget the streams that have used a range of memory, which no longer is the manager's."""

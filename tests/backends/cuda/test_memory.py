@@ -209,3 +209,18 @@ def test_a_kernel_that_fails_is_told_once_with_its_name_and_the_ops(cuda: Emulat
         with pytest.raises(DriverError, match="it failed before: every further call does"):
             (x + 1.0).numpy()
     cuda.begin()
+
+
+def test_memory_that_a_destroyed_stream_has_used_is_used_again(cuda: EmulatedDevice) -> None:
+    cupy = gpu_at().cupy
+    gpu_at().several_streams = True
+    with flnb.use_backend("cuda"), flnb.use_memory_manager(flnb.memory.Caching(CudaDevice(driver=cuda.driver))):
+        x = flnb.asarray(X)
+        flnb.sync()
+        own = cupy.cuda.Stream(non_blocking=True)
+        with own:
+            y = x * 2.0
+        del y
+        del own  # CuPy destroys it
+        z = x * 3.0
+        np.testing.assert_array_equal(z.numpy(), 3 * X)

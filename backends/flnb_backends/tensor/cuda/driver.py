@@ -10,7 +10,7 @@ import ctypes
 import sys
 from collections import deque
 from contextlib import contextmanager
-from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_void_p
 from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +18,7 @@ import numpy as np
 from flnb_telemetry import device_words
 
 from flnb.dispatch import devices
+from flnb_backends.tensor.cuda.api import LASTING, SIGNATURES, DriverError
 from flnb_backends.tensor.cuda.compiler import Usage, compile_kernels
 
 if TYPE_CHECKING:
@@ -28,62 +29,7 @@ __all__ = ["Driver", "DriverError", "Memory", "default_driver", "use_driver"]
 LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 NOT_READY = 600
 UNKNOWN = Usage(-1, -1, -1)
-LASTING = (
-    "CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_LAUNCH_FAILED", "CUDA_ERROR_MISALIGNED_ADDRESS",
-    "CUDA_ERROR_ILLEGAL_INSTRUCTION", "CUDA_ERROR_HARDWARE_STACK_ERROR", "CUDA_ERROR_INVALID_PC",
-)  # fmt: skip
-"""Errors of a kernel after which a device's context can do nothing."""
 NON_BLOCKING, WITHOUT_TIME = 1, 2
-_SIGNATURES: dict[str, tuple[Any, ...]] = {
-    "cuInit": (c_uint,),
-    "cuDriverGetVersion": (POINTER(c_int),),
-    "cuDeviceGetCount": (POINTER(c_int),),
-    "cuDeviceGetName": (c_char_p, c_int, c_int),
-    "cuDeviceGetAttribute": (POINTER(c_int), c_int, c_int),
-    "cuDeviceTotalMem_v2": (POINTER(c_size_t), c_int),
-    "cuDevicePrimaryCtxRetain": (POINTER(c_void_p), c_int),
-    "cuCtxSetCurrent": (c_void_p,),
-    "cuCtxGetCurrent": (POINTER(c_void_p),),
-    "cuCtxSynchronize": (),
-    "cuGetErrorName": (c_int, POINTER(c_char_p)),
-    "cuGetErrorString": (c_int, POINTER(c_char_p)),
-    "cuMemGetInfo_v2": (POINTER(c_size_t), POINTER(c_size_t)),
-    "cuMemAlloc_v2": (POINTER(c_uint64), c_size_t),
-    "cuMemFree_v2": (c_uint64,),
-    "cuMemAllocHost_v2": (POINTER(c_void_p), c_size_t),
-    "cuMemFreeHost": (c_void_p,),
-    "cuMemcpyHtoDAsync_v2": (c_uint64, c_void_p, c_size_t, c_void_p),
-    "cuMemcpyDtoHAsync_v2": (c_void_p, c_uint64, c_size_t, c_void_p),
-    "cuMemcpyDtoDAsync_v2": (c_uint64, c_uint64, c_size_t, c_void_p),
-    "cuMemcpyPeerAsync": (c_uint64, c_void_p, c_uint64, c_void_p, c_size_t, c_void_p),
-    "cuMemsetD8Async": (c_uint64, ctypes.c_ubyte, c_size_t, c_void_p),
-    "cuStreamCreate": (POINTER(c_void_p), c_uint),
-    "cuStreamDestroy_v2": (c_void_p,),
-    "cuStreamSynchronize": (c_void_p,),
-    "cuStreamQuery": (c_void_p,),
-    "cuStreamWaitEvent": (c_void_p, c_void_p, c_uint),
-    "cuEventCreate": (POINTER(c_void_p), c_uint),
-    "cuEventDestroy_v2": (c_void_p,),
-    "cuEventRecord": (c_void_p, c_void_p),
-    "cuEventQuery": (c_void_p,),
-    "cuEventSynchronize": (c_void_p,),
-    "cuEventElapsedTime_v2": (POINTER(c_float), c_void_p, c_void_p),
-    "cuModuleLoadData": (POINTER(c_void_p), c_char_p),
-    "cuModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
-    "cuLaunchKernel": (c_void_p, *[c_uint] * 7, c_void_p, POINTER(c_void_p), POINTER(c_void_p)),
-}
-
-
-class DriverError(RuntimeError):
-    """An error of the driver API.
-
-    Attributes:
-        name: the API's name of it, such as "CUDA_ERROR_OUT_OF_MEMORY".
-    """
-
-    def __init__(self, call: str, name: str, text: str) -> None:
-        super().__init__(f"{call}: {name} ({text})")
-        self.name = name
 
 
 def default_driver() -> Driver:
@@ -146,7 +92,7 @@ class Driver:
         self.path = path
         library = ctypes.CDLL(path)
         self._calls: dict[str, Any] = {}
-        for name, types in _SIGNATURES.items():
+        for name, types in SIGNATURES.items():
             try:
                 call = getattr(library, name)
             except AttributeError:  # elapsed time has no second version before CUDA 12.8
@@ -188,7 +134,7 @@ class Driver:
 
     def _get(self, name: str, *arguments: Any) -> Any:
         """Run a call whose first argument is a pointer to its result; returns that result."""
-        found = _SIGNATURES[name][0]._type_()
+        found = SIGNATURES[name][0]._type_()
         self._run(name, byref(found), *arguments)
         return found.value
 
