@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from flnb_backends.tensor.cuda.driver import Driver
 
 
+EMULATED_ONLY = "test_memory", "test_mutants", "test_recorded", "test_traffic"
+"""Files of tests that break something on purpose, or count: an illegal address would end a GPU's context for all."""
+
+
 class RealDevice:
     """A GPU where tests expect the emulated device: the same values, but neither its counts nor its checks."""
 
@@ -33,6 +37,10 @@ class RealDevice:
 
     count = traffic = _uncounted
 
+    def set_capacity(self, nbytes: int) -> NoReturn:
+        """Skip the test: a GPU's memory is what it is."""
+        pytest.skip("only the emulated device has the memory that a test wants")
+
 
 def on_gpu(config: pytest.Config) -> bool:
     """Whether ``-m`` asks for tests on a GPU. One process has one kind of device: CuPy is imported over it."""
@@ -45,7 +53,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not on_gpu(config):
         return
     for item in items:
-        if Path(__file__).parent in item.path.parents and "device" in getattr(item, "fixturenames", ()):
+        here = Path(__file__).parent in item.path.parents and item.path.stem not in EMULATED_ONLY
+        if here and "device" in getattr(item, "fixturenames", ()):
             item.add_marker("gpu")
     from benchmarks.gpu import unmeasured
 

@@ -43,6 +43,16 @@ sys.exit(pytest.main(["-m", "gpu", "-k", chosen, "-p", "no:cacheprovider", *path
     assert all(what in said for what in gpu.UNMEASURED)
 
 
+def test_what_is_broken_on_purpose_stays_off_a_gpu() -> None:
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, str(Path(__file__).parent)], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    chosen = {line.partition("::")[0].rpartition("/")[2] for line in done.stdout.splitlines() if "::" in line}
+    assert {"test_backend.py", "test_whole.py", "test_sorting.py", "test_training.py", "test_gpu.py"} <= chosen
+    assert not chosen & {"test_memory.py", "test_mutants.py", "test_traffic.py", "test_missing.py"}
+
+
 @pytest.mark.gpu
 def test_times_of_this_gpu_are_stored() -> None:
     try:
