@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right, insort
+from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, ClassVar
 
@@ -24,6 +25,26 @@ def location_of(ordinal: int) -> str:
     'cuda:1'
     """
     return f"cuda:{ordinal}"
+
+
+class Allocation:
+    """Memory of a device, freed with the last segment or block that refers to it if nobody freed it before."""
+
+    __slots__ = ("address", "driver", "ordinal")
+
+    def __init__(self, driver: Driver, ordinal: int, address: int) -> None:
+        self.driver, self.ordinal, self.address = driver, ordinal, address
+
+    def free(self) -> None:
+        """Free the memory, which waits for all work of the device."""
+        address, self.address = self.address, 0
+        if address:
+            with self.driver.using(self.ordinal):
+                self.driver.free(address)
+
+    def __del__(self) -> None:
+        with suppress(DriverError):  # of a device that has failed
+            self.free()
 
 
 class CudaDevice(MemoryDevice):
@@ -54,9 +75,9 @@ class CudaDevice(MemoryDevice):
         """Allocate a segment."""
         try:
             with self.driver.using(self.ordinal):
-                segment = Segment(self.driver.allocate(nbytes), nbytes, device=self)
-            self.driver.tell_unused(segment.address, nbytes)
-            return segment
+                address = self.driver.allocate(nbytes)
+            self.driver.tell_unused(address, nbytes)
+            return Segment(address, nbytes, Allocation(self.driver, self.ordinal, address), self)
         except DriverError as error:
             if error.name != "CUDA_ERROR_OUT_OF_MEMORY":
                 raise
@@ -64,8 +85,7 @@ class CudaDevice(MemoryDevice):
 
     def release(self, segment: Segment) -> None:
         """Free a segment, which waits for all work of the device."""
-        with self.driver.using(self.ordinal):
-            self.driver.free(segment.address)
+        segment.handle.free()
         self.order.forget(segment.address, segment.size)
 
 

@@ -224,3 +224,16 @@ def test_memory_that_a_destroyed_stream_has_used_is_used_again(cuda: EmulatedDev
         del own  # CuPy destroys it
         z = x * 3.0
         np.testing.assert_array_equal(z.numpy(), 3 * X)
+
+
+def test_a_manager_that_is_dropped_gives_its_memory_back(cuda: EmulatedDevice) -> None:
+    flnb.memory.stats()  # frees what other tests have dropped
+    gc.collect()
+    before = cuda.driver.memory().available
+    with flnb.use_backend("cuda"), flnb.use_memory_manager(flnb.memory.Caching(CudaDevice(driver=cuda.driver))):
+        x = flnb.ones((1000,))
+        assert cuda.driver.memory().available < before
+    del x
+    flnb.memory.stats()
+    gc.collect()
+    assert cuda.driver.memory().available == before
