@@ -11,25 +11,18 @@ from flnb_backends.tensor.cuda.gpu import gpu_at
 
 import flnb
 from flnb.dispatch.table import OPS
-from flnb.testing import check_backend, samples, verify_grad
+from flnb.testing import check_backend, samples
 from flnb.testing.cuda import CompileError
 from flnb.testing.cuda.wheel import compiled
+from tests.backends.cuda.gradients import ABSENT, CHECKED, check_gradients
 
 if TYPE_CHECKING:
     from flnb.testing.cuda import EmulatedDevice
 
-ABSENT = {
-    "cholesky", "det", "eigh", "eigvalsh", "inv", "pinv", "qr", "slogdet", "solve", "svd", "svdvals",
-    "fftn", "ifftn", "irfftn", "rfftn",
-}  # fmt: skip
-"""Ops that need cuSOLVER or cuFFT, which the emulated device lacks."""
 NOT_OURS = "cupy_inclusive_batch_scan_kernel"
 """A kernel of CuPy's that reads shared memory before it is written, for products of complex numbers."""
-CHECKED = [
-    s for s in samples()
-    if any(a.dtype == np.float64 for a in s.inputs) and s.op not in ABSENT and s.note != "power -2"  # an inverse
-]  # fmt: skip
 SAMPLED = random.Random(20261123).sample(CHECKED, 40)
+"""``python -m tests.backends.cuda.gradients`` checks all."""
 
 
 def test_every_op_agrees_with_numpy(cuda: EmulatedDevice, capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,21 +47,9 @@ def test_every_op_has_a_sample_or_needs_a_library() -> None:
     assert len(ABSENT) <= 15
 
 
-def gradient(sample: Any) -> None:
-    with flnb.use_backend("cuda"):
-        verify_grad(sample.function, sample.inputs, tolerance=1e-8)
-
-
 @pytest.mark.parametrize("sample", SAMPLED, ids=str)
 def test_gradients(sample: Any, cuda: EmulatedDevice) -> None:
-    gradient(sample)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3000)
-def test_all_gradients(cuda: EmulatedDevice) -> None:
-    for sample in CHECKED:
-        gradient(sample)
+    check_gradients(sample)
 
 
 def test_float16_is_stored_in_half_and_summed_in_more(cuda: EmulatedDevice) -> None:
