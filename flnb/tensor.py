@@ -140,10 +140,11 @@ class Tensor:
         target = registry.make("backend", backend)
         if target.buffer == self._spec.kind:
             return self
+        family = families[self._spec.kind]
+        sibling = family in type(target).__mro__  # another device of its kind copies from buffer to buffer
+        values = self._data if sibling or family.reads_host else self.numpy()
         with state.use(backend=target):
-            if families[self._spec.kind] in type(target).__mro__:  # another device of its kind, which copies at once
-                return Tensor._of_buffer(self._data, self.dtype)
-            return Tensor._of(self._data if families[self._spec.kind].reads_host else self.numpy())
+            return Tensor._of_buffer(values, self.dtype) if sibling else Tensor._of(values)
 
     # Conversion to Python and NumPy ---------------------------------------------------------------------------------
 

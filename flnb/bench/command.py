@@ -29,7 +29,7 @@ def bench(
     Args:
         names: the models' names in `flnb.models`, by default `TABLE3`.
         scale: the models' size, "small" or "paper".
-        backends: the backends' names, by default all that compute values. Times are compared with the first.
+        backends: the backends' names, by default all of the host. Times are compared with the first.
         rounds: how often each backend takes its turn.
         seconds: about how long a turn takes; it has at least one iteration with the optimizer and one without.
         count: the number of threads of each process.
@@ -51,8 +51,9 @@ def bench(
 
 
 def computing() -> list[str]:
-    """Return the names of the backends that compute values."""
-    return [name for name in registry.names("backend") if registry.find("backend", name).has_values]  # type: ignore[attr-defined]
+    """Return the names of the backends that compute values in the memory of the host, where every machine has them."""
+    classes: dict[str, Any] = {name: registry.find("backend", name) for name in registry.names("backend")}
+    return [name for name, found in classes.items() if found.has_values and found.location in ("", "host")]
 
 
 def _rows(

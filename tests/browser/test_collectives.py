@@ -68,7 +68,7 @@ def notebook(lab: Lab, page: Page) -> Page:
     lab.write("collectives.ipynb", *CELLS)
     page.set_viewport_size({"width": 1400, "height": 1000})
     lab.open(page, "collectives.ipynb")
-    page.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")
+    page.evaluate("() => window.jupyterapp.shell.collapseLeft()")
     run_cell(page, 0)
     dashboard(page).wait_for(timeout=60_000)
     assert not dashboard(page).locator("[role=tab]", has_text="Collectives").is_visible(), "there are no ranks yet"

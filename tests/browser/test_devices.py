@@ -142,7 +142,7 @@ def notebook(lab: Lab, page: Page) -> Page:
     lab.write("devices.ipynb", *CELLS)
     page.set_viewport_size({"width": 1400, "height": 1000})
     lab.open(page, "devices.ipynb")
-    page.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")
+    page.evaluate("() => window.jupyterapp.shell.collapseLeft()")
     for number in range(2):
         page.evaluate(
             """number => {

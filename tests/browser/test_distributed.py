@@ -101,7 +101,7 @@ def test_the_ranks_go_on_after_the_interrupt(notebook: Page, screenshots: Path) 
 @pytest.mark.timeout(240)
 def test_a_process_that_loads_slowly_is_named_with_that_reason(notebook: Page, lab: Lab, screenshots: Path) -> None:
     page = notebook
-    page.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")
+    page.evaluate("() => window.jupyterapp.shell.collapseLeft()")
     run(page, 3)
     dashboard(page).wait_for(timeout=30_000)
     run(page, 4)

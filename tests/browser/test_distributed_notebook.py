@@ -25,7 +25,7 @@ def test_all_cells_run(lab: Lab, page: Page, screenshots: Path, pytestconfig: py
         (pytestconfig.rootpath / "notebooks" / "distributed.ipynb").read_text()
     )
     lab.open(page, "distributed.ipynb")
-    page.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")
+    page.evaluate("() => window.jupyterapp.shell.collapseLeft()")
     page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells') }")
     errors = f"{CODE}.filter(cell => cell.model.outputs.toJSON().some(output => output.output_type === 'error'))"
     page.wait_for_function(f"() => {CODE}.at(-1).model.executionCount || {errors}.length", timeout=200_000)

@@ -62,7 +62,7 @@ def notebook(lab: Lab, page: Page, pytestconfig: pytest.Config) -> Page:
     text = (pytestconfig.rootpath / "notebooks" / "quickstart.ipynb").read_text()
     (lab.folder / "quickstart.ipynb").write_text(trains_until_watched(text))
     lab.open(page, "quickstart.ipynb")
-    page.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")
+    page.evaluate("() => window.jupyterapp.shell.collapseLeft()")
     return page
 
 

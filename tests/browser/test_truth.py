@@ -51,7 +51,7 @@ def notebook(lab: Lab, page: Page) -> Page:
     lab.write("truth.ipynb", *CELLS)
     page.set_viewport_size({"width": 1400, "height": 1000})
     lab.open(page, "truth.ipynb")
-    page.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")
+    page.evaluate("() => window.jupyterapp.shell.collapseLeft()")
     run_cell(page, 0)
     page.locator(".fl-root").first.wait_for(timeout=60_000)
     return page

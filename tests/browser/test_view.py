@@ -79,7 +79,7 @@ def notebook(lab: Lab, page: Page) -> Page:
     """A page with the cells above, the first two run."""
     lab.write("view.ipynb", *CELLS)
     lab.open(page, "view.ipynb")
-    page.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")
+    page.evaluate("() => window.jupyterapp.shell.collapseLeft()")
     page.wait_for_function(f"() => {COUNT} === {len(CELLS)}")
     run_cell(page, 0)
     run_cell(page, 1)

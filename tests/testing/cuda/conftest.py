@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flnb.testing.cuda import EmulatedDevice, build_kernels, emulated_device
+from flnb.testing.cuda import EmulatedDevice, build_kernels, emulate, emulated_device
 from flnb.testing.cuda.wheel import install_cupy
 from tests.testing.cuda.arrays import TEXT, Arrays
 
@@ -19,6 +19,7 @@ def device() -> EmulatedDevice:
 @pytest.fixture
 def cupy(device: EmulatedDevice) -> Any:
     """The real CuPy on the emulated device, in random order with checks."""
+    emulate()
     found = install_cupy()
     device.begin()
     yield found

@@ -28,6 +28,8 @@ export interface DashboardOptions {
   only?: TabName | undefined;
   /** The tab to begin with. */
   tab?: TabName | undefined;
+  /** Called with each tab that is shown. */
+  onTab?: ((tab: TabName) => void) | undefined;
 }
 
 /** Read-only state for browser tests: `window.__flnb`, of the dashboard mounted last. */
@@ -175,6 +177,7 @@ export class Dashboard {
   private show(tab: TabName): void {
     if (this.options.only && tab !== this.options.only) return;
     this.tab = tab;
+    this.options.onTab?.(tab);
     if (!this.pages.has(tab)) this.build(tab);
     for (const [name, { element }] of this.pages) element.hidden = name !== tab;
     this.viewBar.show(tab);

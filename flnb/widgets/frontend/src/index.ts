@@ -22,7 +22,10 @@ declare global {
   interface Window { __flnb?: TestState; __flnbPair?: ComparisonState }
 }
 
-/** Where the model holds the tab that was shown last, in this browser: JupyterLab may draw an output anew at any time. */
+/**
+ * Where the model holds the tab that was shown last, in this browser: JupyterLab may draw an output anew at any time,
+ * and does so before the old one goes.
+ */
 const TAB = "shown_tab";
 
 function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
@@ -36,7 +39,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
       // The comm is gone with its kernel; the data stays readable, and the kernel's own signal tells the reader.
     }
   };
-  const shown = only === "compare" ? new Comparison(send, height) : new Dashboard({ send, height, only: only === "tape" ? only : undefined, tab: model.get(TAB) as TabName | undefined });
+  const shown = only === "compare" ? new Comparison(send, height) : new Dashboard({ send, height, only: only === "tape" ? only : undefined, tab: model.get(TAB) as TabName | undefined, onTab: (tab) => model.set?.(TAB, tab) });
   el.append(h("style", {}, styles), shown.element);
   const receive = (content: unknown, buffers: DataView[]): void => shown.receive(content, buffers);
   model.on("msg:custom", receive);
@@ -48,7 +51,6 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   if (shown instanceof Dashboard) window.__flnb = shown.testState;
   else window.__flnbPair = shown.testState;
   return () => {
-    if (shown instanceof Dashboard) model.set?.(TAB, shown.testState.tab);
     model.off("msg:custom", receive);
     unwatch();
     shown.destroy();
