@@ -91,7 +91,7 @@ def test_what_a_second_stream_reads_is_not_used_again_before_it_has_read(cuda: E
         assert cuda.reports == []
 
 
-def test_all_kinds_of_work_run_in_the_stream(cuda: EmulatedDevice, orders: int = 4) -> None:
+def work_in_a_stream(cuda: EmulatedDevice, orders: int) -> None:
     """An upload, a kernel of CuPy's, one of flnb's own and a download, without an event between."""
     for seed in range(orders):
         cuda.begin("random", seed)
@@ -103,6 +103,10 @@ def test_all_kinds_of_work_run_in_the_stream(cuda: EmulatedDevice, orders: int =
         assert cuda.reports == []
 
 
+def test_all_kinds_of_work_run_in_the_stream(cuda: EmulatedDevice) -> None:
+    work_in_a_stream(cuda, orders=4)
+
+
 @pytest.mark.parametrize("queued", ["upload", "download", "launch"])
 def test_each_stream_argument_is_needed(queued: str, cuda: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it work is queued in the default stream, which a race names."""
@@ -112,7 +116,7 @@ def test_each_stream_argument_is_needed(queued: str, cuda: EmulatedDevice, monke
     else:
         monkeypatch.setattr(cuda.driver, queued, lambda to, source, nbytes, stream=0: call(to, source, nbytes))
     with pytest.raises((AssertionError, RuntimeError)):
-        test_all_kinds_of_work_run_in_the_stream(cuda, orders=50)
+        work_in_a_stream(cuda, orders=50)
     cuda.begin()
 
 

@@ -55,7 +55,7 @@ class CudaBackend(
 
     name: ClassVar[str] = "cuda"
     buffer: ClassVar[str] = "cuda"
-    location: ClassVar[str] = "cuda"
+    location: str = "cuda"
     plain_buffers: ClassVar[bool] = True
     whole_dtypes: ClassVar[str] = "fd"
     own_numbers: ClassVar[bool] = True
