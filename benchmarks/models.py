@@ -23,7 +23,7 @@ from benchmarks.peers.agreement import disagreement
 from benchmarks.report import page, table, write
 from flnb import models
 from flnb.bench import Spread, Worker, WorkerError, ratios
-from flnb.bench.command import TABLE3, TRAINING, computing, costliest
+from flnb.bench.command import TABLE3, TRAINING, costliest
 from flnb.bench.measure import Measured, measure, threads
 
 TUNED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**34), "MALLOC_TOP_PAD_": str(2**26)}
@@ -48,7 +48,9 @@ class Entry:
 def entries(name: str, options: argparse.Namespace, weights: str) -> list[Entry]:
     """Return the candidates for a model; the first is flnb, which writes the initial weights."""
     given = {"model": name, "scale": options.size, "weights": weights}
-    found = [Entry(f"flnb {backend}", TRAINING, {**given, "backend": backend}) for backend in options.backend]
+    found = [
+        Entry(f"flnb {backend}", TRAINING, {**given, "backend": backend}) for backend in options.backend or ["numpy"]
+    ]
     if find_spec("torch"):
         found += [Entry("torch", TORCH, given), Entry("torch, malloc tuned", TORCH, given, TUNED)]
         if options.peers:
@@ -136,7 +138,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks models")
     parser.add_argument("models", nargs="*", metavar="MODEL", help="of flnb.models (default: the six of table 3)")
     parser.add_argument("--size", default="small", choices=("small", "paper"))
-    parser.add_argument("--backend", action="append", default=[], metavar="NAME", help="of flnb (default: of the host)")
+    parser.add_argument("--backend", action="append", default=[], metavar="NAME", help="of flnb (default: numpy)")
     parser.add_argument("--rounds", type=int, default=9, help="how often each takes its turn")
     parser.add_argument("--seconds", type=float, default=0.5, help="how long a turn takes, about")
     parser.add_argument("--threads", type=int, default=1, help="of each contestant")
@@ -149,7 +151,6 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     if options.quick:
         options.rounds, options.seconds = 2, 0.1
-    options.backend = options.backend or computing()
     names = options.models or (QUICK if options.quick else TABLE3)
     for name in names:
         models.get(name)  # an unknown one is an error before anything was measured

@@ -243,7 +243,7 @@ def parser() -> argparse.ArgumentParser:
     one = command(bench, "resnet50 vit --backend numpy --rounds 3")
     one("models", nargs="*", metavar="MODEL", help="of flnb.models (default: the six of the paper's table 3)")
     one("--size", default="small", choices=("small", "paper"), help="size of the models (default: small)")
-    one("--backend", action="append", default=[], metavar="NAME", help="may be given again (default: all of the host)")
+    one("--backend", action="append", default=[], metavar="NAME", help="may be given again (default: the active one)")
     one("--rounds", type=int, default=5, help="how often each backend takes its turn (default: 5)")
     one("--seconds", type=float, default=0.5, help="how long a turn takes, about (default: 0.5)")
     one("--threads", type=int, default=1, help="threads of each backend (default: 1)")

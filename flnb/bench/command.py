@@ -11,7 +11,7 @@ from typing import Any
 from flnb import models
 from flnb.bench.measure import measure, threads
 from flnb.bench.worker import Worker
-from flnb.dispatch import registry
+from flnb.dispatch import registry, state
 from flnb.explore.turns import ratios
 
 TRAINING = "flnb.bench.training:Training"
@@ -29,7 +29,7 @@ def bench(
     Args:
         names: the models' names in `flnb.models`, by default `TABLE3`.
         scale: the models' size, "small" or "paper".
-        backends: the backends' names, by default all of the host. Times are compared with the first.
+        backends: the backends' names, by default the active one. Times are compared with the first.
         rounds: how often each backend takes its turn.
         seconds: about how long a turn takes; it has at least one iteration with the optimizer and one without.
         count: the number of threads of each process.
@@ -38,7 +38,7 @@ def bench(
         ValueError: an unknown model, scale or backend.
         WorkerError: a model that could not be trained.
     """
-    backends = list(backends) or computing()
+    backends = list(backends) or [state.current().backend.name]
     for backend in backends:
         registry.make("backend", backend)
     if rounds < 1 or count < 1:
@@ -48,12 +48,6 @@ def bench(
         recipe.batch(scale, size=1)  # raises an error for an unknown scale before anything is timed
     for recipe in known:
         yield from _rows(recipe.name, scale, backends, rounds, seconds, count)
-
-
-def computing() -> list[str]:
-    """Return the names of the backends that compute values in the memory of the host, where every machine has them."""
-    classes: dict[str, Any] = {name: registry.find("backend", name) for name in registry.names("backend")}
-    return [name for name, found in classes.items() if found.has_values and found.location in ("", "host")]
 
 
 def _rows(
