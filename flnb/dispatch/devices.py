@@ -136,7 +136,7 @@ class Task:
 
     def launched(
         self, name: str, grid: Sequence[int] = (), block: Sequence[int] = (), shared: int = 0,
-        addresses: Sequence[Any] = (), registers: int = -1, static: int = -1,
+        addresses: Sequence[Any] = (), needs: Sequence[Any] = (),
     ) -> None:  # fmt: skip
         """Emit that a kernel was launched.
 
@@ -145,11 +145,11 @@ class Task:
             grid: numbers of blocks, and ``block`` those of threads in each; empty if unknown.
             shared: bytes of dynamically shared memory.
             addresses: of the arrays that it reads and writes; what is no address is ignored.
-            registers: of each thread, and ``static`` bytes of shared memory; -1 if unknown.
+            needs: what is known of its code, in the order of the last fields of `device_words.Kernel`.
         """
         t1 = clock()
         self._watch.kernels.add(name)
-        kernel = device_words.Kernel(name, tuple(grid), tuple(block), shared, registers, static)
+        kernel = device_words.Kernel(name, tuple(grid), tuple(block), shared, *needs)
         self._emit(device_words.LAUNCH | intern.kernels.id_of(kernel) << schema.PLAN_SHIFT, t1, 0, 0, addresses)
 
     def copied(self, route: int, nbytes: int, pinned: bool = False, addresses: Sequence[Any] = ()) -> None:

@@ -38,7 +38,9 @@ KINDS: tuple[tuple[Any, ...], ...] = (
 class Kernel(NamedTuple):
     """A kernel as it was launched: numbers of blocks and of threads in each, and bytes of dynamically shared memory.
 
-    What is known of its code: `registers` of a thread and `static` bytes of shared memory, -1 if unknown.
+    What is known of its code: `registers` of a thread, bytes of `static` shared memory of a block, how many blocks are
+    `resident` in a multiprocessor at once, how many threads it holds at `most`, -1 each if unknown; and what is used up
+    (`limit`: "registers") so that no further block fits, "" if unknown.
     """
 
     name: str
@@ -47,6 +49,9 @@ class Kernel(NamedTuple):
     shared: int = 0
     registers: int = -1
     static: int = -1
+    resident: int = -1
+    most: int = -1
+    limit: str = ""
 
 
 class DeviceInfo(NamedTuple):
@@ -65,7 +70,7 @@ def _kernel(item: list[Any]) -> Kernel:
 
 
 TABLES: dict[str, tuple[Any, Any, Any]] = {
-    "kernels": (Kernel(""), (str, [int], [int], int, int, int), _kernel),
+    "kernels": (Kernel(""), (str, [int], [int], *[int] * 5, str), _kernel),
     "devices": (DeviceInfo("", ""), (str, str, bool, str, int), DeviceInfo._make),
 }
 """Tables of these names: the first item, the form of an item in JSON, and what makes an item of that."""

@@ -114,6 +114,33 @@ def test_a_freed_block_names_the_event_that_it_waits_for(stage: Stage, screensho
 
 
 @pytest.mark.timeout(120)
+def test_occupancy_is_shown_where_a_driver_has_told_it(
+    stage: Stage, run: Any, tmp_path: Path, screenshots: Path
+) -> None:
+    run.save(tmp_path / "run.flnb")
+    told, page = flnb.load_run(tmp_path / "run.flnb"), stage.page
+    launched = [bool(kernel.grid) for kernel in told.catalog.kernels.items]
+    assert any(launched)
+    for at, kernel in enumerate(told.catalog.kernels.items):
+        if launched[at]:  # as a GPU's driver tells it
+            needs = {"registers": 96, "static": 33_792, "resident": 2, "most": 2048, "limit": "registers"}
+            told.catalog.kernels.items[at] = kernel._replace(**needs, block=(256,))
+    for shown, occupancy in ((run, "–"), (told, "25.0 %")):
+        stage.view(shown)
+        opened(page)
+        page.locator(".fl-timeline canvas").focus()
+        for _ in range(len(shown.devices)):
+            page.keyboard.press("]")
+            page.wait_for_timeout(250)
+            if "Dynamic" in page.locator(".fl-callside").inner_text():
+                break
+        page.wait_for_timeout(300)
+        assert page.locator(".fl-occupancy span").last.inner_text() == occupancy
+        page.screenshot(path=screenshots / f"devices-occupancy-{'known' if '%' in occupancy else 'unknown'}.png")
+    assert page.locator(".fl-warpnote").inner_text() == "16 of 64 warps, 2 blocks; registers limit it"
+
+
+@pytest.mark.timeout(120)
 def test_the_table_has_the_same_tasks(stage: Stage, run: Any) -> None:
     page = stage.page
     stage.view(run)

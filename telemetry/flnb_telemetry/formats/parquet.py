@@ -205,10 +205,9 @@ def _restored(manifest: dict[str, Any], tables: dict[str, schema.Columns]) -> Re
     _require("contexts", all(0 <= phase < len(schema.PHASES) for _, phase, *_ in listed["contexts"]))
     _require("plans", all(_formed(plan[:7], PLAN) and _formed(plan[7:], [int]) for plan in listed["plans"]))
     more = {name: _optional(manifest, name) for name in OPTIONAL}
-    strings: Table[str] = Table(listed["strings"])
-    contexts = Table([Context(*context) for context in listed["contexts"]])
-    rows = [(*p[:2], tuple(p[2]), *p[3:6], tuple(map(tuple, p[6])), *p[7:]) for p in listed["plans"]]
-    plans = Table([Plan(*row) for row in rows])
+    strings, contexts = Table(listed["strings"]), Table([Context(*context) for context in listed["contexts"]])
+    rows = ((*p[:2], tuple(p[2]), *p[3:6], tuple(map(tuple, p[6])), *p[7:]) for p in listed["plans"])
+    plans = Table(list(map(Plan._make, rows)))
     known_ids: dict[str, Sized] = {"plan": plans, "context": contexts, "name": strings, "place": strings}
     known_ids |= {"group": more["groups"], "kernel": more["kernels"], "info": more["devices"]}
     # An id without a name is an error now, not in the middle of an analysis.
@@ -219,8 +218,7 @@ def _restored(manifest: dict[str, Any], tables: dict[str, schema.Columns]) -> Re
                 raise ValueError(f"{kind}.parquet has {name} id {ids.max()}, the manifest names {len(known)} of them")
     run = Recording()
     run.tables, run.catalog, run.meta = tables, Catalog(strings, plans, contexts), dict(manifest["meta"])
-    for name, items in more.items():
-        setattr(run.catalog, name, items)
+    vars(run.catalog).update(more)
     run.catalog.stacks = _stacks(manifest.get("frames", []), manifest.get("stacks", {}))
     run.events = sum(len(table["lane"]) for table in tables.values())
     for name, kind in FACTS.items():
@@ -235,8 +233,10 @@ def _optional(manifest: dict[str, Any], name: str) -> Table[Any]:
     first, form, make = OPTIONAL[name]
     if name not in manifest:
         return Table([first])
-    _require(name, _formed(manifest[name], [form]) and bool(manifest[name]))
-    return Table([make(item) for item in manifest[name]])
+    _require(name, _formed(manifest[name], [list]) and bool(manifest[name]))
+    whole = [[*item, *first[len(item) :]] for item in manifest[name]]  # those of older files have fewer fields
+    _require(name, _formed(whole, [form]))
+    return Table([make(item) for item in whole])
 
 
 def _stacks(frames: list[Any], stacks: dict[str, Any]) -> dict[int, tuple[Frame, ...]]:

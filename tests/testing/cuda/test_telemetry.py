@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from typing import TYPE_CHECKING, Any
+from zipfile import ZipFile
 
 import flnb_telemetry
 import numpy as np
 import pytest
-from flnb_backends.tensor.cuda.compiler import Usage
 from flnb_backends.tensor.cuda.driver import DriverError
+from flnb_backends.tensor.cuda.occupancy import Needs
 from flnb_telemetry import device_words
 
 import flnb
@@ -61,7 +63,7 @@ def test_a_launch_names_its_kernel_grid_scope_stream_and_memory(steps: Steps) ->
         steps.driver.synchronize()
     found = run.table("launch")
     kernels = [run.catalog.kernels.items[number] for number in found["kernel"]]
-    assert kernels == [device_words.Kernel("scale", (1,), (256,), 0)] * 2
+    assert kernels == [device_words.Kernel("scale", (1,), (256,), 0, static=0)] * 2  # g++ gives it no registers
     here, there = (run.catalog.contexts.items[number] for number in found["context"])
     assert here == ("net", 1, "cuda:0", 0)
     assert there[:3] == ("net", 1, "cuda:0")
@@ -74,16 +76,34 @@ def test_a_launch_names_its_kernel_grid_scope_stream_and_memory(steps: Steps) ->
     assert (found["t0"] < found["t1"]).all()
 
 
-def test_what_the_compiler_says_of_a_kernel_stands_in_its_launches(
-    steps: Steps, monkeypatch: pytest.MonkeyPatch
+def test_what_the_driver_says_of_a_kernel_stands_in_its_launches(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(steps.driver, "_usage", {"scale": Usage(32, 128, 0)}, raising=False)  # as for a GPU
+    as_for_a_gpu = Needs(96, 33_792, 2, 2048, "registers")
+    monkeypatch.setitem(steps.driver._needs, (steps.driver.kernel(steps.module, "scale"), 256, 0), as_for_a_gpu)
     with flnb.record() as run:
         steps.scale(steps.arrays.put(X), steps.arrays.empty(256))
     (number,) = run.table("launch")["kernel"]
-    assert run.catalog.kernels.items[number] == device_words.Kernel("scale", (1,), (256,), 0, 32, 128)
-    monkeypatch.undo()
-    steps.driver.kernel(steps.module, "scale")
+    kernel = device_words.Kernel("scale", (1,), (256,), 0, 96, 33_792, 2, 2048, "registers")
+    assert run.catalog.kernels.items[number] == kernel
+    run.save(tmp_path / "run.flnb")
+    assert flnb.load_run(tmp_path / "run.flnb").catalog.kernels.items[number] == kernel
+
+
+def test_a_file_whose_kernels_have_fewer_fields_is_read(steps: Steps, tmp_path: Path) -> None:
+    with flnb.record() as run:
+        steps.scale(steps.arrays.put(X), steps.arrays.empty(256))
+    run.save(tmp_path / "new.flnb")
+    with ZipFile(tmp_path / "new.flnb") as new, ZipFile(tmp_path / "old.flnb", "w") as old:
+        for name in new.namelist():
+            content = new.read(name)
+            if name == "manifest.json":
+                manifest = json.loads(content)
+                manifest["kernels"] = [kernel[:6] for kernel in manifest["kernels"]]
+                content = json.dumps(manifest).encode()
+            old.writestr(name, content)
+    found = flnb.load_run(tmp_path / "old.flnb")
+    assert device_words.Kernel("scale", (1,), (256,), static=0) in found.catalog.kernels.items
 
 
 def test_what_the_device_is_stands_in_every_recording(steps: Steps) -> None:

@@ -19,7 +19,8 @@ from flnb_telemetry import device_words
 
 from flnb.dispatch import devices
 from flnb_backends.tensor.cuda.api import LASTING, SIGNATURES, DriverError
-from flnb_backends.tensor.cuda.compiler import Usage, compile_kernels
+from flnb_backends.tensor.cuda.compiler import compile_kernels
+from flnb_backends.tensor.cuda.occupancy import Needs, needs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,7 +29,6 @@ __all__ = ["Driver", "DriverError", "Memory", "default_driver", "use_driver"]
 
 LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 NOT_READY = 600
-UNKNOWN = Usage(-1, -1, -1)
 NON_BLOCKING, WITHOUT_TIME = 1, 2
 
 
@@ -73,14 +73,12 @@ class Driver:
     Every method raises `DriverError` where the API reports an error; that of a kernel is reported by a later call.
 
     Attributes:
+        emulated: None for GPUs; for emulated devices how they order their work, and by which seed.
         recent: names of the last ops that were launched.
         failed: whether a kernel's error was reported, after which every call fails.
 
     Args:
         path: the library, by default the GPU driver's.
-
-    Attributes:
-        emulated: None for GPUs; for emulated devices how they order their work, and by which seed.
 
     Raises:
         OSError: there is no such library: no NVIDIA driver is installed.
@@ -101,8 +99,8 @@ class Driver:
             self._calls[name] = call
         self._run("cuInit", 0)
         self._contexts: dict[int, int] = {}
-        self._usage: dict[str, Usage] = {}  # of the kernels that were compiled last
-        self._kernels: dict[int, tuple[str, Usage]] = {}  # names, and what they need
+        self._names: dict[int, str] = {}  # of kernels
+        self._needs: dict[tuple[int, int, int], Needs] = {}  # of launches: by kernel, threads and shared memory
         self.recent: deque[str] = deque(maxlen=8)
         self.failed = False
         self._pinned: dict[int, int] = {}  # bytes by address
@@ -132,6 +130,10 @@ class Driver:
     def _run(self, name: str, *arguments: Any) -> None:
         self._check(name, self._calls[name](*arguments))
 
+    def try_call(self, name: str, *arguments: Any) -> int:
+        """Call a function of the API; returns its status, 0 for success, and raises nothing."""
+        return int(self._calls[name](*arguments))
+
     def _get(self, name: str, *arguments: Any) -> Any:
         """Run a call whose first argument is a pointer to its result; returns that result."""
         found = SIGNATURES[name][0]._type_()
@@ -142,8 +144,7 @@ class Driver:
 
     def build(self, text: str, device: int = 0) -> bytes:
         """Compile kernels for a device; returns an image for `load`."""
-        image, self._usage = compile_kernels(text, "sm_{}{}".format(*self.capability(device)))
-        return image
+        return compile_kernels(text, "sm_{}{}".format(*self.capability(device))).image
 
     def capability(self, device: int = 0) -> tuple[int, int]:
         """A device's compute capability, such as (9, 0)."""
@@ -306,7 +307,7 @@ class Driver:
 
     def queue_event(self, event: int, stream: int = 0) -> None:
         """Queue an event of telemetry's own: no error, no event of telemetry; a later call reports what went wrong."""
-        self._calls["cuEventRecord"](event, stream)
+        self.try_call("cuEventRecord", event, stream)
 
     def wait_event(self, stream: int, event: int) -> None:
         """Let a stream's further work wait for an event; the program goes on."""
@@ -337,7 +338,7 @@ class Driver:
     def seconds_if_over(self, begin: int, end: int) -> float | None:
         """The seconds between two timed events, None if they have not happened or cannot be read; never waits."""
         found = c_float()
-        failed = self._calls["cuEventElapsedTime_v2"](byref(found), begin, end)
+        failed = self.try_call("cuEventElapsedTime_v2", byref(found), begin, end)
         return None if failed else found.value / 1e3
 
     def counted(self, kernel: str) -> tuple[int, int, int, int]:
@@ -359,7 +360,7 @@ class Driver:
     def kernel(self, module: int, name: str) -> int:
         """Look up a kernel of a module."""
         kernel = int(self._get("cuModuleGetFunction", module, name.encode()))
-        self._kernels[kernel] = name, self._usage.get(name, UNKNOWN)
+        self._names[kernel] = name
         return kernel
 
     def launch(
@@ -385,8 +386,9 @@ class Driver:
         task = devices.begin(self, stream)
         self._run("cuLaunchKernel", kernel, *sizes[0], *sizes[1], shared, stream, values, None)
         if task is not None:
-            name, usage = self._kernels.get(kernel, ("kernel", UNKNOWN))
-            task.launched(name, blocks, threads, shared, arguments, usage.registers, usage.shared)
+            key = kernel, sizes[1][0] * sizes[1][1] * sizes[1][2], shared
+            known = self._needs.get(key) or self._needs.setdefault(key, needs(self, *key))
+            task.launched(self._names.get(kernel, "kernel"), blocks, threads, shared, arguments, known)
 
 
 def _parameter(value: Any) -> np.ndarray[Any, Any]:

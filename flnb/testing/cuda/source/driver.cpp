@@ -106,6 +106,7 @@ static const std::map<int, std::pair<const char *, const char *>> errors = {
     {INVALID_IMAGE, {"CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"}},
     {INVALID_CONTEXT, {"CUDA_ERROR_INVALID_CONTEXT", "invalid device context"}},
     {INVALID_HANDLE, {"CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"}},
+    {NOT_SUPPORTED, {"CUDA_ERROR_NOT_SUPPORTED", "operation not supported"}},
     {NOT_FOUND, {"CUDA_ERROR_NOT_FOUND", "named symbol not found"}},
     {NOT_READY, {"CUDA_ERROR_NOT_READY", "device not ready"}},
     {MISALIGNED_ADDRESS, {"CUDA_ERROR_MISALIGNED_ADDRESS", "misaligned address"}},
@@ -320,10 +321,15 @@ API cuModuleGetFunction(void **found, void *given, const char *name) {
   *found = &(module->kernels[name] = Kernel{name, enter, module->told, bytes, shared ? *shared : 0});
   return SUCCESS;
 }
-API cuFuncGetAttribute(int *value, int attribute, void *) {
-  *value = attribute == 0 ? 1024 : 0;  // MAX_THREADS_PER_BLOCK
+API cuFuncGetAttribute(int *value, int attribute, void *function) {
+  enum { MAX_THREADS_PER_BLOCK = 0, SHARED_SIZE_BYTES = 1 };
+  if (!function) return INVALID_HANDLE;
+  if (attribute > SHARED_SIZE_BYTES) return NOT_SUPPORTED;  // registers and the like: g++ compiles for another machine
+  *value = attribute == MAX_THREADS_PER_BLOCK ? 1024 : (int)((Kernel *)function)->static_shared;
   return SUCCESS;
 }
+// It depends on registers, of which there are none.
+API cuOccupancyMaxActiveBlocksPerMultiprocessor(int *, void *, int, size_t) { return NOT_SUPPORTED; }
 API cuFuncSetAttribute(void *, int, int) { return SUCCESS; }
 API cuLaunchKernel(void *function, unsigned bx, unsigned by, unsigned bz, unsigned tx, unsigned ty, unsigned tz,
                    unsigned shared, void *stream, void **values, void **extra) {

@@ -241,7 +241,7 @@ export interface DevicesSection {
   now_ms: number;
   rows: number;
   devices: { place: string; name: string; emulated: boolean; order: string; seed: number; bound_ns: number }[];
-  kernels: { name: string; grid: number[]; block: number[]; shared: number; registers: number; static: number; /** Requests, sectors, shared requests, conflicts of all its launches, where a device counts them. */ traffic: number[] | null }[];
+  kernels: { name: string; grid: number[]; block: number[]; shared: number; registers: number; static: number; /** Blocks that a multiprocessor holds at once, threads that it holds at most, what keeps further blocks out: -1 and "" where no driver tells. */ resident: number; most: number; limit: string; /** Requests, sectors, shared requests, conflicts of all its launches, where a device counts them. */ traffic: number[] | null }[];
   /** What must be said where times or an order of an emulated device are shown; "" where none is. */
   note: string;
   steps: { step: number; t0: number; t1: number; launches: number; copies: number; to_device: number; to_host: number; waits: number }[];

@@ -155,6 +155,6 @@ export class DeviceSimulation {
 
   private kernel(name: string): number {
     const known = this.kernels.findIndex((one) => one.name === name);
-    return known >= 0 ? known : this.kernels.push({ name, grid: [64, 8], block: [256], shared: 0, registers: 96, static: 33_792, traffic: this.options.emulated ? [1000, 4000, 512, 64] : null }) - 1;
+    return known >= 0 ? known : this.kernels.push({ name, grid: [64, 8], block: [256], shared: 0, registers: this.options.emulated ? -1 : 96, static: 33_792, ...(this.options.emulated ? { resident: -1, most: -1, limit: "" } : { resident: 2, most: 2048, limit: "registers" }), traffic: this.options.emulated ? [1000, 4000, 512, 64] : null }) - 1;
   }
 }

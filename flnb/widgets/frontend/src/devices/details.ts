@@ -70,10 +70,13 @@ export class TaskDetails {
       facts.add("Grid × block", `${list(kernel.grid)} × ${list(kernel.block)}`);
       facts.add("Threads", integer(blocks * threads), `${integer(blocks)} ${blocks === 1 ? "block" : "blocks"} of ${integer(threads)}`);
     } else facts.add("Grid × block", UNKNOWN, "not known");
-    if (kernel.registers >= 0) facts.add("Registers", `${kernel.registers} a thread`);
+    const why = kernel.grid.length ? NO_REGISTERS : NO_LAUNCH;
+    if (kernel.registers >= 0) facts.add("Registers", String(kernel.registers), "a thread");
+    else facts.unknown("Registers", why);
     if (kernel.static >= 0) facts.add("Shared memory", text(bytes(kernel.static)), "a block");
+    else facts.unknown("Shared memory", why);
     if (kernel.grid.length) facts.add("Dynamic", text(bytes(kernel.shared)), "of shared memory");
-    return [h("div", { class: "fl-section" }, "Launch"), facts.list, ...access(kernel.traffic)];
+    return [h("div", { class: "fl-section" }, "Launch"), facts.list, ...occupancy(kernel, threads, why), ...access(kernel.traffic)];
   }
 
   private blocks(model: DevicesModel, task: number): HTMLElement[] {
@@ -150,6 +153,23 @@ export class TaskDetails {
   }
 }
 
+const WARP = 32;
+const NO_REGISTERS = "not known: g++ compiles for the emulated device, NVIDIA's compiler alone gives registers";
+const NO_LAUNCH = "not known: another library launched it, only the name was seen";
+
+/** How many of the warps that a multiprocessor can hold are there when it is full of this kernel's blocks. */
+function occupancy(kernel: NonNullable<ReturnType<DevicesModel["kernel"]>>, threads: number, why: string): HTMLElement[] {
+  const known = kernel.resident >= 0 && kernel.most > 0;
+  const [all, blocks] = [kernel.most / WARP, kernel.resident];
+  const warps = blocks * Math.ceil(threads / WARP);
+  const value = known ? h("span", {}, `${((100 * warps) / all).toFixed(1)} %`) : h("span", { title: why }, UNKNOWN);
+  const title = h("div", { class: "fl-section fl-occupancy" }, h("span", {}, "Occupancy, theoretical"), value);
+  if (!known) return [title, h("div", { class: "fl-warpnote" }, why)];
+  const said = `${integer(warps)} of ${integer(all)} warps, ${integer(blocks)} ${blocks === 1 ? "block" : "blocks"}${kernel.limit ? `; ${kernel.limit} limit${kernel.limit.endsWith("s") ? "" : "s"} it` : ""}`;
+  const cells = Array.from({ length: all }, (_, at) => h("i", { class: at < warps ? "fl-on" : "" }));
+  return [title, h("div", { class: "fl-warps", role: "img", "aria-label": said }, ...cells), h("div", { class: "fl-warpnote" }, said)];
+}
+
 /** What its warps asked of memory: counted, not estimated. */
 function access(traffic: readonly number[] | null): HTMLElement[] {
   if (!traffic) return [];
@@ -168,7 +188,11 @@ export function turn(by: number): string {
   return `${integer(Math.abs(by))} ${Math.abs(by) === 1 ? "task" : "tasks"} ${by > 0 ? "later" : "earlier"} than asked`;
 }
 
-function pairs(): { list: HTMLElement; add(term: string, value: string, exact?: string): void } {
+function pairs(): { list: HTMLElement; add(term: string, value: string, exact?: string): void; unknown(term: string, why: string): void } {
   const found = h("dl", { class: "fl-pairs" });
-  return { list: found, add: (term, value, exact = "") => void found.append(h("dt", {}, term), h("dd", {}, value, ...(exact ? [h("span", { class: "fl-exact" }, exact)] : []))) };
+  return {
+    list: found,
+    add: (term, value, exact = "") => void found.append(h("dt", {}, term), h("dd", {}, value, ...(exact ? [h("span", { class: "fl-exact" }, exact)] : []))),
+    unknown: (term, why) => void found.append(h("dt", {}, term), h("dd", { title: why }, UNKNOWN)),
+  };
 }

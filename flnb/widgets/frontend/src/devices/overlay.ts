@@ -25,8 +25,8 @@ export function drawUnder(frame: Frame, overlay: Overlay): void {
 export function drawOverlay(frame: Frame, overlay: Overlay): void {
   frame.clipped(() => {
     idle(frame, overlay);
-    marks(frame, overlay);
     chosen(frame, overlay);
+    marks(frame, overlay);
   });
 }
 
@@ -87,17 +87,21 @@ function marks(frame: Frame, { model, lanes }: Overlay): void {
     const rate = lanes.axis === "time" && span[1] > span[0] ? ` · ${((model.bytes(task) / (span[1] - span[0])) * 1e-6).toFixed(1)} GB/s` : "";
     found.push({ lane: lanes.laneOf(model.device(task), model.stream(task)), x: scale.x(span[0]), said: `${text(bytes(model.bytes(task)))}${rate}${lanes.axis === "time" ? ` ${ROUTES[model.route(task)]}` : ""}`, mark: "" });
   }
-  for (const { lane, x, said, mark } of found.sort((one, two) => one.x - two.x)) {
-    if (x < scale.left - 90 || x > scale.right + 10) continue;
+  for (const { lane, x: happened, said, mark } of found.sort((one, two) => one.x - two.x)) {
+    if (happened < scale.left - 90 || happened > scale.right + 10) continue;
+    const x = mark && happened >= scale.left - 1 ? Math.max(happened, scale.left + DIAMOND + 1) : happened; // a whole diamond
     const line = 2 * lane + (mark ? 0 : 1);
     const y = frame.row(lane, MARKS) + 7 + (mark ? 0 : MARK - 2);
     const reached = taken.get(line) ?? -Infinity;
     const wide = theme.measure(said, font);
-    const left = mark ? x - DIAMOND : x;
-    if (left < reached) continue;
+    let start = mark ? x + DIAMOND + 3 : x;
+    if (start + wide > scale.right) start = mark ? x - DIAMOND - 3 - wide : scale.right - wide;
+    if (Math.min(start, mark ? x - DIAMOND : x) < reached) continue;
+    c.fillStyle = colours.bg; // lines end at what is written
+    c.fillRect(start - 1, y - 6, wide + 2, 12);
     if (mark) diamond(c, x, y, colours.ink, colours.bg, mark === "recorded");
-    label(c, said, mark ? x + DIAMOND + 3 : x, y + 0.5, mark === "recorded" ? colours.ink : colours.dim, font);
-    taken.set(line, x + (mark ? DIAMOND + 9 : 6) + wide);
+    label(c, said, start, y + 0.5, mark === "recorded" ? colours.ink : colours.dim, font);
+    taken.set(line, Math.max(start + wide, mark ? x + DIAMOND : x) + 6);
   }
 }
 

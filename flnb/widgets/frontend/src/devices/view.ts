@@ -242,12 +242,12 @@ export class DevicesView implements View {
 
   private writeLegend(model: DevicesModel): void {
     const { theme, store } = this.context;
-    const families = [...new Set(Array.from({ length: Math.min(model.rows, 400) }, (_, at) => family(model, store, model.rows - 1 - at)))];
+    const found = new Set(Array.from({ length: Math.min(model.rows, 400) }, (_, at) => family(model, store, model.rows - 1 - at)));
+    const families = Object.keys(familyLabels).filter((name) => found.has(name));
     const key = JSON.stringify([families, theme.version]);
     if (this.legend.dataset["key"] === key) return;
     this.legend.dataset["key"] = key;
-    const shown = Object.keys(familyLabels).filter((name) => families.includes(name)).slice(0, 4);
-    this.legend.replaceChildren(...shown.map((name) => h("span", { class: "fl-legenditem fl-wideonly" }, h("i", { class: "fl-swatch", style: `background:${theme.family(name)}` }), familyLabels[name] ?? name)));
+    this.legend.replaceChildren(...families.map((name) => h("span", { class: "fl-legenditem fl-wideonly" }, h("i", { class: "fl-swatch", style: `background:${theme.family(name)}` }), familyLabels[name] ?? name)));
   }
 
   private tip(mark: Mark): string {

@@ -27,7 +27,7 @@ function small(): DevicesModel {
   put("use_", { seq: [1, 1, 3], block: [10, 11, 10] });
   const section = {
     origin_ms: 100, now_ms: 110, rows: 3, devices: [{ place: "cuda:0", name: "d", emulated: true, order: "lazy", seed: 0, bound_ns: -1 }],
-    kernels: [{ name: "k", grid: [2, 3], block: [32], shared: 0, registers: -1, static: -1, traffic: null }], note: "emulated", steps: [{ step: 5, t0: 0, t1: 2.2, launches: 2, copies: 0, to_device: 0, to_host: 0, waits: 0 }],
+    kernels: [{ name: "k", grid: [2, 3], block: [32], shared: 0, registers: -1, static: -1, resident: -1, most: -1, limit: "", traffic: null }], note: "emulated", steps: [{ step: 5, t0: 0, t1: 2.2, launches: 2, copies: 0, to_device: 0, to_host: 0, waits: 0 }],
     gaps: [],
   };
   return new DevicesModel(section, deviceColumns(columns)!);

@@ -105,17 +105,24 @@ describe("the Devices tab", () => {
     expect(root.querySelector(".fl-timeline canvas")!.getAttribute("aria-label")).toContain(NOTE);
     press("]");
     expect(pairs()).toMatchObject({ Sectors: "4.00a request, ideal 4", Conflicts: "0.125extra turns a shared request" });
+    expect(pairs()).toMatchObject({ Registers: "–", "Shared memory": "33.0 KiBa block" });
+    expect(text(".fl-occupancy")).toBe("Occupancy, theoretical–");
+    expect(root.querySelector<HTMLElement>(".fl-occupancy [title]")!.title).toContain("g++ compiles for the emulated device");
+    expect(root.querySelector(".fl-warps")).toBeNull();
   });
 
   it("goes from launch to launch by ] and [, and tells of each what is known", () => {
-    const { press, probe, pairs, text } = mounted();
+    const { press, probe, pairs, text, root } = mounted();
     press("]");
     expect(probe().task).toMatchObject({ name: "copy to the device" });
     expect(pairs()).toMatchObject({ Route: "to the device", Bytes: "8.00 MiB8 388 608 B", "Host memory": "pinned" });
     press("]");
     expect(probe().task!.name).toBe("gemm_f32_128x64");
-    expect(pairs()).toMatchObject({ Op: "conv2dfloat32 [256, 64]", Time: "310 µs", "Grid × block": "[64, 8] × [256]", Threads: "131 072512 blocks of 256", Registers: "96 a thread", "Shared memory": "33.0 KiBa block" });
+    expect(pairs()).toMatchObject({ Op: "conv2dfloat32 [256, 64]", Time: "310 µs", "Grid × block": "[64, 8] × [256]", Threads: "131 072512 blocks of 256", Registers: "96a thread", "Shared memory": "33.0 KiBa block" });
     expect(pairs()["Queued"]).toMatch(/µsafter its launch$/);
+    expect(text(".fl-occupancy")).toBe("Occupancy, theoretical25.0 %");
+    expect(text(".fl-warpnote")).toBe("16 of 64 warps, 2 blocks; registers limit it");
+    expect([root.querySelectorAll(".fl-warps i").length, root.querySelectorAll(".fl-warps .fl-on").length]).toEqual([64, 16]);
     expect(text(".fl-status")).toContain("gemm_f32_128x64");
     press("[");
     expect(probe().task!.name).toBe("copy to the device");
