@@ -30,7 +30,7 @@ UNMEASURED = {
     "speed against torch": "no command yet",
     "tensor cores": "no command yet: flnb.use_backend('cuda:tf32=1') asks for them",
     "CUDA graphs": "not used yet",
-    "NCCL": "not run yet",
+    "NCCL": "pytest -m gpu tests/backends/cuda/test_nccl.py, with two GPUs",
     "cuDNN": "not called yet: convolutions are matrix products",
 }
 """What only a GPU can tell, and no GPU has told yet, with what to run first."""

@@ -31,7 +31,8 @@ class Call:
         first = arrays[0] if arrays else np.empty(0, np.uint8)
         size, nbytes = sum(a.size for a in arrays), sum(a.nbytes for a in arrays)
         self.name = name
-        self.words = f"{name} {first.dtype.name}[{size}]{details}" if arrays else name
+        where = "" if type(first) is np.ndarray else " on devices"  # NCCL would wait for ranks that give the host's
+        self.words = f"{name} {first.dtype.name}[{size}]{where}{details}" if arrays else name
         self.text = self.words.encode()[:TEXT]
         self.key = int.from_bytes(blake2b(self.words.encode(), digest_size=7).digest(), "little")
         self.numbered, self.meets = name in COLLECTIVES, name in MEETING
@@ -46,16 +47,21 @@ def described(known: dict[Any, Call], communicator: Communicator, name: str, arg
     if len(arguments) == 2 and type(first := arguments[0]) is np.ndarray is not type(arguments[1]):
         key: Any = (name, first.dtype, first.size, first.flags.c_contiguous, arguments[1])
     else:
-        key = (name, *[(a.dtype, a.size, a.flags.c_contiguous) if type(a) is np.ndarray else a for a in arguments])
+        key = (name, *[(type(a), a.dtype, a.size, a.flags.c_contiguous) if _buffer(a) else a for a in arguments])
     call = known.get(key)
     if call is None:
-        arrays = [a for a in arguments if type(a) is np.ndarray]
+        arrays = [a for a in arguments if _buffer(a)]
         _check(communicator, name, arguments, arrays)
-        details = "".join(f", {a}" for a in arguments if type(a) is not np.ndarray)
+        details = "".join(f", {a}" for a in arguments if not _buffer(a))
         call = Call(name, tuple(arrays if name == "all_reduce_multiple" else arrays[:1]), details)
         if len(known) < 4096:
             known[key] = call
     return call
+
+
+def _buffer(argument: Any) -> bool:
+    """Whether an argument is an array, of the host or of a device."""
+    return hasattr(argument, "flags")
 
 
 def _check(communicator: Communicator, name: str, arguments: tuple[Any, ...], arrays: list[Any]) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from flnb.distributed.staging import local
+from flnb.distributed.staging import compute, local
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -65,14 +63,15 @@ class Bucket:
         index = self._index[number]
         rows = self.flat._data[:, slice(*self.places[index])]
         if gradient is None or old is None:
-            gradient = old if gradient is None else gradient
-            write_rows(rows, np.zeros(self.parameters[index].size, self.dtype) if gradient is None else gradient)
+            write_rows(rows, old if gradient is None else gradient)
         elif self.parts == 1:
-            np.add(old.reshape(-1), gradient.reshape(-1), out=rows[0])
+            compute("add", old.reshape(-1), gradient.reshape(-1), out=rows[0])
         else:
-            write_rows(rows, np.add(old, gradient))
+            total = local(gradient.shape, self.dtype)._data
+            compute("add", old, gradient, out=total)
+            write_rows(rows, total)
         if self.half:
-            np.divide(rows, divisor, out=rows)
+            compute("divide", rows, divisor, out=rows)
         self.missing.discard(number)
 
     def part(self) -> Any:
@@ -81,18 +80,20 @@ class Bucket:
 
 
 def write_rows(rows: Any, values: Any) -> None:
-    """Write an array's elements into rows of equal length, and zeros where none are left."""
+    """Write an array's elements into rows of equal length, and zeros where none are left; None has none."""
     count, width = rows.shape
-    values = values.reshape(-1)
-    if not width:
+    if values is None:
+        compute("full", 0, out=rows)
+    if values is None or not width:
         return
+    values = values.reshape(-1)
     whole = values.size // width
-    np.copyto(rows[:whole], values[: whole * width].reshape(whole, width))
+    compute("copy", values[: whole * width].reshape(whole, width), out=rows[:whole])
     if whole < count:
         rest = values.size - whole * width
-        np.copyto(rows[whole, :rest], values[whole * width :])
-        rows[whole, rest:] = 0
-        rows[whole + 1 :] = 0
+        compute("copy", values[whole * width :], out=rows[whole, :rest])
+        compute("full", 0, out=rows[whole, rest:])
+        compute("full", 0, out=rows[whole + 1 :])
 
 
 def read_rows(rows: Any, out: Any) -> None:
@@ -102,9 +103,9 @@ def read_rows(rows: Any, out: Any) -> None:
     if not width:
         return
     whole = out.size // width
-    np.copyto(out[: whole * width].reshape(whole, width), rows[:whole])
+    compute("copy", rows[:whole], out=out[: whole * width].reshape(whole, width))
     if whole * width < out.size:
-        np.copyto(out[whole * width :], rows[whole, : out.size - whole * width])
+        compute("copy", rows[whole, : out.size - whole * width], out=out[whole * width :])
 
 
 def joined(named: Iterable[tuple[str, Parameter]], most: int, parts: int) -> list[Bucket]:

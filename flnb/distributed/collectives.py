@@ -180,7 +180,7 @@ def send(x: ArrayLike, to: int, tag: int = 0) -> None:
     >>> flnb.distributed.run_threads(2, relay)
     [None, [1.0, 2.0]]
     """
-    run("send", values(_contiguous(asarray(x))), to, tag)
+    run("send", values(_contiguous(asarray(x)), message=True), to, tag)
 
 
 def recv(like: ArrayLike, source: int, tag: int = 0) -> Tensor:
@@ -200,7 +200,7 @@ def recv(like: ArrayLike, source: int, tag: int = 0) -> Tensor:
     """
     like = asarray(like)
     y = empty(like.shape, like.dtype)
-    memory = room(y)
+    memory = room(y, message=True)
     run("recv", memory, source, tag)
     write(y, memory)
     return y

@@ -6,6 +6,7 @@ parameters, while the backward pass still computes others.
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from flnb.dispatch.communication import current, run, start
 from flnb.dispatch.plan import spec_of
 from flnb.distributed.buckets import joined, read_rows
 from flnb.distributed.collectives import broadcast
-from flnb.distributed.staging import local, reads_host, room, values, write
+from flnb.distributed.staging import compute, local, reads_host, room, values, write
 from flnb.nn.module import Module
 from flnb.ops.creation import empty
 from flnb.ops.elementwise import assign
@@ -242,7 +243,7 @@ class Exchanging(Module):
             bucket.flat = None
         received = (bucket.flat if bucket.parts == 1 else bucket.mine)._data
         if not bucket.half:
-            np.divide(received, self._present, out=received)
+            compute("divide", received, self._present, out=received)
 
     def ended(self) -> None:
         """Exchange what is left, and give every parameter that any rank used the average."""
@@ -274,9 +275,13 @@ class Exchanging(Module):
         for _, buffer in self.module.named_buffers():
             of.setdefault(buffer.dtype, []).append(buffer)
         for buffers in of.values():
-            flat = np.concatenate([values(buffer).reshape(-1) for buffer in buffers])
+            ends = [0, *accumulate(buffer.size for buffer in buffers)]
+            flat = local((ends[-1],), buffers[0].dtype)._data
+            parts = [flat[slice(*place)] for place in pairwise(ends)]
+            for buffer, part in zip(buffers, parts, strict=True):
+                compute("copy", values(buffer).reshape(-1), out=part)
             run("broadcast", flat, self._first)
-            for buffer, part in zip(buffers, np.split(flat, np.cumsum([b.size for b in buffers])[:-1]), strict=True):
+            for buffer, part in zip(buffers, parts, strict=True):
                 write(buffer, part.reshape(buffer.shape))
                 crossing.mark_written(buffer)
 

@@ -107,7 +107,7 @@ class Pipeline:
         text = json.dumps([x.dtype.name, x.shape]).encode()
         about[: len(text)] = np.frombuffer(text, np.uint8)
         x = _contiguous(x)
-        for buffer, tag in ((about, HEADER), (values(x), DATA)):
+        for buffer, tag in ((about, HEADER), (values(x, message=True), DATA)):
             self._sent.append((start("send", buffer, to, tag), buffer))  # the memory stays until it was sent
 
     def _received(self, source: int) -> Tensor:
@@ -115,7 +115,7 @@ class Pipeline:
         run("recv", about, source, HEADER)
         dtype, shape = json.loads(about.tobytes().rstrip(b"\0"))
         x = empty(tuple(shape), dtype)
-        memory = room(x)
+        memory = room(x, message=True)
         run("recv", memory, source, DATA)
         write(x, memory)
         return x

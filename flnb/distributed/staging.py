@@ -1,6 +1,7 @@
 """The memory that communicators read and write: a tensor's own, or the host's, from and to which it is copied.
 
 A device's memory is copied through pinned memory, by transfers that recordings show, in the stream of the present work.
+A communicator may read the tensors of one device where they are, for collective calls.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from flnb.dispatch import state
+from flnb.dispatch.communication import current
 from flnb.dispatch.parts import use_backend
 from flnb.ops.creation import empty
+from flnb.ops.elementwise import copy
 
-__all__ = ["local", "reads_host", "room", "values", "write"]
+__all__ = ["compute", "local", "reads_host", "room", "values", "write"]
 
 
 def reads_host() -> bool:
@@ -21,8 +24,17 @@ def reads_host() -> bool:
     return state.current().backend.reads_host
 
 
-def values(x: Any) -> Any:
+def direct() -> bool:
+    """Whether the active communicator's collective calls read tensors of the active backend where they are."""
+    backend = state.current().backend
+    return backend.reads_host or backend.location == current().location
+
+
+def values(x: Any, message: bool = False) -> Any:
     """A contiguous tensor's values for a communicator: its own memory, or a copy of a device's on the host.
+
+    Args:
+        message: whether they are for one other rank, and so always on the host.
 
     Raises:
         TypeError: the active backend has no values that could be copied.
@@ -30,6 +42,8 @@ def values(x: Any) -> Any:
     backend: Any = state.current().backend
     if backend.reads_host:
         return x._data
+    if not message and direct():
+        return x._data if x._is_contiguous() else copy(x)._data
     if not hasattr(backend, "staged"):
         raise TypeError(
             f"communication needs tensors in this machine's memory, or on a device from which they are copied; the "
@@ -38,22 +52,36 @@ def values(x: Any) -> Any:
     return backend.staged(x._data)
 
 
-def room(x: Any) -> Any:
+def room(x: Any, message: bool = False) -> Any:
     """Memory in which a communicator puts what becomes a tensor's values by `write`: the tensor's own, or as much."""
-    return x._data if reads_host() else np.empty(x.shape, x.dtype)
+    return x._data if reads_host() or (not message and direct()) else np.empty(x.shape, x.dtype)
 
 
 def write(x: Any, array: Any) -> None:
     """Set a tensor's values to those of an array of its shape, which may be its own memory."""
-    if not reads_host():
+    if array is x._data:
+        return
+    if not reads_host() and isinstance(array, np.ndarray):
         state.current().backend.from_numpy(np.ascontiguousarray(array), x._data)
-    elif array is not x._data:
-        np.copyto(x._data, array)
+    else:
+        compute("copy", array, out=x._data)
 
 
 def local(shape: tuple[int, ...], dtype: Any) -> Any:
-    """Make a tensor without values in this machine's memory, whatever the active backend."""
-    if reads_host():
+    """Make a tensor without values in memory that collective calls read, whatever the active backend."""
+    if direct():
         return empty(shape, dtype)
     with use_backend("numpy"):
         return empty(shape, dtype)
+
+
+def compute(op: str, *operands: Any, out: Any) -> None:
+    """Write the result of "add", "divide", "copy" or "full" (of a number) to memory that communicators read."""
+    if not isinstance(out, np.ndarray):
+        method = state.current().backend.method(op)
+        if method is not None and out.size:
+            method(*operands, out=out)
+    elif op in ("copy", "full"):
+        np.copyto(out, operands[0])
+    else:
+        getattr(np, op)(*operands, out=out)

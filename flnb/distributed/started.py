@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-import numpy as np
-
 from flnb.autograd.variable import Variable
 from flnb.dispatch.communication import Pending, current, start, start_multiple
-from flnb.distributed.staging import room, values, write
+from flnb.distributed.staging import compute, room, values, write
 from flnb.ops.creation import asarray, empty
 from flnb.ops.elementwise import copy
 
@@ -113,7 +111,7 @@ def all_reduce_multiple(xs: Sequence[ArrayLike], op: str = "sum", contiguous: bo
         flat, begin = kinds[b.dtype], ends[b.dtype]
         ends[b.dtype] = begin + b.size
         places.append(flat[begin : begin + b.size].reshape(b.shape))
-        np.copyto(places[-1], b)
+        compute("copy", b, out=places[-1])
     if kinds:
         start_multiple([*kinds.values()], op).wait()
     for y, place in zip(made, places, strict=True):

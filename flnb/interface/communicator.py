@@ -58,6 +58,7 @@ class Communicator(Part, kind="communicator"):
         board: where the ranks of the group see each other's calls (`flnb.dispatch.board.Board`), without which a rank
             that makes another call or is gone is noticed at the timeout only; None for one rank.
         timeout: seconds after which a call that other ranks have not joined is an error.
+        location: where the tensors are that collective calls take besides NumPy arrays, such as "cuda:1".
     """
 
     name: ClassVar[str] = "abstract"
@@ -66,6 +67,7 @@ class Communicator(Part, kind="communicator"):
     group_name: str = ""
     board: Any = None
     timeout: float = 300.0
+    location: str = "host"
 
     ranks_group: Any = None
     """What the crossing knows of the group; it is set there."""

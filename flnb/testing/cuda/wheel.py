@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["install_cupy"]
 
 RUNTIME = "cupy_backends.cuda.api.runtime"
+NCCL = "cupy_backends.cuda.libs.nccl"
 PRECOMPILED = "cupy.cuda.jitify", "cupy.random._generator_api"
 REFUSAL = "{} was compiled for GPUs, and cannot run on the emulated device"
 CYTHON = "3.2.4"
@@ -89,17 +90,17 @@ def build_runtime() -> Path:
     return module
 
 
-def build_blas(device: Path) -> Path:
-    """Build the emulated cuBLAS; returns the library's path."""
+def build_library(name: str, soname: str, not_supported: int, device: Path) -> Path:
+    """Build the emulated cuBLAS or NCCL, with the calls that CuPy's module of this name makes; returns its path."""
     folder = importlib.util.find_spec("cupy_backends").submodule_search_locations[0]  # type: ignore[union-attr, index]
-    module = next(Path(folder, "cuda/libs").glob("cublas.*.so"))
-    calls = SOURCE / "cupy/cublas.cpp"
-    named = set(re.findall(r" U (cublas\w+)", run(["nm", "-D", "--undefined-only", str(module)])))
-    lacking = sorted(named - set(re.findall(r"^API (cublas\w+)\(", calls.read_text(), re.M)))
-    text = calls.read_text() + LACKS + "".join(f"LACKS({each}, 15)\n" for each in lacking)  # not supported
-    options = ["-std=c++17", "-fPIC", "-O2", "-shared", "-w", "-Wl,-soname,libcublas.so.13", *include_options()]
+    module = next(Path(folder, "cuda/libs").glob(f"{name}.*.so"))
+    calls = SOURCE / f"cupy/{name}.cpp"
+    named = set(re.findall(rf" U ({name}\w+)", run(["nm", "-D", "--undefined-only", str(module)])))
+    lacking = sorted(named - set(re.findall(rf"\b({name}\w+)\([^;]*?\) {{", calls.read_text())))
+    text = calls.read_text() + LACKS + "".join(f"LACKS({each}, {not_supported})\n" for each in lacking)
+    options = ["-std=c++17", "-fPIC", "-O2", "-shared", "-w", f"-Wl,-soname,{soname}", *include_options()]
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder, "cublas.cpp")
+        source = Path(folder, f"{name}.cpp")
         source.write_text(text)
         return built(options, [source, device], [], f"{text}{device}")
 
@@ -138,6 +139,8 @@ class Finder:
         """Find a module, for Python's import."""
         if name == RUNTIME:
             return importlib.util.spec_from_file_location(name, build_runtime())
+        if name == NCCL:  # CuPy's module asks for this library by its name
+            ctypes.CDLL(str(build_library("nccl", "libnccl.so.2", 5, build_device())), mode=ctypes.RTLD_GLOBAL)
         return importlib.util.spec_from_loader(name, cls()) if name in PRECOMPILED else None  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
@@ -165,7 +168,7 @@ def install_cupy() -> ModuleType:
         raise RuntimeError("CuPy was imported before; make the emulated device the first thing that a program does")
     device = str(build_device())
     libraries = {"libcuda.so.1": device}
-    ctypes.CDLL(str(build_blas(Path(device))), mode=ctypes.RTLD_GLOBAL)
+    ctypes.CDLL(str(build_library("cublas", "libcublas.so.13", 15, Path(device))), mode=ctypes.RTLD_GLOBAL)
     os.environ["CUPY_ACCELERATORS"] = ""  # CUB's kernels are compiled for GPUs
     sys.meta_path.insert(0, Finder)
     softlink = importlib.import_module("cupy_backends.cuda._softlink")

@@ -79,8 +79,10 @@ class CudaBackend(
     def method(self, name: str) -> Callable[..., Any] | None:
         """Return the method for an op, which runs on this device and notes the stream that uses its buffers."""
         function = getattr(self, name, None)
-        if function is None:
-            return None
+        return None if function is None else self.issued(name, function)
+
+    def issued(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function on buffers that queues work, as one that does so on this device and is recorded."""
         gpu = self.gpu
 
         @wraps(function)
