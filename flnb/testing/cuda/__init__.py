@@ -159,7 +159,14 @@ def emulate(order: Order = "random", seed: int = 0, checked: bool = True) -> Emu
 
     Raises:
         FileNotFoundError: there is no g++.
-        RuntimeError: CuPy is not installed, or imported already.
+        RuntimeError: CuPy is imported already, or what it needs here (extra "cuda-emulated") is not installed.
+
+    >>> import flnb
+    >>> from flnb.testing.cuda import emulate
+    >>> device = emulate("random", seed=1)  # doctest: +SKIP
+    >>> with flnb.use_backend("cuda"):  # doctest: +SKIP
+    ...     print(flnb.ones(3).sum().item(), device.reports)
+    3.0 []
     """
     from flnb.testing.cuda.wheel import install_cupy
 

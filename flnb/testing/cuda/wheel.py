@@ -11,7 +11,6 @@ import ctypes
 import hashlib
 import importlib
 import importlib.metadata
-import importlib.util
 import os
 import re
 import sys
@@ -19,6 +18,7 @@ import sysconfig
 import tarfile
 import tempfile
 from functools import cache
+from importlib.util import find_spec, spec_from_file_location, spec_from_loader
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -56,7 +56,7 @@ def build_runtime() -> Path:
     The source distribution of the installed version is downloaded by pip.
 
     Raises:
-        RuntimeError: CuPy is not installed, or its source cannot be had.
+        RuntimeError: Cython or pip is not installed, or CuPy's source cannot be downloaded.
     """
     version = importlib.metadata.version(_distribution())
     calls = SOURCE / "cupy/runtime.cpp"
@@ -65,6 +65,7 @@ def build_runtime() -> Path:
     name = hashlib.blake2b("\0".join([version, own, str(device)]).encode(), digest_size=12).hexdigest()
     module = cache_folder() / f"cupy-runtime-{name}.so"
     if not module.exists():
+        _require({"cython": bool(find_spec("Cython")), "pip": bool(find_spec("pip"))})
         with tempfile.TemporaryDirectory(dir=module.parent) as folder:
             source = _source_of_cupy(version, Path(folder))
             _translate(source, version)
@@ -92,7 +93,7 @@ def build_runtime() -> Path:
 
 def build_library(name: str, soname: str, not_supported: int, device: Path) -> Path:
     """Build the emulated cuBLAS or NCCL, with the calls that CuPy's module of this name makes; returns its path."""
-    folder = importlib.util.find_spec("cupy_backends").submodule_search_locations[0]  # type: ignore[union-attr, index]
+    folder = find_spec("cupy_backends").submodule_search_locations[0]  # type: ignore[union-attr, index]
     module = next(Path(folder, "cuda/libs").glob(f"{name}.*.so"))
     calls = SOURCE / f"cupy/{name}.cpp"
     named = set(re.findall(rf" U ({name}\w+)", run(["nm", "-D", "--undefined-only", str(module)])))
@@ -107,9 +108,20 @@ def build_library(name: str, soname: str, not_supported: int, device: Path) -> P
 
 def _distribution() -> str:
     """The name under which CuPy is installed."""
-    for name in importlib.metadata.packages_distributions().get("cupy", []):
-        return name
-    raise RuntimeError("CuPy is not installed: pip install cupy-cuda13x")
+    return next(iter(importlib.metadata.packages_distributions()["cupy"]))
+
+
+def _require(needed: dict[str, bool]) -> None:
+    """Raise unless all packages are installed: for each, whether it is."""
+    if lacking := [name for name, installed in needed.items() if not installed]:
+        raise RuntimeError(
+            f"CuPy on the emulated device needs {', '.join(lacking)}, not installed: pip install 'flnb[cuda-emulated]'"
+        )
+
+
+def _has_header(name: str) -> bool:
+    """Whether a header of NVIDIA's is installed."""
+    return any(Path(option[2:], name).exists() for option in include_options())
 
 
 def _source_of_cupy(version: str, folder: Path) -> Path:
@@ -138,10 +150,10 @@ class Finder:
     def find_spec(cls, name: str, *_: Any) -> ModuleSpec | None:
         """Find a module, for Python's import."""
         if name == RUNTIME:
-            return importlib.util.spec_from_file_location(name, build_runtime())
+            return spec_from_file_location(name, build_runtime())
         if name == NCCL:  # CuPy's module asks for this library by its name
             ctypes.CDLL(str(build_library("nccl", "libnccl.so.2", 5, build_device())), mode=ctypes.RTLD_GLOBAL)
-        return importlib.util.spec_from_loader(name, cls()) if name in PRECOMPILED else None  # type: ignore[arg-type]
+        return spec_from_loader(name, cls()) if name in PRECOMPILED else None  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Make a module of which whatever is called raises."""
@@ -162,11 +174,17 @@ def install_cupy() -> ModuleType:
     """Let CuPy, which must not have been imported yet, use the emulated device in this process; returns it.
 
     Raises:
-        RuntimeError: CuPy is imported already, or not installed.
+        RuntimeError: CuPy is imported already, or what it needs here is not installed.
     """
     if "cupy" in sys.modules:
         raise RuntimeError("CuPy was imported before; make the emulated device the first thing that a program does")
     device = str(build_device())
+    _require({
+        "cupy-cuda13x": bool(find_spec("cupy")),
+        "nvidia-cuda-runtime": _has_header("cuda_runtime_api.h"),
+        "nvidia-cuda-crt": _has_header("crt/host_defines.h"),
+    })  # fmt: skip
+    build_runtime()
     libraries = {"libcuda.so.1": device}
     ctypes.CDLL(str(build_library("cublas", "libcublas.so.13", 15, Path(device))), mode=ctypes.RTLD_GLOBAL)
     os.environ["CUPY_ACCELERATORS"] = ""  # CUB's kernels are compiled for GPUs

@@ -129,15 +129,20 @@ class Devices:
             if not mine.any():
                 continue
             launches, streams = int((mine & (self.task["route"] == 0)).sum()), len(np.unique(self.task["stream"][mine]))
-            parts = [f"{launches} launches"]
-            for route, name in enumerate(device_words.ROUTES):
+            parts = [_count(launches, "launch", "launches")]
+            for route, way in enumerate(device_words.ROUTES):
                 if nbytes := int(self.task["nbytes"][mine & (self.task["route"] == route)].sum()):
-                    parts.append(f"{quantity.size(nbytes)} {name}")
+                    parts.append(f"{quantity.size(nbytes)} {way}")
             info = self.infos.get(place)
-            lines.append(f"{place} {safe_text(info.name) if info else ''}: {', '.join(parts)}; {streams} streams")
+            name, both = safe_text(info.name) if info else "", ", ".join(parts)
+            lines.append(f"{place} {name}: {both}; {_count(streams, 'stream', 'streams')}")
             if info and info.emulated:
                 lines.append(f"  {EMULATED} ({info.order} order, seed {info.seed})")
         return "\n".join(lines) or "no device events"
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
 
 
 def devices(source: Source) -> Devices:

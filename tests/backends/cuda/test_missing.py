@@ -59,6 +59,39 @@ def test_without_cupy_the_extra_is_named(use: str) -> None:
     assert said == "ImportError: flnb: the cuda backend needs cupy; install it with: pip install 'flnb[cuda]'"
 
 
+HIDING = """
+import importlib.util
+from importlib.machinery import PathFinder
+found = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *rest: None if name in {hidden} else found(name, *rest)
+"""
+
+
+@needs_cupy
+@needs_gxx
+@pytest.mark.parametrize(
+    ("setup", "lacking"),
+    [
+        (HIDING.format(hidden=["cupy"]), "cupy-cuda13x"),
+        (
+            "from flnb_backends.tensor.cuda import compiler\ncompiler._packages = lambda name: []",
+            "nvidia-cuda-runtime, nvidia-cuda-crt",
+        ),
+        (
+            HIDING.format(hidden=["Cython", "pip"])
+            + "from pathlib import Path\nfrom flnb.testing.cuda import wheel\n"
+            + "wheel.cache_folder = lambda: Path('absent')",
+            "cython, pip",
+        ),
+    ],
+)
+def test_what_the_emulated_devices_cupy_lacks_is_named_with_its_extra(setup: str, lacking: str) -> None:
+    said = error(f"import flnb.testing.cuda\n{setup}\n{EMULATED}")
+    assert said == (
+        f"RuntimeError: CuPy on the emulated device needs {lacking}, not installed: pip install 'flnb[cuda-emulated]'"
+    )
+
+
 @needs_cupy
 @pytest.mark.parametrize(
     "use", ["flnb.set_backend('cuda')", "flnb.ones(3).to('cuda:0')", "flnb.set_memory_device('cuda')"]
