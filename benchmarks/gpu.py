@@ -31,7 +31,7 @@ UNMEASURED = {
     "tensor cores": "no command yet: flnb.use_backend('cuda:tf32=1') asks for them",
     "CUDA graphs": "not used yet",
     "NCCL": "pytest -m gpu tests/backends/cuda/test_nccl.py, with two GPUs",
-    "cuDNN": "not called yet: convolutions are matrix products",
+    "cuDNN": "pytest -m gpu tests/backends/cuda/test_cudnn.py, with nvidia-cudnn-cu13",
 }
 """What only a GPU can tell, and no GPU has told yet, with what to run first."""
 SIZE = 1 << 12

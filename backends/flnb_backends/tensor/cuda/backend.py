@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import wraps
+from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from flnb.ops.creation import asarray
 from flnb_backends.tensor.cuda.activations import Activations
 from flnb_backends.tensor.cuda.complex import ComplexNumbers
 from flnb_backends.tensor.cuda.convolution import Convolution
+from flnb_backends.tensor.cuda.cudnn import cudnn_of
 from flnb_backends.tensor.cuda.driver import DriverError
 from flnb_backends.tensor.cuda.elementwise import Elementwise
 from flnb_backends.tensor.cuda.gpu import block_of, gpu_at
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from flnb.interface.memory import MemoryManager
     from flnb.tensor import Tensor
     from flnb_backends.tensor.cuda.base import Buffer
+    from flnb_backends.tensor.cuda.cudnn import Cudnn
     from flnb_backends.tensor.cuda.launcher import Launcher
 
 __all__ = ["CudaBackend"]
@@ -51,6 +53,7 @@ class CudaBackend(
     Args:
         ordinal: which device; ``"cuda:1"`` is the second.
         tf32: whether products of float32 may round their inputs to 10 bits, for the tensor cores of newer GPUs.
+        cudnn: whether cuDNN computes convolutions, where it and its frontend are installed; else they are products.
     """
 
     name: ClassVar[str] = "cuda"
@@ -61,9 +64,9 @@ class CudaBackend(
     own_numbers: ClassVar[bool] = True
     shorthand: ClassVar[str] = "ordinal"
 
-    def __init__(self, ordinal: int | str = 0, tf32: bool | str = False) -> None:
+    def __init__(self, ordinal: int | str = 0, tf32: bool | str = False, cudnn: bool | str = True) -> None:
         self.gpu = gpu_at(int(ordinal))
-        self.tf32 = tf32 in (True, "true", "True", "1")
+        self.tf32, self.cudnn = (each in (True, "true", "True", "1") for each in (tf32, cudnn))
         self.name = self.buffer = self.location = self.gpu.name  # type: ignore[misc]
         residents.setdefault(self.name, self)
 
@@ -71,6 +74,11 @@ class CudaBackend(
     def launcher(self) -> Launcher:  # type: ignore[override]
         """Launches flnb's own kernels on this device."""
         return self.gpu.launcher
+
+    @cached_property
+    def by_cudnn(self) -> Cudnn | None:  # type: ignore[override]
+        """CuDNN, if it is installed and wanted."""
+        return cudnn_of(self.gpu, self.tf32) if self.cudnn else None
 
     def own_manager(self) -> MemoryManager:
         """Return the device's own manager, which all backends on it share."""

@@ -1,4 +1,7 @@
-"""Convolution on a CUDA device, of images with one to three dimensions: windows as columns, and one matrix product."""
+"""Convolution on a CUDA device, of images with one to three dimensions: windows as columns, and one matrix product.
+
+Where cuDNN is installed with its frontend and can compute it, it does.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from flnb_backends.tensor.cuda.pooling import Extents, types_of, windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from flnb_backends.tensor.cuda.cudnn import Cudnn
 
 __all__ = ["Convolution"]
 
@@ -33,9 +38,11 @@ class Convolution(CudaBuffers):
 
     Attributes:
         matmul: multiplies matrices, which may be transposed views; leading axes are broadcast.
+        by_cudnn: cuDNN, if it is installed and wanted.
     """
 
     matmul: Callable[..., Buffer]
+    by_cudnn: Cudnn | None = None
 
     def conv2d(
         self, x: Buffer, w: Buffer, stride: Extents, padding: Extents, dilation: Extents, groups: int,
@@ -45,6 +52,8 @@ class Convolution(CudaBuffers):
         x, w = self.contiguous(x), self.contiguous(w)
         _, fit = windows(x.shape[2:], kernel, stride, padding, dilation)
         y = self.written(out, (x.shape[0], o, *fit), x.dtype)
+        if self.by_cudnn is not None and self.by_cudnn.convolve("conv_fprop", x, w, y, stride, padding, dilation):
+            return self.finished(y, out)
         if pointwise(kernel, stride, padding, groups):
             self.matmul(w.reshape(w.shape[:2]), flat(x), flat(y))
             return self.finished(y, out)
@@ -62,7 +71,10 @@ class Convolution(CudaBuffers):
     ) -> Buffer:  # fmt: skip
         o = g.shape[1]
         y = self.written(out, (o, x.shape[1] // groups, *kernel), g.dtype)
-        columns = self._columns(self.contiguous(x), kernel, stride, padding, dilation, groups)
+        g, x = self.contiguous(g), self.contiguous(x)
+        if self.by_cudnn is not None and self.by_cudnn.convolve("conv_wgrad", x, g, y, stride, padding, dilation):
+            return self.finished(y, out)
+        columns = self._columns(x, kernel, stride, padding, dilation, groups)
         product = y.reshape(groups, o // groups, columns.shape[1])
         self.matmul(self._positions_first(g, groups), columns.swapaxes(1, 2), product)
         return self.finished(y, out)
@@ -74,6 +86,8 @@ class Convolution(CudaBuffers):
         o, width, *kernel = w.shape
         g, w, n, c = self.contiguous(g), self.contiguous(w), g.shape[0], width * groups
         y = self.written(out, (n, c, *size), g.dtype)
+        if self.by_cudnn is not None and self.by_cudnn.convolve("conv_dgrad", g, w, y, stride, padding, dilation):
+            return self.finished(y, out)
         if pointwise(tuple(kernel), stride, padding, groups):
             self.matmul(w.reshape(o, c).swapaxes(0, 1), flat(g), flat(y))
             return self.finished(y, out)
@@ -100,7 +114,7 @@ class Convolution(CudaBuffers):
     def _positions_first(self, g: Buffer, groups: int) -> Buffer:
         """Reorder the cotangent (N, O, *extents) to (groups, O / groups, N x extents)."""
         n, o = g.shape[:2]
-        g, shape = self.contiguous(g), (groups, o // groups, n * math.prod(g.shape[2:]))
+        shape = groups, o // groups, n * math.prod(g.shape[2:])
         if n == 1:
             return g.reshape(shape)
         rows = self.new(shape, g.dtype)

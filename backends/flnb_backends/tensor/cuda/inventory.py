@@ -41,6 +41,6 @@ def inventory(version_of: Callable[[str], str | None]) -> list[tuple[str, str]]:
         *rows,
         ("cupy", cupy or "not installed: the cuda backend needs it: pip install 'flnb[cuda]', or [cuda12] for CUDA 12"),
         ("nvrtc", nvrtc),
-        ("cudnn frontend", f"{cudnn}  (flnb does not call it yet: convolutions are matrix products)"),
+        ("cudnn frontend", f"{cudnn}  (with it and cuDNN itself, convolutions are cuDNN's; else matrix products)"),
         ("g++", shutil.which("g++") or "not found: install Debian's g++ package for the emulated CUDA device"),
     ]

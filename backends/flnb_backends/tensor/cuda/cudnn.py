@@ -1,0 +1,134 @@
+"""Convolution by cuDNN, through NVIDIA's cudnn-frontend, where both are installed. Unmeasured: no GPU has run it."""
+
+from __future__ import annotations
+
+import threading
+from importlib import import_module
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flnb.dispatch import devices
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flnb_backends.tensor.cuda.base import Buffer
+    from flnb_backends.tensor.cuda.gpu import Gpu
+
+__all__ = ["Cudnn", "cudnn_of"]
+
+Extents = tuple[int, ...]
+TYPES = {"e": ("HALF", "FLOAT"), "f": ("FLOAT", "FLOAT"), "d": ("DOUBLE", "DOUBLE")}
+"""cuDNN's types of elements, and those of their sums, by dtype."""
+OPERANDS = {"conv_fprop": ("image", "weight"), "conv_wgrad": ("image", "loss"), "conv_dgrad": ("loss", "filter")}
+NUMBERS = 1, 2, 3
+"""Of a graph's tensors: the two operands, and the result."""
+
+
+def cudnn_of(gpu: Gpu, tf32: bool) -> Cudnn | None:
+    """Return cuDNN for a device; None for an emulated one, and where cuDNN or its frontend is not installed."""
+    if gpu.driver.emulated is not None:
+        return None
+    try:
+        module = import_module("cudnn")
+        module.backend_version()
+    except (ImportError, OSError, RuntimeError):  # no frontend, or no library that it could open
+        return None
+    return Cudnn(module, gpu, tf32)
+
+
+class Cudnn:
+    """Convolutions on one device, each kind and signature by a plan that cuDNN makes at the first call.
+
+    A thread has handle and plans of its own, since cuDNN's handles serve one thread at a time.
+
+    Args:
+        module: the module ``cudnn`` of cudnn-frontend.
+        gpu: the device, whose memory manager lends the workspace.
+        tf32: whether float32 may be rounded to 10 bits for tensor cores.
+    """
+
+    def __init__(self, module: Any, gpu: Gpu, tf32: bool = False) -> None:
+        self._module, self._gpu, self._tf32 = module, gpu, tf32
+        self._here = threading.local()
+
+    def convolve(
+        self, kind: str, a: Buffer, b: Buffer, y: Buffer, stride: Extents, padding: Extents, dilation: Extents
+    ) -> bool:
+        """Queue a convolution or a gradient of one in the current stream; False if cuDNN cannot compute it.
+
+        Args:
+            kind: cuDNN's name of it, of those in `OPERANDS`, which also has the meaning of ``a`` and ``b``.
+            y: the result; all three are C-contiguous.
+        """
+        if y.dtype.char not in TYPES or not (a.size and b.size and y.size):
+            return False
+        here, gpu = self._here.__dict__, self._gpu
+        if not here:
+            here.update(handle=self._module.create_handle(), plans={})
+        key = kind, y.dtype.char, a.shape, b.shape, y.shape, stride, padding, dilation
+        if key not in here["plans"]:
+            here["plans"][key] = self._plan(here["handle"], *key)
+        graph = here["plans"][key]
+        if graph is None:
+            return False
+        self._module.set_stream(handle=here["handle"], stream=gpu.stream())
+        workspace = gpu.cupy.empty(graph.get_workspace_size(), np.uint8)
+        task = devices.begin(gpu.driver, gpu.stream())
+        addresses = [x.data.ptr for x in (a, b, y)]
+        graph.execute(dict(zip(NUMBERS, addresses, strict=True)), workspace.data.ptr, handle=here["handle"])
+        if task is not None:
+            task.launched(f"cudnn {kind}", addresses=addresses)
+        return True
+
+    def _plan(self, handle: Any, kind: str, char: str, *signature: Extents) -> Any:
+        """Return the graph of a convolution with the plan that cuDNN recommends; None if it has none."""
+        module = self._module
+        try:
+            graph = self.graph(handle, kind, char, *signature)
+            graph.validate()
+            graph.build_operation_graph()
+            graph.create_execution_plans([module.heur_mode.A, module.heur_mode.FALLBACK])
+            if char == "f":
+                notes = module.numerical_note
+                graph.deselect_numeric_notes([notes.DOWN_CONVERT_INPUTS, *([] if self._tf32 else [notes.TENSOR_CORE])])
+            graph.check_support()
+            graph.build_plans()
+        except module.cudnnGraphNotSupportedError:
+            return None
+        return graph
+
+    def graph(
+        self, handle: Any, kind: str, char: str, a: Extents, b: Extents, y: Extents, stride: Extents, padding: Extents,
+        dilation: Extents,
+    ) -> Any:  # fmt: skip
+        """Return the graph of a convolution of such shapes. Groups follow from the channels of images and weights."""
+        elements, sums = (getattr(self._module.data_type, name) for name in TYPES[char])
+        graph = self._module.pygraph(
+            name=kind, handle=handle, io_data_type=elements, intermediate_data_type=sums, compute_data_type=sums
+        )
+        operands = {
+            name: graph.tensor(name=name, dim=_at_least_2d(x), stride=_strides(x), data_type=elements, uid=uid)
+            for uid, name, x in zip(NUMBERS, OPERANDS[kind], (a, b), strict=False)
+        }
+        placing = {
+            "padding": [*[0] * (2 - len(padding)), *padding],
+            "stride": [*[1] * (2 - len(stride)), *stride],
+            "dilation": [*[1] * (2 - len(dilation)), *dilation],
+        }
+        result = getattr(graph, kind)(**operands, **placing)
+        result.set_output(True).set_data_type(elements).set_uid(NUMBERS[-1])
+        result.set_dim(_at_least_2d(y)).set_stride(_strides(y))
+        return graph
+
+
+def _at_least_2d(shape: Sequence[int]) -> list[int]:
+    """The shape of images or weights; those with one dimension get one more, since cuDNN has two or three."""
+    return [*shape[:2], *[1] * (4 - len(shape)), *shape[2:]]
+
+
+def _strides(shape: Sequence[int]) -> list[int]:
+    """The elements from item to item along each axis of a C-contiguous array."""
+    return list(accumulate(_at_least_2d(shape)[:0:-1], lambda a, b: a * b, initial=1))[::-1]
