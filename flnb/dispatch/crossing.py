@@ -27,16 +27,16 @@ from flnb.dispatch.failure import failed, failed_call
 from flnb.dispatch.plan import Plan, Spec
 from flnb.dispatch.promotion import adopted, plan_for
 from flnb.dispatch.state import ACTIVATION, INPUT, TEMPORARY
-from flnb.dispatch.templates import CREATE, PULL, RECORD, SUM, Form, compiled, entry_text, function_text
+from flnb.dispatch.templates import CREATE, PULL, RECORD, SUM, UPDATE, Form, compiled, entry_text, function_text
 from flnb.tensor import Tensor, detached
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from flnb.dispatch.state import State
-    from flnb.dispatch.table import Op
+    from flnb.dispatch.table import Op, Update
 
-__all__ = ["accumulate", "call", "create", "detached", "next_seq", "node", "write"]
+__all__ = ["accumulate", "call", "create", "detached", "next_seq", "node", "update", "write"]
 
 next_seq = itertools.count(1).__next__
 """The global sequence number: tape nodes and in-place writes are ordered by it."""
@@ -126,6 +126,23 @@ def create(op: Op, spec: Spec, arguments: tuple[Any, ...], category: int = 0) ->
         plan = op.plans.setdefault(spec, Plan(op, (), (), spec))
     kind = here.category or category or (TEMPORARY if bus.threads.here.path else INPUT)
     return _created(plan, here, arguments, kind)  # type: ignore[no-any-return]
+
+
+def update(op: Update, tensors: tuple[Any, ...], numbers: tuple[float, ...]) -> bool:
+    """Let the active backend write all tensors but the first in one call; returns whether it has a method for that."""
+    here = scoped() or state.session
+    specs = tuple([x._spec for x in tensors])
+    plan = op.plans.get(specs)
+    if plan is None:
+        plan = op.plans.setdefault(specs, Plan(op, specs, (), specs[1]))
+        plan.primitives = op.primitives
+    kernel = here.whole(plan, op.index) if plan.kind is here.direct else None
+    if kernel is None:
+        return False
+    _updated(plan, kernel, tensors, numbers)
+    for x in tensors[1:]:
+        mark_written(x)
+    return True
 
 
 def pull_plan(plan: Plan) -> Plan:
@@ -299,6 +316,7 @@ def _function(name: str, parameters: str, body: str) -> Any:
 
 _created = _function("_created", "plan, here, arguments, category", CREATE)
 _recorded = _function("_recorded", "plan, parents, seq, here, saved", RECORD)
+_updated = _function("_updated", "plan, kernel, tensors, numbers", UPDATE)
 pull_whole = _function("pull_whole", "plan, here, seq, g, saved, wanted", PULL)
 accumulate: Callable[[Op, Tensor, Any], None] = _function("accumulate", "add, total, term", SUM)
 accumulate.__doc__ = "Add into a tensor that nothing else refers to: an in-place write that needs no mark."

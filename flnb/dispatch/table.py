@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from flnb.dispatch import state
-from flnb.dispatch.crossing import Entries
+from flnb.dispatch.crossing import Entries, update
 from flnb.dispatch.interpreter import use_interpreter
 from flnb.dispatch.plan import Plan, Spec
 from flnb.dispatch.tracing import Tracing
 
-__all__ = ["OPS", "Op", "Pull", "describe", "named", "shaped"]
+__all__ = ["OPS", "Op", "Pull", "Update", "describe", "named", "shaped"]
 
 OPS: dict[str, Op] = {}
 
@@ -183,6 +183,24 @@ class JointPull(Op):
     def register(self) -> None:
         """Add this op to the tables of all states, but not to the op table: it is never called by its name."""
         self.index = state.add_operator(self)
+
+
+@dataclass(eq=False, repr=False)
+class Update(JointPull):
+    """An op that writes several tensors in one call, such as a step of Adam, where the active backend has a method.
+
+    Its ``body`` does the same by ops for one tensor each, named by ``primitives``: a backend that overrides one of
+    these is not asked.
+    """
+
+    primitives: frozenset[str] = frozenset()
+
+    def write(self, source: Any, targets: Sequence[Any], numbers: Sequence[float]) -> bool:
+        """Write new values into the targets, computed from them and ``source``; returns False if nobody has done it.
+
+        The backend's method is called with the buffers, ``source`` first, and the numbers, which may differ each time.
+        """
+        return update(self, (source, *targets), tuple(numbers))
 
 
 def _conjugated(pull: Callable[..., Any]) -> Callable[..., Any]:

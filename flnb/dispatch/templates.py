@@ -11,7 +11,7 @@ import linecache
 import os
 from typing import Any, NamedTuple
 
-__all__ = ["CREATE", "PULL", "RECORD", "SUM", "Form", "compiled", "entry_text", "function_text"]
+__all__ = ["CREATE", "PULL", "RECORD", "SUM", "UPDATE", "Form", "compiled", "entry_text", "function_text"]
 
 
 class Form(NamedTuple):
@@ -204,6 +204,11 @@ lanes, alloc = bus.lanes, 0
     )
     + EVENT.format(plan="plan", node="lane.node", edges="0, 0")
     + "total._data = data\n"
+)
+UPDATE = (
+    "lanes, alloc = bus.lanes, 0\n"
+    + RUN.format(method="kernel", plan="plan", operands="*tensors, ", arguments="*[x._data for x in tensors], *numbers")
+    + EVENT.format(plan="plan", node="lane.node", edges="0, 0")
 )
 PULL = (
     f"""

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from flnb import ops
+from flnb.dispatch.table import Update
 from flnb.optim.optimizer import Optimizer
 
 if TYPE_CHECKING:
@@ -26,11 +27,16 @@ class _Decaying(Optimizer):
     """How many work tensors `descend` gets, the first of ``scratch``; the decayed gradient is in the last of them."""
 
     def update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
-        if self.weight_decay and self.decoupled:
-            ops.multiply(data, 1.0 - self.lr * self.weight_decay, out=data)
-        elif self.weight_decay:
-            gradient = _plus_decay(gradient, data, self.weight_decay, scratch[self._works - 1])
+        shrink, decay = self.decays()
+        if shrink != 1.0:
+            ops.multiply(data, shrink, out=data)
+        elif decay:
+            gradient = _plus_decay(gradient, data, decay, scratch[self._works - 1])
         self.descend(data, gradient, state, *scratch[: self._works])
+
+    def decays(self) -> tuple[float, float]:
+        """Return the factor of the data itself, and how much of the data is added to the gradient."""
+        return (1.0 - self.lr * self.weight_decay, 0.0) if self.decoupled else (1.0, self.weight_decay)
 
     def descend(self, *arguments: Any) -> None:
         """Write the new value of one parameter into `data`, without weight decay.
@@ -83,6 +89,11 @@ class SGD(_Decaying):
             gradient = velocity
         _subtract(data, gradient, self.lr, work)
 
+    def coefficients(self) -> tuple[float, ...]:
+        return *self.decays(), self.lr, self.momentum, float(self.nesterov)
+
+    whole = Update("sgd_update", "optimizer", body=descend, primitives=frozenset({"add", "multiply", "subtract"}))
+
 
 class NAG(SGD):
     """Nesterov's accelerated gradient, with weight decay that is separate from the momentum.
@@ -100,6 +111,7 @@ class NAG(SGD):
     """
 
     decoupled = True
+    whole = SGD.whole
 
     def __init__(
         self, parameters: Iterable[Variable], lr: float, momentum: float = 0.9, weight_decay: float = 0.0
@@ -143,17 +155,26 @@ class Adam(_Decaying):
         ops.multiply(work, (1.0 - self.beta2) / keep**2, out=work)
         ops.multiply(square, self.beta2, out=square)
         ops.add(square, work, out=square)
-        # Both bias corrections are folded into the two numbers, as in the paper's section 2.
-        root = math.sqrt(1.0 - self.beta2**self.count)
+        *_, eps, rate = self.coefficients()
         ops.sqrt(self.scale(state), out=work)
-        ops.add(work, self.eps * root, out=work)
+        ops.add(work, eps, out=work)
         ops.divide(mean, work, out=work)
-        ops.multiply(work, self.lr * root / (1.0 - self.beta1**self.count), out=work)
-        ops.subtract(data, work, out=data)
+        _subtract(data, work, rate, work)
+
+    def coefficients(self) -> tuple[float, ...]:
+        # Both bias corrections are folded into the last two numbers, as in the paper's section 2.
+        root = math.sqrt(1.0 - self.beta2**self.count)
+        rate = self.lr * root / (1.0 - self.beta1**self.count)
+        return *self.decays(), self.beta1, self.beta2, self.eps * root, rate
 
     def scale(self, state: dict[str, Tensor]) -> Tensor:
         """The tensor of squares by whose root the step is divided."""
         return state["square"]
+
+    whole = Update(
+        "adam_update", "optimizer", body=descend,
+        primitives=frozenset({"add", "divide", "maximum", "multiply", "sqrt", "subtract"}),
+    )  # fmt: skip
 
 
 class AdamW(Adam):
@@ -170,6 +191,7 @@ class AdamW(Adam):
     """
 
     gathers = decoupled = True
+    whole = Adam.whole
 
     def __init__(
         self, parameters: Iterable[Variable], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
@@ -193,6 +215,7 @@ class AMSgrad(Adam):
 
     slots = ("mean", "square", "largest")
     gathers = True
+    whole = Adam.whole
 
     def scale(self, state: dict[str, Tensor]) -> Tensor:
         largest = state["largest"]

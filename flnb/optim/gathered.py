@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from flnb import ops
 from flnb.autograd import Variable
+from flnb.dispatch.state import current
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,10 +117,10 @@ def gathered(optimizer: Optimizer, like: Sequence[Tensor]) -> list[Gathered]:
     """Make the vectors of an optimizer's small parameters; those that share memory with another are left out.
 
     Args:
-        optimizer: the optimizer; one whose `gathers` is false gets no vectors.
+        optimizer: the optimizer; one whose `gathers` is false, or whose algorithm is one call, gets no vectors.
         like: for each parameter, a tensor of the shape and dtype in which it is updated.
     """
-    if not optimizer.gathers:
+    if not optimizer.gathers or (optimizer.whole is not None and current().table[optimizer.whole.index] is not None):
         return []
     items = optimizer.parameters
     owners = Counter(_owner(item._data) for item in items)

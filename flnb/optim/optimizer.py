@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from flnb.dispatch.plan import Spec
     from flnb.dispatch.state import State
+    from flnb.dispatch.table import Update
     from flnb.optim.gathered import Gathered
 
 __all__ = ["Optimizer", "updating"]
@@ -79,9 +80,12 @@ class Optimizer:
 
     Not inherited, because the `update` of a subclass may depend on which parameter it is called with."""
 
+    whole: Update | None = None
+    """The op that a backend may have for all of `update`, called with `coefficients`. Not inherited either."""
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.gathers = vars(cls).get("gathers", False)
+        cls.gathers, cls.whole = vars(cls).get("gathers", False), vars(cls).get("whole")
 
     def __init__(self, parameters: Iterable[Variable], lr: float, **settings: float) -> None:
         name = type(self).__name__
@@ -170,16 +174,26 @@ class Optimizer:
                     if MASTER in state:
                         self._step_master(item, gradient, state)
                     elif item._spec in self._scratch:
-                        self.update(item.data, gradient, state, self._scratch[item._spec])
+                        self._update(item.data, gradient, state)
                     else:
                         raise self._recast(index, item)
+
+    def coefficients(self) -> tuple[float, ...]:
+        """Return the numbers with which a backend updates a parameter, of an algorithm that it has a method for."""
+        raise NotImplementedError(f"flnb: {type(self).__name__} has `whole`, and defines no coefficients()")
+
+    def _update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor]) -> None:
+        """Update one parameter by the backend's method for the algorithm, or else by `update`."""
+        written = data, *[state[slot] for slot in self.slots]
+        if self.whole is None or not self.whole.write(gradient, written, self.coefficients()):
+            self.update(data, gradient, state, self._scratch[data._spec])
 
     def _step_master(self, item: Variable, gradient: Tensor, state: dict[str, Tensor]) -> None:
         """Update a parameter in half precision through its master weight."""
         master = state[MASTER]
         if item._last_write > master._last_write and not bool(ops.all(master.astype(item.dtype) == item.data)):
             ops.assign(master, item.data)  # the parameter was written elsewhere, as by loading weights
-        self.update(master, ops.astype(gradient, master.dtype, copy=False), state, self._scratch[master._spec])
+        self._update(master, ops.astype(gradient, master.dtype, copy=False), state)
         ops.assign(item.data, master)
         master._write_note[0] = item._last_write
 

@@ -23,6 +23,7 @@ from flnb_backends.tensor.cuda.elementwise import Elementwise
 from flnb_backends.tensor.cuda.gpu import block_of, gpu_at
 from flnb_backends.tensor.cuda.linalg import LinearAlgebra
 from flnb_backends.tensor.cuda.normalization import Normalization
+from flnb_backends.tensor.cuda.optimizers import OptimizerSteps
 from flnb_backends.tensor.cuda.pooling import Pooling
 from flnb_backends.tensor.cuda.random import RandomNumbers
 from flnb_backends.tensor.cuda.softmax import Softmax
@@ -43,7 +44,7 @@ cp = require("cupy", extra="cuda", purpose="the cuda backend")
 
 class CudaBackend(
     ComplexNumbers, RandomNumbers, Pooling, Convolution, Softmax, Normalization, Activations,
-    Elementwise, LinearAlgebra, TensorBackend,
+    OptimizerSteps, Elementwise, LinearAlgebra, TensorBackend,
 ):  # fmt: skip
     """Computes on a CUDA device: by CuPy, and by kernels of flnb's own for rows, windows, sorting and random numbers.
 
