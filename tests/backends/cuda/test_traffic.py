@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from flnb_backends.tensor.cuda import sorting
 from flnb_backends.tensor.cuda.convolution import Convolution
+from flnb_backends.tensor.cuda.optimizers import OptimizerSteps
 from flnb_backends.tensor.cuda.pooling import Pooling
 from flnb_backends.tensor.cuda.random import RandomNumbers
 
@@ -26,7 +27,7 @@ WHOLE = ("slice", None, None, None)
 PLACING = (1, 1), (1, 1), (1, 1), 1
 
 
-class OnDevice(test_indexing.OnDevice, Pooling, Convolution, RandomNumbers):  # type: ignore[misc]
+class OnDevice(test_indexing.OnDevice, Pooling, Convolution, RandomNumbers, OptimizerSteps):  # type: ignore[misc]
     """The methods, over arrays of the tests."""
 
 
@@ -73,9 +74,17 @@ def scattered(b: Any, x: Any) -> list[Any]:
     return [b.scatter_add(b.put(x.reshape(rows, 64)), index, (5, 64), (("index", 0), WHOLE), None)]
 
 
+def stepped(b: Any, x: Any) -> list[Any]:
+    gradient, written = b.put(x), [b.put(x + number) for number in range(6)]
+    b.sgd_update(gradient, *written[:2], 1.0, 0.1, 0.1, 0.9, 1.0)
+    b.adam_update(gradient, *written[2:], 0.9, 0.0, 0.9, 0.99, 1e-8, 0.1)
+    return written
+
+
 CALLS: list[tuple[Callable[..., Any], dict[str, float]]] = [  # and each kernel's most sectors a request
     (made, {"arange": 4, "eye": 4, "place": 4}),
     (drawn, {"random_uniform": 4, "random_normal": 4}),
+    (stepped, {"sgd": 4, "adam": 4}),
     (convolved, {"im2col": 4.3, "swap_leading": 4, "col2im": 5}),  # columns of shifted windows straddle sectors
     (pooled, {"max_pool": 7.2, "max_places": 8, "take_places": 9, "add_at_places": 3.4}),  # every other column
     (
