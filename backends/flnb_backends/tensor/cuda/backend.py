@@ -187,7 +187,7 @@ class CudaBackend(
 
     def contiguous(self, x: Buffer) -> Buffer:
         """Return x, or a C-contiguous copy if it is not so."""
-        return cp.ascontiguousarray(x).reshape(x.shape)
+        return x if x.flags.c_contiguous else cp.ascontiguousarray(x).reshape(x.shape)
 
     def from_numpy(self, array: Any, out: Buffer | None = None) -> Buffer:
         """Copy an array of the host, or of a device, to a buffer."""
