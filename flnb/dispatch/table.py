@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from flnb.dispatch import state
-from flnb.dispatch.crossing import Entries, update
+from flnb.dispatch.crossing import Entries
 from flnb.dispatch.interpreter import use_interpreter
 from flnb.dispatch.plan import Plan, Spec
 from flnb.dispatch.tracing import Tracing
@@ -194,13 +194,6 @@ class Update(JointPull):
     """
 
     primitives: frozenset[str] = frozenset()
-
-    def write(self, source: Any, targets: Sequence[Any], numbers: Sequence[float]) -> bool:
-        """Write new values into the targets, computed from them and ``source``; returns False if nobody has done it.
-
-        The backend's method is called with the buffers, ``source`` first, and the numbers, which may differ each time.
-        """
-        return update(self, (source, *targets), tuple(numbers))
 
 
 def _conjugated(pull: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,6 +11,7 @@ from flnb import ops
 from flnb.autograd import Variable
 from flnb.autograd.variable import PARAMETER
 from flnb.dispatch.autocast import without_casts
+from flnb.dispatch.crossing import update
 from flnb.dispatch.plan import spec_of
 from flnb.dispatch.state import category, use
 from flnb.nn.mismatches import mismatches, refuse
@@ -184,8 +185,8 @@ class Optimizer:
 
     def _update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor]) -> None:
         """Update one parameter by the backend's method for the algorithm, or else by `update`."""
-        written = data, *[state[slot] for slot in self.slots]
-        if self.whole is None or not self.whole.write(gradient, written, self.coefficients()):
+        tensors = gradient, data, *[state[slot] for slot in self.slots]
+        if self.whole is None or not update(self.whole, tensors, self.coefficients()):
             self.update(data, gradient, state, self._scratch[data._spec])
 
     def _step_master(self, item: Variable, gradient: Tensor, state: dict[str, Tensor]) -> None:
