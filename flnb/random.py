@@ -8,7 +8,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from flnb_telemetry.withblock import with_block
+from flnb_telemetry.withblock import holding
 
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
@@ -18,7 +18,7 @@ from flnb.ops.creation import _no_rule, _spec, asarray
 from flnb.ops.documentation import readable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from flnb.tensor import DTypeLike, Tensor
 
@@ -88,8 +88,7 @@ def current_generator() -> Generator:
     return _chosen.get()
 
 
-@with_block
-def use_generator(generator: Generator) -> Iterator[Generator]:
+def use_generator(generator: Generator) -> holding[Generator]:
     """Draw from another generator until the ``with`` block ends, in this thread only; other threads are not affected.
 
     >>> import flnb
@@ -98,11 +97,7 @@ def use_generator(generator: Generator) -> Iterator[Generator]:
     >>> bool((x == flnb.random.uniform((2,), generator=flnb.random.Generator(0))).all())
     True
     """
-    token = _chosen.set(generator)
-    try:
-        yield generator
-    finally:
-        _chosen.reset(token)
+    return holding(_chosen, generator)
 
 
 def manual_seed(seed: int) -> Generator:

@@ -19,6 +19,7 @@ from flnb.autograd.packing import PackingTape
 from flnb.dispatch import memory
 from flnb.dispatch.crossing import detached
 from flnb.dispatch.plan import Spec, families, spec_of
+from flnb.dispatch.state import ACTIVATION, OPTIMIZER_STATE, PARAMETER
 from flnb.interface.tape import PLAN, SEQ
 
 if TYPE_CHECKING:
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Keeping", "Saved"]
 
-ACTIVATION = schema.CATEGORIES.index("activation")
-STAYING = frozenset(schema.CATEGORIES.index(name) for name in ("parameter", "optimizer_state"))
+STAYING = frozenset((PARAMETER, OPTIMIZER_STATE))
 """Categories of memory that is never moved."""
 
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Codec", "LossyCast", "Moves", "Zlib", "compress", "offload"]
 
-ACTIVATION = schema.CATEGORIES.index("activation")
-
 
 @dataclass
 class Moves:
@@ -95,7 +93,7 @@ class Store:
         kept = array if self.codec is None else self.codec.encode(array)
         if kept is None or (kept is not array and kept.nbytes >= array.nbytes):
             return None
-        copy = memory.array_in(self.manager, kept.shape, kept.dtype, kept.nbytes, code, ACTIVATION)
+        copy = memory.array_in(self.manager, kept.shape, kept.dtype, kept.nbytes, code, state.ACTIVATION)
         np.copyto(copy, kept)
         return copy
 

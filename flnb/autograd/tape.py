@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Linked", "Walk", "backward", "grad_of", "walk"]
 
-GRADIENT_CATEGORY = state.CATEGORIES.index("gradient")
-
 
 def backward(root: Variable, grad: Any, retain_graph: bool, create_graph: bool) -> None:
     """Add the gradients of ``root`` to the leaves' ``.grad``; the arguments are those of `Variable.backward`."""
@@ -122,7 +120,7 @@ def _pulling(create_graph: bool) -> state.State:
     here, name = state.current(), "pulling on a tape" if create_graph else "pulling"
     made = here.variants.get(name)
     if made is None:
-        made = here.variant(name, grad=create_graph, category=GRADIENT_CATEGORY, interpreters=without_casts())
+        made = here.variant(name, grad=create_graph, category=state.GRADIENT, interpreters=without_casts())
     return made
 
 

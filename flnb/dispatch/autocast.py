@@ -121,9 +121,7 @@ class autocast(state.use):
         chosen, precision = LEVELS[level], _half_precision(dtype)
         names_half = _known("half", chosen.half if half is None else half)
         names_full = _known("full", [n for n in chosen.full if n not in (half or ())] if full is None else full)
-        targets = dict.fromkeys(names_half, precision) | dict.fromkeys(names_full, FLOAT32)
-        self._given: dict[str, Any] = {"level": level, "dtype": precision, "half": half, "full": full}
-        self._targets = targets
+        self._targets = dict.fromkeys(names_half, precision) | dict.fromkeys(names_full, FLOAT32)
         super().__init__()
 
     def chosen(self) -> State:
@@ -133,9 +131,6 @@ class autocast(state.use):
     def end(self, error: BaseException | None) -> None:
         forget_casts()
         super().end(error)
-
-    def _recreate_cm(self) -> autocast:
-        return autocast(**self._given)
 
 
 def _known(which: str, names: Collection[Any]) -> set[str]:

@@ -285,6 +285,15 @@ def owner_in(
         raise
 
 
+class Owner:
+    """Keeps a block allocated as long as a buffer or one of its views refers to it; for `owner_in`."""
+
+    __slots__ = ("__weakref__", "block")
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+
+
 def _memory(block: Block) -> Any:
     """Make the object that owns the bytes of a block and of which NumPy makes arrays."""
     owner = _memory_of(block.size)(block.address)

@@ -55,9 +55,9 @@ def quiet(function: Function) -> Function:
 
 
 def quiet_methods(cls: Class) -> Class:
-    """Wrap all methods of a class by `quiet`; a class decorator."""
+    """Wrap the public methods of a class by `quiet`, in which the private ones run; a class decorator."""
     for name, method in list(vars(cls).items()):
-        if type(method) is FunctionType and method.__globals__["__name__"] is not None:
+        if name[0] != "_" and type(method) is FunctionType and method.__globals__["__name__"] is not None:
             setattr(cls, name, quiet(method))
     return cls
 

@@ -12,6 +12,7 @@ from inspect import CO_VARARGS, unwrap
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from flnb_telemetry.schema import CATEGORIES
 from flnb_telemetry.withblock import holding
 
 from flnb.dispatch import registry
@@ -32,8 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CATEGORIES", "State", "category", "current", "entered", "recording", "use"]
 
-CATEGORIES = ("unknown", "parameter", "gradient", "activation", "optimizer_state", "input", "temporary")
-ACTIVATION, INPUT, TEMPORARY = 3, 5, 6
+PARAMETER, GRADIENT, ACTIVATION, OPTIMIZER_STATE, INPUT, TEMPORARY = range(1, len(CATEGORIES))
 
 
 class State:
@@ -326,9 +326,6 @@ class use(entered):
         state.change(**self._changes)
         return state
 
-    def _recreate_cm(self) -> use:
-        return use(**self._changes)  # for each call of a decorated function, which threads may share
-
 
 class recording(entered):
     """Enter a state in which gradients are recorded, or not. A quicker `use(grad=...)`, for `flnb.no_grad`."""
@@ -339,9 +336,6 @@ class recording(entered):
 
     def chosen(self) -> State:
         return current().recording(self._grad)
-
-    def _recreate_cm(self) -> recording:
-        return recording(self._grad)
 
 
 def category(name: str) -> AbstractContextManager[State]:

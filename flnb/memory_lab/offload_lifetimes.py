@@ -13,9 +13,9 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from flnb_telemetry import schema
 from flnb_telemetry.analysis.memory import NEVER
 
+from flnb.autograd.keeping import STAYING
 from flnb.memory_lab.traces import Trace
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ LEAST = 16 << 10
 """Bytes; smaller blocks are not moved."""
 KEPT_LAST = 2
 """Number of blocks that stay, of those that came back, until others come back."""
-STAYING = frozenset(schema.CATEGORIES.index(name) for name in ("parameter", "optimizer_state"))
-"""Categories of blocks that never move."""
 
 
 class Moved(NamedTuple):

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from flnb_telemetry import intern, schema
 from flnb_telemetry.encoding import EXCLUDED, float_bits
-from flnb_telemetry.withblock import WithBlock, with_block
+from flnb_telemetry.withblock import WithBlock, holding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from flnb_telemetry.lane import Lane, Lanes
 
@@ -94,14 +94,9 @@ class Steps:
 _steps: ContextVar[Steps] = ContextVar("flnb_steps", default=Steps())  # noqa: B039  # one for the program
 
 
-@with_block
-def own_steps() -> Iterator[None]:
+def own_steps() -> holding[Steps]:
     """Give the calling thread a step counter of its own, from 0, inside the block: for ranks that run as threads."""
-    token = _steps.set(Steps())
-    try:
-        yield
-    finally:
-        _steps.reset(token)
+    return holding(_steps, Steps())
 
 
 def emit(code: int, t: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0, e: int = 0, f: int = 0) -> None:

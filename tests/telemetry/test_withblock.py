@@ -7,11 +7,12 @@ import sys
 import threading
 import time
 from contextlib import ExitStack
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from flnb_telemetry import bus, pump, recording, run, withblock
-from flnb_telemetry.withblock import WithBlock, with_block
+from flnb_telemetry.withblock import WithBlock, holding, with_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -155,3 +156,24 @@ def test_a_decorated_function_enters_a_block_of_its_own_for_each_call() -> None:
 
     assert depth(2) == 3
     assert Counted.inside == 0
+
+
+def test_a_decorated_function_that_holds_a_value_may_run_in_several_threads_at_once() -> None:
+    """Each call has a token of its own: that of another thread could not be given back."""
+    variable = ContextVar("held", default=0)
+    entered, left, seen = threading.Barrier(2), threading.Event(), list[int]()
+
+    @holding(variable, 1)
+    def inside(first: bool) -> int:
+        entered.wait(10)
+        assert first or left.wait(10)
+        return variable.get()
+
+    def work() -> None:
+        seen.extend((inside(True), variable.get()))
+        left.set()
+
+    other = threading.Thread(target=work)
+    other.start()
+    assert (inside(False), variable.get(), seen) == (1, 0, [1, 0])
+    other.join()

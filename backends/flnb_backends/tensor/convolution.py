@@ -17,10 +17,9 @@ from numpy.lib.stride_tricks import as_strided
 
 from flnb.dispatch.plan import spec_of
 from flnb.dispatch.quiet import quiet_methods
-from flnb.dispatch.state import CATEGORIES, current
+from flnb.dispatch.state import TEMPORARY, current
 from flnb_backends.tensor.half import in_single
 
-TEMPORARY = CATEGORIES.index("temporary")
 SMALL = 8192
 """Elements of an array below which calls into NumPy cost more than their work."""
 Array = np.ndarray[Any, Any]

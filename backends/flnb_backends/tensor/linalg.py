@@ -1,4 +1,7 @@
-"""Linear algebra of the NumPy backend, by LAPACK. Ops with several results return them packed (`flnb.ops.inverse`)."""
+"""Linear algebra and Fourier transforms, by functions that NumPy and CuPy have in common; NumPy's are LAPACK's.
+
+Ops with several results return them packed (`flnb.ops.inverse`).
+"""
 
 from __future__ import annotations
 
@@ -12,20 +15,13 @@ from flnb.dispatch.quiet import quiet_methods, unnamed
 from flnb_backends.tensor.half import is_half, rounded, single
 
 Array = np.ndarray[Any, Any]
-
-
-def lapack(name: str, x: Array, *arguments: Any, **options: Any) -> Any:
-    """Call a function of `numpy.linalg`; half precision is computed in float32. Errors name the op and the matrix."""
-    try:
-        return getattr(np.linalg, name)(single(x), *map(single, arguments), **options)
-    except np.linalg.LinAlgError as error:
-        raise np.linalg.LinAlgError(f"{name}: {error} ({x.dtype.name}{list(x.shape)})") from None
+Axes = tuple[int, ...]
 
 
 def pack(parts: Any, x: Array, out: Array | None) -> Array:
     """Flatten the results of one decomposition and join them along one last axis, behind the batch axes of x."""
     batch = x.shape[:-2]
-    flat = [np.reshape(p, (*batch, math.prod(np.shape(p)[len(batch) :]))) for p in parts]
+    flat = [part.reshape(*batch, math.prod(part.shape[len(batch) :])) for part in parts]
     if out is None:
         return np.concatenate(flat, -1, dtype=x.dtype, casting="unsafe")
     joined: Array = np.concatenate(flat, -1, out=out, casting="unsafe")
@@ -34,16 +30,16 @@ def pack(parts: Any, x: Array, out: Array | None) -> Array:
 
 def _plain(name: str) -> Callable[..., Array]:
     def method(self: Any, x: Array, out: Array | None = None) -> Array:
-        return _into(lapack(name, x), x, out)
+        return self._into(self._lapack(name, x), x, out)  # type: ignore[no-any-return]
 
     return method
 
 
-def _into(values: Array, x: Array, out: Array | None) -> Array:
-    if out is None:
-        return np.asarray(values).astype(values.dtype if x.dtype.itemsize > 2 else x.dtype, copy=False)
-    np.copyto(out, values, casting="unsafe")
-    return out
+def _transform(name: str) -> Callable[..., Array]:
+    def method(self: Any, x: Array, axes: Axes, norm: Any, out: Array | None = None) -> Array:
+        return self._transformed(name, x, None, axes, norm, out)  # type: ignore[no-any-return]
+
+    return method
 
 
 @unnamed
@@ -63,26 +59,52 @@ def _matmul(self: Any, a: Array, b: Array, out: Array | None = None) -> Array:
 
 @quiet_methods
 class LinearAlgebra:
-    """The decompositions and solvers of the NumPy backend."""
+    """Matrix products, decompositions, solvers and Fourier transforms.
+
+    `_lapack`, `_transformed` and `_into`, which call NumPy, are all that a backend on CuPy's arrays replaces.
+    """
 
     matmul = _matmul
-    cholesky, inv, det = _plain("cholesky"), _plain("inv"), _plain("det")
-    eigvalsh, svdvals = _plain("eigvalsh"), _plain("svdvals")
+    cholesky, inv, det, eigvalsh = _plain("cholesky"), _plain("inv"), _plain("det"), _plain("eigvalsh")
+    fftn, ifftn, rfftn = _transform("fftn"), _transform("ifftn"), _transform("rfftn")
+
+    def svdvals(self, x: Array, out: Array | None = None) -> Array:
+        return self._into(self._lapack("svd", x, compute_uv=False), x, out)
 
     def solve(self, a: Array, b: Array, out: Array | None = None) -> Array:
-        return _into(lapack("solve", a, b), a, out)
+        return self._into(self._lapack("solve", a, b), a, out)
 
     def pinv(self, x: Array, rtol: Array, out: Array | None = None) -> Array:
-        return _into(lapack("pinv", x, rtol=rtol), x, out)
+        return self._into(self._lapack("pinv", x, rtol), x, out)
 
     def eigh(self, x: Array, out: Array | None = None) -> Array:
-        return pack(lapack("eigh", x), x, out)
+        return pack(self._lapack("eigh", x), x, out)
 
     def qr(self, x: Array, mode: str, out: Array | None = None) -> Array:
-        return pack(lapack("qr", x, mode=mode), x, out)
+        return pack(self._lapack("qr", x, mode=mode), x, out)
 
     def svd(self, x: Array, full: bool, out: Array | None = None) -> Array:
-        return pack(lapack("svd", x, full_matrices=full), x, out)
+        return pack(self._lapack("svd", x, full_matrices=full), x, out)
 
     def slogdet(self, x: Array, out: Array | None = None) -> Array:
-        return pack(lapack("slogdet", x), x, out)
+        return pack(self._lapack("slogdet", x), x, out)
+
+    def irfftn(self, x: Array, axes: Axes, size: int, norm: Any, out: Array | None = None) -> Array:
+        return self._transformed("irfftn", x, [*[x.shape[a] for a in axes[:-1]], size], axes, norm, out)
+
+    def _lapack(self, name: str, x: Array, *arguments: Any, **options: Any) -> Any:
+        """Call a function of `numpy.linalg`; half precision is computed in float32. Errors name the op and matrix."""
+        try:
+            return getattr(np.linalg, name)(single(x), *map(single, arguments), **options)
+        except np.linalg.LinAlgError as error:
+            raise np.linalg.LinAlgError(f"{name}: {error} ({x.dtype.name}{list(x.shape)})") from None
+
+    def _transformed(self, name: str, x: Array, sizes: Any, axes: Axes, norm: Any, out: Array | None) -> Array:
+        """Call a function of `numpy.fft`; ops have cut or padded their inputs to the right sizes."""
+        return getattr(np.fft, name)(x, sizes, axes=axes, norm=norm, out=out)  # type: ignore[no-any-return]
+
+    def _into(self, values: Array, x: Array, out: Array | None) -> Array:
+        if out is None:
+            return np.asarray(values).astype(values.dtype if x.dtype.itemsize > 2 else x.dtype, copy=False)
+        np.copyto(out, values, casting="unsafe")
+        return out

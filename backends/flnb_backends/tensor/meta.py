@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from flnb.dispatch.memory import owner_in
+from flnb.dispatch.memory import Owner, owner_in
 from flnb.dispatch.plan import Spec, spec_of
 from flnb.dispatch.table import OPS, Op
 from flnb.interface import TensorBackend
@@ -27,16 +27,6 @@ __all__ = ["Buffer", "MetaBackend"]
 
 META = "meta"
 _numpy = NumpyBackend()
-
-
-class Owner:
-    """Keeps a block of memory allocated as long as a buffer or one of its views refers to it."""
-
-    __slots__ = ("__weakref__", "block")
-    block: Block
-
-    def __init__(self, block: Block) -> None:
-        self.block = block
 
 
 class Buffer:

@@ -11,14 +11,14 @@ import numpy as np
 from flnb.dispatch.memory import array_in
 from flnb.dispatch.quiet import quiet, unnamed
 from flnb.interface import TensorBackend
-from flnb.ops.indexing import basic, decode
+from flnb.ops.indexing import decode
 from flnb_backends.memory.host import HostDevice
 from flnb_backends.memory.native import Native
 from flnb_backends.tensor.convolution import Convolution, filled
 from flnb_backends.tensor.erf import erf
-from flnb_backends.tensor.fourier import Fourier
 from flnb_backends.tensor.half import in_single, is_half, rounded, single
 from flnb_backends.tensor.linalg import LinearAlgebra
+from flnb_backends.tensor.movement import Movement
 from flnb_backends.tensor.pooling import Pooling
 from flnb_backends.tensor.whole import Whole
 
@@ -90,7 +90,7 @@ def _position(function: Any) -> Any:
     return method
 
 
-class NumpyBackend(Whole, Convolution, Pooling, Fourier, LinearAlgebra, TensorBackend):
+class NumpyBackend(Whole, Convolution, Pooling, LinearAlgebra, Movement, TensorBackend):
     """The reference backend: NumPy on the CPU, every primitive, every NumPy dtype, one thread of control.
 
     Methods take and return `numpy.ndarray`. Derive from it and override methods; every other op, gradient, optimizer
@@ -277,7 +277,7 @@ class NumpyBackend(Whole, Convolution, Pooling, Fourier, LinearAlgebra, TensorBa
     # Movement
 
     reshape, permute_dims = staticmethod(np.ndarray.reshape), staticmethod(np.ndarray.transpose)
-    flip = staticmethod(np.flip)
+    flip, filled = staticmethod(np.flip), staticmethod(filled)
 
     def broadcast_to(self, x: Array, shape: tuple[int, ...]) -> Array:
         steps = _strides(x.shape, shape, x.itemsize) if x.flags.c_contiguous and x.size else None
@@ -286,26 +286,6 @@ class NumpyBackend(Whole, Convolution, Pooling, Fourier, LinearAlgebra, TensorBa
         view: Array = np.ndarray(shape, x.dtype, x, 0, steps)  # at a third of the time
         view.flags.writeable = False
         return view
-
-    def slice(self, x: Array, key: tuple[Any, ...]) -> Array:
-        view: Array = x[basic(key)]
-        return view
-
-    def pad(self, x: Array, widths: tuple[tuple[int, int], ...], value: float, out: Array | None = None) -> Array:
-        shape = tuple(n + b + a for n, (b, a) in zip(x.shape, widths, strict=True))
-        out = filled(value, shape, x.dtype, out)
-        out[tuple(slice(b, b + n) for n, (b, _) in zip(x.shape, widths, strict=True))] = x
-        return out
-
-    def concat(self, *arguments: Any) -> Array:
-        *parts, axis, out = arguments
-        joined: Array = np.concatenate(parts, axis, out=out)
-        return joined
-
-    def place(self, x: Array, shape: tuple[int, ...], key: tuple[Any, ...], out: Array | None = None) -> Array:
-        out = filled(0, shape, x.dtype, out)
-        out[basic(key)] = x
-        return out
 
     def gather(self, x: Array, *arguments: Any) -> Array:
         *indices, key, target = arguments
@@ -328,10 +308,4 @@ class NumpyBackend(Whole, Convolution, Pooling, Fourier, LinearAlgebra, TensorBa
             _add_rows(out, indices[0].reshape(-1), g.reshape(indices[0].size, math.prod(shape[1:])))
         else:
             np.add.at(out, place, g)
-        return out
-
-    def put(self, x: Array, values: Array, *arguments: Any) -> Array:
-        *indices, key, target = arguments
-        out = x if target is x else self.copy(x, target)
-        out[decode(key, tuple(indices))] = values
         return out

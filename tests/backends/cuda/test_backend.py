@@ -10,6 +10,7 @@ import pytest
 from flnb_backends.tensor.cuda.gpu import gpu_at
 
 import flnb
+import flnb.dispatch.registry
 from flnb.dispatch.table import OPS
 from flnb.testing import check_backend, samples
 from flnb.testing.cuda import CompileError
@@ -40,6 +41,21 @@ def test_every_op_agrees_with_numpy(cuda: EmulatedDevice, capsys: pytest.Capture
         print(f"of {kernels[0]} kernels of flnb's own (a kernel and its dtypes) and {kernels[1]} of CuPy's")
     assert min(kernels) > 50
     cuda.begin()
+
+
+def test_results_of_a_decomposition_are_packed_as_on_the_host(cuda: EmulatedDevice) -> None:
+    """The emulated device lacks the library that computes them, not the joining of what it returns."""
+    from flnb_backends.tensor.linalg import pack
+
+    backend = flnb.dispatch.registry.make("backend", "cuda")
+    matrix, rng = np.zeros((2, 3, 3), np.float32), np.random.default_rng(0)
+    parts = [rng.normal(size=(2, 3)), rng.normal(size=(2, 3, 3)).astype(np.float32)]
+    there = [backend.from_numpy(part) for part in parts]
+    x, out = backend.from_numpy(matrix), backend.from_numpy(np.zeros((2, 12), np.float32))
+    wanted = np.concatenate([part.reshape(2, -1) for part in parts], -1).astype(np.float32)
+    for made in (pack(there, x, None), pack(there, x, out)):
+        np.testing.assert_array_equal(backend.to_numpy(made), wanted, strict=True)
+    np.testing.assert_array_equal(backend.to_numpy(out), wanted)
 
 
 def test_every_op_has_a_sample_or_needs_a_library() -> None:

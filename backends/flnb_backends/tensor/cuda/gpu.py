@@ -12,7 +12,7 @@ from flnb_telemetry.extras import require
 
 from flnb.dispatch import state
 from flnb.dispatch.devices import own_managers
-from flnb.dispatch.memory import owner_in
+from flnb.dispatch.memory import Owner, owner_in
 from flnb_backends.memory.caching import Caching
 from flnb_backends.memory.cuda import CudaDevice, location_of
 from flnb_backends.tensor.cuda.driver import Driver, default_driver
@@ -24,17 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Gpu", "gpu_at"]
 
 BYTE = np.dtype(np.uint8)
-TEMPORARY = 6
 LEAST_PIECE = 1 << 16
-
-
-class Owner:
-    """Keeps a block allocated as long as an array or one of its views refers to it."""
-
-    __slots__ = ("__weakref__", "block")
-
-    def __init__(self, block: Block) -> None:
-        self.block = block
 
 
 class Staging:
@@ -150,7 +140,9 @@ class Gpu:
         """Allocate memory for CuPy."""
         if not nbytes:
             return self._pointer(None, 0)
-        return self._pointer(owner_in(self.active_manager(), Owner, (nbytes,), BYTE, nbytes, 0, TEMPORARY), nbytes)
+        return self._pointer(
+            owner_in(self.active_manager(), Owner, (nbytes,), BYTE, nbytes, 0, state.TEMPORARY), nbytes
+        )
 
 
 def allocate(nbytes: int) -> Any:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from flnb_telemetry.extras import require
 
+from flnb_backends.tensor import linalg
 from flnb_backends.tensor.cuda.base import Buffer, CudaBuffers
 
 __all__ = ["LinearAlgebra"]
@@ -73,26 +74,7 @@ def operand(x: Buffer, batch: tuple[int, ...]) -> Operand:
     return Operand(x, *layout, distance)
 
 
-def pack(parts: Any, x: Buffer, out: Buffer | None) -> Buffer:
-    """Flatten the results of one decomposition and join them along one last axis, behind the batch axes of x."""
-    batch = x.shape[:-2]
-    flat = [cp.reshape(part, (*batch, math.prod(part.shape[len(batch) :]))) for part in parts]
-    joined = cp.concatenate(flat, -1).astype(x.dtype, copy=False)
-    if out is None:
-        return joined
-    cp.copyto(out, joined, casting="unsafe")
-    return out
-
-
-def _plain(name: str) -> Any:
-    def method(self: Any, x: Buffer, out: Buffer | None = None) -> Buffer:
-        values = getattr(cp.linalg, name)(x)
-        return self.finished(values, out)
-
-    return method
-
-
-class LinearAlgebra(CudaBuffers):
+class LinearAlgebra(CudaBuffers, linalg.LinearAlgebra):
     """Matrix products, decompositions, solvers and Fourier transforms.
 
     Attributes:
@@ -142,42 +124,11 @@ class LinearAlgebra(CudaBuffers):
             zero.ctypes.data, y.data.ptr, kind, n, m * n, math.prod(batch), compute, DEFAULT_ALGORITHM,
         )  # fmt: skip
 
-    cholesky, inv, det = _plain("cholesky"), _plain("inv"), _plain("det")
-    eigvalsh = _plain("eigvalsh")
+    def _lapack(self, name: str, x: Buffer, *arguments: Any, **options: Any) -> Any:
+        return getattr(cp.linalg, name)(x, *arguments, **options)
 
-    def svdvals(self, x: Buffer, out: Buffer | None = None) -> Buffer:
-        values = cp.linalg.svd(x, compute_uv=False)
+    def _transformed(self, name: str, x: Buffer, sizes: Any, axes: Any, norm: Any, out: Buffer | None) -> Buffer:
+        return self.finished(getattr(cp.fft, name)(x, sizes, axes=axes, norm=norm), out)
+
+    def _into(self, values: Buffer, x: Buffer, out: Buffer | None) -> Buffer:
         return self.finished(values, out)
-
-    def solve(self, a: Buffer, b: Buffer, out: Buffer | None = None) -> Buffer:
-        values = cp.linalg.solve(a, b)
-        return self.finished(values, out)
-
-    def pinv(self, x: Buffer, rtol: Buffer, out: Buffer | None = None) -> Buffer:
-        values = cp.linalg.pinv(x, rtol)
-        return self.finished(values, out)
-
-    def eigh(self, x: Buffer, out: Buffer | None = None) -> Buffer:
-        return pack(cp.linalg.eigh(x), x, out)
-
-    def qr(self, x: Buffer, mode: str, out: Buffer | None = None) -> Buffer:
-        return pack(cp.linalg.qr(x, mode), x, out)
-
-    def svd(self, x: Buffer, full: bool, out: Buffer | None = None) -> Buffer:
-        return pack(cp.linalg.svd(x, full_matrices=full), x, out)
-
-    def slogdet(self, x: Buffer, out: Buffer | None = None) -> Buffer:
-        return pack(cp.linalg.slogdet(x), x, out)
-
-    def fftn(self, x: Buffer, axes: tuple[int, ...], norm: Any, out: Buffer | None = None) -> Buffer:
-        return self.finished(cp.fft.fftn(x, axes=axes, norm=norm), out)
-
-    def ifftn(self, x: Buffer, axes: tuple[int, ...], norm: Any, out: Buffer | None = None) -> Buffer:
-        return self.finished(cp.fft.ifftn(x, axes=axes, norm=norm), out)
-
-    def rfftn(self, x: Buffer, axes: tuple[int, ...], norm: Any, out: Buffer | None = None) -> Buffer:
-        return self.finished(cp.fft.rfftn(x, axes=axes, norm=norm), out)
-
-    def irfftn(self, x: Buffer, axes: tuple[int, ...], size: int, norm: Any, out: Buffer | None = None) -> Buffer:
-        sizes = [*[x.shape[axis] for axis in axes[:-1]], size]
-        return self.finished(cp.fft.irfftn(x, sizes, axes=axes, norm=norm), out)
