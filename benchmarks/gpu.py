@@ -29,7 +29,7 @@ UNMEASURED = {
     "memory order between blocks": "pytest -m gpu tests/backends/cuda/test_sorting.py",
     "speed against torch": "no command yet",
     "tensor cores": "no command yet: flnb.use_backend('cuda:tf32=1') asks for them",
-    "CUDA graphs": "not used yet",
+    "CUDA graphs": "no command yet: the driver can capture streams, the backend does not",
     "NCCL": "pytest -m gpu tests/backends/cuda/test_nccl.py, with two GPUs",
     "cuDNN": "pytest -m gpu tests/backends/cuda/test_cudnn.py, with nvidia-cudnn-cu13",
 }

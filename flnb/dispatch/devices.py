@@ -61,6 +61,7 @@ class Driver(Protocol):
 
     path: str
     emulated: tuple[str, int] | None
+    capturing: set[int]
 
     def current(self) -> int:
         """The device of this thread."""
@@ -308,11 +309,11 @@ def _watch(driver: Driver) -> Watch:
 
 
 def begin(driver: Driver, stream: int = 0) -> Task | None:
-    """Begin a launch or copy in a stream of this thread's device; None while nothing records.
+    """Begin a launch or copy in a stream of this thread's device; None while nothing records, or a stream is captured.
 
     The task's `launched` or `copied` must be called after the call that queues it; if that raises, nothing is emitted.
     """
-    return None if bus.lanes is None else _watch(driver).begin(stream)
+    return None if bus.lanes is None or driver.capturing else _watch(driver).begin(stream)
 
 
 def records(driver: Driver, event: int, stream: int) -> None:

@@ -52,6 +52,19 @@ def main(image: bytes) -> None:
     assert got(cuda.cuEventElapsedTime(begin, end)) >= 0
     got(cuda.cuMemFreeHost(pinned))
 
+    got(cuda.cuStreamBeginCapture(one, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL))
+    got(cuda.cuLaunchKernel(kernel, 2, 1, 1, 128, 1, 1, 0, one, ((int(result), int(result), 2.0, 256), types), 0))
+    assert cuda.cuStreamSynchronize(other)[0] == cuda.CUresult.CUDA_SUCCESS
+    graph = got(cuda.cuStreamEndCapture(one))
+    instance = got(cuda.cuGraphInstantiate(graph, 0))
+    for _ in range(2):
+        got(cuda.cuGraphLaunch(instance, other))
+    got(cuda.cuMemcpyDtoHAsync(y.ctypes.data, result, 1024, other))
+    got(cuda.cuStreamSynchronize(other))
+    assert np.array_equal(y, 8 * x)
+    got(cuda.cuGraphExecDestroy(instance))
+    got(cuda.cuGraphDestroy(graph))
+
     assert cuda.cuMemAlloc(1 << 40)[0] == cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY
     assert cuda.cuModuleGetFunction(got(cuda.cuModuleLoadData(image)), b"no such")[0].name == "CUDA_ERROR_NOT_FOUND"
     assert got(cuda.cuGetErrorString(cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY)) == b"out of memory"

@@ -18,7 +18,8 @@ import numpy as np
 from flnb_telemetry import device_words
 
 from flnb.dispatch import devices
-from flnb_backends.tensor.cuda.api import LASTING, SIGNATURES, DriverError
+from flnb_backends.tensor.cuda.api import CAPTURE, LASTING, SIGNATURES, DriverError
+from flnb_backends.tensor.cuda.capture import Capture
 from flnb_backends.tensor.cuda.compiler import compile_kernels
 from flnb_backends.tensor.cuda.occupancy import Needs, needs
 
@@ -67,7 +68,7 @@ class Memory(NamedTuple):
     total: int
 
 
-class Driver:
+class Driver(Capture):
     """The driver API of a machine's devices, or of another library with the same functions.
 
     Every method raises `DriverError` where the API reports an error; that of a kernel is reported by a later call.
@@ -90,10 +91,12 @@ class Driver:
         self.path = path
         library = ctypes.CDLL(path)
         self._calls: dict[str, Any] = {}
-        for name, types in SIGNATURES.items():
-            try:
-                call = getattr(library, name)
-            except AttributeError:  # elapsed time has no second version before CUDA 12.8
+        self.capturing = set()
+        for name, types in (SIGNATURES | CAPTURE).items():
+            call = getattr(library, name, None)
+            if call is None and name in CAPTURE:
+                continue
+            if call is None:  # elapsed time has no second version before CUDA 12.8
                 call = getattr(library, name.removesuffix("_v2"))
             call.argtypes, call.restype = types, c_int
             self._calls[name] = call
@@ -136,7 +139,7 @@ class Driver:
 
     def _get(self, name: str, *arguments: Any) -> Any:
         """Run a call whose first argument is a pointer to its result; returns that result."""
-        found = SIGNATURES[name][0]._type_()
+        found = self._calls[name].argtypes[0]._type_()
         self._run(name, byref(found), *arguments)
         return found.value
 

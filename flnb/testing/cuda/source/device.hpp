@@ -61,7 +61,7 @@ void wait_all(int device);
 bool done(const Stream *);
 bool done(const Event *);
 bool over(const Event *);       // `done`, but looks only: nothing runs meanwhile, and nothing is ordered by it
-void record(Event *, Stream *);
+int record(Event *, Stream *);
 void take_a_slot();             // the task that runs takes time
 void reset_streams();
 const Task *running();          // null if none
@@ -69,7 +69,19 @@ uint32_t number_of(const Task *);
 std::string name_of(uint32_t task);    // "kernel on stream 2"
 bool before(uint32_t task, uint32_t other);  // whether some order of events makes one task run before another
 
+// Work that is queued in a stream under capture becomes a node of a graph, and runs when the graph is launched.
+struct Graph;
+struct Launchable;  // a graph that was instantiated
+int begin_capture(Stream *, bool relaxed);
+int end_capture(Stream *, Graph **);
+int forbidden(const Stream * = nullptr);  // the error of a call that a capture by this thread, or of a stream, forbids
+bool captured(const Stream *);
+Launchable *instantiate(const Graph *);
+int launch(Launchable *, Stream *);
+
 struct Event {
+  long capture = 0;  // in which it was recorded, as of the work up to a node
+  int node = -1;
   Stream *stream = nullptr;
   uint32_t position = 0;
   Clock clock;

@@ -42,6 +42,8 @@ static bool is_stream(void *handle) { return (uintptr_t)handle <= 2 || handles.c
   ENTER;                    \
   if (!handles.count(handle)) return INVALID_HANDLE
 static Stream *stream_at(void *handle) { return stream_of(here(), handle); }
+#define NOT_IN_CAPTURE(...) \
+  if (int error = forbidden(__VA_ARGS__)) return error
 
 API cuInit(unsigned flags) { return flags ? INVALID_VALUE : SUCCESS; }
 API cuDriverGetVersion(int *version) {
@@ -94,6 +96,7 @@ API cuCtxGetDevice(int *device) {
 }
 API cuCtxSynchronize() {
   ENTER;
+  NOT_IN_CAPTURE();
   wait_all(here());
   return failure();
 }
@@ -112,6 +115,16 @@ static const std::map<int, std::pair<const char *, const char *>> errors = {
     {MISALIGNED_ADDRESS, {"CUDA_ERROR_MISALIGNED_ADDRESS", "misaligned address"}},
     {ILLEGAL_ADDRESS, {"CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"}},
     {LAUNCH_FAILED, {"CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"}},
+    {NOT_SUPPORTED, {"CUDA_ERROR_NOT_SUPPORTED", "operation not supported"}},
+    {CAPTURE_UNSUPPORTED, {"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"}},
+    {CAPTURE_INVALIDATED, {"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "operation failed due to a previous error during capture"}},
+    {CAPTURE_MERGE, {"CUDA_ERROR_STREAM_CAPTURE_MERGE", "operation would result in a merge of separate capture sequences"}},
+    {CAPTURE_UNMATCHED, {"CUDA_ERROR_STREAM_CAPTURE_UNMATCHED", "capture was not ended in the same stream as it began"}},
+    {CAPTURE_UNJOINED, {"CUDA_ERROR_STREAM_CAPTURE_UNJOINED", "capturing stream has unjoined work"}},
+    {CAPTURE_ISOLATION, {"CUDA_ERROR_STREAM_CAPTURE_ISOLATION", "dependency created on uncaptured work in another stream"}},
+    {CAPTURE_IMPLICIT, {"CUDA_ERROR_STREAM_CAPTURE_IMPLICIT", "operation would make the legacy stream depend on a capturing blocking stream"}},
+    {CAPTURED_EVENT, {"CUDA_ERROR_CAPTURED_EVENT", "operation not permitted on an event last recorded in a capturing stream"}},
+    {CAPTURE_WRONG_THREAD, {"CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD", "attempt to terminate a thread-local capture sequence from another thread"}},
 };
 API cuGetErrorName(int error, const char **name) {
   auto found = errors.find(error);
@@ -135,6 +148,7 @@ API cuMemGetInfo_v2(size_t *available, size_t *total) {
 }
 API cuMemAlloc_v2(uint64_t *address, size_t bytes) {
   ENTER;
+  NOT_IN_CAPTURE();
   char *made = nullptr;
   int error = allocate(here(), bytes, &made);
   *address = (uint64_t)made;
@@ -142,16 +156,19 @@ API cuMemAlloc_v2(uint64_t *address, size_t bytes) {
 }
 API cuMemFree_v2(uint64_t address) {
   ENTER;
+  NOT_IN_CAPTURE();
   if (!address) return SUCCESS;
   for (int device = 0; device < DEVICES; device++) wait_all(device);  // as documented of cudaFree
   return release((char *)address);
 }
 API cuMemAllocHost_v2(void **address, size_t bytes) {
   ENTER;
+  NOT_IN_CAPTURE();
   return allocate_pinned(bytes, address);
 }
 API cuMemFreeHost(void *address) {
   ENTER;
+  NOT_IN_CAPTURE();
   for (int device = 0; device < DEVICES; device++) wait_all(device);
   return release_pinned(address);
 }
@@ -160,20 +177,21 @@ API cuMemFreeHost(void *address) {
 static int copy(void *to, const void *from, size_t bytes, Stream *stream, bool synchronous) {
   bool to_host = !on_device(to), from_host = !on_device(from);
   std::string name = from_host ? "copy to the device" : to_host ? "copy to the host" : "copy on the device";
+  if ((to_host && !is_pinned(to)) || (from_host && !is_pinned(from))) NOT_IN_CAPTURE(stream);  // stricter than CUDA
   std::shared_ptr<std::vector<char>> staged;
   if (from_host && !is_pinned(from)) {
     if (synchronous) wait(stream);
     staged = std::make_shared<std::vector<char>>((const char *)from, (const char *)from + bytes);
   }
   count(from_host ? "bytes to the device" : to_host ? "bytes to the host" : "bytes on the device", bytes);
-  push(stream, name, [=] {
+  int error = push(stream, name, [=] {
     take_a_slot();
     touch(name.c_str(), (char *)from, bytes, READ);
     touch(name.c_str(), (char *)to, bytes, WRITE);
     if (!failure()) memcpy(to, staged ? staged->data() : from, bytes);
   });
-  if ((synchronous && !staged) || (to_host && !is_pinned(to))) wait(stream);
-  return failure();
+  if (!error && ((synchronous && !staged) || (to_host && !is_pinned(to)))) wait(stream);
+  return error ? error : failure();
 }
 API cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes) {
   ENTER;
@@ -230,11 +248,13 @@ API cuStreamDestroy_v2(void *stream) {  // its work goes on
 }
 API cuStreamSynchronize(void *stream) {
   ENTER_STREAM(stream);
+  NOT_IN_CAPTURE(stream_at(stream));
   wait(stream_at(stream));
   return failure();
 }
 API cuStreamQuery(void *stream) {
   ENTER_STREAM(stream);
+  NOT_IN_CAPTURE(stream_at(stream));
   return done(stream_at(stream)) ? SUCCESS : NOT_READY;
 }
 API cuStreamWaitEvent(void *stream, void *event, unsigned) {
@@ -244,6 +264,7 @@ API cuStreamWaitEvent(void *stream, void *event, unsigned) {
 }
 API cuLaunchHostFunc(void *stream, void (*function)(void *), void *argument) {
   ENTER_STREAM(stream);
+  if (captured(stream_at(stream))) return NOT_SUPPORTED;  // those of the emulated libraries run once
   return push(stream_at(stream), "host function", [=] { function(argument); });
 }
 API cuEventCreate(void **made, unsigned flags) {
@@ -263,15 +284,16 @@ API cuEventDestroy_v2(void *event) {
 API cuEventRecord(void *event, void *stream) {
   ENTER_STREAM(stream);
   if (!handles.count(event)) return INVALID_HANDLE;
-  record((Event *)event, stream_at(stream));
-  return failure();
+  return record((Event *)event, stream_at(stream));
 }
 API cuEventQuery(void *event) {
   ENTER_EVENT(event);
+  if (((Event *)event)->capture) return CAPTURED_EVENT;
   return done((Event *)event) ? SUCCESS : NOT_READY;
 }
 API cuEventSynchronize(void *event) {
   ENTER_EVENT(event);
+  if (((Event *)event)->capture) return CAPTURED_EVENT;
   wait((Event *)event);
   return failure();
 }
@@ -279,10 +301,42 @@ API cuEventElapsedTime_v2(float *milliseconds, void *from, void *to) {
   ENTER_EVENT(from);
   if (!handles.count(to)) return INVALID_HANDLE;
   auto *begin = (Event *)from, *end = (Event *)to;
+  if (begin->capture || end->capture) return CAPTURED_EVENT;
   if (!begin->stream || !end->stream || !begin->timed || !end->timed) return INVALID_HANDLE;
   if (!over(begin) || !over(end)) return NOT_READY;  // telemetry asks often, and must hide no race by that
   *milliseconds = *end->milliseconds - *begin->milliseconds;
   return SUCCESS;
+}
+
+// ---- graphs: what was captured of streams
+
+API cuStreamBeginCapture_v2(void *stream, int mode) {
+  ENTER_STREAM(stream);
+  return begin_capture(stream_at(stream), mode == CAPTURE_RELAXED);
+}
+API cuStreamEndCapture(void *stream, void **graph) {
+  ENTER_STREAM(stream);
+  int error = end_capture(stream_at(stream), (Graph **)graph);
+  if (!error) handles.insert(*graph);
+  return error;
+}
+API cuGraphInstantiateWithFlags(void **made, void *graph, unsigned long long) {
+  ENTER;
+  if (!handles.count(graph)) return INVALID_VALUE;
+  handles.insert(*made = instantiate((Graph *)graph));
+  return SUCCESS;
+}
+API cuGraphLaunch(void *made, void *stream) {
+  ENTER_STREAM(stream);
+  return handles.count(made) ? launch((Launchable *)made, stream_at(stream)) : INVALID_VALUE;
+}
+API cuGraphExecDestroy(void *made) {  // what was launched goes on, so nothing of it is released
+  ENTER;
+  return handles.erase(made) ? SUCCESS : INVALID_VALUE;
+}
+API cuGraphDestroy(void *graph) {  // as above: tests are short
+  ENTER;
+  return handles.erase(graph) ? SUCCESS : INVALID_VALUE;
 }
 
 // ---- modules and launches: an image names a library that g++ made of the kernels' text
@@ -389,6 +443,11 @@ DOOR flnb_device_block(uint64_t address, size_t bytes, int in_use, void *stream)
   if (in_use < 0) {  // memory that no block has used yet: nothing to be ordered
     Open open;
     return block_is((char *)address, bytes, false);
+  }
+  if (captured(stream_of(device_of((char *)address), stream))) {  // a captured program keeps its memory
+    Open open;
+    if (in_use) block_is((char *)address, bytes, true);
+    return;
   }
   const char *what = in_use ? "use of a block" : "release of a block";
   push(stream_of(device_of((char *)address), stream), what, [=] {

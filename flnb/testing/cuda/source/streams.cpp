@@ -3,6 +3,8 @@
 // Every task has a vector clock (Mattern 1989): what its stream, the events it waited for and the host had done before.
 // Two tasks of which neither is before the other may run in either order, also where this schedule happens to be right.
 #include <deque>
+#include <map>
+#include <thread>
 
 #include "abi.hpp"
 #include "device.hpp"
@@ -20,6 +22,7 @@ struct Task {
 struct Stream {
   int number, device;
   bool blocking, legacy;  // whether it and the legacy default stream wait for each other; whether it is that one
+  long capture = 0;       // under which it is
   uint32_t queued = 0, finished = 0;
   double ended = 0.0;  // when its last kernel or copy did, by the clock of slots
   std::deque<Task> tasks;
@@ -62,14 +65,6 @@ Stream *stream_of(int device, void *handle) {  // 1 and 2 are the documented han
   return (uintptr_t)handle <= 2 ? streams[device].get() : (Stream *)handle;
 }
 
-void reset_streams() {
-  for (int i = 0; i < DEVICES; i++) wait_all(i);
-  for (auto &stream : streams) stream->clock.clear();
-  forgotten += past.size();
-  past.clear();
-  host.clear();
-}
-
 static bool runnable(const Stream *stream) {
   if (stream->tasks.empty()) return false;
   for (auto &[other, position] : stream->tasks.front().after)
@@ -109,7 +104,143 @@ static void run_until(Stream *stream, uint32_t position) {
   }
 }
 
+// ---- capture
+
+struct Node {
+  std::string name;
+  std::function<void()> work;
+  int branch;              // the stream in which it was captured, by number
+  std::vector<int> after;  // nodes
+};
+
+struct Graph {
+  int device;
+  std::vector<Node> nodes;
+  std::vector<int> last;  // by branch, its last node; -1 while it has none
+};
+
+struct Launchable {
+  Graph graph;
+  std::vector<Stream *> branches;  // its own; the first branch is in the stream of the launch
+  Event finished;                  // one launch waits for the one before it
+};
+
+struct Capture {
+  Stream *origin;
+  bool relaxed, valid;
+  std::thread::id thread;
+  std::unique_ptr<Graph> graph;
+  std::map<Stream *, int> branches;
+};
+
+static std::map<long, Capture> captures;
+
+bool captured(const Stream *stream) { return stream->capture; }
+
+int forbidden(const Stream *stream) {
+  int error = SUCCESS;
+  for (auto &[number, capture] : captures)
+    if (stream ? stream->capture == number : !capture.relaxed && capture.thread == std::this_thread::get_id()) {
+      capture.valid = false;
+      error = CAPTURE_UNSUPPORTED;
+    }
+  return error;
+}
+
+int begin_capture(Stream *stream, bool relaxed) {
+  static long made = 0;
+  if (stream->legacy || stream->capture) return stream->legacy ? CAPTURE_UNSUPPORTED : INVALID_VALUE;
+  auto graph = std::make_unique<Graph>(Graph{stream->device, {}, {-1}});
+  captures[stream->capture = ++made] = {stream, relaxed, true, std::this_thread::get_id(), std::move(graph), {{stream, 0}}};
+  return SUCCESS;
+}
+
+static int add_node(Capture &capture, Stream *stream, const std::string &name, std::function<void()> work, int also) {
+  if (!capture.valid) return CAPTURE_INVALIDATED;
+  auto &graph = *capture.graph;
+  auto [branch, joins] = capture.branches.insert({stream, (int)graph.last.size()});
+  if (joins) graph.last.push_back(-1);
+  Node node{name, std::move(work), branch->second, {}};
+  for (int before : {graph.last[node.branch], also})
+    if (before >= 0) node.after.push_back(before);
+  graph.last[node.branch] = graph.nodes.size();
+  graph.nodes.push_back(std::move(node));
+  return SUCCESS;
+}
+
+int end_capture(Stream *stream, Graph **made) {
+  *made = nullptr;
+  auto found = captures.find(stream->capture);
+  if (found == captures.end()) return INVALID_VALUE;
+  auto &capture = found->second;
+  if (capture.origin != stream) return CAPTURE_UNMATCHED;
+  if (!capture.relaxed && capture.thread != std::this_thread::get_id()) return CAPTURE_WRONG_THREAD;
+  for (auto &[each, branch] : capture.branches) each->capture = 0;
+  auto graph = std::move(capture.graph);
+  bool valid = capture.valid;
+  captures.erase(found);
+  if (!valid) return CAPTURE_INVALIDATED;
+  std::vector<bool> joined(graph->nodes.size());  // what the last node of the origin comes after
+  if (graph->last[0] >= 0) joined[graph->last[0]] = true;
+  for (int i = graph->nodes.size() - 1; i >= 0; i--)
+    for (int before : graph->nodes[i].after)
+      if (joined[i]) joined[before] = true;
+  for (int last : graph->last)
+    if (last >= 0 && !joined[last]) return CAPTURE_UNJOINED;
+  *made = graph.release();
+  return SUCCESS;
+}
+
+Launchable *instantiate(const Graph *graph) {
+  auto *made = new Launchable{*graph, {}, {}};
+  for (size_t i = 1; i < graph->last.size(); i++) made->branches.push_back(make_stream(graph->device, false));
+  return made;
+}
+
+int launch(Launchable *made, Stream *stream) {
+  if (int error = forbidden(stream)) return error;  // graphs in graphs are not emulated
+  push(stream, "graph", [] {}, &made->finished);
+  Event begun;
+  record(&begun, stream);
+  std::vector<Event> done(made->graph.nodes.size());
+  for (size_t i = 0; i < done.size(); i++) {
+    auto &node = made->graph.nodes[i];
+    Stream *branch = node.branch ? made->branches[node.branch - 1] : stream;
+    push(branch, "graph", [] {}, &begun);
+    for (int before : node.after) push(branch, "graph", [] {}, &done[before]);
+    push(branch, node.name, node.work);
+    record(&done[i], branch);
+  }
+  record(&made->finished, stream);  // the last node of the first branch comes after all others
+  return failure();
+}
+
+void reset_streams() {
+  for (int i = 0; i < DEVICES; i++) wait_all(i);
+  for (auto &stream : streams) stream->clock.clear(), stream->capture = 0;
+  captures.clear();
+  forgotten += past.size();
+  past.clear();
+  host.clear();
+}
+
+// ---- queues
+
 int push(Stream *stream, const std::string &name, std::function<void()> work, const Event *wait_for) {
+  if (wait_for && wait_for->capture) {
+    if (!captures.count(wait_for->capture)) return CAPTURED_EVENT;
+    if (stream->capture && stream->capture != wait_for->capture) return CAPTURE_MERGE;
+    stream->capture = wait_for->capture;  // it joins
+    return add_node(captures[stream->capture], stream, name, std::move(work), wait_for->node);
+  }
+  if (stream->capture) {
+    if (wait_for && wait_for->stream) return captures[stream->capture].valid = false, CAPTURE_ISOLATION;
+    return add_node(captures[stream->capture], stream, name, std::move(work), -1);
+  }
+  if (stream->legacy)
+    for (auto &other : streams)
+      if (other->blocking && other->capture && other->device == stream->device)
+        return captures[other->capture].valid = false, CAPTURE_IMPLICIT;
   Task task{forgotten + (uint32_t)past.size(), ++stream->queued, stream, name, {}, std::move(work)};
   join(stream->clock, host);
   auto follow = [&](Stream *other, uint32_t position, const Clock &clock) {
@@ -165,12 +296,19 @@ bool done(const Event *event) {
 }
 
 // It happens as soon as it may: when the work before it in its stream ends.
-void record(Event *event, Stream *stream) {
+int record(Event *event, Stream *stream) {
+  event->capture = stream->capture;
+  if (event->capture) {
+    auto &capture = captures[event->capture];
+    event->node = capture.graph->last[capture.branches[stream]];
+    return capture.valid ? SUCCESS : CAPTURE_INVALIDATED;
+  }
   auto at = event->milliseconds = std::make_shared<double>(0.0);
   push(stream, "event", [at, stream] { *at = stream->ended / SLOTS_A_MILLISECOND; });
   event->stream = stream;
   event->position = stream->queued;
   event->clock = stream->clock;
+  return failure();
 }
 
 void take_a_slot() { current->stream->ended = ++slots; }
