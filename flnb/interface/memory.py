@@ -296,12 +296,15 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
         """Return every segment by address, each with its blocks and the holes between them by address."""
         self.settle()
         with self.ledger.lock:
-            tiles: dict[int, list[BlockState]] = {number: [] for number in self.device.segments}
-            for block in sorted(self.ledger.live.values(), key=lambda block: block.address):
-                state = BlockState(block.address, block.size, block.requested, block.id, block.category)
-                tiles[block.segment.id].append(state)
-            segments = sorted(self.device.segments.values(), key=lambda segment: segment.address)
-            return [SegmentState(segment, with_holes(segment, tiles[segment.id])) for segment in segments]
+            held = sorted(self._tiled(), key=lambda one: one[0].address)
+            return [SegmentState(segment, with_holes(segment, blocks)) for segment, blocks in held]
+
+    def _tiled(self) -> list[tuple[Segment, list[Block]]]:
+        """Return every segment that is held, with the live blocks in it by address."""
+        inside: dict[int, list[Block]] = {number: [] for number in self.device.segments}
+        for block in sorted(self.ledger.live.values(), key=lambda block: block.address):
+            inside[block.segment.id].append(block)
+        return [(segment, inside[number]) for number, segment in list(self.device.segments.items())]
 
     def settle(self, block: Block | None = None) -> None:
         """Free every block whose array was deleted. Errors of `free` become warnings, except about ``block``."""
@@ -331,13 +334,13 @@ def _named(cls: type[MemoryManager], given: tuple[Any, ...]) -> dict[str, Any]:
     return dict(zip(names, given, strict=False))
 
 
-def with_holes(segment: Segment, blocks: list[BlockState]) -> tuple[BlockState, ...]:
+def with_holes(segment: Segment, blocks: list[Block]) -> tuple[BlockState, ...]:
     """Add holes (blocks with ``id`` 0) between the blocks of a segment, which are sorted by address."""
     tiles, position = [], segment.address
     for block in blocks:
         if block.address > position:
             tiles.append(BlockState(position, block.address - position))
-        tiles.append(block)
+        tiles.append(BlockState(block.address, block.size, block.requested, block.id, block.category))
         position = max(position, block.address + block.size)
     if position < segment.address + segment.size:
         tiles.append(BlockState(position, segment.address + segment.size - position))

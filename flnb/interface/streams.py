@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from flnb.interface.memory import Block
@@ -10,17 +10,14 @@ if TYPE_CHECKING:
 __all__ = ["StreamOrder"]
 
 
-class StreamOrder:
+class StreamOrder(Protocol):
     """Hears which streams use a block, on a device whose work runs in streams: the contract of `MemoryDevice.order`."""
 
     def stream(self) -> int:
         """Return the stream in which this thread's work runs now."""
-        raise NotImplementedError
 
     def given(self, block: Block) -> None:
         """Let the present stream wait for all that have used the memory of a block which has just been allocated."""
-        raise NotImplementedError
 
     def freed(self, block: Block) -> None:
         """Note the streams that have used a block which is about to go back to its manager."""
-        raise NotImplementedError

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeAlias
 from flnb_telemetry import schema
 from flnb_telemetry.quantity import bytes_of
 
-from flnb.interface.memory import Block, MemoryManager, Segment
+from flnb.interface.memory import MemoryManager, Segment
 
 __all__ = ["UNLIMITED", "Cached", "Size", "rounded", "tunable"]
 
@@ -44,14 +44,6 @@ class Cached(MemoryManager):
         if given:
             lease.tell(schema.RELEASED, given, held - len(lease.segments))
         return given
-
-    def _tiled(self) -> list[tuple[Segment, list[Block]]]:
-        """Return every segment with its live blocks, these by address."""
-        live = sorted(self.ledger.live.values(), key=lambda block: block.address)
-        held: dict[int, list[Block]] = {number: [] for number in self.device.segments}
-        for block in live:
-            held[block.segment.id].append(block)
-        return [(segment, held[number]) for number, segment in list(self.device.segments.items())]
 
     def _release_free(self) -> None:
         """Release the free segments.

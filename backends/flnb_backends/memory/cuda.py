@@ -8,7 +8,6 @@ from threading import Lock
 from typing import TYPE_CHECKING, ClassVar
 
 from flnb.interface.memory import Block, MemoryDevice, OutOfMemoryError, Segment
-from flnb.interface.streams import StreamOrder
 from flnb_backends.tensor.cuda.driver import Driver, DriverError, default_driver
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ class CudaDevice(MemoryDevice):
         self.order.forget(segment.address, segment.size)
 
 
-class EventOrder(StreamOrder):
+class EventOrder:
     """Makes the stream that gets a block wait for the streams that used its memory before, whatever the manager.
 
     Managers know nothing of streams. Free memory remembers in which streams it was used; a stream that gets a part of
@@ -104,7 +103,7 @@ class EventOrder(StreamOrder):
     """
 
     def __init__(self, driver: Driver, ordinal: int = 0, stream: Callable[[], int] = int) -> None:
-        self.stream = stream  # type: ignore[method-assign]
+        self.stream = stream
         self._driver, self._ordinal = driver, ordinal
         self._free: list[tuple[int, int, tuple[int, ...]]] = []  # begin, end, streams; in order, without overlaps
         self._lock = Lock()

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from flnb_telemetry.intern import located
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
     from flnb_telemetry.intern import Catalog
     from flnb_telemetry.schema import Columns, Ints
@@ -206,11 +206,10 @@ def _exposure(ranks: Sequence[View], calls: dict[str, Ints], last: Ints, step: I
     for row, (view, table) in enumerate(zip(ranks, tables_, strict=True)):
         np.add.at(took[:, row], np.searchsorted(steps, table["index"]), table["t1"] - table["t0"])
         waits = view.table("wait")
-        at, known = _at(steps, step_of(view, waits["t0"]))
+        at, known = located(steps, step_of(view, waits["t0"]))
         mine = (calls["end"][row] > last) & (last > 0) & (calls["begin"][row] > 0)
-        bins, inside = _at(steps, step[mine])
-        bins = np.where(inside, bins, len(steps))
-        flights = last[mine], calls["end"][row][mine], bins
+        bins, inside = located(steps, step[mine])
+        flights = last[mine], calls["end"][row][mine], np.where(inside, bins, len(steps))
         stood = waits["t0"], waits["t1"], np.where(known, at, len(steps))
         flight = _covered(*flights, len(steps))
         exposed[:, row] = stand = _covered(*stood, len(steps))
@@ -219,12 +218,6 @@ def _exposure(ranks: Sequence[View], calls: dict[str, Ints], last: Ints, step: I
         hidden += _covered(start, end, where, len(steps)) - stand
     share = np.divide(hidden, flown, out=np.full(len(steps), np.nan), where=flown > 0)
     return {"steps": steps, "step_ns": took, "exposed_ns": exposed, "overlap": share}
-
-
-def _at(steps: Ints, wanted: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-    """The place of each wanted index among the ascending ones, and whether it is there."""
-    at = np.minimum(np.searchsorted(steps, wanted), max(len(steps) - 1, 0))
-    return at, (steps[at] == wanted) if len(steps) else np.zeros(len(wanted), np.bool_)
 
 
 def _covered(start: Ints, end: Ints, bins: Ints, count: int) -> Ints:

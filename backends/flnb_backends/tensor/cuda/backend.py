@@ -204,7 +204,7 @@ class CudaBackend(
         values = np.array(values, values.dtype.newbyteorder("=") if out is None else out.dtype, order="C", copy=None)
         y = self.written(out, values.shape, values.dtype)
         if values.nbytes:
-            self.gpu.upload(y.data.ptr, values)
+            self.gpu.staging.upload(y.data.ptr, values, self.gpu.stream())
         return self.finished(y, out)
 
     def _fetched(self, array: Buffer, out: Buffer | None) -> Buffer:

@@ -137,6 +137,12 @@ class Driver(Capture):
         """Call a function of the API; returns its status, 0 for success, and raises nothing."""
         return int(self._calls[name](*arguments))
 
+    def _wait(self, name: str, *arguments: Any, **about: int) -> None:
+        """Run a call for which the host waits, and emit that; ``about`` what it waits for."""
+        t0 = clock()
+        self._run(name, *arguments)
+        devices.host_waited(self, t0, **about)
+
     def _get(self, name: str, *arguments: Any) -> Any:
         """Run a call whose first argument is a pointer to its result; returns that result."""
         found = self._calls[name].argtypes[0]._type_()
@@ -198,9 +204,7 @@ class Driver(Capture):
 
     def synchronize(self) -> None:
         """Wait for all work of this thread's device."""
-        t0 = clock()
-        self._run("cuCtxSynchronize")
-        devices.host_waited(self, t0)
+        self._wait("cuCtxSynchronize")
 
     # memory
 
@@ -225,9 +229,7 @@ class Driver(Capture):
 
     def free(self, address: int) -> None:
         """Free memory of a device, which waits for all its work."""
-        t0 = clock()
-        self._run("cuMemFree_v2", address)
-        devices.host_waited(self, t0)
+        self._wait("cuMemFree_v2", address)
 
     def allocate_host(self, nbytes: int) -> int:
         """Allocate pinned memory of the host, which copies read and write while the program goes on."""
@@ -287,9 +289,7 @@ class Driver(Capture):
 
     def wait(self, stream: int) -> None:
         """Wait until a stream has done all it has to do."""
-        t0 = clock()
-        self._run("cuStreamSynchronize", stream)
-        devices.host_waited(self, t0, stream)
+        self._wait("cuStreamSynchronize", stream, stream=stream)
 
     def ready(self, stream: int) -> bool:
         """Whether a stream has done all it has to do; returns at once."""
@@ -330,9 +330,7 @@ class Driver(Capture):
 
     def await_event(self, event: int) -> None:
         """Wait until an event has happened."""
-        t0 = clock()
-        self._run("cuEventSynchronize", event)
-        devices.host_waited(self, t0, event=event)
+        self._wait("cuEventSynchronize", event, event=event)
 
     def seconds(self, begin: int, end: int) -> float:
         """The time between two timed events that have happened, in seconds; the API's precision is 0.5 us."""

@@ -87,7 +87,7 @@ class Gpu:
             raise ValueError(f"cuda: got device {ordinal}, expected one of the {count} devices from 0 on")
         self.driver, self.ordinal, self.name = driver, ordinal, location_of(ordinal)
         self.memory = CudaDevice(driver=driver, ordinal=ordinal)
-        self.memory.order.stream = self.stream  # type: ignore[method-assign]
+        self.memory.order.stream = self.stream
         self.manager = Caching(self.memory)
         own_managers.add(self.manager)
         self.launcher = Launcher(driver, ordinal, self.stream)
@@ -120,10 +120,6 @@ class Gpu:
             return self.cupy.ndarray(spec.shape, spec.dtype, self._pointer(None, 0))
         owner = owner_in(manager, Owner, spec.shape, spec.dtype, spec.nbytes, code, category)
         return self.cupy.ndarray(spec.shape, spec.dtype, self._pointer(owner, spec.nbytes))
-
-    def upload(self, address: int, values: np.ndarray[Any, Any]) -> None:
-        """Copy a C-contiguous array to the device through pinned memory; the program goes on, and may change it."""
-        self.staging.upload(address, values, self.stream())
 
     def _pointer(self, owner: Owner | None, nbytes: int) -> Any:
         """CuPy's object for the memory of a block, which it releases when the last array in it is gone."""

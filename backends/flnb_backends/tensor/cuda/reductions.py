@@ -70,11 +70,7 @@ class Reductions(RowKernels):
     def min(self, x: Buffer, axes: Axes, keepdims: bool, out: Buffer | None = None) -> Buffer:
         return self._reduce("smallest", x, axes, keepdims, x.dtype, _highest(x.dtype), out)
 
-    def any(self, x: Buffer, axes: Axes, keepdims: bool, out: Buffer | None = None) -> Buffer:
-        return self.max(x, axes, keepdims, out)
-
-    def all(self, x: Buffer, axes: Axes, keepdims: bool, out: Buffer | None = None) -> Buffer:
-        return self.min(x, axes, keepdims, out)
+    any, all = max, min
 
     def _reduce(
         self, name: str, x: Buffer, axes: Axes, keepdims: bool, dtype: np.dtype[Any], none: Any, out: Buffer | None
@@ -89,9 +85,7 @@ class Reductions(RowKernels):
         self._in_stages(_stages(x.shape, axes), x, y, computed, launch, launch)
         return self.finished(y, out)
 
-    def sum_of(
-        self, shape: tuple[int, ...], axes: Axes, y: Buffer, launch: Callable[[Rows, Buffer], None], none: Any = 0
-    ) -> None:
+    def sum_of(self, shape: tuple[int, ...], axes: Axes, y: Buffer, launch: Callable[[Rows, Buffer], None]) -> None:
         """Write sums over axes of values that a kernel computes from arrays of a shape.
 
         Args:
@@ -99,12 +93,11 @@ class Reductions(RowKernels):
             axes: the axes.
             y: the sums, contiguous.
             launch: launches the kernel, which sums the values of the given rows to the given buffer.
-            none: the sum of no values.
         """
         computed = accumulator(y.dtype)
         self._in_stages(
             _stages(shape, axes), None, y, computed, lambda rows, _, to: launch(rows, to),
-            lambda rows, x, to: self._launch("sum", rows, x, to, computed, none),
+            lambda rows, x, to: self._launch("sum", rows, x, to, computed, 0),
         )  # fmt: skip
 
     def _in_stages(
