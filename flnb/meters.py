@@ -303,7 +303,7 @@ def _sequence(name: str, values: Any) -> list[Any]:
     array = _array(values)
     if array.ndim != 1:
         raise ValueError(f"flnb: EditDistanceMeter's {name} is a sequence (one axis), got shape {array.shape}")
-    return array.tolist()  # type: ignore[no-any-return]
+    return array.tolist()
 
 
 for _name in __all__:

@@ -56,7 +56,7 @@ class Sparse:
     @property
     def dtype(self) -> np.dtype[Any]:
         """Element type of the stored values, a NumPy dtype."""
-        return self.values.dtype  # type: ignore[no-any-return]
+        return self.values.dtype
 
     @property
     def T(self) -> Sparse:

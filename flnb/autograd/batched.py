@@ -154,10 +154,10 @@ class Batched(Tensor):
     numpy = data_of = _values  # type: ignore[assignment]
 
     def _bounds(self) -> tuple[Any, Any]:
-        return self._value._bounds()  # type: ignore[no-any-return]
+        return self._value._bounds()
 
     def _are_positions(self, n: int) -> bool:
-        return self._value._are_positions(n)  # type: ignore[no-any-return]
+        return self._value._are_positions(n)
 
     def _is_contiguous(self) -> bool:
         return True  # reshape asks again for the value
@@ -183,7 +183,7 @@ def innermost(x: Any) -> Variable | Tensor:
     """The tensor inside all `Batched` wrappers: the examples of every vmap are an axis, the outermost vmap's first."""
     while x._level is not None:
         x = x._value
-    return x  # type: ignore[no-any-return]
+    return x
 
 
 def replaced(x: Any, value: Any) -> Any:

@@ -282,7 +282,7 @@ class _Script:
         """Compile the text; the function returns True if a node's gradients must be computed by public ops instead."""
         text = "\n".join(["def pull(node, g, around):", f"    {AROUND} = around", *self.lines])
         names = compiled(text, f"<pull of {name}>", self.names)
-        return names["pull"]  # type: ignore[no-any-return]
+        return names["pull"]
 
 
 def compile_pulls(plan: Plan, saved: Sequence[Any]) -> Compiled | bool:
@@ -302,7 +302,7 @@ def compile_pulls(plan: Plan, saved: Sequence[Any]) -> Compiled | bool:
     except Exception:  # whatever a pull cannot do without values
         made = False
     plan.compiled = made
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 def _single(plan: Plan) -> list[Branch]:

@@ -93,7 +93,7 @@ def _inner(left: Any, right: Any) -> Any:
 def _finish(gradients: list[Any], inputs: list[Any], nested: bool) -> list[Any]:
     """Replace None by zeros like the input; the results are plain Tensors unless ``nested``."""
     filled = [zeros_like(x) if g is None else g for g, x in zip(gradients, inputs, strict=True)]
-    return _untaped(filled, nested)  # type: ignore[no-any-return]
+    return _untaped(filled, nested)
 
 
 def _evaluate(function: Callable[..., Any], primals: Any) -> tuple[list[Any], Any]:
@@ -214,7 +214,7 @@ def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...,
         with _differentiate() as inside:
             again = nested or inside or _on_tape(given)
             gradients = _finish(_pull_back(outputs, inputs, given, again, True), inputs, again)
-        return rebuild(primals, gradients)  # type: ignore[no-any-return]
+        return rebuild(primals, gradients)
 
     return _untaped(value, nested), pull
 

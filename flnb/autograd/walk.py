@@ -246,7 +246,7 @@ class Walk:
             g = self._tensor(g)
         if g is not None and type(leaf[PARENTS]) is not tuple:
             g = run_hooks(leaf, g)
-        return g  # type: ignore[no-any-return]
+        return g
 
     def end(self) -> list[tuple[Node, Any]]:
         """End the pass: return the nodes in ``stops``, then the leaves in order of creation, with their cotangents."""

@@ -43,7 +43,7 @@ class Threads:
 
     def collect(self, job: Future[Any]) -> tuple[Any, ...]:
         """Wait for an item and return it, or raise its error."""
-        return job.result()  # type: ignore[no-any-return]
+        return job.result()
 
     def finish(self, jobs: list[Future[Any]]) -> None:
         """End the threads; items that no thread has begun to load are cancelled."""

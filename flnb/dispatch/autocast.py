@@ -157,8 +157,7 @@ def _half_precision(dtype: Any) -> np.dtype[Any]:
         raise ValueError(f"autocast: expected the dtype float16 or bfloat16, got {name}")
     if name == "float16":
         return np.dtype(np.float16)
-    found: np.dtype[Any] = np.dtype(require("ml_dtypes", "bfloat16", "the dtype bfloat16").bfloat16)
-    return found
+    return np.dtype(require("ml_dtypes", "bfloat16", "the dtype bfloat16").bfloat16)
 
 
 class Region(Interpreter):

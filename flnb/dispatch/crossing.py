@@ -96,13 +96,13 @@ def _unregistered(op: Op, *arguments: Any) -> Any:
 def call(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...] = ()) -> Tensor:
     """Run an op on tensors, with hashable attributes such as axes; returns its result in new memory, or a view."""
     run = op.entries[len(tensors), ""]
-    return run(*tensors) if op.arity else run(*tensors, attributes)  # type: ignore[no-any-return]
+    return run(*tensors) if op.arity else run(*tensors, attributes)
 
 
 def write(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...], out: Any) -> Tensor:
     """Run an op and write its result into an existing tensor, which is returned."""
     run = op.entries[len(tensors), "out"]
-    return run(*tensors, out) if op.arity else run(*tensors, attributes, out)  # type: ignore[no-any-return]
+    return run(*tensors, out) if op.arity else run(*tensors, attributes, out)
 
 
 def enter(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...], out: Any = None) -> Any:
@@ -118,14 +118,14 @@ def create(op: Op, spec: Spec, arguments: tuple[Any, ...], category: int = 0) ->
     """
     here = scoped() or state.session
     if here.interpreters:
-        return here.interpreters[-1].create(op, spec, arguments, category)  # type: ignore[no-any-return]
+        return here.interpreters[-1].create(op, spec, arguments, category)
     plan = op.plans.get(spec)
     if plan is None:
         if not here.backend.supports(spec.dtype):
             raise TypeError(f"{op.name}: backend {here.backend.name!r} does not support {spec.dtype.name}")
         plan = op.plans.setdefault(spec, Plan(op, (), (), spec))
     kind = here.category or category or (TEMPORARY if bus.threads.here.path else INPUT)
-    return _created(plan, here, arguments, kind)  # type: ignore[no-any-return]
+    return _created(plan, here, arguments, kind)
 
 
 def update(op: Update, tensors: tuple[Any, ...], numbers: tuple[float, ...]) -> bool:
@@ -160,7 +160,7 @@ def node(plan: Plan, parents: tuple[Any, ...], saved: tuple[Any, ...]) -> list[A
     here, seq = state.current(), next_seq()
     if bus.lanes is not None:
         emit_edges(bus.lanes.lane, plan, seq, [p[2] if p is not None else 0 for p in parents])
-    return _recorded(plan, parents, seq, here, saved)  # type: ignore[no-any-return]
+    return _recorded(plan, parents, seq, here, saved)
 
 
 # Ways around ----------------------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def by_body(op: Op, attributes: tuple[Any, ...], tensors: tuple[Any, ...], here:
     parents = tuple([x._node for x in tensors]) if here.grad else ()
     lift = next((x._lift for x in tensors if x._lift is not None), None)
     if lift is None:
-        return body(*tensors, *attributes)  # type: ignore[no-any-return]
+        return body(*tensors, *attributes)
     plain = [detached(x._data, x._spec) for x in tensors]
     seq = next_seq() if any(p is not None for p in parents) else 0
     lane = bus.lanes.lane if bus.lanes is not None else None

@@ -44,7 +44,7 @@ def dtype_of(given: Any) -> Dtype:
         TypeError: ``given`` is none of these, or no dtype that flnb has.
     """
     try:
-        return np.dtype(given)  # type: ignore[no-any-return]
+        return np.dtype(given)
     except TypeError:
         from difflib import get_close_matches  # 5 ms
 

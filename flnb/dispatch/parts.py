@@ -106,8 +106,7 @@ def set_backend(backend: str | type[TensorBackend] | TensorBackend) -> TensorBac
     >>> flnb.set_backend("numpy").name
     'numpy'
     """
-    chosen: TensorBackend = set_part("backend", backend)
-    return chosen
+    return set_part("backend", backend)
 
 
 def use_memory_manager(manager: str | type[MemoryManager] | MemoryManager) -> AbstractContextManager[MemoryManager]:
@@ -132,8 +131,7 @@ def set_memory_manager(manager: str | type[MemoryManager] | MemoryManager) -> Me
     >>> flnb.set_memory_manager("caching").name
     'caching'
     """
-    chosen: MemoryManager = set_part("memory manager", manager)
-    return chosen
+    return set_part("memory manager", manager)
 
 
 def use_memory_device(device: str | type[MemoryDevice] | MemoryDevice) -> AbstractContextManager[MemoryDevice]:
@@ -157,8 +155,7 @@ def set_memory_device(device: str | type[MemoryDevice] | MemoryDevice) -> Memory
     >>> flnb.set_memory_device("host").name
     'host'
     """
-    chosen: MemoryDevice = set_part("memory device", device)
-    return chosen
+    return set_part("memory device", device)
 
 
 def use_tape(tape: str | type[Tape] | Tape) -> AbstractContextManager[Tape]:
@@ -182,8 +179,7 @@ def set_tape(tape: str | type[Tape] | Tape) -> Tape:
     >>> flnb.set_tape("linked").name
     'linked'
     """
-    chosen: Tape = set_part("tape", tape)
-    return chosen
+    return set_part("tape", tape)
 
 
 def _replace_redefined(cls: type) -> None:

@@ -74,8 +74,7 @@ def find(kind: str, name: str) -> type:
         hint = f"; did you mean {meant[0]!r}?" if meant else ""
         raise ValueError(f"unknown {kind} {name!r}; known: {', '.join(names(kind))}{hint}")
     module, _, attribute = value.partition(":")
-    found: type = getattr(import_module(module), attribute)
-    return found
+    return getattr(import_module(module), attribute)
 
 
 def parsed(kind: str, text: str) -> tuple[type, dict[str, str]]:

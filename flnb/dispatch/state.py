@@ -103,7 +103,7 @@ class State:
     def bound(self, op: Any) -> Callable[..., Any] | None:
         """The backend's method for an op; None for a composite op that the backend has no method for."""
         if op.body is not None:
-            return self.backend.method(op.name)  # type: ignore[no-any-return]
+            return self.backend.method(op.name)
         method = bind(self.backend, op, planned=True)
         if type(self.backend).supports is not TensorBackend.supports:
             method = _supported(self.backend, op, method)
@@ -190,7 +190,7 @@ def bind(backend: TensorBackend, op: Any, planned: bool = False) -> Callable[...
         return missing
     owner = next((c for c in type(backend).__mro__ if op.name in c.__dict__), object)
     if owner.__module__.startswith("flnb_backends."):  # flnb's own methods are tested
-        return method  # type: ignore[no-any-return]
+        return method
     copies = op.writes_out and not _accepts_out(method)
 
     @unnamed

@@ -143,8 +143,7 @@ class Cluster:
 
     def __getitem__(self, name: str) -> list[Any]:
         """The values of a variable on all ranks, in their order."""
-        values: list[Any] = self._started().pull(name)
-        return values
+        return self._started().pull(name)
 
     def __setitem__(self, name: str, value: Any) -> None:
         """Set a variable on all ranks."""

@@ -111,8 +111,7 @@ def all_reduce(x: ArrayLike, op: str = "sum") -> Tensor:
     >>> flnb.distributed.run_threads(2, lambda: flnb.distributed.all_reduce([1.0, 2.0]).tolist())
     [[2.0, 4.0], [2.0, 4.0]]
     """
-    result: Tensor = _all_reduce(asarray(x), op=op)
-    return result
+    return _all_reduce(asarray(x), op=op)
 
 
 def all_gather(x: ArrayLike) -> Tensor:
@@ -125,8 +124,7 @@ def all_gather(x: ArrayLike) -> Tensor:
     >>> flnb.distributed.run_threads(2, lambda: flnb.distributed.all_gather(flnb.distributed.rank()).tolist())
     [[0, 1], [0, 1]]
     """
-    result: Tensor = _all_gather(asarray(x), size=current().size)
-    return result
+    return _all_gather(asarray(x), size=current().size)
 
 
 def reduce_scatter(x: ArrayLike, op: str = "sum") -> Tensor:
@@ -145,8 +143,7 @@ def reduce_scatter(x: ArrayLike, op: str = "sum") -> Tensor:
         raise ValueError(
             f"reduce_scatter: expected a first extent of {current().size}, one row per rank; got {x.shape}"
         )
-    result: Tensor = _reduce_scatter(x, op=op)
-    return result
+    return _reduce_scatter(x, op=op)
 
 
 def broadcast(x: ArrayLike, root: int = 0) -> Tensor:
@@ -160,8 +157,7 @@ def broadcast(x: ArrayLike, root: int = 0) -> Tensor:
     >>> flnb.distributed.run_threads(2, lambda: flnb.distributed.broadcast(flnb.distributed.rank(), root=1).item())
     [1, 1]
     """
-    result: Tensor = _broadcast(asarray(x), root=root)
-    return result
+    return _broadcast(asarray(x), root=root)
 
 
 def send(x: ArrayLike, to: int, tag: int = 0) -> None:

@@ -143,8 +143,7 @@ class Division:
 
     def slice(self, whole: Tensor) -> Tensor:
         """This rank's part of a tensor like the parameter, as a view if that is contiguous."""
-        part: Tensor = whole.reshape(-1)[self.low : self.high]
-        return part
+        return whole.reshape(-1)[self.low : self.high]
 
     @property
     def here(self) -> bool:

@@ -120,8 +120,7 @@ class Processes:
         errors = {rank: each.exception() for rank, each in enumerate(result.split())}
         if any(errors.values()):
             raise RankError({rank: Failure(e.ename, e.evalue, e.traceback) for rank, e in errors.items() if e})
-        values: list[Any] = result.get()
-        return values
+        return result.get()
 
     def push(self, name: str, value: Any) -> None:
         """Set a variable on all ranks."""

@@ -97,8 +97,7 @@ def set_communicator(communicator: str | type[Communicator] | Communicator) -> C
     >>> flnb.distributed.set_communicator("single").name
     'single'
     """
-    chosen: Communicator = parts.set_part("communicator", communicator)
-    return chosen
+    return parts.set_part("communicator", communicator)
 
 
 def run_threads(ranks: int, function: Callable[..., T], *arguments: Any, timeout: float = 300.0) -> list[T]:

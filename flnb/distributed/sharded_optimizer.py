@@ -62,8 +62,7 @@ class ShardedOptimizer:
 
     def parts(self) -> list[Optimizer]:
         """Return the optimizers that this one consists of, which update parts; settings (``lr``) are theirs."""
-        found: list[Optimizer] = self._inner.parts()
-        return found
+        return self._inner.parts()
 
     def step(self) -> None:
         """Update the parameters that have a gradient on any rank; all ranks call it.
@@ -107,7 +106,7 @@ class ShardedOptimizer:
 
     def mismatches(self, state: Mapping[str, Any]) -> list[str]:
         """Return the reasons why `load_state_dict(state)` would fail, a line each; empty if it would not."""
-        return self._on_wholes().mismatches(state)  # type: ignore[no-any-return]
+        return self._on_wholes().mismatches(state)
 
     def _on_wholes(self) -> Any:
         """The optimizer as it would be with the whole parameters, to compare shapes with."""

@@ -86,7 +86,7 @@ class _Divided(Module):
                 f"{here.size} ranks; choose a multiple of the number of ranks"
             )
         part = slice(here.rank * (extent // here.size), (here.rank + 1) * (extent // here.size))
-        return whole[:, part] if axis else whole[part]  # type: ignore[no-any-return]
+        return whole[:, part] if axis else whole[part]
 
 
 class ColumnLinear(_Divided):

@@ -303,7 +303,7 @@ def _optimizer(given: Any) -> Callable[..., Any]:
     if given is None:
         return lambda parameters: optim.SGD(parameters, lr=0.1, momentum=0.9)
     if not isinstance(given, str):
-        return given  # type: ignore[no-any-return]
+        return given
     public = ((name.lower(), getattr(optim, name)) for name in optim.__all__ if name != "Optimizer")
     kinds = {name: kind for name, kind in public if isinstance(kind, type) and issubclass(kind, optim.Optimizer)}
     if given.lower() not in kinds:

@@ -188,8 +188,7 @@ def stand_in(device: Lease | MemoryDevice, capacity: int) -> MemoryDevice:
     real = device if isinstance(device, MemoryDevice) else device.device
     grows = type(real).resize is not MemoryDevice.resize
     kind: Any = SimulatedDevice if grows else type("StandIn", (SimulatedDevice,), {"resize": MemoryDevice.resize})
-    made: MemoryDevice = kind(capacity, real.granularity)
-    return made
+    return kind(capacity, real.granularity)
 
 
 def _tried(candidate: Candidate, same: Outcome, device: MemoryDevice) -> Remedy:
@@ -240,7 +239,7 @@ def _releasing(manager: MemoryManager, last: int) -> Callable[[Lease], MemoryMan
             return plain(nbytes, stream, hint)
 
         inner.alloc = alloc
-        return inner  # type: ignore[no-any-return]
+        return inner
 
     return made
 

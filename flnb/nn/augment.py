@@ -189,7 +189,7 @@ def _low_pass(cutoff: float, half: int) -> npt.NDArray[Any]:
     The cutoff frequency is in cycles per sample.
     """
     kernel = np.sinc(2.0 * cutoff * np.arange(-half, half + 1)) * np.blackman(2 * half + 1)
-    return kernel / kernel.sum()  # type: ignore[no-any-return]
+    return kernel / kernel.sum()
 
 
 def spans(draw: Draw, n: int, count: int, extent: int, widest: int) -> npt.NDArray[np.bool_]:
@@ -204,7 +204,7 @@ def spans(draw: Draw, n: int, count: int, extent: int, widest: int) -> npt.NDArr
     width = draw.integers(0, widest + 1, (n, count, 1))
     start = draw.integers(0, extent - width + 1)
     place = np.arange(extent)
-    return np.logical_or.reduce((place >= start) & (place < start + width), axis=1)  # type: ignore[no-any-return]
+    return np.logical_or.reduce((place >= start) & (place < start + width), axis=1)
 
 
 def _warped(x: Any, draw: Draw, most: int) -> Any:

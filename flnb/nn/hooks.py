@@ -70,7 +70,7 @@ class _Passage:
     def enter(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the inputs for `forward`, whose gradients `arrive` will get."""
         self.inputs = _specs(inputs)
-        return _through(inputs, self.arrive)  # type: ignore[no-any-return]
+        return _through(inputs, self.arrive)
 
     def leave(self, output: Any) -> Any:
         """Return the call's result, whose gradients `begin` will get."""

@@ -122,8 +122,7 @@ class Module:
         """Return the hooks of this module, which are made with the first one."""
         if self._hooks is None:
             self.__dict__["_hooks"] = ModuleHooks()
-        hooks: ModuleHooks = self.__dict__["_hooks"]
-        return hooks
+        return self.__dict__["_hooks"]
 
     def register_forward_pre_hook(self, hook: Callable[[Module, tuple[Any, ...]], Any]) -> Handle:
         """Call ``hook(module, inputs)`` before each `forward`; its result, unless None, replaces the inputs.

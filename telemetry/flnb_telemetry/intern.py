@@ -161,8 +161,7 @@ class Catalog:
 
     def named(self, ids: NDArray[Any]) -> NDArray[Any]:
         """Return the strings with these ids, as an object array."""
-        found: NDArray[Any] = np.array(self.strings.items, object)[ids]
-        return found
+        return np.array(self.strings.items, object)[ids]
 
     def places(self, context: Ints, node: Ints, earlier: Ints = NONE) -> tuple[Ints, Ints, Ints]:
         """Return the scope (string id) and the phase of each op.
@@ -212,8 +211,7 @@ def joined(ids: Ints, keys: Ints, values: Ints, otherwise: Any = 0) -> Ints:
     if not len(keys):
         return np.full(len(ids), otherwise, np.int64)
     at, known = located(keys, ids, sort=True)
-    found: Ints = np.where(known, values[at], otherwise)
-    return found
+    return np.where(known, values[at], otherwise)
 
 
 if hasattr(os, "register_at_fork"):  # else a thread that the child lacks could hold the lock there for ever

@@ -148,8 +148,7 @@ def _points(blocks: Records, segments: Records, since: int, start: int) -> Array
 
 def _category(blocks: Records) -> Ints:
     """Return the category, an index into `schema.CATEGORIES`, of each block."""
-    found: Ints = (blocks[:, 0] >> schema.AUX_SHIFT) & 0xFFFF
-    return found
+    return (blocks[:, 0] >> schema.AUX_SHIFT) & 0xFFFF
 
 
 def _in(ids: Ints, others: Ints) -> NDArray[np.bool_]:

@@ -179,8 +179,7 @@ class Recording(Run):
     def memory(self) -> Memory:
         """Memory over time: `.timeline()`, `.at(t)`, `.peak` and `.fragmentation()`. See `Memory`."""
         least = int(self.meta.get("min_block") or 0)
-        memory: Memory = self._cached("memory", lambda table: Memory(table, self.start, self.catalog, least))
-        return memory
+        return self._cached("memory", lambda table: Memory(table, self.start, self.catalog, least))
 
     @property
     def steps(self) -> schema.Columns:
@@ -210,8 +209,7 @@ class Recording(Run):
         If that pass produced NaN or Inf, it is the first of the consecutive passes that did. `.step(i)` returns the
         tape of another step.
         """
-        found: tape.Tape = self._cached("tape", lambda table: tape.of(table, self.start, self.catalog))
-        return found
+        return self._cached("tape", lambda table: tape.of(table, self.start, self.catalog))
 
     def to_pandas(self, kind: str = "op") -> Any:
         """Return the events of one kind as a pandas DataFrame, with names (op, shape, scope, ...) in place of ids.

@@ -52,5 +52,4 @@ class Tally:
         """Return for each name the duration (ns) that 99 % of its events do not exceed, with an error up to `WORST`."""
         needed = np.ceil(0.99 * self.count)
         at = (np.cumsum(self._histogram, axis=1) < needed[:, None]).sum(axis=1)
-        middle: NDArray[np.float64] = np.minimum(2.0 ** ((at + 0.5) / PER_OCTAVE), self.max)
-        return middle
+        return np.minimum(2.0 ** ((at + 0.5) / PER_OCTAVE), self.max)

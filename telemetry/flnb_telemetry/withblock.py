@@ -122,8 +122,7 @@ class _Generated(WithBlock[T]):
 
     def begin(self) -> T:
         self._generator = self._make()
-        value: T = next(self._generator)
-        return value
+        return next(self._generator)
 
     def end(self, error: BaseException | None) -> None:
         generator = self._generator

@@ -65,8 +65,7 @@ def scratch(shape: Extents, dtype: np.dtype[Any]) -> Array:
     if math.prod(shape) < SMALL:
         return np.empty(shape, dtype)
     here = current()
-    array: Array = here.backend.empty(spec_of(shape, dtype), here.manager, here.min_block, 0, TEMPORARY)[0]
-    return array
+    return here.backend.empty(spec_of(shape, dtype), here.manager, here.min_block, 0, TEMPORARY)[0]
 
 
 def inside(places: Iterable[Any]) -> Any:
@@ -177,10 +176,7 @@ class Convolution:
         if groups == 1 and o <= c and {*stride} == {1} and min(around) >= 0:
             # Itself a convolution, of fewer columns than below, which are read once instead of added up place by place.
             mirrored: Array = np.flip(w, tuple(range(2, w.ndim))).swapaxes(0, 1)
-            result: Array = Convolution.conv2d(
-                self, g, np.ascontiguousarray(mirrored), stride, around, dilation, 1, out
-            )
-            return result
+            return Convolution.conv2d(self, g, np.ascontiguousarray(mirrored), stride, around, dilation, 1, out)
         depth = width * math.prod(kernel)
         columns = scratch((groups, depth, n * math.prod(fit)), g.dtype)
         np.matmul(w.reshape(groups, o // groups, depth).swapaxes(1, 2), self._rows(g, groups), columns)

@@ -24,20 +24,19 @@ def pack(parts: Any, x: Array, out: Array | None) -> Array:
     flat = [part.reshape(*batch, math.prod(part.shape[len(batch) :])) for part in parts]
     if out is None:
         return np.concatenate(flat, -1, dtype=x.dtype, casting="unsafe")
-    joined: Array = np.concatenate(flat, -1, out=out, casting="unsafe")
-    return joined
+    return np.concatenate(flat, -1, out=out, casting="unsafe")
 
 
 def _plain(name: str) -> Callable[..., Array]:
     def method(self: Any, x: Array, out: Array | None = None) -> Array:
-        return self._into(self._lapack(name, x), x, out)  # type: ignore[no-any-return]
+        return self._into(self._lapack(name, x), x, out)
 
     return method
 
 
 def _transform(name: str) -> Callable[..., Array]:
     def method(self: Any, x: Array, axes: Axes, norm: Any, out: Array | None = None) -> Array:
-        return self._transformed(name, x, None, axes, norm, out)  # type: ignore[no-any-return]
+        return self._transformed(name, x, None, axes, norm, out)
 
     return method
 
@@ -101,7 +100,7 @@ class LinearAlgebra:
 
     def _transformed(self, name: str, x: Array, sizes: Any, axes: Axes, norm: Any, out: Array | None) -> Array:
         """Call a function of `numpy.fft`; ops have cut or padded their inputs to the right sizes."""
-        return getattr(np.fft, name)(x, sizes, axes=axes, norm=norm, out=out)  # type: ignore[no-any-return]
+        return getattr(np.fft, name)(x, sizes, axes=axes, norm=norm, out=out)
 
     def _into(self, values: Array, x: Array, out: Array | None) -> Array:
         if out is None:

@@ -113,21 +113,18 @@ class Collectives:
     def waiting(self) -> Ints:
         """How long each rank waited for the last one in each call, ns."""
         stop = np.where(self.end > 0, np.minimum(self.end, self.last), self.last)
-        waited: Ints = np.where((self.begin > 0) & (self.last > 0), np.maximum(stop - self.begin, 0), 0)
-        return waited
+        return np.where((self.begin > 0) & (self.last > 0), np.maximum(stop - self.begin, 0), 0)
 
     @cached_property
     def transfer(self) -> Ints:
         """How long after the last rank's call each rank noticed the end of each call, ns."""
-        taken: Ints = np.where((self.end > 0) & (self.last > 0), np.maximum(self.end - self.last, 0), 0)
-        return taken
+        return np.where((self.end > 0) & (self.last > 0), np.maximum(self.end - self.last, 0), 0)
 
     @cached_property
     def blocked(self) -> Ints:
         """How long each rank's program stood still in each call because the last rank had not called, ns."""
         stop = np.minimum(self.asked + self.waited, self.last)
-        found: Ints = np.where((self.waited > 0) & (self.last > 0), np.maximum(stop - self.asked, 0), 0)
-        return found
+        return np.where((self.waited > 0) & (self.last > 0), np.maximum(stop - self.asked, 0), 0)
 
     @cached_property
     def lost(self) -> Ints:
@@ -148,8 +145,7 @@ class Collectives:
     def lost_ns(self) -> Ints:
         """What each rank has cost the others by being last, ns."""
         late = self.late
-        total: Ints = np.bincount(late[late >= 0], self.lost[late >= 0], len(self.ranks)).astype(np.int64)
-        return total
+        return np.bincount(late[late >= 0], self.lost[late >= 0], len(self.ranks)).astype(np.int64)
 
     @cached_property
     def gb_s(self) -> NDArray[np.float64]:

@@ -226,8 +226,7 @@ def _needed(size: int, row: Ints, up: Ints) -> Bools:
 def _looked_up(sampled: schema.Columns, key: str, at: Ints, seen: Bools) -> Ints:
     """Return ``sampled[key][at]`` with 0 where `seen` is False; the column may be empty."""
     column = np.append(sampled[key], 0)
-    found: Ints = np.where(seen, column[at], 0)
-    return found
+    return np.where(seen, column[at], 0)
 
 
 def _gradients(sampled: schema.Columns, at: Ints, seen: Bools) -> Gradients:

@@ -41,8 +41,7 @@ class View(NamedTuple):
 def views(source: Any) -> list[View]:
     """The ranks of a `Ranks`, or of one recording in which they are threads."""
     if hasattr(source, "views"):
-        found: list[View] = source.views()
-        return found
+        return source.views()
     return of_recording(source)
 
 
@@ -171,8 +170,7 @@ def step_of(view: View, t: Ints) -> Ints:
     order = np.argsort(steps["t0"], kind="stable")
     t0, t1, index = (steps[name][order] for name in ("t0", "t1", "index"))
     at = np.maximum(np.searchsorted(t0, t, "right") - 1, 0)
-    found: Ints = np.where((t0[at] <= t) & (t <= t1[at]), index[at], -1)
-    return found
+    return np.where((t0[at] <= t) & (t <= t1[at]), index[at], -1)
 
 
 def median(values: Ints, first: Any, count: Any) -> Ints:
@@ -181,8 +179,7 @@ def median(values: Ints, first: Any, count: Any) -> Ints:
     columns, most = np.arange(values.shape[1]), max(len(values) - 1, 0)
     low = ascending[np.clip(first + (count - 1) // 2, 0, most), columns] if len(values) else columns
     high = ascending[np.clip(first + count // 2, 0, most), columns] if len(values) else columns
-    found: Ints = np.where(count > 0, low + (high - low) // 2, 0)
-    return found
+    return np.where(count > 0, low + (high - low) // 2, 0)
 
 
 def _lateness(begin: Ints, size: Ints, ranks: tuple[int, ...]) -> dict[str, Ints]:
@@ -226,5 +223,4 @@ def _covered(start: Ints, end: Ints, bins: Ints, count: int) -> Ints:
     start, end, bins = start[order], end[order], bins[order]
     before = np.concatenate([[0], np.maximum.accumulate(end)[:-1]]) if len(end) else end
     new = np.maximum(end - np.maximum(start, before), 0)
-    found: Ints = np.bincount(bins, new, count + 1)[:count].astype(np.int64)
-    return found
+    return np.bincount(bins, new, count + 1)[:count].astype(np.int64)

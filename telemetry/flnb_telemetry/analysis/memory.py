@@ -242,8 +242,7 @@ class Memory:
         stop = int(np.searchsorted(self.block["t"], ns, "right"))
         stride, kept = self._checkpoints
         either = np.concatenate([kept[stop // stride], np.arange(stop // stride * stride, stop)])
-        found: Ints = either[self.block["end"][either] > ns]
-        return found
+        return either[self.block["end"][either] > ns]
 
     def locks(self, ns: int) -> dict[int, int]:
         """Return by block id how many locks users hold at a time in ns, for the blocks that have any."""

@@ -153,8 +153,7 @@ class _Machine:
     def take(self, count: int) -> bytes:
         """Return the next bytes; fewer at the end of the file, where the next opcode is then missing."""
         self.at += count
-        taken: bytes = self.data[self.at - count : self.at]
-        return taken
+        return self.data[self.at - count : self.at]
 
     def uint(self, width: int) -> int:
         """Return the next bytes, `width` of them, as an unsigned integer."""
