@@ -59,6 +59,8 @@ CELLS = [
     "with flnb.record('mismatch'):\n"
     "    distributed.run_threads(4, mismatched)",
 ]
+BUCKETS = {"18\u202f720": "3 … 5 · 5 params", "18\u202f624": "1 … 3 · 4 params", "18\u202f528": "0, 1 · 3 params"}
+"""What each of the three holds, the last gradients first; any of them may be the one that was waited for most."""
 WHY = ".fl-why"
 
 
@@ -130,8 +132,8 @@ def test_keys_go_from_call_to_call_and_to_the_late_rank(notebook: Page) -> None:
     page.wait_for_function("here => window.__flnb.view.call.seq === here", arg=here)
     assert dashboard(page).locator(".fl-statusleft").inner_text().find("all_reduce") >= 0
     facts = dashboard(page).locator(".fl-callside .fl-pairs").inner_text()
-    assert "18\u202f720" in facts
-    assert "3 … 5 · 5 params" in facts
+    held = next(held for elements, held in BUCKETS.items() if elements in facts)
+    assert held in facts
     assert "measured peak" in dashboard(page).locator(".fl-achieved").inner_text()
 
 
