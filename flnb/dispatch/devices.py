@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import deque
 from contextlib import suppress
 from itertools import count
-from threading import RLock
+from threading import RLock, local
 from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -115,13 +115,13 @@ class Task:
 
     def __init__(self, watch: Watch, stream: int, seq: int, queued: Queued | None) -> None:
         self._watch, self._stream, self._seq, self._queued = watch, stream, seq, queued
-        self._emitted = watch.emitted
+        self._emitted = watch.mine.emitted
         self._t0 = clock()
 
     @property
     def alone(self) -> bool:
-        """Whether no launch or copy was emitted since the task began."""
-        return self._watch.emitted == self._emitted
+        """Whether this thread has emitted no launch or copy since the task began."""
+        return self._watch.mine.emitted == self._emitted
 
     def launched_by(self, name: str, addresses: Sequence[Any] = ()) -> None:
         """Emit that another library launched what ``name`` says, unless that was emitted piece by piece meanwhile."""
@@ -171,13 +171,20 @@ class Task:
         if lanes is None:
             return
         lane, t0, seq = lanes.lane, self._t0, self._seq
-        watch.emitted += 1
+        watch.mine.emitted += 1
         lane.pending += (code, t0, t1, seq, third, fourth, 0, watch.context(lane, self._stream))
         given = [each for each in addresses if type(each) is int and each >= LOWEST]
         for i in range(0, len(given), 5):
             lane.pending += (device_words.ADDRESSES, t0, seq, *(*given[i : i + 5], 0, 0, 0, 0)[:5])
         if queued is not None:
-            watch.queued.setdefault(self._stream, deque()).append(queued)
+            with watch.lock:
+                watch.queued.setdefault(self._stream, deque()).append(queued)
+
+
+class Emitted(local):
+    """How many launches and copies of a device a thread has emitted."""
+
+    emitted = 0
 
 
 class Watch:
@@ -187,7 +194,7 @@ class Watch:
         queued: by stream, the tasks whose times have not been read yet.
         events: the number of the last recording of each event, by handle.
         pool: timed events that are free.
-        emitted: how many launches and copies have been emitted.
+        mine: how many launches and copies this thread has emitted.
         unknown: whether a recording has begun that has not heard of the memory which is in use on the device.
     """
 
@@ -201,15 +208,15 @@ class Watch:
         self.pool: list[int] = []
         self.unknown = True
         self.kernels = set[str]()  # launched since `count` was called
-        self.emitted = 0
-        self._lock = RLock()
+        self.mine = Emitted()
+        self.lock = RLock()
         self._anchor: Anchor | None = None
         self._anchor_due = self._idle = self._info = 0
         self._told: Any = None
 
     def begin(self, stream: int) -> Task:
         """Begin a task in a stream, and emit what has become known of earlier ones."""
-        with self._lock:
+        with self.lock:
             self.describe()
             self.read()
             if self.unknown and bus.lanes is not None:
@@ -239,9 +246,8 @@ class Watch:
 
     def context(self, lane: Lane, stream: int) -> int:
         """The number in `intern.contexts` of a lane's scope and phase on this device, in a stream."""
-        number = self._numbers.setdefault(
-            0 if 0 <= stream <= 2 else stream, len(self._numbers)
-        )  # handles 1, 2: default
+        with self.lock:  # two threads may use their first streams at once
+            number = self._numbers.setdefault(0 if 0 <= stream <= 2 else stream, len(self._numbers))  # 1, 2: default
         found = self._contexts.get((lane.context, number))
         if found is None:
             here: intern.Context = intern.contexts.items[lane.context]
@@ -251,7 +257,7 @@ class Watch:
 
     def read(self) -> None:
         """Emit when the device did what it has done by now; returns at once."""
-        with self._lock:
+        with self.lock:
             for tasks in self.queued.values():
                 while tasks and self._read(tasks[0]):
                     done = tasks.popleft()
@@ -328,7 +334,7 @@ def awaits(driver: Driver, stream: int, event: int) -> None:
     """Emit that a stream's further work waits for an event."""
     if bus.lanes is not None:
         watch, lane = _watch(driver), bus.lanes.lane
-        number = next((each.events[event] for each in _watches.values() if event in each.events), 0)
+        number = next((each.events[event] for each in list(_watches.values()) if event in each.events), 0)
         lane.emit(device_words.EVENT_AWAITED, clock(), _next_seq(), number, f=watch.context(lane, stream))
 
 
@@ -336,7 +342,7 @@ def host_waited(driver: Driver, t0: int, stream: int = ALL, event: int = 0) -> N
     """Emit that the program stood still since t0 (ns) for a stream or an event in it, and what that made known."""
     if bus.lanes is not None:
         watch, lane = _watch(driver), bus.lanes.lane
-        number = next((each.events[event] for each in _watches.values() if event in each.events), 0)
+        number = next((each.events[event] for each in list(_watches.values()) if event in each.events), 0)
         lane.emit(device_words.HOST_WAIT, t0, clock(), number, f=watch.context(lane, stream))
         flush()
 

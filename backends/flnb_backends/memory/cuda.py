@@ -84,8 +84,8 @@ class CudaDevice(MemoryDevice):
 
     def release(self, segment: Segment) -> None:
         """Free a segment, which waits for all work of the device."""
+        self.order.forget(segment.address, segment.size)  # first: then another thread may get the same address
         segment.handle.free()
-        self.order.forget(segment.address, segment.size)
 
 
 class EventOrder:
@@ -119,13 +119,14 @@ class EventOrder:
     def given(self, block: Block) -> None:
         """Let the present stream wait for all others that have used the memory of a new block."""
         stream = self.stream()
-        block.streams = (stream,)
         with self._lock:
             others = set[int]().union(*self._cut(block.address, block.address + block.size)) - {stream}
+            block.streams = (stream, *others)  # until this has waited: Ctrl-C may come before
         if others:
             with self._driver.using(self._ordinal):
                 for other in sorted(others):
                     self._wait(stream, other)
+            block.streams = (stream,)
         self._driver.tell_used(block.address, block.size, stream)
 
     def _wait(self, stream: int, other: int) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import gc
 import random
+import sys
+from threading import Barrier, Thread
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from flnb_backends.memory.cuda import CudaDevice
-from flnb_backends.tensor.cuda.gpu import gpu_at
+from flnb_backends.tensor.cuda.gpu import block_of, gpu_at
 
 import flnb
-from flnb.interface.memory import OutOfMemoryError
+from flnb.interface.memory import Block, OutOfMemoryError
 
 if TYPE_CHECKING:
     from flnb.testing.cuda import EmulatedDevice
@@ -241,3 +243,111 @@ def test_a_manager_that_is_dropped_gives_its_memory_back(cuda: EmulatedDevice) -
     flnb.memory.stats()
     gc.collect()
     assert cuda.driver.memory().available == before
+
+
+def test_streams_that_the_program_makes_by_cupy_are_noted(cuda: EmulatedDevice) -> None:
+    cupy = gpu_at().cupy
+    stream = cupy.cuda.Stream(non_blocking=True)
+    for seed in range(8):
+        cuda.begin("random", seed)
+        gpu_at().several_streams = False  # as before any other test
+        with flnb.use_backend("cuda") as backend:
+            x = flnb.asarray(X) * 1.0
+            flnb.sync()
+            with stream:
+                y = x * 2.0
+            del x  # its memory goes to the next request of the same size, in the default stream
+            z = flnb.asarray(-X) * 1.0
+            backend.wait_for(stream.ptr)
+            assert y.tolist() == (2 * X).tolist()
+            assert z.tolist() == (-X).tolist()
+        assert cuda.reports == []
+
+
+def test_a_batch_does_not_wait_for_the_upload_of_the_next(cuda: EmulatedDevice) -> None:
+    cuda.begin("lazy")
+    cuda.driver.synchronize()
+    gpu_at().memory.order.forget(0, 1 << 62)  # what earlier tests have freed is waited for, too
+    batches = [[np.full(8, i, np.float32)] for i in range(4)]
+    with flnb.use_backend("cuda") as backend, flnb.record() as run:
+        one = flnb.ones((8,))
+        kept = [(x, x + one) for (x,) in backend.prefetch(batches)]  # no memory is used again
+    assert [y.tolist()[0] for _, y in kept] == [1.0, 2.0, 3.0, 4.0]
+    event, task = run.devices.event, run.devices.task
+    uploads = task["seq"][(task["route"] == 1) & (task["stream"] != 0)].tolist()
+    recorded = dict(zip(event["event"][event["awaited"] == 0], event["seq"][event["awaited"] == 0], strict=True))
+    own = task["stream"] == 0
+    adds = task["seq"][own & (task["route"] == 0) & (np.arange(len(own)) > 0)].tolist()[-4:]
+    awaits = (event["awaited"] == 1) & (event["stream"] == 0)
+    awaited = list(zip(event["seq"][awaits].tolist(), event["event"][awaits].tolist(), strict=True))
+    assert len(uploads) == len(adds) == 4
+    for upload, add, following in zip(uploads, adds, [*uploads[1:], 1 << 62], strict=True):
+        before = [recorded[number] for seq, number in awaited if seq < add]
+        assert upload < max(before) < following
+
+
+def test_an_interrupted_allocation_forgets_no_stream(cuda: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = CudaDevice("4MiB", driver=cuda.driver)
+    manager, streams = flnb.memory.Caching(memory), [cuda.driver.stream() for _ in range(3)]
+    memory.order.stream = lambda: streams[0]  # type: ignore[method-assign]
+    flnb.memory.release(manager, flnb.memory.allocate(manager, 512))
+    waited: list[tuple[int, int]] = []
+
+    def interrupted(stream: int, other: int) -> None:
+        raise KeyboardInterrupt
+
+    memory.order.stream = lambda: streams[1]  # type: ignore[method-assign]
+    monkeypatch.setattr(cuda.driver, "wait_for_stream", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        flnb.memory.allocate(manager, 512)
+    monkeypatch.setattr(cuda.driver, "wait_for_stream", lambda *pair: waited.append(pair))
+    memory.order.stream = lambda: streams[2]  # type: ignore[method-assign]
+    flnb.memory.release(manager, flnb.memory.allocate(manager, 512))
+    assert (streams[2], streams[0]) in waited
+
+
+def test_what_is_used_while_a_segment_goes_back_is_not_forgotten(
+    cuda: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread may get the same address from the device before the first one has returned."""
+    memory = CudaDevice("64KiB", driver=cuda.driver)
+    segment = memory.reserve(4096)
+    free = cuda.driver.free
+
+    def free_and_use(address: int) -> None:
+        free(address)
+        block = Block(address, 512, segment)
+        block.streams = (7, 8)
+        memory.order.freed(block)
+
+    monkeypatch.setattr(cuda.driver, "free", free_and_use)
+    memory.release(segment)
+    assert [streams for *_, streams in memory.order._free] == [(7, 8)]
+
+
+def test_a_stream_is_noted_though_another_thread_notes_one(cuda: EmulatedDevice) -> None:
+    with flnb.use_backend("cuda"):
+        x = flnb.ones((8,))
+    from flnb_backends.tensor.cuda.backend import note_uses  # imports CuPy: not before the device is emulated
+
+    block = block_of(x._data)
+    assert block is not None
+    numbers, start = range(1000, 3000), Barrier(4)
+
+    def note(mine: range) -> None:
+        start.wait()
+        for number in mine:
+            note_uses(number, (x._data,))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [Thread(target=note, args=(numbers[i::4],)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert set(block.streams) >= set(numbers)
+    finally:
+        sys.setswitchinterval(interval)
+        block.streams = (0,)

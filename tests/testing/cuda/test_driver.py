@@ -195,3 +195,18 @@ def test_ctrl_c_ends_a_kernel_without_end(body: str, device: EmulatedDevice, arr
     assert device.reports == ["kernel endless failed: the program was interrupted"]
     with pytest.raises(DriverError, match="CUDA_ERROR_LAUNCH_FAILED"):
         device.driver.synchronize()
+
+
+def test_an_event_is_recorded_in_streams_of_its_own_device_alone(device: EmulatedDevice) -> None:
+    driver = device.driver
+    event = driver.event()
+    driver.use(1)
+    try:
+        stream = driver.stream()
+        for other in (stream, 0):
+            with pytest.raises(DriverError, match=r"cuEventRecord: CUDA_ERROR_INVALID_HANDLE"):
+                driver.record(event, other)
+        driver.wait_event(stream, event)  # any stream may wait for it
+    finally:
+        driver.use(0)
+    driver.record(event)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
+from itertools import chain
+from threading import Barrier, Thread
 from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile
 
@@ -305,3 +308,55 @@ def test_a_recording_ends_though_a_kernel_has_failed(steps: Steps) -> None:
         steps.scale(x, steps.arrays.empty(256))
         steps.driver.synchronize()
     assert set(run.table("launch")["seq"]) <= set(run.table("ran")["seq"])
+
+
+def test_a_librarys_launch_is_emitted_though_another_thread_launches_meanwhile(steps: Steps) -> None:
+    x, y = steps.arrays.put(X), steps.arrays.empty(256)
+    with flnb.record() as run:
+        task = devices.begin(steps.driver, 0)
+        assert task is not None
+
+        def launches() -> None:
+            steps.driver.use(0)
+            steps.scale(x, y)
+
+        thread = Thread(target=launches)
+        thread.start()
+        thread.join()
+        task.launched_by("cupy add", (x, y))
+    names = [run.catalog.kernels.items[number].name for number in run.table("launch")["kernel"]]
+    assert sorted(names) == ["cupy add", "scale"]
+
+
+def test_streams_are_told_apart_though_threads_use_them_first_at_once(steps: Steps) -> None:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    errors: list[BaseException] = []
+    streams = [[steps.driver.stream() for _ in range(40)] for _ in range(4)]
+    start = Barrier(4)
+
+    def use(mine: list[int]) -> None:
+        try:
+            steps.driver.use(0)
+            start.wait()
+            for stream in mine:
+                task = devices.begin(steps.driver, stream)
+                assert task is not None
+                task.launched("none")
+        except BaseException as error:
+            errors.append(error)
+
+    try:
+        with flnb.record() as run:
+            threads = [Thread(target=use, args=(mine,)) for mine in streams]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+        for stream in chain(*streams):
+            steps.driver.destroy_stream(stream)
+    assert errors == []
+    contexts = run.catalog.contexts.items
+    assert len({contexts[number].stream for number in run.table("launch")["context"]}) == 160

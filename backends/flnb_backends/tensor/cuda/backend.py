@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cached_property, wraps
+from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -99,9 +101,10 @@ class CudaBackend(
             before = gpu.enter()
             gpu.driver.recent.append(name)
             try:
+                stream = gpu.stream()
                 if gpu.several_streams:
-                    note_uses(gpu.stream(), (*arguments, *named.values()))
-                task = devices.begin(gpu.driver, gpu.stream()) if bus.lanes is not None else None
+                    note_uses(stream, (*arguments, *named.values()))
+                task = devices.begin(gpu.driver, stream) if bus.lanes is not None else None
                 result = function(*arguments, **named)
                 if task is not None:
                     report_launch(task, name, (*arguments, *named.values()), result)
@@ -135,14 +138,17 @@ class CudaBackend(
         gpu = self.gpu
         before = gpu.enter()
         outer = gpu.stream()
-        chosen = gpu.idle_streams.pop() if gpu.idle_streams else cp.cuda.Stream(non_blocking=True)
-        gpu.several_streams = True
+        chosen = None
         try:
+            with suppress(IndexError):  # another thread may take the last one
+                chosen = gpu.idle_streams.pop()
+            chosen = chosen or cp.cuda.Stream(non_blocking=True)
             with chosen:
                 gpu.driver.wait_for_stream(chosen.ptr, outer)
                 yield chosen.ptr
         finally:
-            gpu.idle_streams.append(chosen)
+            if chosen is not None:
+                gpu.idle_streams.append(chosen)
             gpu.leave(before)
 
     def wait_for(self, stream: int) -> None:
@@ -166,9 +172,10 @@ class CudaBackend(
 
         ahead = None
         for batch in batches:
+            if ahead is not None:
+                self.wait_for(ahead[0])  # before the next upload is queued, which it would wait for, too
             ready, ahead = ahead, upload(batch)
             if ready is not None:
-                self.wait_for(ready[0])
                 yield ready[1]
         if ahead is not None:
             self.wait_for(ahead[0])
@@ -219,10 +226,12 @@ class CudaBackend(
         here.driver.wait_event(stream, event)
         if y.nbytes:
             here.driver.copy_between(y.data.ptr, here.ordinal, source.data.ptr, there.ordinal, y.nbytes, stream)
-        here.driver.record(event, stream)
+        copied = here.driver.event()  # of this device: an event is recorded in streams of its own alone
+        here.driver.record(copied, stream)
         with there.driver.using(there.ordinal):  # the source may be freed, and used again, only after the copy
-            there.driver.wait_event(theirs, event)
-            there.driver.destroy_event(event)
+            there.driver.wait_event(theirs, copied)
+        for each in (event, copied):
+            here.driver.destroy_event(each)
         return self.finished(y, out)
 
     def to_numpy(self, buffer: Buffer) -> np.ndarray[Any, Any]:
@@ -253,6 +262,9 @@ class CudaBackend(
         return bool(buffer.flags.c_contiguous)
 
 
+_noting = Lock()
+
+
 def report_launch(task: devices.Task, name: str, arguments: tuple[Any, ...], result: Any) -> None:
     """Emit that CuPy launched kernels for an op, as one task; nothing where the result is a view of an argument.
 
@@ -276,6 +288,7 @@ def note_uses(stream: int, arguments: tuple[Any, ...]) -> None:
         if isinstance(x, cp.ndarray):
             block = block_of(x)
             if block is not None and stream not in block.streams:
-                block.streams += (stream,)
+                with _noting:  # another thread may note another stream
+                    block.streams += (stream,)
         elif isinstance(x, (tuple, list)):
             note_uses(stream, tuple(x))

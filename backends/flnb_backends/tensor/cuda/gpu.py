@@ -99,8 +99,11 @@ class Gpu:
         self.cupy.cuda.set_allocator(allocate)
 
     def stream(self) -> int:
-        """The stream in which this thread's work on the device runs now."""
-        return int(self._current().ptr)
+        """The stream in which this thread's work on the device runs now; the program may have made it by CuPy."""
+        found = int(self._current().ptr)
+        if found:
+            self.several_streams = True
+        return found
 
     def enter(self) -> int:
         """Make this the device of the thread; returns the one before."""

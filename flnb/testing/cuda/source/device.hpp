@@ -53,6 +53,7 @@ struct Stream;
 struct Event;
 Stream *stream_of(int device, void *handle);
 Stream *make_stream(int device, bool blocking);
+int device_of(const Stream *);
 // Queue work; it runs when the schedule and what it waits for allow. Returns the error that the device has, if any.
 int push(Stream *, const std::string &name, std::function<void()> work, const Event *wait_for = nullptr);
 void wait(Stream *);            // until all that is queued has run
@@ -80,6 +81,7 @@ Launchable *instantiate(const Graph *);
 int launch(Launchable *, Stream *);
 
 struct Event {
+  int device = 0;  // that of the context in which it was made
   long capture = 0;  // in which it was recorded, as of the work up to a node
   int node = -1;
   Stream *stream = nullptr;

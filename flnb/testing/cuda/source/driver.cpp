@@ -270,6 +270,7 @@ API cuLaunchHostFunc(void *stream, void (*function)(void *), void *argument) {
 API cuEventCreate(void **made, unsigned flags) {
   ENTER;
   auto *event = new Event;
+  event->device = here();
   event->timed = !(flags & EVENT_DISABLE_TIMING);
   handles.insert(*made = event);
   return SUCCESS;
@@ -283,7 +284,7 @@ API cuEventDestroy_v2(void *event) {
 }
 API cuEventRecord(void *event, void *stream) {
   ENTER_STREAM(stream);
-  if (!handles.count(event)) return INVALID_HANDLE;
+  if (!handles.count(event) || ((Event *)event)->device != device_of(stream_at(stream))) return INVALID_HANDLE;
   return record((Event *)event, stream_at(stream));
 }
 API cuEventQuery(void *event) {

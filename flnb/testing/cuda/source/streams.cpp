@@ -60,6 +60,7 @@ Stream *make_stream(int device, bool blocking) {
   return streams.back().get();
 }
 
+int device_of(const Stream *stream) { return stream->device; }
 Stream *stream_of(int device, void *handle) {  // 1 and 2 are the documented handles of the legacy and thread's streams
   while (streams.size() < DEVICES) make_stream(streams.size(), true);
   return (uintptr_t)handle <= 2 ? streams[device].get() : (Stream *)handle;
