@@ -315,7 +315,7 @@ def blocks(source: Source, task: Columns, event: Columns) -> tuple[Columns, Colu
     for at, used in uses.items():
         last = {stream[row]: row for row in used}  # in order: of each stream the last one
         more["own"][at] = own = stream[used[0]]
-        more["streams"][at] = sum(1 << min(number, 62) for number in last if number >= 0)
+        more["streams"][at] = sum({1 << min(number, 62) for number in last if number >= 0})  # one bit for all above
         late = [row for number, row in last.items() if number != own and over[row] > block["end"][at]]
         if late:
             row = max(late, key=lambda row: int(over[row]))

@@ -14,6 +14,7 @@ from zipfile import ZipFile
 import flnb_telemetry
 import numpy as np
 import pytest
+from flnb_backends.memory.cuda import CudaDevice
 from flnb_backends.tensor.cuda.driver import DriverError
 from flnb_backends.tensor.cuda.occupancy import Needs
 from flnb_telemetry import device_words
@@ -328,7 +329,10 @@ def test_a_librarys_launch_is_emitted_though_another_thread_launches_meanwhile(s
     assert sorted(names) == ["cupy add", "scale"]
 
 
-def test_streams_are_told_apart_though_threads_use_them_first_at_once(steps: Steps) -> None:
+def test_streams_are_told_apart_though_threads_use_them_first_at_once(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "_watches", {})  # other tests number few streams
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     errors: list[BaseException] = []
@@ -360,3 +364,20 @@ def test_streams_are_told_apart_though_threads_use_them_first_at_once(steps: Ste
     assert errors == []
     contexts = run.catalog.contexts.items
     assert len({contexts[number].stream for number in run.table("launch")["context"]}) == 160
+
+
+def test_a_block_may_be_used_in_many_streams(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_watches", {})  # other tests number few streams
+    manager = flnb.memory.Caching(CudaDevice("4MiB", driver=steps.driver))
+    streams = [steps.driver.stream() for _ in range(70)]
+    with flnb.use_memory_manager(manager), flnb.record() as run:
+        block = flnb.memory.allocate(manager, 1024)
+        steps.driver.synchronize()
+        for stream in streams:
+            steps.driver.fill(block.address, 0, 1024, stream)
+            steps.driver.wait(stream)
+    flnb.memory.release(manager, block)
+    for stream in streams:
+        steps.driver.destroy_stream(stream)
+    used = run.devices.block["streams"][run.devices.block["alloc_id"] == block.id]
+    assert used >> 62 == 1  # stands for all streams from 62 on
