@@ -66,7 +66,7 @@ DEVICES = (
     "flnb_telemetry.device_words", "flnb_telemetry.analysis.devices", "flnb_telemetry.livedevices",
 )  # fmt: skip
 """Modules of devices, which the goals below do not count, nor those of ranks: they have one in common."""
-WITH_ALL, GOAL_WITH_ALL = 18_790, 18_000
+WITH_ALL, GOAL_WITH_ALL = 18_775, 18_000
 """The most lines of the core with graph, ranks and devices, and the goal, which the core alone exceeds by its part.
 
 Raised by 250 for the communicator nccl, convolution by cuDNN and stream capture, which issue 13 asks for."""

@@ -56,7 +56,7 @@ def _infer(dtype: Callable[[np.dtype[Any]], Any], needs_elements: bool = False) 
     return infer
 
 
-def _accumulator(dtype: np.dtype[Any]) -> Any:
+def summed(dtype: np.dtype[Any]) -> Any:
     """Return the dtype of a sum: integers and bool are summed in 64 bits, as the array API requires."""
     return INTEGER if dtype.kind in "bi" else np.dtype(np.uint64) if dtype.kind == "u" else dtype
 
@@ -146,11 +146,11 @@ def _casting(reduce: Callable[..., Any]) -> Callable[..., Any]:
 
 
 sum = _casting(_reduction(
-    "sum", "Sum of elements; integers and bool are summed in 64 bits.", "[4, 6], int64[2]", _accumulator,
+    "sum", "Sum of elements; integers and bool are summed in 64 bits.", "[4, 6], int64[2]", summed,
     Pull((), lambda g, plan, x, y: _expand(g, plan)),
 ))  # fmt: skip
 prod = _casting(_reduction(
-    "prod", "Product of elements; integers and bool are multiplied in 64 bits.", "[3, 8], int64[2]", _accumulator,
+    "prod", "Product of elements; integers and bool are multiplied in 64 bits.", "[3, 8], int64[2]", summed,
     Pull({0}, _pull_prod),
 ))  # fmt: skip
 max, min = (
@@ -219,7 +219,7 @@ def _cumulative(name: str, pull: Pull, initial: int, what: str, values: str) -> 
         what: "sums" or "products", for the public docstring.
         values: the result of the docstring's example.
     """
-    op = Op(name, "reduction", lambda op, specs, _: (specs[0].shape, _accumulator(specs[0].dtype)), [pull])
+    op = Op(name, "reduction", lambda op, specs, _: (specs[0].shape, summed(specs[0].dtype)), [pull])
 
     def apply(
         x: ArrayLike, /, axis: int | None = None, dtype: DTypeLike = None, include_initial: bool = False

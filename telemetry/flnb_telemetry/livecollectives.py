@@ -192,20 +192,14 @@ def _spans(ranks: list[View], origin: int, now: int, names: list[str]) -> Arrays
         first, end = first[named], end[named]
         start, stop, context = blocks(view)
         stop = np.where(stop > 0, stop, now)
-        scopes, which = np.unique(view.catalog.scope[context], return_inverse=True)
-        number = np.array([_number(names, view.catalog.strings.items[one]) for one in scopes.tolist()], np.int64)
         for t0, t1, kind, name in (
             (step["t0"], step["t1"], STEP_SPAN, step["index"]),
             (op["t0"][first], end, phase[first], 0),
-            (start, stop, SCOPE_SPAN, number[which] if len(number) else 0),
+            (start, stop, SCOPE_SPAN, _numbers(names, view, view.catalog.scope[context])),
             (wait["t0"], wait["t1"], WAIT_SPAN, wait["seq"]),
         ):
-            bars = np.zeros((len(t0), 5))
-            bars[:, 0], bars[:, 1], bars[:, 2], bars[:, 3], bars[:, 4] = row, t0 - origin, t1 - origin, kind, name
-            found.append(bars[t1 > origin])
-    whole = np.concatenate(found)
-    whole = whole[np.argsort(whole[:, 2], kind="stable")[-SPANS:]]
-    return _columns("span", whole, ("rank", "start", "end", "kind", "name"))
+            found.append(_bars(row, t0, t1, origin, kind, name))
+    return _columns("span", found, SPANS, ("rank", "start", "end", "kind", "name"))
 
 
 def _number(names: list[str], name: str) -> int:
@@ -215,24 +209,34 @@ def _number(names: list[str], name: str) -> int:
     return names.index(name)
 
 
+def _numbers(names: list[str], view: View, ids: Ints) -> Ints:
+    """The places in the list of the names with these ids; new names are added to it."""
+    used, which = np.unique(ids, return_inverse=True)
+    return np.array([_number(names, view.catalog.strings.items[one]) for one in used.tolist()], np.int64)[which]
+
+
 def _activity(ranks: list[View], origin: int, families: list[str]) -> Arrays:
     """The ops of all ranks as bars; adds their families to `families`."""
     found = [np.empty((0, 4))]
     for row, view in enumerate(ranks):
         op = view.table("op")
-        codes, which = np.unique(view.catalog.family[op["plan"]], return_inverse=True)
-        number = np.array([_number(families, view.catalog.strings.items[code]) for code in codes.tolist()], np.int64)
-        bars = np.zeros((len(which), 4))
-        bars[:, 0], bars[:, 1], bars[:, 2] = row, op["t0"] - origin, op["t1"] - origin
-        bars[:, 3] = number[which] if len(number) else 0
-        found.append(bars[op["t1"] > origin])
-    whole = np.concatenate(found)
-    whole = whole[np.argsort(whole[:, 2], kind="stable")[-ACTIVITY:]]
-    return _columns("act", whole, ("rank", "start", "end", "family"))
+        family = _numbers(families, view, view.catalog.family[op["plan"]])
+        found.append(_bars(row, op["t0"], op["t1"], origin, family))
+    return _columns("act", found, ACTIVITY, ("rank", "start", "end", "family"))
 
 
-def _columns(prefix: str, rows: NDArray[np.float64], names: tuple[str, ...]) -> Arrays:
-    """Rows of bars as columns; start and end become ms."""
+def _bars(row: int, t0: Ints, t1: Ints, origin: int, *more: Any) -> NDArray[np.float64]:
+    """Bars of one rank that end after the origin: a row of rank, start, end and more for each."""
+    bars = np.zeros((len(t0), 3 + len(more)))
+    for at, column in enumerate((row, t0 - origin, t1 - origin, *more)):
+        bars[:, at] = column
+    return bars[t1 > origin]
+
+
+def _columns(prefix: str, found: list[NDArray[np.float64]], most: int, names: tuple[str, ...]) -> Arrays:
+    """The bars that end last as columns; start and end become ms."""
+    rows = np.concatenate(found)
+    rows = rows[np.argsort(rows[:, 2], kind="stable")[-most:]]
     return {
         f"{prefix}_{name}": rows[:, at] / 1e6 if name in ("start", "end") else rows[:, at].astype(np.uint32)
         for at, name in enumerate(names)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flnb.ops.reduction import reduced
+from flnb.ops.reduction import reduced, summed
 from flnb_backends.tensor.cuda.rows import RowKernels, Rows, accumulator
 
 if TYPE_CHECKING:
@@ -23,11 +23,6 @@ __all__ = ["Reductions"]
 
 Axes = tuple[int, ...]
 INDEX = np.dtype(np.int64)
-
-
-def summed(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype of a sum: integers and bool are summed in 64 bits."""
-    return INDEX if dtype.kind in "bi" else np.dtype(np.uint64) if dtype.kind == "u" else dtype
 
 
 def _lowest(dtype: np.dtype[Any]) -> Any:

@@ -5,16 +5,13 @@ A kernel sorts pieces of rows in shared memory, others merge them two and two. E
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from flnb_backends.tensor.cuda import launcher
 from flnb_backends.tensor.cuda.base import Buffer, CudaBuffers
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from flnb_backends.tensor.cuda.rows import Rows
 
 __all__ = ["Sorting"]
 
@@ -41,12 +38,6 @@ def key_rules(dtype: np.dtype[Any], bits: Bits) -> tuple[Any, Any]:
     return bits.type(top), bits.type(infinity)
 
 
-def rows_along(shape: Sequence[int], axis: int) -> tuple[int, int, int]:
-    """Return the number of rows along an axis, their length, and the distance between elements of one."""
-    inner = math.prod(shape[axis + 1 :])
-    return math.prod(shape[:axis]) * inner, shape[axis], inner
-
-
 class Sorting(CudaBuffers):
     """The methods of the cuda backend that sort and search."""
 
@@ -54,7 +45,7 @@ class Sorting(CudaBuffers):
         bits = bits_of(x.dtype, "sort")
         x, y = self.contiguous(x), self.written(out, x.shape, x.dtype)
         if x.size:
-            _, n, inner = rows_along(x.shape, axis)
+            _, n, inner, _ = Rows.along(x.shape, axis)
             places = self._places(x, axis, False, n, "sort")
             sizes = x.size, n, inner, int(descending)
             self.launcher.launch_each("sorting", "write_values", {"K": bits}, x.size, places, x, y, *sizes)
@@ -71,7 +62,7 @@ class Sorting(CudaBuffers):
         y = self.written(out, (*x.shape[:axis], keep, *x.shape[axis + 1 :]), INDEX)
         if y.size:
             x = self.contiguous(x)
-            _, n, inner = rows_along(x.shape, axis)
+            _, n, inner, _ = Rows.along(x.shape, axis)
             places = self._places(x, axis, descending, keep, op)
             types = {"K": bits_of(x.dtype, op)}
             self.launcher.launch_each("sorting", "write_places", types, y.size, places, y, y.size, n, inner, keep)
@@ -79,7 +70,8 @@ class Sorting(CudaBuffers):
 
     def _places(self, x: Buffer, axis: int, descending: bool, keep: int, op: str) -> Buffer:
         """Return a buffer (rows, n) whose rows begin with the places of the first ``keep`` elements in order."""
-        rows, n, inner = rows_along(x.shape, axis)
+        outer, n, inner, _ = Rows.along(x.shape, axis)
+        rows = outer * inner
         bits = bits_of(x.dtype, op)
         rules = *key_rules(x.dtype, bits), bits.type(np.iinfo(bits).max if descending else 0)
         width = min(1 << max(n - 1, 1).bit_length(), PIECE)
