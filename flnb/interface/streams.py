@@ -1,4 +1,4 @@
-"""The contract of what hears which streams of a device use a block."""
+"""The contract by which a memory device orders the streams that use its blocks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["StreamOrder"]
 
 
 class StreamOrder(Protocol):
-    """Hears which streams use a block, on a device whose work runs in streams: the contract of `MemoryDevice.order`."""
+    """Orders the streams of a device by the blocks that they use: the contract of `MemoryDevice.order`."""
 
     def stream(self) -> int:
         """Return the stream in which this thread's work runs now."""

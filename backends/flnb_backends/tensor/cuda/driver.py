@@ -109,7 +109,7 @@ class Driver(Capture):
         self._pinned: dict[int, int] = {}  # bytes by address
 
     def blame(self, error: str) -> str:
-        """Tell, at the first report of an error by which a device fails for good, which ops may have caused it."""
+        """Return which ops may have caused an error by which a device fails for good, at its first report."""
         if error not in LASTING:
             return ""
         if self.failed:
@@ -209,13 +209,13 @@ class Driver(Capture):
     # memory
 
     def tell_unused(self, address: int, nbytes: int) -> None:
-        """Hear that new memory is a manager's, and of no block yet. A GPU need not know."""
+        """Note that new memory is a manager's, and of no block yet. Does nothing on a GPU."""
 
     def tell_free(self, address: int, nbytes: int, streams: Sequence[int]) -> None:
-        """Hear that a manager has freed a block which these streams have used. A GPU need not know."""
+        """Note that a manager has freed a block which these streams have used. Does nothing on a GPU."""
 
     def tell_used(self, address: int, nbytes: int, stream: int) -> None:
-        """Hear that memory is a block of a manager's from here on in a stream's order. A GPU need not know."""
+        """Note that memory is a block of a manager's from here on in a stream's order. Does nothing on a GPU."""
 
     def memory(self) -> Memory:
         """The memory of this thread's device."""
