@@ -70,7 +70,7 @@ def test_development_needs_headers_and_a_compiler_of_nvidia_but_not_the_toolkit(
             ahead += packages[need["name"]][0].get("optional-dependencies", {}).get(extra, [])
         reached.add(need["name"])
     assert {name for name in reached if name.startswith("nvidia")} == {
-        "nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cuda-crt",
+        "nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cudnn-frontend", "nvidia-cuda-crt",
     }  # fmt: skip
 
 

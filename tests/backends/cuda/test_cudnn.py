@@ -159,7 +159,7 @@ print("validated", count)
 
 
 def test_the_real_frontend_takes_the_graphs(tmp_path: Path) -> None:
-    if find_spec("cudnn") is None or shutil.which("g++") is None:
+    if (find_spec("cudnn") is None or shutil.which("g++") is None) and "CI" not in os.environ:
         pytest.skip("nvidia-cudnn-frontend (which needs no GPU for this) or g++ is not installed")
     (tmp_path / "library.cpp").write_text(LIBRARY)
     command = ["g++", "-shared", "-fPIC", str(tmp_path / "library.cpp"), "-o", str(tmp_path / "libcudnn.so.9")]
