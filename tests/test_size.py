@@ -66,13 +66,13 @@ DEVICES = (
     "flnb_telemetry.device_words", "flnb_telemetry.analysis.devices", "flnb_telemetry.livedevices",
 )  # fmt: skip
 """Modules of devices, which the goals below do not count, nor those of ranks: they have one in common."""
-WITH_ALL, GOAL_WITH_ALL = 18_775, 18_000
+WITH_ALL, GOAL_WITH_ALL = 18_732, 18_000
 """The most lines of the core with graph, ranks and devices, and the goal, which the core alone exceeds by its part.
 
 Raised by 250 for the communicator nccl, convolution by cuDNN and stream capture, which issue 13 asks for."""
 
 
-@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 13_863, 11_500), ("", 26_918, 24_500)])
+@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 13_822, 11_500), ("", 26_870, 24_500)])
 def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     """``most`` may only become smaller, until it is the goal."""
     counted = {name: path for name, path in modules().items() if not name.startswith(RANKS + DEVICES)}

@@ -156,8 +156,7 @@ class Adam(_Decaying):
         ops.multiply(square, self.beta2, out=square)
         ops.add(square, work, out=square)
         *_, eps, rate = self.coefficients()
-        ops.sqrt(self.scale(state), out=work)
-        ops.add(work, eps, out=work)
+        ops.add(ops.sqrt(self.scale(state), out=work), eps, out=work)
         ops.divide(mean, work, out=work)
         _subtract(data, work, rate, work)
 
@@ -259,8 +258,7 @@ class RMSProp(_Decaying):
             _average(state["mean"], self.alpha, gradient, work)
             ops.square(state["mean"], out=work)
             scale = ops.subtract(scale, work, out=work)
-        ops.sqrt(scale, out=work)
-        ops.add(work, self.eps, out=work)
+        ops.add(ops.sqrt(scale, out=work), self.eps, out=work)
         step = ops.divide(gradient, work, out=work)
         if self.momentum:
             velocity = state["momentum"]

@@ -124,6 +124,9 @@ class Optimizer:
         def __getattr__(self, name: str) -> float:
             """A setting, which `__init__` makes an attribute."""
 
+        def coefficients(self) -> tuple[float, ...]:
+            """Of a class with ``whole``: the numbers with which a backend's method updates a parameter."""
+
     def update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
         """Write the new value of one parameter into ``data``; called by `step` for each parameter with a gradient.
 
@@ -178,10 +181,6 @@ class Optimizer:
                         self._update(item.data, gradient, state)
                     else:
                         raise self._recast(index, item)
-
-    def coefficients(self) -> tuple[float, ...]:
-        """Return the numbers with which a backend updates a parameter, of an algorithm that it has a method for."""
-        raise NotImplementedError(f"flnb: {type(self).__name__} has `whole`, and defines no coefficients()")
 
     def _update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor]) -> None:
         """Update one parameter by the backend's method for the algorithm, or else by `update`."""
