@@ -135,14 +135,38 @@ def test_streams_without_synchronisation_are_wrong_in_some_order(
 @pytest.mark.parametrize(
     ("program", "told"),
     [
-        (producer, r"streamcheck: scale reads .* device memory that scale on stream \d+ wrote, with no event between"),
-        (reused_block, r"streamcheck: scale writes .* that release of a block on stream \d+ wrote"),
-        (early_free, r"streamcheck: release of a block writes device memory that scale on stream \d+ read"),
+        (
+            producer,
+            r"streamcheck: scale on stream (?P<other>\d+) reads 4 bytes of device memory that scale on stream "
+            r"(?P<one>\d+) wrote, with no event between at scale\+0x",
+        ),
+        (
+            reused_block,
+            r"streamcheck: scale on stream (?P<other>\d+) writes 4 bytes of device memory that release of the block of "
+            r"1024 bytes at 0x(?P<block>\w+) on stream (?P<one>\d+) wrote, with no event between at scale\+0x",
+        ),
+        (
+            early_free,
+            r"streamcheck: release of the block of 1024 bytes at 0x(?P<block>\w+) on stream (?P<one>\d+) writes device "
+            r"memory that scale on stream (?P<other>\d+) read, with no event between",
+        ),
     ],
 )
 def test_races_of_streams_are_named_even_where_the_order_happens_to_be_right(
     program: Any, told: str, device: EmulatedDevice, module: int
 ) -> None:
-    equal, reports = outcome(program, False, device, module, "eager", 0)
+    """The report has the kernel, a block that was freed, and both streams: their numbers count up as they are made."""
+    blocks = list[int]()
+
+    def remembered(p: Program, right: bool) -> Any:
+        found = program(p, right)
+        blocks[:] = p.arrays.addresses
+        return found
+
+    equal, reports = outcome(remembered, False, device, module, "eager", 0)
     assert equal
-    assert any(re.search(told, report) for report in reports), reports
+    named = next(filter(None, (re.search(told, report) for report in reports)), None)
+    assert named, reports
+    assert int(named["other"]) == int(named["one"]) + 1
+    if "block" in named.groupdict():
+        assert int(named["block"], 16) == blocks[-1]

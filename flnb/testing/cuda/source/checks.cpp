@@ -62,10 +62,10 @@ struct Touch {  // an access that is under way
   bool is_shared;
 };
 
-static void hazard(const char *check, const Touch &touch, const std::string &what) {
+static void hazard(const char *check, const Touch &touch, const std::string &what, const std::string &on = "") {
   static const char *const kinds[] = {"reads", "writes", "updates"};
   count(check);
-  std::string text = std::string(check) + ": " + touch.kernel + " " + kinds[touch.kind] + " ";
+  std::string text = std::string(check) + ": " + touch.kernel + on + " " + kinds[touch.kind] + " ";
   if (touch.code) text += std::to_string(touch.bytes) + " bytes of ";
   text += std::string(touch.is_shared ? "shared" : "device") + " memory " + what;
   report(text + symbol(touch.code));
@@ -88,7 +88,8 @@ static void against(const Stamp &earlier, const char *did, const Touch &touch) {
     if (!separated(earlier, touch))
       hazard("racecheck", touch, std::string("that another thread ") + did + ", with no barrier between");
   } else if (!before(earlier.task, touch.stamp.task)) {
-    hazard("streamcheck", touch, std::string("that ") + name_of(earlier.task) + " " + did + ", with no event between");
+    hazard("streamcheck", touch, std::string("that ") + name_of(earlier.task) + " " + did + ", with no event between",
+           stream_named(touch.stamp.task));
   }
 }
 

@@ -67,7 +67,8 @@ void take_a_slot();             // the task that runs takes time
 void reset_streams();
 const Task *running();          // null if none
 uint32_t number_of(const Task *);
-std::string name_of(uint32_t task);    // "kernel on stream 2"
+std::string name_of(uint32_t task);      // "kernel on stream 2"
+std::string stream_named(uint32_t task);  // " on stream 2", of a task since the beginning
 bool before(uint32_t task, uint32_t other);  // whether some order of events makes one task run before another
 
 // Work that is queued in a stream under capture becomes a node of a graph, and runs when the graph is launched.

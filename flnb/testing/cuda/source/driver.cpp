@@ -450,9 +450,10 @@ DOOR flnb_device_block(uint64_t address, size_t bytes, int in_use, void *stream)
     if (in_use) block_is((char *)address, bytes, true);
     return;
   }
-  const char *what = in_use ? "use of a block" : "release of a block";
-  push(stream_of(device_of((char *)address), stream), what, [=] {
-    if (!in_use) touch(what, (char *)address, bytes, WRITE);
+  char what[80];
+  snprintf(what, sizeof what, "%s of the block of %zu bytes at %p", in_use ? "use" : "release", bytes, (void *)address);
+  push(stream_of(device_of((char *)address), stream), what, [=, name = std::string(what)] {
+    if (!in_use) touch(name.c_str(), (char *)address, bytes, WRITE);
     block_is((char *)address, bytes, in_use);
   });
 }

@@ -320,9 +320,10 @@ const Task *running() { return current; }
 
 uint32_t number_of(const Task *task) { return task->number; }
 
+std::string stream_named(uint32_t task) { return " on stream " + std::to_string(past[task - forgotten].stream); }
+
 std::string name_of(uint32_t task) {
-  if (task < forgotten) return "earlier work";
-  return past[task - forgotten].name + " on stream " + std::to_string(past[task - forgotten].stream);
+  return task < forgotten ? "earlier work" : past[task - forgotten].name + stream_named(task);
 }
 
 bool before(uint32_t task, uint32_t other) {
