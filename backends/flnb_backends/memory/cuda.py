@@ -5,13 +5,10 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from contextlib import suppress
 from threading import Lock
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from flnb.interface.memory import Block, MemoryDevice, OutOfMemoryError, Segment
 from flnb_backends.tensor.cuda.driver import Driver, DriverError, default_driver
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["CudaDevice", "EventOrder", "location_of"]
 
@@ -97,16 +94,16 @@ class EventOrder:
     Args:
         driver: the driver API.
         ordinal: the device.
-
-    Attributes:
-        stream: returns the stream in which this thread's work runs now.
     """
 
-    def __init__(self, driver: Driver, ordinal: int = 0, stream: Callable[[], int] = int) -> None:
-        self.stream = stream
+    def __init__(self, driver: Driver, ordinal: int = 0) -> None:
         self._driver, self._ordinal = driver, ordinal
         self._free: list[tuple[int, int, tuple[int, ...]]] = []  # begin, end, streams; in order, without overlaps
         self._lock = Lock()
+
+    def stream(self) -> int:
+        """The stream in which this thread's work runs now."""
+        return self._driver.current_stream(self._ordinal)
 
     def freed(self, block: Block) -> None:
         """Note the streams that have used a block, before its manager gets it back."""

@@ -24,7 +24,7 @@ from flnb_backends.tensor.cuda.compiler import compile_kernels
 from flnb_backends.tensor.cuda.occupancy import Needs, needs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = ["Driver", "DriverError", "Memory", "default_driver", "use_driver"]
 
@@ -77,6 +77,8 @@ class Driver(Capture):
         emulated: None for GPUs; for emulated devices how they order their work, and by which seed.
         recent: names of the last ops that were launched.
         failed: whether a kernel's error was reported, after which every call fails.
+        current_stream: returns the stream in which this thread's work on a device runs: the default one, or CuPy's.
+        emulated: None for GPUs; for emulated devices how they order their work, and by which seed.
 
     Args:
         path: the library, by default the GPU driver's.
@@ -106,6 +108,7 @@ class Driver(Capture):
         self._needs: dict[tuple[int, int, int], Needs] = {}  # of launches: by kernel, threads and shared memory
         self.recent: deque[str] = deque(maxlen=8)
         self.failed = False
+        self.current_stream: Callable[[int], int] = lambda _: 0
         self._pinned: dict[int, int] = {}  # bytes by address
 
     def blame(self, error: str) -> str:

@@ -87,7 +87,7 @@ class Gpu:
             raise ValueError(f"cuda: got device {ordinal}, expected one of the {count} devices from 0 on")
         self.driver, self.ordinal, self.name = driver, ordinal, location_of(ordinal)
         self.memory = CudaDevice(driver=driver, ordinal=ordinal)
-        self.memory.order.stream = self.stream
+        driver.current_stream = lambda device: int(self._current(device).ptr)
         self.manager = Caching(self.memory)
         own_managers.add(self.manager)
         self.launcher = Launcher(driver, ordinal, self.stream)
@@ -100,7 +100,7 @@ class Gpu:
 
     def stream(self) -> int:
         """The stream in which this thread's work on the device runs now; the program may have made it by CuPy."""
-        found = int(self._current().ptr)
+        found = int(self._current(self.ordinal).ptr)
         if found:
             self.several_streams = True
         return found
