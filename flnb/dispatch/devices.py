@@ -334,7 +334,7 @@ def awaits(driver: Driver, stream: int, event: int) -> None:
     """Emit that a stream's further work waits for an event."""
     if bus.lanes is not None:
         watch, lane = _watch(driver), bus.lanes.lane
-        number = next((each.events[event] for each in list(_watches.values()) if event in each.events), 0)
+        number = max(each.events.get(event, 0) for each in list(_watches.values()))  # the latest: on any device
         lane.emit(device_words.EVENT_AWAITED, clock(), _next_seq(), number, f=watch.context(lane, stream))
 
 
@@ -342,7 +342,7 @@ def host_waited(driver: Driver, t0: int, stream: int = ALL, event: int = 0) -> N
     """Emit that the program stood still since t0 (ns) for a stream or an event in it, and what that made known."""
     if bus.lanes is not None:
         watch, lane = _watch(driver), bus.lanes.lane
-        number = next((each.events[event] for each in list(_watches.values()) if event in each.events), 0)
+        number = max(each.events.get(event, 0) for each in list(_watches.values()))
         lane.emit(device_words.HOST_WAIT, t0, clock(), number, f=watch.context(lane, stream))
         flush()
 

@@ -87,7 +87,7 @@ class Gpu:
             raise ValueError(f"cuda: got device {ordinal}, expected one of the {count} devices from 0 on")
         self.driver, self.ordinal, self.name = driver, ordinal, location_of(ordinal)
         self.memory = CudaDevice(driver=driver, ordinal=ordinal)
-        driver.current_stream = lambda device: int(self._current(device).ptr)
+        driver.current_stream = lambda device: _gpu(driver, device).stream()
         self.manager = Caching(self.memory)
         own_managers.add(self.manager)
         self.launcher = Launcher(driver, ordinal, self.stream)

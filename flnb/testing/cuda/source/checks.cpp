@@ -29,18 +29,19 @@ static Cell *cells_of(const char *address) {  // of device memory; pages that ar
 static std::vector<Cell> shared;
 constexpr uint32_t WARP = 32;
 
-void forget(char *address, size_t bytes) {  // whole pages are given back, and are zeros when they are touched again
+void give_back(char *begin, char *end) {
   constexpr uintptr_t PAGE = 4096;
-  auto begin = (uintptr_t)cells_of(address), end = (uintptr_t)cells_of(address + bytes);
-  auto first = (begin + PAGE - 1) / PAGE * PAGE, last = end / PAGE * PAGE;
+  char *first = (char *)(((uintptr_t)begin + PAGE - 1) / PAGE * PAGE), *last = (char *)((uintptr_t)end / PAGE * PAGE);
   if (first >= last) {
-    memset((void *)begin, 0, end - begin);
+    memset(begin, 0, end - begin);
     return;
   }
-  memset((void *)begin, 0, first - begin);
-  madvise((void *)first, last - first, MADV_DONTNEED);
-  memset((void *)last, 0, end - last);
+  memset(begin, 0, first - begin);
+  madvise(first, last - first, MADV_DONTNEED);
+  memset(last, 0, end - last);
 }
+
+void forget(char *address, size_t bytes) { give_back((char *)cells_of(address), (char *)cells_of(address + bytes)); }
 
 void forget_shared() { shared.assign(checks ? shared_bytes() : 0, Cell{}); }
 

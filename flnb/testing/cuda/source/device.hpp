@@ -126,6 +126,7 @@ constexpr const char *INTERRUPTED = "the program was interrupted";
 void access(void *address, int bytes, Access, void *code, bool aligned);
 void touch(const char *what, char *address, size_t bytes, Access);  // a copy or the like touches device memory
 void forget(char *address, size_t bytes);                          // new memory: nobody has written it
+void give_back(char *begin, char *end);  // memory of the host: whole pages are zeros when they are touched again
 void forget_shared();
 
 
