@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import re
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -89,17 +91,18 @@ def reader(cuda: EmulatedDevice) -> None:
         np.testing.assert_array_equal(z.numpy(), 4 * X)
 
 
-def two_streams(backend: Any) -> tuple[Any, Any]:
+@cache
+def two_streams() -> tuple[Any, Any]:
     """Two streams that the program enters as it likes, in which work waits for nothing but what it uses."""
-    with backend.stream() as one, backend.stream() as other:
-        external = backend.gpu.cupy.cuda.ExternalStream
-    return external(one), external(other)
+    gpu_at().several_streams = True
+    one, other = (gpu_at().cupy.cuda.Stream(non_blocking=True) for _ in "ab")
+    return one, other
 
 
 def reused(cuda: EmulatedDevice) -> None:
     """A block of one stream is used again in another."""
     with flnb.use_backend("cuda") as backend, fresh(cuda):
-        one, other = two_streams(backend)
+        one, other = two_streams()
         x, y = flnb.asarray(X), flnb.asarray(-X)
         flnb.sync()
         with one:
@@ -143,18 +146,35 @@ def in_a_stream(cuda: EmulatedDevice) -> None:
 
 
 def two_devices(cuda: EmulatedDevice) -> None:
-    """A tensor goes from a stream of one device to a stream of another, and its memory is used again at once."""
-    with flnb.use_backend("cuda:1") as there, flnb.use_backend("cuda") as here, fresh(cuda), here.stream() as one:
-        x = flnb.asarray(X) * 2.0
+    """A tensor that is no array of C's goes from a stream of one device to one of another, by a copy that is reused."""
+    square = X.reshape(8, 8)
+    with flnb.use_backend("cuda:1") as there, flnb.use_backend("cuda") as here, fresh(cuda), here.stream():
+        x = flnb.asarray(square)
+        turned = (x + x).T
         with flnb.use_backend(there), there.stream():
-            y = x.to("cuda:1")
-            del x
+            y = turned.to("cuda:1")
             z = y + y  # no number, which would stay on the device
             with flnb.use_backend(here):
-                again = flnb.asarray(X) * 5.0
-            np.testing.assert_array_equal(z.numpy(), 4 * X)
-        np.testing.assert_array_equal(again.numpy(), 5 * X)
-        assert one
+                again = [flnb.asarray(square) for _ in range(4)]
+            np.testing.assert_array_equal(z.numpy(), 4 * square.T)
+        for each in again:
+            np.testing.assert_array_equal(each.numpy(), square)
+
+
+def saved(cuda: EmulatedDevice) -> None:
+    """What forward has saved is read by backward in another stream, then freed."""
+    rows = np.random.default_rng(0).normal(size=(256, 2)).astype(np.float32)
+    with flnb.use_backend("cuda") as backend, fresh(cuda):
+        x, labels = flnb.Variable(flnb.asarray(rows)), flnb.asarray(np.arange(256) % 2)
+        loss = flnb.cross_entropy(x, labels)
+        with backend.stream() as other:
+            loss.backward()
+        again = flnb.asarray(rows[:, 0])  # of the size of a number for each row
+        backend.wait_for(other)
+        assert x.grad is not None
+        wanted = np.exp(rows) / np.exp(rows).sum(1, keepdims=True) - np.tile(np.eye(2), (128, 1))
+        np.testing.assert_allclose(x.grad.numpy(), wanted / 256, atol=1e-6)
+        np.testing.assert_array_equal(again.numpy(), rows[:, 0])
 
 
 def destroyed(cuda: EmulatedDevice) -> None:
@@ -206,9 +226,12 @@ def bound(cuda: EmulatedDevice) -> None:
     driver.fill(y, 0, 256, stream)
     pinned = driver.allocate_host(512)
     host = np.ctypeslib.as_array((ctypes.c_float * 128).from_address(pinned))
+    host[:] = -1
     driver.download(pinned, z, 256, stream)
     driver.wait(stream)
     np.testing.assert_array_equal(host[:64], 2 * X)
+    for _ in range(4):
+        driver.fill(y, 0, 256, stream)
     driver.download(pinned + 256, y, 256, stream)
     while not driver.ready(stream):
         pass
@@ -222,13 +245,15 @@ def bound(cuda: EmulatedDevice) -> None:
 def recorded(cuda: EmulatedDevice) -> None:
     """A recording says in which stream each task ran, what was recorded and awaited there, and when the host waited."""
     driver = cuda.driver
+    gc.collect()  # memory of earlier managers is freed, for which the host waits
     flnb.memory.release_cached(gpu_at(1).manager)  # memory that streams have used is waited for
     with flnb.use_backend("cuda") as backend, fresh(cuda), flnb.record(grad_interval=None) as run:
         with backend.stream() as stream:
             x = flnb.asarray(X)
             y = flnb.sort(x + x)
             driver.fill(x._data.data.ptr, 0, 256, stream)
-            there = x.to("cuda:1")
+            with flnb.use_backend("cuda:1") as to, to.stream():
+                there = x.to("cuda:1")
             np.testing.assert_array_equal(backend.staged(y._data), 2 * X)  # waits for an event
         driver.wait(stream)
         backend.sync()
@@ -239,17 +264,17 @@ def recorded(cuda: EmulatedDevice) -> None:
         kind: [(contexts[c].device, contexts[c].stream) for c in run.table(kind)["context"]]
         for kind in ("launch", "copy", "event_recorded", "event_awaited", "host_wait")
     }
-    other, own = ("cuda:1", 0), found["copy"][0]
-    main, everything = ("cuda:0", 0), ("cuda:0", -1)
-    assert own[1] > 0
+    own, other, _ = found["copy"]
+    main, second, everything = ("cuda:0", 0), ("cuda:1", 0), ("cuda:0", -1)
+    assert own[1] > 0 < other[1]
     assert found == {
         "launch": [own] * 4, "copy": [own, other, own],  # an addition, a sort of two, a memset; there, between, back
-        "event_recorded": [main, own, own, other, own],  # the stream begins; staging, both devices, staging
-        "event_awaited": [own, other, own], "host_wait": [everything, own, everything, everything],
+        "event_recorded": [main, own, second, own, other, own],  # streams begin; staging; both devices; staging
+        "event_awaited": [own, other, other, own], "host_wait": [everything, own, everything, everything],
     }  # fmt: skip
     assert (run.table("ran")["t1"] > run.table("ran")["t0"]).all()
     recorded, awaited = (run.table(kind)["event"].tolist() for kind in ("event_recorded", "event_awaited"))
-    assert awaited == [recorded[0], recorded[2], recorded[3]]
+    assert awaited == [recorded[0], *recorded[2:5]]
 
 
 class Asked(flnb.memory.Caching):
@@ -274,8 +299,8 @@ def told(cuda: EmulatedDevice) -> None:
         given = block.address, block.address + beyond, np.float32(1), np.int32(256)
         driver.launch(kernel, (1,), (256,), given, stream)
 
-    with flnb.use_backend("cuda") as backend, flnb.use_memory_manager(manager), pytest.MonkeyPatch.context() as patch:
-        one, other = two_streams(backend)
+    with flnb.use_backend("cuda"), flnb.use_memory_manager(manager), pytest.MonkeyPatch.context() as patch:
+        one, other = two_streams()
         with one:
             block = flnb.memory.allocate(manager, 1024)
         with pytest.raises(DriverError, match=r"kernel scale failed: .* in a block that its manager has freed"):
@@ -300,17 +325,18 @@ def told(cuda: EmulatedDevice) -> None:
 
 
 PROGRAMS = {
-    "backend.CudaBackend.method.issue": (second_reader, recorded),
+    "backend.CudaBackend.issued.issue": (second_reader, recorded),
     "backend.CudaBackend.sync": (reused,),
     "backend.CudaBackend.stream": (reader, first_stream, recorded),
-    "backend.CudaBackend.wait_for": (one_layer,),
+    "backend.CudaBackend.wait_for": (one_layer, reader),
     "backend.CudaBackend.prefetch": (one_layer, last_batch),
     "backend.CudaBackend.prefetch.upload": (last_batch,),
     "backend.CudaBackend._fetched": (two_devices,),
     "backend.CudaBackend.to_numpy": (in_a_stream,),
     "backend.CudaBackend.staged": (in_a_stream,),
-    "backend.note_uses": (second_reader,),
+    "backend.note_uses": (second_reader, saved),
     "driver.Driver.synchronize": (reused, recorded),
+    "driver.Driver._wait": (recorded,),
     "driver.Driver.free": (recorded,),
     "driver.Driver.upload": (one_layer,),
     "driver.Driver.download": (in_a_stream,),
@@ -330,7 +356,7 @@ PROGRAMS = {
     "gpu.Staging.upload": (one_layer, staged),
     "gpu.Staging.download": (staged,),
     "gpu.Gpu.__init__": (new_gpu,),
-    "gpu.Gpu.upload": (one_layer,),
+    "backend.CudaBackend._uploaded": (one_layer,),
     "indexing.Indexing.scatter_add": (in_a_stream,),
     "launcher.Launcher.launch": (in_a_stream,),
     "cuda.CudaDevice.reserve": (told,),

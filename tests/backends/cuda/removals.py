@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BACKENDS = Path(flnb_backends.__path__[0])
+OTHERS = {BACKENDS / "tensor" / "cuda" / name for name in ("capture.py", "cudnn.py")}
+"""What the backend does not use (graphs), and what only a GPU has (cuDNN): they have tests of their own."""
 FILES = (
-    *sorted((BACKENDS / "tensor" / "cuda").glob("*.py")), BACKENDS / "memory" / "cuda.py",
+    *sorted(set((BACKENDS / "tensor" / "cuda").glob("*.py")) - OTHERS), BACKENDS / "memory" / "cuda.py",
     Path(flnb.__path__[0], "dispatch", "memory.py"),
 )  # fmt: skip
 """The backend with its driver, launcher and staging; the order of blocks; the crossing that tells it of them."""
@@ -34,7 +36,7 @@ CALLS = re.compile(
 API = re.compile(r"'cu(EventRecord|StreamWaitEvent|\w+Synchronize)'")
 """The same of the driver API."""
 TAKERS = re.compile(
-    CALLS.pattern + r"|begin|upload|download|copy|copy_between|_copy|fill|launch|Launcher|alloc|_run|_finished|_calls"
+    CALLS.pattern + r"|begin|upload|download|copy|copy_between|_copy|fill|launch|Launcher|alloc|_run|_finished|try_call"
 )
 """Names of functions that are given streams."""
 STREAM = re.compile(

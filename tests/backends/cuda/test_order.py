@@ -24,7 +24,7 @@ def found(program: Any, cuda: EmulatedDevice, order: Any, seed: int) -> str:
     try:
         program(cuda)
         assert cuda.reports == []
-    except (AssertionError, RuntimeError, AttributeError) as error:
+    except (AssertionError, RuntimeError, AttributeError, pytest.fail.Exception) as error:
         return f"{type(error).__name__} {error}"
     finally:
         cuda.begin()
@@ -33,7 +33,7 @@ def found(program: Any, cuda: EmulatedDevice, order: Any, seed: int) -> str:
 
 @pytest.mark.parametrize("program", ALL, ids=lambda program: program.__name__)
 def test_programs_are_right_in_every_order(program: Any, cuda: EmulatedDevice) -> None:
-    for order, seed in [("eager", 0), ("lazy", 0), *[("random", seed) for seed in range(8)]]:
+    for order, seed in [("eager", 0), ("lazy", 0), *[("random", seed) for seed in range(4)]]:
         assert found(program, cuda, order, seed) == "", (order, seed)
 
 
