@@ -109,52 +109,6 @@ def test_all_kinds_of_work_run_in_the_stream(cuda: EmulatedDevice) -> None:
     work_in_a_stream(cuda, orders=4)
 
 
-@pytest.mark.parametrize("queued", ["upload", "download", "launch"])
-def test_each_stream_argument_is_needed(queued: str, cuda: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it work is queued in the default stream, which a race names."""
-    call = getattr(cuda.driver, queued)
-    if queued == "launch":
-        monkeypatch.setattr(gpu_at().launcher, "stream", int)
-    else:
-        monkeypatch.setattr(cuda.driver, queued, lambda to, source, nbytes, stream=0: call(to, source, nbytes))
-    with pytest.raises((AssertionError, RuntimeError)):
-        work_in_a_stream(cuda, orders=50)
-    cuda.begin()
-
-
-@pytest.mark.parametrize("removed", ["wait_event", "record", "note_uses", "given"])
-def test_each_wait_and_each_note_is_needed(removed: str, cuda: EmulatedDevice, monkeypatch: Any) -> None:
-    """Without it a race of streams is named, or numbers are wrong, within 50 orders."""
-    from flnb_backends.memory.cuda import EventOrder
-    from flnb_backends.tensor.cuda import backend as module
-
-    if removed == "note_uses":
-        monkeypatch.setattr(module, "note_uses", lambda *_: None)
-    elif removed == "given":
-        given = EventOrder.given
-
-        def without(self: Any, block: Any) -> None:
-            monkeypatch.setattr(self._driver, "wait_for_stream", lambda *_: None)
-            given(self, block)
-            monkeypatch.delattr(self._driver, "wait_for_stream")
-
-        monkeypatch.setattr(EventOrder, "given", without)
-    else:
-        monkeypatch.setattr(cuda.driver, removed, lambda *_: None)
-    found = False
-    for seed in range(50):
-        cuda.begin("random", seed)
-        try:
-            if removed in ("wait_event", "record"):
-                test_a_block_of_a_stream_is_used_again_in_another_after_its_work(cuda)
-            test_what_a_second_stream_reads_is_not_used_again_before_it_has_read(cuda)
-        except (AssertionError, RuntimeError):
-            found = True
-            break
-    cuda.begin()
-    assert found
-
-
 def test_two_devices_exchange_tensors_without_the_host(cuda: EmulatedDevice) -> None:
     x = flnb.asarray(X).to("cuda:0")
     before = {what: cuda.count(what) for what in ("bytes to the host", "cuMemcpyPeerAsync")}

@@ -38,24 +38,25 @@ def test_kernels_that_are_not_broken_are_let_pass() -> None:
     assert not noticed(Mutant("scans.cu", 0, "", "", "", (FOLDER / "scans.cu").read_text()))
 
 
-def judge(count: int, seed: int) -> None:
+def judge(count: int, seed: int, capsys: pytest.CaptureFixture[str]) -> None:
     """Judge a sample of mutants of all files."""
     every = [mutant for file in FILES for mutant in mutants(file)]
     sample = random.Random(seed).sample([mutant for mutant in every if not reason(mutant)], count)
     missed = [f"{mutant.file}: {mutant.where}" for mutant in sample if not noticed(mutant)]
-    print(f"{count - len(missed)} of {count} mutants noticed, of {len(every)} that there are")
+    with capsys.disabled():
+        print(f"\n{count - len(missed)} of {count} mutants noticed (seed {seed}), of {len(every)} that there are")
     assert missed == []
 
 
-def test_a_sample_of_broken_kernels_is_noticed() -> None:
-    judge(8, seed=0)
+def test_a_sample_of_broken_kernels_is_noticed(capsys: pytest.CaptureFixture[str]) -> None:
+    judge(8, 0, capsys)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_large_sample_of_broken_kernels_is_noticed() -> None:
+def test_a_large_sample_of_broken_kernels_is_noticed(capsys: pytest.CaptureFixture[str]) -> None:
     """`python -m tests.backends.cuda.mutants` judges all."""
-    judge(40, seed=1)
+    judge(40, 1, capsys)
 
 
 def test_few_mutants_change_no_result() -> None:

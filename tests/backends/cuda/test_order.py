@@ -37,10 +37,14 @@ def test_programs_are_right_in_every_order(program: Any, cuda: EmulatedDevice) -
         assert found(program, cuda, order, seed) == "", (order, seed)
 
 
-def test_every_place_has_programs() -> None:
+def test_every_place_has_programs(capsys: pytest.CaptureFixture[str]) -> None:
     """A function that orders streams, and is new, has to name the programs that need it."""
     assert {removal.where for removal in removals()} == set(PROGRAMS)
-    assert len(removals()) > 90
+    assert len(removals()) > 80
+    with capsys.disabled():
+        print(
+            f"\n{len(removals())} places order streams: without each, one of {len(ALL)} programs fails in {ORDERS} orders"
+        )
 
 
 @pytest.mark.parametrize("function", PROGRAMS)

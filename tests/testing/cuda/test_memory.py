@@ -137,8 +137,8 @@ def test_without_the_waits_a_race_of_streams_is_named(device: EmulatedDevice, mo
     monkeypatch.setattr(device.driver, "wait_for_stream", lambda *_: None)
     Ordered(device, "caching").run(0)
     told = re.compile(
-        r"streamcheck: scale on stream (\d+) writes 4 bytes of device memory that release of the block of 1024 bytes at "
-        r"0x\w+ on stream (\d+) wrote, with no event between at scale\+0x"
+        r"streamcheck: scale on stream (\d+) writes 4 bytes of device memory that release of the block of 1024 bytes "
+        r"at 0x\w+ on stream (\d+) wrote, with no event between at scale\+0x"
     )
     found = list(filter(None, map(told.match, device.reports)))
     assert found, device.reports
