@@ -42,9 +42,8 @@ def test_every_place_has_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert {removal.where for removal in removals()} == set(PROGRAMS)
     assert len(removals()) > 80
     with capsys.disabled():
-        print(
-            f"\n{len(removals())} places order streams: without each, one of {len(ALL)} programs fails in {ORDERS} orders"
-        )
+        count = len(removals())
+        print(f"\n{count} places order streams; without each, one of {len(ALL)} programs fails in {ORDERS} orders")
 
 
 @pytest.mark.parametrize("function", PROGRAMS)
