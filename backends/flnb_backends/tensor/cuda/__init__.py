@@ -1,1 +1,1 @@
-"""CUDA devices: a thin binding of the documented driver API, the same for a GPU and for the emulated device."""
+"""The CUDA backend: a thin binding of the driver API, for GPUs and the emulated device, and the ops on top of it."""

@@ -1,4 +1,4 @@
-"""The functions of the CUDA driver API that flnb calls, with the types of their parameters, and the API's errors."""
+"""The CUDA driver API as flnb uses it: its functions with the ctypes of their parameters, and its errors."""
 
 from __future__ import annotations
 
@@ -56,19 +56,24 @@ CAPTURE: dict[str, tuple[Any, ...]] = {
     "cuGraphExecDestroy": (c_void_p,),
     "cuGraphDestroy": (c_void_p,),
 }
-"""Those that a library may lack."""
+"""Functions for stream capture and graphs, which older libraries lack."""
 LASTING = (
     "CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_LAUNCH_FAILED", "CUDA_ERROR_MISALIGNED_ADDRESS",
     "CUDA_ERROR_ILLEGAL_INSTRUCTION", "CUDA_ERROR_HARDWARE_STACK_ERROR", "CUDA_ERROR_INVALID_PC",
 )  # fmt: skip
-"""Errors of a kernel after which a device's context can do nothing."""
+"""Errors after which the device's context is unusable: every further call in this process fails."""
 
 
 class DriverError(RuntimeError):
-    """An error of the driver API.
+    """An error reported by the CUDA driver API.
 
     Attributes:
-        name: the API's name of it, such as "CUDA_ERROR_OUT_OF_MEMORY".
+        name: the error's name in the API, such as "CUDA_ERROR_OUT_OF_MEMORY".
+
+    Args:
+        call: the function that failed.
+        name: see above.
+        text: the description of the error.
     """
 
     def __init__(self, call: str, name: str, text: str) -> None:

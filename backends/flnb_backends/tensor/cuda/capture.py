@@ -1,4 +1,4 @@
-"""Capture of streams: work becomes a graph instead of running, and is launched as a whole, as often as wanted."""
+"""CUDA graphs by stream capture: work is recorded instead of run, and then launched as a whole, any number of times."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ THREAD_LOCAL, RELAXED = 1, 2
 
 
 class Capture:
-    """The methods of `Driver` for graphs. Unmeasured: no GPU has run them, and flnb's backend does not use them yet.
+    """The methods of `Driver` for CUDA graphs. Unmeasured: no GPU has run them, and the backend does not use them yet.
 
     Attributes:
-        capturing: streams whose capture is under way; meanwhile telemetry emits no launches and asks for no times.
+        capturing: streams that are being captured; meanwhile telemetry emits no launches and queues no timed events.
     """
 
     _calls: dict[str, Any]
@@ -30,7 +30,7 @@ class Capture:
 
     @property
     def captures(self) -> bool:
-        """Whether the library that was opened has all calls for graphs."""
+        """Whether the loaded library has all functions for graphs."""
         return self._calls.keys() >= CAPTURE.keys()
 
     def begin_capture(self, stream: int, relaxed: bool = False) -> None:
@@ -39,7 +39,7 @@ class Capture:
         Meanwhile no call may wait for that work; unless ``relaxed``, this thread may not allocate on the device either.
 
         Raises:
-            NotImplementedError: the library has no calls for graphs.
+            NotImplementedError: the library has no functions for graphs.
         """
         if not self.captures:
             missing = ", ".join(sorted(CAPTURE.keys() - self._calls.keys()))
@@ -50,27 +50,27 @@ class Capture:
         self.capturing.add(stream)
 
     def end_capture(self, stream: int) -> int:
-        """Return the graph of what was queued since `begin_capture`; all streams in it must have been joined."""
+        """End a capture; returns the graph. The other captured streams must have been joined to this one by events."""
         graph = c_void_p()
         self.capturing.discard(stream)
         self._run("cuStreamEndCapture", stream, byref(graph))
         return int(graph.value or 0)
 
     def instantiate(self, graph: int) -> int:
-        """Return a graph in the form in which `launch_graph` takes it."""
+        """Make a graph executable; returns the instance, which `launch_graph` takes."""
         return int(self._get("cuGraphInstantiateWithFlags", graph, 0))
 
     def launch_graph(self, instance: int, stream: int = 0) -> None:
-        """Queue all work of an instantiated graph in a stream, on the addresses with which it was captured."""
+        """Launch an instance in a stream; it reads and writes the addresses with which it was captured."""
         task = devices.begin(self, stream)  # type: ignore[arg-type]
         self._run("cuGraphLaunch", instance, stream)
         if task is not None:
             task.launched("graph")
 
     def destroy_instance(self, instance: int) -> None:
-        """Destroy what `instantiate` returned; what was launched still runs."""
+        """Destroy an instance made by `instantiate`; launches already queued still run."""
         self._run("cuGraphExecDestroy", instance)
 
     def destroy_graph(self, graph: int) -> None:
-        """Destroy a graph; what was instantiated of it stays."""
+        """Destroy a graph; its instances remain valid."""
         self._run("cuGraphDestroy", graph)

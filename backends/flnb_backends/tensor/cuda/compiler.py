@@ -1,4 +1,4 @@
-"""Compiles kernels, CUDA C as text, by NVIDIA's NVRTC; images are stored in a folder, so that each is compiled once."""
+"""Compilation of CUDA C kernels by NVIDIA's NVRTC, with a cache on disk: each text is compiled once."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ OPTIONS = (
     "-std=c++17", "-default-device", "--ptxas-options=-v",
     "-DFLNB_DYNAMIC_SHARED(type, name)=extern __shared__ type name[]",
 )  # fmt: skip
-"""The macro is for dynamically shared memory: the emulated device's compiler, which is g++, has another."""
+"""The macro declares dynamic shared memory; g++, the emulated device's compiler, has another definition of it."""
 HEADERS = "", "cupy/_cccl/libcudacxx", "cupy/_cccl/thrust"
-"""Where headers are in CuPy's folder of headers."""
+"""Include folders within CuPy's folder of headers."""
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "nvrtcVersion": (POINTER(c_int), POINTER(c_int)),
     "nvrtcCreateProgram": (POINTER(c_void_p), c_char_p, c_char_p, c_int, c_void_p, c_void_p),
@@ -41,16 +41,16 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 
 class CompileError(RuntimeError):
-    """A compiler's report on the text of kernels, with the lines that it complains of."""
+    """An error of the kernel compiler: its log, with the source lines that it refers to."""
 
 
 class Usage(NamedTuple):
-    """What one thread or block of a kernel needs, as the assembler reports it.
+    """The resources that a kernel needs, as the assembler (ptxas) reports them.
 
     Attributes:
         registers: 32-bit registers of each thread.
-        shared: bytes of statically shared memory of each block.
-        spilled: bytes of registers that a thread stores in memory and loads again.
+        shared: bytes of static shared memory of each block.
+        spilled: bytes that each thread spills from registers to local memory.
     """
 
     registers: int
@@ -59,17 +59,17 @@ class Usage(NamedTuple):
 
 
 class Compiled(NamedTuple):
-    """An image for `Driver.load`, and what each of its kernels needs."""
+    """A cubin for `Driver.load`, and the resources that each of its kernels needs, by the kernel's name."""
 
     image: bytes
     usage: dict[str, Usage]
 
 
 def compile_kernels(text: str, arch: str) -> Compiled:
-    """Compile kernels for devices of a compute capability, such as "sm_90"; needs no device.
+    """Compile kernels for an architecture, such as "sm_90", or load them from the cache; needs no device.
 
     Raises:
-        CompileError: the text is no CUDA C.
+        CompileError: the text is not valid CUDA C.
         FileNotFoundError: NVRTC is not installed (package nvidia-cuda-nvrtc).
     """
     options = [*OPTIONS, f"-arch={arch}", *include_options()]
@@ -99,21 +99,26 @@ def nvrtc_version() -> tuple[int, int]:
 
 @cache
 def include_options() -> tuple[str, ...]:
-    """Options by which a compiler finds the headers of NVIDIA's packages and those that CuPy brings."""
+    """Return the ``-I`` options for the headers of NVIDIA's packages and those that CuPy includes."""
     folders = [Path(each, part) for each in _packages("nvidia") for part in ("cu13/include", "cuda_runtime/include")]
     folders += [Path(each, "_core/include", part) for each in _packages("cupy") for part in HEADERS]
     return tuple(f"-I{folder}" for folder in folders if folder.is_dir())
 
 
 def kernel_names(text: str) -> list[str]:
-    """The names of the kernels in a text of CUDA C, in order."""
+    """Return the names of the kernels in a text of CUDA C, in order.
+
+    >>> from flnb_backends.tensor.cuda.compiler import kernel_names
+    >>> kernel_names("__global__ void scale(float *x) { x[threadIdx.x] *= 2; }")
+    ['scale']
+    """
     code = re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL)
     bounds = r"(?:__launch_bounds__\s*\([^)]*\)\s*)?"
     return re.findall(rf"__global__\s+{bounds}void\s+{bounds}(\w+)\s*\(", code)
 
 
 def cache_folder() -> Path:
-    """Return the folder for compiled images: in $FLNB_CACHE, or in the user's cache folder."""
+    """Return the folder of compiled images, created if needed: in $FLNB_CACHE, else in the user's cache folder."""
     base = os.environ.get("FLNB_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "flnb")
     folder = Path(base, "cuda")
     folder.mkdir(parents=True, exist_ok=True)
@@ -122,7 +127,7 @@ def cache_folder() -> Path:
 
 @cache
 def _library() -> dict[str, Any]:
-    """NVRTC's functions."""
+    """Load NVRTC; returns its functions by name."""
     for path in _places():
         try:
             library = ctypes.CDLL(path)
@@ -136,7 +141,7 @@ def _library() -> dict[str, Any]:
 
 
 def _places() -> Iterator[str]:
-    """Where NVRTC may be: in NVIDIA's packages, then where the system looks."""
+    """Yield the paths at which to look for NVRTC: in NVIDIA's packages, then on the system's search path."""
     for folder in _packages("nvidia"):
         yield from map(str, sorted(Path(folder).glob("cu*/lib/libnvrtc.so.*"), reverse=True))
         yield from map(str, sorted(Path(folder).glob("cuda_nvrtc/lib/libnvrtc.so.*"), reverse=True))
@@ -144,7 +149,7 @@ def _places() -> Iterator[str]:
 
 
 def _packages(name: str) -> list[str]:
-    """The folders of an installed package, which is not imported."""
+    """Find the folders of an installed package without importing it."""
     spec = find_spec(name)
     return list(spec.submodule_search_locations or []) if spec else []
 
@@ -174,7 +179,7 @@ def _bytes(library: dict[str, Any], name: str, program: c_void_p) -> bytes:
 
 
 def _with_lines(log: str, text: str) -> str:
-    """A log in which each place in the text is followed by its line."""
+    """Insert, after each line of the log that refers to the text, the source line."""
     lines = text.splitlines()
 
     def shown(match: re.Match[str]) -> str:
@@ -185,7 +190,7 @@ def _with_lines(log: str, text: str) -> str:
 
 
 def _usage(log: str) -> dict[str, Usage]:
-    """What each kernel needs, from the assembler's log."""
+    """Parse the assembler's log: the resources of each kernel, by name."""
     found = {}
     for part in log.split("Compiling entry function '")[1:]:
         numbers = [

@@ -1,7 +1,7 @@
-"""The documented CUDA driver API, as far as flnb uses it: one binding for the GPU's library and the emulated device.
+"""The part of the CUDA driver API that flnb uses: one binding for NVIDIA's library and for the emulated device.
 
-Addresses, streams, events, modules and kernels are the API's own handles, as ints: libraries that share the device's
-primary context, such as CuPy, take them as they are.
+Addresses, streams, events, modules and kernels are the API's own handles, as ints, which libraries that share the
+device's primary context, such as CuPy, accept as they are. Source: "CUDA Driver API", NVIDIA.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NON_BLOCKING, WITHOUT_TIME = 1, 2
 
 
 def default_driver() -> Driver:
-    """The driver API of this process: that of the machine's GPUs, or what was put into its place.
+    """Return the driver API of this process: that of the machine's GPUs, or the one set by `use_driver`.
 
     Raises:
         RuntimeError: there is no NVIDIA driver, or it finds no device.
@@ -54,7 +54,7 @@ def default_driver() -> Driver:
 
 
 def use_driver(driver: Driver) -> None:
-    """Make another library the driver API of this process from now on."""
+    """Set the driver API of this process, for example that of the emulated device."""
     _default[:] = [driver]
 
 
@@ -62,20 +62,21 @@ _default: list[Driver] = []
 
 
 class Memory(NamedTuple):
-    """Bytes of a device's memory."""
+    """A device's memory in bytes: what is still available, and the total."""
 
     available: int
     total: int
 
 
 class Driver(Capture):
-    """The driver API of a machine's devices, or of another library with the same functions.
+    """The driver API of the machine's GPUs, or of another library with the same functions.
 
-    Every method raises `DriverError` where the API reports an error; that of a kernel is reported by a later call.
+    Every method raises `DriverError` if the API reports an error; an error of a kernel is reported by a later call.
+    Sizes are in bytes; stream 0 is the legacy default stream.
 
     Attributes:
-        emulated: None for GPUs; for emulated devices how they order their work, and by which seed.
-        recent: names of the last ops that were launched.
+        emulated: None for GPUs; for emulated devices the order in which they run work, and its seed.
+        recent: the names of the ops launched last.
         failed: whether a kernel's error was reported, after which every call fails.
         current_stream: returns the stream in which this thread's work on a device runs: the default one, or CuPy's.
         emulated: None for GPUs; for emulated devices how they order their work, and by which seed.
@@ -84,7 +85,8 @@ class Driver(Capture):
         path: the library, by default the GPU driver's.
 
     Raises:
-        OSError: there is no such library: no NVIDIA driver is installed.
+        OSError: the library cannot be loaded, for example because no NVIDIA driver is installed.
+        DriverError: the driver finds no usable device.
     """
 
     emulated: tuple[str, int] | None = None
@@ -112,7 +114,7 @@ class Driver(Capture):
         self._pinned: dict[int, int] = {}  # bytes by address
 
     def blame(self, error: str) -> str:
-        """Return which ops may have caused an error by which a device fails for good, at its first report."""
+        """Return text on the likely cause of an error, for its message; "" unless the error is one of `LASTING`."""
         if error not in LASTING:
             return ""
         if self.failed:
@@ -122,7 +124,7 @@ class Driver(Capture):
         return f"; {self.culprit() or 'a kernel that was launched before'}; the last ops, the newest first: {newest}"
 
     def culprit(self) -> str:
-        """Return which kernel has failed, if that is known: a GPU does not say it."""
+        """Return a description of the kernel that failed; "" on a GPU, which does not report it."""
         return ""
 
     def _check(self, name: str, error: int) -> None:
@@ -141,13 +143,13 @@ class Driver(Capture):
         return int(self._calls[name](*arguments))
 
     def _wait(self, name: str, *arguments: Any, **about: int) -> None:
-        """Run a call for which the host waits, and emit that; ``about`` what it waits for."""
+        """Run a call that blocks the host, and emit a wait event with the fields ``about``."""
         t0 = clock()
         self._run(name, *arguments)
         devices.host_waited(self, t0, **about)
 
     def _get(self, name: str, *arguments: Any) -> Any:
-        """Run a call whose first argument is a pointer to its result; returns that result."""
+        """Run a call that writes its result to its first argument, a pointer; returns the result."""
         found = self._calls[name].argtypes[0]._type_()
         self._run(name, byref(found), *arguments)
         return found.value
@@ -155,44 +157,44 @@ class Driver(Capture):
     # devices
 
     def build(self, text: str, device: int = 0) -> bytes:
-        """Compile kernels for a device; returns an image for `load`."""
+        """Compile CUDA C for a device; returns an image for `load`."""
         return compile_kernels(text, "sm_{}{}".format(*self.capability(device))).image
 
     def capability(self, device: int = 0) -> tuple[int, int]:
-        """A device's compute capability, such as (9, 0)."""
+        """Return a device's compute capability, such as (9, 0)."""
         return self.attribute(75, device), self.attribute(76, device)
 
     def capacity(self, device: int = 0) -> int:
-        """The bytes of a device's memory; needs no context on it."""
+        """Return the bytes of a device's memory, without creating a context on it."""
         return int(self._get("cuDeviceTotalMem_v2", device))
 
     def version(self) -> int:
-        """The newest CUDA version that the driver knows, 1000 times the major and 10 times the minor number."""
+        """Return the newest CUDA version that the driver supports: 13010 for 13.1."""
         return int(self._get("cuDriverGetVersion"))
 
     def devices(self) -> int:
-        """The number of devices."""
+        """Return the number of devices."""
         return int(self._get("cuDeviceGetCount"))
 
     def name(self, device: int = 0) -> str:
-        """A device's name."""
+        """Return a device's name."""
         text = ctypes.create_string_buffer(256)
         self._run("cuDeviceGetName", text, len(text), device)
         return text.value.decode()
 
     def attribute(self, number: int, device: int = 0) -> int:
-        """A property of a device by its number in ``CUdevice_attribute``."""
+        """Return an attribute of a device by its number in ``CUdevice_attribute``."""
         return int(self._get("cuDeviceGetAttribute", number, device))
 
     def use(self, device: int = 0) -> None:
-        """Make a device the one of this thread, by its primary context, which other libraries share."""
+        """Make a device this thread's current one, through its primary context, which other libraries share."""
         if device not in self._contexts:
             self._contexts[device] = self._get("cuDevicePrimaryCtxRetain", device)
         self._run("cuCtxSetCurrent", self._contexts[device])
 
     @contextmanager
     def using(self, device: int) -> Iterator[None]:
-        """Make a device the one of this thread inside a ``with`` block."""
+        """Make a device this thread's current one inside a ``with`` block."""
         before = self._get("cuCtxGetCurrent")
         self.use(device)
         try:
@@ -201,56 +203,56 @@ class Driver(Capture):
             self._run("cuCtxSetCurrent", before)
 
     def current(self) -> int:
-        """The device of this thread, 0 if it has none."""
+        """Return the number of this thread's current device, 0 if it has none."""
         context = self._get("cuCtxGetCurrent")
         return next((device for device, each in self._contexts.items() if each == context), 0)
 
     def synchronize(self) -> None:
-        """Wait for all work of this thread's device."""
+        """Wait until all work on the current device is done."""
         self._wait("cuCtxSynchronize")
 
     # memory
 
     def tell_unused(self, address: int, nbytes: int) -> None:
-        """Note that new memory is a manager's, and of no block yet. Does nothing on a GPU."""
+        """Tell an emulated device that memory is reserved but in no block yet. Does nothing on a GPU."""
 
     def tell_free(self, address: int, nbytes: int, streams: Sequence[int]) -> None:
-        """Note that a manager has freed a block which these streams have used. Does nothing on a GPU."""
+        """Tell an emulated device that a block used by these streams has been freed. Does nothing on a GPU."""
 
     def tell_used(self, address: int, nbytes: int, stream: int) -> None:
-        """Note that memory is a block of a manager's from here on in a stream's order. Does nothing on a GPU."""
+        """Tell an emulated device that memory is a block from this point of a stream on. Does nothing on a GPU."""
 
     def memory(self) -> Memory:
-        """The memory of this thread's device."""
+        """Return the available and the total memory of the current device."""
         available, total = c_size_t(), c_size_t()
         self._run("cuMemGetInfo_v2", byref(available), byref(total))
         return Memory(available.value, total.value)
 
     def allocate(self, nbytes: int) -> int:
-        """Allocate memory on this thread's device; returns its address."""
+        """Allocate memory on the current device; returns its address."""
         return int(self._get("cuMemAlloc_v2", nbytes))
 
     def free(self, address: int) -> None:
-        """Free memory of a device, which waits for all its work."""
+        """Free device memory, after waiting for all work on the device."""
         self._wait("cuMemFree_v2", address)
 
     def allocate_host(self, nbytes: int) -> int:
-        """Allocate pinned memory of the host, which copies read and write while the program goes on."""
+        """Allocate pinned (page-locked) host memory, which allows asynchronous copies; returns its address."""
         address = int(self._get("cuMemAllocHost_v2", nbytes))
         self._pinned[address] = nbytes
         return address
 
     def free_host(self, address: int) -> None:
-        """Free pinned memory."""
+        """Free pinned host memory."""
         self._pinned.pop(address, None)
         self._run("cuMemFreeHost", address)
 
     def upload(self, to: int, source: int, nbytes: int, stream: int = 0) -> None:
-        """Copy from the host's memory to the device's; pinned memory must stay as it is until the copy has run."""
+        """Copy from host to device memory; a pinned source must not change until the copy has run."""
         self._copy(device_words.TO_DEVICE, "cuMemcpyHtoDAsync_v2", to, source, nbytes, stream)
 
     def download(self, to: int, source: int, nbytes: int, stream: int = 0) -> None:
-        """Copy from the device's memory to the host's; where that is pinned, the call does not wait."""
+        """Copy from device to host memory; blocks the host unless the target is pinned."""
         self._copy(device_words.TO_HOST, "cuMemcpyDtoHAsync_v2", to, source, nbytes, stream)
 
     def copy(self, to: int, source: int, nbytes: int, stream: int = 0) -> None:
@@ -258,7 +260,7 @@ class Driver(Capture):
         self._copy(device_words.ON_DEVICE, "cuMemcpyDtoDAsync_v2", to, source, nbytes, stream)
 
     def copy_between(self, to: int, device: int, source: int, of: int, nbytes: int, stream: int = 0) -> None:
-        """Copy from the memory of the device ``of`` to that of ``device``; both have been in `use`."""
+        """Copy from the memory of the device ``of`` to that of ``device``, for both of which `use` was called."""
         task = devices.begin(self, stream)
         self._run("cuMemcpyPeerAsync", to, self._contexts[device], source, self._contexts[of], nbytes, stream)
         if task is not None:
@@ -274,7 +276,7 @@ class Driver(Capture):
             task.copied(route, nbytes, pinned, (to, source))
 
     def fill(self, to: int, byte: int, nbytes: int, stream: int = 0) -> None:
-        """Set bytes of the device's memory."""
+        """Set ``nbytes`` bytes of device memory to the value ``byte``."""
         task = devices.begin(self, stream)
         self._run("cuMemsetD8Async", to, byte, nbytes, stream)
         if task is not None:
@@ -283,23 +285,23 @@ class Driver(Capture):
     # streams and events
 
     def stream(self) -> int:
-        """Make a stream that does not wait for the legacy default stream, number 0."""
+        """Create a non-blocking stream, which does not synchronize with the legacy default stream, 0."""
         return int(self._get("cuStreamCreate", NON_BLOCKING))
 
     def destroy_stream(self, stream: int) -> None:
-        """Destroy a stream; its queued work still runs."""
+        """Destroy a stream; work already queued in it still runs."""
         self._run("cuStreamDestroy_v2", stream)
 
     def wait(self, stream: int) -> None:
-        """Wait until a stream has done all it has to do."""
+        """Wait until all work queued in a stream is done."""
         self._wait("cuStreamSynchronize", stream, stream=stream)
 
     def ready(self, stream: int) -> bool:
-        """Whether a stream has done all it has to do; returns at once."""
+        """Return whether all work queued in a stream is done, without waiting."""
         return self._finished("cuStreamQuery", stream)
 
     def event(self, timed: bool = False) -> int:
-        """Make an event."""
+        """Create an event; only ``timed`` ones have a time for `seconds`."""
         return int(self._get("cuEventCreate", 0 if timed else WITHOUT_TIME))
 
     def destroy_event(self, event: int) -> None:
@@ -307,28 +309,28 @@ class Driver(Capture):
         self._run("cuEventDestroy_v2", event)
 
     def record(self, event: int, stream: int = 0) -> None:
-        """Queue an event in a stream: it happens when all work queued before it has run."""
+        """Record an event in a stream: it happens once all work queued there before it has run."""
         self._run("cuEventRecord", event, stream)
         devices.records(self, event, stream)
 
     def queue_event(self, event: int, stream: int = 0) -> None:
-        """Queue an event of telemetry's own: no error, no event of telemetry; a later call reports what went wrong."""
+        """Record an event for telemetry's own use: emits nothing and raises nothing; a later call reports errors."""
         self.try_call("cuEventRecord", event, stream)
 
     def wait_event(self, stream: int, event: int) -> None:
-        """Let a stream's further work wait for an event; the program goes on."""
+        """Make later work of a stream wait for an event; does not block the host."""
         self._run("cuStreamWaitEvent", stream, event, 0)
         devices.awaits(self, stream, event)
 
     def wait_for_stream(self, stream: int, other: int) -> None:
-        """Let a stream's further work wait for all that another one has to do now; the program goes on."""
+        """Make later work of ``stream`` wait for all work queued in ``other`` so far; does not block the host."""
         event = self.event()
         self.record(event, other)
         self.wait_event(stream, event)
-        self.destroy_event(event)  # as documented, once it has happened
+        self.destroy_event(event)  # allowed: the API releases it once it has happened
 
     def happened(self, event: int) -> bool:
-        """Whether an event has happened; returns at once."""
+        """Return whether an event has happened, without waiting."""
         return self._finished("cuEventQuery", event)
 
     def await_event(self, event: int) -> None:
@@ -336,17 +338,17 @@ class Driver(Capture):
         self._wait("cuEventSynchronize", event, event=event)
 
     def seconds(self, begin: int, end: int) -> float:
-        """The time between two timed events that have happened, in seconds; the API's precision is 0.5 us."""
+        """Return the seconds between two timed events that have happened, to a precision of 0.5 us."""
         return float(self._get("cuEventElapsedTime_v2", begin, end)) / 1e3
 
     def seconds_if_over(self, begin: int, end: int) -> float | None:
-        """The seconds between two timed events, None if they have not happened or cannot be read; never waits."""
+        """Return the seconds between two timed events, None if they have not happened; never waits or raises."""
         found = c_float()
         failed = self.try_call("cuEventElapsedTime_v2", byref(found), begin, end)
         return None if failed else found.value / 1e3
 
     def counted(self, kernel: str) -> tuple[int, int, int, int]:
-        """What a kernel's warps have asked of memory; an emulated device counts it, a GPU does not."""
+        """Return a kernel's memory traffic as in `flnb.testing.cuda.Traffic`; zeros on a GPU, which is not counted."""
         return 0, 0, 0, 0
 
     def _finished(self, name: str, handle: int) -> bool:
@@ -358,11 +360,11 @@ class Driver(Capture):
     # kernels
 
     def load(self, image: bytes) -> int:
-        """Load a module, a compiled image with kernels."""
+        """Load a compiled image on the current device; returns the module."""
         return int(self._get("cuModuleLoadData", image))
 
     def kernel(self, module: int, name: str) -> int:
-        """Look up a kernel of a module."""
+        """Look up a kernel of a module by its name."""
         kernel = int(self._get("cuModuleGetFunction", module, name.encode()))
         self._names[kernel] = name
         return kernel
@@ -371,18 +373,18 @@ class Driver(Capture):
         self, kernel: int, blocks: Sequence[int], threads: Sequence[int], arguments: Sequence[Any], stream: int = 0,
         shared: int = 0,
     ) -> None:  # fmt: skip
-        """Launch a kernel; its arguments are read now.
+        """Launch a kernel; its arguments are copied before the call returns.
 
         Args:
-            kernel: from `kernel`.
-            blocks: up to three numbers of blocks, and ``threads`` those of threads in each.
-            arguments: NumPy scalars (``np.float32(2)``), or ints: addresses. The API cannot check their types, which
-                must be those of the kernel's parameters.
-            stream: in which the kernel runs.
-            shared: bytes of dynamically shared memory of each block.
+            kernel: returned by the method `kernel`.
+            blocks: the extents of the grid (one to three), and ``threads`` those of a block.
+            arguments: NumPy scalars of the parameters' types (``np.float32(2)``), which the API cannot check; ints for
+                addresses and 64-bit parameters.
+            stream: the stream in which the kernel runs.
+            shared: bytes of dynamic shared memory of each block.
 
         Raises:
-            TypeError: an argument is a Python float, whose size does not tell the parameter's.
+            TypeError: an argument is neither, such as a Python float, whose C type would be ambiguous.
         """
         held = [_parameter(argument) for argument in arguments]
         values = (c_void_p * len(held))(*[each.ctypes.data for each in held])
@@ -396,7 +398,7 @@ class Driver(Capture):
 
 
 def _parameter(value: Any) -> np.ndarray[Any, Any]:
-    """A kernel's argument in memory."""
+    """Return a kernel's argument as an array, whose address the launch takes."""
     if isinstance(value, int) and not isinstance(value, bool):
         return np.array(value, np.uint64)
     if isinstance(value, np.generic):

@@ -1,4 +1,4 @@
-"""A CUDA device of this process, with what all backends on it share: memory, kernels, streams, staging."""
+"""The state of one CUDA device that all backends on it share: memory, kernels, streams, staging buffers."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ LEAST_PIECE = 1 << 16
 
 
 class Staging:
-    """Pinned memory of the host through which arrays are copied to a device while the program goes on, and back.
+    """Pinned host buffers through which arrays are copied to a device asynchronously, and back.
 
-    A piece is used again once its copy has happened.
+    A buffer is reused once its last copy is done.
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -39,7 +39,7 @@ class Staging:
         self._lock = Lock()
 
     def upload(self, address: int, values: np.ndarray[Any, Any], stream: int) -> None:
-        """Copy a C-contiguous array to the device, in a stream."""
+        """Queue a copy of a C-contiguous array to a device address; ``values`` may be changed afterwards."""
         with self._lock:
             size, piece, event = self._take(values.nbytes)
             ctypes.memmove(piece, values.ctypes.data, values.nbytes)
@@ -48,7 +48,7 @@ class Staging:
             self._pieces.append((size, piece, event))
 
     def download(self, values: np.ndarray[Any, Any], address: int, stream: int) -> None:
-        """Copy to a C-contiguous array what a stream has computed by now, and wait for it."""
+        """Copy from a device address to a C-contiguous array, after the work queued in a stream; waits for it."""
         with self._lock:
             size, piece, event = self._take(values.nbytes)
         self._driver.download(piece, address, values.nbytes, stream)
@@ -59,7 +59,7 @@ class Staging:
             self._pieces.append((size, piece, event))
 
     def _take(self, nbytes: int) -> tuple[int, int, int]:
-        """Remove a piece whose copy has happened from the list, or make one."""
+        """Take a buffer whose last copy is done from the list, or allocate one: size, address and event."""
         for i, (size, _, event) in enumerate(self._pieces):
             if nbytes <= size <= max(LEAST_PIECE, 4 * nbytes) and self._driver.happened(event):
                 return self._pieces.pop(i)
@@ -73,11 +73,16 @@ class Gpu:
     Attributes:
         cupy: the module.
         driver: the driver API.
-        ordinal: its number; ``name`` is what tensors on it say, such as ``"cuda:1"``.
-        memory: what managers reserve segments from; ``manager`` the one used where none was chosen for this device.
+        ordinal: the device's number; ``name`` is the location of its tensors, such as ``"cuda:1"``.
+        memory: the memory device, from which managers reserve segments.
+        manager: the memory manager used unless another one is set for this device.
         launcher: launches flnb's own kernels.
-        idle_streams: CuPy's streams that no block uses now.
-        several_streams: whether there are streams besides the default one, so that uses of blocks have to be noted.
+        staging: pinned buffers for copies from and to the host.
+        idle_streams: CuPy streams that no ``with backend.stream()`` uses now.
+        several_streams: whether a stream other than the default one was used, so that blocks must note their streams.
+
+    Raises:
+        ValueError: there is no device of that number.
     """
 
     def __init__(self, driver: Driver, ordinal: int) -> None:
@@ -99,44 +104,44 @@ class Gpu:
         self.cupy.cuda.set_allocator(allocate)
 
     def stream(self) -> int:
-        """The stream in which this thread's work on the device runs now; the program may have made it by CuPy."""
+        """Return this thread's current stream on the device, which the program may have set through CuPy."""
         found = int(self._current(self.ordinal).ptr)
         if found:
             self.several_streams = True
         return found
 
     def enter(self) -> int:
-        """Make this the device of the thread; returns the one before."""
+        """Make this the thread's current device; returns the number of the previous one, for `leave`."""
         before = int(self._runtime.getDevice())
         if before != self.ordinal:
             self._runtime.setDevice(self.ordinal)
         return before
 
     def leave(self, before: int) -> None:
-        """Make the device before `enter` the thread's again."""
+        """Restore the device that was current before `enter`."""
         if before != self.ordinal:
             self._runtime.setDevice(before)
 
     def array(self, manager: MemoryManager, spec: Any, code: int, category: int) -> Any:
-        """Allocate an array whose elements are not set; without elements it has no block."""
+        """Allocate an uninitialized array from a manager; an array without elements has no block."""
         if not spec.nbytes:
             return self.cupy.ndarray(spec.shape, spec.dtype, self._pointer(None, 0))
         owner = owner_in(manager, Owner, spec.shape, spec.dtype, spec.nbytes, code, category)
         return self.cupy.ndarray(spec.shape, spec.dtype, self._pointer(owner, spec.nbytes))
 
     def _pointer(self, owner: Owner | None, nbytes: int) -> Any:
-        """CuPy's object for the memory of a block, which it releases when the last array in it is gone."""
+        """Wrap a block's memory for CuPy; the block is freed with the last array that refers to it."""
         memory = self.cupy.cuda.memory
         address = 0 if owner is None else owner.block.address
         return memory.MemoryPointer(memory.UnownedMemory(address, nbytes, owner, self.ordinal), 0)
 
     def active_manager(self) -> MemoryManager:
-        """The manager chosen for this device, or else its own."""
+        """Return the active memory manager if it is of this device, else the device's own."""
         manager = state.current().manager
         return manager if manager.device.location == self.name else self.manager
 
     def temporary(self, nbytes: int) -> Any:
-        """Allocate memory for CuPy."""
+        """Allocate bytes for a temporary of CuPy; returns a ``cupy.cuda.MemoryPointer``."""
         if not nbytes:
             return self._pointer(None, 0)
         return self._pointer(
@@ -145,18 +150,18 @@ class Gpu:
 
 
 def allocate(nbytes: int) -> Any:
-    """Allocate memory of the thread's device; CuPy's allocator."""
+    """Allocate bytes on the thread's current device: the function set as CuPy's allocator."""
     found = gpu_at(int(require("cupy", extra="cuda").cuda.runtime.getDevice()))
     return found.temporary(nbytes)
 
 
 def gpu_at(ordinal: int = 0) -> Gpu:
-    """Return a device of this process, which all that use it share.
+    """Return the one `Gpu` of this process for a device's number.
 
     Raises:
-        RuntimeError: there is no NVIDIA driver.
+        RuntimeError: there is no NVIDIA driver, or it finds no device.
         ImportError: CuPy is not installed.
-        ValueError: there are fewer devices.
+        ValueError: there is no device of that number.
     """
     return _gpu(default_driver(), ordinal)
 
@@ -167,5 +172,5 @@ def _gpu(driver: Driver, ordinal: int) -> Gpu:
 
 
 def block_of(buffer: Any) -> Block | None:
-    """The block in which an array is; None for memory that is not from a manager of flnb."""
+    """Return the block that holds an array, None if its memory is not from a manager of flnb."""
     return getattr(getattr(buffer.data.mem, "_owner", None), "block", None)

@@ -1,4 +1,4 @@
-"""What CUDA needs, and what of it this machine has: driver, devices, libraries and compilers."""
+"""The state of CUDA on this machine, for `flnb doctor`: driver, devices, libraries and compilers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["inventory"]
 
 
 def inventory(version_of: Callable[[str], str | None]) -> list[tuple[str, str]]:
-    """Return rows of a name and what there is, or what is missing and how to get it. CuPy is not imported.
+    """Return pairs of a component's name and its version, or how to install it. CuPy is not imported.
 
     Args:
         version_of: returns the installed version of a package, or None.

@@ -1,4 +1,4 @@
-"""Launches flnb's own kernels: CUDA C from the folder ``kernels``, compiled for the dtypes that a call needs."""
+"""Launching flnb's own kernels: CUDA C in the folder ``kernels``, compiled on demand for the dtypes of a call."""
 
 from __future__ import annotations
 
@@ -22,16 +22,20 @@ TYPES = {
     "int32": "int", "uint32": "unsigned", "int64": "long long", "uint64": "unsigned long long", "float16": "half",
     "float32": "float", "float64": "double",
 }  # fmt: skip
-"""The type in CUDA C of each dtype."""
+"""The CUDA C type of each dtype."""
 THREADS, BLOCKS = 256, 1 << 14
-"""Of a grid whose threads divide items among them: the threads of a block, and the most blocks."""
+"""The launch configuration of kernels with a grid-stride loop: threads of a block, and the most blocks."""
 
 
 @cache
 def kernel_text(file: str, types: tuple[tuple[str, str], ...]) -> str:
-    """Return the text of ``kernels/FILE.cu`` after a line for each type: ``T`` is ``float``, say.
+    """Return the source of ``kernels/FILE.cu``, preceded by a typedef for each type that it leaves open.
 
-    The text is complete: what it includes from the folder is part of it.
+    Files of the folder that it includes are inserted into the text.
+
+    Args:
+        file: the name of the file, without ".cu".
+        types: pairs of a name in the source and a dtype's name.
 
     >>> from flnb_backends.tensor.cuda.launcher import kernel_text
     >>> kernel_text("creation", (("T", "float32"),)).partition(";")[0]
@@ -43,17 +47,17 @@ def kernel_text(file: str, types: tuple[tuple[str, str], ...]) -> str:
 
 
 def _included(name: str) -> str:
-    """The text of a file in the folder, with other files of it in place of their ``#include`` lines."""
+    """Return the text of a file in the folder, with its ``#include`` lines replaced by the files' texts."""
     return re.sub(r'#include "(\w+\.cuh)"\n', lambda match: _included(match[1]), (FOLDER / name).read_text())
 
 
 class Launcher:
-    """The kernels of one device: a text is compiled for some dtypes at its first launch, and stays loaded.
+    """The kernels of one device: compiled for the dtypes of a call at its first launch, then kept loaded.
 
     Args:
         driver: the driver API.
-        ordinal: the device.
-        stream: returns the stream in which kernels run.
+        ordinal: the device's number.
+        stream: returns the stream in which kernels run; by default the default stream, 0.
     """
 
     def __init__(self, driver: Driver, ordinal: int = 0, stream: Callable[[], int] = int) -> None:
@@ -67,11 +71,15 @@ class Launcher:
         """Launch the kernel ``name`` of ``kernels/FILE.cu``.
 
         Args:
-            types: the dtype of each type that the text leaves open, by name.
-            blocks: up to three numbers of blocks, and ``threads`` those of threads in each.
+            types: the dtype of each type that the source leaves open, by name.
+            blocks: the extents of the grid (one to three), and ``threads`` those of a block.
             arguments: arrays of the device (objects with ``data.ptr``), ints for parameters of type ``long long``,
                 NumPy scalars for others.
-            shared: bytes of dynamically shared memory of each block.
+            shared: bytes of dynamic shared memory of each block.
+
+        Raises:
+            CompileError: the kernel does not compile.
+            DriverError: the device reports an error.
         """
         key = file, name, *[dtype.char for dtype in types.values()]
         kernel = self.kernels.get(key)
@@ -86,6 +94,6 @@ class Launcher:
         self.driver.launch(kernel, blocks, threads, given, self.stream(), shared)
 
     def launch_each(self, file: str, name: str, types: dict[str, np.dtype[Any]], items: int, *arguments: Any) -> None:
-        """Launch a kernel, as `launch` does, whose threads divide so many items among them in a loop over the grid."""
+        """Launch a kernel with a grid-stride loop over ``items`` items, as `launch` does; nothing if there are none."""
         if items:
             self.launch(file, name, types, (min(-(-items // THREADS), BLOCKS),), (THREADS,), *arguments)

@@ -1,4 +1,4 @@
-"""What a kernel takes of a multiprocessor, as the driver reports it: registers, shared memory, blocks that fit."""
+"""Occupancy of a kernel launch as the driver reports it: registers, shared memory, blocks per multiprocessor."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ __all__ = ["Needs", "needs"]
 REGISTERS, SHARED = 4, 1
 """Numbers in ``CUfunction_attribute``."""
 THREADS_OF_ALL, REGISTERS_OF_ALL, SHARED_OF_ALL, RESERVED, BLOCKS_OF_ALL = 39, 82, 81, 111, 106
-"""Numbers in ``CUdevice_attribute``: what a multiprocessor has, and the shared memory that each block takes besides."""
+"""Numbers in ``CUdevice_attribute``: limits per multiprocessor; RESERVED is the shared memory reserved per block."""
 WARP, PARTS, GRAIN = 32, 4, 256
-"""Threads of a warp, parts of a multiprocessor's registers, and how many registers a warp gets at a time."""
+"""Threads of a warp, register files of a multiprocessor, and the unit in which a warp is allocated registers."""
 
 
 class Needs(NamedTuple):
-    """What a launch of a kernel takes; the last fields of `flnb_telemetry.device_words.Kernel`.
+    """The resources of a kernel launch; the last fields of `flnb_telemetry.device_words.Kernel`.
 
     Attributes:
-        registers: 32-bit registers of each thread, -1 if the driver does not tell.
-        static: bytes of statically shared memory of each block, -1 if the driver does not tell.
-        resident: how many blocks a multiprocessor holds at once, -1 if the driver does not tell.
-        most: how many threads a multiprocessor holds at most, whatever they run.
-        limit: what is used up so that not one more block fits: "threads", "registers", "shared memory", "blocks".
+        registers: 32-bit registers of each thread, -1 if unknown.
+        static: bytes of static shared memory of each block, -1 if unknown.
+        resident: blocks that a multiprocessor runs at once, -1 if unknown.
+        most: the most threads that a multiprocessor can hold, whatever the kernel; -1 if unknown.
+        limit: the resource that limits `resident`: "threads", "registers", "shared memory" or "blocks"; "" if unknown.
     """
 
     registers: int
@@ -37,9 +37,9 @@ class Needs(NamedTuple):
 
 
 def needs(driver: Driver, kernel: int, threads: int, shared: int) -> Needs:
-    """Ask the driver what a kernel takes, in blocks of so many threads with so many bytes of dynamically shared memory.
+    """Return the resources of a launch with ``threads`` per block and ``shared`` bytes of dynamic shared memory.
 
-    Never raises: what the driver does not tell, as an emulated device does not tell registers, is -1.
+    Never raises: what the driver does not report is -1; an emulated device, for one, has no registers.
     """
     registers = _told(driver, "cuFuncGetAttribute", REGISTERS, kernel)
     static = _told(driver, "cuFuncGetAttribute", SHARED, kernel)
@@ -64,6 +64,6 @@ def needs(driver: Driver, kernel: int, threads: int, shared: int) -> Needs:
 
 
 def _told(driver: Driver, call: str, *arguments: Any) -> int:
-    """The number that a call finds, -1 where it reports an error."""
+    """Return the number that a call reports, -1 if it fails."""
     found = c_int()
     return -1 if driver.try_call(call, byref(found), *arguments) else found.value
