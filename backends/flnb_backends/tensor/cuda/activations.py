@@ -1,4 +1,4 @@
-"""Activation functions by own kernels, called as `flnb_backends.tensor.whole` describes."""
+"""Activation functions on a CUDA device, one kernel each; `flnb_backends.tensor.whole` describes the methods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cuda backend: CuPy's kernels and flnb's own on a CUDA device, over the active memory manager's blocks."""
+"""The tensor backend ``"cuda"``: ops on a CUDA device by CuPy, NVIDIA's libraries and flnb's own kernels."""
 
 from __future__ import annotations
 
@@ -48,15 +48,20 @@ class CudaBackend(
     ComplexNumbers, RandomNumbers, Pooling, Convolution, Softmax, Normalization, Activations,
     OptimizerSteps, Elementwise, LinearAlgebra, TensorBackend,
 ):  # fmt: skip
-    """Computes on a CUDA device: by CuPy, and by kernels of flnb's own for rows, windows, sorting and random numbers.
+    """Tensor backend for CUDA devices: CuPy, cuBLAS, and flnb's own kernels for rows, windows, sorting, random numbers.
 
-    Buffers are `cupy.ndarray`, views of blocks of the active memory manager; so is CuPy's temporary memory. Work runs
-    in CuPy's current stream. Without a GPU, `flnb.testing.cuda.emulate` makes a device for its numbers and order.
+    Buffers are `cupy.ndarray` views of blocks of the active memory manager, as is CuPy's temporary memory. Work runs in
+    CuPy's current stream. Without a GPU, `flnb.testing.cuda.emulate` provides a device for tests, which is slow.
 
     Args:
-        ordinal: which device; ``"cuda:1"`` is the second.
-        tf32: whether products of float32 may round their inputs to 10 bits, for the tensor cores of newer GPUs.
-        cudnn: whether cuDNN computes convolutions, where it and its frontend are installed; else they are products.
+        ordinal: the device's number; ``"cuda:1"`` is the second device.
+        tf32: whether float32 matrix products and convolutions may use TF32 tensor cores, which round inputs to 10 bits.
+        cudnn: whether cuDNN computes convolutions if it and its frontend are installed; else they are matrix products.
+
+    Raises:
+        ImportError: CuPy is not installed.
+        RuntimeError: there is no NVIDIA driver, or it finds no device.
+        ValueError: there is no device of that number.
     """
 
     name: ClassVar[str] = "cuda"
@@ -75,25 +80,28 @@ class CudaBackend(
 
     @property
     def launcher(self) -> Launcher:  # type: ignore[override]
-        """Launches flnb's own kernels on this device."""
+        """The launcher of flnb's own kernels on this device."""
         return self.gpu.launcher
 
     @cached_property
     def by_cudnn(self) -> Cudnn | None:  # type: ignore[override]
-        """CuDNN, if it is installed and wanted."""
+        """The cuDNN of this device; None if it is not installed or was switched off."""
         return cudnn_of(self.gpu, self.tf32) if self.cudnn else None
 
     def own_manager(self) -> MemoryManager:
-        """Return the device's own manager, which all backends on it share."""
+        """Return the device's own memory manager, which all backends on it share."""
         return self.gpu.manager
 
     def method(self, name: str) -> Callable[..., Any] | None:
-        """Return the method for an op, which runs on this device and notes the stream that uses its buffers."""
+        """Return the method of an op, wrapped by `issued`; None if this backend has none."""
         function = getattr(self, name, None)
         return None if function is None else self.issued(name, function)
 
     def issued(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function on buffers that queues work, as one that does so on this device and is recorded."""
+        """Wrap a function that queues work on buffers: it runs on this device, notes the stream, and is recorded.
+
+        The wrapper raises `DriverError` for an error of the device, with the ops that may have caused it.
+        """
         gpu = self.gpu
 
         @wraps(function)
@@ -118,22 +126,22 @@ class CudaBackend(
         return issue
 
     def sync(self) -> None:
-        """Wait until the device has done all its work."""
+        """Wait until all work on the device is done."""
         with self.gpu.driver.using(self.gpu.ordinal):
             self.gpu.driver.synchronize()
 
     def supports(self, dtype: Any) -> bool:
-        """Whether CuPy has this dtype."""
+        """Return whether CuPy has this dtype."""
         return np.dtype(dtype).char in "?bhilqBHILQefdFD"
 
     # Streams
 
     @with_block
     def stream(self) -> Iterator[int]:
-        """Run what is inside the block in a stream of its own, which waits for the present one; yields its handle.
+        """Run a ``with`` block in a stream of its own, which waits for the current one; yields its handle (an int).
 
-        The other way round the program orders streams itself: `wait_for`. Streams are used again, never destroyed:
-        free memory remembers those that have used it.
+        The current stream does not wait for the block's: call `wait_for` where it must. Streams are reused and never
+        destroyed, because free memory refers to those that have used it.
         """
         gpu = self.gpu
         before = gpu.enter()
@@ -152,18 +160,18 @@ class CudaBackend(
             gpu.leave(before)
 
     def wait_for(self, stream: int) -> None:
-        """Let the present stream's further work wait for all that another has to do now; the program goes on."""
+        """Make later work of the current stream wait for all work queued in ``stream`` so far, without blocking."""
         with self.gpu.driver.using(self.gpu.ordinal):
             self.gpu.driver.wait_for_stream(self.gpu.stream(), stream)
 
     def prefetch(self, batches: Iterable[Sequence[Any]]) -> Iterator[list[Tensor]]:
-        """Upload batches in a stream of their own, each while the program works on the one before it.
+        """Upload batches in a separate stream, each while the program works on the one before it.
 
         Args:
             batches: sequences of arrays or nested lists of numbers.
 
         Yields:
-            For each batch a list of tensors on this device, for which the present stream waits.
+            For each batch, a list of tensors on this device; the current stream waits for their upload.
         """
 
         def upload(batch: Sequence[Any]) -> tuple[int, list[Tensor]]:
@@ -173,7 +181,7 @@ class CudaBackend(
         ahead = None
         for batch in batches:
             if ahead is not None:
-                self.wait_for(ahead[0])  # before the next upload is queued, which it would wait for, too
+                self.wait_for(ahead[0])  # queued now, lest it also wait for the next upload
             ready, ahead = ahead, upload(batch)
             if ready is not None:
                 yield ready[1]
@@ -189,15 +197,15 @@ class CudaBackend(
         return array, block.id if block is not None else 0
 
     def new(self, shape: tuple[int, ...], dtype: Any) -> Buffer:
-        """Return a C-contiguous buffer whose elements are not set."""
+        """Return an uninitialized C-contiguous buffer."""
         return cp.empty(shape, dtype)
 
     def contiguous(self, x: Buffer) -> Buffer:
-        """Return x, or a C-contiguous copy if it is not so."""
+        """Return x if it is C-contiguous, else a C-contiguous copy."""
         return x if x.flags.c_contiguous else cp.ascontiguousarray(x).reshape(x.shape)
 
     def from_numpy(self, array: Any, out: Buffer | None = None) -> Buffer:
-        """Copy an array of the host, or of a device, to a buffer."""
+        """Copy an array of the host, or of any device, to ``out`` or a new buffer."""
         before = self.gpu.enter()
         try:
             return self._uploaded(array, out)
@@ -215,7 +223,7 @@ class CudaBackend(
         return self.finished(y, out)
 
     def _fetched(self, array: Buffer, out: Buffer | None) -> Buffer:
-        """Copy an array of another device; each of the two devices' streams waits for what the other has to do."""
+        """Copy an array of another device; events order the copy between the current streams of both devices."""
         there = gpu_at(array.data.device_id)
         before = there.enter()
         source, event, theirs = cp.ascontiguousarray(array), there.driver.event(), there.stream()
@@ -226,20 +234,20 @@ class CudaBackend(
         here.driver.wait_event(stream, event)
         if y.nbytes:
             here.driver.copy_between(y.data.ptr, here.ordinal, source.data.ptr, there.ordinal, y.nbytes, stream)
-        copied = here.driver.event()  # of this device: an event is recorded in streams of its own alone
+        copied = here.driver.event()  # of this device: an event can be recorded only in streams of its own device
         here.driver.record(copied, stream)
-        with there.driver.using(there.ordinal):  # the source may be freed, and used again, only after the copy
+        with there.driver.using(there.ordinal):  # its memory may be freed and reused only after the copy
             there.driver.wait_event(theirs, copied)
         for each in (event, copied):
             here.driver.destroy_event(each)
         return self.finished(y, out)
 
     def to_numpy(self, buffer: Buffer) -> np.ndarray[Any, Any]:
-        """Copy a buffer to an array of the host, which waits for what the stream has to do."""
+        """Copy a buffer to a NumPy array; waits for the current stream."""
         before = self.gpu.enter()
         try:
             values = np.empty(buffer.shape, buffer.dtype)
-            whole = self.contiguous(buffer)  # stays allocated until it was read: other threads allocate, too
+            whole = self.contiguous(buffer)  # kept until it is read: another thread might reuse its memory
             if values.nbytes:
                 self.gpu.driver.download(values.ctypes.data, whole.data.ptr, values.nbytes, self.gpu.stream())
             return values
@@ -247,7 +255,7 @@ class CudaBackend(
             self.gpu.leave(before)
 
     def staged(self, buffer: Buffer) -> np.ndarray[Any, Any]:
-        """Copy a buffer to an array of the host through pinned memory, as `from_numpy` does the other way."""
+        """Copy a buffer to a NumPy array through pinned memory, as `from_numpy` does in the other direction."""
         with self.gpu.driver.using(self.gpu.ordinal):
             values = np.empty(buffer.shape, buffer.dtype)
             whole = self.contiguous(buffer)
@@ -266,9 +274,9 @@ _noting = Lock()
 
 
 def report_launch(task: devices.Task, name: str, arguments: tuple[Any, ...], result: Any) -> None:
-    """Emit that CuPy launched kernels for an op, as one task; nothing where the result is a view of an argument.
+    """Emit one launch event for all kernels that CuPy launched for an op; none if the result is a view of an argument.
 
-    What CuPy launches in an op that also launches kernels of flnb's own is not seen.
+    CuPy's launches in an op that also launches flnb's own kernels are not recorded.
     """
     given = [x for x in arguments if isinstance(x, cp.ndarray)]
     made = [x for x in (result if isinstance(result, (tuple, list)) else (result,)) if isinstance(x, cp.ndarray)]
@@ -283,7 +291,7 @@ def report_launch(task: devices.Task, name: str, arguments: tuple[Any, ...], res
 
 
 def note_uses(stream: int, arguments: tuple[Any, ...]) -> None:
-    """Note in the blocks of buffers, also of those in a tuple of results, that a stream uses them."""
+    """Add a stream to the streams noted in the blocks of buffers, including buffers in tuples and lists."""
     for x in arguments:
         if isinstance(x, cp.ndarray):
             block = block_of(x)

@@ -1,4 +1,4 @@
-"""The part of the cuda backend that its own kernels need: buffers, and the launcher of the current device."""
+"""The base class of the cuda backend's parts: allocation of buffers, and the launcher of the device's kernels."""
 
 from __future__ import annotations
 
@@ -13,46 +13,47 @@ if TYPE_CHECKING:
 __all__ = ["Buffer", "CudaBuffers", "Out"]
 
 Buffer = Any
-"""An array in a device's memory: a `cupy.ndarray`, of which methods use what describes it and ``data.ptr``."""
+"""An array in device memory: a `cupy.ndarray`, or what has its shape, dtype, strides, flags and ``data.ptr``."""
 Out = tuple[Buffer | None, ...] | None
+"""The buffers for the results of a composite op, each None for a new one; None if all are new."""
 
 
 class CudaBuffers(ABC):
-    """Base of the classes whose methods launch flnb's own kernels, parts of the cuda backend.
+    """Base of the parts of the cuda backend, whose methods launch flnb's own kernels.
 
     Attributes:
-        launcher: launches kernels on the current device, in the current stream.
+        launcher: launches kernels on the backend's device, in the current stream.
     """
 
     launcher: Launcher
 
     @abstractmethod
     def new(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Buffer:
-        """Return a C-contiguous buffer whose elements are not set."""
+        """Return an uninitialized C-contiguous buffer."""
 
     @abstractmethod
     def contiguous(self, x: Buffer) -> Buffer:
-        """Return x, or a C-contiguous copy if it is not so."""
+        """Return x if it is C-contiguous, else a C-contiguous copy."""
 
     @abstractmethod
     def copy(self, x: Buffer, out: Buffer | None = None) -> Buffer:
-        """Copy x to ``out``, which may have any strides; without it, to a new buffer."""
+        """Copy x to ``out``, which may have any strides, or to a new C-contiguous buffer."""
 
     def target(self, out: Out, index: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Buffer:
-        """Return the buffer given for result number ``index`` of a composite, or a new one."""
+        """Return ``out[index]``, the buffer for a result of a composite op, or a new one if there is none."""
         if out is None or out[index] is None:
             return self.new(shape, dtype)
         return out[index]
 
     def written(self, out: Buffer | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Buffer:
-        """Return a C-contiguous buffer for a kernel to write: ``out`` if it is one, or else a new one.
+        """Return a C-contiguous buffer for a kernel to write: ``out`` if it is one of this dtype, else a new one.
 
-        Give what the kernel has written to `finished`.
+        Pass the buffer to `finished` after the launch.
         """
         if out is not None and out.flags.c_contiguous and out.dtype == dtype:
             return out
         return self.new(shape, dtype)
 
     def finished(self, y: Buffer, out: Buffer | None) -> Buffer:
-        """Return the result that a kernel has written to y; first copy it to ``out`` if y is not that buffer."""
+        """Return the result that a kernel has written to y, after copying it to ``out`` if that is another buffer."""
         return y if out is None or y is out else self.copy(y, out)

@@ -1,4 +1,4 @@
-"""Ops on complex numbers for which flnb's own kernels of a CUDA device are not: they are for real numbers."""
+"""Complex numbers on a CUDA device, for ops whose kernels in flnb are for real numbers only."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _along(name: str, of_cupy: str) -> Any:
 
 
 class ComplexNumbers(Reductions, Indexing, Movement):
-    """Methods of the cuda backend, which for complex numbers are CuPy's, or those of both parts."""
+    """Methods of the cuda backend that call CuPy for complex numbers, or handle real and imaginary part separately."""
 
     sum, prod = _over_axes("sum"), _over_axes("prod")
     cumulative_sum, cumulative_prod = _along("cumulative_sum", "cumsum"), _along("cumulative_prod", "cumprod")

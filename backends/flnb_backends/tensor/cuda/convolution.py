@@ -1,6 +1,6 @@
-"""Convolution on a CUDA device, of images with one to three dimensions: windows as columns, and one matrix product.
+"""Convolution in one to three dimensions on a CUDA device: im2col and a matrix product, or cuDNN.
 
-Where cuDNN is installed with its frontend and can compute it, it does.
+cuDNN is used where it is installed, with its frontend, and supports the convolution.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 __all__ = ["Convolution"]
 
 MOST_ROWS = 65535
-"""Blocks along the second axis of a grid."""
+"""The most blocks along the second axis of a grid."""
 
 
 def pointwise(kernel: Extents, stride: Extents, padding: Extents, groups: int) -> bool:
-    """Return whether a convolution is one matrix product for each example, without columns."""
+    """Return whether a convolution is a matrix product for each example as it is: kernel 1, stride 1, no padding."""
     return groups == 1 and {*kernel, *stride} == {1} and not any(padding)
 
 
@@ -38,7 +38,7 @@ class Convolution(CudaBuffers):
 
     Attributes:
         matmul: multiplies matrices, which may be transposed views; leading axes are broadcast.
-        by_cudnn: cuDNN, if it is installed and wanted.
+        by_cudnn: cuDNN, if it is installed and enabled.
     """
 
     matmul: Callable[..., Buffer]
@@ -101,7 +101,7 @@ class Convolution(CudaBuffers):
     def _columns(
         self, x: Buffer, kernel: Extents, stride: Extents, padding: Extents, dilation: Extents, groups: int
     ) -> Buffer:
-        """Return the windows as columns: (groups, channels of a group x kernel, batch x windows)."""
+        """Return the windows as columns (im2col): (groups, channels per group x kernel, batch x windows)."""
         n, c = x.shape[:2]
         every, fit = windows(x.shape[2:], kernel, stride, padding, dilation)
         rows, columns = c * math.prod(kernel), n * math.prod(fit)

@@ -1,4 +1,4 @@
-"""Tensors of numbers in order on a CUDA device."""
+"""Ranges and identity matrices on a CUDA device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Creation"]
 
 
 class Creation(CudaBuffers):
-    """The methods of the cuda backend that make tensors of numbers in order."""
+    """The methods of the cuda backend for ranges and identity matrices."""
 
     def arange(self, start: float, step: float, out: Buffer) -> Buffer:
         number: Any = np.int64 if isinstance(start, int) and isinstance(step, int) else np.float64

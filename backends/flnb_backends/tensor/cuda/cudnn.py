@@ -1,4 +1,4 @@
-"""Convolution by cuDNN, through NVIDIA's cudnn-frontend, where both are installed. Unmeasured: no GPU has run it."""
+"""Convolution by cuDNN through NVIDIA's cudnn-frontend, where both are installed. Unmeasured: no GPU has run it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = ["Cudnn", "cudnn_of"]
 
 Extents = tuple[int, ...]
 TYPES = {"e": ("HALF", "FLOAT"), "f": ("FLOAT", "FLOAT"), "d": ("DOUBLE", "DOUBLE")}
-"""cuDNN's types of elements, and those of their sums, by dtype."""
+"""cuDNN's names of the element type and the type of sums, by the character of a dtype."""
 OPERANDS = {"conv_fprop": ("image", "weight"), "conv_wgrad": ("image", "loss"), "conv_dgrad": ("loss", "filter")}
 NUMBERS = 1, 2, 3
-"""Of a graph's tensors: the two operands, and the result."""
+"""The ids of a graph's tensors: the two operands and the result."""
 
 
 def cudnn_of(gpu: Gpu, tf32: bool) -> Cudnn | None:
-    """Return cuDNN for a device; None for an emulated one, and where cuDNN or its frontend is not installed."""
+    """Return cuDNN for a device; None if the device is emulated, or cuDNN or its frontend is not installed."""
     if gpu.driver.emulated is not None:
         return None
     try:
@@ -40,14 +40,14 @@ def cudnn_of(gpu: Gpu, tf32: bool) -> Cudnn | None:
 
 
 class Cudnn:
-    """Convolutions on one device, each kind and signature by a plan that cuDNN makes at the first call.
+    """Convolutions on one device, by execution plans that are built at the first call with given shapes.
 
-    A thread has handle and plans of its own, since cuDNN's handles serve one thread at a time.
+    Each thread has its own handle and plans, because a cuDNN handle may be used by one thread at a time.
 
     Args:
         module: the module ``cudnn`` of cudnn-frontend.
-        gpu: the device, whose memory manager lends the workspace.
-        tf32: whether float32 may be rounded to 10 bits for tensor cores.
+        gpu: the device, whose active memory manager provides the workspace.
+        tf32: whether float32 convolutions may use TF32 tensor cores, which round inputs to 10 bits.
     """
 
     def __init__(self, module: Any, gpu: Gpu, tf32: bool = False) -> None:
@@ -57,11 +57,13 @@ class Cudnn:
     def convolve(
         self, kind: str, a: Buffer, b: Buffer, y: Buffer, stride: Extents, padding: Extents, dilation: Extents
     ) -> bool:
-        """Queue a convolution or a gradient of one in the current stream; False if cuDNN cannot compute it.
+        """Queue a convolution or its gradient in the current stream; returns False if cuDNN does not support it.
 
         Args:
-            kind: cuDNN's name of it, of those in `OPERANDS`, which also has the meaning of ``a`` and ``b``.
-            y: the result; all three are C-contiguous.
+            kind: "conv_fprop", "conv_wgrad" or "conv_dgrad"; `OPERANDS` has the meaning of ``a`` and ``b``.
+            a, b: the operands, (N, C, *extents); the weight is (O, C / groups, *kernel).
+            y: the buffer for the result; all three are C-contiguous.
+            stride, padding, dilation: one number for each spatial dimension.
         """
         if y.dtype.char not in TYPES or not (a.size and b.size and y.size):
             return False
@@ -84,7 +86,7 @@ class Cudnn:
         return True
 
     def _plan(self, handle: Any, kind: str, char: str, *signature: Extents) -> Any:
-        """Return the graph of a convolution with the plan that cuDNN recommends; None if it has none."""
+        """Build the graph and the plan that cuDNN's heuristics recommend; None if cuDNN supports none."""
         module = self._module
         try:
             graph = self.graph(handle, kind, char, *signature)
@@ -104,7 +106,7 @@ class Cudnn:
         self, handle: Any, kind: str, char: str, a: Extents, b: Extents, y: Extents, stride: Extents, padding: Extents,
         dilation: Extents,
     ) -> Any:  # fmt: skip
-        """Return the graph of a convolution of such shapes. Groups follow from the channels of images and weights."""
+        """Return the graph of a convolution of these shapes; cuDNN infers groups from the numbers of channels."""
         elements, sums = (getattr(self._module.data_type, name) for name in TYPES[char])
         graph = self._module.pygraph(
             name=kind, handle=handle, io_data_type=elements, intermediate_data_type=sums, compute_data_type=sums
@@ -125,10 +127,10 @@ class Cudnn:
 
 
 def _at_least_2d(shape: Sequence[int]) -> list[int]:
-    """The shape of images or weights; those with one dimension get one more, since cuDNN has two or three."""
+    """Return a shape with at least two spatial dimensions, as cuDNN requires: (N, C, L) becomes (N, C, 1, L)."""
     return [*shape[:2], *[1] * (4 - len(shape)), *shape[2:]]
 
 
 def _strides(shape: Sequence[int]) -> list[int]:
-    """The elements from item to item along each axis of a C-contiguous array."""
+    """Return the strides, in elements, of a C-contiguous array with at least two spatial dimensions."""
     return list(accumulate(_at_least_2d(shape)[:0:-1], lambda a, b: a * b, initial=1))[::-1]

@@ -59,6 +59,6 @@ class Elementwise(CudaBuffers):
         return out
 
 
-for _name, _ufunc in vars(NumpyBackend).items():  # CuPy's have the names of NumPy's
+for _name, _ufunc in vars(NumpyBackend).items():  # CuPy's ufuncs have the names of NumPy's
     if isinstance(_ufunc, np.ufunc):
         setattr(Elementwise, _name, getattr(cp, _ufunc.__name__))

@@ -1,6 +1,6 @@
-"""Gradients of indexing on a CUDA device: values placed into zeros, and sums of those with equal indices.
+"""Gradients of indexing on a CUDA device: scatter into zeros, where values with equal indices are added.
 
-Sums are made without atomics, in the order of the elements, so that equal runs give equal bits.
+Sums use no atomics and add in the order of the elements, so that results are the same to the bit in every run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PART = np.dtype([(name, np.int64, 64) for name in ("extent", "start", "step", "
 
 
 def part_of(shape: tuple[int, ...], key: Key) -> Any:
-    """Return the part of a tensor that an encoded key without index tensors selects, as the kernel takes it."""
+    """Return the region selected by a key of slices and ints, as the struct that the kernel ``place`` takes."""
     made = np.zeros((), _PART)
     made["extent"][: len(shape)], made["count"][: len(shape)], made["step"] = shape, shape, 1
     for axis, k in enumerate(k for k in key if k is not None):
@@ -40,9 +40,9 @@ def part_of(shape: tuple[int, ...], key: Key) -> Any:
 
 
 def indexed_axes(key: Key) -> tuple[int, int] | None:
-    """Return the first axis that index tensors index, and the one behind the last, if these axes are side by side.
+    """Return the range (first, last + 1) of the axes indexed by tensors, if these axes are adjacent.
 
-    None if they are not, or if the key has parts other than index tensors and whole axes.
+    None if they are not, or if the key contains anything but index tensors and ``:``.
     """
     axes = [axis for axis, k in enumerate(key) if k != WHOLE]
     together = axes and axes[-1] - axes[0] == len(axes) - 1
@@ -52,11 +52,11 @@ def indexed_axes(key: Key) -> tuple[int, int] | None:
 
 
 class Indexing(Creation, Sorting):
-    """The methods of the cuda backend that write values where an index says.
+    """The methods of the cuda backend that write values to indexed positions.
 
     Attributes:
-        gather: returns ``x[key]``, of x, index tensors, the encoded key and out.
-        broadcast_to: returns a view of a buffer in another shape.
+        gather: returns ``x[key]``; takes x, the index tensors, the encoded key, and out.
+        broadcast_to: returns a buffer broadcast to a shape, as a view.
     """
 
     gather: Callable[..., Buffer]
@@ -85,9 +85,10 @@ class Indexing(Creation, Sorting):
         return self.finished(y, out)
 
     def _rows(self, indices: list[Buffer], shape: tuple[int, ...], key: Key) -> tuple[Buffer, int, int, int]:
-        """Return the row of y (outer, extent, inner) to which each g (outer, n, inner)[:, i] is added, and y's extents.
+        """Return the row of y to which each row of g is added, and y's extents (outer, extent, inner).
 
-        They are computed from the index tensors if these stand side by side in the key; else each element is a row.
+        g is seen as (outer, n, inner): ``y[:, rows[i]] += g[:, i]``. If the indexed axes are not adjacent, every
+        element is a row of its own.
         """
         axes = indexed_axes(key)
         if axes is None:

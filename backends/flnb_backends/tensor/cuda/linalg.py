@@ -1,6 +1,6 @@
 """Matrix products by cuBLAS; decompositions and Fourier transforms by cuSOLVER and cuFFT through CuPy.
 
-The decompositions and transforms have run on no device of this project's tests: the emulated one lacks these libraries.
+Untested: decompositions and transforms have never run, because the emulated device lacks these libraries.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ DEFAULT_ALGORITHM = -1
 
 
 class Operand(NamedTuple):
-    """A matrix, or several at equal distances, as cuBLAS takes them.
+    """A matrix, or a batch of equally spaced ones, in the form that cuBLAS takes.
 
     Attributes:
-        transposed: whether its rows, as memory has them, are the columns.
-        leading: elements from one row in memory to the next; ``stride`` those from one matrix to the next.
+        data: the buffer.
+        transposed: whether memory holds the matrix column by column, that is, its transpose row by row.
+        leading: the leading dimension, the elements from one row (or column) in memory to the next.
+        stride: the elements from one matrix of the batch to the next, 0 if all are the same.
     """
 
     data: Buffer
@@ -41,7 +43,7 @@ class Operand(NamedTuple):
 
 
 def _matrix(x: Buffer) -> tuple[bool, int] | None:
-    """Whether a matrix (in the last two axes) is stored transposed, and its rows' distance; None if neither is so."""
+    """Return whether a matrix (last two axes) is stored transposed, and its leading dimension; None if neither fits."""
     rows, columns = x.shape[-2:]
     down, right = (stride // x.itemsize for stride in x.strides[-2:])
     if (right == 1 or columns == 1) and (down >= max(columns, 1) or rows == 1):
@@ -52,7 +54,7 @@ def _matrix(x: Buffer) -> tuple[bool, int] | None:
 
 
 def _distance(x: Buffer, batch: tuple[int, ...]) -> int | None:
-    """Elements from one matrix of a batch to the next, 0 for the same one; None if they are at several distances."""
+    """Return the elements from one matrix of a batch to the next, 0 for a broadcast one; None if not constant."""
     if x.ndim == 2 or all(stride == 0 or n == 1 for stride, n in zip(x.strides[:-2], x.shape[:-2], strict=True)):
         return 0
     if x.shape[:-2] != batch:
@@ -64,7 +66,7 @@ def _distance(x: Buffer, batch: tuple[int, ...]) -> int | None:
 
 
 def operand(x: Buffer, batch: tuple[int, ...]) -> Operand:
-    """Describe matrices for cuBLAS; they are copied if their strides are none that it knows."""
+    """Describe a batch of matrices for cuBLAS, after a copy if it cannot take their strides."""
     layout, distance = _matrix(x), _distance(x, batch)
     if layout is None or distance is None:
         x = cp.ascontiguousarray(x if distance is not None else cp.broadcast_to(x, (*batch, *x.shape[-2:])))
@@ -78,7 +80,7 @@ class LinearAlgebra(CudaBuffers, linalg.LinearAlgebra):
     """Matrix products, decompositions, solvers and Fourier transforms.
 
     Attributes:
-        tf32: whether products of float32 may round their inputs to 10 bits, for the tensor cores of newer GPUs.
+        tf32: whether float32 products may use TF32 tensor cores, which round inputs to 10 bits.
     """
 
     tf32: bool = False
@@ -93,7 +95,7 @@ class LinearAlgebra(CudaBuffers, linalg.LinearAlgebra):
             values = cp.matmul(a, b)
             return self.finished(values, out)
         y = self.written(out, (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]), a.dtype)
-        if b.ndim == 2 and a.ndim > 2 and a.flags.c_contiguous:  # one product instead of one of each example
+        if b.ndim == 2 and a.ndim > 2 and a.flags.c_contiguous:  # one product instead of one for each example
             rows = math.prod(a.shape[:-1])
             self._multiply(a.reshape(rows, a.shape[-1]), b, y.reshape(rows, b.shape[1]))
         else:
@@ -101,9 +103,9 @@ class LinearAlgebra(CudaBuffers, linalg.LinearAlgebra):
         return self.finished(y, out)
 
     def _multiply(self, a: Buffer, b: Buffer, y: Buffer) -> None:
-        """Write the products of matrices into a C-contiguous buffer.
+        """Write the matrix products of a and b into y, which is C-contiguous.
 
-        cuBLAS stores columns one after the other: for it y is transposed, and so b is the first factor.
+        cuBLAS is column-major and sees y as its transpose, ``b.T @ a.T``: therefore b is the first factor.
         """
         batch, (m, k), n = y.shape[:-2], a.shape[-2:], b.shape[-1]
         if not y.size or not k:

@@ -16,7 +16,7 @@ cp = require("cupy", extra="cuda", purpose="the cuda backend")
 
 
 class Movement(CudaBuffers, movement.Movement):
-    """Ops that take elements from places or put them there."""
+    """Methods of the cuda backend for views, gathering and filling."""
 
     reshape, permute_dims = staticmethod(cp.ndarray.reshape), staticmethod(cp.ndarray.transpose)
     flip, broadcast_to = staticmethod(cp.flip), staticmethod(cp.broadcast_to)

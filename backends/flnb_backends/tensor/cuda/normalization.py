@@ -1,4 +1,4 @@
-"""Layer norm and batch norm by own kernels, called as `flnb_backends.tensor.whole` describes."""
+"""Layer norm and batch norm on a CUDA device by kernels; `flnb_backends.tensor.whole` describes the methods."""
 
 from __future__ import annotations
 
@@ -86,12 +86,12 @@ class Normalization(Reductions):
 
 
 def _extents(x: Buffer) -> tuple[int, int]:
-    """The channels of an array (N, C, ...), and the positions of each."""
+    """Return the number of channels of an array (N, C, ...), and of positions in each."""
     return x.shape[1], x.size // (x.shape[0] * x.shape[1])
 
 
 def _rows_of_channels(x: Buffer) -> Rows:
-    """The rows of an array (N, C, ...) each of which is of one channel."""
+    """Return the rows of an array (N, C, ...) that contain elements of one channel each."""
     channels, positions = _extents(x)
     rows = Rows(1, x.shape[0], channels) if positions == 1 else Rows(x.shape[0] * channels, positions, 1)
     return rows.cut()

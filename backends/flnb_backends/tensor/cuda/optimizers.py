@@ -1,4 +1,4 @@
-"""Steps of optimizers by own kernels, one launch for a parameter with all of its state."""
+"""Optimizer steps on a CUDA device: one kernel launch updates a parameter and all of its state."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ __all__ = ["OptimizerSteps"]
 
 
 class OptimizerSteps(CudaBuffers):
-    """Algorithms of `flnb.optim`: methods of the cuda backend, which write all buffers but the gradient."""
+    """The methods of the cuda backend for `flnb.optim`; they write all buffers but the gradient."""
 
     def sgd_update(self, gradient: Buffer, data: Buffer, *rest: Buffer | float) -> None:
-        """Make a step of `flnb.optim.SGD` or `NAG`; ``rest`` is the velocity, if there is one, and the numbers."""
+        """Do one step of `flnb.optim.SGD` or `NAG`; ``rest`` is the velocity, if any, and the coefficients."""
         *velocity, shrink, decay, rate, momentum, nesterov = rest
         self._step("sgd", 1, gradient, (data, *velocity), (shrink, decay, rate, momentum), bool(nesterov))
 
     def adam_update(self, gradient: Buffer, data: Buffer, *rest: Buffer | float) -> None:
-        """Make a step of `flnb.optim.Adam`, `AdamW` or `AMSgrad`; ``rest`` is the state's buffers and the numbers."""
+        """Do one step of `flnb.optim.Adam`, `AdamW` or `AMSgrad`; ``rest`` is the state and the six coefficients."""
         self._step("adam", 3, gradient, (data, *rest[:-6]), rest[-6:])
 
     def _step(
         self, name: str, slots: int, gradient: Buffer, written: tuple[Buffer, ...], numbers: tuple[float, ...],
         *flags: bool,
     ) -> None:  # fmt: skip
-        """Launch a kernel that takes as many slots of state, null where there is none, and write its results back."""
+        """Launch a kernel with ``slots`` state buffers, null for missing ones, and copy results back where needed."""
         arrays = [self.contiguous(x) for x in written]
         given = [*arrays, *[0] * (1 + slots - len(arrays))]
         scalars = [accumulator(gradient.dtype).type(number) for number in numbers]

@@ -1,4 +1,7 @@
-"""Random numbers on a CUDA device: each call draws a key from its generator, and counts from there."""
+"""Random numbers on a CUDA device: Philox4x32-10, a counter-based generator, keyed by NumPy's generator.
+
+Each call draws a 64-bit key from that generator. Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3".
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ __all__ = ["RandomNumbers"]
 
 
 class RandomNumbers(CudaBuffers):
-    """The methods of the cuda backend that draw; equal generators give equal tensors, other ones than NumPy's."""
+    """The methods of the cuda backend for random numbers: repeatable by seed, but different from NumPy's."""
 
     def random_uniform(self, low: float, high: float, source: np.random.Generator, out: Buffer) -> Buffer:
         return self._drawn("random_uniform", low, high, source, out)
@@ -27,7 +30,7 @@ class RandomNumbers(CudaBuffers):
         y = self.written(out, out.shape, out.dtype)
         double = out.dtype == np.float64
         types: dict[str, np.dtype[Any]] = {"T": out.dtype, "F": np.dtype(np.float64 if double else np.float32)}
-        threads = -(-y.size // (2 if double else 4))  # numbers that a thread makes of one block of Philox
+        threads = -(-y.size // (2 if double else 4))  # each makes this many numbers of one block of Philox
         key = source.integers(1 << 64, dtype=np.uint64)
         self.launcher.launch_each("random", name, types, threads, y, y.size, np.float64(one), np.float64(other), key)
         return self.finished(y, out)

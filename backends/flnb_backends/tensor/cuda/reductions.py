@@ -1,6 +1,6 @@
-"""Reductions, running sums and products by own kernels: methods of the cuda backend, with the NumPy backend's meaning.
+"""Reductions, cumulative sums and products on a CUDA device, with the results of the NumPy backend.
 
-Half precision is summed in float32. Sums are trees of sums of at most 256 elements, always in the same order.
+Half precision is summed in float32. Sums are trees that add in a fixed order, so that every run gives the same bits.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _highest(dtype: np.dtype[Any]) -> Any:
 
 
 def _stages(shape: tuple[int, ...], axes: Axes) -> list[Rows]:
-    """The rows of each kernel that together reduce a C-contiguous array over some axes, the last axes first."""
+    """Return the rows of each launch that together reduce a C-contiguous array over axes, the last axes first."""
     long = [i for i, extent in enumerate(shape) if extent != 1]
     runs = [(over, prod([shape[i] for i in run])) for over, run in groupby(long, axes.__contains__)]
     found, inner = list[Rows](), 1
@@ -51,7 +51,7 @@ def _stages(shape: tuple[int, ...], axes: Axes) -> list[Rows]:
 
 
 class Reductions(RowKernels):
-    """Reductions over axes, and running sums and products."""
+    """Reductions over axes, and cumulative sums and products: methods of the cuda backend."""
 
     def sum(self, x: Buffer, axes: Axes, keepdims: bool, out: Buffer | None = None) -> Buffer:
         return self._reduce("sum", x, axes, keepdims, summed(x.dtype), 0, out)
@@ -70,7 +70,7 @@ class Reductions(RowKernels):
     def _reduce(
         self, name: str, x: Buffer, axes: Axes, keepdims: bool, dtype: np.dtype[Any], none: Any, out: Buffer | None
     ) -> Buffer:
-        """Reduce by the kernel ``name``; ``none`` is its result for no elements, ``dtype`` the result's."""
+        """Reduce by the kernel ``name`` to ``dtype``; ``none`` is the result of no elements."""
         y = self.written(out, reduced(x.shape, axes, keepdims), dtype)
         x, computed = self.contiguous(x), accumulator(dtype)
 
@@ -81,13 +81,13 @@ class Reductions(RowKernels):
         return self.finished(y, out)
 
     def sum_of(self, shape: tuple[int, ...], axes: Axes, y: Buffer, launch: Callable[[Rows, Buffer], None]) -> None:
-        """Write sums over axes of values that a kernel computes from arrays of a shape.
+        """Write to y the sums over axes of values that a kernel computes, such as products of two arrays.
 
         Args:
-            shape: the arrays' shape.
-            axes: the axes.
-            y: the sums, contiguous.
-            launch: launches the kernel, which sums the values of the given rows to the given buffer.
+            shape: the shape of the values.
+            axes: the axes to sum over.
+            y: a contiguous buffer for the sums.
+            launch: launches the kernel that sums the values of some rows into a buffer.
         """
         computed = accumulator(y.dtype)
         self._in_stages(
@@ -98,7 +98,7 @@ class Reductions(RowKernels):
     def _in_stages(
         self, stages: Sequence[Rows], x: Buffer, y: Buffer, dtype: np.dtype[Any], first: Any, further: Any
     ) -> None:
-        """Launch a kernel for each stage, whose result, of ``dtype``, is the input of the next; y is the last's."""
+        """Launch a kernel for each stage on the result of the stage before, of ``dtype``; the last one writes y."""
         for number, rows in enumerate(stages):
             size = rows.outer * rows.parts * rows.inner
             to = self.new((size,), dtype) if number < len(stages) - 1 else y

@@ -1,4 +1,4 @@
-"""How kernels of rows are launched: arrays (outer, n, inner) whose rows are shared among threads as `rows.cuh` says."""
+"""Launching kernels over rows of arrays (outer, n, inner); ``rows.cuh`` says how rows are shared among threads."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from flnb_backends.tensor.cuda.base import CudaBuffers
 __all__ = ["RowKernels", "Rows", "accumulator", "kernel_types"]
 
 THREADS, LANES = 256, 32
-"""Threads of a block, for which `rows.cuh` has memory, and of a warp."""
+"""Threads of a block, for which ``rows.cuh`` reserves shared memory, and of a warp."""
 MOST_TILES = 64
-"""The largest third extent of a block."""
+"""The most threads along the third axis of a block."""
 FEW_TILES = 512
-"""So many blocks of rows keep a device busy: fewer long rows are cut into parts."""
+"""The number of tiles that keeps a device busy: if there are fewer, long rows are cut into parts."""
 
 
 class Rows(NamedTuple):
-    """Rows of n elements that are ``inner`` elements apart, in an array (outer, n, inner).
+    """The rows of an array (outer, n, inner): ``outer * inner`` rows of n elements, ``inner`` elements apart.
 
     Attributes:
-        chunk: into parts of how many elements each row is cut; 0 for no cut.
+        chunk: the number of elements of the parts into which each row is cut; 0 for whole rows.
     """
 
     outer: int
@@ -34,44 +34,55 @@ class Rows(NamedTuple):
 
     @staticmethod
     def along(shape: tuple[int, ...], axis: int, count: int = 1) -> Rows:
-        """The rows of an array along ``count`` axes, from ``axis`` on."""
+        """Return the rows of an array along ``count`` axes, from ``axis`` on.
+
+        >>> from flnb_backends.tensor.cuda.rows import Rows
+        >>> Rows.along((2, 3, 5), axis=1)
+        Rows(outer=2, n=3, inner=5, chunk=0)
+        """
         return Rows(math.prod(shape[:axis]), math.prod(shape[axis : axis + count]), math.prod(shape[axis + count :]))
 
     @property
     def parts(self) -> int:
-        """How many parts each row is cut into."""
+        """The number of parts into which each row is cut."""
         return -(-self.n // self.chunk) if 0 < self.chunk < self.n else 1
 
     def block(self) -> tuple[int, int, int]:
-        """The extents of a block: neighbouring rows, threads along each, and how many of such tiles."""
+        """Return the extents of a block: rows side by side in a tile, threads along each row, and tiles."""
         across = min(LANES, _power_of_two(self.inner))
         along = min(THREADS // across, _power_of_two(min(self.n, self.chunk or self.n)))
         along = max(along, THREADS // MOST_TILES // across)
         return across, along, THREADS // (across * along)
 
     def tiles(self) -> int:
-        """How many tiles of neighbouring rows there are."""
+        """Return the number of tiles, groups of rows side by side."""
         return self.outer * self.parts * -(-self.inner // self.block()[0])
 
     def cut(self) -> Rows:
-        """Cut rows that are long, for the accuracy of sums, or long and few, so that there is work for all."""
+        """Return the rows cut into parts if they are long, for accurate sums, or long and few, to occupy the device."""
         along = self.block()[1]
         most = 32 * along if self.tiles() < FEW_TILES else THREADS * along
         return self._replace(chunk=32 * along) if self.n > most else self
 
 
 def _power_of_two(n: int) -> int:
-    """The smallest power of two that is at least n."""
+    """Return the smallest power of two that is at least n."""
     return 1 << max(n - 1, 0).bit_length()
 
 
 def accumulator(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype in which kernels compute: float32 for half precision, else the dtype itself."""
+    """Return the dtype in which kernels compute: float32 for half precision, else the dtype itself.
+
+    >>> import numpy as np
+    >>> from flnb_backends.tensor.cuda.rows import accumulator
+    >>> accumulator(np.dtype("float16")).name
+    'float32'
+    """
     return np.dtype(np.float32) if dtype.itemsize == 2 and dtype.kind not in "iu" else dtype
 
 
 def kernel_types(dtype: np.dtype[Any], **more: np.dtype[Any]) -> dict[str, np.dtype[Any]]:
-    """The types of a kernel on elements T of a dtype that computes in A, and of others by name."""
+    """Return a kernel's types by name: T of the elements, A of the computation (`accumulator`), and others."""
     return {"T": dtype, "A": accumulator(dtype), **more}
 
 
@@ -79,7 +90,7 @@ class RowKernels(CudaBuffers):
     """Launches kernels whose last parameters are the extents of `Rows`."""
 
     def launch_rows(self, file: str, name: str, types: dict[str, np.dtype[Any]], rows: Rows, *arguments: Any) -> None:
-        """Launch a kernel of rows, as `Launcher.launch`; nothing if there is no row."""
+        """Launch a kernel over rows, as `Launcher.launch` does; nothing if there are none."""
         block = rows.block()
         if tiles := rows.tiles():
             extents = rows.outer, rows.n, rows.inner, rows.chunk or max(rows.n, 1)

@@ -1,4 +1,4 @@
-"""Softmax and cross entropy by own kernels, called as `flnb_backends.tensor.whole` describes."""
+"""Softmax and cross entropy on a CUDA device by kernels; `flnb_backends.tensor.whole` describes the methods."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Sorting and searching on a CUDA device, for real dtypes.
 
-A kernel sorts pieces of rows in shared memory, others merge them two and two. Equal elements keep their order.
+A kernel sorts pieces of rows in shared memory by a bitonic network (Batcher, 1968, "Sorting networks and their
+applications"), then others merge pairs of pieces. Sorts are stable.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from flnb_backends.tensor.cuda.rows import Rows
 __all__ = ["Sorting"]
 
 PIECE = 2048
-"""Elements that a block sorts; keys of 8 bytes and places of 4 take half of a block's shared memory."""
+"""Elements that a block sorts: 8 bytes of key and 4 of position each are half of the 48 KiB of shared memory."""
 SORTING_THREADS = 256
 COUNTING_THREADS = 256
 INDEX = np.dtype(np.int64)
@@ -24,14 +25,14 @@ Bits = np.dtype[Any]
 
 
 def bits_of(dtype: np.dtype[Any], op: str) -> Bits:
-    """Return the dtype of unsigned integers as wide as the elements of a dtype."""
+    """Return the unsigned integer dtype as wide as a dtype; raises TypeError for complex ones, which have no order."""
     if dtype.kind == "c":
         raise TypeError(f"{op}: got {dtype}, which has no order on the backend 'cuda'; expected a real dtype")
     return np.dtype(f"u{dtype.itemsize}")
 
 
 def key_rules(dtype: np.dtype[Any], bits: Bits) -> tuple[Any, Any]:
-    """Return what the kernels need to make keys of elements: the sign bit and the bits of infinity, 0 if none."""
+    """Return the bits from which kernels make keys: the sign bit and the bits of infinity, 0 if there is none."""
     is_float = dtype.kind in "fV"  # bfloat16 is of kind "V"
     top = 1 << 8 * dtype.itemsize - 1 if is_float or dtype.kind == "i" else 0
     infinity = np.array(np.inf, dtype).view(bits)[()] if is_float else 0
@@ -39,7 +40,7 @@ def key_rules(dtype: np.dtype[Any], bits: Bits) -> tuple[Any, Any]:
 
 
 class Sorting(CudaBuffers):
-    """The methods of the cuda backend that sort and search."""
+    """The methods of the cuda backend for sorting and searching."""
 
     def sort(self, x: Buffer, axis: int, descending: bool, stable: bool, out: Buffer | None = None) -> Buffer:
         bits = bits_of(x.dtype, "sort")
@@ -58,7 +59,7 @@ class Sorting(CudaBuffers):
         return self._argsort(x, axis, k, largest, out, "argtopk")
 
     def _argsort(self, x: Buffer, axis: int, keep: int, descending: bool, out: Buffer | None, op: str) -> Buffer:
-        """Return the places of the first ``keep`` elements of each row in order."""
+        """Return the positions of the first ``keep`` elements of each sorted row."""
         y = self.written(out, (*x.shape[:axis], keep, *x.shape[axis + 1 :]), INDEX)
         if y.size:
             x = self.contiguous(x)
@@ -69,7 +70,7 @@ class Sorting(CudaBuffers):
         return self.finished(y, out)
 
     def _places(self, x: Buffer, axis: int, descending: bool, keep: int, op: str) -> Buffer:
-        """Return a buffer (rows, n) whose rows begin with the places of the first ``keep`` elements in order."""
+        """Sort; returns a buffer (rows, n) whose rows begin with the positions of the first ``keep`` elements."""
         outer, n, inner, _ = Rows.along(x.shape, axis)
         rows = outer * inner
         bits = bits_of(x.dtype, op)
@@ -116,7 +117,7 @@ class Sorting(CudaBuffers):
 
 
 def _mask(dtype: np.dtype[Any]) -> Any:
-    """Return the bits of an element of which one is set unless it is zero: all but signs of floating point."""
+    """Return the mask under which an element's bits are 0 only if it is zero: all but the sign bits of floats."""
     number = np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
     bits = np.dtype(f"u{number.itemsize}")
     parts = dtype.itemsize // number.itemsize
