@@ -1,4 +1,4 @@
-"""The contract by which a memory device orders the streams that use its blocks."""
+"""The contract for synchronizing streams that use the same device memory one after another."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["StreamOrder"]
 
 
 class StreamOrder(Protocol):
-    """Orders the streams of a device by the blocks that they use: the contract of `MemoryDevice.order`."""
+    """Synchronizes streams that reuse each other's memory; the contract of `MemoryDevice.order`."""
 
     def stream(self) -> int:
-        """Return the stream in which this thread's work runs now."""
+        """Return the handle of this thread's current stream."""
 
     def given(self, block: Block) -> None:
-        """Let the present stream wait for all that have used the memory of a block which has just been allocated."""
+        """Make the current stream wait for all streams that have used the memory of a newly allocated block."""
 
     def freed(self, block: Block) -> None:
-        """Note the streams that have used a block which is about to go back to its manager."""
+        """Note which streams have used a block (``block.streams``), before it is returned to its manager."""

@@ -1,7 +1,7 @@
-"""Collective calls on tensors of CUDA devices by NCCL, through CuPy. Unmeasured: it has never run on a GPU.
+"""Collective communication of CUDA tensors by NCCL, through CuPy. Unmeasured: it has never run on a GPU.
 
-NCCL moves data between devices and nothing else. Around it is another communicator, by which ranks agree on their calls
-and exchange what the host has.
+NCCL only moves data between devices. Another communicator beside it lets ranks compare their calls, and exchanges data
+in host memory.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ TYPES = {
     "f": "FLOAT32", "d": "FLOAT64",
 }  # fmt: skip
 WIDER = {"?": "B", "h": "i", "H": "i", "e": "f"}
-"""What elements are reduced in that NCCL lacks, and half precision, as by the other communicators."""
+"""The dtype in which NCCL reduces dtypes that it lacks, and half precision, which all communicators sum in float32."""
 HALVES = {"F": "f", "D": "d"}
-"""What a complex number has two of."""
+"""The dtype of the real and the imaginary part of a complex dtype."""
 
 
 class Queued(Work):
-    """A call in a stream of the device, finished when the event after it has happened."""
+    """A collective call queued in a stream; done once the event recorded after it has happened."""
 
     def __init__(self, driver: Driver, stream: int) -> None:
         self._driver, self._event = driver, driver.event()
         driver.record(self._event, stream)
 
     def test(self) -> bool:
-        """Whether the device has come to the event."""
+        """Return whether the call is done, without waiting."""
         if self._event and self._driver.happened(self._event):
             self._driver.destroy_event(self._event)
             self._event = 0
@@ -51,18 +51,21 @@ class Queued(Work):
 
 
 class Nccl(Forwarding):
-    """Reduces, gathers and broadcasts tensors of a CUDA device where they are, in the present stream.
+    """Reduces, gathers and broadcasts tensors on a CUDA device by NCCL, without copies to the host.
 
-    Messages between two ranks, and all that is in the host's memory, are left to the communicator ``inner``, the active
-    one if none is given: NCCL has no tags, and two ranks that both send first would wait for ever. A tensor of another
-    device than the one that was active when this was made is copied through the host, too. Unmeasured: it has never run
-    on a GPU, only over a stand-in of NCCL's library, below CuPy's own class, on emulated devices.
+    Calls are queued in the current stream. Messages between two ranks, and arrays in host memory, go through the
+    communicator ``inner``: NCCL has no tags, and two ranks that both send first would deadlock. A tensor on any device
+    but the one active when this was created is copied through the host. Unmeasured: it has never run on a GPU, only on
+    emulated devices with a substitute for NCCL's library.
+
+    Args:
+        inner: the communicator for host memory and messages; by default the active one.
 
     Raises:
-        ImportError: CuPy finds no NCCL.
+        ImportError: CuPy finds no NCCL library.
         ValueError: the active backend is not "cuda".
 
-    On each rank, where ``"mpi"`` or `run_threads` has joined them::
+    On each rank, once ``"mpi"`` or `run_threads` has connected the ranks::
 
         flnb.set_backend(f"cuda:{local_rank}")
         flnb.distributed.set_communicator("nccl")
@@ -83,18 +86,18 @@ class Nccl(Forwarding):
         own, ids = np.zeros(ID_BYTES, np.uint8), np.zeros((self.size, ID_BYTES), np.uint8)
         if self.rank == 0:
             own[:] = np.frombuffer(nccl.get_unique_id(), np.uint8)
-        run("all_gather", own, ids, on=self.inner)  # NCCL's own meeting cannot be interrupted: all have come by now
+        run("all_gather", own, ids, on=self.inner)  # joining NCCL cannot be interrupted: all ranks are here by then
         with backend.gpu.driver.using(backend.gpu.ordinal):
             self._engine = nccl.NcclCommunicator(self.size, ids[0].tobytes(), self.rank)
 
     def all_reduce(self, buffer: Any, op: str = "sum") -> Work:
-        """``ncclAllReduce`` in place."""
+        """Reduce a buffer over all ranks in place, by ``ncclAllReduce``."""
         if isinstance(buffer, np.ndarray):
             return self.inner.all_reduce(buffer, op)
         return self._reduce("all_reduce", self._engine.allReduce, buffer, buffer, op)
 
     def all_gather(self, buffer: Any, out: Any) -> Work:
-        """``ncclAllGather`` of the bytes."""
+        """Gather the buffers of all ranks into ``out``, by ``ncclAllGather``."""
         if isinstance(buffer, np.ndarray):
             return self.inner.all_gather(buffer, out)
         byte = self._nccl.NCCL_UINT8
@@ -106,13 +109,13 @@ class Nccl(Forwarding):
         return self._queue("all_gather", gather, buffer, out)
 
     def reduce_scatter(self, buffer: Any, out: Any, op: str = "sum") -> Work:
-        """``ncclReduceScatter``."""
+        """Reduce over all ranks, of which each gets its part in ``out``, by ``ncclReduceScatter``."""
         if isinstance(buffer, np.ndarray):
             return self.inner.reduce_scatter(buffer, out, op)
         return self._reduce("reduce_scatter", self._engine.reduceScatter, buffer, out, op)
 
     def broadcast(self, buffer: Any, root: int = 0) -> Work:
-        """``ncclBroadcast`` of the bytes, in place."""
+        """Copy the buffer of rank ``root`` to those of all ranks, by ``ncclBroadcast``."""
         if isinstance(buffer, np.ndarray):
             return self.inner.broadcast(buffer, root)
         byte = self._nccl.NCCL_UINT8
@@ -125,16 +128,16 @@ class Nccl(Forwarding):
         return self._queue("broadcast", send, buffer)
 
     def split(self, color: int, key: int) -> Communicator:
-        """A group of the ranks of one color, with an NCCL communicator of its own."""
+        """Return a communicator of the ranks with the same ``color``, ordered by ``key``."""
         return type(self)(self.inner.split(color, key))
 
     def close(self) -> None:
-        """Release the NCCL communicator; after an error give up its calls, which would wait for ever."""
+        """Destroy the NCCL communicator; after an error abort its pending calls, which would never finish."""
         broken = self.ranks_group is not None and self.ranks_group.broken
         (self._engine.abort if broken else self._engine.destroy)()
 
     def _reduce(self, name: str, call: Callable[..., None], buffer: Any, out: Any, op: str) -> Work:
-        """Queue a reduction, of a wider dtype where NCCL lacks the buffer's."""
+        """Queue a reduction, in a wider dtype where NCCL lacks the buffer's."""
         char = buffer.dtype.char
         kind = HALVES.get(char) or WIDER.get(char, char)
         rule = getattr(self._nccl, f"NCCL_{'MAX' if char == '?' and op == 'sum' else op.upper()}")
@@ -152,7 +155,7 @@ class Nccl(Forwarding):
         return self._queue(name, reduce, buffer, out)
 
     def _queue(self, name: str, function: Callable[..., Any], *buffers: Any) -> Work:
-        """Run a function that queues a call in the present stream; there is none for buffers without elements."""
+        """Run a function that queues a call in the current stream; buffers without elements need only a barrier."""
         if not buffers[0].size:
             return self.inner.barrier()
         self._backend.issued(f"nccl {name}", function)(*buffers)
@@ -162,7 +165,7 @@ class Nccl(Forwarding):
 
 
 def _library() -> Any:
-    """CuPy's module for NCCL."""
+    """Import CuPy's module for NCCL; raises ImportError if it finds no library."""
     with warnings.catch_warnings():  # CuPy warns if there is no library
         warnings.simplefilter("ignore")
         nccl = require("cupy.cuda.nccl", extra="cuda", purpose="the communicator nccl")

@@ -1,4 +1,4 @@
-"""The memory of a CUDA device, for every memory manager, and the order in which its streams may use a block."""
+"""CUDA device memory for every memory manager, and the synchronization of streams that reuse a block."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["CudaDevice", "EventOrder", "location_of"]
 
 
 def location_of(ordinal: int) -> str:
-    """The name of a device by its number.
+    """Return the location string of a device by its number.
 
     >>> from flnb_backends.memory.cuda import location_of
     >>> location_of(1)
@@ -24,7 +24,7 @@ def location_of(ordinal: int) -> str:
 
 
 class Allocation:
-    """Memory of a device, freed with the last segment or block that refers to it if nobody freed it before."""
+    """An owned range of device memory, freed by `free` or with the last object that refers to it."""
 
     __slots__ = ("address", "driver", "ordinal")
 
@@ -32,27 +32,28 @@ class Allocation:
         self.driver, self.ordinal, self.address = driver, ordinal, address
 
     def free(self) -> None:
-        """Free the memory, which waits for all work of the device."""
+        """Free the memory, after waiting for all work on the device; does nothing the second time."""
         address, self.address = self.address, 0
         if address:
             with self.driver.using(self.ordinal):
                 self.driver.free(address)
 
     def __del__(self) -> None:
-        with suppress(DriverError):  # of a device that has failed
+        with suppress(DriverError):  # on a device that has failed
             self.free()
 
 
 class CudaDevice(MemoryDevice):
-    """A CUDA device's memory, by the driver API. The host cannot read or write it.
+    """The memory of a CUDA device, allocated through the driver API; the host cannot read or write it.
 
     Args:
-        capacity: bytes or a text with a unit; by default all of the device's memory.
+        capacity: the most bytes to use, an int or a text such as "8 GiB"; by default all of the device's memory.
         driver: the driver API, by default that of this machine's GPUs.
-        ordinal: which of its devices.
+        ordinal: the device's number.
 
     Raises:
-        RuntimeError: there is no NVIDIA driver.
+        RuntimeError: there is no NVIDIA driver, or it finds no device.
+        DriverError: the driver has no device of that number.
     """
 
     name: ClassVar[str] = "cuda"
@@ -68,7 +69,11 @@ class CudaDevice(MemoryDevice):
         super().__init__(total if capacity is None else capacity)
 
     def reserve(self, nbytes: int) -> Segment:
-        """Allocate a segment."""
+        """Allocate a segment of ``nbytes`` bytes.
+
+        Raises:
+            OutOfMemoryError: the device has not enough free memory.
+        """
         try:
             with self.driver.using(self.ordinal):
                 address = self.driver.allocate(nbytes)
@@ -80,20 +85,21 @@ class CudaDevice(MemoryDevice):
             raise OutOfMemoryError(f"cuda: {error}", request=nbytes) from error
 
     def release(self, segment: Segment) -> None:
-        """Free a segment, which waits for all work of the device."""
-        self.order.forget(segment.address, segment.size)  # first: then another thread may get the same address
+        """Free a segment, after waiting for all work on the device."""
+        self.order.forget(segment.address, segment.size)  # first: once freed, another thread may get the same address
         segment.handle.free()
 
 
 class EventOrder:
-    """Makes the stream that gets a block wait for the streams that used its memory before, whatever the manager.
+    """Makes a stream that is given a block wait for the streams that used its memory before, under any manager.
 
-    Managers know nothing of streams. Free memory remembers in which streams it was used; a stream that gets a part of
-    it waits for these by an event, on the device. The host waits for nothing; within one stream nothing is recorded.
+    Managers know nothing of streams. This object remembers which streams have used each range of free memory; a stream
+    that allocates part of it waits for those streams by events, on the device. The host never blocks, and reuse within
+    one stream records no event.
 
     Args:
         driver: the driver API.
-        ordinal: the device.
+        ordinal: the device's number.
     """
 
     def __init__(self, driver: Driver, ordinal: int = 0) -> None:
@@ -106,7 +112,7 @@ class EventOrder:
         return self._driver.current_stream(self._ordinal)
 
     def freed(self, block: Block) -> None:
-        """Note the streams that have used a block, before its manager gets it back."""
+        """Note which streams have used a block, before it is returned to its manager."""
         begin, end = block.address, block.address + block.size
         with self._lock:
             self._cut(begin, end)
@@ -114,11 +120,11 @@ class EventOrder:
         self._driver.tell_free(begin, block.size, block.streams)
 
     def given(self, block: Block) -> None:
-        """Let the present stream wait for all others that have used the memory of a new block."""
+        """Make the current stream wait for all others that have used the memory of a newly allocated block."""
         stream = self.stream()
         with self._lock:
             others = set[int]().union(*self._cut(block.address, block.address + block.size)) - {stream}
-            block.streams = (stream, *others)  # until this has waited: Ctrl-C may come before
+            block.streams = (stream, *others)  # all of them until the wait is queued: Ctrl-C may come first
         if others:
             with self._driver.using(self._ordinal):
                 for other in sorted(others):
@@ -132,15 +138,15 @@ class EventOrder:
         except DriverError as error:
             if error.name not in ("CUDA_ERROR_INVALID_HANDLE", "CUDA_ERROR_CONTEXT_IS_DESTROYED"):
                 raise
-            self._driver.synchronize()  # the program has destroyed the stream, whose work may still go on
+            self._driver.synchronize()  # the program has destroyed the stream, but its work may still run
 
     def forget(self, address: int, nbytes: int) -> None:
-        """Forget the streams that have used a range of memory, which no longer is the manager's."""
+        """Forget the streams that have used a range of memory, which is about to be released."""
         with self._lock:
             self._cut(address, address + nbytes)
 
     def _cut(self, begin: int, end: int) -> list[tuple[int, ...]]:
-        """Forget a range of addresses; returns the streams of each part of it."""
+        """Remove a range of addresses from the free memory; returns the streams of each part of it."""
         free = self._free
         at = bisect_right(free, begin, key=lambda part: part[0])
         at -= at > 0 and free[at - 1][1] > begin

@@ -1,8 +1,9 @@
-"""A CUDA device made of host memory: the documented driver API, and kernels compiled by g++ and run thread by thread.
+"""An emulated CUDA device for tests without a GPU: the driver API over host memory, with kernels compiled by g++.
 
-Streams run as late and as far out of order as the API allows, threads in random order, and accesses of kernels to
-device and shared memory are checked. What only a GPU can tell, such as any time, this device does not tell. Ctrl-C
-ends a kernel without end, if it touches memory or waits. Unchecked: `__device__` variables.
+Streams run as late and as far out of order as the API allows, the threads of kernels one at a time in random order, and
+every access of a kernel to device or shared memory is checked for bounds, uninitialized values and races. Its times are
+meaningless. Ctrl-C ends a kernel that hangs, provided that it accesses memory or waits at a barrier. Accesses to
+``__device__`` variables are not checked.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ ORDERS: tuple[Order, ...] = get_args(Order)
 
 
 class Traffic(NamedTuple):
-    """What the warps of a kernel asked of memory, by the rules of the CUDA C Programming Guide.
+    """The memory traffic of a kernel's warps, counted by the rules of the CUDA C Programming Guide.
 
     Attributes:
-        requests: loads and stores of device memory, one for all lanes of a warp that come to a place in the code.
-        sectors: pieces of 32 bytes in them; contiguous float32 has 4 a request.
-        shared_requests: those of shared memory.
-        conflicts: turns that they take beyond one because lanes need different words of one bank.
+        requests: loads and stores of device memory, one for all lanes of a warp that execute an instruction.
+        sectors: 32-byte sectors that the requests touch; 4 for each request of contiguous float32.
+        shared_requests: loads and stores of shared memory, counted likewise.
+        conflicts: extra cycles of shared requests whose lanes need different words of one bank.
     """
 
     requests: int
@@ -49,10 +50,10 @@ class Traffic(NamedTuple):
 
 
 class EmulatedDriver(Driver):
-    """The driver API over the emulated device, for which kernels are compiled by g++.
+    """The driver API of the emulated device; kernels are compiled by g++.
 
     Attributes:
-        checked: whether kernels that are compiled from now on call the device's checks at each access.
+        checked: whether kernels compiled from now on have each of their memory accesses checked.
     """
 
     checked = True
@@ -70,35 +71,35 @@ class EmulatedDriver(Driver):
         return build_kernels(text, self.checked)
 
     def culprit(self) -> str:
-        """Return what the checks have found last."""
+        """Return the latest report of the checks, "" if there is none."""
         reports = emulated_device().reports
         return reports[-1] if reports else ""
 
     def tell_unused(self, address: int, nbytes: int) -> None:
-        """Have accesses to memory reported that is of no block yet."""
+        """Have accesses to this memory reported until it is in a block."""
         self._tell(address, nbytes, -1, None)
 
     def counted(self, kernel: str) -> tuple[int, int, int, int]:
-        """Requests, sectors, shared requests and conflicts of a kernel, as of `Traffic`."""
+        """Return requests, sectors, shared requests and conflicts of a kernel; see `Traffic`."""
         names = "requests of", "sectors of", "shared requests of", "conflicts of"
         one, two, three, four = (int(self._count(f"{name} {kernel}".encode())) for name in names)
         return one, two, three, four
 
     def tell_free(self, address: int, nbytes: int, streams: Sequence[int]) -> None:
-        """Have accesses to a freed block reported, which one stream alone has used: of several it has no order yet."""
+        """Have accesses to a freed block reported if one stream alone has used it: several are not ordered yet."""
         if len(streams) == 1:
             self._tell(address, nbytes, 0, streams[0])
 
     def tell_used(self, address: int, nbytes: int, stream: int) -> None:
-        """Have accesses to earlier content of a block reported from here on."""
+        """Have reads of a block's earlier content reported from this point of a stream on."""
         self._tell(address, nbytes, 1, stream)
 
 
 class EmulatedDevice:
-    """The emulated device of this process: its driver, how it schedules, and what its checks have found.
+    """The emulated device of this process: its driver, its schedule, and the reports of its checks.
 
     Attributes:
-        driver: the driver API over it.
+        driver: its driver API.
     """
 
     def __init__(self) -> None:
@@ -111,13 +112,13 @@ class EmulatedDevice:
         self._library.flnb_device_capacity.argtypes = [ctypes.c_size_t]
 
     def begin(self, order: Order = "random", seed: int = 0, checks: bool = True) -> None:
-        """Forget all reports, counts and errors, and choose how streams and threads are ordered from now on.
+        """Clear all reports, counts and errors, and set the order in which streams and threads run from now on.
 
         Args:
-            order: "eager" runs work when it is queued, "lazy" when something waits for it, "random" at any time
-                between, with threads and blocks in random order.
-            seed: of the random order; equal seeds give equal orders.
-            checks: whether accesses are checked.
+            order: "eager" runs work as soon as it is queued, "lazy" only when something waits for it, "random" at any
+                time between, with blocks and threads in random order.
+            seed: the seed of the random order.
+            checks: whether memory accesses are checked.
         """
         self.driver.failed = False
         self._library.flnb_device_begin(ORDERS.index(order), seed, checks)
@@ -125,16 +126,16 @@ class EmulatedDevice:
 
     @property
     def reports(self) -> list[str]:
-        """What the checks have found since `begin`, each once."""
+        """The errors that the checks have found since `begin`, without duplicates."""
         count = self._library.flnb_device_reports()
         return [self._library.flnb_device_report(i).decode() for i in range(count)]
 
     def count(self, what: str) -> int:
-        """How often a function of the API was called since `begin`, or a sum: "launches", "bytes to the device"..."""
+        """Return the calls of an API function since `begin`, or a sum such as "launches" or "bytes to the device"."""
         return int(self._library.flnb_device_count(what.encode()))
 
     def traffic(self, kernel: str) -> Traffic:
-        """What a kernel's launches asked of memory since `begin`, with checks on.
+        """Return the memory traffic of a kernel's launches since `begin`; counted only while checks are on.
 
         >>> from flnb.testing.cuda import Traffic
         >>> Traffic(requests=2, sectors=8, shared_requests=0, conflicts=0).sectors_per_request
@@ -143,23 +144,27 @@ class EmulatedDevice:
         return Traffic(*self.driver.counted(kernel))
 
     def set_capacity(self, nbytes: int) -> None:
-        """Set how much memory each device has; 0 is the default."""
+        """Set the bytes of memory of each device; 0 restores the default."""
         self._library.flnb_device_capacity(nbytes)
 
 
 def emulate(order: Order = "random", seed: int = 0, checked: bool = True) -> EmulatedDevice:
-    """Make the emulated device the GPUs of this process, for the backend ``"cuda"`` and for CuPy; returns it.
+    """Use an emulated CUDA device in this process, in place of GPUs, for the backend ``"cuda"`` and for CuPy.
 
-    It must come before CuPy is imported. Numbers, orders and counts are real; times are not, and it is slow.
+    Call it before CuPy is imported. Results, orders and counts are real; times are not, and it is slow. The first call
+    on a machine downloads CuPy's source and compiles for some time; later ones load what it has built.
 
     Args:
-        order: when work runs, and in which order threads do, as of `EmulatedDevice.begin`.
-        seed: of a random order.
-        checked: whether each access of kernels is checked, which makes them some ten times slower.
+        order: when work runs, and in which order threads do: "eager", "lazy" or "random"; see `EmulatedDevice.begin`.
+        seed: the seed of a random order.
+        checked: whether each memory access of a kernel is checked, which makes kernels some ten times slower.
+
+    Returns:
+        The device, whose `reports` are the errors that its checks have found.
 
     Raises:
-        FileNotFoundError: there is no g++.
-        RuntimeError: CuPy is imported already, or what it needs here (extra "cuda-emulated") is not installed.
+        FileNotFoundError: g++ is not installed.
+        RuntimeError: CuPy is imported already, or a package of the extra "cuda-emulated" is not installed.
 
     >>> import flnb
     >>> from flnb.testing.cuda import emulate
@@ -180,9 +185,9 @@ def emulate(order: Order = "random", seed: int = 0, checked: bool = True) -> Emu
 
 @cache
 def emulated_device() -> EmulatedDevice:
-    """The emulated device, which is built at the first call.
+    """Return the emulated device of this process, compiled at the first call on a machine.
 
     Raises:
-        FileNotFoundError: there is no g++.
+        FileNotFoundError: g++ is not installed.
     """
     return EmulatedDevice()

@@ -1,8 +1,8 @@
-"""The real CuPy on the emulated device: its runtime module is built again over the documented calls, g++ compiles.
+"""The real CuPy on the emulated device: its runtime module is rebuilt, and its kernels are compiled by g++.
 
-CuPy's wheel has NVIDIA's runtime library inside some of its modules, which no other driver can serve. The one that is
-needed, ``runtime``, is built from CuPy's own source distribution; the others (CUB, Thrust, cuRAND's generators, Jitify)
-raise `NotImplementedError` wherever they are called, since what was compiled for a GPU cannot run here.
+Some modules of CuPy's wheel have NVIDIA's runtime library linked in, which needs NVIDIA's driver. The one that is
+needed, ``runtime``, is rebuilt from CuPy's source distribution; the others (CUB, Thrust, cuRAND's generators, Jitify)
+contain GPU code and raise `NotImplementedError` when they are called.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ NCCL = "cupy_backends.cuda.libs.nccl"
 PRECOMPILED = "cupy.cuda.jitify", "cupy.random._generator_api"
 REFUSAL = "{} was compiled for GPUs, and cannot run on the emulated device"
 CYTHON = "3.2.4"
-"""The version that CuPy's wheel was built with: modules of different ones do not share types."""
+"""The Cython version that built CuPy's wheel: modules built by different versions do not share types."""
 LACKS = """#include <cstdio>
 #define LACKS(name, error) extern "C" int name() { \\
   fprintf(stderr, "flnb: the emulated device lacks the call %s\\n", #name); return error; }
 """
-"""How a call of a library answers that the emulated device has not: by an error, said also where nobody looks."""
+"""The stub for API functions that the emulated device lacks: returns an error, and prints it, lest it be ignored."""
 PROFILER = 'extern "C" cudaError_t cudaProfilerStart();\nextern "C" cudaError_t cudaProfilerStop();\n'
-"""A header of another package of NVIDIA's."""
+"""The content of a header that only another package of NVIDIA's has."""
 HEADERS = "complex.cuh", "carray.cuh", "atomics.cuh", "math_constants.h"
 
 
 def build_runtime() -> Path:
-    """Build CuPy's runtime module over the emulated device, unless that has been done; returns the library's path.
+    """Build CuPy's runtime module for the emulated device, unless it is cached; returns the library's path.
 
-    The source distribution of the installed version is downloaded by pip.
+    Downloads the source distribution of the installed version by pip.
 
     Raises:
         RuntimeError: Cython or pip is not installed, or CuPy's source cannot be downloaded.
@@ -92,7 +92,7 @@ def build_runtime() -> Path:
 
 
 def build_library(name: str, soname: str, not_supported: int, device: Path) -> Path:
-    """Build the emulated cuBLAS or NCCL, with the calls that CuPy's module of this name makes; returns its path."""
+    """Build the emulated cuBLAS or NCCL, with stubs for other functions that CuPy calls; returns its path."""
     folder = find_spec("cupy_backends").submodule_search_locations[0]  # type: ignore[union-attr, index]
     module = next(Path(folder, "cuda/libs").glob(f"{name}.*.so"))
     calls = SOURCE / f"cupy/{name}.cpp"
@@ -107,12 +107,12 @@ def build_library(name: str, soname: str, not_supported: int, device: Path) -> P
 
 
 def _distribution() -> str:
-    """The name under which CuPy is installed."""
+    """Return the name of the installed distribution of CuPy, such as "cupy-cuda13x"."""
     return next(iter(importlib.metadata.packages_distributions()["cupy"]))
 
 
 def _require(needed: dict[str, bool]) -> None:
-    """Raise unless all packages are installed: for each, whether it is."""
+    """Raise RuntimeError naming the packages that are not installed; ``needed`` says for each whether it is."""
     if lacking := [name for name, installed in needed.items() if not installed]:
         raise RuntimeError(
             f"CuPy on the emulated device needs {', '.join(lacking)}, not installed: pip install 'flnb[cuda-emulated]'"
@@ -120,12 +120,12 @@ def _require(needed: dict[str, bool]) -> None:
 
 
 def _has_header(name: str) -> bool:
-    """Whether a header of NVIDIA's is installed."""
+    """Return whether a CUDA header is installed."""
     return any(Path(option[2:], name).exists() for option in include_options())
 
 
 def _source_of_cupy(version: str, folder: Path) -> Path:
-    """Download and unpack CuPy's source distribution."""
+    """Download and unpack CuPy's source distribution; returns its folder."""
     command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", "cupy", f"cupy=={version}"]
     run([*command, "-d", str(folder)], CUPY_INSTALL_USE_STUB="1")
     with tarfile.open(folder / f"cupy-{version}.tar.gz") as archive:
@@ -134,7 +134,7 @@ def _source_of_cupy(version: str, folder: Path) -> Path:
 
 
 def _translate(source: Path, version: str) -> None:
-    """Make C++ of CuPy's runtime module, as its wheel's was made."""
+    """Translate CuPy's runtime module to C++ by Cython, with the options of CuPy's wheel."""
     header = next(Path(option[2:], "cuda.h") for option in include_options() if Path(option[2:], "cuda.h").exists())
     cuda = re.search(r"#define CUDA_VERSION (\d+)", header.read_text())[1]  # type: ignore[index]
     facts = f"CUPY_CUDA_VERSION={cuda},CUPY_HIP_VERSION=0,CUPY_USE_CUDA_PYTHON=0,CUPY_CUFFT_STATIC=0"
@@ -144,19 +144,19 @@ def _translate(source: Path, version: str) -> None:
 
 
 class Finder:
-    """Finds CuPy's runtime module where it was built, and stand-ins for modules that cannot run."""
+    """Import finder for the rebuilt runtime module of CuPy, and for stubs of modules that cannot run."""
 
     @classmethod
     def find_spec(cls, name: str, *_: Any) -> ModuleSpec | None:
-        """Find a module, for Python's import."""
+        """Return the spec of a module that this finder replaces, None for others."""
         if name == RUNTIME:
             return spec_from_file_location(name, build_runtime())
-        if name == NCCL:  # CuPy's module asks for this library by its name
+        if name == NCCL:  # CuPy's module loads the library by this name
             ctypes.CDLL(str(build_library("nccl", "libnccl.so.2", 5, build_device())), mode=ctypes.RTLD_GLOBAL)
         return spec_from_loader(name, cls()) if name in PRECOMPILED else None  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Make a module of which whatever is called raises."""
+        """Create a module whose functions and classes all raise NotImplementedError when called."""
         module = ModuleType(spec.name)
         module.__getattr__ = lambda name: None if name[:2] == "__" else _refusal(f"{spec.name}.{name}")  # type: ignore[method-assign]
         return module
@@ -166,15 +166,15 @@ class Finder:
 
 
 compiled: list[str] = []
-"""The texts of CuPy's kernels that this process has asked for."""
+"""The sources of the CuPy kernels that this process has compiled, for tests."""
 
 
 @cache
 def install_cupy() -> ModuleType:
-    """Let CuPy, which must not have been imported yet, use the emulated device in this process; returns it.
+    """Make CuPy use the emulated device in this process; returns the module ``cupy``.
 
     Raises:
-        RuntimeError: CuPy is imported already, or what it needs here is not installed.
+        RuntimeError: CuPy is imported already, or a package that this needs is not installed.
     """
     if "cupy" in sys.modules:
         raise RuntimeError("CuPy was imported before; make the emulated device the first thing that a program does")
@@ -197,7 +197,7 @@ def install_cupy() -> ModuleType:
     found = pathfinder.load_nvidia_dynamic_lib
 
     def find_library(name: str) -> Any:
-        """Stand in for CuPy's search of NVIDIA's libraries: those compiled for GPUs are as if absent."""
+        """Replace CuPy's search for NVIDIA's libraries: those compiled for GPUs appear to be missing."""
         if name in ("cudart", "nvrtc"):
             return found(name)
         if name != "cublas":
@@ -214,7 +214,7 @@ def install_cupy() -> ModuleType:
 
 
 def _refusal(name: str) -> type:
-    """Make a class that cannot be called, in place of a function or a class that was compiled for GPUs."""
+    """Return a class whose call raises NotImplementedError, in place of a function or class with GPU code."""
 
     def refuse(*_: Any, **__: Any) -> NoReturn:
         raise NotImplementedError(REFUSAL.format(name))
@@ -223,7 +223,7 @@ def _refusal(name: str) -> type:
 
 
 def _compile(source: str, options: Sequence[str] = (), *, name_expressions: Any = None, **_: Any) -> Any:
-    """Compile a kernel of CuPy's by g++."""
+    """Compile a CuPy kernel by g++, in place of CuPy's compiler."""
     if name_expressions:
         raise NotImplementedError("kernels named by C++ expressions cannot run on the emulated device")
     cupy = sys.modules["cupy"]
