@@ -27,14 +27,7 @@ from flnb.dispatch import state
 from flnb.dispatch.shortage import out_of_memory
 from flnb.interface.ledger import Ledger
 from flnb.interface.living import Living
-from flnb.interface.memory import (
-    ALIGNMENT,
-    FREED,
-    AllocHint,
-    Block,
-    MemoryManager,
-    dropped,
-)  # fmt: skip
+from flnb.interface.memory import ALIGNMENT, FREED, AllocHint, Block, MemoryManager, dropped
 
 if TYPE_CHECKING:
     from flnb_telemetry.lane import Lane
@@ -69,6 +62,7 @@ def allocate(
         raise ValueError(f"allocate: got {nbytes} bytes, expected 0 or more")
     ledger = manager.ledger
     block: Any = None
+    valid = False
     try:
         with ledger.lock:
             order = manager.device.order
@@ -83,6 +77,7 @@ def allocate(
             block.category = category
             if manager.checked:
                 _check(manager, block, nbytes)
+            valid = True
             if order is not None:
                 order.given(block)
             ledger.allocs += 1
@@ -102,7 +97,7 @@ def allocate(
     except MemoryError as error:
         raise out_of_memory(manager, nbytes, plan_code, category, error) from error
     except BaseException as error:
-        if not isinstance(error, Exception):  # Ctrl-C: the block reached no caller
+        if valid or not isinstance(error, Exception):  # the device failed, or Ctrl-C: the block reached no caller
             with ledger.lock:
                 if isinstance(block, Block):
                     _give_up(manager, block)

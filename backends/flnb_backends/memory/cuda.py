@@ -113,11 +113,15 @@ class EventOrder:
 
     def freed(self, block: Block) -> None:
         """Note which streams have used a block, before it is returned to its manager."""
+        streams = getattr(block, "streams", ())
+        if not streams:
+            return  # Ctrl-C or an error came before it was given: its memory's streams are noted still
         begin, end = block.address, block.address + block.size
         with self._lock:
             self._cut(begin, end)
-            insort(self._free, (begin, end, block.streams))
-        self._driver.tell_free(begin, block.size, block.streams)
+            insort(self._free, (begin, end, streams))
+        self._driver.tell_free(begin, block.size, streams)
+        block.streams = ()  # a manager may return the same object again
 
     def given(self, block: Block) -> None:
         """Make the current stream wait for all others that have used the memory of a newly allocated block."""

@@ -305,3 +305,27 @@ def test_a_stream_is_noted_though_another_thread_notes_one(cuda: EmulatedDevice)
     finally:
         sys.setswitchinterval(interval)
         block.streams = (0,)
+
+
+def test_a_block_that_a_failed_wait_kept_from_its_caller_goes_back(
+    cuda: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flnb_backends.tensor.cuda.driver import DriverError
+
+    def failed(block: Block) -> None:
+        raise DriverError("cuEventCreate", "CUDA_ERROR_UNKNOWN", "unknown error")
+
+    memory = CudaDevice("4MiB", driver=cuda.driver)
+    manager = flnb.memory.Caching(memory)
+    flnb.memory.release(manager, flnb.memory.allocate(manager, 512))
+    known = list(memory.order._free)
+    monkeypatch.setattr(memory.order, "given", failed)
+    for nbytes in (512, 512, 1 << 20):
+        with pytest.raises(DriverError):
+            flnb.memory.allocate(manager, nbytes)
+    monkeypatch.undo()
+    stats = manager.stats()
+    assert (stats["live"], stats["allocated"]) == (0, 0)
+    assert memory.order._free == known  # who has used the memory
+    flnb.memory.release_cached(manager)
+    assert manager.stats()["reserved"] == 0  # nothing holds the segment

@@ -79,7 +79,6 @@ class Driver(Capture):
         recent: the names of the ops launched last.
         failed: whether a kernel's error was reported, after which every call fails.
         current_stream: returns the stream in which this thread's work on a device runs: the default one, or CuPy's.
-        emulated: None for GPUs; for emulated devices how they order their work, and by which seed.
 
     Args:
         path: the library, by default the GPU driver's.
