@@ -131,7 +131,7 @@ def create(op: Op, spec: Spec, arguments: tuple[Any, ...], category: int = 0) ->
 def update(op: Update, tensors: tuple[Any, ...], numbers: tuple[float, ...]) -> bool:
     """Let the active backend write all tensors but the first in one call; returns whether it has a method for that.
 
-    The method is called with the tensors' buffers and the numbers, which may be others in each call.
+    Tensors of several shapes, dtypes or devices are left to the ops, which name what is wrong with them. The method is called with the tensors' buffers and the numbers, which may be others in each call.
     """
     here = scoped() or state.session
     specs = tuple([x._spec for x in tensors])
@@ -139,7 +139,7 @@ def update(op: Update, tensors: tuple[Any, ...], numbers: tuple[float, ...]) -> 
     if plan is None:
         plan = op.plans.setdefault(specs, Plan(op, specs, (), specs[1]))
         plan.primitives = op.primitives
-    kernel = here.whole(plan, op.index) if plan.kind is here.direct else None
+    kernel = here.whole(plan, op.index) if plan.kind is here.direct and len(set(specs)) == 1 else None
     if kernel is None:
         return False
     _updated(plan, kernel, tensors, numbers)

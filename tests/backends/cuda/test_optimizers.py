@@ -109,3 +109,17 @@ def test_values_that_are_no_numbers_stay(name: str, value: float, cuda: Emulated
             found.append(weight.data.numpy())
     np.testing.assert_allclose(*found, rtol=1e-6)
     assert np.isfinite(found[1]).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("algorithm", ["sgd", "adam"])
+def test_a_gradient_of_another_dtype_or_device_is_refused(algorithm: str, cuda: EmulatedDevice) -> None:
+    """A kernel would read float64 where float32 is, and write over the parameter's end."""
+    with flnb.use_backend("cuda:1"):
+        elsewhere = flnb.asarray([1.0, 1.0, 1.0], dtype=np.float32)
+    with flnb.use_backend("cuda"):
+        for slope, error in ((flnb.asarray(np.ones(3)), ValueError), (elsewhere, TypeError)):
+            weight = nn.Parameter(flnb.asarray([1.0, 2.0, 3.0], dtype=np.float32))
+            weight.grad = slope
+            with pytest.raises(error, match=r"float64\[3\]|cuda:1"):
+                ALGORITHMS[algorithm]([weight]).step()
+            np.testing.assert_array_equal(weight.data.numpy(), [1, 2, 3])
