@@ -131,7 +131,8 @@ def create(op: Op, spec: Spec, arguments: tuple[Any, ...], category: int = 0) ->
 def update(op: Update, tensors: tuple[Any, ...], numbers: tuple[float, ...]) -> bool:
     """Let the active backend write all tensors but the first in one call; returns whether it has a method for that.
 
-    Tensors of several shapes, dtypes or devices are left to the ops, which name what is wrong with them. The method is called with the tensors' buffers and the numbers, which may be others in each call.
+    Tensors of several shapes, dtypes or devices are left to the ops, which say what is wrong with them. The method is
+    called with the tensors' buffers and the numbers, which may be others in each call.
     """
     here = scoped() or state.session
     specs = tuple([x._spec for x in tensors])

@@ -125,6 +125,36 @@ def test_two_devices_exchange_tensors_without_the_host(cuda: EmulatedDevice) -> 
     assert cuda.reports == []
 
 
+def test_what_another_device_copies_is_not_used_again_before_the_copy(cuda: EmulatedDevice) -> None:
+    stream = gpu_at().cupy.cuda.Stream(non_blocking=True)
+    for seed in range(8):
+        cuda.begin("random", seed)
+        with flnb.use_backend("cuda") as backend:
+            x = flnb.asarray(X) * 1.0
+            flnb.sync()
+            with stream:
+                y = x.to("cuda:1")
+            del x  # its memory goes to one of the next requests, in the default stream
+            kept = [flnb.asarray(-X) * 1.0 for _ in range(3)]
+            backend.wait_for(stream.ptr)
+        np.testing.assert_array_equal(y.numpy(), X)
+        assert kept[0].shape == X.shape
+        assert cuda.reports == []
+
+
+def test_a_copy_that_fails_on_the_other_device_leaves_the_threads_device(
+    cuda: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cupy = gpu_at().cupy
+    with flnb.use_backend("cuda:1"):
+        x = flnb.asarray(X)
+    there = cupy.cuda.runtime.getDevice()
+    monkeypatch.setattr(cuda.driver, "event", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        x.to("cuda:0")
+    assert cupy.cuda.runtime.getDevice() == there == 0
+
+
 def test_numbers_of_every_kind_go_to_the_device_and_back(cuda: EmulatedDevice) -> None:
     values = [np.float64(2.5), np.arange(6).reshape(2, 3).T, np.zeros((0, 3)), np.array([1 + 2j]), np.array(True)]
     with flnb.use_backend("cuda"):

@@ -225,10 +225,10 @@ class CudaBackend(
     def _fetched(self, array: Buffer, out: Buffer | None) -> Buffer:
         """Copy an array of another device; events order the copy between the current streams of both devices."""
         there = gpu_at(array.data.device_id)
-        before = there.enter()
-        source, event, theirs = cp.ascontiguousarray(array), there.driver.event(), there.stream()
-        there.driver.record(event, theirs)
-        there.leave(before)
+        with there.driver.using(there.ordinal):
+            source, event, theirs = cp.ascontiguousarray(array), there.driver.event(), there.stream()
+            note_uses(theirs, (source,))  # which waits for the copy below
+            there.driver.record(event, theirs)
         y = self.written(out, array.shape, array.dtype)
         here, stream = self.gpu, self.gpu.stream()
         here.driver.wait_event(stream, event)
