@@ -1,17 +1,17 @@
-"""Events of devices: what the host asks of their streams, and afterwards when the devices did it.
+"""Telemetry of devices: emits the launches, copies and waits of the host, and the times at which the device ran them.
 
-While something records, a pair of timed events is queued around each launch and copy. They are read when they have
-happened, at later calls: the program never waits for them. The device's times become the host's by an *anchor*, an
-event in an idle stream that is seen to happen between two readings of the host's clock; a new one is made every second.
+During a recording, each launch and copy (a *task*) is enclosed in a pair of timed CUDA events. They are read at later
+calls, once they have happened: the program never waits for them. An *anchor* converts the device's times to the host's
+clock: an event in an idle stream, seen to happen between two readings of that clock. A new one is made every second.
 
-Code that launches by itself writes, as `Driver.launch` does:
+Code that launches kernels reports them as `Driver.launch` does:
 
     task = devices.begin(driver, stream)  # None while nothing records
     run("cuLaunchKernel", ...)
     if task is not None:
         task.launched("scale", grid, block, shared, addresses)
 
-Where a library may have launched something, in place of the last line: ``task.launched_by("cupy add", addresses)``.
+If a library may have launched them, the last line is ``task.launched_by("cupy add", addresses)``.
 """
 
 from __future__ import annotations
@@ -38,61 +38,61 @@ if TYPE_CHECKING:
 __all__ = ["Driver", "Task", "awaits", "begin", "flush", "host_waited", "own_managers", "records"]
 
 ANCHOR_NS = 1_000_000_000
-"""Time after which a new anchor is made."""
+"""The time after which a new anchor is made, ns."""
 PATIENCE_NS = 100_000
-"""How long the host looks for an anchor to happen, before it tries again a tenth of `ANCHOR_NS` later."""
+"""How long the host polls an anchor, ns; if it has not happened, it tries again a tenth of `ANCHOR_NS` later."""
 PRECISION_NS = 500
-"""The precision of the API's elapsed times."""
+"""The precision of ``cuEventElapsedTime``, ns."""
 MOST = 4096
-"""Launches and copies of a stream that wait to be read; of further ones only what the host did is known."""
+"""The most tasks of a stream whose times are pending; further ones get no times from the device."""
 LOWEST = 1 << 16
-"""Smaller ints among a kernel's arguments are numbers, not addresses."""
+"""Smaller ints among a kernel's arguments are taken for numbers, not addresses."""
 EMULATED = -1
-"""The error bound that says: times of an emulated device."""
+"""The error bound that marks the times of an emulated device."""
 ALL = -1
-"""The stream that stands for all streams of a device, in the context of a `host_wait` event."""
+"""The stream number in the context of a `host_wait` event that stands for all streams of a device."""
 
 _next_seq = count(1).__next__
 _next_event = count(1).__next__
 
 
 class Driver(Protocol):
-    """What is needed of a device's driver API; see `flnb_backends.tensor.cuda.driver.Driver`."""
+    """The methods of a driver API that telemetry calls; see `flnb_backends.tensor.cuda.driver.Driver`."""
 
     path: str
     emulated: tuple[str, int] | None
     capturing: set[int]
 
     def current(self) -> int:
-        """The device of this thread."""
+        """Return the number of this thread's current device."""
 
     def using(self, device: int) -> Any:
-        """Make a device the one of this thread inside a ``with`` block."""
+        """Make a device this thread's current one inside a ``with`` block."""
 
     def name(self, device: int = 0) -> str:
-        """A device's name."""
+        """Return a device's name."""
 
     def stream(self) -> int:
-        """Make a stream that waits for no other."""
+        """Create a non-blocking stream."""
 
     def event(self, timed: bool = False) -> int:
-        """Make an event."""
+        """Create an event."""
 
     def queue_event(self, event: int, stream: int) -> None:
-        """Queue an event in a stream, and emit nothing."""
+        """Record an event in a stream, without telemetry."""
 
     def happened(self, event: int) -> bool:
-        """Whether an event has happened."""
+        """Return whether an event has happened, without waiting."""
 
     def counted(self, kernel: str) -> tuple[int, int, int, int]:
-        """Requests, sectors, shared requests and conflicts of a kernel, if the device is emulated."""
+        """Return requests, sectors, shared requests and conflicts of a kernel; zeros unless the device is emulated."""
 
     def seconds_if_over(self, begin: int, end: int) -> float | None:
-        """The seconds between two events; None unless both have happened, or on an error."""
+        """Return the seconds between two events; None unless both have happened, or on an error."""
 
 
 class Anchor(NamedTuple):
-    """An event of a device that happened at a known time of the host, in ns, give or take ``bound``."""
+    """A device event that happened at a known time ``t`` of the host's clock, to within ``bound`` (both ns)."""
 
     event: int
     t: int
@@ -100,7 +100,7 @@ class Anchor(NamedTuple):
 
 
 class Queued(NamedTuple):
-    """A task whose times have not been read yet: its number, the events before and after it, and their anchor."""
+    """A task whose times are pending: its number, the events before and after it, and their anchor."""
 
     seq: int
     begin: int
@@ -109,7 +109,7 @@ class Queued(NamedTuple):
 
 
 class Task:
-    """A launch or copy that the host is about to queue: call `launched` or `copied` when it has."""
+    """A launch or copy that is about to be queued; call `launched` or `copied` once it is."""
 
     __slots__ = ("_emitted", "_queued", "_seq", "_stream", "_t0", "_watch")
 
@@ -124,14 +124,14 @@ class Task:
         return self._watch.mine.emitted == self._emitted
 
     def launched_by(self, name: str, addresses: Sequence[Any] = ()) -> None:
-        """Emit that another library launched what ``name`` says, unless that was emitted piece by piece meanwhile."""
+        """Emit one launch ``name`` by another library, unless this thread has emitted its launches one by one since."""
         if self.alone:
             self.launched(name, addresses=addresses)
         else:
             self.drop()
 
     def drop(self) -> None:
-        """Emit nothing: there was nothing to do."""
+        """Emit nothing, because nothing was queued."""
         if self._queued is not None:
             self._watch.pool += (self._queued.begin, self._queued.end)
 
@@ -139,14 +139,14 @@ class Task:
         self, name: str, grid: Sequence[int] = (), block: Sequence[int] = (), shared: int = 0,
         addresses: Sequence[Any] = (), needs: Sequence[Any] = (),
     ) -> None:  # fmt: skip
-        """Emit that a kernel was launched.
+        """Emit the launch of a kernel.
 
         Args:
-            name: of the kernel.
-            grid: numbers of blocks, and ``block`` those of threads in each; empty if unknown.
-            shared: bytes of dynamically shared memory.
-            addresses: of the arrays that it reads and writes; what is no address is ignored.
-            needs: what is known of its code, in the order of the last fields of `device_words.Kernel`.
+            name: the kernel's name.
+            grid: the extents of the grid in blocks, and ``block`` those of a block in threads; empty if unknown.
+            shared: bytes of dynamic shared memory of each block.
+            addresses: the arguments; those that are not addresses are ignored.
+            needs: the resources of the launch: the last fields of `device_words.Kernel`, in their order.
         """
         t1 = clock()
         self._watch.kernels.add(name)
@@ -154,13 +154,13 @@ class Task:
         self._emit(device_words.LAUNCH | intern.kernels.id_of(kernel) << schema.PLAN_SHIFT, t1, 0, 0, addresses)
 
     def copied(self, route: int, nbytes: int, pinned: bool = False, addresses: Sequence[Any] = ()) -> None:
-        """Emit that a copy was queued.
+        """Emit a copy.
 
         Args:
             route: `device_words.TO_DEVICE`, `TO_HOST`, `ON_DEVICE` or `BETWEEN`.
-            nbytes: how much is copied.
-            pinned: whether the host's memory is; else the program waits until the device or the copy is done.
-            addresses: of both memories.
+            nbytes: the number of bytes.
+            pinned: whether the host memory is pinned; copies to pageable memory block the host.
+            addresses: the addresses of the destination and the source.
         """
         self._emit(device_words.COPY | route << schema.AUX_SHIFT, clock(), nbytes, int(pinned), addresses)
 
@@ -182,20 +182,20 @@ class Task:
 
 
 class Emitted(local):
-    """How many launches and copies of a device a thread has emitted."""
+    """The number of launches and copies that a thread has emitted for a device."""
 
     emitted = 0
 
 
 class Watch:
-    """What one device is asked and does, as telemetry sees it.
+    """The state of telemetry for one device.
 
     Attributes:
-        queued: by stream, the tasks whose times have not been read yet.
-        events: the number of the last recording of each event, by handle.
-        pool: timed events that are free.
-        mine: how many launches and copies this thread has emitted.
-        unknown: whether a recording has begun that has not heard of the memory which is in use on the device.
+        queued: by stream, the tasks whose times are pending.
+        events: the number under which each event was last recorded, by handle.
+        pool: timed events for reuse.
+        mine: the number of launches and copies that this thread has emitted.
+        unknown: whether the device's memory in use must still be announced to a new recording.
     """
 
     def __init__(self, driver: Driver, ordinal: int) -> None:
@@ -207,7 +207,7 @@ class Watch:
         self._contexts: dict[tuple[int, int], int] = {}
         self.pool: list[int] = []
         self.unknown = True
-        self.kernels = set[str]()  # launched since `count` was called
+        self.kernels = set[str]()  # names of those launched since the last `count`
         self.mine = Emitted()
         self.lock = RLock()
         self._anchor: Anchor | None = None
@@ -215,7 +215,7 @@ class Watch:
         self._told: Any = None
 
     def begin(self, stream: int) -> Task:
-        """Begin a task in a stream, and emit what has become known of earlier ones."""
+        """Begin a task in a stream, and emit the times of earlier ones that are done."""
         with self.lock:
             self.describe()
             self.read()
@@ -232,7 +232,7 @@ class Watch:
             return Task(self, stream, queued.seq if queued else _next_seq(), queued)
 
     def describe(self, lane: Lane | None = None) -> None:
-        """Emit what the device is, if that is new; to a given lane always."""
+        """Emit the device's description if it has changed, and always to ``lane`` if there is one."""
         emulated = self.driver.emulated
         if emulated != self._told or not self._info:
             self._told, (order, seed) = emulated, emulated or ("", 0)
@@ -245,8 +245,8 @@ class Watch:
             lane.emit(device_words.DEVICE, clock(), self._info)
 
     def context(self, lane: Lane, stream: int) -> int:
-        """The number in `intern.contexts` of a lane's scope and phase on this device, in a stream."""
-        with self.lock:  # two threads may use their first streams at once
+        """Return the id in `intern.contexts` of a lane's current context, with this device and a stream."""
+        with self.lock:  # two threads may number new streams at once
             number = self._numbers.setdefault(0 if 0 <= stream <= 2 else stream, len(self._numbers))  # 1, 2: default
         found = self._contexts.get((lane.context, number))
         if found is None:
@@ -256,7 +256,7 @@ class Watch:
         return found
 
     def read(self) -> None:
-        """Emit when the device did what it has done by now; returns at once."""
+        """Emit the times of all tasks that are done, without waiting."""
         with self.lock:
             for tasks in self.queued.values():
                 while tasks and self._read(tasks[0]):
@@ -264,7 +264,7 @@ class Watch:
                     self.pool += (done.begin, done.end)
 
     def count(self) -> None:
-        """Emit what the kernels that were launched have asked of memory, where an emulated device counts that."""
+        """Emit the memory traffic of the kernels launched since the last call, if the device is emulated."""
         names, self.kernels = self.kernels, set()
         for name in names if self.driver.emulated is not None else ():
             counts = self.driver.counted(name)
@@ -272,7 +272,7 @@ class Watch:
                 bus.emit(device_words.TRAFFIC | intern.strings.id_of(name) << schema.PLAN_SHIFT, clock(), *counts)
 
     def _read(self, task: Queued) -> bool:
-        """Emit the times of a task if it is over; returns whether it is."""
+        """Emit the times of a task if it is done; returns whether it is."""
         anchor, times = task.anchor, list[int]()
         for event in (task.end, task.begin):
             seconds = self.driver.seconds_if_over(anchor.event, event)
@@ -284,46 +284,46 @@ class Watch:
         return True
 
     def _current_anchor(self) -> Anchor | None:
-        """The anchor of tasks that begin now, a new one if it is due; None if none has happened in time."""
+        """Return the anchor for a new task, made anew if that is due; None if none has happened in time."""
         if clock() < self._anchor_due:
             return self._anchor
         self._idle = self._idle or self.driver.stream()
         event = self.driver.event(timed=True)
         before = clock()
         self.driver.queue_event(event, self._idle)
-        patience = PATIENCE_NS if self.driver.emulated is None else ANCHOR_NS  # where asking makes other work run
+        patience = PATIENCE_NS if self.driver.emulated is None else ANCHOR_NS  # whose polling makes other work run
         while not (over := self.driver.happened(event)) and clock() - before < patience:
             pass
         after = clock()
         if over:
             self._anchor = Anchor(event, (before + after) // 2, (after - before) // 2 + PRECISION_NS)
         self._anchor_due = after + (ANCHOR_NS if over else ANCHOR_NS // 10)
-        if over and self.driver.emulated:  # another anchor would change the order, which is all that its times say
+        if over and self.driver.emulated:  # another anchor would change the order of its work
             self._anchor_due = 1 << 62
         return self._anchor
 
 
 _watches: dict[tuple[str, int], Watch] = {}
 own_managers: Living[MemoryManager] = Living()
-"""The managers that devices have of their own, which backends on them use where no other one was set."""
+"""The default memory managers of devices, used by their backends unless another one is set."""
 
 
 def _watch(driver: Driver) -> Watch:
-    """What is known of this thread's device."""
+    """Return the `Watch` of this thread's current device."""
     key = driver.path, driver.current()
     return _watches.get(key) or _watches.setdefault(key, Watch(driver, key[1]))
 
 
 def begin(driver: Driver, stream: int = 0) -> Task | None:
-    """Begin a launch or copy in a stream of this thread's device; None while nothing records, or a stream is captured.
+    """Begin a launch or copy in a stream of the current device; None without a recording, and during stream capture.
 
-    The task's `launched` or `copied` must be called after the call that queues it; if that raises, nothing is emitted.
+    Call the task's `launched` or `copied` after the call that queues it; if that raises, nothing is emitted.
     """
     return None if bus.lanes is None or driver.capturing else _watch(driver).begin(stream)
 
 
 def records(driver: Driver, event: int, stream: int) -> None:
-    """Emit that an event is queued in a stream."""
+    """Emit that an event was recorded in a stream."""
     if bus.lanes is not None:
         watch, lane = _watch(driver), bus.lanes.lane
         watch.events[event] = number = _next_event()
@@ -331,7 +331,7 @@ def records(driver: Driver, event: int, stream: int) -> None:
 
 
 def awaits(driver: Driver, stream: int, event: int) -> None:
-    """Emit that a stream's further work waits for an event."""
+    """Emit that later work of a stream waits for an event."""
     if bus.lanes is not None:
         watch, lane = _watch(driver), bus.lanes.lane
         number = max(each.events.get(event, 0) for each in list(_watches.values()))  # the latest: on any device
@@ -339,7 +339,7 @@ def awaits(driver: Driver, stream: int, event: int) -> None:
 
 
 def host_waited(driver: Driver, t0: int, stream: int = ALL, event: int = 0) -> None:
-    """Emit that the program stood still since t0 (ns) for a stream or an event in it, and what that made known."""
+    """Emit that the host was blocked since t0 (ns) by a stream or an event, and the times of tasks now done."""
     if bus.lanes is not None:
         watch, lane = _watch(driver), bus.lanes.lane
         number = max(each.events.get(event, 0) for each in list(_watches.values()))
@@ -348,18 +348,18 @@ def host_waited(driver: Driver, t0: int, stream: int = ALL, event: int = 0) -> N
 
 
 def flush() -> None:
-    """Emit when the devices did what they have done by now; returns at once."""
+    """Emit the times of all tasks on all devices that are done, without waiting."""
     for watch in list(_watches.values()):
         with (
             suppress(RuntimeError),
             watch.driver.using(watch.ordinal),
-        ):  # what failed is told to the program
+        ):  # the program's own calls report a failure
             watch.read()
             watch.count()
 
 
 def _announce(lane: Lane) -> None:
-    """Describe the devices to a recording that begins."""
+    """Emit the devices' descriptions to a new recording."""
     for watch in list(_watches.values()):
         watch.describe(lane)
         watch.unknown = True

@@ -187,10 +187,10 @@ class JointPull(Op):
 
 @dataclass(eq=False, repr=False)
 class Update(JointPull):
-    """An op that writes several tensors in one call, such as a step of Adam, where the active backend has a method.
+    """An op that updates several tensors in place in one call, such as a step of Adam, if the backend has a method.
 
-    Its ``body`` does the same by ops for one tensor each, named by ``primitives``: a backend that overrides one of
-    these is not asked.
+    Otherwise the caller gets the same result by the ops listed in ``primitives``, as it does if a subclass of a backend
+    overrides one of these but not the update.
     """
 
     primitives: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""The base of optimizers: checks of arguments, state that is allocated once, the loop over parameters."""
+"""The base class of optimizers: checks its arguments, allocates state, and loops over the parameters."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ SINGLE, MASTER = np.dtype(np.float32), "master"
 
 
 def updating() -> AbstractContextManager[State]:
-    """Return a context manager for writing gradients and parameters: no gradients are recorded, autocast is off."""
+    """Return a context manager for writing gradients and parameters: no ops on the tape, no autocast."""
     return use(grad=False, interpreters=without_casts())
 
 
 def _dtype(item: Variable) -> np.dtype[Any]:
-    """The dtype in which a parameter is updated: float32 for parameters in half precision, else its own."""
+    """Return the dtype in which a parameter is updated: float32 for half precision, else its own."""
     return SINGLE if item.dtype.itemsize == 2 else item.dtype
 
 
 class Optimizer:
-    """Base of optimizers, which update parameters from their gradients.
+    """Base class of optimizers, which update parameters from their gradients.
 
     A subclass defines `update` and these class attributes: ``slots``, the names of tensors that are stored for each
     parameter, of its shape and dtype; ``numbers``, the names of 0-d tensors that are stored for each parameter; and
-    ``scratch``, the number of work tensors (shared by parameters of one shape). All of them start as zeros and are
-    allocated at the first step, with the telemetry category "optimizer_state"; later steps allocate nothing. Settings
+    ``scratch``, the number of work tensors (shared by parameters of one shape). All of them are allocated at the first
+    step, filled with zeros, with the telemetry category "optimizer_state"; later steps allocate nothing. Settings
     such as ``lr`` are plain attributes: assign to them, or use a `Schedule`. To train parameters with different
     settings, make several optimizers and combine them by `Together`.
 
@@ -82,7 +82,7 @@ class Optimizer:
     Not inherited, because the `update` of a subclass may depend on which parameter it is called with."""
 
     whole: Update | None = None
-    """The op that a backend may have for all of `update`, called with `coefficients`. Not inherited either."""
+    """The op by which a backend may do all of `update` in one call, with `coefficients`. Not inherited either."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -122,10 +122,10 @@ class Optimizer:
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> float:
-            """A setting, which `__init__` makes an attribute."""
+            """The value of a setting; `__init__` stores settings as attributes."""
 
         def coefficients(self) -> tuple[float, ...]:
-            """Of a class with ``whole``: the numbers with which a backend's method updates a parameter."""
+            """Return the numbers for one update of a parameter by the backend's method; defined if ``whole`` is."""
 
     def update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
         """Write the new value of one parameter into ``data``; called by `step` for each parameter with a gradient.
@@ -183,7 +183,7 @@ class Optimizer:
                         raise self._recast(index, item)
 
     def _update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor]) -> None:
-        """Update one parameter by the backend's method for the algorithm, or else by `update`."""
+        """Update one parameter by the backend's method for the whole update if it has one, else by `update`."""
         tensors = gradient, data, *[state[slot] for slot in self.slots]
         if self.whole is None or not update(self.whole, tensors, self.coefficients()):
             self.update(data, gradient, state, self._scratch[data._spec])
@@ -198,7 +198,7 @@ class Optimizer:
         master._write_note[0] = item._last_write
 
     def _recast(self, index: int, item: Variable) -> RuntimeError:
-        """The error for a parameter whose shape, dtype or backend changed after the first step."""
+        """Return the error for a parameter whose shape, dtype or backend has changed since the first step."""
         known = ", ".join(sorted({spec.dtype.name for spec in self._scratch}))
         return RuntimeError(
             f"flnb: {type(self).__name__}: parameter {index} is {item._spec!r} now, its state was made for {known}; "
@@ -211,7 +211,7 @@ class Optimizer:
             item.zero_grad()
 
     def _named_state(self) -> dict[str, Tensor]:
-        """The stored tensors of all parameters, by the parameter's position and the tensor's name: "0.mean"."""
+        """Return the stored tensors of all parameters, by the parameter's position and the tensor's name: "0.mean"."""
         return {f"{index}.{slot}": item for index, own in enumerate(self._state) for slot, item in own.items()}
 
     def state_dict(self) -> dict[str, Any]:

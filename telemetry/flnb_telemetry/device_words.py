@@ -1,4 +1,4 @@
-"""What recordings say of devices: kinds of events, the names behind their ids, and the form of these in files."""
+"""The schema of device events in recordings: kinds of events, tables of kernels and devices, their form in files."""
 
 from __future__ import annotations
 
@@ -7,40 +7,46 @@ from typing import Any, NamedTuple
 DEVICE, LAUNCH, COPY, RAN, EVENT_RECORDED, EVENT_AWAITED, HOST_WAIT, ADDRESSES, TRAFFIC = range(29, 38)
 ROUTES = ("", "to the device", "to the host", "on a device", "between devices")
 TO_DEVICE, TO_HOST, ON_DEVICE, BETWEEN = 1, 2, 3, 4
-"""From where to where a copy goes that the device makes; on two devices its context names the one that it goes to."""
+"""The direction of a copy, an index of `ROUTES`; between devices, the event's context names the destination."""
 TOOLS = {
     "analysis": ("flnb_telemetry.analysis.devices", "devices"),
     "live": ("flnb_telemetry.livedevices", "LiveDevices"),
     "section": ("flnb_telemetry.livedevices", "section"),
 }
-"""What makes views of these events, imported when there are any: module and name."""
+"""Where the views of these events are defined, by module and name: imported only if there are such events."""
 KINDS: tuple[tuple[Any, ...], ...] = (
-    (DEVICE, "device", ("t", "info")),  # an id of `intern.devices`: what the device is, from now on
-    # what the host asked of a device's stream, which the context names; seq numbers all of that in this process
+    (DEVICE, "device", ("t", "info")),  # info: an id of `intern.devices`, valid from now on
+    # calls of the host that queue work in a stream, which the context names; seq numbers them within this process
     (LAUNCH, "launch", ("t0", "t1", "seq", "", "", "", "context"), "", "kernel"),
     (COPY, "copy", ("t0", "t1", "seq", "nbytes", "pinned", "", "context"), "route"),
-    # t0, t1: when the device did what has this number, on the host's clock give or take `bound` (-1: the device is
-    # emulated, and its times tell nothing but the order in which things ended); seen: when the host learned it
+    # t0, t1: when the device ran task `seq`, ns on the host's clock, to within `bound` (-1: the device is emulated, and
+    # only the order of its end times has a meaning); seen: when the host read these times
     (RAN, "ran", ("t0", "t1", "seq", "bound", "seen")),
-    # event: its number, one for each time that an event is recorded, 0 for one whose recording was not seen
+    # event: a number that is new each time an event is recorded, 0 if its recording was not seen
     (EVENT_RECORDED, "event_recorded", ("t", "seq", "event", "", "", "", "context")),
     (EVENT_AWAITED, "event_awaited", ("t", "seq", "event", "", "", "", "context")),
-    # the program stood still for a stream, for an event in it, or for all streams of a device (stream -1)
+    # the host was blocked until a stream, an event in it, or all streams of a device (stream -1) were done
     (HOST_WAIT, "host_wait", ("t0", "t1", "event", "", "", "", "context")),
-    # of arguments of the launch or copy with this number; 0 where it has fewer
+    # addresses among the arguments of launch or copy `seq`; 0 for none
     (ADDRESSES, "addresses", ("t", "seq", *(f"address{i}" for i in range(5)))),
-    # what the warps of all launches of a kernel have asked of memory so far, as an emulated device counts it
+    # memory traffic of all launches of a kernel so far, as counted by an emulated device
     (TRAFFIC, "traffic", ("t", "requests", "sectors", "shared_requests", "conflicts"), "", "name"),
 )
-"""Arguments of `schema.Kind`."""
+"""The arguments of `schema.Kind` for each kind of event."""
 
 
 class Kernel(NamedTuple):
-    """A kernel as it was launched: numbers of blocks and of threads in each, and bytes of dynamically shared memory.
+    """A kernel and its launch configuration.
 
-    What is known of its code: `registers` of a thread, bytes of `static` shared memory of a block, how many blocks are
-    `resident` in a multiprocessor at once, how many threads it holds at `most`, -1 each if unknown; and what is used up
-    (`limit`: "registers") so that no further block fits, "" if unknown.
+    Attributes:
+        name: the kernel's name.
+        grid: the extents of the grid in blocks, and ``block`` those of a block in threads; empty if unknown.
+        shared: bytes of dynamic shared memory of each block.
+        registers: 32-bit registers of each thread; -1 if unknown, as below.
+        static: bytes of static shared memory of each block.
+        resident: blocks that a multiprocessor runs at once.
+        most: the most threads that a multiprocessor can hold.
+        limit: the resource that limits `resident`, such as "registers"; "" if unknown.
     """
 
     name: str
@@ -55,7 +61,7 @@ class Kernel(NamedTuple):
 
 
 class DeviceInfo(NamedTuple):
-    """A device: its place ("cuda:0") and name; if it is emulated, how its work is ordered and by which seed."""
+    """A device: its place ("cuda:0") and name; if it is emulated, the order in which it runs work, and its seed."""
 
     place: str
     name: str
@@ -73,4 +79,4 @@ TABLES: dict[str, tuple[Any, Any, Any]] = {
     "kernels": (Kernel(""), (str, [int], [int], *[int] * 5, str), _kernel),
     "devices": (DeviceInfo("", ""), (str, str, bool, str, int), DeviceInfo._make),
 }
-"""Tables of these names: the first item, the form of an item in JSON, and what makes an item of that."""
+"""Tables of interned items, by name: the first item, the JSON types of an item's fields, and its decoder."""

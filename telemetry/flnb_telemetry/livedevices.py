@@ -1,4 +1,4 @@
-"""Devices in a dashboard: a window of their latest events, and the section of a frame that is made of it."""
+"""Devices in the live dashboard: a window of their latest events, and the section of a frame made from it."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ if TYPE_CHECKING:
     Arrays = dict[str, NDArray[Any]]
 
 ROWS = 1 << 15
-"""Records that a window holds; older ones leave, except those of memory that is still in use."""
+"""The most records in a window; older ones are dropped, except those of memory that is still in use."""
 TASKS, STEPS, BLOCKS, OPS, GAPS = 3000, 8, 3000, 6000, 60
-"""The most launches and copies, steps, blocks, ops and idle gaps that a frame contains, the latest ones."""
+"""The most tasks (launches and copies), steps, blocks, ops and idle gaps in a frame; older ones are left out."""
 OWN = schema.among(*(kind[0] for kind in device_words.KINDS))
 HOME = schema.among(device_words.DEVICE, schema.SEGMENT_ALLOC, schema.SEGMENT_RESIZE, schema.ALLOC)
 KEPT = HOME | OWN | schema.among(schema.STEP, schema.OP, schema.FREE_COMPLETED)
 
 
 class Window:
-    """The latest events of devices; it answers `table` as a `Recording` does.
+    """The latest events of devices; its `table` is that of a `Recording`.
 
     Args:
-        catalog: the names behind the ids in records.
-        limit: how many records it holds.
+        catalog: resolves the ids in records.
+        limit: the most records that it holds.
     """
 
     def __init__(self, catalog: Catalog, limit: int = ROWS) -> None:
         self.catalog, self._limit = catalog, limit
-        self.version = 0  # grows with each change
-        self.seen = False  # a launch or copy
+        self.version = 0  # incremented by each change
+        self.seen = False  # whether there was a launch or copy
         self._batches: deque[tuple[int, Records]] = deque()
         self._rows = 0
-        self._home = np.empty((0, schema.WORDS), np.int64)  # of batches that have left: what is still in use
+        self._home = np.empty((0, schema.WORDS), np.int64)  # of dropped batches, the records of memory still in use
         self._known: dict[str, Columns] = {}
 
     def take(self, batches: list[tuple[int, Records]]) -> None:
-        """Take the next records of some threads."""
+        """Append the next records of some threads: pairs of a lane and its records."""
         for lane, rows in batches:
             kinds = rows[:, 0] & 0xFF
             here = OWN[kinds]
@@ -65,7 +65,7 @@ class Window:
             self._known.clear()
 
     def _leave(self, rows: Records) -> None:
-        """Let records go, except those of memory that they do not free."""
+        """Drop records, except those that describe memory which is still in use after them."""
         self._rows -= len(rows)
         kinds = rows[:, 0] & 0xFF
         home = np.concatenate([self._home, rows[HOME[kinds]]])
@@ -73,18 +73,20 @@ class Window:
         self._home = home[~gone]
 
     def table(self, kind: str) -> Columns:
-        """The events of one kind as columns, in order of time."""
+        """Return the events of one kind as columns, in order of time."""
         if kind not in self._known:
             self._known[kind] = schema.table(schema.KINDS[kind], [(0, self._home), *self._batches])
         return self._known[kind]
 
 
 def section(source: Source, start: int, now: int) -> tuple[dict[str, Any], Arrays]:
-    """What a frame contains of devices: the value of "devices" in its head (see protocol.ts), and its arrays.
+    """Return a frame's section on devices: the entry "devices" of its head (see protocol.ts), and its arrays.
+
+    Times in the arrays are ms since ``origin_ms``, which counts from the start of the run.
 
     Args:
-        source: their events.
-        start, now: the times at which the run began, and at which it stands, ns.
+        source: the events.
+        start, now: the time at which the run began, and the current time, ns.
     """
     source = _Late(source)
     found = devices(source)
@@ -123,7 +125,7 @@ def section(source: Source, start: int, now: int) -> tuple[dict[str, Any], Array
 
 
 class _Late:
-    """The latest events of a source: those of the last tasks that a frame contains, and the blocks since then."""
+    """The part of a source that a frame shows: the last `TASKS` tasks, and events and blocks since the first."""
 
     def __init__(self, source: Source) -> None:
         self.catalog, self._source = source.catalog, source
@@ -131,7 +133,7 @@ class _Late:
         self._since = int(begun[-TASKS]) if len(begun) > TASKS else -NEVER
 
     def table(self, kind: str) -> Columns:
-        """The events of one kind, without those that are too old."""
+        """Return the events of one kind, without those that are too old."""
         found = self._source.table(kind)
         if kind == "alloc":
             freed = self._source.table("free_completed")
@@ -144,7 +146,7 @@ class _Late:
 
 
 def _chosen(found: Devices) -> tuple[NDArray[np.bool_], list[Any]]:
-    """The latest tasks and steps."""
+    """Return which tasks to show, as a mask, and the steps to show."""
     t0 = found.task["t0"]
     chosen = np.arange(len(t0)) >= len(t0) - TASKS
     steps = [step for step in found.steps if step.launches + step.copies]
@@ -154,12 +156,12 @@ def _chosen(found: Devices) -> tuple[NDArray[np.bool_], list[Any]]:
 
 
 def _ms(t: Ints, origin: int) -> NDArray[np.float64]:
-    """Times in ms since the origin, NaN for 0, infinity for never."""
+    """Convert times from ns to ms since the origin; 0 (unknown) becomes NaN, `NEVER` infinity."""
     return np.where(t == NEVER, np.inf, np.where(t > 0, (t - origin) / 1e6, np.nan))
 
 
 def _described(found: Devices, place: str) -> dict[str, Any]:
-    """A device, as JSON."""
+    """Describe a device for JSON."""
     info, at = found.infos.get(place), found.places.index(place)
     bound = found.task["bound"][(found.task["device"] == at) & (found.task["ran1"] > 0)]
     about = {"place": place, "name": safe_text(info.name) if info else "", "emulated": bool(info and info.emulated)}
@@ -168,12 +170,12 @@ def _described(found: Devices, place: str) -> dict[str, Any]:
 
 
 def _kernel(kernel: device_words.Kernel, found: Devices) -> dict[str, Any]:
-    """A kernel, as JSON."""
+    """Describe a kernel for JSON."""
     return kernel._asdict() | {"name": safe_text(kernel.name), "traffic": found.traffic.get(kernel.name)}
 
 
 def _others(found: Devices, origin: int) -> Arrays:
-    """Events of streams and waits of the host, as arrays."""
+    """Return the events of streams and the waits of the host, as arrays."""
     event, wait = found.event, found.wait
     late, still = event["t"] >= origin, wait["t1"] >= origin
     arrays: Arrays = {f"event_{name}": event[name][late] for name in ("seq", "event", "awaited", "device", "stream")}
@@ -183,7 +185,7 @@ def _others(found: Devices, origin: int) -> Arrays:
 
 
 def _blocks(source: Source, found: Devices, origin: int) -> Arrays:
-    """Segments of devices and the blocks in them, as arrays; places are indices of devices, -1 for pinned memory."""
+    """Return segments and their blocks as arrays; ``segment_device`` is a device's index, -1 for pinned memory."""
     names = [source.catalog.strings.id_of(place) for place in found.places]
     block, segment = found.block, source.table("segment_alloc")
     kept = np.flatnonzero((block["end"] >= origin) | (block["until"] >= origin))[-BLOCKS:]
@@ -212,7 +214,7 @@ def _blocks(source: Source, found: Devices, origin: int) -> Arrays:
 
 
 def _ops(found: Devices, task: Columns, origin: int) -> Arrays:
-    """The ops of the thread that asks the devices for most, as arrays."""
+    """Return the ops of the thread with the most tasks, as arrays."""
     lanes, count = np.unique(task["lane"], return_counts=True)
     op = found.op
     mine = op["lane"] == (lanes[count.argmax()] if len(lanes) else -1)
@@ -222,7 +224,7 @@ def _ops(found: Devices, task: Columns, origin: int) -> Arrays:
 
 
 class LiveDevices:
-    """The devices of a live view: takes its records, and makes the section when it has changed."""
+    """The devices of a live view: collects its records, and builds the section when it has changed."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.window = Window(catalog)
@@ -230,9 +232,9 @@ class LiveDevices:
         self._due = 0
 
     def news(self, run: Run, keyframe: bool) -> tuple[dict[str, Any], Arrays]:
-        """What is new for a frame's head and its arrays: the section if it has changed and is due, or is asked for.
+        """Return the section for a frame's head and arrays; empty unless it has changed or ``keyframe`` is set.
 
-        Building it takes at most a tenth of the time.
+        It is rebuilt so seldom that this takes at most a tenth of the time.
         """
         began, window = clock(), self.window
         due = window.version != self._version and began >= self._due

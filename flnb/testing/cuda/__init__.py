@@ -35,7 +35,7 @@ class Traffic(NamedTuple):
         requests: loads and stores of device memory, one for all lanes of a warp that execute an instruction.
         sectors: 32-byte sectors that the requests touch; 4 for each request of contiguous float32.
         shared_requests: loads and stores of shared memory, counted likewise.
-        conflicts: extra cycles of shared requests whose lanes need different words of one bank.
+        conflicts: extra passes of shared requests whose lanes need different words of one bank.
     """
 
     requests: int

@@ -1,7 +1,7 @@
-"""What devices did: launches and copies joined to the host's calls, idle gaps, bytes moved, blocks and their streams.
+"""Analysis of devices in a recording: launches and copies with their times, idle gaps, bytes copied, memory blocks.
 
-All functions are of the tables of a recording. Times are nanoseconds of the host's clock. Those of an emulated device
-tell the order in which its tasks ended, and nothing else: `Devices.task` has their places in that order as "slot".
+A *task* is a launch or a copy. Times are nanoseconds on the host's clock. Those of an emulated device are meaningless
+except for the order in which its tasks ended, which is the column "slot" of `Devices.task`.
 """
 
 from __future__ import annotations
@@ -25,28 +25,31 @@ if TYPE_CHECKING:
     from flnb_telemetry.schema import Columns, Ints
 
 EMULATED = "emulated device: order and counts are real, durations are not"
-"""What every view says that shows times or an order of an emulated device."""
+"""The note in every view that shows times or the order of an emulated device."""
 HOST, EVENT, UNKNOWN = "host", "event", ""
-"""Why a device was idle: the host launched the next task too late, it waited for an event, or neither was seen."""
+"""Causes of an idle gap: the host launched the next task late, its stream waited for an event, or unknown."""
 
 
 NESTED = 64
-"""How many ops before a time may still be running then: ops nest."""
+"""How many ops back to look for one that is still running: ops nest."""
 
 
 class Source(Protocol):
-    """A recording, or a window of a live view."""
+    """A recording, or the window of a live view."""
 
     catalog: Catalog
 
     def table(self, kind: str) -> Columns:
-        """The events of one kind."""
+        """Return the events of one kind as columns."""
 
 
 class Gap(NamedTuple):
-    """A time (ns) in which no stream of a device ran anything, until the task in row `next` of the tasks began.
+    """An idle gap: from t0 to t1 (ns) no stream of a device ran anything.
 
-    `cause` is "host", "event" or "" (not seen); `plan` is the op in which the host spent most of it, 0 for none.
+    Attributes:
+        cause: "host", "event" or "" (unknown).
+        next: the row in `Devices.task` of the task that ended the gap.
+        plan: the op in which the host spent most of the gap, 0 for none.
     """
 
     device: str
@@ -58,9 +61,9 @@ class Gap(NamedTuple):
 
 
 class StepSums(NamedTuple):
-    """What a training step asked of devices: launches, copies, bytes each way, and how often the host stood still.
+    """Totals of a training step: launches, copies, bytes to the device and to the host, waits of the host.
 
-    Copies to the host's pageable memory are waited for, too.
+    Waits include copies to pageable host memory, which block the host.
     """
 
     step: int
@@ -78,19 +81,21 @@ class Devices:
     """The devices of a recording.
 
     Attributes:
-        infos: what each device is, by its place ("cuda:0").
-        task: launches and copies in the order of the host's calls: seq, lane, kernel (id; 0 for copies), route (0 for
-            launches), nbytes, pinned, context, device (index into `places`), stream, plan (of the op that asked for it,
-            0 for none), t0 and t1 (of the call), ran0 and ran1 (when the device did it, 0 if unknown), bound (-1 for
-            emulated devices), seen, and slot (place in the order of emulated devices, else -1).
-        event: events recorded and awaited: t, seq, event (number), awaited, device, stream.
-        wait: when the program stood still: t0, t1, event, device, stream (-1: all).
-        block: blocks on devices or in pinned memory; see `blocks`.
-        use: which tasks used them: task and block, rows of these tables, in the order of the tasks.
+        infos: the description of each device, by its place ("cuda:0").
         places: the devices' places.
-        traffic: requests, sectors, shared requests and conflicts of all launches of a kernel, by its name, as emulated
-            devices count them.
-        steps: the sums of each training step.
+        task: launches and copies in the order of the host's calls: seq, lane, kernel (id; 0 for copies), route (0 for
+            launches), nbytes, pinned, context, device (index into `places`), stream, plan (of the op that queued it, 0
+            for none), t0 and t1 (of the host's call), ran0 and ran1 (of the device's run, 0 if unknown), bound (the
+            error of these, ns; -1 on emulated devices), seen (when the host read them), and slot (position in the
+            order of an emulated device, else -1).
+        event: events recorded and awaited: t, seq, event (number), awaited (0 or 1), device, stream.
+        wait: intervals in which the host was blocked: t0, t1, event, device, stream (-1: all).
+        block: blocks on devices or in pinned memory; see `blocks`.
+        use: which tasks used which blocks: the columns task and block are rows of those tables, ordered by task.
+        steps: the totals of each training step.
+        op: the `op` events.
+        traffic: requests, sectors, shared requests and conflicts of all launches of a kernel, by its name, as counted
+            by emulated devices; see `flnb.testing.cuda.Traffic`.
     """
 
     infos: dict[str, DeviceInfo]
@@ -106,17 +111,17 @@ class Devices:
 
     @property
     def emulated(self) -> bool:
-        """Whether a device of the recording is emulated: its times are no durations."""
+        """Whether any device of the recording is emulated, so that its durations are meaningless."""
         return any(info.emulated for info in self.infos.values())
 
     @property
     def queued(self) -> NDArray[np.float64]:
-        """How long (ns) each task waited in its stream after the host's call; NaN where that is not known."""
+        """The time (ns) from the end of the host's call to the start of each task on the device; NaN if unknown."""
         known = (self.task["ran1"] > 0) & (self.task["bound"] >= 0)
         return np.where(known, np.maximum(0, self.task["ran0"] - self.task["t1"]), np.nan)
 
     def gaps(self, place: str) -> list[Gap]:
-        """The times in which a device was idle between two tasks; none for an emulated device."""
+        """Return the idle gaps of a device between its tasks; none for an emulated device."""
         return _gaps(self, place)
 
     def __len__(self) -> int:
@@ -146,7 +151,7 @@ def _count(number: int, one: str, many: str) -> str:
 
 
 def devices(source: Source) -> Devices:
-    """Join the events of devices.
+    """Join the device events of a recording into tables of tasks, waits and blocks.
 
     >>> import flnb
     >>> from flnb_telemetry.analysis.devices import devices
@@ -190,7 +195,7 @@ def devices(source: Source) -> Devices:
 
 
 def _where(catalog: Catalog, context: Ints, places: list[str]) -> tuple[Ints, Ints]:
-    """The device (index into `places`, to which new ones are added) and stream of contexts."""
+    """Return the device (index into `places`, to which new ones are appended) and the stream of each context."""
     known, which = np.unique(context, return_inverse=True)
     pairs = []
     for number in known.tolist():
@@ -203,7 +208,7 @@ def _where(catalog: Catalog, context: Ints, places: list[str]) -> tuple[Ints, In
 
 
 def _asked_by(task: Columns, op: Columns) -> Ints:
-    """The plan of the op during which each task was asked for, on the same thread; 0 for none."""
+    """Return the plan of the op during which each task was queued, on the same thread; 0 for none."""
     found = np.zeros(len(task["seq"]), np.int64)
     for lane in np.unique(task["lane"]).tolist():
         mine, rows = task["lane"] == lane, np.flatnonzero(op["lane"] == lane)
@@ -215,7 +220,7 @@ def _asked_by(task: Columns, op: Columns) -> Ints:
 
 
 def _ran(seq: Ints, ran: Columns) -> Columns:
-    """When tasks ran: ran0, ran1, bound and seen, 0 where that is unknown; and slot."""
+    """Return the columns ran0, ran1, bound, seen (0 if unknown) and slot of tasks."""
     last = {name: ran[name][::-1] for name in ("seq", "t0", "t1", "bound", "seen")}
     found = {
         name: joined(seq, last["seq"], last[key]) for name, key in (("ran0", "t0"), ("ran1", "t1"), ("seen", "seen"))
@@ -228,7 +233,7 @@ def _ran(seq: Ints, ran: Columns) -> Columns:
 
 
 def _gaps(all_of: Devices, place: str) -> list[Gap]:
-    """Find where no stream of a device is busy, and why."""
+    """Find the gaps in which no stream of a device is busy, and their causes."""
     task, at = all_of.task, all_of.places.index(place)
     rows = np.flatnonzero((task["device"] == at) & (task["ran1"] > 0) & (task["bound"] >= 0))
     rows = rows[np.argsort(task["ran0"][rows], kind="stable")]
@@ -248,7 +253,7 @@ def _gaps(all_of: Devices, place: str) -> list[Gap]:
 
 
 def _awaiting(all_of: Devices) -> NDArray[np.bool_]:
-    """Whether each task's stream was told to wait for an event after the task before it in that stream."""
+    """Return, for each task, whether its stream was made to wait for an event since its previous task."""
     task, event = all_of.task, all_of.event
     awaited = event["awaited"] == 1
     both = {name: np.concatenate([task[name], event[name][awaited]]) for name in ("device", "stream", "seq")}
@@ -263,7 +268,7 @@ def _awaiting(all_of: Devices) -> NDArray[np.bool_]:
 
 
 def _busiest(op: Columns, lane: int, t0: int, t1: int) -> int:
-    """The plan of the op that covers most of a time on a thread; 0 for none."""
+    """Return the plan of the op that covers most of an interval on a thread; 0 for none."""
     first = max(int(np.searchsorted(op["t0"], t0)) - NESTED, 0)
     near = slice(first, int(np.searchsorted(op["t0"], t1)))
     covered = np.minimum(op["t1"][near], t1) - np.maximum(op["t0"][near], t0)
@@ -272,7 +277,7 @@ def _busiest(op: Columns, lane: int, t0: int, t1: int) -> int:
 
 
 def _sums(step: Columns, task: Columns, wait: Columns) -> list[StepSums]:
-    """The sums of each step, of what the host asked for during it."""
+    """Return the totals of each step, over the calls of the host during it."""
     order = np.argsort(task["t0"], kind="stable")
     t0, route, nbytes = (task[name][order] for name in ("t0", "route", "nbytes"))
     still = np.sort(np.append(wait["t0"], t0[(route == device_words.TO_HOST) & (task["pinned"][order] == 0)]))
@@ -290,13 +295,14 @@ def _sums(step: Columns, task: Columns, wait: Columns) -> list[StepSums]:
 
 
 def blocks(source: Source, task: Columns, event: Columns) -> tuple[Columns, Columns]:
-    """The blocks of devices and of pinned memory, with the streams that used them.
+    """Return the blocks on devices and in pinned memory, and their uses by tasks.
 
     Returns:
-        The columns of the `alloc` events, and: place (string id), end (NEVER while it lives), streams (a bit for each
-        stream from 0 to 62), own (the stream that used it first, -1 for none); and where a freed block's last use on
-        another stream was not over: until (NEVER if it was not seen to end; else 0), event and on (the number of the
-        event recorded after that use, 0 for none, and its stream). And the columns task and block (rows) of all uses.
+        The blocks: the columns of the `alloc` events, place (string id), end (when it was freed, or `NEVER`), streams
+        (bit i: used by stream i; the last bit is for all from 62 on) and own (the stream that used it first, -1 for
+        none). If a block was freed before its last use on another stream was over: until (when that use was over,
+        `NEVER` if that was not seen), on (its stream) and event (the number of the event recorded after it, 0 for
+        none); else these are 0, -1 and 0. The uses: the columns task and block, rows of those tables.
     """
     segment = [source.table(kind) for kind in ("segment_alloc", "segment_resize")]
     home, place = (np.concatenate([table[name] for table in segment]) for name in ("segment_id", "place"))
@@ -313,7 +319,7 @@ def blocks(source: Source, task: Columns, event: Columns) -> tuple[Columns, Colu
     stream = task["stream"].tolist()
     uses = _uses(source.table("addresses"), task["seq"], block)
     for at, used in uses.items():
-        last = {stream[row]: row for row in used}  # in order: of each stream the last one
+        last = {stream[row]: row for row in used}  # later rows win: the last use by each stream
         more["own"][at] = own = stream[used[0]]
         more["streams"][at] = sum({1 << min(number, 62) for number in last if number >= 0})  # one bit for all above
         late = [row for number, row in last.items() if number != own and over[row] > block["end"][at]]
@@ -324,7 +330,7 @@ def blocks(source: Source, task: Columns, event: Columns) -> tuple[Columns, Colu
             after &= event["device"] == task["device"][row]
             more["event"][at] = event["event"][after][:1].sum()
     block |= more
-    for at in np.flatnonzero(block["until"]).tolist():  # memory that another block has got waits no longer
+    for at in np.flatnonzero(block["until"]).tolist():  # until its memory is reused by another block
         again = (block["t"] >= block["end"][at]) & (block["place"] == block["place"][at])
         again &= block["address"] < block["address"][at] + block["size"][at]
         again &= block["address"] + block["size"] > block["address"][at]
@@ -335,7 +341,7 @@ def blocks(source: Source, task: Columns, event: Columns) -> tuple[Columns, Colu
 
 
 def _uses(addresses: Columns, seq: Ints, block: Columns) -> dict[int, list[int]]:
-    """The tasks (rows) that got an address in each block (row) while it lived, in order."""
+    """Return, by row of the block, the rows of the tasks with an address in it as an argument while it lived."""
     at = np.searchsorted(seq, addresses["seq"])
     known = (at < len(seq)) & (seq[np.minimum(at, max(len(seq) - 1, 0))] == addresses["seq"]) if len(seq) else at < 0
     given = [addresses[f"address{i}"][known].tolist() for i in range(5)]
