@@ -291,7 +291,7 @@ class Watch:
         event = self.driver.event(timed=True)
         before = clock()
         self.driver.queue_event(event, self._idle)
-        patience = PATIENCE_NS if self.driver.emulated is None else ANCHOR_NS  # whose polling makes other work run
+        patience = PATIENCE_NS if self.driver.emulated is None else ANCHOR_NS  # emulated: polling makes its work run
         while not (over := self.driver.happened(event)) and clock() - before < patience:
             pass
         after = clock()

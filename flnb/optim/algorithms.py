@@ -90,6 +90,7 @@ class SGD(_Decaying):
         _subtract(data, gradient, self.lr, work)
 
     def coefficients(self) -> tuple[float, ...]:
+        """Return the factor of the parameter, weight decay, learning rate, momentum, and whether it is Nesterov's."""
         return *self.decays(), self.lr, self.momentum, float(self.nesterov)
 
     whole = Update("sgd_update", "optimizer", body=descend, primitives=frozenset({"add", "multiply", "subtract"}))
@@ -161,6 +162,7 @@ class Adam(_Decaying):
         _subtract(data, work, rate, work)
 
     def coefficients(self) -> tuple[float, ...]:
+        """Return the factor of the parameter, weight decay, beta1, beta2, and the corrected eps and learning rate."""
         # Both bias corrections are folded into the last two numbers, as in the paper's section 2.
         root = math.sqrt(1.0 - self.beta2**self.count)
         rate = self.lr * root / (1.0 - self.beta1**self.count)
