@@ -1,6 +1,6 @@
-// Tensors made of numbers. T is the elements' type, A (double or long long) that of a range's numbers.
+// arange and eye. T is the elements' type, A (double or long long) the type in which a range is computed.
 
-// Not one operation, which would round once where NumPy rounds twice.
+// Not a fused multiply-add, which would round once where NumPy rounds twice.
 __device__ double plus_times(double start, double i, double step) { return __dadd_rn(start, __dmul_rn(i, step)); }
 __device__ long long plus_times(long long start, long long i, long long step) { return start + i * step; }
 

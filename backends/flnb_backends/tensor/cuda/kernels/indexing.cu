@@ -1,10 +1,10 @@
-// Values written where an index says. K is an unsigned integer as wide as an element.
+// Scatter into zeros by slices. K is an unsigned integer as wide as an element.
 
 struct Part {  // of a tensor, along each axis: elements start, start + step ..., so many of them
   long long extent[64], start[64], step[64], count[64];
 };
 
-// y = x in a part of it, and zeros around
+// y[part] = x, and 0 elsewhere
 extern "C" __global__ void place(const K *x, K *y, long long n, long long axes, Part part) {
   for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < n; i += (long long)gridDim.x * blockDim.x) {
     long long rest = i, from = 0, stride = 1;

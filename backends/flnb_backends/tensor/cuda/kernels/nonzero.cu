@@ -1,6 +1,6 @@
-// Positions of elements that are not zero. K has the width of an element; `mask` leaves out the sign of a zero.
+// Indices of nonzero elements. K is an unsigned integer as wide as an element; `mask` clears the sign bit, for -0.0.
 
-// The number of such threads of the block before this one, and in all. All threads of the block call it.
+// How many threads of the block before this one have `is_one`, and in `total` how many have it; all threads must call it.
 __device__ int count_before(bool is_one, int *total) {
   __shared__ int warps[32];
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -17,7 +17,7 @@ __device__ int count_before(bool is_one, int *total) {
   return before;
 }
 
-// counts[b] = how many of elements number b * blockDim.x and the following of a block are not zero
+// counts[b] = the number of nonzero elements among x[b * blockDim.x] to x[(b + 1) * blockDim.x - 1]
 extern "C" __global__ void count_nonzero(const K *x, long long *counts, long long n, K mask) {
   for (long long from = blockIdx.x * (long long)blockDim.x; from < n; from += (long long)gridDim.x * blockDim.x) {
     long long i = from + threadIdx.x;
@@ -27,7 +27,7 @@ extern "C" __global__ void count_nonzero(const K *x, long long *counts, long lon
   }
 }
 
-// Replace each of n counts by the sum of those before it. One block.
+// Exclusive prefix sum of n counts in place; launched with one block.
 extern "C" __global__ void add_before(long long *counts, long long n) {
   __shared__ long long parts[2][1024];
   long long sum = 0;
@@ -51,7 +51,7 @@ struct Extents {
   long long of[64];
 };
 
-// y[axis][k] = the index along an axis of the k-th element that is not zero; `before` is what `add_before` made
+// y[axis][k] = the index along an axis of the k-th nonzero element; `before` is the result of `add_before`
 extern "C" __global__ void write_nonzero(const K *x, const long long *before, long long *y, long long n, K mask,
                                          long long count, long long axes, Extents extents) {
   for (long long from = blockIdx.x * (long long)blockDim.x; from < n; from += (long long)gridDim.x * blockDim.x) {

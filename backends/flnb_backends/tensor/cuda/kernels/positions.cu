@@ -1,4 +1,4 @@
-// The place of the first extreme element of each row of an array (outer, n, inner) of T; a NaN is more extreme than all.
+// argmax and argmin: the index of the first extreme element of each row of (outer, n, inner); a NaN counts as extreme.
 #include "rows.cuh"
 
 struct Candidate {
@@ -30,7 +30,7 @@ template <class Before> struct First {
   }
 };
 
-// Each row's first element, or of some candidates: the places of the winners in the parts of rows of x of `length`.
+// Reduce rows of x; or with `candidates`, the winners' indices in the parts of rows of `length` elements, reduce those.
 template <class Before>
 static __device__ void position(const T *x, const long long *candidates, long long *y, const Rows &rows, long long length) {
   reduce(y, rows, Candidate{A(), -1}, First<Before>(), [=](const Row &row, long long k, long long i) {

@@ -1,7 +1,7 @@
 // Sums of elements with equal indices. T is the elements' type, F the type in which they are added, I that of indices.
 
-// rows[i] = rows[i] * extent + index[i], without rows[i] if `first`: places in several axes become one number. Negative
-// indices count from the end.
+// rows[i] = rows[i] * extent + index[i], or just index[i] if `first`: flattens the indices of several axes to one.
+// Negative indices count from the end.
 extern "C" __global__ void add_axis(const I *index, long long *rows, long long n, long long extent, long long first) {
   for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < n; i += (long long)gridDim.x * blockDim.x) {
     long long at = (long long)index[i];
@@ -10,8 +10,8 @@ extern "C" __global__ void add_axis(const I *index, long long *rows, long long n
   }
 }
 
-// y (outer, rows, inner)[:, row] = the sum of the g (outer, n, inner)[:, i] with rows[i] == row, where there is one.
-// `order` sorts the rows: the thread of a row's first element adds the others, in their order.
+// y (outer, rows, inner)[:, row] = the sum of g (outer, n, inner)[:, i] over all i with rows[i] == row, if there are any.
+// `order` is the stable argsort of rows: one thread adds all elements of a row, in their order, without atomics.
 extern "C" __global__ void add_rows(const T *g, const long long *rows, const long long *order, T *y, long long outer,
                                     long long n, long long inner, long long extent) {
   long long count = outer * n * inner;
