@@ -108,7 +108,7 @@ class EventOrder:
         self._lock = Lock()
 
     def stream(self) -> int:
-        """The stream in which this thread's work runs now."""
+        """Return this thread's current stream on the device."""
         return self._driver.current_stream(self._ordinal)
 
     def freed(self, block: Block) -> None:
