@@ -174,7 +174,7 @@ export class Dashboard {
 
   // ---- pages
 
-  private show(tab: TabName): void {
+  show(tab: TabName): void {
     if (this.options.only && tab !== this.options.only) return;
     this.tab = tab;
     this.options.onTab?.(tab);

@@ -13,8 +13,8 @@ interface Model {
   get(name: string): unknown;
   set?(name: string, value: unknown): void;
   send(content: unknown): void;
-  on(event: "msg:custom", listener: (content: unknown, buffers: DataView[]) => void): void;
-  off(event: "msg:custom", listener: (content: unknown, buffers: DataView[]) => void): void;
+  on(event: string, listener: (content: unknown, buffers: DataView[]) => void): void;
+  off(event: string, listener: (content: unknown, buffers: DataView[]) => void): void;
   widget_manager?: unknown;
 }
 
@@ -24,7 +24,7 @@ declare global {
 
 /**
  * Where the model holds the tab that was shown last, in this browser: JupyterLab may draw an output anew at any time,
- * and does so before the old one goes.
+ * and does so before the old one goes, in which the user may still choose a tab.
  */
 const TAB = "shown_tab";
 
@@ -43,6 +43,11 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   el.append(h("style", {}, styles), shown.element);
   const receive = (content: unknown, buffers: DataView[]): void => shown.receive(content, buffers);
   model.on("msg:custom", receive);
+  const follow = (): void => {
+    const tab = model.get(TAB) as TabName | undefined;
+    if (tab && shown instanceof Dashboard && shown.testState.tab !== tab) shown.show(tab);
+  };
+  model.on(`change:${TAB}`, follow);
   const unwatch = watchKernel(model.widget_manager, (status) => {
     if (!(shown instanceof Dashboard)) return; // a comparison asks nothing of its kernel
     shown.store.kernel = status;
@@ -52,6 +57,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   else window.__flnbPair = shown.testState;
   return () => {
     model.off("msg:custom", receive);
+    model.off(`change:${TAB}`, follow);
     unwatch();
     shown.destroy();
   };

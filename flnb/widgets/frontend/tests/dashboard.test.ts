@@ -48,17 +48,20 @@ const draw = (): void => {
   for (const callback of due) callback(clock);
 };
 
-function mounted(simulation = new Simulation(), values = new Map<string, unknown>()) {
+function mounted(simulation = new Simulation(), values = new Map<string, unknown>(), chosen = new Set<() => void>()) {
   const sent: unknown[] = [];
   const listeners = new Set<Listener>();
   const el = document.createElement("div");
   document.body.append(el);
   const model = {
     get: (name: string) => values.get(name),
-    set: (name: string, value: unknown) => void values.set(name, value),
+    set: (name: string, value: unknown) => {
+      values.set(name, value);
+      for (const follow of chosen) follow();
+    },
     send: (message: unknown) => void sent.push(message),
-    on: (_: string, listener: Listener) => void listeners.add(listener),
-    off: (_: string, listener: Listener) => void listeners.delete(listener),
+    on: (event: string, listener: Listener) => void (event === "msg:custom" ? listeners : chosen as Set<unknown>).add(listener as never),
+    off: (event: string, listener: Listener) => void (event === "msg:custom" ? listeners : chosen as Set<unknown>).delete(listener as never),
   };
   const destroy = module.render({ model, el });
   open.add(destroy);
@@ -89,6 +92,20 @@ describe("the widget", () => {
     second.tick();
     draw();
     expect(second.root.querySelector("[role=tab][aria-selected=true]")!.textContent).toBe("Memory");
+  });
+
+  it("follows the one that it replaces until that goes", () => {
+    const values = new Map<string, unknown>(), chosen = new Set<() => void>();
+    const [first, second] = [mounted(undefined, values, chosen), mounted(undefined, values, chosen)];
+    first.tick();
+    second.tick();
+    draw();
+    [...first.root.querySelectorAll<HTMLElement>("[role=tab]")].find((tab) => tab.textContent === "Memory")!.click();
+    first.destroy();
+    draw();
+    expect(second.root.querySelector("[role=tab][aria-selected=true]")!.textContent).toBe("Memory");
+    second.destroy();
+    expect(chosen.size).toBe(0);
   });
 
   it("greets the kernel, and acknowledges a frame when it is drawn", () => {
