@@ -125,7 +125,7 @@ class Plan:
         promoted = [s for i, s in enumerate(self.specs) if i not in self.op.unpromoted]
         dtype = next(s.dtype for s in promoted if isinstance(s, Spec))
         try:
-            buffer = backend.settled(backend.from_numpy(_array(value, dtype)))
+            buffer = backend.from_numpy(_array(value, dtype))
         except OverflowError:
             raise OverflowError(
                 f"{self.op.name}: the number {value} does not fit {dtype.name}, the tensor's dtype, which a number "

@@ -132,12 +132,11 @@ class EventOrder:
         if others:
             with self._driver.using(self._ordinal):
                 for other in sorted(others):
-                    self.wait(stream, other)
+                    self._wait(stream, other)
             block.streams = (stream,)
         self._driver.tell_used(block.address, block.size, stream)
 
-    def wait(self, stream: int, other: int) -> None:
-        """Make a stream of the current device wait for all that another has to do now."""
+    def _wait(self, stream: int, other: int) -> None:
         try:
             self._driver.wait_for_stream(stream, other)
         except DriverError as error:

@@ -155,26 +155,6 @@ def test_a_copy_that_fails_on_the_other_device_leaves_the_threads_device(
     assert cupy.cuda.runtime.getDevice() == there == 0
 
 
-def test_a_number_that_one_stream_has_uploaded_is_read_by_another(cuda: EmulatedDevice) -> None:
-    """Numbers are stored for later calls, of which the program knows nothing."""
-    streams = [gpu_at().cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
-    for seed, (first, second) in enumerate([streams, [gpu_at().cupy.cuda.Stream.null, streams[1]]] * 4):
-        cuda.begin("random", seed)
-        gpu_at().several_streams = False  # as before any other test
-        number = 1000.25 + seed  # not stored yet
-        with flnb.use_backend("cuda") as backend:
-            x = flnb.asarray(X)
-            flnb.sync()
-            with first:
-                one = x * number
-            with second:
-                other = x * number
-            for stream in (first, second):
-                backend.wait_for(stream.ptr)
-            assert one.tolist() == other.tolist() == (X * np.float32(number)).tolist()
-        assert cuda.reports == []
-
-
 def test_numbers_of_every_kind_go_to_the_device_and_back(cuda: EmulatedDevice) -> None:
     values = [np.float64(2.5), np.arange(6).reshape(2, 3).T, np.zeros((0, 3)), np.array([1 + 2j]), np.array(True)]
     with flnb.use_backend("cuda"):

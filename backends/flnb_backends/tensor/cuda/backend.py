@@ -6,7 +6,6 @@ from contextlib import suppress
 from functools import cached_property, wraps
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar
-from weakref import WeakSet
 
 import numpy as np
 from flnb_telemetry import bus, device_words
@@ -207,14 +206,11 @@ class CudaBackend(
 
     def from_numpy(self, array: Any, out: Buffer | None = None) -> Buffer:
         """Copy an array of the host, or of any device, to ``out`` or a new buffer."""
-        with self.gpu.driver.using(self.gpu.ordinal):
+        before = self.gpu.enter()
+        try:
             return self._uploaded(array, out)
-
-    def settled(self, buffer: Buffer) -> Buffer:
-        """Return a buffer that is stored for later calls; each other stream waits for its upload at the first use."""
-        if block_of(buffer) is not None:
-            stored.add(buffer.data.mem._owner)
-        return buffer
+        finally:
+            self.gpu.leave(before)
 
     def _uploaded(self, array: Any, out: Buffer | None) -> Buffer:
         if isinstance(array, cp.ndarray):
@@ -275,8 +271,6 @@ class CudaBackend(
 
 
 _noting = Lock()
-stored: WeakSet[Any] = WeakSet()
-"""Owners of the buffers that ops store for later calls, in whatever stream."""
 
 
 def report_launch(task: devices.Task, name: str, arguments: tuple[Any, ...], result: Any) -> None:
@@ -302,8 +296,6 @@ def note_uses(stream: int, arguments: tuple[Any, ...]) -> None:
         if isinstance(x, cp.ndarray):
             block = block_of(x)
             if block is not None and stream not in block.streams:
-                if x.data.mem._owner in stored:
-                    gpu_at(x.data.device_id).memory.order.wait(stream, block.streams[0])
                 with _noting:  # another thread may note another stream
                     block.streams += (stream,)
         elif isinstance(x, (tuple, list)):
