@@ -176,6 +176,20 @@ def two_devices(cuda: EmulatedDevice) -> None:
             np.testing.assert_array_equal(each.numpy(), square)
 
 
+def copied_elsewhere(cuda: EmulatedDevice) -> None:
+    """Another device copies a tensor in a second stream; its memory is used again only after the copy."""
+    with flnb.use_backend("cuda") as backend:
+        x = flnb.asarray(X) * 1.0
+        flnb.sync()
+        with backend.stream() as stream:
+            y = x.to("cuda:1")
+        del x  # its memory goes to one of the next requests, in the default stream
+        kept = [flnb.asarray(-X) * 1.0 for _ in range(3)]
+        backend.wait_for(stream)
+    np.testing.assert_array_equal(y.numpy(), X)
+    assert kept[0].shape == X.shape
+
+
 def given_room(cuda: EmulatedDevice) -> None:
     """Several results are written to memory of another stream, one of which is freed before they are there."""
     rows = np.random.default_rng(0).normal(size=(8, 2)).astype(np.float32)
@@ -346,7 +360,7 @@ PROGRAMS = {
     "backend.CudaBackend.wait_for": (one_layer, reader),
     "backend.CudaBackend.prefetch": (one_layer, last_batch),
     "backend.CudaBackend.prefetch.upload": (last_batch,),
-    "backend.CudaBackend._fetched": (two_devices,),
+    "backend.CudaBackend._fetched": (two_devices, copied_elsewhere),
     "backend.CudaBackend.to_numpy": (in_a_stream,),
     "backend.CudaBackend.staged": (in_a_stream,),
     "backend.note_uses": (second_reader, given_room),

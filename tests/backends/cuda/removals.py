@@ -100,7 +100,8 @@ def removed(node: ast.AST) -> list[tuple[ast.expr, str]]:
         return [(e, f"({text}, {METHOD.get(text, 0)})[1]") for e, text in given if STREAM.fullmatch(text)]
     elif isinstance(node, (ast.Assign, ast.AugAssign)) and NOTED.match(ast.unparse(node)):
         value = ast.unparse(node.value)
-        return [(node.value, "lambda _: 0" if value.startswith("lambda") else f"type({value})()")]
+        empty = "lambda _: 0" if value.startswith("lambda") else f"type({value})()"
+        return [(node.value, empty)] if value != "()" else []  # which is empty as it is
     elif isinstance(node, ast.With):
         given = [(item.context_expr, ast.unparse(item.context_expr)) for item in node.items]
         return [(e, "__import__('contextlib').nullcontext(0)") for e, text in given if ENTERED.fullmatch(text)]
