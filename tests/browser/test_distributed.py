@@ -109,7 +109,7 @@ def test_a_process_that_loads_slowly_is_named_with_that_reason(notebook: Page, l
     page.wait_for_function("() => window.__flnb.view?.steps.length > 3", timeout=20_000)
     dashboard(page).scroll_into_view_if_needed()
     page.wait_for_timeout(1000)
-    assert page.evaluate("() => window.__flnb.view.ranks") == 3
+    page.wait_for_function("() => window.__flnb.view?.ranks === 3", timeout=20_000)  # drawn anew, it is empty
     began = time.monotonic()
     (lab.folder / "slow").touch()
     named = dashboard(page).locator(WHY, has_text=f"Rank {SLOW} was last").filter(has_text="in data.take")

@@ -26,9 +26,9 @@ X = np.arange(1, 65, dtype=np.float32)
 RATE = 0.125
 
 
-def fresh(cuda: EmulatedDevice) -> Any:
+def fresh(cuda: EmulatedDevice, ordinal: int = 0) -> Any:
     """A manager of its own, whose memory no other program has used."""
-    return flnb.use_memory_manager(flnb.memory.Caching(CudaDevice(driver=cuda.driver)))
+    return flnb.use_memory_manager(flnb.memory.Caching(CudaDevice(driver=cuda.driver, ordinal=ordinal)))
 
 
 def one_layer(cuda: EmulatedDevice, backend: Any = "cuda") -> None:
@@ -275,13 +275,13 @@ def recorded(cuda: EmulatedDevice) -> None:
     """A recording says in which stream each task ran, what was recorded and awaited there, and when the host waited."""
     driver = cuda.driver
     gc.collect()  # memory of earlier managers is freed, for which the host waits
-    flnb.memory.release_cached(gpu_at(1).manager)  # memory that streams have used is waited for
+    second = fresh(cuda, 1)  # lives longer than the recording: when its memory is freed, the host waits
     with flnb.use_backend("cuda") as backend, fresh(cuda), flnb.record(grad_interval=None) as run:
         with backend.stream() as stream:
             x = flnb.asarray(X)
             y = flnb.sort(x + x)
             driver.fill(x._data.data.ptr, 0, 256, stream)
-            with flnb.use_backend("cuda:1") as to, to.stream():
+            with flnb.use_backend("cuda:1") as to, second, to.stream():
                 there = x.to("cuda:1")
             np.testing.assert_array_equal(backend.staged(y._data), 2 * X)  # waits for an event
         driver.wait(stream)

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #include <cstring>
+#include <unordered_set>
 
 #include "abi.hpp"
 #include "device.hpp"
@@ -144,9 +145,14 @@ void access(void *address, int bytes, Access kind, void *code, bool aligned) {
   }
   if (p >= at.stack_begin && p < at.stack_end) return;
   if (p >= (const char *)at.self && p < (const char *)(at.self + 1)) return;  // threadIdx and the like
+  static std::unordered_set<const char *> constants;  // of libraries, which are never closed; dladdr walks all of them
+  if (kind == READ && constants.count(p)) return;
   Dl_info info;
   bool of_library = dladdr(p, &info);
-  if (of_library && kind == READ) return;  // a constant of its library
+  if (of_library && kind == READ) {
+    constants.insert(p);
+    return;
+  }
   hazard("memcheck", touch, of_library ? "of a variable in no section: `__shared__` in a template?" : "which is the host's");
   stop_thread("illegal address: host memory");
 }

@@ -87,7 +87,8 @@ struct Event {
   int node = -1;
   Stream *stream = nullptr;
   uint32_t position = 0;
-  Clock clock;
+  Clock clock;  // by the numbers that streams had then
+  uint32_t beginning = 0;
   bool timed = true;
   std::shared_ptr<double> milliseconds = std::make_shared<double>(0.0);
 };

@@ -10,7 +10,7 @@
 
 namespace device {
 
-constexpr size_t GRANULE = 512, GAP = 4096, CAPACITY = 128ull << 20;  // granule as cuMemAlloc's
+constexpr size_t GRANULE = 512, PAGE = 4096, GAP = PAGE, CAPACITY = 128ull << 20;  // granule as cuMemAlloc's
 constexpr int POISON = 0xff;                                       // NaN in every float format
 
 struct Allocation {
@@ -83,7 +83,8 @@ int release(char *address) {
   for (auto block = free_blocks.lower_bound(address); block != free_blocks.end() && block->first < address + bytes;)
     block = free_blocks.erase(block);
   Open open;  // what is never touched again takes no memory, nor time whenever the arena is closed
-  give_back(address, address + bytes);
+  size_t begin = offset_of(address) / PAGE * PAGE, end = (offset_of(address) + bytes + PAGE - 1) / PAGE * PAGE;
+  give_back(base() + begin, base() + end);  // whole pages: thanks to the gaps no other allocation lies in them
   forget(address, bytes);
   if (!used[device]) {  // addresses are used again only then: until then a freed one is known as such
     auto first = allocations.lower_bound(base() + device * ARENA);
@@ -108,8 +109,12 @@ void block_is(char *address, size_t bytes, bool in_use) {
     if (first < address) free_blocks[first] = address - first;
     if (end < first + size) free_blocks[end] = first + size - end;
   }
-  if (!in_use) free_blocks[address] = bytes;
-  memset(address, POISON, bytes);
+  if (in_use) {
+    memset(address, POISON, bytes);
+  } else {
+    free_blocks[address] = bytes;
+    give_back(address, address + bytes);
+  }
 }
 
 int allocate_pinned(size_t bytes, void **address) {

@@ -20,7 +20,7 @@ struct Task {
 };
 
 struct Stream {
-  int number, device;
+  int number, device;    // the number is given when it is first used after a beginning; -1 before
   bool blocking, legacy;  // whether it and the legacy default stream wait for each other; whether it is that one
   long capture = 0;       // under which it is
   uint32_t queued = 0, finished = 0;
@@ -36,10 +36,12 @@ struct Past {  // of a task that may have run long ago
   std::string name;
 };
 
-static std::vector<std::unique_ptr<Stream>> streams;
+static std::vector<std::unique_ptr<Stream>> streams;  // never destroyed: work may refer to one whose handle is gone
+static std::vector<Stream *> used;                    // since the beginning, by number
 static std::vector<Past> past;  // by number, from `forgotten` on
 static uint32_t forgotten = 1;   // tasks of earlier beginnings keep their numbers; there is no task 0
 static Clock host;
+static uint32_t beginnings = 0;
 static const Task *current;
 static double slots = 0.0;  // the clock of the devices: each kernel, copy and memset takes one
 constexpr double SLOTS_A_MILLISECOND = 1024.0;  // a power of two: exact in the API's float
@@ -52,12 +54,18 @@ static void join(Clock &clock, const Clock &other) {
 
 Stream *make_stream(int device, bool blocking) {
   auto made = std::make_unique<Stream>();
-  made->number = streams.size();
+  made->number = -1;
   made->device = device;
   made->blocking = blocking;
-  made->legacy = made->number < DEVICES;
+  made->legacy = streams.size() < DEVICES;
   streams.push_back(std::move(made));
   return streams.back().get();
+}
+
+static void use(Stream *stream) {
+  if (stream->number >= 0) return;
+  stream->number = used.size();
+  used.push_back(stream);
 }
 
 int device_of(const Stream *stream) { return stream->device; }
@@ -87,8 +95,8 @@ static void run_first(Stream *stream) {
 
 static bool run_any() {
   std::vector<Stream *> ready;
-  for (auto &stream : streams)
-    if (runnable(stream.get())) ready.push_back(stream.get());
+  for (Stream *stream : used)
+    if (runnable(stream)) ready.push_back(stream);
   if (ready.empty()) return false;
   run_first(ready[order == Order::RANDOM ? random_below(ready.size()) : order == Order::LAZY ? ready.size() - 1 : 0]);
   return true;
@@ -218,14 +226,23 @@ int launch(Launchable *made, Stream *stream) {
 
 void reset_streams() {
   for (int i = 0; i < DEVICES; i++) wait_all(i);
-  for (auto &stream : streams) stream->clock.clear(), stream->capture = 0;
+  for (auto &[number, capture] : captures)
+    for (auto &[stream, branch] : capture.branches) stream->capture = 0;
   captures.clear();
+  for (Stream *stream : used) stream->clock.clear(), stream->number = -1;
+  used.clear();
+  for (int i = 0; i < DEVICES; i++) use(stream_of(i, nullptr));  // "stream 0" in reports is the default one
+  beginnings++;
   forgotten += past.size();
   past.clear();
   host.clear();
 }
 
 // ---- queues
+
+static Clock clock_of(const Event *event) {  // streams have other numbers since an earlier beginning, whose work is done
+  return event->beginning == beginnings ? event->clock : Clock();
+}
 
 int push(Stream *stream, const std::string &name, std::function<void()> work, const Event *wait_for) {
   if (wait_for && wait_for->capture) {
@@ -239,19 +256,20 @@ int push(Stream *stream, const std::string &name, std::function<void()> work, co
     return add_node(captures[stream->capture], stream, name, std::move(work), -1);
   }
   if (stream->legacy)
-    for (auto &other : streams)
-      if (other->blocking && other->capture && other->device == stream->device)
-        return captures[other->capture].valid = false, CAPTURE_IMPLICIT;
+    for (auto &[number, capture] : captures)
+      for (auto &[other, branch] : capture.branches)
+        if (other->blocking && other->device == stream->device) return capture.valid = false, CAPTURE_IMPLICIT;
+  use(stream);
   Task task{forgotten + (uint32_t)past.size(), ++stream->queued, stream, name, {}, std::move(work)};
   join(stream->clock, host);
   auto follow = [&](Stream *other, uint32_t position, const Clock &clock) {
     task.after.push_back({other, position});
     join(stream->clock, clock);
   };
-  for (auto &other : streams)
-    if (other.get() != stream && other->device == stream->device && (stream->legacy ? other->blocking : stream->blocking && other->legacy))
-      follow(other.get(), other->queued, other->clock);
-  if (wait_for && wait_for->stream) follow(wait_for->stream, wait_for->position, wait_for->clock);
+  for (Stream *other : used)
+    if (other != stream && other->device == stream->device && (stream->legacy ? other->blocking : stream->blocking && other->legacy))
+      follow(other, other->queued, other->clock);
+  if (wait_for && wait_for->stream) follow(wait_for->stream, wait_for->position, clock_of(wait_for));
   size_t own = stream->number + 1;
   if (stream->clock.size() <= own) stream->clock.resize(own + 1);
   stream->clock[own] = stream->queued;
@@ -273,12 +291,12 @@ void wait(Stream *stream) {
 void wait(const Event *event) {
   if (!event->stream) return;
   run_until(event->stream, event->position);
-  join(host, event->clock);
+  join(host, clock_of(event));
 }
 
 void wait_all(int device) {
-  for (size_t i = 0; i < streams.size(); i++)
-    if (streams[i]->device == device) wait(streams[i].get());
+  for (size_t i = 0; i < used.size(); i++)  // by index: what runs may use one more
+    if (used[i]->device == device) wait(used[i]);
 }
 
 // The host may go on by what it sees: that the work is done orders it before all that the host queues from now on.
@@ -292,7 +310,7 @@ bool done(const Stream *stream) {
 bool done(const Event *event) {
   if (order != Order::EAGER) run_any();
   bool over = !event->stream || event->stream->finished >= event->position;
-  if (over) join(host, event->clock);
+  if (over) join(host, clock_of(event));
   return over;
 }
 
@@ -309,6 +327,7 @@ int record(Event *event, Stream *stream) {
   event->stream = stream;
   event->position = stream->queued;
   event->clock = stream->clock;
+  event->beginning = beginnings;
   return failure();
 }
 
