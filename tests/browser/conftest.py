@@ -127,6 +127,21 @@ def change_theme(page: Page, name: str) -> None:
     page.locator("#jupyterlab-splash").wait_for(state="detached")
 
 
+def choose_tab(page: Page, name: str, timeout: float = 20_000) -> None:
+    """Choose a tab of the first dashboard.
+
+    JupyterLab may draw the dashboard anew between the press and the release of the button, which then is no click.
+    """
+    from playwright.sync_api import TimeoutError
+
+    for _ in range(5):
+        page.locator(".fl-root").first.locator("[role=tab]", has_text=name).click(timeout=timeout)
+        with suppress(TimeoutError):
+            page.wait_for_function("name => window.__flnb.tab === name", arg=name.lower(), timeout=2_000)
+            return
+    raise AssertionError(f"the tab {name} was clicked five times, and is not shown")
+
+
 def resize(page: Page, dashboard: Locator, width: int) -> None:
     """Make the dashboard `width` pixels wide by making the window as wide as that needs."""
     for _ in range(3):

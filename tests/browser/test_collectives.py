@@ -13,7 +13,7 @@ import pytest
 
 import flnb
 from flnb import distributed
-from tests.browser.conftest import change_theme, resize
+from tests.browser.conftest import change_theme, choose_tab, resize
 from tests.browser.stage import Stage
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def notebook(lab: Lab, page: Page) -> Page:
     dashboard(page).wait_for(timeout=60_000)
     assert not dashboard(page).locator("[role=tab]", has_text="Collectives").is_visible(), "there are no ranks yet"
     run_cell(page, 1)
-    dashboard(page).locator("[role=tab]", has_text="Collectives").click(timeout=20_000)
+    choose_tab(page, "Collectives")
     page.wait_for_function("() => window.__flnb.view?.steps.length > 3", timeout=20_000)
     dashboard(page).scroll_into_view_if_needed()
     return page
@@ -208,7 +208,7 @@ def test_a_call_that_does_not_match_shows_which_ranks_called_what(notebook: Page
     run_cell(page, 2)
     page.locator(".fl-run", has_text="mismatch").first.wait_for(state="attached", timeout=20_000)
     page.wait_for_function("() => window.__flnb.state === 'failed'", timeout=30_000)
-    dashboard(page).locator("[role=tab]", has_text="Collectives").click()
+    choose_tab(page, "Collectives")
     assert dashboard(page).locator(WHY).inner_text().startswith("Rank 1 made another call")
     rows = dashboard(page).locator("section[aria-label='What each rank does'] .fl-scroll tbody tr")
     calls = [row.split("\t")[1:3] for row in rows.all_inner_texts()]

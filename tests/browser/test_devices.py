@@ -14,7 +14,7 @@ import pytest
 from flnb_telemetry.analysis.devices import EMULATED
 
 import flnb
-from tests.browser.conftest import ROOT, change_theme, resize
+from tests.browser.conftest import ROOT, change_theme, choose_tab, resize
 from tests.browser.stage import Stage
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def dashboard(page: Page) -> Locator:
 @pytest.mark.timeout(240)
 def test_a_live_dashboard_follows_the_device(notebook: Page) -> None:
     page = notebook
-    dashboard(page).locator("[role=tab]", has_text="Devices").click(timeout=90_000)
+    choose_tab(page, "Devices", timeout=90_000)
     page.wait_for_function("() => window.__flnb.view?.steps.length > 3", timeout=30_000)
     before = probe(page)["steps"]
     page.wait_for_function("last => window.__flnb.view.steps.at(-1) > last", arg=before[-1], timeout=30_000)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.browser.conftest import choose_tab
 from tests.browser.test_collectives import WHY, dashboard
 from tests.browser.test_collectives import run_cell as run
 from tests.distributed.test_cluster import assert_nothing_is_left, left_behind
@@ -105,7 +106,7 @@ def test_a_process_that_loads_slowly_is_named_with_that_reason(notebook: Page, l
     run(page, 3)
     dashboard(page).wait_for(timeout=30_000)
     run(page, 4)
-    dashboard(page).locator("[role=tab]", has_text="Collectives").click(timeout=20_000)
+    choose_tab(page, "Collectives")
     page.wait_for_function("() => window.__flnb.view?.steps.length > 3", timeout=20_000)
     dashboard(page).scroll_into_view_if_needed()
     page.wait_for_timeout(1000)
