@@ -208,8 +208,7 @@ class Tensor:
         """Return the values as a NumPy array for display or checks, also those of a Variable that requires grad."""
         here = residents.get(self._spec.kind) or state.current().backend
         data = self.data_of(here)
-        if here.defers:
-            here.eval(data)
+        here.eval(data)
         return cast("np.ndarray[Any, Any]", here.to_numpy(data))
 
     def _can_be_read(self) -> bool:

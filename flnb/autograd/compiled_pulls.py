@@ -137,9 +137,7 @@ class _Script:
         self.plan, self.told, self.blocks = plan, told, blocks
         self.lines: list[str] = []
         self.untold: list[int] = []  # codes of ops in a row, which share clock readings and one write
-        self.names: dict[str, Any] = {
-            "new": np.empty, "clock": perf_counter, "add": OPS["add"].index,
-        }  # fmt: skip
+        self.names: dict[str, Any] = {"new": np.empty, "clock": perf_counter, "add": OPS["add"].index}
         self.number = count().__next__
 
     def name(self, value: Any) -> str:

@@ -118,7 +118,8 @@ class Plan:
         )
         about = (op.name, op.family, spec.shape, spec.dtype.name, spec.nbytes, op.flops(self), shapes, saved)
         described = intern.Plan(*about)
-        self.code = schema.OP | encoding.FLOAT_TIMES | intern.plans.id_of(described) << schema.PLAN_SHIFT
+        kind = schema.RECORD if getattr(families.get(self.kind), "defers", False) else schema.OP
+        self.code = kind | encoding.FLOAT_TIMES | intern.plans.id_of(described) << schema.PLAN_SHIFT
 
     def constant(self, value: float, backend: Any) -> Any:
         """Return a Python number as a 0-d buffer, stored for the next call (not zeros, as 0.0 == -0.0 as keys)."""

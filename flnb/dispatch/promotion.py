@@ -32,7 +32,8 @@ def plan_for(
     """
     if op.body is not None:
         arguments = adopted(op, arguments, here)
-        return _composite(op, arguments, attributes), arguments
+        specs = tuple([x._spec for x in arguments])
+        return plan_of_composite(op, specs, attributes), arguments
     scalars = {i: type(x) for i, x in enumerate(arguments) if type(x) in (float, int, bool, complex)}
     kept = scalars if op.broadcasts and list(scalars.values()) in ([float], [int]) else {}
     kept = {} if any(i in op.unpromoted for i in kept) else kept
@@ -55,9 +56,8 @@ def find_plan(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...], here:
     return plan
 
 
-def _composite(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...]) -> Plan:
-    """Make the plan of a composite for which the backend has a method, by tracing the ops it consists of."""
-    specs = tuple([x._spec for x in tensors])
+def plan_of_composite(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> Plan:
+    """Return the plan of a composite for which the backend has a method, made by tracing the ops it consists of."""
     key = op.key(specs, attributes)
     plan = op.plans.get(key)
     return op.plans.setdefault(key, op.outline(specs, attributes)) if plan is None else plan

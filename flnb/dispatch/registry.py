@@ -16,6 +16,7 @@ SHIPPED = {
     "backend": {
         "numpy": "flnb_backends.tensor.numpy:NumpyBackend",
         "meta": "flnb_backends.tensor.meta:MetaBackend",
+        "deferred": "flnb_backends.tensor.deferred:DeferredBackend",
         "cuda": "flnb_backends.tensor.cuda.backend:CudaBackend",
     },
     "memory manager": {

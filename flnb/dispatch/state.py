@@ -98,7 +98,8 @@ class State:
         here, there = self.backend.location, manager.device.location
         if here and there and here != there:
             manager = self.backend.own_manager()
-        self.manager, self.min_block = manager, max(manager.min_block, 0)
+        own_buffers = self.backend.has_values and not self.backend.defers  # which its methods can make
+        self.manager, self.min_block = manager, max(manager.min_block, 0) if own_buffers else 0
 
     def bound(self, op: Any) -> Callable[..., Any] | None:
         """The backend's method for an op; None for a composite op that the backend has no method for."""
@@ -121,7 +122,7 @@ class State:
             plan.op.complete(plan)
         if self.overridden and plan.op.name not in self.overridden and not self.overridden.isdisjoint(plan.primitives):
             return None
-        return kernel
+        return self.backend.recorder(plan, index) if self.backend.defers else kernel
 
     def variant(self, name: str, **changes: Any) -> State:
         """Return this state with changes, made once for each ``name`` and then used again."""

@@ -95,7 +95,7 @@ kernel = here.whole(plan, index)
 if kernel is None:
     return by_body(op, attributes, ({{operands}}), here)
 outs, alloc = None, 0
-if plan.weight >= here.min_block or not here.backend.has_values:
+if plan.weight >= here.min_block:
     category = {TAPED}
     made = [{EMPTY.format(spec="spec", plan="plan", category="category")} for spec in (plan.spec, *plan.kept)]
     outs, alloc = [buffer for buffer, _ in made], made[0][1]
@@ -217,7 +217,7 @@ if kernel is None:
     return None
 pull, lanes = plan.pull or pull_plan(plan), bus.lanes
 outs, alloc = None, 0
-if pull.weight >= here.min_block or not here.backend.has_values:
+if pull.weight >= here.min_block:
     category = here.category or TEMPORARY
     made = [
         {EMPTY.format(spec="spec", plan="pull", category="category")} if want else (None, 0)

@@ -11,6 +11,7 @@ from flnb_telemetry import bus
 from flnb.dispatch.communication import run
 from flnb.nn.mismatches import refuse
 from flnb.ops.creation import asarray
+from flnb.optim.optimizer import end_step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,7 +72,7 @@ class ShardedOptimizer:
             RuntimeError: no parameter has a gradient.
         """
         self.update_all()
-        bus.mark_step()
+        end_step()
 
     def update_all(self) -> None:
         """Update every parameter that has a gradient, like `step`, but do not report the end of a training step."""

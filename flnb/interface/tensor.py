@@ -94,8 +94,18 @@ class TensorBackend(Part, kind="backend"):
         users = takewhile(lambda c: not c.__module__.startswith("flnb_backends."), type(self).__mro__)
         return frozenset([name for c in users if c is not TensorBackend for name in vars(c)])
 
+    def recorder(self, plan: Any, index: int) -> Any:
+        """Return what records a composite op, or its gradient, of this plan, in place of the method that computes it.
+
+        Called if the backend `defers`, with the op's index among all ops.
+        """
+        raise self.lacks("recorder")
+
     def eval(self, *buffers: Any) -> None:
-        """Compute the values of these buffers, if the backend `defers` that; called before values are read."""
+        """Compute the values of these buffers, or of all, if the backend `defers` that.
+
+        Called before values are read, and without arguments by optimizers at the end of a step.
+        """
 
     def sync(self) -> None:
         """Wait until all computations that were started have finished. Called by `flnb.sync`."""

@@ -13,7 +13,7 @@ from flnb.autograd.variable import PARAMETER
 from flnb.dispatch.autocast import without_casts
 from flnb.dispatch.crossing import update
 from flnb.dispatch.plan import spec_of
-from flnb.dispatch.state import category, use
+from flnb.dispatch.state import category, current, use
 from flnb.nn.mismatches import mismatches, refuse
 from flnb.optim.gathered import gathered, plain
 from flnb.tensor import Tensor
@@ -35,6 +35,12 @@ SINGLE, MASTER = np.dtype(np.float32), "master"
 def updating() -> AbstractContextManager[State]:
     """Return a context manager for writing gradients and parameters: no ops on the tape, no autocast."""
     return use(grad=False, interpreters=without_casts())
+
+
+def end_step() -> None:
+    """Compute what a backend that defers has put off, and report to telemetry that a training step is over."""
+    current().backend.eval()
+    bus.mark_step()
 
 
 def _dtype(item: Variable) -> np.dtype[Any]:
@@ -151,7 +157,7 @@ class Optimizer:
             RuntimeError: no parameter has a gradient.
         """
         self.update_all()
-        bus.mark_step()
+        end_step()
 
     def parts(self) -> list[Optimizer]:
         """Return the optimizers that this one consists of: itself alone (a `Together` has several)."""

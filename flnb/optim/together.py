@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flnb_telemetry import bus
-
 from flnb.nn.mismatches import refuse
+from flnb.optim.optimizer import end_step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,7 +65,7 @@ class Together:
         ready = [part for part in self.optimizers if any(item.grad is not None for item in part.parameters)]
         for part in ready or self.optimizers:
             part.update_all()
-        bus.mark_step()
+        end_step()
 
     def zero_grad(self) -> None:
         """Set the gradients of all parameters to None."""

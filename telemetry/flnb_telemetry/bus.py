@@ -124,7 +124,7 @@ class _OthersOnly:
         self.rows = rows
 
     def __iadd__(self, row: tuple[Any, ...]) -> Self:
-        if row[0] & 0xFF != schema.OP:
+        if row[0] & 0xFF not in (schema.OP, schema.RECORD):
             self.rows += row
         return self
 

@@ -132,10 +132,10 @@ class Backwards:
             return schema.table(schema.KINDS[name], batches[name])
 
         # If all nodes of the pass were measured, older records need not be searched for the others.
-        batches["op"] = [(lane, part[part[:, 4] >= first]) for lane, part in recent]
+        batches["op"] = batches["record"] = [(lane, part[part[:, 4] >= first]) for lane, part in recent]
         found = tape.of(table, self._start, self._catalog)
         if found.truncated and first:
-            batches["op"] = recent
+            batches["op"] = batches["record"] = recent
             found = tape.of(table, self._start, self._catalog)
         if found.index < 0:  # the open step has no record yet: it is the one after the last
             found = replace(found, index=int(steps[-1, 3]) + 1 if len(steps) else 0)

@@ -60,12 +60,7 @@ class LiveTape:
     def whole(self, keys: Iterable[str]) -> dict[str, Any]:
         """Return the tape's summary and the levels with these keys, as JSON."""
         tape, graph = self.tape, self.graph
-        head = {
-            "truncated": tape.truncated,
-            "count": len(graph),
-            "structure": self.structure,
-            "inputs": self._inputs(),
-        }
+        head = {"truncated": tape.truncated, "count": len(graph), "structure": self.structure, "inputs": self._inputs()}
         return self._head() | head | self._part(keys, len(graph.leaf_id) <= LEAVES)
 
     def norms(self) -> dict[str, Any]:

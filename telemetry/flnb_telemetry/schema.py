@@ -32,6 +32,7 @@ Batches: TypeAlias = "list[tuple[int, Records]]"
 OP, ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, OOM = range(1, 8)
 SCOPE, STEP, METRIC, GRAD_STAT, EDGE, DROPPED, LEAF, OP_FAILED, CUT, SEGMENT_RESIZE, TRANSFER, ASIDE = range(8, 20)
 LOCKED, RELEASED, WALK, NAN_ORIGIN, USE, COLLECTIVE_BEGIN, COLLECTIVE, WAIT, CLOCK_SYNC = range(20, 29)
+RECORD, MATERIALIZE = 38, 39  # from 29 on: what devices did
 
 CATEGORIES = ("unknown", "parameter", "gradient", "activation", "optimizer_state", "input", "temporary")
 PHASES = ("other", "forward", "backward", "optimizer")
@@ -107,6 +108,10 @@ KINDS: dict[str, Kind] = {
         Kind(OP_FAILED, "op_failed", ("t", "message", "node", "context", "parent0", "parent1"), plan="plan"),
         Kind(CUT, "cut", ("t", "node", "line", "context"), aux="reason"),
         Kind(LEAF, "leaf", ("t", "leaf", "name", "parameter"), plan="plan"),
+        # an op of a backend that defers was recorded; it runs later, as an op event. value: the number of its value
+        Kind(RECORD, "record", ("t0", "t1", "value", "node", "context", "parent0", "parent1"), plan="plan"),
+        # so many values were computed because one was asked for, 0: because all were
+        Kind(MATERIALIZE, "materialize", ("t0", "t1", "value", "count", "", "", "context")),
     )
 }
 

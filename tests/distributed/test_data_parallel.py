@@ -123,7 +123,7 @@ def test_a_wait_for_a_bucket_is_told_of_that_bucket_and_measures_its_bandwidth()
         model = distributed.DataParallel(nn.Linear(128, 128, bias=False))
         for _ in range(3):
             loss = model(flnb.ones((1, 128))).sum()
-            time.sleep(0.02 * distributed.rank())
+            time.sleep(0.1 * distributed.rank())
             loss.backward()
         model.close()
 

@@ -7,7 +7,7 @@ shape and strides of the tensor and is never read.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -91,14 +91,22 @@ class MetaBackend(TensorBackend):
         if op is None or (op.body is not None and not hasattr(_numpy, name)):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         if op.body is not None:
-            return _whole
-        return _computed(op) if op.writes_out else _view(name)
+            return lambda *_, out: out  # a composite, or its gradient
+        return self.computed(op) if op.writes_out else self.view(op)
 
-    def from_numpy(self, array: Any, out: Buffer | None = None) -> Buffer:
+    def computed(self, op: Op) -> Callable[..., Buffer]:
+        """Make the method of a primitive that writes to memory: it returns the buffer that it gets last, unwritten."""
+        return lambda *arguments: arguments[-1]
+
+    def view(self, op: Op) -> Callable[..., Buffer]:
+        """Make the method of a primitive that returns a view."""
+        return lambda x, *attributes: Buffer(*layout(op, x, attributes), x)
+
+    def from_numpy(self, array: Any, out: Any = None) -> Buffer:
         """Return a buffer of the array's shape and dtype."""
         return Buffer(spec_of(array.shape, array.dtype, META)) if out is None else out
 
-    def to_numpy(self, buffer: Buffer) -> NoReturn:
+    def to_numpy(self, buffer: Any) -> Any:
         """Raise an error, as there are no values.
 
         Raises:
@@ -112,7 +120,7 @@ class MetaBackend(TensorBackend):
 
     def empty(self, spec: Spec, manager: Any, min_block: int, code: int = 0, category: int = 0) -> tuple[Buffer, int]:
         """Return a buffer and the id of its block, which is allocated where the NumPy backend would allocate one."""
-        if spec.nbytes < min_block or not spec.nbytes:
+        if spec.nbytes < manager.min_block or not spec.nbytes:
             return Buffer(spec), 0
         owner = owner_in(manager, Owner, spec.shape, spec.dtype, spec.nbytes, code, category)
         return Buffer(spec, owner), owner.block.id
@@ -124,32 +132,8 @@ class MetaBackend(TensorBackend):
         return buffer.strides is None
 
 
-def _computed(op: Op) -> Callable[..., Buffer]:
-    """Make the method of a primitive that writes to new memory: it returns the buffer it was given, unwritten."""
-
-    def method(*arguments: Any) -> Buffer:
-        out = arguments[-1] if len(arguments) > op.arity else None
-        if isinstance(out, Buffer):
-            return out
-        inputs = [x.spec for x in arguments if isinstance(x, Buffer)]
-        shape, dtype = op.infer(op, tuple(inputs), arguments[len(inputs) : -1] if op.arity == 0 else ())
-        return Buffer(spec_of(shape, np.dtype(dtype), META))
-
-    return method
-
-
-def _whole(*_: Any, out: Any) -> Any:
-    """Stand in for a method that computes a composite or its gradient: it returns the buffers it was given."""
-    return out
-
-
-def _view(name: str) -> Callable[..., Buffer]:
-    """Make the method of a primitive that returns a view: NumPy finds its shape and strides."""
-    of_array = getattr(_numpy, name)
-
-    def method(x: Buffer, *attributes: Any) -> Buffer:
-        seen = of_array(x.outline(), *attributes)
-        strides = None if seen.flags.c_contiguous else seen.strides
-        return Buffer(spec_of(seen.shape, seen.dtype, META), x.owner, strides, x)
-
-    return method
+def layout(op: Op, x: Buffer, attributes: tuple[Any, ...]) -> tuple[Spec, Owner | None, tuple[int, ...] | None]:
+    """Return spec, owner and strides of a view of a buffer: NumPy finds its shape and strides."""
+    seen = getattr(_numpy, op.name)(x.outline(), *attributes)
+    strides = None if seen.flags.c_contiguous else seen.strides
+    return spec_of(seen.shape, seen.dtype, x.spec.kind), x.owner, strides

@@ -104,6 +104,20 @@ class Graph:
         return [int(self.id[p] if p >= 0 else self.leaf_id[-1 - p]) for p in above.tolist()]
 
 
+def acts(table: Table) -> schema.Columns:
+    """Return the columns of the ops that may have made nodes: those that ran, and those recorded to run later.
+
+    The latter take no time: when they run, another event tells.
+    """
+    ran, recorded = table("op"), table("record")
+    if not len(recorded["t0"]):
+        return ran
+    later = recorded | {"t1": recorded["t0"], "alloc_id": np.zeros_like(recorded["t0"])}
+    both = {name: np.concatenate([column, later[name]]) for name, column in ran.items()}
+    order = np.argsort(both["t0"], kind="stable")
+    return {name: column[order] for name, column in both.items()}
+
+
 def read(
     table: Table,
     ops: schema.Columns,

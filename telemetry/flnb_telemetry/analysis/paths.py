@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from flnb_telemetry import quantity, schema
-from flnb_telemetry.analysis.graph import pairs
+from flnb_telemetry.analysis.graph import acts, pairs
 from flnb_telemetry.safe_text import safe_lines
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _told(tape: Tape, row: int) -> str:
 
 def _cut(tape: Tape, number: int) -> Why:
     """Explain why the loss does not depend on a node or leaf: follow the ops that use it until the tape ends."""
-    ops, cuts = tape.table("op"), tape.table("cut")
+    ops, cuts = acts(tape.table), tape.table("cut")
     child, parent = pairs(ops, tape.table("edge"))
     below, fresh = np.array([number]), np.array([number])
     while len(fresh):

@@ -299,7 +299,7 @@ def of(table: Table, start: int, catalog: Catalog, index: int | None = None) -> 
     Raises:
         LookupError: there is no such step.
     """
-    ops, stats, steps = table("op"), table("grad_stat"), table("step")
+    ops, stats, steps = graphs.acts(table), table("grad_stat"), table("step")
     found = measured(stats, table("walk"))
     if index is not None:
         where = np.flatnonzero(steps["index"] == index)

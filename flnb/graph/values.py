@@ -1,0 +1,80 @@
+"""Values: the results of recorded ops, each written once, that refer to the values they are computed from."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from flnb_telemetry import bus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from flnb.dispatch.plan import Spec
+    from flnb.dispatch.table import Op
+    from flnb.interface import TensorBackend
+
+__all__ = ["ITEM", "PUT", "Value", "reachable"]
+
+_numbers = count(1)
+
+
+class Pseudo(NamedTuple):
+    """What stands in a value for an op, but is not one of the op table."""
+
+    name: str
+
+
+PUT: Any = Pseudo("put")
+"""The base of a view that was written. Inputs: base, the view's elements; attributes: the view's op and attributes."""
+ITEM: Any = Pseudo("item")
+"""One result of an op that has several: a composite with what its gradient reads, or a gradient. Attribute: which."""
+
+
+class Value:
+    """The result of one recorded op; it is never changed.
+
+    Attributes:
+        op: the row of the op table; None for what was not computed by an op.
+        inputs: the values that the op reads; none once it is computed.
+        attributes: the op's attributes, such as axes.
+        spec: shape and dtype.
+        backend: the backend that computes it.
+        category: the category of its memory.
+        tensor: the tensor that has the elements once they are computed, or a tuple of all results of an op that has
+            several (see `ITEM`); None before.
+        number: values are numbered in the order in which they were recorded, so that inputs have smaller numbers.
+        context: the module and phase (in telemetry) in which it was recorded; -1 if nothing listened.
+    """
+
+    __slots__ = ("attributes", "backend", "category", "context", "inputs", "number", "op", "spec", "tensor")
+
+    def __init__(
+        self,
+        op: Op | None,
+        inputs: tuple[Value, ...],
+        attributes: tuple[Any, ...],
+        spec: Spec,
+        backend: TensorBackend,
+        category: int = 0,
+        tensor: Any = None,
+    ) -> None:
+        self.op, self.inputs, self.attributes, self.spec = op, inputs, attributes, spec
+        self.backend, self.category, self.tensor = backend, category, tensor
+        self.number = next(_numbers)
+        self.context = bus.lanes.lane.context if bus.lanes is not None else -1
+
+    def __repr__(self) -> str:
+        return f"<value {self.number} {self.op.name if self.op else 'input'} {self.spec!r}>"
+
+
+def reachable(values: Iterable[Value]) -> list[Value]:
+    """List the values that must be computed for these ones, in the order in which they were recorded."""
+    found: dict[int, Value] = {}
+    waiting = list(values)
+    while waiting:
+        value = waiting.pop()
+        if value.tensor is None and value.number not in found:
+            found[value.number] = value
+            waiting += value.inputs
+    return [found[number] for number in sorted(found)]

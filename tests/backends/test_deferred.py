@@ -1,0 +1,239 @@
+"""The deferred backend: what is recorded runs later, once, if at all, and gives the bits of the backend below."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import flnb
+from flnb import models, nn, optim
+from flnb.interface import TensorBackend
+from flnb.testing import check_backend
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+def events(run: flnb.Recording, kind: str) -> list[str]:
+    """Names of the ops of a kind of events, in order."""
+    return [run.catalog.plans.items[plan].op for plan in run.table(kind)["plan"].tolist()]
+
+
+def test_the_conformance_kit_passes() -> None:
+    report = check_backend("deferred")
+    assert report, report
+    assert len(report.results) > 150
+
+
+def test_nothing_is_computed_or_allocated_before_a_value_is_asked_for() -> None:
+    with flnb.use_backend("deferred"), flnb.record() as run:
+        x = flnb.asarray(X)
+        begun = len(run.table("alloc")["t"]), events(run, "op")
+        y = flnb.sum(flnb.exp(x) * 2.0, axis=0)
+        assert (len(run.table("alloc")["t"]), events(run, "op")) == begun
+        assert events(run, "record")[-3:] == ["exp", "multiply", "sum"]
+        np.testing.assert_allclose(y.numpy(), (np.exp(X) * 2).sum(0), rtol=1e-6)
+        assert events(run, "op")[-3:] == ["exp", "multiply", "sum"]
+        (count,) = run.table("materialize")["count"].tolist()[-1:]
+        assert count == 3
+
+
+def test_what_is_not_needed_is_not_computed_and_nothing_is_computed_twice() -> None:
+    with flnb.use_backend("deferred"), flnb.record() as run:
+        x = flnb.exp(flnb.asarray(X))
+        flnb.tanh(x)
+        for y in (x + 1.0, x + 2.0):
+            y.numpy()
+    assert "tanh" in events(run, "record")
+    assert [op for op in events(run, "op") if op in ("exp", "tanh", "add")] == ["exp", "add", "add"]
+
+
+def test_ops_run_in_the_scope_and_phase_in_which_they_were_recorded() -> None:
+    with flnb.use_backend("deferred"), flnb.record() as run:
+        layer = nn.Linear(4, 2)
+        loss = (layer(flnb.asarray(X)) ** 2).sum()
+        loss.backward()
+        optim.SGD(layer.parameters(), lr=0.1).step()
+    ran = {row.key for row in run.ops.by("scope", "phase")}
+    assert {phase for _, phase in ran} >= {"forward", "backward", "optimizer"}
+    assert ("linear", "forward") in ran
+
+
+VIEWS = (
+    lambda x: x[1:], lambda x: x[:, ::2], lambda x: x.T, lambda x: flnb.flip(x), lambda x: x[0],
+    lambda x: x.reshape((-1,)), lambda x: flnb.broadcast_to(x, (2, *x.shape)),
+)  # fmt: skip
+WRITES = ("add", "assign", "part", "exp")
+
+
+def write(x: Any, how: str, number: float) -> None:
+    if how == "add":
+        x += number
+    elif how == "assign":
+        flnb.assign(x, number)
+    elif how == "part" and x.ndim:
+        x[..., 0] = number
+    else:
+        flnb.multiply(x, number, out=x)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 7), st.sampled_from(["view", "op", "read", *WRITES]), st.integers(0, 6)), max_size=14
+    )
+)
+def test_views_and_writes_in_any_order_give_the_same_as_at_once(steps: list[tuple[int, str, int]]) -> None:
+    def run() -> list[Any]:
+        made = [flnb.asarray(X)]
+        for which, what, number in steps:
+            x = made[which % len(made)]
+            if what == "view" and x.ndim > 0 and x.size and (number not in (1, 2) or x.ndim == 2) and x.shape[0] > 1:
+                made.append(VIEWS[number](x))
+            elif what == "op":
+                made.append(x * 2.0 + number)
+            elif what == "read":
+                x.numpy()
+            elif what in WRITES and not any(s > 1 and t == 0 for s, t in zip(x.shape, strides(x), strict=True)):
+                write(x, what, float(number))
+        return [x.numpy().copy() for x in made]
+
+    def strides(x: Any) -> tuple[int, ...]:
+        buffer = x._data
+        return buffer.strides if isinstance(buffer, np.ndarray) else buffer.outline().strides
+
+    expected = run()
+    with flnb.use_backend("deferred"):
+        got = run()
+    for a, b in zip(expected, got, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def trained(backend: Any, name: str, steps: int = 3) -> list[Any]:
+    flnb.manual_seed(0)
+    recipe = models.get(name)
+    with flnb.use_backend(backend):
+        model = recipe.build("small")
+        batch = [flnb.asarray(array) for array in recipe.batch("small", size=2)]
+        optimizer = optim.Adam(model.parameters())
+        losses = []
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss = recipe.loss(model, *batch)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        return [x.numpy().copy() for x in (*losses, *[p.data for p in model.parameters()])]
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_training_gives_the_bits_of_the_backend_below(name: str) -> None:
+    for a, b in zip(trained("numpy", name), trained("deferred", name), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("op", ["add", "multiply", "exp", "matmul"])
+def test_an_overridden_op_is_called_as_often_as_without_deferring(op: str) -> None:
+    calls: list[str] = []
+    numpy = flnb.backends.NumpyBackend()
+
+    def counted(self: Any, *arguments: Any) -> Any:
+        calls.append(op)
+        return getattr(numpy, op)(*arguments)
+
+    Counting = type("Counting", (flnb.backends.NumpyBackend,), {op: counted})
+    expected = trained(Counting, "vit", 2)
+    eager, calls[:] = len(calls), []
+    got = trained(flnb.backends.DeferredBackend(Counting), "vit", 2)
+    assert len(calls) == eager > 0
+    for a, b in zip(expected, got, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_memory_lives_as_long_as_without_deferring() -> None:
+    def peak(backend: str) -> int:
+        with flnb.use_backend(backend), flnb.use_memory_manager(flnb.memory.Caching()) as manager:
+            x = flnb.ones((1 << 16,))
+            for _ in range(20):
+                x = flnb.sin(x)
+            x.numpy()
+            found: int = manager.stats()["peak_allocated"]
+        return found
+
+    assert peak("deferred") == peak("numpy")
+
+
+def test_a_branch_on_a_value_computes_it() -> None:
+    with flnb.use_backend("deferred"):
+        x = flnb.asarray([1.0, -2.0])
+        assert bool((flnb.sum(x) < 0).item())
+        assert x[x < 0].tolist() == [-2.0]
+
+
+def test_threads_share_what_was_recorded() -> None:
+    with flnb.use_backend("deferred"):
+        x = flnb.exp(flnb.asarray(X))
+        found: list[Any] = []
+
+    def read(number: float) -> None:
+        with flnb.use_backend("deferred"):
+            found.append((number, (x + number).numpy()))
+
+    threads = [threading.Thread(target=read, args=(float(i),)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    for number, y in found:
+        np.testing.assert_allclose(y, np.exp(X) + number, rtol=1e-6)
+
+
+def test_a_loop_that_reads_nothing_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flnb_backends.tensor import deferred
+
+    monkeypatch.setattr(deferred, "LONGEST", 50)
+    with flnb.use_backend("deferred"):
+        x = flnb.zeros(3)
+        for _ in range(500):
+            x = x + 1.0
+        assert len(deferred.waiting) <= 51
+        assert x.tolist() == [500.0] * 3
+
+
+def test_a_failing_op_says_so_where_it_is_computed_and_the_rest_goes_on() -> None:
+    class Failing(flnb.backends.NumpyBackend):
+        def tanh(self, x: Any, out: Any = None) -> Any:
+            raise ValueError("no tanh today")
+
+    with flnb.use_backend(flnb.backends.DeferredBackend(Failing)):
+        x = flnb.asarray(X)
+        y = flnb.tanh(x)
+        with pytest.raises(ValueError, match="no tanh today"):
+            y.numpy()
+        assert (x + 1.0)[0, 0].item() == 1.0
+
+
+def test_it_computes_on_arrays_of_numpy_only() -> None:
+    with pytest.raises(TypeError, match="deferred: computes on a backend of NumPy arrays, got <MetaBackend"):
+        flnb.backends.DeferredBackend("meta")
+    assert issubclass(flnb.backends.DeferredBackend, TensorBackend)
+    with flnb.use_backend("deferred:over=numpy") as backend:
+        assert backend.over.name == "numpy"
+
+
+def test_gradients_can_be_differentiated_again() -> None:
+    with flnb.use_backend("deferred"):
+        assert flnb.grad(flnb.grad(lambda x: flnb.exp(2.0 * x)))(flnb.asarray(0.0)).item() == pytest.approx(4.0)
+
+
+def test_the_tape_shows_recorded_ops() -> None:
+    with flnb.use_backend("deferred"), flnb.record(grad_interval=0.0) as run:
+        x = flnb.Variable(flnb.asarray(X))
+        flnb.sum(flnb.tanh(x) * x).backward()
+        x.grad.numpy()
+    assert [node.op for node in run.tape.nodes] == ["tanh", "multiply", "sum"]
