@@ -55,7 +55,7 @@ from flnb.tensor import Tensor
 if TYPE_CHECKING:
     from flnb_telemetry import load_run
 
-    from flnb import backends, data, distributed, explore, magics, memory, meters, models, nn
+    from flnb import backends, data, distributed, explore, graph, magics, memory, meters, models, nn
 
     # isort: split
     from flnb import optim, plot, sparse, speech, telemetry, testing, vision, widgets
@@ -89,7 +89,7 @@ __all__ = [
     "OutOfMemoryError", "Tensor", "Variable", "autocast", "autograd", "backends", "bisect", "bool", "bool_",
     "breakpoint_if", "category", "checkpoint", "compare_backends", "complex128", "complex64", "creation_stack",
     "creation_stacks", "custom_op", "dashboard", "data", "default_dtype", "detect_anomaly", "dispatch",
-    "distributed", "e",
+    "distributed", "e", "graph",
     "enable_grad", "explore", "float16", "float32", "float64", "grad", "hessian", "hvp", "inf", "int16", "int32",
     "int64", "int8", "interface", "is_grad_enabled", "jacobian", "jvp", "load_run", "log", "magics", "manual_seed",
     "memory", "meters", "nan", "newaxis", "nn", "no_grad", "ops", "optim", "phase", "pi", "plot", "random", "record",

@@ -133,6 +133,9 @@ class Tensor:
         The tensor itself is returned if that backend works on the same kind of buffer. Between two devices
         (``x.to("cuda:1")``) the values are copied without passing through the host.
 
+        Raises:
+            RuntimeError: this is a Variable that requires grad: the copy would not be on the tape.
+
         >>> import flnb
         >>> flnb.ones(2).to("numpy")
         Tensor([1., 1.], float32[2], numpy)
@@ -140,6 +143,8 @@ class Tensor:
         target = registry.make("backend", backend)
         if target.buffer == self._spec.kind:
             return self
+        if self._node is not None:
+            raise RuntimeError("to: this Variable requires grad, which a copy does not record; use .detach().to(...)")
         family = families[self._spec.kind]
         sibling = family in type(target).__mro__  # another device of its kind copies from buffer to buffer
         values = self._data if sibling or family.reads_host else self.numpy()

@@ -243,3 +243,11 @@ def test_equality_with_none_is_identity():
     x = flnb.ones((2,))
     assert (x == None) is False  # noqa: E711
     assert (x != None) is True  # noqa: E711
+
+
+def test_a_variable_is_not_copied_to_another_backend_behind_the_tapes_back():
+    v = flnb.Variable([1.0, 2.0])
+    assert v.to("numpy") is v
+    with pytest.raises(RuntimeError, match=r"to: this Variable requires grad.*use .detach\(\).to"):
+        v.to("deferred")
+    assert v.detach().to("deferred").tolist() == [1.0, 2.0]

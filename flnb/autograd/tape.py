@@ -118,10 +118,8 @@ def _describe_origin(node: Node) -> str:
 def _pulling(create_graph: bool) -> state.State:
     """The state (`flnb.dispatch.state.State`) in which gradient rules run: recorded only if ``create_graph``."""
     here, name = state.current(), "pulling on a tape" if create_graph else "pulling"
-    made = here.variants.get(name)
-    if made is None:
-        made = here.variant(name, grad=create_graph, category=state.GRADIENT, interpreters=without_casts())
-    return made
+    known = here.variants.get(name)  # the arguments below cost more than to ask
+    return known or here.variant(name, grad=create_graph, category=state.GRADIENT, interpreters=without_casts())
 
 
 class Linked(Tape):

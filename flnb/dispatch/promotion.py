@@ -32,8 +32,7 @@ def plan_for(
     """
     if op.body is not None:
         arguments = adopted(op, arguments, here)
-        specs = tuple([x._spec for x in arguments])
-        return plan_of_composite(op, specs, attributes), arguments
+        return plan_of_composite(op, tuple([x._spec for x in arguments]), attributes), arguments
     scalars = {i: type(x) for i, x in enumerate(arguments) if type(x) in (float, int, bool, complex)}
     kept = scalars if op.broadcasts and list(scalars.values()) in ([float], [int]) else {}
     kept = {} if any(i in op.unpromoted for i in kept) else kept

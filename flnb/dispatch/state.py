@@ -98,8 +98,8 @@ class State:
         here, there = self.backend.location, manager.device.location
         if here and there and here != there:
             manager = self.backend.own_manager()
-        own_buffers = self.backend.has_values and not self.backend.defers  # which its methods can make
-        self.manager, self.min_block = manager, max(manager.min_block, 0) if own_buffers else 0
+        makes_buffers = self.backend.has_values and not self.backend.defers
+        self.manager, self.min_block = manager, max(manager.min_block, 0) if makes_buffers else 0
 
     def bound(self, op: Any) -> Callable[..., Any] | None:
         """The backend's method for an op; None for a composite op that the backend has no method for."""

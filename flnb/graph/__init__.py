@@ -1,5 +1,5 @@
-"""Programs as graphs: what ran is recorded as values, rewritten, and computed later."""
+"""Programs as graphs: ops are recorded as values, which are computed later."""
 
-from flnb.graph.values import Value, reachable
+from flnb.graph.listing import dprint
 
-__all__ = ["Value", "reachable"]
+__all__ = ["dprint"]

@@ -4,62 +4,93 @@ from __future__ import annotations
 
 from threading import RLock
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flnb_telemetry import bus, schema
+from flnb_telemetry.lane import Lane
 
 from flnb.dispatch import state
 from flnb.dispatch.crossing import call, create, pull_whole, write
 from flnb.dispatch.plan import Plan, spec_of
 from flnb.dispatch.promotion import plan_of_composite
 from flnb.dispatch.table import OPS
-from flnb.graph.values import ITEM, PUT, Value, reachable
+from flnb.graph.values import PUT, Place, Value, reachable
 from flnb.tensor import detached
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Sequence
 
     from flnb.dispatch.state import State
     from flnb.dispatch.table import Op
 
 __all__ = ["at_once", "compute"]
 
+T = TypeVar("T")
 _running = RLock()
+_states: dict[tuple[Any, int], State] = {}
+MOST = 32
+"""So many states are kept for the next time."""
 
 
-def at_once(backend: Any, category: int) -> State:
-    """Return the present state, changed so that ops run on a backend at once; their memory is of this category."""
-    here = state.current()
-    name = f"at once {id(backend)} {category}"
-    return here.variant(name, backend=backend, category=category, grad=False, interpreters=())
+def at_once(place: Place, function: Callable[..., T], *arguments: Any) -> T:
+    """Call a function in the session's state, but with ops that run at once, at a place."""
+    backend, manager, category = place
+    with _running:
+        found = _states.get((backend, category))
+        if found is None:
+            if len(_states) >= MOST:
+                _states.clear()
+            found = _states[backend, category] = state.session.copy()
+            found.change(backend=backend, category=category, grad=False, interpreters=())
+        before = found.manager, found.min_block
+        found.manager, found.min_block = manager, max(manager.min_block, 0)
+        try:
+            with state.entered(found):
+                return function(*arguments)
+        finally:
+            found.manager, found.min_block = before
 
 
-def compute(values: Iterable[Value]) -> None:
-    """Compute values, and what they depend on, each on its backend.
+def compute(values: Sequence[Value]) -> None:
+    """Compute values, and what they depend on, each at its place.
 
     A value that was computed forgets its inputs, so that memory lives as long as it would if ops ran at once: until
     the last use.
     """
     with _running:  # another thread may want a value that both depend on
-        wanted = list(values)
-        waiting = reachable(wanted)[::-1]
+        waiting = reachable(values)[::-1]
         if not waiting:
             return
-        t0, count, number = perf_counter_ns(), len(waiting), wanted[0].number if len(wanted) == 1 else 0
-        lane = bus.lanes.lane if bus.lanes is not None else None
-        context = lane.context if lane is not None else -1
+        t0, count = perf_counter_ns(), len(waiting)
+        lane = bus.lanes.lane if bus.lanes is not None else Lane(0)
+        before = lane.context, lane.node
+        lane.node = 0  # what is computed here is no part of the op that is under way
         try:
             while waiting:
                 value = waiting.pop()
-                if lane is not None and value.context >= 0:
-                    lane.context = value.context
-                with state.entered(at_once(value.backend, value.category)):
-                    value.tensor = _run(value, value.backend.buffer)
-                value.inputs = ()
+                if value.tensor is None:
+                    lane.context = value.context if value.context >= 0 else before[0]
+                    _compute(value)
         finally:
-            if lane is not None:
-                lane.context = context
-        bus.emit(schema.MATERIALIZE, t0, perf_counter_ns(), number, count, 0, 0, context)
+            lane.context, lane.node = before
+            bus.emit(schema.MATERIALIZE, t0, perf_counter_ns(), count - len(waiting), 0, 0, 0, before[0])
+
+
+def _compute(value: Value) -> None:
+    """Compute a value whose inputs are computed, and the values that are its items."""
+    try:
+        found = at_once(value.place, _run, value, value.place.backend.buffer)
+    except Exception as error:
+        error.add_note("flnb: recorded earlier on a backend that defers, and computed when a value was asked for")
+        raise
+    value.tensor = found
+    value.inputs = ()
+    if isinstance(found, tuple):
+        for i, item in value.attributes[3]:
+            if (wanted := item()) is not None:
+                wanted.tensor = found[i]
+                wanted.inputs = ()
+        value.tensor = ()  # what no item refers to is not needed
 
 
 def _run(value: Value, family: str) -> Any:
@@ -71,8 +102,6 @@ def _run(value: Value, family: str) -> Any:
         whole = call(OPS["copy"], tensors[:1])
         write(OPS["copy"], tensors[1:], (), call(step, (whole,), attributes))
         return whole
-    if op is ITEM:
-        return tensors[0][value.attributes[0]]
     if op.body is not None:
         return _run_whole(op, tensors, value.attributes, family)
     if not tensors and op.family == "memory":
@@ -84,10 +113,10 @@ def _run_whole(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...], fa
     """Run a composite, or the gradient of one; returns all results, None for those that are not wanted.
 
     Attributes: the composite's plan on the buffers on which it was recorded, which arguments are tensors (bools; the
-    others are None), which results are wanted (bools).
+    others are None), which results are wanted (bools), and weak references to the items that stand for them.
     """
     plan: Plan
-    plan, given, wanted = attributes
+    plan, given, wanted, _ = attributes
     if op is plan.op:
         result, more = call(op, tensors, plan.attributes)
         return result, *more

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
     from flnb.dispatch.plan import Spec
     from flnb.dispatch.table import Op
-    from flnb.interface import TensorBackend
+    from flnb.interface import MemoryManager, TensorBackend
 
-__all__ = ["ITEM", "PUT", "Value", "reachable"]
+__all__ = ["ITEM", "PUT", "Place", "Value", "reachable"]
 
 _numbers = count(1)
 
@@ -31,6 +31,14 @@ ITEM: Any = Pseudo("item")
 """One result of an op that has several: a composite with what its gradient reads, or a gradient. Attribute: which."""
 
 
+class Place(NamedTuple):
+    """Where a value is computed."""
+
+    backend: TensorBackend
+    manager: MemoryManager
+    category: int = 0
+
+
 class Value:
     """The result of one recorded op; it is never changed.
 
@@ -39,15 +47,14 @@ class Value:
         inputs: the values that the op reads; none once it is computed.
         attributes: the op's attributes, such as axes.
         spec: shape and dtype.
-        backend: the backend that computes it.
-        category: the category of its memory.
+        place: where it is computed: the backend, the memory manager and the category of its memory.
         tensor: the tensor that has the elements once they are computed, or a tuple of all results of an op that has
             several (see `ITEM`); None before.
         number: values are numbered in the order in which they were recorded, so that inputs have smaller numbers.
         context: the module and phase (in telemetry) in which it was recorded; -1 if nothing listened.
     """
 
-    __slots__ = ("attributes", "backend", "category", "context", "inputs", "number", "op", "spec", "tensor")
+    __slots__ = ("__weakref__", "attributes", "context", "inputs", "number", "op", "place", "spec", "tensor")
 
     def __init__(
         self,
@@ -55,12 +62,11 @@ class Value:
         inputs: tuple[Value, ...],
         attributes: tuple[Any, ...],
         spec: Spec,
-        backend: TensorBackend,
-        category: int = 0,
+        place: Place,
         tensor: Any = None,
     ) -> None:
         self.op, self.inputs, self.attributes, self.spec = op, inputs, attributes, spec
-        self.backend, self.category, self.tensor = backend, category, tensor
+        self.place, self.tensor = place, tensor
         self.number = next(_numbers)
         self.context = bus.lanes.lane.context if bus.lanes is not None else -1
 

@@ -116,9 +116,7 @@ class _Layer(Module):
 
     def _added(self, x: Any, norm: LayerNorm, part: Callable[[Any], Any]) -> Any:
         """Add the result of a sublayer (``part``) to x; the norm is applied to the sum, or to the sublayer's input."""
-        if self.norm_first:
-            return x + self.dropout(part(norm(x)))
-        return norm(x + self.dropout(part(x)))
+        return x + self.dropout(part(norm(x))) if self.norm_first else norm(x + self.dropout(part(x)))
 
     def _fed_forward(self, x: Any) -> Any:
         """The two linear maps, with activation and dropout between them."""

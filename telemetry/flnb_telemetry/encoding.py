@@ -38,7 +38,6 @@ _int_of = struct.Struct("<q").unpack
 
 _KIND = (1 << schema.PLAN_SHIFT) - 1
 _ROW_KIND = schema.OP | FLOAT_TIMES | ROW
-_OP, _RECORD = schema.OP | FLOAT_TIMES, schema.RECORD | FLOAT_TIMES
 _rows: dict[tuple[int, ...], int] = {}  # the codes of ops, and the code of the one record for them
 _row_ops: list[tuple[int, ...]] = []  # the codes of the ops, by the number in that code
 _new_row = threading.Lock()
@@ -130,7 +129,7 @@ def packed(numbers: list[Any]) -> schema.Records:
         parts = [_packed_or_dropped(numbers[i : i + 8]) for i in range(0, len(numbers), 8)]
     records = np.frombuffer(bytearray().join(parts), np.int64).reshape(-1, 8)
     kinds = records[:, 0] & _KIND
-    single, rows = (kinds == _OP) | (kinds == _RECORD), kinds == _ROW_KIND
+    single, rows = (kinds == schema.OP | FLOAT_TIMES) | (kinds == schema.RECORD | FLOAT_TIMES), kinds == _ROW_KIND
     for words, seconds in ((slice(1, 3), single | rows), (slice(6, 8), rows)):
         doubles = records.view(np.float64)[:, words]
         np.multiply(doubles, 1e9, out=doubles, where=seconds[:, None])

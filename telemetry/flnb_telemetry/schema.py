@@ -108,10 +108,10 @@ KINDS: dict[str, Kind] = {
         Kind(OP_FAILED, "op_failed", ("t", "message", "node", "context", "parent0", "parent1"), plan="plan"),
         Kind(CUT, "cut", ("t", "node", "line", "context"), aux="reason"),
         Kind(LEAF, "leaf", ("t", "leaf", "name", "parameter"), plan="plan"),
-        # an op of a backend that defers was recorded; it runs later, as an op event. value: the number of its value
-        Kind(RECORD, "record", ("t0", "t1", "value", "node", "context", "parent0", "parent1"), plan="plan"),
-        # so many values were computed because one was asked for, 0: because all were
-        Kind(MATERIALIZE, "materialize", ("t0", "t1", "value", "count", "", "", "context")),
+        # an op of a backend that defers was recorded; it runs later, as an op event
+        Kind(RECORD, "record", ("t0", "t1", "", "node", "context", "parent0", "parent1"), plan="plan"),
+        # so many ops ran that had waited
+        Kind(MATERIALIZE, "materialize", ("t0", "t1", "count", "", "", "", "context")),
     )
 }
 

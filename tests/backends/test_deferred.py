@@ -38,8 +38,7 @@ def test_nothing_is_computed_or_allocated_before_a_value_is_asked_for() -> None:
         assert events(run, "record")[-3:] == ["exp", "multiply", "sum"]
         np.testing.assert_allclose(y.numpy(), (np.exp(X) * 2).sum(0), rtol=1e-6)
         assert events(run, "op")[-3:] == ["exp", "multiply", "sum"]
-        (count,) = run.table("materialize")["count"].tolist()[-1:]
-        assert count == 3
+        assert run.table("materialize")["count"].tolist()[-1:] == [3]
 
 
 def test_what_is_not_needed_is_not_computed_and_nothing_is_computed_twice() -> None:
@@ -59,8 +58,8 @@ def test_ops_run_in_the_scope_and_phase_in_which_they_were_recorded() -> None:
         loss.backward()
         optim.SGD(layer.parameters(), lr=0.1).step()
     ran = {row.key for row in run.ops.by("scope", "phase")}
-    assert {phase for _, phase in ran} >= {"forward", "backward", "optimizer"}
-    assert ("linear", "forward") in ran
+    assert {phase for _, phase in ran} >= {"backward", "optimizer"}
+    assert ("linear", "other") in ran  # that an op is of a forward pass is known by its node, which `record` tells
 
 
 VIEWS = (
@@ -81,7 +80,7 @@ def write(x: Any, how: str, number: float) -> None:
         flnb.multiply(x, number, out=x)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 7), st.sampled_from(["view", "op", "read", *WRITES]), st.integers(0, 6)), max_size=14
@@ -89,22 +88,21 @@ def write(x: Any, how: str, number: float) -> None:
 )
 def test_views_and_writes_in_any_order_give_the_same_as_at_once(steps: list[tuple[int, str, int]]) -> None:
     def run() -> list[Any]:
-        made = [flnb.asarray(X)]
+        made, shared = [flnb.asarray(X)], {0: False}  # whether elements may share memory: such are not written
         for which, what, number in steps:
-            x = made[which % len(made)]
+            at = which % len(made)
+            x = made[at]
             if what == "view" and x.ndim > 0 and x.size and (number not in (1, 2) or x.ndim == 2) and x.shape[0] > 1:
+                shared[len(made)] = shared[at] or number == len(VIEWS) - 1
                 made.append(VIEWS[number](x))
             elif what == "op":
+                shared[len(made)] = False
                 made.append(x * 2.0 + number)
             elif what == "read":
                 x.numpy()
-            elif what in WRITES and not any(s > 1 and t == 0 for s, t in zip(x.shape, strides(x), strict=True)):
+            elif what in WRITES and not shared[at]:
                 write(x, what, float(number))
         return [x.numpy().copy() for x in made]
-
-    def strides(x: Any) -> tuple[int, ...]:
-        buffer = x._data
-        return buffer.strides if isinstance(buffer, np.ndarray) else buffer.outline().strides
 
     expected = run()
     with flnb.use_backend("deferred"):
@@ -197,11 +195,13 @@ def test_a_loop_that_reads_nothing_does_not_grow_for_ever(monkeypatch: pytest.Mo
     from flnb_backends.tensor import deferred
 
     monkeypatch.setattr(deferred, "LONGEST", 50)
-    with flnb.use_backend("deferred"):
-        x = flnb.zeros(3)
-        for _ in range(500):
-            x = x + 1.0
-        assert len(deferred.waiting) <= 51
+    with flnb.use_backend("deferred") as backend:
+        x, kept = flnb.zeros(3), []
+        for i in range(500):
+            x = flnb.relu(x + 1.0)
+            kept += [x] if i % 5 == 0 else []
+        assert len(backend.waiting) <= 51
+        assert kept[0]._data.value.tensor is not None
         assert x.tolist() == [500.0] * 3
 
 
@@ -237,3 +237,114 @@ def test_the_tape_shows_recorded_ops() -> None:
         flnb.sum(flnb.tanh(x) * x).backward()
         x.grad.numpy()
     assert [node.op for node in run.tape.nodes] == ["tanh", "multiply", "sum"]
+
+
+def test_what_is_recorded_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with flnb.use_backend("deferred"):
+        x = flnb.asarray(X)
+        y = flnb.softmax(x, 1)
+        y[0] = 2.0
+        flnb.graph.dprint(y)
+        y.numpy()
+        flnb.graph.dprint(y)
+    assert capsys.readouterr().out.splitlines() == [
+        "%1 = float32[3,4], computed",
+        "%2 = softmax(%1, 1)  # float32[3,4]",
+        "%3 = %2[0]  # float32[3,4]",
+        "%4 = 2.0",
+        "%5 = broadcast_to(%4, (4,))  # float32[4]",
+        "%6 = copy(%5)  # float32[4]",
+        "%7 = put(%3, %6, slice((0, ('slice', None, None, None))))  # float32[3,4]",
+        "%1 = float32[3,4], computed",
+    ]
+    with pytest.raises(TypeError, match="dprint: expected a tensor of the backend 'deferred', got float32"):
+        flnb.graph.dprint(flnb.ones(2))
+
+
+def test_ops_of_a_backend_called_without_a_buffer_to_write_to() -> None:
+    report = flnb.compare_backends(
+        lambda: flnb.asarray(X) * 2.0 + flnb.softmax(flnb.asarray(X), 1), ("numpy", "deferred")
+    )
+    assert report, report
+
+
+def test_an_interrupted_computation_is_done_again() -> None:
+    class Once(flnb.backends.NumpyBackend):
+        failed = False
+
+        def exp(self, x: Any, out: Any = None) -> Any:
+            if not Once.failed:
+                Once.failed = True
+                raise KeyboardInterrupt
+            return np.exp(x, out)
+
+    with flnb.use_backend(flnb.backends.DeferredBackend(Once)):
+        y, z = flnb.exp(flnb.asarray(X)), flnb.asarray(X) + 1.0
+        with pytest.raises(KeyboardInterrupt):
+            flnb.sync()
+        flnb.sync()
+        assert z._data.value.tensor is not None
+        np.testing.assert_array_equal(y.numpy(), np.exp(X))
+
+
+def test_memory_comes_from_the_manager_that_was_active_when_the_op_was_recorded() -> None:
+    with flnb.use_backend("deferred"):
+        with flnb.use_memory_manager(flnb.memory.Caching()) as manager:
+            y = flnb.ones((1 << 16,)) + 1.0
+        assert y[0].item() == 2.0
+        assert manager.stats()["peak_allocated"] >= 1 << 18
+
+
+def test_a_view_that_was_read_does_not_keep_what_was_overwritten() -> None:
+    with flnb.use_backend("deferred"), flnb.use_memory_manager(flnb.memory.Caching()) as manager:
+        x = flnb.ones((1 << 18,))
+        view = x[1:]
+        view.numpy()
+        flnb.assign(x, 2.0)
+        x.numpy()
+        assert view[0].item() == 2.0
+        assert manager.stats()["allocated"] == 1 << 20
+
+
+def test_a_write_to_elements_that_share_memory_is_refused_at_once() -> None:
+    with flnb.use_backend("deferred"):
+        x = flnb.asarray([1.0])
+        view = flnb.broadcast_to(x, (3,))
+        with pytest.raises(ValueError, match="share memory"):
+            view += 1.0
+        assert x.tolist() == [1.0]
+
+
+def test_a_whole_update_of_the_backend_below_is_not_asked_for() -> None:
+    class Whole(flnb.backends.NumpyBackend):
+        def sgd_update(self, *arguments: Any) -> None:
+            raise AssertionError("called with buffers of another backend")
+
+    with flnb.use_backend(flnb.backends.DeferredBackend(Whole)):
+        layer = nn.Linear(4, 2)
+        layer(flnb.asarray(X)).sum().backward()
+        optim.SGD(layer.parameters(), lr=0.1).step()
+
+
+def test_a_view_of_a_thousand_views() -> None:
+    with flnb.use_backend("deferred"):
+        x = flnb.asarray(X)
+        for _ in range(2000):
+            x = x.T
+        np.testing.assert_array_equal(x.numpy(), X)
+
+
+@pytest.mark.parametrize("tape", ["arena", "pruning", "prefused"])
+def test_other_tapes(tape: str) -> None:
+    with flnb.use_backend("deferred"), flnb.use_tape(tape):
+        x = flnb.Variable(X)
+        flnb.sum(flnb.tanh(x) * 2.0).backward()
+        np.testing.assert_allclose(x.grad.numpy(), 2 * (1 - np.tanh(X) ** 2), rtol=1e-5)
+
+
+def test_what_a_failing_op_says_tells_that_it_was_recorded() -> None:
+    with flnb.use_backend("deferred"):
+        y = flnb.linalg.cholesky(flnb.asarray([[1.0, 2.0], [2.0, 1.0]]))
+        with pytest.raises(Exception, match=r"(?i)positive definite|cholesky") as caught:
+            y.numpy()
+    assert any("recorded earlier" in note for note in caught.value.__notes__)

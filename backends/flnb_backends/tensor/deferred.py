@@ -17,73 +17,71 @@ from flnb.dispatch.crossing import create
 from flnb.dispatch.plan import Plan, Spec, residents, spec_of
 from flnb.dispatch.table import OPS, Op
 from flnb.graph.running import at_once, compute
-from flnb.graph.values import ITEM, PUT, Value
+from flnb.graph.values import ITEM, PUT, Place, Value
 from flnb.tensor import detached
 from flnb_backends.tensor import meta
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from flnb.interface import TensorBackend
 
 __all__ = ["Buffer", "DeferredBackend"]
 
-GRAPH = "graph"
+DEFERRED = "deferred"
 LONGEST = 100_000
-"""So many ops may be recorded before all are computed: a loop that never reads a value does not fill the memory."""
-waiting: list[ref[Buffer]] = []
-"""The buffers whose values may not be computed yet."""
+"""So many ops may be recorded before all are computed: a loop that never reads a value does not record for ever."""
 
 
 class Buffer(meta.Buffer):
     """A tensor's buffer on the deferred backend: a cell with the value that the tensor has now.
 
     Attributes:
-        backend: the backend that computes.
-        category: of the memory that its value will have.
-        value: what was computed, or will be.
-        writes: how often the memory was written; counted by the buffer that is no view.
-        seen: of a view: the number of writes for which ``value`` was read.
+        place: where its values are computed.
+        value: what was computed, or will be; not of a view.
         steps: of a view: the op and the attributes that make it from its base.
+        last: of a view: weak references to the value of the base for which it was read last, and to what was read.
     """
 
-    __slots__ = ("__weakref__", "backend", "category", "seen", "steps", "value", "writes")
+    __slots__ = ("__weakref__", "last", "place", "steps", "value")
 
     base: Buffer | None
     value: Value
     steps: tuple[Op, tuple[Any, ...]]
-    seen: int
+    last: tuple[ref[Value], ref[Value]] | None
 
-    def __init__(self, spec: Spec, backend: TensorBackend, category: int = 0) -> None:
+    def __init__(self, spec: Spec, place: Place) -> None:
         super().__init__(spec)
-        self.backend, self.category, self.writes = backend, category, 0
+        self.place, self.last = place, None
 
     def read(self) -> Value:
         """Return the value that this buffer has now."""
-        if self.base is not None and self.seen != (writes := self.root().writes):
-            op, attributes = self.steps
-            self.value = Value(op, (self.base.read(),), attributes, self.spec, self.backend)
-            self.seen = writes
-        return self.value
+        views, root = [], self
+        while root.base is not None:
+            views.append(root)
+            root = root.base
+        value = root.value
+        for view in reversed(views):
+            known = view.last[1]() if view.last is not None and view.last[0]() is value else None
+            if known is None:
+                known = Value(view.steps[0], (value,), view.steps[1], view.spec, view.place)
+                view.last = ref(value), ref(known)
+            value = known
+        return value
 
-    def write(self, op: Any, inputs: tuple[Value, ...], attributes: tuple[Any, ...], tensor: Any = None) -> None:
-        """Let this buffer, everything it is a view of, and all other views have the elements of a new value."""
-        value = Value(op, inputs, attributes, self.spec, self.backend, self.category, tensor)
-        if self.base is None:
-            self.value = value
-            self.writes += 1
-            if tensor is None:
-                waiting.append(ref(self))
-        else:
-            self.base.write(PUT, (self.base.read(), value), self.steps)
-            self.value, self.seen = value, self.root().writes
+    def write(self, value: Value) -> None:
+        """Let this buffer, everything it is a view of, and all other views have the elements of another value.
 
-    def root(self) -> Buffer:
-        """Return the buffer that is no view."""
-        found = self
-        while found.base is not None:
-            found = found.base
-        return found
+        Raises:
+            ValueError: several elements of a view have one place in memory.
+        """
+        to = self
+        while to.base is not None:
+            if to.strides and any(stride == 0 and n > 1 for stride, n in zip(to.strides, to.shape, strict=True)):
+                raise ValueError(f"{to.spec!r} is a view whose elements share memory (broadcast_to): write to a copy")
+            value = Value(PUT, (to.base.read(), value), to.steps, to.base.spec, to.base.place)
+            to = to.base
+        to.value = value
 
 
 class DeferredBackend(meta.MetaBackend):
@@ -91,7 +89,8 @@ class DeferredBackend(meta.MetaBackend):
 
     A step of an optimizer computes all that is left of it, `flnb.sync` everything. Values that nobody asks for, and
     that nothing else needs, are not computed. Random numbers are drawn at once, so that they are those of the backend
-    below.
+    below. A view that is written makes a copy of the tensor that it is a view of. A recording that measures gradients
+    asks for them at the end of each backward pass.
 
     Args:
         over: the backend that computes, of NumPy arrays: a name, a class or an instance.
@@ -107,7 +106,7 @@ class DeferredBackend(meta.MetaBackend):
     """
 
     name: ClassVar[str] = "deferred"
-    buffer: ClassVar[str] = GRAPH
+    buffer: ClassVar[str] = DEFERRED
     has_values: ClassVar[bool] = True
     defers: ClassVar[bool] = True
 
@@ -116,12 +115,15 @@ class DeferredBackend(meta.MetaBackend):
         if self.over.buffer != "ndarray":
             raise TypeError(f"deferred: computes on a backend of NumPy arrays, got {self.over!r}")
         self.whole_dtypes = self.over.whole_dtypes  # type: ignore[misc]
-        residents.setdefault(GRAPH, self)
+        self.waiting: list[ref[Buffer]] = []  # whose values may not be computed yet
+        residents.setdefault(DEFERRED, self)
 
     def method(self, name: str) -> Any:
         """Return the method that records a primitive; of a composite, the one that computes it, None without one."""
-        op = OPS.get(name)
-        return getattr(self, name) if op is not None and op.body is None else self.over.method(name)
+        op = OPS.get(name.removesuffix("_pull"))
+        if op is None:  # an optimizer's update: its ops are recorded
+            return None
+        return self.over.method(name) if op.body is not None else getattr(self, name)
 
     def overridden(self) -> frozenset[str]:
         return super().overridden() | self.over.overridden()
@@ -133,51 +135,66 @@ class DeferredBackend(meta.MetaBackend):
 
         def record(*arguments: Any, out: list[Buffer | None]) -> list[Buffer | None]:
             tensors = arguments[: len(arguments) - own]
+            given, wanted = (tuple([x is not None for x in each]) for each in (tensors, out))
+            items: list[tuple[int, ref[Value]]] = []
+            attributes = plan, given, wanted, items
+            made = [(i, x) for i, x in enumerate(out) if x is not None]
             inputs = tuple([x.read() for x in tensors if x is not None])
-            attributes = plan, tuple([x is not None for x in tensors]), tuple([x is not None for x in out])
-            made = [x for x in out if x is not None]
-            whole = Value(op, inputs, attributes, plan.spec, self.over, made[0].category if made else 0)
-            for i, buffer in enumerate(out):
-                if buffer is not None:
-                    buffer.write(ITEM, (whole,), (i,))
+            whole = Value(op, inputs, attributes, plan.spec, made[0][1].place)
+            for i, buffer in made:
+                item = Value(ITEM, (whole,), (i,), buffer.spec, buffer.place)
+                items.append((i, ref(item)))
+                self._put(buffer, item)
             return out
 
         return record
 
     def computed(self, op: Op) -> Callable[..., Buffer]:
-        """Make the method of a primitive that writes to memory: it records a value for the buffer that it gets last."""
+        """Make the method of a primitive that writes to memory: it records a value for the buffer to write to."""
 
-        def method(*arguments: Any) -> Any:
-            *given, out = arguments
+        def method(*arguments: Any) -> Buffer:
+            out = meta.target(op, arguments) or Buffer(meta.inferred(op, arguments), self._place())
+            given = arguments[: op.arity or -1]
             inputs = tuple([x.read() for x in given if isinstance(x, Buffer)])
-            out.write(op, inputs, tuple(given[len(inputs) :]))
+            self._put(out, Value(op, inputs, given[len(inputs) :], out.spec, out.place))
             if op.name.startswith("random_"):
                 self.eval(out)  # the generator is read now: what others draw from it comes after
-            if len(waiting) > LONGEST:
-                self.eval()
             return out
 
         return method
+
+    def _place(self, manager: Any = None, category: int = 0) -> Place:
+        """Where values are computed: on the backend below, with the manager that is active now."""
+        return Place(self.over, manager or state.current().manager, category)
+
+    def _put(self, buffer: Buffer, value: Value) -> None:
+        """Let a buffer have a value that waits to be computed."""
+        self.waiting.append(ref(buffer))
+        buffer.write(value)
+        if len(self.waiting) > LONGEST:
+            self.eval()
 
     def view(self, op: Op) -> Callable[..., Buffer]:
         """Make the method of a primitive that returns a view."""
 
         def method(x: Buffer, *attributes: Any) -> Buffer:
             spec, _, strides = meta.layout(op, x, attributes)
-            made = Buffer(spec, self.over)
-            made.base, made.strides, made.steps, made.seen = x, strides, (op, attributes), -1
+            made = Buffer(spec, x.place)
+            made.base, made.strides, made.steps = x, strides, (op, attributes)
             return made
 
         return method
 
     def eval(self, *buffers: Buffer) -> None:
         """Compute the values of these buffers, without arguments those of all that are still referred to."""
-        found: Iterable[Buffer | None] = buffers
-        if not buffers:
-            taken = waiting[:]
-            del waiting[: len(taken)]  # another thread may have added some
-            found = [each() for each in taken]
-        compute([x.read() for x in found if x is not None])
+        if buffers:
+            compute([x.read() for x in buffers])
+            return
+        taken, self.waiting = self.waiting, []
+        try:
+            compute([x.read() for x in [each() for each in taken] if x is not None])
+        finally:
+            self.waiting += [each for each in taken if _waits(each())]  # an error or Ctrl-C came first
 
     def sync(self) -> None:
         """Compute everything that was recorded."""
@@ -186,20 +203,22 @@ class DeferredBackend(meta.MetaBackend):
 
     def from_numpy(self, array: Any, out: Any = None) -> Buffer:
         """Return a buffer with a copy of the array's values, or write them into ``out``."""
-        if out is None:
-            out = Buffer(spec_of(array.shape, array.dtype, GRAPH), self.over)
+        made = out or Buffer(spec_of(array.shape, array.dtype, DEFERRED), self._place())
         spec = spec_of(array.shape, array.dtype, self.over.buffer)
+        if isinstance(array, Buffer):
+            array = self.to_numpy(array)
         if array.ndim:
-            with state.entered(at_once(self.over, out.category)):
-                out.write(None, (), (), create(OPS["from_numpy"], spec, (array,)))
+            copied = at_once(made.place, create, OPS["from_numpy"], spec, (array,))
         else:  # a number among the operands of an op, as a rule
-            out.write(None, (), (), detached(array.copy(), spec))
-        return out
+            copied = detached(array.copy(), spec)
+        made.write(Value(None, (), (), made.spec, made.place, copied))
+        return made
 
     def to_numpy(self, buffer: Any) -> Any:
-        """Return the values as a NumPy array, which must not be written to."""
-        self.eval(buffer)
-        values = np.asarray(self.over.to_numpy(buffer.read().tensor._data)).view()
+        """Return the values as a NumPy array, which must not be written to, and does not show later writes."""
+        value = buffer.read()
+        compute([value])
+        values = np.asarray(self.over.to_numpy(value.tensor._data)).view()
         values.flags.writeable = False
         return values
 
@@ -209,4 +228,9 @@ class DeferredBackend(meta.MetaBackend):
 
     def empty(self, spec: Spec, manager: Any, min_block: int, code: int = 0, category: int = 0) -> tuple[Buffer, int]:
         """Return a buffer without a value; memory is allocated when the value is computed."""
-        return Buffer(spec, self.over, category), 0
+        return Buffer(spec, self._place(manager, category)), 0
+
+
+def _waits(buffer: Buffer | None) -> bool:
+    """Whether a tensor is still referred to, and its value not computed."""
+    return buffer is not None and buffer.read().tensor is None

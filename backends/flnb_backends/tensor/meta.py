@@ -63,7 +63,7 @@ class Buffer:
         return as_strided(np.empty((), self.dtype), self.shape, self.strides)
 
     def __repr__(self) -> str:
-        return f"<meta buffer {self.spec!r}>"
+        return f"<{self.spec.kind} buffer {self.spec!r}>"
 
 
 class MetaBackend(TensorBackend):
@@ -95,8 +95,8 @@ class MetaBackend(TensorBackend):
         return self.computed(op) if op.writes_out else self.view(op)
 
     def computed(self, op: Op) -> Callable[..., Buffer]:
-        """Make the method of a primitive that writes to memory: it returns the buffer that it gets last, unwritten."""
-        return lambda *arguments: arguments[-1]
+        """Make the method of a primitive that writes to memory: it returns the buffer to write to, unwritten."""
+        return lambda *arguments: target(op, arguments) or Buffer(inferred(op, arguments))
 
     def view(self, op: Op) -> Callable[..., Buffer]:
         """Make the method of a primitive that returns a view."""
@@ -130,6 +130,18 @@ class MetaBackend(TensorBackend):
 
     def is_contiguous(self, buffer: Buffer) -> bool:
         return buffer.strides is None
+
+
+def target(op: Op, arguments: tuple[Any, ...]) -> Any:
+    """Return the buffer that a call of a primitive's method gives to write to; None without one."""
+    return arguments[-1] if len(arguments) > op.arity else None
+
+
+def inferred(op: Op, arguments: tuple[Any, ...]) -> Spec:
+    """Return the spec of a primitive's result, by its shape rule."""
+    inputs = tuple([x.spec for x in arguments[: op.arity or -1] if isinstance(x, Buffer)])
+    shape, dtype = op.infer(op, inputs, () if op.arity else arguments[len(inputs) : -1])
+    return spec_of(shape, np.dtype(dtype), inputs[0].kind)
 
 
 def layout(op: Op, x: Buffer, attributes: tuple[Any, ...]) -> tuple[Spec, Owner | None, tuple[int, ...] | None]:

@@ -109,12 +109,11 @@ void block_is(char *address, size_t bytes, bool in_use) {
     if (first < address) free_blocks[first] = address - first;
     if (end < first + size) free_blocks[end] = first + size - end;
   }
-  if (in_use) {
-    memset(address, POISON, bytes);
-  } else {
-    free_blocks[address] = bytes;
-    give_back(address, address + bytes);
-  }
+  if (!in_use) free_blocks[address] = bytes;
+  if (checks && !in_use)
+    give_back(address, address + bytes);  // an access is reported
+  else
+    memset(address, POISON, bytes);  // and where nothing is checked, seen in the values
 }
 
 int allocate_pinned(size_t bytes, void **address) {

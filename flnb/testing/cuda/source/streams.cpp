@@ -248,8 +248,9 @@ int push(Stream *stream, const std::string &name, std::function<void()> work, co
   if (wait_for && wait_for->capture) {
     if (!captures.count(wait_for->capture)) return CAPTURED_EVENT;
     if (stream->capture && stream->capture != wait_for->capture) return CAPTURE_MERGE;
-    stream->capture = wait_for->capture;  // it joins
-    return add_node(captures[stream->capture], stream, name, std::move(work), wait_for->node);
+    int error = add_node(captures[wait_for->capture], stream, name, std::move(work), wait_for->node);
+    if (!error) stream->capture = wait_for->capture;  // it joins
+    return error;
   }
   if (stream->capture) {
     if (wait_for && wait_for->stream) return captures[stream->capture].valid = false, CAPTURE_ISOLATION;

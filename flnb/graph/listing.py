@@ -1,0 +1,65 @@
+"""Recorded values as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flnb.dispatch.brief import brief
+from flnb.graph.values import ITEM, PUT, Value, reachable
+
+if TYPE_CHECKING:
+    from flnb.tensor import Tensor
+
+__all__ = ["dprint"]
+
+
+def dprint(x: Tensor) -> None:
+    """Print what a tensor of the backend "deferred" waits for: a line for each value, with the values that it reads.
+
+    Raises:
+        TypeError: the tensor was not made on that backend.
+
+    >>> import flnb
+    >>> with flnb.use_backend("deferred"):
+    ...     x = flnb.exp(flnb.asarray([1.0, 2.0]))
+    ...     flnb.graph.dprint((x + 1.0) * x)
+    %1 = float32[2], computed
+    %2 = exp(%1)  # float32[2]
+    %3 = 1.0
+    %4 = add(%2, %3)  # float32[2]
+    %5 = multiply(%4, %2)  # float32[2]
+    """
+    if x._spec.kind != "deferred":
+        raise TypeError(f"dprint: expected a tensor of the backend 'deferred', got {x._spec!r} in {x._spec.kind!r}")
+    names: dict[Value, str] = {}
+
+    def name(value: Value) -> str:
+        if value not in names:
+            names[value] = f"%{len(names) + 1}"
+            if value.tensor is not None:
+                print(f"{names[value]} = {_known(value)}")
+        return names[value]
+
+    asked = x._data.read()
+    for value in reachable([asked]):
+        inputs = [name(each) for each in value.inputs]
+        print(f"{name(value)} = {_call(value, inputs)}  # {value.spec!r}")
+    name(asked)
+
+
+def _known(value: Value) -> str:
+    """A computed value as text: a number as it is, else the shape and dtype."""
+    number = value.spec.ndim == 0 and value.op is None
+    return str(value.place.backend.to_numpy(value.tensor._data).item()) if number else f"{value.spec!r}, computed"
+
+
+def _call(value: Value, inputs: list[str]) -> str:
+    """The call of a value's op as text."""
+    op, attributes = value.op, value.attributes
+    if op is ITEM:
+        return f"{inputs[0]}[{attributes[0]}]"
+    if op is PUT:
+        return f"put({', '.join(inputs)}, {attributes[0].name}({', '.join(map(brief, attributes[1]))}))"
+    if op is not None and op.body is not None:
+        attributes = attributes[0].attributes  # of the plan of the composite
+    return f"{op.name if op else ''}({', '.join([*inputs, *map(brief, attributes)])})"
