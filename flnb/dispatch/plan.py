@@ -123,6 +123,8 @@ class Plan:
 
     def constant(self, value: float, backend: Any) -> Any:
         """Return a Python number as a 0-d buffer, stored for the next call (not zeros, as 0.0 == -0.0 as keys)."""
+        if value in self.constants:
+            return self.constants[value]
         promoted = [s for i, s in enumerate(self.specs) if i not in self.op.unpromoted]
         dtype = next(s.dtype for s in promoted if isinstance(s, Spec))
         try:
@@ -133,7 +135,7 @@ class Plan:
                 f"does not change; cast the tensor with .astype first"
             ) from None
         if value and len(self.constants) < 64:
-            self.constants[value] = buffer
+            self.constants[value] = backend.settled(buffer)
         return buffer
 
 

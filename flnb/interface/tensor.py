@@ -122,6 +122,10 @@ class TensorBackend(Part, kind="backend"):
         """Return a buffer with the values of a NumPy array; write them into the buffer ``out`` if it is given."""
         raise self.lacks("from_numpy")
 
+    def settled(self, buffer: Any) -> Any:
+        """Return a buffer that ops store for later calls, when calls in any stream may read it."""
+        return buffer
+
     def to_numpy(self, buffer: Any) -> Any:
         """Return the values of a buffer as a NumPy array, without a copy if `shares_memory`."""
         raise self.lacks("to_numpy")

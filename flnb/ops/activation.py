@@ -27,8 +27,7 @@ def _gelu(x: Any) -> Body:
 
 def _pull_gelu(g: Any, plan: Any, x: Any, below: Any, y: Any) -> tuple[Any, ...]:
     """Gradient of gelu; ``below`` holds the standard normal CDF of x."""
-    density = e.exp(e.square(x) * -0.5) * ONE_OVER_ROOT_TWO_PI
-    return (g * (below + x * density),)
+    return (g * (below + x * (e.exp(e.square(x) * -0.5) * ONE_OVER_ROOT_TWO_PI)),)
 
 
 _gelu_op = Composite("gelu", "elementwise", _gelu, _pull_gelu, {0})
@@ -63,8 +62,7 @@ def gelu(x: ArrayLike, /, approximate: str = "none") -> Tensor:
     """
     if approximate not in ("none", "tanh"):
         raise ValueError(f"gelu: approximate must be 'none' or 'tanh', got {brief(approximate)}")
-    x = r.floating(x)
-    return (_gelu_op if approximate == "none" else _gelu_tanh_op)(x)[0]
+    return (_gelu_op if approximate == "none" else _gelu_tanh_op)(r.floating(x))[0]
 
 
 def _swish(x: Any, beta: float) -> Body:

@@ -80,8 +80,7 @@ def _gaps(w: Any, cotangent: Any) -> Any:
 def _pull_cholesky(g: Any, plan: Any, x: Any, y: Any) -> Any:
     """Gradient of cholesky (Murray, "Differentiation of the Cholesky decomposition", 2016, equation 10)."""
     upper = adjoint(y)
-    half = solve(upper, lower(upper @ g, 0.5))
-    return symmetric(adjoint(solve(upper, adjoint(half))))
+    return symmetric(adjoint(solve(upper, adjoint(solve(upper, lower(upper @ g, 0.5))))))
 
 
 _cholesky = Op("cholesky", "matmul", square, [Pull({"y"}, _pull_cholesky)], accepts="float", holomorphic=False)
@@ -113,8 +112,7 @@ def _pull_eigh(g: list[Any], _: Any, y: list[Any]) -> Any:
     """
     (g_values, g_vectors), (w, v) = g, y
     turned = adjoint(v) @ g_vectors
-    inner = turned * _gaps(plain(w), turned)
-    return symmetric((v @ inner + columns(v, plain(g_values))) @ adjoint(v))
+    return symmetric((v @ (turned * _gaps(plain(w), turned)) + columns(v, plain(g_values))) @ adjoint(v))
 
 
 _eigh = packed("eigh", lambda _, n: ((n,), (n, n)), _pull_eigh)

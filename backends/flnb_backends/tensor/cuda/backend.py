@@ -212,6 +212,12 @@ class CudaBackend(
         finally:
             self.gpu.leave(before)
 
+    def settled(self, buffer: Buffer) -> Buffer:
+        """Wait until a buffer that ops store for later calls is uploaded, which these may read in any stream."""
+        with self.gpu.driver.using(self.gpu.ordinal):
+            self.gpu.driver.wait(self.gpu.stream())
+        return buffer
+
     def _uploaded(self, array: Any, out: Buffer | None) -> Buffer:
         if isinstance(array, cp.ndarray):
             return self.copy(array, out) if array.data.device_id == self.gpu.ordinal else self._fetched(array, out)
