@@ -67,11 +67,11 @@ DEVICES = (
 )  # fmt: skip
 """Modules of devices, which the goals below do not count, nor those of ranks: they have one in common."""
 GRAPH = "flnb.graph", "flnb_backends.tensor.deferred"
-"""Modules of what is recorded and runs later, which the goals do not count either."""
-WITH_ALL, GOAL_WITH_ALL = 19_058, 18_000
+"""Modules of the graph, which the goals do not count either."""
+WITH_ALL, GOAL_WITH_ALL = 19_060, 18_000
 """The most lines of the core with graph, ranks and devices, and the goal, which the core alone exceeds by its part.
 
-Raised by 250 for the communicator nccl, convolution by cuDNN and stream capture, which issue 13 asks for, and by 326
+Raised by 250 for the communicator nccl, convolution by cuDNN and stream capture, which issue 13 asks for, and by 328
 for the backend `deferred`, the beginning of issue 14."""
 
 

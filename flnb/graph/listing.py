@@ -14,7 +14,7 @@ __all__ = ["dprint"]
 
 
 def dprint(x: Tensor) -> None:
-    """Print what a tensor of the backend "deferred" waits for: a line for each value, with the values that it reads.
+    """Print the recorded ops that a tensor of the backend "deferred" depends on, one line for each op.
 
     Raises:
         TypeError: the tensor was not made on that backend.

@@ -14,7 +14,7 @@ from flnb.dispatch.crossing import call, create, pull_whole, write
 from flnb.dispatch.plan import Plan, spec_of
 from flnb.dispatch.promotion import plan_of_composite
 from flnb.dispatch.table import OPS
-from flnb.graph.values import PUT, Place, Value, reachable
+from flnb.graph.values import ITEM, PUT, Place, Value, reachable
 from flnb.tensor import detached
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ T = TypeVar("T")
 _running = RLock()
 _states: dict[tuple[Any, int], State] = {}
 MOST = 32
-"""So many states are kept for the next time."""
+"""The largest number of cached states."""
 
 
 def at_once(place: Place, function: Callable[..., T], *arguments: Any) -> T:
@@ -52,7 +52,7 @@ def at_once(place: Place, function: Callable[..., T], *arguments: Any) -> T:
 
 
 def compute(values: Sequence[Value]) -> None:
-    """Compute values, and what they depend on, each at its place.
+    """Compute values and their inputs, each on the backend that its place names.
 
     A value that was computed forgets its inputs, so that memory lives as long as it would if ops ran at once: until
     the last use.
@@ -102,6 +102,8 @@ def _run(value: Value, family: str) -> Any:
         whole = call(OPS["copy"], tensors[:1])
         write(OPS["copy"], tensors[1:], (), call(step, (whole,), attributes))
         return whole
+    if op is ITEM:  # Ctrl-C came when the others had been given theirs
+        return tensors[0][value.attributes[0]]
     if op.body is not None:
         return _run_whole(op, tensors, value.attributes, family)
     if not tensors and op.family == "memory":

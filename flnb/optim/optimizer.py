@@ -38,7 +38,7 @@ def updating() -> AbstractContextManager[State]:
 
 
 def end_step() -> None:
-    """Compute what a backend that defers has put off, and report to telemetry that a training step is over."""
+    """Compute all recorded ops if the backend `defers`, and report the end of a training step to telemetry."""
     current().backend.eval()
     bus.mark_step()
 

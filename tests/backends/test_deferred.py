@@ -1,4 +1,4 @@
-"""The deferred backend: what is recorded runs later, once, if at all, and gives the bits of the backend below."""
+"""The deferred backend runs each recorded op later, at most once, with results equal to the last bit."""
 
 from __future__ import annotations
 
@@ -348,3 +348,14 @@ def test_what_a_failing_op_says_tells_that_it_was_recorded() -> None:
         with pytest.raises(Exception, match=r"(?i)positive definite|cholesky") as caught:
             y.numpy()
     assert any("recorded earlier" in note for note in caught.value.__notes__)
+
+
+def test_ctrl_c_before_the_results_of_a_composite_were_handed_out() -> None:
+    from flnb.graph import running
+
+    with flnb.use_backend("deferred"):
+        y = flnb.softmax(flnb.asarray(X), 1)
+        whole = y._data.value.inputs[0]
+        whole.tensor = running.at_once(whole.place, running._run, whole, "ndarray")
+        whole.inputs = ()
+        np.testing.assert_allclose(y.numpy().sum(1), 1.0, rtol=1e-6)

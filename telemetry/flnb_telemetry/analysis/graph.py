@@ -107,7 +107,7 @@ class Graph:
 def acts(table: Table) -> schema.Columns:
     """Return the columns of the ops that may have made nodes: those that ran, and those recorded to run later.
 
-    The latter take no time: when they run, another event tells.
+    A recorded op has duration 0 here: its execution emits an op event of its own, without a node.
     """
     ran, recorded = table("op"), table("record")
     if not len(recorded["t0"]):
