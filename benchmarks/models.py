@@ -138,7 +138,9 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks models")
     parser.add_argument("models", nargs="*", metavar="MODEL", help="of flnb.models (default: the six of table 3)")
     parser.add_argument("--size", default="small", choices=("small", "paper"))
-    parser.add_argument("--backend", action="append", default=[], metavar="NAME", help="of flnb (default: numpy)")
+    parser.add_argument(
+        "--backend", action="append", default=[], metavar="NAME", help="of flnb, or NAME+jit (default: numpy)"
+    )
     parser.add_argument("--rounds", type=int, default=9, help="how often each takes its turn")
     parser.add_argument("--seconds", type=float, default=0.5, help="how long a turn takes, about")
     parser.add_argument("--threads", type=int, default=1, help="of each contestant")

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 
     # isort: split
     from flnb.autograd.anomaly import breakpoint_if, detect_anomaly
+    from flnb.capture import jit
     from flnb.explore import bisect, compare_backends
     from flnb.magics import load_ipython_extension as load_ipython_extension
     from flnb.tensor import ArrayLike
@@ -80,6 +81,7 @@ __array_api_version__ = _VERSIONS[-1]
 
 _LAZY = {
     "bisect": "flnb.explore", "compare_backends": "flnb.explore", "load_run": "flnb_telemetry",
+    "jit": "flnb.capture",
     "breakpoint_if": "flnb.autograd.anomaly", "detect_anomaly": "flnb.autograd.anomaly",
     "dashboard": "flnb.widgets.dashboard", "view": "flnb.widgets.finished",
     "load_ipython_extension": "flnb.magics",
@@ -91,8 +93,9 @@ __all__ = [
     "creation_stacks", "custom_op", "dashboard", "data", "default_dtype", "detect_anomaly", "dispatch",
     "distributed", "e", "graph",
     "enable_grad", "explore", "float16", "float32", "float64", "grad", "hessian", "hvp", "inf", "int16", "int32",
-    "int64", "int8", "interface", "is_grad_enabled", "jacobian", "jvp", "load_run", "log", "magics", "manual_seed",
-    "memory", "meters", "nan", "newaxis", "nn", "no_grad", "ops", "optim", "phase", "pi", "plot", "random", "record",
+    "int64", "int8", "interface", "is_grad_enabled", "jacobian", "jit", "jvp", "load_run", "log", "magics",
+    "manual_seed", "memory", "meters", "nan", "newaxis", "nn", "no_grad", "ops", "optim", "phase", "pi", "plot",
+    "random", "record",
     "saved_tensors_hooks", "scope", "set_backend", "set_default_dtype", "set_memory_device", "set_memory_manager",
     "set_tape", "step", "stop_gradient", "sync", "telemetry", "testing", "tune_gc", "uint16", "uint32", "uint64",
     "uint8", "use_backend", "use_memory_device", "use_memory_manager", "use_tape", "value_and_grad", "view", "vjp",

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import numpy
+from flnb_backends.native import onednn
 from flnb_backends.tensor.cuda.inventory import inventory
 from flnb_telemetry import tables
 from flnb_telemetry.safe_text import LONGEST_LINE
@@ -34,7 +35,7 @@ def _version(package: str) -> str | None:
 
 
 def doctor() -> str:
-    """Return a table of versions, active backend and memory manager, optional packages, CUDA, and the `dot` program."""
+    """Return a table of versions, active parts, optional packages, oneDNN, CUDA, and the `dot` program."""
     parts = state.current().parts
     active = {kind: parts[c.slot].name if c.slot in parts else "none" for kind, c in CONTRACTS.items()}
     rows = [
@@ -53,6 +54,6 @@ def doctor() -> str:
             lacking = f"missing {', '.join(missing)}: pip install 'flnb[{extra}]'"
             rows.append((f"extra {extra}", lacking if missing else complete))
     lacking = "not found: install Debian's graphviz package to draw tape graphs with flnb.plot.tape"
-    rows += inventory(_version)
+    rows += onednn.inventory() + inventory(_version)
     rows.append(("dot", shutil.which("dot") or lacking))
     return "\n".join(tables.lines(rows, longest=LONGEST_LINE))

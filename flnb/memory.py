@@ -26,7 +26,7 @@ from flnb_backends.memory.teaching.slab import Slab
 from flnb_telemetry.extras import tool as _tool
 
 from flnb.autograd.offloading import Codec, LossyCast, Moves, Zlib, compress, offload
-from flnb.dispatch.memory import allocate, block_of, release
+from flnb.dispatch.memory import allocate, block_of, drain, reclaim, release
 from flnb.dispatch.state import current
 from flnb.interface.memory import AllocHint, Block, MemoryDevice, MemoryManager, OutOfMemoryError, Segment, SegmentState
 
@@ -147,6 +147,8 @@ def unlock(number: int, manager: MemoryManager | None = None) -> None:
 def release_cached(manager: MemoryManager | None = None) -> int:
     """Return segments in which no tensor is stored to the device; returns their bytes.
 
+    Programs (`flnb.jit`) give back their memory before, and allocate it again when they run.
+
     Args:
         manager: a memory manager; the active one by default.
 
@@ -156,4 +158,7 @@ def release_cached(manager: MemoryManager | None = None) -> int:
     >>> flnb.memory.release_cached(manager)
     2097152
     """
-    return (manager or current().manager).release_cached()
+    manager = manager or current().manager
+    reclaim(manager)
+    drain()
+    return manager.release_cached()

@@ -13,6 +13,7 @@ from flnb_telemetry.withblock import holding
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
 from flnb.dispatch.brief import brief
+from flnb.dispatch.effects import effects
 from flnb.dispatch.table import Op
 from flnb.ops.creation import _no_rule, _spec, asarray
 from flnb.ops.documentation import readable
@@ -88,6 +89,20 @@ def current_generator() -> Generator:
     return _chosen.get()
 
 
+def host_generator(generator: Generator | None = None) -> np.random.Generator:
+    """Return the NumPy generator of a `Generator`, by default the current one, for numbers that Python reads.
+
+    Raises:
+        RuntimeError: a function is being captured (`flnb.jit`): the numbers would be the same in all later calls.
+    """
+    if effects.get() is not None:
+        raise RuntimeError(
+            "flnb.jit: the captured function draws random numbers that Python reads (a permutation, LayerDrop, "
+            "SpecAugment), which would be the same in all later calls: draw them outside and pass them as tensors"
+        )
+    return (generator or current_generator()).numpy
+
+
 def use_generator(generator: Generator) -> holding[Generator]:
     """Draw from another generator until the ``with`` block ends, in this thread only; other threads are not affected.
 
@@ -122,7 +137,10 @@ def _drawn(op: Op, shape: Any, dtype: Any, generator: Generator | None, *argumen
     """Draw a tensor of a shape; inside of `flnb.vmap`, draw one such tensor for every example at once."""
     vmaps, spec = state.vmaps.get(), _spec(shape, dtype)
     whole = _spec((*[v.size for v in vmaps], *spec.shape), dtype) if vmaps else spec
-    tensor: Any = dispatch.create(op, whole, (*arguments, (generator or current_generator()).numpy))
+    source = generator or current_generator()
+    if (captured := effects.get()) is not None:
+        captured.generators[id(source.numpy)] = source
+    tensor: Any = dispatch.create(op, whole, (*arguments, source.numpy))
     for v in vmaps:
         tensor = v.batched(tensor)
     return tensor
@@ -197,7 +215,7 @@ def permutation(n: int, generator: Generator | None = None) -> Tensor:
     >>> sorted(flnb.random.permutation(3).tolist())
     [0, 1, 2]
     """
-    return asarray((generator or current_generator()).numpy.permutation(n).astype(np.int64))
+    return asarray(host_generator(generator).permutation(n).astype(np.int64))
 
 
 for _function in (bernoulli, current_generator, manual_seed, normal, permutation, rand, randn, uniform):

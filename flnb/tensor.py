@@ -346,6 +346,15 @@ def detached(data: Any, spec: Spec) -> Tensor:
     return tensor
 
 
+def alias(x: Tensor, data: Any, spec: Spec) -> Tensor:
+    """Make a tensor of another backend's buffer for the memory of x: writes and gradients are those of x."""
+    made: Tensor = object.__new__(x._lift or Tensor)
+    made._data, made._spec, made._root = data, spec, getattr(x, "_root", x)
+    if x._lift is not None:
+        made._node = x._node
+    return made
+
+
 def _rebuild(values: np.ndarray[Any, Any]) -> Tensor:
     """Make a tensor from the NumPy array that `Tensor.__reduce__` pickled."""
     return Tensor._of(values)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from heapq import heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,6 +22,7 @@ from flnb.autograd.walk import Toward, Walk
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
 from flnb.dispatch.autocast import without_casts
+from flnb.dispatch.effects import effects
 from flnb.interface.tape import MARK, PLAN, SEQ, Node, Tape
 from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray, ones_like
@@ -163,7 +165,8 @@ def walk(
     lane = bus.lanes.lane if bus.lanes is not None else None
     try:
         if lane is None:
-            _walk_from(under_way, root, tape, finds_own)
+            with nullcontext() if effects.get() is None else bus.phase("backward"):
+                _walk_from(under_way, root, tape, finds_own)
         else:
             outer = lane.node
             try:

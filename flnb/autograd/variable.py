@@ -14,6 +14,7 @@ from flnb.autograd.hooks import Handle, listen
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import source_lines, state
 from flnb.dispatch.dtypes import is_float
+from flnb.dispatch.effects import effects
 from flnb.ops.creation import asarray
 from flnb.tensor import ArrayLike, Tensor
 
@@ -118,6 +119,8 @@ class Variable(Tensor):
         if value is not None and value.shape != self.shape:
             raise ValueError(f"grad: expected the shape of the Variable, {self.shape}, got {value.shape}")
         node[GRADIENT] = value
+        if value is None and (captured := effects.get()) is not None:
+            captured.cleared[id(node)] = self
 
     @property
     def name(self) -> str:

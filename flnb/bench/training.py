@@ -26,12 +26,13 @@ class Training(Contestant):
     Args:
         model: the model's name.
         scale: the model's size, "small" or "paper".
-        backend: the backend's name.
+        backend: the backend's name; with "+jit" behind it, iterations are captured by `flnb.jit`.
         weights: an .npz file with initial parameters, which the first contestant writes and the others load.
     """
 
     def __init__(self, model: str, scale: str, backend: str, weights: str) -> None:
-        flnb.set_backend(backend)
+        name, _, self.captured = backend.partition("+")
+        flnb.set_backend(name)
         tiny = Linear(2, 2)
         tiny(flnb.ones((2, 2))).sum().backward()
         SGD(tiny.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM).step()
@@ -46,6 +47,22 @@ class Training(Contestant):
         else:
             np.savez(weights, *(parameter.data.numpy() for parameter in self.model.parameters()))
 
+        self.iterations = {True: self.captured_by_jit(self.train), False: self.captured_by_jit(self.differentiate)}
+
+    def captured_by_jit(self, function: Any) -> Any:
+        """Return the function, or what `flnb.jit` makes of it."""
+        return flnb.jit(function) if self.captured else function
+
+    def differentiate(self) -> None:
+        """Compute all gradients for the batch."""
+        self.optimizer.zero_grad()
+        self.recipe.loss(self.model, *self.batch).backward()
+
+    def train(self) -> None:
+        """Do one step of training."""
+        self.differentiate()
+        self.optimizer.step()
+
     def _load(self, model: Module) -> None:
         """Set a model's parameters to the initial ones."""
         with np.load(self.weights) as arrays:
@@ -53,10 +70,7 @@ class Training(Contestant):
                 flnb.ops.assign(parameter.data, flnb.asarray(array, dtype=parameter.dtype))
 
     def iteration(self, update: bool) -> None:
-        self.optimizer.zero_grad()
-        self.recipe.loss(self.model, *self.batch).backward()
-        if update:
-            self.optimizer.step()
+        self.iterations[update]()
 
     def sync(self) -> None:
         current().backend.sync()
@@ -69,8 +83,17 @@ class Training(Contestant):
             drop_nothing((module for _, module in model.named_modules()), Dropout)
             arrays = self.recipe.batch(self.scale, size=CHECKED)
             batch = [flnb.asarray(a.astype(np.float64) if a.dtype.kind == "f" else a) for a in arrays]
-            loss = self.recipe.loss(model, *batch)
-            loss.backward()
+
+            def differentiated() -> Any:
+                for parameter in model.parameters():
+                    parameter.grad = None
+                loss = self.recipe.loss(model, *batch)
+                loss.backward()
+                return loss
+
+            run = self.captured_by_jit(differentiated)
+            for _ in range(3 if self.captured else 1):
+                loss = run()
         finally:
             flnb.set_default_dtype("float32")
         return loss.item(), (np.asarray(parameter.grad) for parameter in model.parameters())

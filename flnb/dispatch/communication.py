@@ -22,6 +22,7 @@ from flnb_telemetry import bus, intern
 from flnb.dispatch import state
 from flnb.dispatch.board import CALLS, FAILED, GAVE_UP, INSIDE, LEFT, Board
 from flnb.dispatch.calls import Call, described
+from flnb.dispatch.effects import effects
 from flnb.interface.communicator import CollectiveError, Communicator, Work
 
 if TYPE_CHECKING:
@@ -191,7 +192,14 @@ def _group(communicator: Communicator) -> Group:
     return group
 
 
+def refuse_captured() -> None:
+    """Raise a `RuntimeError` if a function is being captured: its calls of other ranks would not be repeated."""
+    if effects.get() is not None:
+        raise RuntimeError("flnb.jit: a call of all ranks cannot be captured: leave it out of the captured function")
+
+
 def _usable(communicator: Communicator, name: str) -> Group:
+    refuse_captured()
     group = _group(communicator)
     if group.broken:
         raise CollectiveError(f"{name}: this communicator failed before and cannot be used any more: {group.broken}")

@@ -203,6 +203,8 @@ def by_body(op: Op, attributes: tuple[Any, ...], tensors: tuple[Any, ...], here:
         The result, and a tuple of the other values that the gradient reads.
     """
     body: Any = op.body
+    if here.backend.aliases:
+        tensors = adopted(op, tensors, here)
     parents = tuple([x._node for x in tensors]) if here.grad else ()
     lift = next((x._lift for x in tensors if x._lift is not None), None)
     if lift is None:
@@ -267,8 +269,8 @@ def note_cuts(plan: Plan, nodes: tuple[Any, ...]) -> None:
             source_lines.note_cut(reason, place[2])
 
 
-def check_target(op: Op, plan: Plan, here: State, tensors: tuple[Any, ...]) -> None:
-    """Raise an error if the result of an op cannot be written into the last of these tensors."""
+def checked_target(op: Op, plan: Plan, here: State, tensors: tuple[Any, ...]) -> Tensor:
+    """Return the last of these tensors, which an op will write to; raise an error if it cannot."""
     out = tensors[-1]
     if not isinstance(out, Tensor):
         raise TypeError(f"{op.name}: out must be a flnb Tensor, got {type(out).__name__}")
@@ -277,10 +279,13 @@ def check_target(op: Op, plan: Plan, here: State, tensors: tuple[Any, ...]) -> N
             f"{op.name}: cannot write in place into or from a Variable that requires grad while gradients are "
             f"recorded; wrap the update in `with flnb.no_grad():` or drop out= to make a new Variable"
         )
+    if out._spec.kind is not plan.kind:
+        (out,) = adopted(op, (out,), here)
     if out._spec is not plan.spec:
         raise ValueError(f"{op.name}: the result is {plan.spec!r} but out is {out._spec!r}; they must be equal")
     if not op.writes_out:
         raise TypeError(f"{op.name}: makes a view and takes no out; assign the result with flnb.assign(out, value)")
+    return out
 
 
 def mark_written(tensor: Tensor, own: bool = False) -> None:
@@ -298,7 +303,7 @@ def mark_written(tensor: Tensor, own: bool = False) -> None:
 
 _NAMES: dict[str, Any] = {
     "ACTIVATION": ACTIVATION, "TEMPORARY": TEMPORARY, "Tensor": Tensor, "by_body": by_body, "bus": bus,
-    "check_target": check_target, "clock": perf_counter, "detached": detached, "emit_edges": emit_edges,
+    "checked_target": checked_target, "clock": perf_counter, "detached": detached, "emit_edges": emit_edges,
     "failed": failed,
     "frame_at": sys._getframe, "get_ident": get_ident, "intercepted": intercepted, "mark_written": mark_written,
     "missed": missed, "new": new, "new_array": new_array, "next_seq": next_seq, "note_cuts": note_cuts,

@@ -18,6 +18,7 @@ from itertools import count
 from threading import get_ident
 from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import numpy as np
 from flnb_telemetry import bus, encoding, intern, schema
@@ -32,7 +33,10 @@ from flnb.interface.memory import ALIGNMENT, FREED, AllocHint, Block, MemoryMana
 if TYPE_CHECKING:
     from flnb_telemetry.lane import Lane
 
-__all__ = ["allocate", "announce", "announce_manager", "array_in", "aside", "block_of", "drain", "owner_in", "release"]
+__all__ = [
+    "allocate", "announce", "announce_manager", "array_in", "aside", "block_of", "drain", "holders", "owner_in",
+    "reclaim", "release",
+]  # fmt: skip
 
 _next_id = count(1).__next__
 _ndarray = np.ndarray
@@ -95,6 +99,8 @@ def allocate(
             lane.pending += (code, clock(), number, block.address, block.size, nbytes, segment, lane.context)
         return block
     except MemoryError as error:
+        if reclaim(manager):
+            return allocate(manager, nbytes, plan_code, category, hint)
         raise out_of_memory(manager, nbytes, plan_code, category, error) from error
     except BaseException as error:
         if valid or not isinstance(error, Exception):  # the device failed, or Ctrl-C: the block reached no caller
@@ -103,6 +109,15 @@ def allocate(
                     _give_up(manager, block)
                 manager.recover()
         raise
+
+
+holders: WeakSet[Any] = WeakSet()
+"""What can give back memory, and allocate it again when it is needed: has a ``manager`` and ``release() -> bool``."""
+
+
+def reclaim(manager: MemoryManager) -> bool:
+    """Let all that holds memory of a manager without need give it back; returns whether any did."""
+    return sum(each.release() for each in list(holders) if each.manager is manager) > 0
 
 
 def _give_up(manager: MemoryManager, block: Block) -> None:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb.dispatch.dtypes import common_dtype, default_dtype, is_float
+from flnb.dispatch.effects import effects
 from flnb.dispatch.plan import Plan, spec_of
-from flnb.tensor import Tensor, detached
+from flnb.tensor import Tensor, alias, detached
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,10 +72,14 @@ def adopted(op: Op, operands: Sequence[Any], here: State) -> tuple[Any, ...]:
     made = []
     for x in operands:
         if isinstance(x, Tensor) and x._spec.kind is not here.kind:
-            data = None if x._node is not None else here.backend.adopt(x._data, x._spec.kind)
+            aliases = here.backend.aliases
+            data = here.backend.adopt(x._data, x._spec.kind) if x._node is None or aliases else None
             if data is None:
                 raise foreign(op, operands, here)
-            x = detached(data, spec_of(x._spec.shape, x._spec.dtype, here.kind))
+            spec = spec_of(x._spec.shape, x._spec.dtype, here.kind)
+            if aliases and (captured := effects.get()) is not None:
+                captured.reads(x)
+            x = alias(x, data, spec) if aliases else detached(data, spec)
         made.append(x)
     return tuple(made)
 

@@ -17,6 +17,7 @@ SHIPPED = {
         "numpy": "flnb_backends.tensor.numpy:NumpyBackend",
         "meta": "flnb_backends.tensor.meta:MetaBackend",
         "deferred": "flnb_backends.tensor.deferred:DeferredBackend",
+        "cpu": "flnb_backends.tensor.cpu:CpuBackend",
         "cuda": "flnb_backends.tensor.cuda.backend:CudaBackend",
     },
     "memory manager": {

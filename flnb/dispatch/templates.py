@@ -169,12 +169,12 @@ if mark is not None:
         node = here.tape.record(node)
 """
 TARGET = """
-check_target(op, plan, here, ({operands}out))
-lanes, alloc, buffer = bus.lanes, 0, out._data
+target = checked_target(op, plan, here, ({operands}out))
+lanes, alloc, buffer = bus.lanes, 0, target._data
 """
 WRITTEN = """
-if data is not out._data:
-    here.backend.from_numpy(data, out._data)
+if data is not buffer:
+    here.backend.from_numpy(data, buffer)
 mark_written(out)
 return out
 """
@@ -190,7 +190,7 @@ buffer, alloc = {EMPTY.format(spec="plan.spec", plan="plan", category="category"
 SUM = (
     """
 here = scoped() or state.session
-if here.interpreters:
+if total._spec.kind is not here.direct:
     write(add, (total, term), (), total)
     return
 plan = add.plans.get((total._spec, term._spec)) or plan_for(add, (total, term), (), here)[0]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from flnb.dispatch import state
-from flnb.dispatch.communication import current
+from flnb.dispatch.communication import current, refuse_captured
 from flnb.dispatch.parts import use_backend
 from flnb.ops.creation import empty
 from flnb.ops.elementwise import copy
@@ -44,6 +44,7 @@ def values(x: Any, message: bool = False) -> Any:
         return x._data
     if not message and direct():
         return x._data if x._is_contiguous() else copy(x)._data
+    refuse_captured()
     if not hasattr(backend, "staged"):
         raise TypeError(
             f"communication needs tensors in this machine's memory, or on a device from which they are copied; the "

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from flnb.dispatch.table import Op
     from flnb.interface import MemoryManager, TensorBackend
 
-__all__ = ["ITEM", "PUT", "Place", "Value", "reachable"]
+__all__ = ["CONSTANT", "ITEM", "PUT", "Place", "Value", "reachable"]
 
 _numbers = count(1)
 
@@ -23,12 +23,19 @@ class Pseudo(NamedTuple):
     """What stands in a value for an op, but is not one of the op table."""
 
     name: str
+    family: str = "movement"
+    body: None = None
+    writes_out: bool = True
 
 
 PUT: Any = Pseudo("put")
 """The base of a view that was written. Inputs: base, the view's elements; attributes: the view's op and attributes."""
 ITEM: Any = Pseudo("item")
 """One result of an op that has several: a composite with what its gradient reads, or a gradient. Attribute: which."""
+
+
+CONSTANT = ("constant",)
+"""The attributes of an existing value that no program writes to or replaces."""
 
 
 class Place(NamedTuple):

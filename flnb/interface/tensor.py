@@ -51,6 +51,8 @@ class TensorBackend(Part, kind="backend"):
         scalar_results: whether methods return NumPy scalars for 0-d results unless they get ``out``.
         whole_dtypes: characters of the NumPy dtypes for which its methods for composite ops may be called.
         own_numbers: whether it draws other random numbers than NumPy's from an equal generator.
+        aliases: whether an adopted buffer stands for the memory that it was made from: writes to it are writes to that,
+            and a Variable's place on the tape is its own.
         location: where its buffers are, as memory devices name it; empty if they may be anywhere.
     """
 
@@ -64,6 +66,7 @@ class TensorBackend(Part, kind="backend"):
     scalar_results: ClassVar[bool] = False
     whole_dtypes: ClassVar[str] = ""
     own_numbers: ClassVar[bool] = False
+    aliases: ClassVar[bool] = False
     location: str = ""
     required = "empty", "from_numpy", "to_numpy"
 
@@ -100,6 +103,10 @@ class TensorBackend(Part, kind="backend"):
         Called if the backend `defers`, with the op's index among all ops.
         """
         raise self.lacks("recorder")
+
+    def kernels(self) -> Any:
+        """Return what compiles loop nests for this backend's buffers, for programs; None without any."""
+        return None
 
     def eval(self, *buffers: Any) -> None:
         """Compute the values of these buffers, or of all, if the backend `defers` that.

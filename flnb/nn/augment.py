@@ -86,7 +86,7 @@ class SpecAugment(_Masks):
             )
         if not self.training:
             return x
-        draw, (n, length, channels) = random.current_generator().numpy, x.shape
+        draw, (n, length, channels) = random.host_generator(), x.shape
         if self.time_warp and length >= 2 * self.time_warp + 4:
             x = _warped(x, draw, self.time_warp)
         over_time = self._over_time(draw, n, length)
@@ -149,7 +149,7 @@ class RawWavSpecAugment(_Masks):
             raise ValueError(f"RawWavSpecAugment: expected waves (N, ..., T) with T > 0, got {x.shape}")
         if not self.training:
             return x
-        draw, (n, *_, length) = random.current_generator().numpy, x.shape
+        draw, (n, *_, length) = random.host_generator(), x.shape
         wide = (n, *(1,) * (x.ndim - 2))
         for _ in range(self.frequency_masks):
             low = draw.integers(self._first, self.bands, n)

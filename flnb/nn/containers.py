@@ -193,6 +193,6 @@ class LayerDrop(Module):
         self.module, self.p = module, p
 
     def forward(self, x: Any, *more: Any, **options: Any) -> Any:
-        if self.training and self.p and random.current_generator().numpy.random() < self.p:
+        if self.training and self.p and random.host_generator().random() < self.p:
             return x
         return self.module(x, *more, **options)

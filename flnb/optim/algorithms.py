@@ -27,16 +27,21 @@ class _Decaying(Optimizer):
     """How many work tensors `descend` gets, the first of ``scratch``; the decayed gradient is in the last of them."""
 
     def update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
-        shrink, decay = self.decays()
-        if shrink != 1.0:
-            ops.multiply(data, shrink, out=data)
-        elif decay:
-            gradient = _plus_decay(gradient, data, decay, scratch[self._works - 1])
+        if self.weight_decay:
+            shrink, decay, *_ = self.current(data)
+            if self.decoupled:
+                ops.multiply(data, shrink, out=data)
+            else:
+                gradient = _plus_decay(gradient, data, decay, scratch[self._works - 1])
         self.descend(data, gradient, state, *scratch[: self._works])
 
     def decays(self) -> tuple[float, float]:
         """Return the factor of the data itself, and how much of the data is added to the gradient."""
         return (1.0 - self.lr * self.weight_decay, 0.0) if self.decoupled else (1.0, self.weight_decay)
+
+    def coefficients(self) -> tuple[float, ...]:
+        """Return the factor of the parameter, weight decay, and the learning rate."""
+        return *self.decays(), self.lr
 
     def descend(self, *arguments: Any) -> None:
         """Write the new value of one parameter into `data`, without weight decay.
@@ -78,16 +83,17 @@ class SGD(_Decaying):
 
     def descend(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], work: Tensor) -> None:
         """Subtract lr times the velocity, or without momentum lr times the gradient."""
+        *_, rate, momentum, _ = self.current(data)
         if self.momentum:
             velocity = state["momentum"]
-            ops.multiply(velocity, self.momentum, out=velocity)
+            ops.multiply(velocity, momentum, out=velocity)
             ops.add(velocity, gradient, out=velocity)
             if self.nesterov:
-                _subtract(data, gradient, self.lr, work)
-                _subtract(data, velocity, self.lr * self.momentum, work)
+                _subtract(data, gradient, rate, work)
+                _subtract(data, velocity, rate * momentum, work)
                 return
             gradient = velocity
-        _subtract(data, gradient, self.lr, work)
+        _subtract(data, gradient, rate, work)
 
     def coefficients(self) -> tuple[float, ...]:
         """Return the factor of the parameter, weight decay, learning rate, momentum, and whether it is Nesterov's."""
@@ -156,7 +162,7 @@ class Adam(_Decaying):
         ops.multiply(work, (1.0 - self.beta2) / keep**2, out=work)
         ops.multiply(square, self.beta2, out=square)
         ops.add(square, work, out=square)
-        *_, eps, rate = self.coefficients()
+        *_, eps, rate = self.current(data)
         ops.add(ops.sqrt(self.scale(state), out=work), eps, out=work)
         ops.divide(mean, work, out=work)
         _subtract(data, work, rate, work)
@@ -266,7 +272,7 @@ class RMSProp(_Decaying):
             velocity = state["momentum"]
             ops.multiply(velocity, self.momentum, out=velocity)
             step = ops.add(velocity, step, out=velocity)
-        _subtract(data, step, self.lr, work)
+        _subtract(data, step, self.current(data)[-1], work)
 
 
 class Adadelta(_Decaying):
@@ -302,7 +308,7 @@ class Adadelta(_Decaying):
         ops.sqrt(ops.add(moved, self.eps, out=work), out=work)
         ops.multiply(step, work, out=step)
         _average(moved, self.rho, ops.square(step, out=work), work)
-        _subtract(data, step, self.lr, work)
+        _subtract(data, step, self.current(data)[-1], work)
 
 
 class Adagrad(_Decaying):
@@ -335,7 +341,10 @@ class Adagrad(_Decaying):
         ops.add(square, ops.square(gradient, out=work), out=square)
         ops.add(ops.sqrt(square, out=work), self.eps, out=work)
         ops.divide(gradient, work, out=work)
-        _subtract(data, work, self.lr / (1.0 + (self.count - 1) * self.lr_decay), work)
+        _subtract(data, work, self.current(data)[-1], work)
+
+    def coefficients(self) -> tuple[float, ...]:
+        return *self.decays(), self.lr / (1.0 + (self.count - 1) * self.lr_decay)
 
 
 class Novograd(Optimizer):
@@ -376,7 +385,7 @@ class Novograd(Optimizer):
             step = _plus_decay(step, data, self.weight_decay, other)
         ops.multiply(mean, self.beta1, out=mean)
         ops.add(mean, step, out=mean)
-        _subtract(data, mean, self.lr, work)
+        _subtract(data, mean, self.current(data)[-1], work)
 
 
 def _plus_decay(gradient: Tensor, data: Tensor, decay: float, out: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from flnb.autograd import Variable
 from flnb.autograd.variable import PARAMETER
 from flnb.dispatch.autocast import without_casts
 from flnb.dispatch.crossing import update
+from flnb.dispatch.effects import effects, repeated
 from flnb.dispatch.plan import spec_of
 from flnb.dispatch.state import category, current, use
 from flnb.nn.mismatches import mismatches, refuse
@@ -40,7 +42,7 @@ def updating() -> AbstractContextManager[State]:
 def end_step() -> None:
     """Compute all recorded ops if the backend `defers`, and report the end of a training step to telemetry."""
     current().backend.eval()
-    bus.mark_step()
+    repeated(bus.mark_step, last=True)
 
 
 def _dtype(item: Variable) -> np.dtype[Any]:
@@ -130,8 +132,20 @@ class Optimizer:
         def __getattr__(self, name: str) -> float:
             """The value of a setting; `__init__` stores settings as attributes."""
 
-        def coefficients(self) -> tuple[float, ...]:
-            """Return the numbers for one update of a parameter by the backend's method; defined if ``whole`` is."""
+    def coefficients(self) -> tuple[float, ...]:
+        """Return the numbers of an update that may change from step to step, such as the learning rate.
+
+        The backend's method for the whole update, if there is one, is called with them.
+        """
+        return (self.lr,)
+
+    def current(self, data: Tensor) -> tuple[Any, ...]:
+        """Return the `coefficients` for ops on a parameter's data; use them in `update` in place of ``self.lr``.
+
+        They are numbers; in a step that `flnb.jit` captures, tensors that get the coefficients anew in each run.
+        """
+        captured = effects.get()
+        return self.coefficients() if captured is None else captured.numbers(self, self.count, data.dtype)
 
     def update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
         """Write the new value of one parameter into ``data``; called by `step` for each parameter with a gradient.
@@ -172,21 +186,33 @@ class Optimizer:
             )
         if not self._state:
             self._allocate()
-        self.steps += 1
+        repeated(self._begin)
+        captured = effects.get()
+        if captured is not None:
+            for item in self.parameters:
+                captured.uses(item)
         with bus.phase("optimizer"), updating():
             done: set[int] = set()
-            for vector in self._gathered:
+            for vector in self._gathered if captured is None else ():
                 done |= vector.update(self)
             for index, (item, state) in enumerate(zip(self.parameters, self._state, strict=True)):
                 if item.grad is not None and index not in done:
                     gradient = plain(item.grad)
-                    self._counts[index] = self.count = self._counts[index] + 1
+                    repeated(partial(self._advance, index))
                     if MASTER in state:
                         self._step_master(item, gradient, state)
                     elif item._spec in self._scratch:
                         self._update(item.data, gradient, state)
                     else:
                         raise self._recast(index, item)
+
+    def _begin(self) -> None:
+        """Count a step."""
+        self.steps += 1
+
+    def _advance(self, index: int) -> None:
+        """Count an update of a parameter."""
+        self._counts[index] = self.count = self._counts[index] + 1
 
     def _update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor]) -> None:
         """Update one parameter by the backend's method for the whole update if it has one, else by `update`."""

@@ -28,6 +28,10 @@ FREE = schema.FREE_REQUESTED | ROW
 EXCLUDED = schema.OP | 4 << schema.AUX_SHIFT
 """The code of a record before that of an op: words 1 and 2 are the nanoseconds to subtract from the beginning and the
 end of the op's duration. `bus.exclude` emits it."""
+FUSED = schema.KERNEL | 1 << schema.AUX_SHIFT
+"""The kind of a kernel's record that waits; word 3 is a number that `parts_number` returned."""
+ESTIMATED = schema.OP | 1 << schema.AUX_SHIFT
+"""The code of an op that a kernel computes together with others; its plan is in the bits above."""
 _BATCH = 512 * schema.WORDS
 
 _pack = struct.Struct("@" + "qddqqqdd" * 512).pack  # native, as NumPy reads it: a tenth quicker than "="
@@ -51,6 +55,39 @@ def row_code(codes: tuple[int, ...]) -> int:
             _row_ops.append(codes)
             code = _rows[codes] = _ROW_KIND | (len(_row_ops) - 1) << schema.PLAN_SHIFT
         return code
+
+
+_parts: list[tuple[schema.Records, NDArray[np.float64]]] = []  # records of ops, and where in the time of the kernel
+
+
+def parts_number(codes: list[int], contexts: list[int], shares: list[float]) -> int:
+    """Return the number by which records of a kernel name the ops that it computes.
+
+    Args:
+        codes, contexts: of the events of the ops.
+        shares: of the kernel's time, which add up to 1.
+    """
+    records = np.zeros((len(codes), schema.WORDS), np.int64)
+    records[:, 0] = [code >> schema.PLAN_SHIFT << schema.PLAN_SHIFT | ESTIMATED for code in codes]
+    records[:, 5] = contexts
+    with _new_row:
+        _parts.append((records, np.concatenate([[0.0], np.cumsum(shares)])))
+        return len(_parts) - 1
+
+
+def _with_parts(records: schema.Records, kernels: NDArray[np.intp]) -> schema.Records:
+    """Insert behind each record of a kernel, of which the positions are given, those of the ops that it computes."""
+    made, before = [], 0
+    for at in kernels.tolist():
+        parts, places = _parts[records[at, 3]]
+        kernel, ops = records[at : at + 1].copy(), parts.copy()
+        kernel[0, 0] &= ~(1 << schema.AUX_SHIFT)
+        kernel[0, 3], kernel[0, 5] = 0, len(ops)
+        times = kernel[0, 1] + np.rint(places * (kernel[0, 2] - kernel[0, 1])).astype(np.int64)
+        ops[:, 1], ops[:, 2] = times[:-1], times[1:]
+        made += [records[before:at], kernel, ops]
+        before = at + 1
+    return np.concatenate([*made, records[before:]])
 
 
 def count_events(numbers: list[Any]) -> int:
@@ -140,5 +177,8 @@ def packed(numbers: list[Any]) -> schema.Records:
     excluded = records[:, 0] == EXCLUDED
     if excluded.any():
         records = _own_times(records, excluded)
+    kernels = np.flatnonzero(records[:, 0] & _KIND == FUSED)
+    if len(kernels):
+        records = _with_parts(records, kernels)
     freed = records[:, 0] == FREE
     return _both(records, freed) if freed.any() else records

@@ -16,7 +16,7 @@ from flnb_telemetry import device_words
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-VERSION = 2
+VERSION = 3
 WORDS = 8
 RECORD_BYTES = 8 * WORDS
 BLOCK = 4096  # records
@@ -32,7 +32,7 @@ Batches: TypeAlias = "list[tuple[int, Records]]"
 OP, ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, OOM = range(1, 8)
 SCOPE, STEP, METRIC, GRAD_STAT, EDGE, DROPPED, LEAF, OP_FAILED, CUT, SEGMENT_RESIZE, TRANSFER, ASIDE = range(8, 20)
 LOCKED, RELEASED, WALK, NAN_ORIGIN, USE, COLLECTIVE_BEGIN, COLLECTIVE, WAIT, CLOCK_SYNC = range(20, 29)
-RECORD, MATERIALIZE = 38, 39  # from 29 on: what devices did
+RECORD, MATERIALIZE, KERNEL, COMPILE = range(38, 42)  # from 29 on: what devices did
 
 CATEGORIES = ("unknown", "parameter", "gradient", "activation", "optimizer_state", "input", "temporary")
 PHASES = ("other", "forward", "backward", "optimizer")
@@ -69,7 +69,8 @@ _GRADIENT = ("t", "node", "norm", "bad", "numel", "name", "saved")
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
-        Kind(OP, "op", ("t0", "t1", "alloc_id", "node", "context", "parent0", "parent1"), plan="plan"),
+        # estimated: the op was computed by a kernel together with others, and has a share of its time
+        Kind(OP, "op", ("t0", "t1", "alloc_id", "node", "context", "parent0", "parent1"), aux="estimated", plan="plan"),
         Kind(ALLOC, "alloc", (*_BLOCK, "requested", "segment_id", "context"), aux="category", plan="plan"),
         Kind(FREE_REQUESTED, "free_requested", (*_BLOCK, "", "segment_id", "context")),
         Kind(FREE_COMPLETED, "free_completed", (*_BLOCK, "", "segment_id", "context")),
@@ -112,6 +113,10 @@ KINDS: dict[str, Kind] = {
         Kind(RECORD, "record", ("t0", "t1", "", "node", "context", "parent0", "parent1"), plan="plan"),
         # so many ops ran that had waited
         Kind(MATERIALIZE, "materialize", ("t0", "t1", "count", "", "", "", "context")),
+        # a kernel of a program ran; the ops that it computes follow
+        Kind(KERNEL, "kernel", ("t0", "t1", "", "", "ops", "", "context"), plan="plan"),
+        # a function was made into a program: of so many values, by so many calls
+        Kind(COMPILE, "compile", ("t0", "t1", "values", "calls", "", "", "context")),
     )
 }
 

@@ -75,7 +75,7 @@ def test_a_newer_file_says_to_update(run: Any, tmp_path: Path) -> None:
         load_run(path)
     run.save(path)
     damaged(path, lambda members: edited(members, schema=4))
-    with pytest.raises(RunFileError, match="has event schema 4, this flnb reads up to 2"):
+    with pytest.raises(RunFileError, match="has event schema 4, this flnb reads up to 3"):
         load_run(path)
 
 

@@ -100,7 +100,7 @@ def test_tables_are_typed_and_in_order(run: Any) -> None:
     table = run.table("op")
     assert {name: str(column.dtype) for name, column in table.items()} == {
         "plan": "uint32", "t0": "int64", "t1": "int64", "alloc_id": "int64", "node": "int64", "context": "int64",
-        "parent0": "int64", "parent1": "int64", "lane": "int32",
+        "parent0": "int64", "parent1": "int64", "lane": "int32", "estimated": "uint16",
     }  # fmt: skip
     assert (np.diff(table["t0"]) >= 0).all()
     with pytest.raises(KeyError, match="no event kind 'opps'"):

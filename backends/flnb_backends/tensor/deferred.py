@@ -17,7 +17,7 @@ from flnb.dispatch.crossing import create
 from flnb.dispatch.plan import Plan, Spec, residents, spec_of
 from flnb.dispatch.table import OPS, Op
 from flnb.graph.running import at_once, compute
-from flnb.graph.values import ITEM, PUT, Place, Value
+from flnb.graph.values import CONSTANT, ITEM, PUT, Place, Value
 from flnb.tensor import detached
 from flnb_backends.tensor import meta
 
@@ -116,7 +116,8 @@ class DeferredBackend(meta.MetaBackend):
             raise TypeError(f"deferred: computes on a backend of NumPy arrays, got {self.over!r}")
         self.whole_dtypes = self.over.whole_dtypes  # type: ignore[misc]
         self.waiting: list[ref[Buffer]] = []  # whose values may not be computed yet
-        residents.setdefault(DEFERRED, self)
+        if self.has_values:
+            residents.setdefault(self.buffer, self)
 
     def method(self, name: str) -> Any:
         """Return the method that records a primitive; of a composite, the one that computes it, None without one."""
@@ -158,10 +159,14 @@ class DeferredBackend(meta.MetaBackend):
             inputs = tuple([x.read() for x in given if isinstance(x, Buffer)])
             self._put(out, Value(op, inputs, given[len(inputs) :], out.spec, out.place))
             if op.name.startswith("random_"):
-                self.eval(out)  # the generator is read now: what others draw from it comes after
+                self.drawn(out)
             return out
 
         return method
+
+    def drawn(self, out: Buffer) -> None:
+        """Compute random numbers: the generator is read now, as what others draw from it comes after."""
+        self.eval(out)
 
     def _place(self, manager: Any = None, category: int = 0) -> Place:
         """Where values are computed: on the backend below, with the manager that is active now."""
@@ -203,7 +208,7 @@ class DeferredBackend(meta.MetaBackend):
 
     def from_numpy(self, array: Any, out: Any = None) -> Buffer:
         """Return a buffer with a copy of the array's values, or write them into ``out``."""
-        made = out or Buffer(spec_of(array.shape, array.dtype, DEFERRED), self._place())
+        made = out or Buffer(spec_of(array.shape, array.dtype, self.buffer), self._place())
         spec = spec_of(array.shape, array.dtype, self.over.buffer)
         if isinstance(array, Buffer):
             array = self.to_numpy(array)
@@ -211,7 +216,7 @@ class DeferredBackend(meta.MetaBackend):
             copied = at_once(made.place, create, OPS["from_numpy"], spec, (array,))
         else:  # a number among the operands of an op, as a rule
             copied = detached(array.copy(), spec)
-        made.write(Value(None, (), (), made.spec, made.place, copied))
+        made.write(Value(None, (), CONSTANT, made.spec, made.place, copied))
         return made
 
     def to_numpy(self, buffer: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cache, lru_cache
+from importlib.util import find_spec
 from typing import Any, ClassVar
 
 import numpy as np
@@ -42,6 +43,14 @@ def _add_rows(out: Array, rows: Array, g: Array) -> None:
     """Add row i of g to row ``rows[i]`` of ``out``, by flat indices: so `np.add.at` takes a quarter of the time."""
     places = (rows % max(len(out), 1))[:, None] * g.shape[1] + np.arange(g.shape[1])
     np.add.at(out.reshape(-1), places.reshape(-1), g.reshape(-1))
+
+
+@cache
+def native() -> Any:
+    """Import what compiles loop nests."""
+    from flnb_backends.native.runner import Native
+
+    return Native
 
 
 @cache
@@ -118,6 +127,9 @@ class NumpyBackend(Whole, Convolution, Pooling, LinearAlgebra, Movement, TensorB
     location = "host"
 
     # Buffers
+
+    def kernels(self) -> Any:
+        return native() if find_spec("llvmlite") is not None else None
 
     def own_manager(self) -> Any:
         return _host_manager()

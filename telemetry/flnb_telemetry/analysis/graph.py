@@ -112,7 +112,8 @@ def acts(table: Table) -> schema.Columns:
     ran, recorded = table("op"), table("record")
     if not len(recorded["t0"]):
         return ran
-    later = recorded | {"t1": recorded["t0"], "alloc_id": np.zeros_like(recorded["t0"])}
+    none = np.zeros_like(recorded["t0"])
+    later = recorded | {"t1": recorded["t0"], "alloc_id": none, "estimated": none.astype(np.uint16)}
     both = {name: np.concatenate([column, later[name]]) for name, column in ran.items()}
     order = np.argsort(both["t0"], kind="stable")
     return {name: column[order] for name, column in both.items()}

@@ -153,8 +153,8 @@ def _table(parquet: Any, data: bytes, empty: schema.Columns, count: int) -> sche
     if not kinds <= {"INT32", "INT64", "DOUBLE"}:
         raise ValueError(f"the table has columns of the types {sorted(kinds)}, expected numbers only")
     found = file.read(columns=list(empty), use_threads=False)
-    # older files do not name what buckets of gradients hold, and of which device memory is
-    older = dict.fromkeys(("name", "place"), np.zeros(count, np.int64))
+    # older files do not name what buckets of gradients hold, of which device memory is, and have no kernels
+    older = dict.fromkeys(("name", "place", "estimated"), np.zeros(count, np.uint16))
     table = older | dict(zip(found.column_names, found.columns, strict=True))
     return {key: np.asarray(table[key]).astype(none.dtype, casting="safe") for key, none in empty.items()}
 

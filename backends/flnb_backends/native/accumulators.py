@@ -1,0 +1,97 @@
+"""Where the elements of a reduction go: into variables, or element by element into memory.
+
+Sums of floating-point numbers are reordered, so that they run in vectors, but stay precise: they are accumulated for at
+most `CHUNK` elements (`ROWS` places of the outer space) in their own dtype, and these sums in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from flnb.graph.emitter import Scalar, kind, select
+from flnb.graph.scalars import apply, identity
+from flnb_backends.native.instructions import type_of
+
+if TYPE_CHECKING:
+    from flnb_backends.native.instructions import Code
+
+__all__ = ["CHUNK", "ROWS", "Accumulator", "combine", "wide"]
+
+CHUNK = 2048
+ROWS = 128
+_PAIRWISE = {
+    "sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum", "any": "logical_or", "all": "logical_and",
+}  # fmt: skip
+
+
+def wide(op: str, dtype: str) -> str:
+    """Return the dtype in which sums of chunks are summed."""
+    return "d" if op in ("sum", "prod") and kind(dtype) == "f" else dtype
+
+
+def combine(op: str, a: Scalar, b: Scalar) -> Scalar:
+    """Return the reduction of two numbers of one dtype."""
+    if a.dtype == "?" and op in ("max", "min"):
+        op = {"max": "any", "min": "all"}[op]
+    return apply(_PAIRWISE[op], [a, b], a.dtype)
+
+
+class Accumulator:
+    """A reduction in variables: of a chunk, and of all chunks.
+
+    Args:
+        code: the function.
+        op: the reduction.
+        dtype: its result's dtype.
+        chunks: whether there is more than one chunk.
+    """
+
+    def __init__(self, code: Code, op: str, dtype: str, chunks: bool):
+        self.code, self.op, self.dtype, self.chunks = code, op, dtype, chunks
+        self.first = Scalar(code, code.constant(identity(op, dtype), dtype), dtype)
+        self.flagged = op in ("max", "min") and kind(dtype) == "f"
+        self.part = code.variable(self.first)
+        self.flag = code.variable(Scalar(code, "false", "?")) if self.flagged else ""
+        self.total = code.variable(self.first.to(wide(op, dtype))) if chunks else ""
+
+    def begin_chunk(self) -> None:
+        """Start a chunk."""
+        self.code.set(self.part, self.first)
+
+    def add(self, x: Scalar) -> None:
+        """Take another element of the chunk."""
+        code, now = self.code, self.code.get(self.part, self.dtype)
+        x = x.to(self.dtype)
+        if self.flagged:
+            self._extremum(x, now)
+        elif self.op in ("sum", "prod") and kind(self.dtype) == "f":
+            name = {"sum": "fadd", "prod": "fmul"}[self.op]
+            value = code.add(f"{name} reassoc contract {type_of(self.dtype)} {now.value}, {x.value}")
+            code.set(self.part, Scalar(code, value, self.dtype))
+        else:
+            code.set(self.part, combine(self.op, now, x))
+
+    def _extremum(self, x: Scalar, now: Scalar) -> None:
+        """Take an element into a maximum that ignores NaN, which runs in vectors; another variable remembers NaN."""
+        code, name = self.code, type_of(self.dtype)
+        test = {"max": "ogt", "min": "olt"}[self.op]
+        better = code.add(f"fcmp nnan nsz {test} {name} {x.value}, {now.value}")
+        value = code.add(f"select nnan nsz i1 {better}, {name} {x.value}, {name} {now.value}")
+        code.set(self.part, Scalar(code, value, self.dtype))
+        code.set(self.flag, code.get(self.flag, "?") | x.not_equal(x))
+
+    def end_chunk(self) -> None:
+        """Add the chunk to those before."""
+        if self.chunks:
+            dtype = wide(self.op, self.dtype)
+            part = self.code.get(self.part, self.dtype).to(dtype)
+            self.code.set(self.total, combine(self.op, self.code.get(self.total, dtype), part))
+
+    def result(self) -> Scalar:
+        """Return the reduction of all chunks."""
+        if self.chunks:
+            found = self.code.get(self.total, wide(self.op, self.dtype)).to(self.dtype)
+        else:
+            found = self.code.get(self.part, self.dtype)
+        return select(self.code.get(self.flag, "?"), math.nan, found) if self.flagged else found

@@ -1,0 +1,190 @@
+"""A nest as text of LLVM's IR: what is common to the ways of going through its space."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from flnb.graph.emitter import Scalar
+from flnb.graph.scalars import CHEAP, apply, identity
+from flnb_backends.native.accumulators import combine, wide
+from flnb_backends.native.instructions import Code
+from flnb_backends.native.rounding import rounded_steps
+from flnb_backends.native.schedule import Pass, schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import ExitStack
+
+    from flnb.graph.loops import Simplified
+
+__all__ = ["Generator"]
+
+ALIGNMENT = 64
+SHORT = 64
+"""Steps of a loop for which wide vectors do not pay."""
+
+
+class Generator(ABC):
+    """Writes the function ``void kernel(void **arrays, int64 begin, int64 end)`` of a nest.
+
+    Attributes:
+        scratch: the bytes of scratch memory that it needs.
+        splits: whether it may be called for parts of the first outer loop, in any order.
+    """
+
+    hoists: ClassVar[bool] = False
+    """Whether what is the same at all places of the outer space is computed once."""
+
+    def __init__(self, simple: Simplified):
+        self.simple, self.nest = simple, simple.nest
+        self.plan = schedule(self.nest, self.hoists)
+        self.rounded = rounded_steps(self.nest)
+        self.splits = all(step.over != "outer" for step in self.nest.steps)
+        self.width = self._width()
+        self.summed: list[int] = []
+        self.slots: dict[tuple[str, int], int] = {}
+        self.scratch = 0
+        self._reserve_all()
+
+    def text(self) -> str:
+        """Return the module's text."""
+        self.code = code = Code("kernel", "ptr %arrays, i64 %begin, i64 %end", self.width)
+        words = [code.element("%arrays", "q", str(i)) for i in range(len(self.nest.arrays) + 1)]
+        *self.bases, self.memory = [code.add(f"load ptr, ptr {word}") for word in words]
+        unit = self.simple.unit
+        self.range = code.add(f"mul nsw i64 %begin, {unit}"), code.add(f"mul nsw i64 %end, {unit}")
+        self._write_loops()
+        return code.text()
+
+    def _width(self) -> int:
+        """Return the bits of the widest vectors: wide ones pay where arithmetic, not memory, is what takes the time."""
+        cheap = all(step.over or step.op in ("load", "constant") or step.op in CHEAP for step in self.nest.steps)
+        return 256 if cheap or self.nest.inner[-1] < SHORT else 512
+
+    @abstractmethod
+    def _reserve_all(self) -> None:
+        """Reserve scratch memory, and decide which sums are summed in float64."""
+
+    @abstractmethod
+    def _write_loops(self) -> None:
+        """Write the loops over both spaces."""
+
+    # Steps
+
+    def _value(self, j: int, values: dict[int, Scalar], places: Sequence[str]) -> Scalar:
+        """Write the computation of a step."""
+        step = self.nest.steps[j]
+        if step.op == "load":
+            found = self.code.load(self.nest.arrays[step.attribute].dtype, places[step.attribute])
+            return found.to(step.dtype)
+        self.code.contract = j not in self.rounded
+        found = self._apply(j, [self._operand(i, values) for i in step.inputs])
+        self.code.contract = False
+        return found
+
+    def _apply(self, j: int, operands: Sequence[Scalar]) -> Scalar:
+        """Write a step that is no load, on operands."""
+        return apply(self.nest.steps[j].op, operands, self.nest.steps[j].dtype)
+
+    def _operand(self, j: int, values: dict[int, Scalar]) -> Scalar:
+        """Return the value of a step, which was computed before or is a constant."""
+        step = self.nest.steps[j]
+        if step.op == "constant":
+            number = np.dtype(step.dtype).type(step.attribute).item()
+            return Scalar(self.code, self.code.constant(number, step.dtype), step.dtype, number)
+        return values[j]
+
+    def _write(self, each: Pass, values: dict[int, Scalar], places: Sequence[str], index: str) -> None:
+        """Write what a pass keeps and stores at a place, which has a number in scratch memory."""
+        for j in each.keeps:
+            if self.plan.kept[j] < 0:
+                self.code.store(values[j], self._slot("kept", j, self.nest.steps[j].dtype, index))
+        for i in each.stores:
+            self._store(i, values, places)
+
+    def _store(self, i: int, values: dict[int, Scalar], places: Sequence[str]) -> None:
+        """Write a store of the nest's."""
+        j, array = self.nest.stores[i]
+        self.code.store(self._operand(j, values).to(self.nest.arrays[array].dtype), places[array])
+
+    # Loops
+
+    def _outer_bounds(self, loop: int) -> tuple[str, str]:
+        """Return where an outer loop starts and stops."""
+        return self.range if loop == self.simple.ranged else ("0", str(self.nest.outer[loop]))
+
+    def _at(self, places: Sequence[str], loop: int, index: str) -> list[str]:
+        """Return the arrays' addresses at a place of a loop; the inner loops are counted after the outer ones."""
+        strides = [(*a.outer, *a.inner)[loop] for a in self.nest.arrays]
+        return [
+            self.code.element(place, a.dtype, index, stride)
+            for place, a, stride in zip(places, self.nest.arrays, strides, strict=True)
+        ]
+
+    def _parts(self, loops: ExitStack, low: str, high: str, size: int) -> tuple[str, str]:
+        """Enter a loop over parts of a range; returns the bounds of a part."""
+        start = loops.enter_context(self.code.loop(low, high, size))
+        stop = self.code.add(f"add nsw i64 {start}, {size}")
+        return start, self._smaller(stop, high)
+
+    def _smaller(self, a: str, b: str) -> str:
+        """Return the smaller of two indices."""
+        return self.code.call("@llvm.smin.i64", "i64", [f"i64 {a}", f"i64 {b}"])
+
+    # Scratch memory
+
+    def _widens(self, j: int) -> bool:
+        """Whether sums of a reduction are summed in another dtype."""
+        step = self.nest.steps[j]
+        return wide(step.op, step.dtype) != step.dtype
+
+    def _reserve(self, use: str, j: int, dtype: str, count: int) -> None:
+        self.slots[use, j] = self.scratch
+        self.scratch += -(-count * np.dtype(dtype).itemsize // ALIGNMENT) * ALIGNMENT
+
+    def _slot(self, use: str, j: int, dtype: str, index: str) -> str:
+        """Return the address of an element of a row in scratch memory."""
+        base = self.code.element(self.memory, "b", str(self.slots[use, j]))
+        return self.code.element(base, dtype, index)
+
+    def _kept(self, j: int, places: Sequence[str], index: str) -> Scalar:
+        """Read a value that an earlier pass kept."""
+        dtype, array = self.nest.steps[j].dtype, self.plan.kept[j]
+        return self.code.load(dtype, places[array] if array >= 0 else self._slot("kept", j, dtype, index))
+
+    # Reductions in memory
+
+    def _identity(self, j: int, dtype: str) -> Scalar:
+        step = self.nest.steps[j]
+        return Scalar(self.code, self.code.constant(identity(step.op, step.dtype), dtype), dtype)
+
+    def _start(self, j: int, index: str) -> None:
+        """Set an element of a reduction to what it is without a number."""
+        step = self.nest.steps[j]
+        self.code.store(self._identity(j, step.dtype), self._slot("part", j, step.dtype, index))
+        if j in self.summed:
+            self.code.store(self._identity(j, "d"), self._slot("total", j, "d", index))
+
+    def _accumulate(self, j: int, values: dict[int, Scalar], index: str) -> None:
+        """Let an element of a reduction take another number."""
+        step = self.nest.steps[j]
+        address = self._slot("part", j, step.dtype, index)
+        x = self._operand(step.inputs[0], values).to(step.dtype)
+        self.code.store(combine(step.op, self.code.load(step.dtype, address), x), address)
+
+    def _flush(self, j: int, index: str) -> None:
+        """Add an element of a sum of few numbers to that of all before."""
+        step = self.nest.steps[j]
+        part, total = self._slot("part", j, step.dtype, index), self._slot("total", j, "d", index)
+        more = self.code.load(step.dtype, part).to("d")
+        self.code.store(combine(step.op, self.code.load("d", total), more), total)
+        self.code.store(self._identity(j, step.dtype), part)
+
+    def _result(self, j: int, index: str) -> Scalar:
+        """Read an element of a reduction that is complete."""
+        step = self.nest.steps[j]
+        use, dtype = ("total", "d") if j in self.summed else ("part", step.dtype)
+        return self.code.load(dtype, self._slot(use, j, dtype, index)).to(step.dtype)

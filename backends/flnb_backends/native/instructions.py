@@ -1,0 +1,242 @@
+"""Text of a function in LLVM's IR: its instructions, loops and variables."""
+
+from __future__ import annotations
+
+import struct
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flnb.graph.emitter import Scalar, kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["Code", "memory_type", "type_of"]
+
+_ARITHMETIC = {
+    "add": ("fadd", "add", "add"), "subtract": ("fsub", "sub", "sub"), "multiply": ("fmul", "mul", "mul"),
+    "divide": ("fdiv", "sdiv", "udiv"), "remainder": ("frem", "srem", "urem"), "and": ("", "and", "and"),
+    "or": ("", "or", "or"), "xor": ("", "xor", "xor"), "left": ("", "shl", "shl"), "right": ("", "ashr", "lshr"),
+    "less": ("fcmp olt", "icmp slt", "icmp ult"), "less_equal": ("fcmp ole", "icmp sle", "icmp ule"),
+    "equal": ("fcmp oeq", "icmp eq", "icmp eq"), "not_equal": ("fcmp une", "icmp ne", "icmp ne"),
+}  # fmt: skip
+"""Instructions of two operands of floating-point, signed and other types."""
+_INTRINSICS = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "rint": "rint", "fma": "fmuladd"}
+_INTRINSICS |= {"copysign": "copysign", "abs": "fabs"}
+_CASTS = {
+    ("f", "i"): "fptosi", ("f", "u"): "fptoui", ("i", "f"): "sitofp", ("u", "f"): "uitofp", ("b", "f"): "uitofp",
+}  # fmt: skip
+
+
+def type_of(dtype: str) -> str:
+    """Return the type of a value of a dtype, which is NumPy's character; a bool is one bit."""
+    if kind(dtype) == "f":
+        return {4: "float", 8: "double"}[np.dtype(dtype).itemsize]
+    return "i1" if dtype == "?" else f"i{8 * np.dtype(dtype).itemsize}"
+
+
+def memory_type(dtype: str) -> str:
+    """Return the type of a dtype's element in memory; a bool is a byte."""
+    return "i8" if dtype == "?" else type_of(dtype)
+
+
+class Code:
+    """A function whose text grows instruction by instruction: the `flnb.graph.emitter.Emitter` of LLVM.
+
+    Args:
+        name: the function's name.
+        parameters: its parameters, such as ``ptr %arrays``.
+        width: the bits of the widest vectors to use.
+
+    Attributes:
+        contract: whether a product and a sum that follow may be rounded once.
+    """
+
+    def __init__(self, name: str, parameters: str, width: int):
+        self.heading = f"define void @{name}({parameters}) #0 {{"
+        self.width = width
+        self.variables: list[str] = []
+        self.lines: list[str] = []
+        self.declarations: set[str] = set()
+        self.metadata: list[str] = []
+        self.group = ""
+        self.contract = False
+        self.count = 0
+
+    def text(self) -> str:
+        """Return the module's text."""
+        body = [self.heading, "entry:", *self.variables, "br label %start", "start:", *self.lines, "ret void", "}"]
+        width = f'"no-trapping-math"="true" "prefer-vector-width"="{self.width}"'
+        end = [f"attributes #0 = {{ nounwind {width} }}", "attributes #1 = { nounwind memory(none) }"]
+        return "\n".join([*body, *sorted(self.declarations), *end, *self.metadata, ""])
+
+    # Instructions
+
+    def name(self) -> str:
+        """Return a name that is free."""
+        self.count += 1
+        return f"%v{self.count}"
+
+    def add(self, instruction: str) -> str:
+        """Add an instruction that has a result; returns the result's name."""
+        name = self.name()
+        self.lines.append(f"{name} = {instruction}")
+        return name
+
+    def constant(self, number: float, dtype: str) -> str:
+        """Return a constant, as LLVM writes it: floating-point numbers by their bits."""
+        value = np.dtype(dtype).type(number).item()
+        if kind(dtype) == "f":
+            return f"0x{struct.pack('>d', value).hex()}"
+        return str(value).lower()
+
+    def instruction(self, name: str, dtype: str, operands: Sequence[Scalar]) -> str:
+        """Add an instruction of the emitter's; returns the result's name."""
+        x = operands[0]
+        special = _SPECIAL.get(name)
+        if special is not None:
+            return special(self, dtype, operands)
+        if name in _ARITHMETIC:
+            instruction = _ARITHMETIC[name]["fi".find(kind(x.dtype))]
+            flag = " contract" if self.contract and instruction in ("fadd", "fsub", "fmul") else ""
+            return self.add(f"{instruction}{flag} {type_of(x.dtype)} {x.value}, {operands[1].value}")
+        suffix = "f" if dtype == "f" else ""
+        function = (
+            f"@llvm.{_INTRINSICS[name]}.f{8 * np.dtype(dtype).itemsize}" if name in _INTRINSICS else f"@{name}{suffix}"
+        )
+        return self.call(function, type_of(dtype), [f"{type_of(o.dtype)} {o.value}" for o in operands])
+
+    def call(self, function: str, result: str, operands: Sequence[str]) -> str:
+        """Add a call of a function without side effects; returns the result's name."""
+        types = ", ".join(o.split()[0] for o in operands)
+        self.declarations.add(f"declare {result} {function}({types}) #1")
+        return self.add(f"call {result} {function}({', '.join(operands)})")
+
+    # Memory
+
+    def variable(self, x: Scalar) -> str:
+        """Add a variable, which LLVM turns into registers, and give it a value; returns its address."""
+        name = self.name()
+        self.variables.append(f"{name} = alloca {type_of(x.dtype)}")
+        self.set(name, x)
+        return name
+
+    def get(self, variable: str, dtype: str) -> Scalar:
+        """Add a read of a variable."""
+        return Scalar(self, self.add(f"load {type_of(dtype)}, ptr {variable}"), dtype)
+
+    def set(self, variable: str, x: Scalar) -> None:
+        """Add an assignment to a variable."""
+        self.lines.append(f"store {type_of(x.dtype)} {x.value}, ptr {variable}")
+
+    def load(self, dtype: str, address: str) -> Scalar:
+        """Add a load of an element."""
+        value = self.add(f"load {memory_type(dtype)}, ptr {address}{self.group}")
+        return Scalar(self, self.add(f"icmp ne i8 {value}, 0") if dtype == "?" else value, dtype)
+
+    def store(self, x: Scalar, address: str) -> None:
+        """Add a store of an element."""
+        value = self.add(f"zext i1 {x.value} to i8") if x.dtype == "?" else x.value
+        self.lines.append(f"store {memory_type(x.dtype)} {value}, ptr {address}{self.group}")
+
+    def element(self, address: str, dtype: str, index: str, stride: int = 1) -> str:
+        """Return the address of an element of an array; ``stride`` multiplies the index."""
+        if stride == 0 or index == "0":
+            return address
+        offset = index if stride == 1 else self.add(f"mul nsw i64 {index}, {stride}")
+        return self.add(f"getelementptr inbounds {memory_type(dtype)}, ptr {address}, i64 {offset}")
+
+    # Control
+
+    def label(self, name: str) -> None:
+        """Start a block."""
+        self.lines.append(f"{name[1:]}:")
+
+    @contextmanager
+    def loop(self, start: str, stop: str, step: int = 1, parallel: bool = False, brief: bool = False) -> Iterator[str]:
+        """Loop from start to before stop; yields the index.
+
+        In a parallel loop no iteration reads what another wrote, besides variables. A brief one takes so little time
+        that its code should rather be short.
+        """
+        before, head, body, latch, done = (self.name() for _ in range(5))
+        index, next_index = self.name(), self.name()
+        self.lines += [f"br label {before}", f"{before[1:]}:", f"br label {head}", f"{head[1:]}:"]
+        self.lines.append(f"{index} = phi i64 [ {start}, {before} ], [ {next_index}, {latch} ]")
+        inside = self.add(f"icmp slt i64 {index}, {stop}")
+        self.lines += [f"br i1 {inside}, label {body}, label {done}", f"{body[1:]}:"]
+        mark = self._parallel(brief) if parallel else ""
+        yield index
+        self.group = ""
+        self.lines += [f"br label {latch}", f"{latch[1:]}:", f"{next_index} = add nuw nsw i64 {index}, {step}"]
+        self.lines += [f"br label {head}{mark}", f"{done[1:]}:"]
+
+    def _parallel(self, brief: bool) -> str:
+        """Mark the accesses that follow as parallel; returns the mark of their loop."""
+        number = len(self.metadata)
+        more = f", !{number + 3}" if brief else ""
+        self.metadata += [
+            f"!{number} = distinct !{{}}",
+            f"!{number + 1} = distinct !{{!{number + 1}, !{number + 2}{more}}}",
+            f'!{number + 2} = !{{!"llvm.loop.parallel_accesses", !{number}}}',
+            f'!{number + 3} = !{{!"llvm.loop.unroll.disable"}}',
+        ]
+        self.group = f", !llvm.access.group !{number}"
+        return f", !llvm.loop !{number + 1}"
+
+    @contextmanager
+    def when(self, condition: str) -> Iterator[None]:
+        """Run what follows only under a condition, which is one bit."""
+        yes, done = self.name(), self.name()
+        self.lines += [f"br i1 {condition}, label {yes}, label {done}", f"{yes[1:]}:"]
+        yield
+        self.lines += [f"br label {done}", f"{done[1:]}:"]
+
+
+def _negative(code: Code, dtype: str, operands: Sequence[Scalar]) -> str:
+    (x,) = operands
+    return code.add(f"fneg {type_of(dtype)} {x.value}" if kind(dtype) == "f" else f"sub {type_of(dtype)} 0, {x.value}")
+
+
+def _abs(code: Code, dtype: str, operands: Sequence[Scalar]) -> str:
+    (x,) = operands
+    kind_of, value = type_of(dtype), f"{type_of(dtype)} {x.value}"
+    bits = 8 * np.dtype(dtype).itemsize
+    if kind(dtype) == "f":
+        return code.call(f"@llvm.fabs.f{bits}", kind_of, [value])
+    code.declarations.add(f"declare {kind_of} @llvm.abs.{kind_of}({kind_of}, i1 immarg) #1")
+    return code.add(f"call {kind_of} @llvm.abs.{kind_of}({value}, i1 false)")
+
+
+def _select(code: Code, dtype: str, operands: Sequence[Scalar]) -> str:
+    condition, a, b = operands
+    return code.add(f"select i1 {condition.value}, {type_of(dtype)} {a.value}, {type_of(dtype)} {b.value}")
+
+
+def _bits(code: Code, dtype: str, operands: Sequence[Scalar]) -> str:
+    (x,) = operands
+    return code.add(f"bitcast {type_of(x.dtype)} {x.value} to {type_of(dtype)}")
+
+
+def _convert(code: Code, dtype: str, operands: Sequence[Scalar]) -> str:
+    """Convert; a number out of range becomes what the processor makes of it, instead of LLVM's poison."""
+    (x,) = operands
+    source, target = type_of(x.dtype), type_of(dtype)
+    kinds = kind(x.dtype), kind(dtype)
+    if source == target:
+        return str(x.value)
+    wider = np.dtype(dtype).itemsize > np.dtype(x.dtype).itemsize or x.dtype == "?"
+    same = (
+        ("fpext" if wider else "fptrunc")
+        if kinds[0] == "f"
+        else ("sext" if kinds[0] == "i" else "zext")
+        if wider
+        else "trunc"
+    )
+    found = code.add(f"{_CASTS.get(kinds, same)} {source} {x.value} to {target}")
+    return code.add(f"freeze {target} {found}") if _CASTS.get(kinds, "").startswith("fpto") else found
+
+
+_SPECIAL: dict[str, Any] = {"negative": _negative, "abs": _abs, "select": _select, "bits": _bits, "convert": _convert}

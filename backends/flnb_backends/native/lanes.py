@@ -1,0 +1,168 @@
+"""Nests whose arrays are contiguous along an outer loop: places of that loop are computed side by side, in vectors.
+
+A batch norm of images whose channels come last is one: what belongs to a channel is far apart, and neighbours belong to
+different ones. So the innermost loop goes over a block of channels, and what a place of the outer space has one of,
+such as sums and means, is a row in scratch memory.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from flnb.graph.scalars import CHEAP
+from flnb_backends.native.accumulators import ROWS
+from flnb_backends.native.generator import Generator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from flnb.graph.emitter import Scalar
+    from flnb.graph.loops import Simplified
+    from flnb_backends.native.schedule import Pass
+
+__all__ = ["SideBySide", "lane_of"]
+
+MOST, LEAST = 256, 16
+"""Places that are computed side by side."""
+TRANSPOSED = 8
+"""The same, of a transposition: more lines than these, a power of two apart, push each other out of the first cache."""
+KEPT = 1 << 18
+"""Elements in scratch memory of a value that is kept for a later pass: the second cache has them."""
+
+
+def lane_of(simple: Simplified) -> int | None:
+    """Return the outer loop whose places are computed side by side; None if the inner space is better.
+
+    It is worse if its strides are, or if it is too short for vectors and arithmetic takes most of the time.
+    """
+    nest = simple.nest
+    kinds = {step.over for step in nest.steps}
+    if "outer" in kinds:
+        return None
+    far = [a for a in nest.arrays if a.inner[-1] not in (0, 1)]
+    outer = [sum(a.outer[i] not in (0, 1) for a in nest.arrays) for i in range(len(nest.outer))]
+    if "inner" not in kinds:  # a transposition: each of two loops is the best for as many arrays
+        good = [i for i in range(len(outer)) if outer[i] <= len(far) and any(a.outer[i] == 1 for a in far)]
+    else:
+        short = math.prod(nest.inner) < LEAST and not all(
+            s.over or s.op in (*CHEAP, "load", "constant") for s in nest.steps
+        )
+        good = [i for i in range(len(outer)) if outer[i] < len(far) or short]
+    return min((i for i in good if nest.outer[i] >= LEAST), key=lambda i: outer[i], default=None)
+
+
+class SideBySide(Generator):
+    """Writes a nest as blocks of places of an outer loop, the innermost one.
+
+    Args:
+        simple: the nest, without reductions over the outer space.
+        lane: the loop.
+    """
+
+    def __init__(self, simple: Simplified, lane: int):
+        self.lane = lane
+        super().__init__(simple)
+
+    def _reserve_all(self) -> None:
+        steps = self.nest.steps
+        places = math.prod(self.nest.inner)
+        self.summed = [j for j, step in enumerate(steps) if step.over and self._widens(j) and places > ROWS]
+        reduces = any(step.over for step in steps)
+        self.block = (
+            TRANSPOSED if not reduces else max(LEAST, min(MOST, KEPT // max(places, 1))) if self.plan.kept else MOST
+        )
+        for j, array in self.plan.kept.items():
+            if array < 0:
+                self._reserve("kept", j, steps[j].dtype, places * self.block)
+        for j, step in enumerate(steps):
+            if not self.plan.varies[j] and step.op != "constant":
+                self._reserve("row", j, step.dtype, self.block)
+            if step.over:
+                self._reserve("part", j, step.dtype, self.block)
+            if j in self.summed:
+                self._reserve("total", j, "d", self.block)
+
+    def _write_loops(self) -> None:
+        """Write the loops over the outer space, that over blocks of lanes innermost."""
+        with ExitStack() as loops:
+            places: Sequence[str] = self.bases
+            for loop in range(len(self.nest.outer)):
+                if loop != self.lane:
+                    places = self._at(places, loop, loops.enter_context(self.code.loop(*self._outer_bounds(loop))))
+            start, stop = self._parts(loops, *self._outer_bounds(self.lane), self.block)
+            self.count = self.code.add(f"sub nsw i64 {stop}, {start}")
+            self._write_block(self._at(places, self.lane, start))
+
+    @contextmanager
+    def _over_lanes(self, places: Sequence[str], brief: bool = True) -> Iterator[Sequence[str]]:
+        """Loop over the places of a block; yields the arrays' addresses at one."""
+        with self.code.loop("0", self.count, parallel=True, brief=brief) as self.index:
+            yield self._at(places, self.lane, self.index)
+
+    def _write_block(self, places: Sequence[str]) -> None:
+        """Write what is computed in a block, in which arrays begin at addresses."""
+        complete: list[int] = []
+        for each in self.plan.passes:
+            last = each is self.plan.passes[-1]
+            if complete or each.before or each.reductions or (last and self.plan.single):
+                with self._over_lanes(places) as here:
+                    self._write_rows(each, here, complete, self.plan.single if last else [])
+            if each.reductions or each.stores or each.keeps:
+                self._write_pass(each, places)
+            complete = each.reductions
+
+    def _write_rows(self, each: Pass, places: Sequence[str], complete: Sequence[int], stores: Sequence[int]) -> None:
+        """Write, for a lane, what is computed between two passes and is the same at all inner places."""
+        values: dict[int, Scalar] = {}
+        for j in (*complete, *each.before):
+            values[j] = self._result(j, self.index) if j in complete else self._value(j, values, places)
+            self.code.store(values[j], self._row(j))
+        for j in each.reductions:
+            self._start(j, self.index)
+        for i in stores:
+            self._store(i, values, places)
+
+    def _row(self, j: int) -> str:
+        """Return the address of a value that is the same at all inner places."""
+        return self._slot("row", j, self.nest.steps[j].dtype, self.index)
+
+    def _operand(self, j: int, values: dict[int, Scalar]) -> Scalar:
+        """Return the value of a step; one that is the same at all inner places may come from its row."""
+        if j not in values and self.nest.steps[j].op != "constant":
+            values[j] = self.code.load(self.nest.steps[j].dtype, self._row(j))
+        return super()._operand(j, values)
+
+    def _write_pass(self, each: Pass, places: Sequence[str]) -> None:
+        """Write a pass over the inner space, at each of whose places all lanes are computed."""
+        code, inner, split = self.code, self.nest.inner, len(self.nest.outer)
+        summed = [j for j in each.reductions if j in self.summed]
+        number, here = "0", places
+        with ExitStack() as loops:
+            for loop, extent in enumerate(inner):
+                low, high = self.range if self.simple.ranged == split + loop else ("0", str(extent))
+                if summed and loop == len(inner) - 1:
+                    low, high = self._parts(loops, low, high, ROWS)
+                    loops.callback(self._flush_lanes, summed)
+                index = loops.enter_context(code.loop(low, high))
+                here = self._at(here, split + loop, index)
+                row = code.add(f"mul nsw i64 {index}, {math.prod(inner[loop + 1 :]) * self.block}")
+                number = code.add(f"add nsw i64 {number}, {row}")
+            with self._over_lanes(here, brief=False) as addresses:
+                self._write_place(each, addresses, code.add(f"add nsw i64 {number}, {self.index}"))
+
+    def _write_place(self, each: Pass, places: Sequence[str], number: str) -> None:
+        """Write what a pass computes at a place, whose number in scratch memory is given."""
+        values = {j: self._kept(j, places, number) for j in each.reads}
+        for j in each.steps:
+            values[j] = self._value(j, values, places)
+        for j in each.reductions:
+            self._accumulate(j, values, self.index)
+        self._write(each, values, places, number)
+
+    def _flush_lanes(self, summed: Sequence[int]) -> None:
+        """Add each lane's sums of some inner places to those of all before."""
+        with self._over_lanes(self.bases):
+            for j in summed:
+                self._flush(j, self.index)

@@ -1,0 +1,150 @@
+"""LLVM's IR to machine code of this processor, through llvmlite: compiled once, then read from a folder."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import sys
+import tempfile
+from functools import cache, cached_property
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from flnb_telemetry.extras import require
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Compiler", "cache_folder", "compiler"]
+
+DIGEST = hashlib.sha256().digest_size
+
+
+def cache_folder() -> Path:
+    """Return the folder of machine code: in $FLNB_CACHE, else in the user's cache folder."""
+    base = os.environ.get("FLNB_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "flnb")
+    return Path(base, "native")
+
+
+@cache
+def compiler() -> Compiler:
+    """Return the process's compiler.
+
+    Raises:
+        ImportError: llvmlite is not installed.
+    """
+    return Compiler()
+
+
+class Compiler:
+    """Compiles texts of LLVM's IR for this processor, and loads them; what it loaded stays until the process ends."""
+
+    def __init__(self) -> None:
+        self.llvm: Any = require("llvmlite.binding", "cpu", "compiling kernels")
+        self.llvm.initialize_native_target()
+        self.llvm.initialize_native_asmprinter()
+        if sys.platform == "linux":  # Python may have no functions of the C library's mathematical part of its own
+            ctypes.CDLL("libm.so.6", ctypes.RTLD_GLOBAL)
+        self.lock = Lock()
+        self.loaded: list[Any] = []
+
+    @cached_property
+    def machine(self) -> Any:
+        """The processor, with all of its features."""
+        target = self.llvm.Target.from_default_triple()
+        name, features = self.llvm.get_host_cpu_name(), self.llvm.get_host_cpu_features().flatten()
+        return target.create_target_machine(cpu=name, features=features, opt=3, reloc="pic", codemodel="small")
+
+    @cached_property
+    def linker(self) -> Any:
+        """What puts machine code into memory and finds the functions that it calls, in this process."""
+        return self.llvm.create_lljit_compiler(self.machine)
+
+    @cached_property
+    def version(self) -> str:
+        """What machine code depends on besides its text: LLVM, the processor, and the sources of the generator."""
+        from flnb.graph import approximations, emitter, loops, nests, scalars
+
+        binding = self.llvm
+        modules = (approximations, emitter, loops, nests, scalars)
+        sources = [*Path(__file__).parent.glob("*.py"), *(Path(str(module.__file__)) for module in modules)]
+        digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(sources))).hexdigest()
+        host = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten(), binding.get_default_triple()
+        return repr((binding.llvm_version_info, host, digest))
+
+    def address(self, symbol: str, key: str, text: Callable[[], str]) -> int:
+        """Return the address of a function.
+
+        Args:
+            symbol: its name in the text.
+            key: what the text is made from; with equal keys the machine code is read from the folder.
+            text: makes the module's text.
+        """
+        with self.lock:
+            path = cache_folder() / (hashlib.sha256(f"{self.version}{symbol}{key}".encode()).hexdigest() + ".o")
+            code = _read(path)
+            if code is None:
+                code = self.compiled(text())
+                with contextlib.suppress(OSError):  # a disk that is full, or may not be written: compiled each time
+                    _write(path, code)
+            return self._load(symbol, code)
+
+    def optimized(self, text: str) -> Any:
+        """Return a module, optimized.
+
+        Raises:
+            RuntimeError: the text is wrong; the message shows the line.
+        """
+        module = self.llvm.parse_assembly(text)
+        module.verify()
+        options = self.llvm.create_pipeline_tuning_options(speed_level=3)
+        options.loop_vectorization = options.loop_interleaving = True
+        options.loop_unrolling = False
+        options.slp_vectorization = False
+        builder = self.llvm.create_pass_builder(self.machine, options)
+        builder.getModulePassManager().run(module, builder)
+        return module
+
+    def compiled(self, text: str) -> bytes:
+        """Return the machine code of a module, as an object file."""
+        code: bytes = self.machine.emit_object(self.optimized(text))
+        return code
+
+    def assembly(self, text: str) -> str:
+        """Return the machine code of a module, as assembly."""
+        listing: str = self.machine.emit_assembly(self.optimized(text))
+        return listing
+
+    def _load(self, symbol: str, code: bytes) -> int:
+        """Put machine code into memory; returns the address of a function in it."""
+        builder = self.llvm.JITLibraryBuilder().add_object_img(code).add_current_process().export_symbol(symbol)
+        library = builder.link(self.linker, f"library{len(self.loaded)}")
+        self.loaded.append(library)
+        address: int = library[symbol]
+        return address
+
+
+def _read(path: Path) -> bytes | None:
+    """Return the machine code in a file; None if there is no such file, or it is damaged."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    digest, code = content[:DIGEST], content[DIGEST:]
+    return code if hashlib.sha256(code).digest() == digest else None
+
+
+def _write(path: Path, code: bytes) -> None:
+    """Write machine code into a file, in one step: another process sees all of it or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(hashlib.sha256(code).digest() + code)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,77 @@
+"""Kernels: the machine code of loop nests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from flnb.graph.loops import simplified
+from flnb.graph.scalars import REDUCTIONS, supported
+from flnb_backends.native.lanes import SideBySide, lane_of
+from flnb_backends.native.llvm import compiler
+from flnb_backends.native.rows import PlaceByPlace
+
+if TYPE_CHECKING:
+    from flnb.graph.nests import Nest
+    from flnb_backends.native.generator import Generator
+
+__all__ = ["Kernel", "generator", "kernel"]
+
+
+class Kernel(NamedTuple):
+    """The machine code of a nest.
+
+    Attributes:
+        address: of the function ``void f(void **arrays, int64 begin, int64 end)``. It gets pointers to the nest's
+            arrays followed by one to scratch memory, and a range of the first outer loop.
+        extent: of the first outer loop: the range from 0 to it is the whole; 1 if there is no outer loop.
+        scratch: the bytes of scratch memory that a call needs, aligned as the largest dtype; calls at the same time
+            need memory each.
+        splits: whether ranges are independent, so that they may be computed in any order and at the same time.
+    """
+
+    address: int
+    extent: int
+    scratch: int
+    splits: bool
+
+
+_kernels: dict[str, Kernel] = {}
+
+
+def generator(nest: Nest) -> Generator:
+    """Return what writes the text of a nest, in the way that suits its strides."""
+    simple = simplified(nest)
+    lane = lane_of(simple)
+    return PlaceByPlace(simple) if lane is None else SideBySide(simple, lane)
+
+
+def kernel(nest: Nest) -> Kernel:
+    """Return the machine code of a nest, compiled at the first call.
+
+    Raises:
+        ImportError: llvmlite is not installed.
+        TypeError: it has a step for which `flnb.graph.scalars.supported` is false.
+    """
+    key = repr(nest)  # as a tuple the constants 0.0 and -0.0 would be equal
+    found = _kernels.get(key)
+    if found is None:
+        _check(nest)
+        writer = generator(nest)
+        address = compiler().address("kernel", key, writer.text)
+        extent = nest.outer[0] if nest.outer else 1
+        found = _kernels[key] = Kernel(address, extent, writer.scratch, writer.splits)
+    return found
+
+
+def _check(nest: Nest) -> None:
+    """Raise a TypeError if a step cannot be computed."""
+    for step in nest.steps:
+        inputs = [nest.steps[i].dtype for i in step.inputs]
+        op = step.op
+        if op in ("load", "constant"):
+            op, inputs = "copy", [nest.arrays[step.attribute].dtype if op == "load" else step.dtype]
+        if not supported(op, inputs, step.dtype) or bool(step.over) != (op in REDUCTIONS):
+            raise TypeError(
+                f"{step.op} of {inputs} over {step.over!r} with a result of dtype {step.dtype!r} has no machine code: "
+                f"expected ops and dtypes for which flnb.graph.scalars.supported is true, and reductions over a space"
+            )

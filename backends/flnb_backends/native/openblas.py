@@ -1,0 +1,43 @@
+"""The number of threads of NumPy's OpenBLAS, whose pool would compete with OpenMP's for the processors."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["in_one_thread"]
+
+Result = TypeVar("Result")
+NAMES = [f"{prefix}openblas_{{}}_num_threads{suffix}" for prefix in ("scipy_", "") for suffix in ("64_", "")]
+
+
+@cache
+def _threads() -> tuple[Callable[[int], object], int] | None:
+    """Return what sets the threads of the OpenBLAS in NumPy's wheel, and how many it has; None without that."""
+    for path in sorted((Path(np.__file__).parent.parent / "numpy.libs").glob("*openblas*")):
+        opened: Any = ctypes.CDLL(str(path))  # the one that NumPy has opened
+        for name in NAMES:
+            put, get = (getattr(opened, name.format(verb), None) for verb in ("set", "get"))
+            if put is not None and get is not None:
+                return put, get()
+    return None
+
+
+def in_one_thread(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Call a function while OpenBLAS uses one thread, if NumPy comes with OpenBLAS; returns its result."""
+    found = _threads()
+    if found is None:
+        return function(*arguments)
+    put, usual = found
+    put(1)
+    try:
+        return function(*arguments)
+    finally:
+        put(usual)

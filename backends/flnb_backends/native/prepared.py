@@ -1,0 +1,245 @@
+"""Primitives of oneDNN with the reorders around them, made once for arrays of given shapes and strides."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from flnb_backends.native.onednn import OneDnn, OneDnnError
+
+__all__ = ["Operand", "Prepared", "Shape", "Stage", "Unsuitable", "channels_last", "contiguous", "regular", "span"]
+
+Shape = tuple[int, ...]
+SRC, DST, SCRATCHPAD = 1, 17, 80
+"""Numbers of a primitive's arguments."""
+EXEC_ARG_MD, IMPLEMENTATION = 255, 8
+LINE = 64
+"""Bytes of a cache line, to which the arrays in scratch memory are aligned."""
+
+
+class Unsuitable(Exception):
+    """A way to compute that exists, but is not worth a try: oneDNN has only its slow reference code for it."""
+
+
+def contiguous(shape: Shape) -> Shape:
+    """Return the strides, in elements, of a C-contiguous array."""
+    return tuple(accumulate(shape[:0:-1], lambda a, b: a * max(b, 1), initial=1))[::-1]
+
+
+def channels_last(shape: Shape) -> Shape:
+    """Return the strides, in elements, of an array (N, C, *extents) whose channels are next to each other in memory."""
+    n, c, *extents = shape
+    first, *inner, last = contiguous((n, *extents, c))
+    return (first, last, *inner)
+
+
+def regular(shape: Shape, strides: Shape, itemsize: int = 4) -> Shape | None:
+    """Return the strides in elements if they are positive and no element is met twice; else None.
+
+    The strides of extents of 1, which mean nothing, become those of a C-contiguous array where the others are.
+    """
+    if any(n > 1 and s % itemsize for n, s in zip(shape, strides, strict=True)):
+        return None
+    steps = tuple(p if n == 1 else s // itemsize for n, s, p in zip(shape, strides, contiguous(shape), strict=True))
+    within = 1
+    for step, n in sorted(zip(steps, shape, strict=True)):
+        if n > 1:
+            if step < within:
+                return None
+            within = step * n
+    return steps
+
+
+def span(shape: Shape, strides: Shape) -> int:
+    """Return the bytes from the first to the last element of a float32 array, given its strides in elements."""
+    return 4 + 4 * sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
+
+
+class Operand(NamedTuple):
+    """A tensor of a primitive: the number of its argument, its shape, its strides in memory and those to compute on.
+
+    Strides count elements; ``wanted`` is None where oneDNN may choose. ``padding`` is how many zeros are put on
+    both sides of each extent, in a C-contiguous copy.
+    """
+
+    argument: int
+    shape: Shape
+    strides: Shape
+    wanted: Shape | None
+    padding: Shape = ()
+
+    @property
+    def inner(self) -> Shape:
+        """The shape with the zeros around."""
+        return tuple(n + 2 * p for n, p in zip(self.shape, self.padding or (0,) * len(self.shape), strict=True))
+
+    def chosen(self) -> Shape | None:
+        """Return the strides to compute on: its own if they differ from those wanted in extents of 1 only."""
+        if self.padding:
+            return contiguous(self.inner)
+        if self.wanted is None:
+            return None
+        pairs = zip(self.shape, self.strides, self.wanted, strict=True)
+        return self.strides if all(n == 1 or a == b for n, a, b in pairs) else self.wanted
+
+
+class Call(NamedTuple):
+    """A primitive with its arguments: what `dnnl_primitive_execute` takes besides the stream."""
+
+    what: str
+    primitive: Any
+    number: int
+    arguments: Any
+
+
+class Stage(NamedTuple):
+    """A primitive's name, its descriptor, and the numbers of its arguments.
+
+    Arguments that are no operands are in scratch memory: what one stage writes there, later ones read by the number.
+    """
+
+    what: str
+    made: Any
+    arguments: tuple[int, ...]
+
+
+class Prepared:
+    """Primitives that compute a result, with the reorders around them, for float32 arrays of given shapes and strides.
+
+    It belongs to the thread that uses it: the addresses of a call are stored in it while it runs.
+
+    Attributes:
+        dnn: the library.
+        extents: the bytes from the first to the last element of each operand and of the result.
+        implementation: oneDNN's name of the code that it chose, such as "brgconv:avx2".
+        scratch: bytes of scratch memory that a run needs, aligned or not.
+        zeros: offset and size of parts of scratch memory that are zero around an image; `run` writes them.
+        calls: what runs, in order: "reorder operand N", the primitives, "reorder operand N" of the result, the last.
+    """
+
+    def __init__(
+        self, dnn: OneDnn, what: str, operands: Sequence[Operand], describe: Callable[..., Sequence[Stage]]
+    ) -> None:
+        self.dnn = dnn
+        self.extents = [span(each.shape, each.strides) for each in operands]
+        self._set, self._execute, self._stream = (
+            dnn.lib.dnnl_memory_set_data_handle, dnn.lib.dnnl_primitive_execute, dnn.stream,
+        )  # fmt: skip
+        self._what = f"{what} of {', '.join(f'float32{list(o.shape)} with strides {o.strides}' for o in operands)}"
+        self.scratch = LINE
+        self._memories: list[Any] = []
+        self._outer = [self._memory(dnn.described(each.shape, each.strides)) for each in operands]
+        self._inner: list[tuple[Any, int]] = []
+        self.zeros: list[tuple[int, int]] = []
+        self._moves: tuple[list[Call], list[Call]] = [], []
+        try:
+            stages = describe(*(dnn.described(each.inner, each.chosen()) for each in operands))
+        except OneDnnError as error:
+            raise OneDnnError(error.number, self._what) from None
+        names = [self._implementation(stage.made) for stage in stages]
+        self.implementation = names[-1]
+        if any(name.startswith("ref") for name in names):
+            raise Unsuitable(self._what)
+        placed: dict[int, Any] = {}
+        calls = []
+        for stage in stages:
+            for number in stage.arguments:
+                if number not in placed:
+                    placed[number] = self._argument(stage.made, number, operands)
+            calls.append(self._call(stage.what, stage.made, [(number, placed[number]) for number in stage.arguments]))
+        self.calls = (*self._moves[0], *calls, *self._moves[1])
+
+    def run(self, addresses: Sequence[int], scratch: int) -> None:
+        """Compute on arrays at these addresses, the operands' and the result's, and on ``self.scratch`` bytes.
+
+        Raises:
+            OneDnnError: oneDNN reports a failure.
+        """
+        self.place(addresses, scratch)
+        for offset, size in self.zeros:
+            ctypes.memset(scratch + -scratch % LINE + offset, 0, size)
+        for call in self.calls:
+            status = self._execute(call.primitive, self._stream, call.number, call.arguments)
+            if status:
+                raise OneDnnError(status, f"{call.what} in {self._what}")
+
+    def place(self, addresses: Sequence[int], scratch: int) -> None:
+        """Set the addresses on which `calls` work, until they are set again."""
+        put = self._set
+        for memory, address in zip(self._outer, addresses, strict=True):
+            put(memory, address)
+        scratch += -scratch % LINE
+        for memory, offset in self._inner:
+            put(memory, scratch + offset)
+
+    def native(self) -> tuple[int, list[tuple[int, int, int, int]]]:
+        """Return the address of `dnnl_primitive_execute`, and the four arguments of each of its calls as integers.
+
+        A native runner that calls it so repeats the run at the addresses that `place` was given. This object must live
+        as long.
+        """
+        as_int: Callable[[Any], int] = lambda pointer: int(self.dnn.ffi.cast("uintptr_t", pointer))  # noqa: E731
+        stream = as_int(self._stream)
+        return as_int(self._execute), [
+            (as_int(call.primitive), stream, call.number, as_int(call.arguments)) for call in self.calls
+        ]
+
+    def _implementation(self, made: Any) -> str:
+        name = self.dnn.ffi.new("char **")
+        self.dnn.check(self.dnn.lib.dnnl_primitive_desc_query(made, IMPLEMENTATION, 0, name), f"name {self._what}")
+        return self.dnn.ffi.string(name[0]).decode()
+
+    def _argument(self, made: Any, number: int, operands: Sequence[Operand]) -> Any:
+        """Return the memory that is an argument of a primitive; an operand in another layout is reordered."""
+        dnn = self.dnn
+        inner = dnn.lib.dnnl_primitive_desc_query_md(made, EXEC_ARG_MD, number)
+        index = next((i for i, each in enumerate(operands) if each.argument == number), None)
+        if index is None:
+            return self._in_scratch(inner)
+        operand = operands[index]
+        outer, given = dnn.described(operand.shape, operand.strides), self._outer[index]
+        if dnn.lib.dnnl_memory_desc_equal(inner, outer):
+            return given
+        inside = filled = self._in_scratch(inner)
+        if operand.padding:
+            offset = self._inner[-1][1]
+            steps = contiguous(operand.inner)
+            inner = dnn.described(operand.shape, steps)
+            filled = self._memory(inner)
+            start = sum(p * step for p, step in zip(operand.padding, steps, strict=True))
+            self._inner.append((filled, offset + 4 * start))
+            self.zeros.append((offset, span(operand.inner, steps)))
+        result = index == len(operands) - 1
+        (start, a), (end, b) = ((inner, filled), (outer, given)) if result else ((outer, given), (inner, filled))
+        kind = dnn.new(
+            "dnnl_primitive_desc_t", "reorder_primitive_desc_create", start, dnn.engine, end, dnn.engine,
+            dnn.attributes, doing=self._what,
+        )  # fmt: skip
+        self._moves[result].append(self._call(f"reorder operand {index}", kind, [(SRC, a), (DST, b)]))
+        return inside
+
+    def _call(self, what: str, made: Any, arguments: list[tuple[int, Any]]) -> Call:
+        """Make a primitive of its descriptor, and the C array of its arguments."""
+        dnn = self.dnn
+        pad = dnn.lib.dnnl_primitive_desc_query_md(made, EXEC_ARG_MD, SCRATCHPAD)
+        if pad != dnn.ffi.NULL and dnn.lib.dnnl_memory_desc_get_size(pad):
+            arguments = [*arguments, (SCRATCHPAD, self._in_scratch(pad))]
+        primitive = dnn.new("dnnl_primitive_t", "primitive_create", made, doing=self._what)
+        return Call(what, primitive, len(arguments), dnn.ffi.new("dnnl_exec_arg_t[]", arguments))
+
+    def _memory(self, described: Any) -> Any:
+        """Return a memory object without an address, and keep it: C arrays of arguments only point at it."""
+        dnn = self.dnn
+        made = dnn.new("dnnl_memory_t", "memory_create", described, dnn.engine, dnn.ffi.NULL, doing=self._what)
+        self._memories.append(made)
+        return made
+
+    def _in_scratch(self, described: Any) -> Any:
+        """Return memory at a place of its own in scratch memory."""
+        made = self._memory(described)
+        self._inner.append((made, self.scratch - LINE))
+        size = self.dnn.lib.dnnl_memory_desc_get_size(described)
+        self.scratch += size + -size % LINE
+        return made

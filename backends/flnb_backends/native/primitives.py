@@ -1,0 +1,149 @@
+"""Convolutions, matrix products and max pooling by oneDNN's primitives, in several ways.
+
+oneDNN computes on layouts that it names; where an array has another one, a reorder copies it before or after. Names of
+ways to compute say what a primitive itself computes on: "plain" the arrays as they are, "nhwc" channels last in memory,
+"blocked" whatever oneDNN likes best. "padded" puts zeros around an image first: for few channels and wide padding
+oneDNN 3.2 has only unrolled windows on AVX2 (the first layer of AlexNet), which take twice the time of its code without
+padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flnb_backends.native.onednn import OneDnn, library
+from flnb_backends.native.prepared import Operand, Prepared, Shape, Stage, Unsuitable, channels_last
+
+__all__ = ["WAYS", "Laid", "prepare"]
+
+Laid = tuple[Shape, Shape]
+"""Shape of an array, and its strides in elements."""
+SRC, WEIGHTS, DST, WORKSPACE, GRADIENT = 1, 33, 17, 64, 128
+"""Numbers of the arguments of a primitive; that of a gradient is GRADIENT more than that of its tensor."""
+FORWARD_TRAINING, FORWARD_INFERENCE, DIRECT, MAX_POOLING = 64, 96, 1, 0x1FF
+LAYOUTS: dict[str, Callable[[Shape, Shape], Shape | None]] = {
+    "plain": lambda shape, strides: strides,
+    "nhwc": lambda shape, strides: channels_last(shape),
+    "blocked": lambda shape, strides: None,
+    "padded": lambda shape, strides: None,
+}
+"""By the name of a way to compute, the strides in which it wants an image, given its shape and strides."""
+WAYS = {
+    "conv": ("plain", "nhwc", "blocked", "padded"),
+    "conv_input_grad": ("plain", "nhwc", "blocked"),
+    "conv_weight_grad": ("plain", "nhwc", "blocked"),
+    "matmul": ("plain", "blocked"),
+    "max_pool": ("plain", "nhwc"),
+    "max_pool_grad": ("plain", "nhwc"),
+}
+"""By op, the ways to compute it. The weight of a convolution is always as oneDNN likes it; "blocked" matrix products
+have the right operand so; "padded" is tried where "blocked" unrolls windows."""
+
+
+def prepare(op: str, way: str, operands: Sequence[Laid], *attributes: Any) -> Prepared:
+    """Prepare an op for arrays of given shapes and strides.
+
+    Args:
+        op: "conv" (image, weight), "conv_input_grad" or "conv_weight_grad" (of the result's gradient and the weight,
+            or the image), "matmul", "max_pool" (image), or "max_pool_grad" (of the result's gradient and the image).
+        way: one of ``WAYS[op]``.
+        operands: shape and strides, in elements, of each operand and of the result.
+        attributes: of a convolution stride, padding and dilation, one number for each spatial dimension, and groups; of
+            pooling the kernel's extents and the stride. More are ignored.
+
+    Raises:
+        OneDnnError: oneDNN cannot compute this; the status is mostly "unimplemented".
+        Unsuitable: it can, but slowly.
+        ImportError: there is no library (`flnb_backends.native.onednn.library`).
+    """
+    return PREPARE[op](library(), op, way, operands, *attributes)
+
+
+def _convolution(
+    dnn: OneDnn, op: str, way: str, operands: Sequence[Laid], stride: Shape, padding: Shape, dilation: Shape,
+    groups: int, *_: Any,
+) -> Prepared:  # fmt: skip
+    around: Shape = ()
+    if way == "padded":
+        plain = any(padding) and _convolution(dnn, op, "blocked", operands, stride, padding, dilation, groups)
+        if not plain or "gemm" not in plain.implementation:
+            raise Unsuitable("oneDNN has better code, which pads itself")
+        around, padding = (0, 0, *padding), (0,) * len(padding)
+    order = {
+        "conv": (SRC, WEIGHTS, DST),
+        "conv_input_grad": (DST + GRADIENT, WEIGHTS, SRC + GRADIENT),
+        "conv_weight_grad": (DST + GRADIENT, SRC, WEIGHTS + GRADIENT),
+    }[op]
+    tensors = [number & ~GRADIENT for number in order]
+    each = []
+    for number, tensor, (shape, strides) in zip(order, tensors, operands, strict=True):
+        if tensor == WEIGHTS and groups > 1:
+            inside = shape[0] // groups
+            shape, strides = (groups, inside, *shape[1:]), (inside * strides[0], *strides)
+        wanted = None if tensor == WEIGHTS else LAYOUTS[way](shape, strides)
+        each.append(Operand(number, shape, strides, wanted, around if tensor == SRC else ()))
+    placing = [dnn.numbers(n) for n in (stride, [d - 1 for d in dilation], padding, padding)]
+
+    def make(kind: str, *arguments: Any) -> Any:
+        create = f"convolution_{kind}_primitive_desc_create"
+        return dnn.new("dnnl_primitive_desc_t", create, dnn.engine, *arguments, dnn.attributes, doing=op)
+
+    def describe(*described: Any) -> list[Stage]:
+        image, weight, result = (described[tensors.index(tensor)] for tensor in (SRC, WEIGHTS, DST))
+        made = make("forward", FORWARD_TRAINING, DIRECT, image, weight, dnn.ffi.NULL, result, *placing)
+        if op == "conv_input_grad":
+            made = make("backward_data", DIRECT, image, weight, result, *placing, made)
+        elif op == "conv_weight_grad":
+            made = make("backward_weights", DIRECT, image, weight, dnn.ffi.NULL, result, *placing, made)
+        return [Stage(op, made, order)]
+
+    return Prepared(dnn, op, each, describe)
+
+
+def _matmul(dnn: OneDnn, op: str, way: str, operands: Sequence[Laid], *_: Any) -> Prepared:
+    rank = max(len(shape) for shape, _ in operands)
+    each = []
+    for number, (shape, strides) in zip((SRC, WEIGHTS, DST), operands, strict=True):
+        more = rank - len(shape)
+        shape, strides = (1,) * more + shape, (shape[0] * strides[0],) * more + strides
+        each.append(Operand(number, shape, strides, None if (way, number) == ("blocked", WEIGHTS) else strides))
+
+    def describe(a: Any, b: Any, y: Any) -> list[Stage]:
+        arguments = dnn.engine, a, b, dnn.ffi.NULL, y, dnn.attributes
+        made = dnn.new("dnnl_primitive_desc_t", "matmul_primitive_desc_create", *arguments, doing=op)
+        return [Stage(op, made, (SRC, WEIGHTS, DST))]
+
+    return Prepared(dnn, op, each, describe)
+
+
+def _pooling(
+    dnn: OneDnn, op: str, way: str, operands: Sequence[Laid], kernel: Shape, stride: Shape, *_: Any
+) -> Prepared:
+    order = (SRC, DST) if op == "max_pool" else (DST + GRADIENT, SRC, SRC + GRADIENT)
+    each = [Operand(number, *laid, LAYOUTS[way](*laid)) for number, laid in zip(order, operands, strict=True)]
+    none = (0,) * len(kernel)
+    windows = [dnn.numbers(n) for n in (stride, kernel, none, none, none)]
+
+    def make(kind: str, *arguments: Any) -> Any:
+        create = f"pooling_{kind}_primitive_desc_create"
+        return dnn.new("dnnl_primitive_desc_t", create, dnn.engine, *arguments, dnn.attributes, doing=op)
+
+    def describe(*described: Any) -> list[Stage]:
+        image, result = (described[0], described[1]) if op == "max_pool" else (described[1], described[0])
+        propagation = FORWARD_INFERENCE if op == "max_pool" else FORWARD_TRAINING
+        forward = make("forward", propagation, MAX_POOLING, image, result, *windows)
+        if op == "max_pool":
+            return [Stage(op, forward, order)]
+        backward = make("backward", MAX_POOLING, described[2], result, *windows, forward)
+        again = Stage("max_pool", forward, (SRC, DST, WORKSPACE))  # writes where in each window the maximum is
+        return [again, Stage(op, backward, (DST + GRADIENT, WORKSPACE, SRC + GRADIENT))]
+
+    return Prepared(dnn, op, each, describe)
+
+
+PREPARE: dict[str, Callable[..., Prepared]] = {
+    **dict.fromkeys(("conv", "conv_input_grad", "conv_weight_grad"), _convolution),
+    "matmul": _matmul,
+    **dict.fromkeys(("max_pool", "max_pool_grad"), _pooling),
+}

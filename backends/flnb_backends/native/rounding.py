@@ -1,0 +1,43 @@
+"""Which steps of a nest have to round as NumPy's, and which may be faster: a product and a sum rounded once, say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flnb.graph.emitter import kind
+from flnb.graph.scalars import APPROXIMATE, DISCRETE
+
+if TYPE_CHECKING:
+    from flnb.graph.nests import Nest, Step
+
+__all__ = ["rounded_steps"]
+
+
+def rounded_steps(nest: Nest) -> set[int]:
+    """Return the steps whose values have to be NumPy's to the bit, or at least the same wherever they are computed.
+
+    The first are those that are computed by exact operations alone, and are stored or used by one that is: what an
+    approximation or a reordered sum has changed already needs no such care. The second are what comparisons, extrema
+    and the like depend on: the largest element of a row has to equal an element, also if that is computed again.
+    """
+    count = len(nest.steps)
+    users: list[list[int]] = [[] for _ in range(count)]
+    exact: list[bool] = []
+    for j, step in enumerate(nest.steps):
+        exact.append(not _approximate(step) and all(exact[i] for i in step.inputs))
+        for i in step.inputs:
+            users[i].append(j)
+    stored = {j for j, _ in nest.stores}
+    seen: set[int] = set()
+    compared: set[int] = set()
+    for j in reversed(range(count)):
+        if exact[j] and (j in stored or not seen.isdisjoint(users[j])):
+            seen.add(j)
+        if any(nest.steps[k].op in DISCRETE for k in users[j]) or not compared.isdisjoint(users[j]):
+            compared.add(j)
+    return seen | compared
+
+
+def _approximate(step: Step) -> bool:
+    """Whether a step's result may differ from NumPy's in the last bits."""
+    return step.op in APPROXIMATE or (step.op in ("sum", "prod") and kind(step.dtype) == "f")

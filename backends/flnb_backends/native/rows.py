@@ -1,0 +1,196 @@
+"""Nests place by place: loops over the outer space, and at each of its places passes over the inner one."""
+
+from __future__ import annotations
+
+import math
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from flnb.graph.emitter import Scalar, select
+from flnb_backends.native.accumulators import CHUNK, ROWS, Accumulator
+from flnb_backends.native.generator import Generator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from flnb_backends.native.schedule import Pass
+
+__all__ = ["PlaceByPlace"]
+
+TILE = 4096
+"""Elements of the inner space in which reductions over the outer one go on: their sums stay in the first cache."""
+
+
+def scaled_quotient(x: Scalar, divisor: Scalar) -> Scalar:
+    """Return x / divisor, rounded up to three times, where loops leave a product of it.
+
+    The divisor is scaled first if its reciprocal would be out of the normal range; zeros, infinities and NaN are right.
+    """
+    large, size = 2.0**100, divisor.make("abs")
+    scale = select(size < 1 / large, large, select(size > large, divisor.constant(1 / large), 1.0))
+    return (x * scale) * (1.0 / (divisor * scale))
+
+
+class PlaceByPlace(Generator):
+    """Writes a nest with the inner space's last loop innermost.
+
+    Reductions over the outer space are rows in scratch memory, to which each place of the outer space adds.
+    """
+
+    hoists = True
+
+    def _reserve_all(self) -> None:
+        steps, varies = self.nest.steps, self.plan.varies
+        self.columns = [j for j, step in enumerate(steps) if step.over == "outer"]
+        self.tiled = self._tiles()
+        if math.prod(self.nest.outer) > ROWS:
+            self.summed = [j for j in self.columns if self._widens(j)]
+        size = TILE if self.tiled else math.prod(self.nest.inner)
+        for j, array in self.plan.kept.items():
+            if array < 0:
+                self._reserve("kept", j, steps[j].dtype, size)
+        for j in self.columns:
+            self._reserve("part", j, steps[j].dtype, size if varies[j] else 1)
+        for j in self.summed:
+            self._reserve("total", j, "d", size if varies[j] else 1)
+
+    def _tiles(self) -> bool:
+        """Whether reductions over the outer space are computed for one part of the inner space after the other."""
+        alone = all(step.over != "inner" for step in self.nest.steps) and not self.plan.single
+        columns = bool(self.columns) and all(self.plan.varies[j] for j in self.columns)
+        return alone and columns and len(self.nest.inner) == 1 and self.nest.inner[0] > 2 * TILE
+
+    def _write_loops(self) -> None:
+        split = len(self.nest.outer)
+        self.low, self.high = self.range if self.simple.ranged == split else ("0", str(self.nest.inner[-1]))
+        with ExitStack() as loops:
+            if self.tiled:
+                self.low, self.high = self._parts(loops, self.low, self.high, TILE)
+            self._write_outer()
+
+    def _write_outer(self) -> None:
+        """Write the loops over the outer space, for the inner space or a tile of it."""
+        code, first = self.code, self.plan.first
+        if first.steps:
+            same: dict[int, Scalar] = {}
+            for j in first.before:
+                same[j] = self._value(j, same, self.bases)
+            with self._over_inner(self.bases) as (here, index):
+                values = dict(same)
+                for j in first.steps:
+                    values[j] = self._value(j, values, here)
+                self._write(first, values, here, index)
+        self._for_columns(self.columns, lambda j, index, places: self._start(j, index))
+        rows = code.variable(Scalar(code, "0", "q")) if self.summed else ""
+        with ExitStack() as loops:
+            places = self.bases
+            for loop in range(len(self.nest.outer)):
+                places = self._at(places, loop, loops.enter_context(code.loop(*self._outer_bounds(loop))))
+            self._write_place(places)
+            if rows:
+                count = code.get(rows, "q") + 1
+                code.set(rows, count)
+                with code.when(str(count.equal(ROWS).value)):
+                    code.set(rows, count.constant(0))
+                    self._flush_columns()
+        self._flush_columns()
+        self._store_columns()
+
+    def _write_place(self, places: Sequence[str]) -> None:
+        """Write what is computed at a place of the outer space, in which arrays begin at addresses."""
+        values: dict[int, Scalar] = {}
+        for each in self.plan.passes:
+            for j in each.before:
+                values[j] = self._value(j, values, places)
+            self._write_pass(each, values, places)
+        for i in self.plan.single:
+            self._store(i, values, places)
+        for j in self.columns:
+            if not self.plan.varies[j]:
+                self._accumulate(j, values, "0")
+
+    def _write_pass(self, each: Pass, known: dict[int, Scalar], outer: Sequence[str]) -> None:
+        """Write a pass over the inner space; adds the reductions that it completes to the values that are known."""
+        steps = self.nest.steps
+        inner = [j for j in each.reductions if steps[j].over == "inner"]
+        columns = [j for j in each.reductions if steps[j].over == "outer" and self.plan.varies[j]]
+        if not (inner or columns or each.stores or each.keeps):
+            return
+        chunked = bool(inner) and self.nest.inner[-1] > CHUNK
+        several = chunked or len(self.nest.inner) > 1
+        sums = {j: Accumulator(self.code, steps[j].op, steps[j].dtype, several) for j in inner}
+        with self._over_inner(outer, list(sums.values()), chunked) as (places, index):
+            values = dict(known)
+            for j in each.reads:
+                values[j] = self._kept(j, places, index)
+            for j in each.steps:
+                values[j] = self._value(j, values, places)
+            for j, total in sums.items():
+                total.add(self._operand(steps[j].inputs[0], values))
+            for j in columns:
+                self._accumulate(j, values, index)
+            self._write(each, values, places, index)
+        for j, total in sums.items():
+            known[j] = total.result()
+
+    @contextmanager
+    def _over_inner(
+        self, places: Sequence[str], sums: Sequence[Accumulator] = (), chunked: bool = False, brief: bool = False
+    ) -> Iterator[tuple[Sequence[str], str]]:
+        """Loop over the inner space; yields the arrays' addresses at a place, and the place's number in scratch."""
+        code, inner, split = self.code, self.nest.inner, len(self.nest.outer)
+        number = "0"
+        with ExitStack() as loops:
+            for loop, extent in enumerate(inner[:-1]):
+                index = loops.enter_context(code.loop("0", str(extent)))
+                places = self._at(places, split + loop, index)
+                row = code.add(f"mul nsw i64 {index}, {math.prod(inner[loop + 1 :])}")
+                number = code.add(f"add nsw i64 {number}, {row}")
+            low, high = self.low, self.high
+            if chunked:
+                low, high = self._parts(loops, low, high, CHUNK)
+            for each in sums:
+                each.begin_chunk()
+            with code.loop(low, high, parallel=True, brief=brief) as index:
+                local = code.add(f"sub nsw i64 {index}, {self.low}") if self.tiled else index
+                yield self._at(places, split + len(inner) - 1, index), code.add(f"add nsw i64 {number}, {local}")
+            for each in sums:
+                each.end_chunk()
+
+    def _apply(self, j: int, operands: Sequence[Scalar]) -> Scalar:
+        """Write a step; a division by what is the same at all inner places becomes a product if it may be inexact."""
+        step = self.nest.steps[j]
+        scaled = step.op == "divide" and step.dtype == "f" and j not in self.rounded and self.plan.varies[j]
+        if scaled and not self.plan.varies[step.inputs[1]]:
+            return scaled_quotient(*[x.to("f") for x in operands])
+        return super()._apply(j, operands)
+
+    # Reductions over the outer space
+
+    def _for_columns(self, columns: Sequence[int], write: Callable[[int, str, Sequence[str]], None]) -> None:
+        """Write something for elements of reductions: over the inner space, or once if all their elements are equal."""
+        varying = [j for j in columns if self.plan.varies[j]]
+        if varying:
+            with self._over_inner(self.bases, brief=True) as (places, index):
+                for j in varying:
+                    write(j, index, places)
+        for j in columns:
+            if not self.plan.varies[j]:
+                write(j, "0", self.bases)
+
+    def _flush_columns(self) -> None:
+        """Add sums of some places of the outer space to those of all before."""
+        self._for_columns(self.summed, lambda j, index, places: self._flush(j, index))
+
+    def _store_columns(self) -> None:
+        """Store the results of reductions over the outer space."""
+        code, arrays = self.code, self.nest.arrays
+        for j, array in self.nest.stores:
+            if self.nest.steps[j].over != "outer":
+                continue
+            if self.plan.varies[j] or any(arrays[array].inner):
+                with self._over_inner(self.bases, brief=True) as (places, index):
+                    number = index if self.plan.varies[j] else "0"
+                    code.store(self._result(j, number).to(arrays[array].dtype), places[array])
+            else:
+                code.store(self._result(j, "0").to(arrays[array].dtype), self.bases[array])

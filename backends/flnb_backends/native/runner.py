@@ -1,0 +1,127 @@
+"""The native runner: calls kernels one after the other, and takes the time before the first and after each.
+
+All calls of a segment are one call from Python; each costs some 30 nanoseconds, most of them for the clock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flnb_backends.native.llvm import compiler
+from flnb_backends.native.nests import Kernel, kernel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["Native", "Segment"]
+
+_TEXT = f"""
+%call = type {{ ptr, ptr, i64, i64 }}
+declare i32 @clock_gettime(i32, ptr)
+
+define internal void @stamp(ptr %stamps, i64 %number, ptr %now) alwaysinline {{
+  %wanted = icmp ne ptr %stamps, null
+  br i1 %wanted, label %take, label %done
+take:
+  %error = call i32 @clock_gettime(i32 {time.CLOCK_MONOTONIC}, ptr %now)
+  %seconds = load i64, ptr %now
+  %rest = getelementptr i64, ptr %now, i64 1
+  %nanoseconds = load i64, ptr %rest
+  %whole = mul i64 %seconds, 1000000000
+  %time = add i64 %whole, %nanoseconds
+  %place = getelementptr i64, ptr %stamps, i64 %number
+  store i64 %time, ptr %place
+  br label %done
+done:
+  ret void
+}}
+
+define void @run(ptr %calls, i64 %count, ptr %stamps) {{
+entry:
+  %now = alloca [2 x i64]
+  call void @stamp(ptr %stamps, i64 0, ptr %now)
+  br label %head
+head:
+  %i = phi i64 [ 0, %entry ], [ %next, %body ]
+  %more = icmp slt i64 %i, %count
+  br i1 %more, label %body, label %done
+body:
+  %f = getelementptr %call, ptr %calls, i64 %i, i32 0
+  %a = getelementptr %call, ptr %calls, i64 %i, i32 1
+  %b = getelementptr %call, ptr %calls, i64 %i, i32 2
+  %e = getelementptr %call, ptr %calls, i64 %i, i32 3
+  %function = load ptr, ptr %f
+  %arrays = load ptr, ptr %a
+  %begin = load i64, ptr %b
+  %end = load i64, ptr %e
+  call void %function(ptr %arrays, i64 %begin, i64 %end)
+  %next = add i64 %i, 1
+  call void @stamp(ptr %stamps, i64 %next, ptr %now)
+  br label %head
+done:
+  ret void
+}}
+"""
+"""The calls are rows of four words: the function, its arrays, and the range of its first loop."""
+
+
+@cache
+def _run() -> Callable[[int, int, int], None]:
+    """Compile the runner."""
+    address = compiler().address("run", _TEXT, lambda: _TEXT)
+    return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)(address)
+
+
+class Segment:
+    """Calls of kernels, in order; memory that they refer to has to live as long as they are run.
+
+    Args:
+        calls: the kernel, the addresses of its arrays, and that of its scratch memory; which calls may share.
+
+    Attributes:
+        stamps: an int64 array: the time at which the last run began, and that at which each call was done, in
+            nanoseconds as those of `time.perf_counter_ns`.
+    """
+
+    def __init__(self, calls: Sequence[tuple[Kernel, Sequence[int], int]]):
+        self.stamps = np.zeros(len(calls) + 1, np.int64)
+        counts = [len(arrays) + 1 for _, arrays, _ in calls]
+        self._starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        self._pointers = np.array([p for _, arrays, scratch in calls for p in (*arrays, scratch)], np.uint64)
+        first = self._pointers.ctypes.data
+        rows = [
+            (kernel.address, first + 8 * int(start), 0, kernel.extent)
+            for (kernel, _, _), start in zip(calls, self._starts, strict=False)
+        ]
+        self._calls = np.array(rows, np.uint64).reshape(len(calls), 4)
+        self._arguments = self._calls.ctypes.data, len(calls), self.stamps.ctypes.data
+        self._run = _run()
+
+    def run(self) -> None:
+        """Run all calls; the interpreter's lock is released meanwhile."""
+        self._run(*self._arguments)
+
+    def set_pointer(self, call: int, position: int, address: int) -> None:
+        """Put the address of another array at a position of a call's.
+
+        Raises:
+            IndexError: there is no such call, or it has no such array.
+        """
+        if not 0 <= call < len(self._calls):
+            raise IndexError(f"call {call} of {len(self._calls)}: expected 0 to {len(self._calls) - 1}")
+        count = int(self._starts[call + 1] - self._starts[call]) - 1
+        if not 0 <= position < count:
+            raise IndexError(f"array {position} of call {call}, which has {count}: expected 0 to {count - 1}")
+        self._pointers[self._starts[call] + position] = address
+
+
+class Native:
+    """What programs ask of a backend that compiles loop nests (`flnb.interface.TensorBackend.kernels`)."""
+
+    kernel = staticmethod(kernel)
+    Segment = Segment

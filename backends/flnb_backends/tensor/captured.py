@@ -1,0 +1,167 @@
+"""The backend under which a training step is captured: ops are recorded, and nothing is computed."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from flnb_telemetry import bus
+from numpy.lib.array_utils import byte_bounds
+
+from flnb.dispatch import source_lines
+from flnb.dispatch.plan import spec_of
+from flnb.graph.fusing import FUSED
+from flnb.graph.values import CONSTANT, Value
+from flnb.tensor import detached
+from flnb_backends.tensor.deferred import Buffer, DeferredBackend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flnb.dispatch.plan import Plan, Spec
+    from flnb.interface import TensorBackend
+    from flnb.tensor import Tensor
+
+__all__ = ["CapturedBackend"]
+
+
+class CapturedBackend(DeferredBackend):
+    """A backend that records what a function does with tensors, also with those that exist already (`leaves`).
+
+    Args:
+        over: the backend that will compute.
+        opens: whether composites that a generator of kernels knows are recorded op by op; the others are whole.
+
+    Attributes:
+        leaves: by the address and layout of an array that the function reads or writes: the array, the value of its
+            elements before, and its buffer.
+        random: recorded random numbers, in order: they are drawn in each run, whether they are needed or not.
+    """
+
+    name: ClassVar[str] = "captured"
+    buffer: ClassVar[str] = "captured"
+    has_values: ClassVar[bool] = False
+    aliases: ClassVar[bool] = True
+
+    def __init__(self, over: TensorBackend, opens: bool = True) -> None:
+        super().__init__(over)
+        self.opens = opens
+        self.leaves: dict[Any, tuple[Any, Value, Buffer]] = {}
+        self.random: list[Value] = []
+
+    def adopt(self, buffer: Any, family: str) -> Any:
+        """Return the buffer that stands for a NumPy array, always the same for the same elements in memory."""
+        if family != self.over.buffer:
+            return None
+        key = _key(buffer)
+        if key not in self.leaves:
+            made = Buffer(spec_of(buffer.shape, buffer.dtype, self.buffer), self._place())
+            made.strides = None if buffer.flags.c_contiguous else buffer.strides
+            made.value = self._known(made, buffer)
+            self.leaves[key] = buffer, made.value, made
+        return self.leaves[key][2]
+
+    def buffer_of(self, x: Tensor) -> Buffer:
+        """Return the buffer that stands for a tensor."""
+        return x._data if x._spec.kind == self.buffer else self.adopt(x._data, x._spec.kind)
+
+    def leaf(self, array: Any) -> Value:
+        """Return the value that an array had at first."""
+        return self.leaves[_key(array)][1]
+
+    def written(self) -> list[tuple[Value, Value]]:
+        """List for each leaf that was written the value that it had at first, and the one that it has now.
+
+        Raises:
+            RuntimeError: a part of its memory was read or written as another tensor's.
+        """
+        found, before, end = [], None, 0
+        for array, first, buffer in sorted(self.leaves.values(), key=lambda leaf: byte_bounds(leaf[0])[0]):
+            now, (begin, stop) = buffer.read(), byte_bounds(array)
+            if before is not None and begin < end and (now is not first or before[1] is not before[0]):
+                raise RuntimeError(
+                    f"flnb.jit: the captured function writes to memory that {first.spec!r} and {before[0].spec!r} "
+                    f"share: make both of one tensor in the function, as views, or copy one of them before"
+                )
+            if stop > end:
+                before, end = (first, now), stop
+            if now is not first:
+                found.append((first, now))
+        return found
+
+    def refuse_kept(self) -> None:
+        """Raise an error if recorded tensors are still referred to: no later run would give them elements.
+
+        Raises:
+            RuntimeError: there are such tensors.
+        """
+        if not self._kept():
+            return
+        gc.collect()
+        kept = self._kept()
+        if not kept:
+            return
+        raise RuntimeError(
+            f"flnb.jit: the captured function keeps {kept[0]!r}, in an attribute, a list or a closure, where no "
+            f"later run would put a new tensor: return it, or write it into memory that is there before (flnb.assign)"
+        )
+
+    def _kept(self) -> list[Spec]:
+        """The specs of recorded tensors that are still referred to."""
+        known = {id(buffer) for _, _, buffer in self.leaves.values()}
+        return [x.spec for x in [each() for each in self.waiting] if x is not None and id(x) not in known]
+
+    def _known(self, buffer: Buffer, array: Any) -> Value:
+        """Make the value of an array that exists."""
+        held = detached(array, spec_of(array.shape, array.dtype, self.over.buffer))
+        return Value(None, (), (), buffer.spec, buffer.place, held)
+
+    def from_numpy(self, array: Any, out: Any = None) -> Buffer:
+        """Return a buffer with the values that the array has now: they are constants of the program."""
+        if isinstance(array, Buffer):
+            value = array.read()
+        made = out or Buffer(spec_of(array.shape, array.dtype, self.buffer), self._place())
+        if not isinstance(array, Buffer):
+            value = self._known(made, np.array(array))
+            value.attributes = CONSTANT
+        made.write(value)
+        return made
+
+    def to_numpy(self, buffer: Any) -> Any:
+        """Raise an error, as nothing is computed.
+
+        Raises:
+            RuntimeError: always.
+        """
+        frame = source_lines.outside(sys._getframe(1))
+        raise RuntimeError(
+            f"flnb.jit: {frame.f_code.co_filename}:{frame.f_lineno} asks for the values of {buffer.spec!r}: by "
+            f"float(), bool(), .item(), .numpy() or the like, or because a shape depends on them (nonzero, x[mask]). "
+            f"A program is recorded before it has values: return the tensor and read it outside"
+        )
+
+    def recorder(self, plan: Plan, index: int) -> Callable[..., Any] | None:  # type: ignore[override]
+        """Return what records a composite whole, None for one whose ops are recorded."""
+        opened = self.opens and plan.primitives and plan.primitives <= FUSED
+        return None if opened else super().recorder(plan, index)
+
+    def _put(self, buffer: Buffer, value: Value) -> None:
+        value.context = bus.threads.here.context()
+        super()._put(buffer, value)
+
+    def drawn(self, out: Buffer) -> None:
+        self.random.append(out.read())
+
+    def eval(self, *buffers: Any) -> None:
+        """Do nothing: values are computed when the program runs."""
+
+    def sync(self) -> None:
+        """Wait for what runs on the backend that computes."""
+        self.over.sync()
+
+
+def _key(array: Any) -> Any:
+    """What arrays of the same elements in memory have in common."""
+    return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype

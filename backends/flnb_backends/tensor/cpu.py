@@ -1,0 +1,321 @@
+"""The tensor backend ``"cpu"``: NumPy's, with what oneDNN computes quicker: convolution, max pooling, products."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from flnb.dispatch.quiet import unnamed
+from flnb.ops.convolution import output
+from flnb_backends.native.gemm import Product
+from flnb_backends.native.onednn import OneDnnError, library
+from flnb_backends.native.openblas import in_one_thread
+from flnb_backends.native.prepared import Prepared, Unsuitable, regular
+from flnb_backends.native.primitives import WAYS, Laid, prepare
+from flnb_backends.native.timing import time_once
+from flnb_backends.tensor.convolution import Array, Extents, scratch
+from flnb_backends.tensor.numpy import NumpyBackend
+
+__all__ = ["Choice", "CpuBackend", "Shapes"]
+
+FLOAT = np.dtype(np.float32)
+BYTES = np.dtype(np.uint8)
+SMALL = 64**3
+"""Multiplications of a matrix product below which NumPy's call is the quickest."""
+KEPT = 1024
+"""Shapes for which a thread keeps what oneDNN prepared."""
+LARGEST_COLUMNS = 1 << 26
+"""Bytes of NumPy's unrolled windows above which its convolution is not tried."""
+ALIKE = 1.05
+"""Times that differ by so much are not told apart: of such ways the first is chosen, each time anew the same."""
+EVERY_WAY = ("numpy", "gemm", "plain", "nhwc", "blocked", "padded")
+"""Names of the ways to compute: by NumPy, by oneDNN's product of matrices, and those of its primitives."""
+NUMPY: Any = object()
+COPIED: Any = object()
+"""What is kept in place of what oneDNN prepared: NumPy computes these shapes; these operands are copied first."""
+
+
+class Shapes(NamedTuple):
+    """What a choice depends on.
+
+    Attributes:
+        op: one of `flnb_backends.native.primitives.WAYS`.
+        operands: shape and strides, in elements, of both operands and the result; of a matrix product the number of
+            bits of each extent, and the axis along which elements are next to each other.
+        attributes: stride, padding, dilation, groups, and the extents of a gradient.
+        threads: how many oneDNN uses.
+    """
+
+    op: str
+    operands: tuple[Any, ...]
+    attributes: tuple[Any, ...]
+    threads: int
+
+
+class Choice(NamedTuple):
+    """The way that was the quickest.
+
+    Attributes:
+        way: a name of `EVERY_WAY`.
+        implementation: oneDNN's name of its code.
+        seconds: of each way that was tried.
+    """
+
+    way: str
+    implementation: str
+    seconds: dict[str, float]
+
+
+class Here(threading.local):
+    """What a thread has prepared, the `KEPT` used last. They hold the addresses of a run, so threads share none."""
+
+    def __init__(self) -> None:
+        self.ready: OrderedDict[Any, Any] = OrderedDict()
+
+    def keep(self, key: Any, value: Any) -> Any:
+        self.ready[key] = value
+        if len(self.ready) > KEPT:
+            self.ready.popitem(last=False)
+        return value
+
+
+_here = Here()
+_timing = threading.Lock()  # two threads that time at once would measure each other
+
+
+class CpuBackend(NumpyBackend):
+    """Tensor backend for CPUs: convolutions, max pooling and matrix products of float32 by oneDNN, the rest by NumPy.
+
+    For each shape, the ways to compute it (oneDNN on several layouts of memory, and NumPy) are timed at the first call,
+    and the quickest is used from then on; `choices` shows them. Results of the ways differ in the last digits.
+    Arrays whose channels are last in memory (a permuted view) are used without a copy. oneDNN leaves out products with
+    the zeros of the padding, so a weight that is NaN or infinite does not spread from there as on the NumPy backend.
+
+    Args:
+        threads: how many threads oneDNN uses; ``OMP_NUM_THREADS`` or the number of processors if not given. NumPy's
+            convolutions and matrix products use one if there are several.
+        prefer: a way that is taken without timing where it is possible; one of `EVERY_WAY`.
+
+    Attributes:
+        choices: for each shape that was computed in this process, the quickest way, and what each took.
+
+    Raises:
+        ImportError: cffi or oneDNN is not installed.
+
+    >>> import flnb
+    >>> with flnb.use_backend("cpu:threads=1") as backend:
+    ...     flnb.conv2d(flnb.ones((1, 4, 8, 8)), flnb.ones((4, 4, 3, 3))).shape
+    (1, 4, 6, 6)
+    """
+
+    name: ClassVar[str] = "cpu"
+    shorthand: ClassVar[str] = "threads"
+    choices: ClassVar[dict[Shapes, Choice]] = {}
+    threads, prefer = 0, ""  # for a derived class whose __init__ does not call this one's
+
+    def __init__(self, threads: int | str | None = None, prefer: str = "") -> None:
+        if prefer not in ("", *EVERY_WAY):
+            raise ValueError(f"cpu: prefer must be one of {', '.join(EVERY_WAY)}, got {prefer!r}")
+        found = library()
+        self.threads, self.prefer = int(threads or found.threads), prefer
+        if self.threads < 1:
+            raise ValueError(f"cpu: threads must be at least 1, got {self.threads}")
+
+    def conv2d(
+        self, x: Array, w: Array, stride: Extents, padding: Extents, dilation: Extents, groups: int,
+        out: Array | None = None,
+    ) -> Array:  # fmt: skip
+        return self._computed("conv", NumpyBackend.conv2d, (x, w), (stride, padding, dilation, groups), out)
+
+    def conv2d_input_grad(
+        self, g: Array, w: Array, stride: Extents, padding: Extents, dilation: Extents, groups: int, size: Extents,
+        out: Array | None = None,
+    ) -> Array:  # fmt: skip
+        attributes = stride, padding, dilation, groups, size
+        return self._computed("conv_input_grad", NumpyBackend.conv2d_input_grad, (g, w), attributes, out)
+
+    def conv2d_weight_grad(
+        self, g: Array, x: Array, stride: Extents, padding: Extents, dilation: Extents, groups: int, kernel: Extents,
+        out: Array | None = None,
+    ) -> Array:  # fmt: skip
+        attributes = stride, padding, dilation, groups, kernel
+        return self._computed("conv_weight_grad", NumpyBackend.conv2d_weight_grad, (g, x), attributes, out)
+
+    conv1d = conv3d = conv2d
+    conv1d_input_grad = conv3d_input_grad = conv2d_input_grad
+    conv1d_weight_grad = conv3d_weight_grad = conv2d_weight_grad
+
+    def max_pool2d(self, x: Array, kernel: Extents, stride: Extents, out: Array | None = None) -> Array:
+        if not _finite(x):
+            return super().max_pool2d(x, kernel, stride, out)
+        return self._computed("max_pool", NumpyBackend.max_pool2d, (x,), (kernel, stride), out)
+
+    def max_pool2d_grad(self, g: Array, x: Array, kernel: Extents, stride: Extents, out: Array | None = None) -> Array:
+        if not _finite(x):
+            return super().max_pool2d_grad(g, x, kernel, stride, out)
+        return self._computed("max_pool_grad", NumpyBackend.max_pool2d_grad, (g, x), (kernel, stride), out)
+
+    max_pool1d = max_pool3d = max_pool2d
+    max_pool1d_grad = max_pool3d_grad = max_pool2d_grad
+
+    def matmul(self, a: Array, b: Array, out: Array | None = None) -> Array:
+        if a.dtype != FLOAT or a.size * b.shape[-1] < SMALL:
+            return super().matmul(a, b, out)
+        if b.ndim == 2 and a.ndim > 2 and a.flags.c_contiguous and (out is None or out.flags.c_contiguous):
+            out = np.empty((*a.shape[:-1], b.shape[1]), FLOAT) if out is None else out
+            rows = math.prod(a.shape[:-1])  # one product instead of one of each example
+            self._computed("matmul", NumpyBackend.matmul, (a.reshape(rows, -1), b), (), out.reshape(rows, -1))
+            return out
+        return self._computed("matmul", NumpyBackend.matmul, (a, b), (), out)
+
+    def _computed(
+        self, op: str, by_numpy: Callable[..., Array], inputs: tuple[Array, ...], attributes: tuple[Any, ...],
+        out: Array | None,
+    ) -> Array:  # fmt: skip
+        """Compute an op in the way that is the quickest for these shapes; the first call with them finds out."""
+        for x in inputs:
+            if x.dtype != FLOAT or not x.size:
+                return by_numpy(self, *inputs, *attributes, out)
+        if out is None:
+            out = np.empty(RESULTS[op](*[x.shape for x in inputs], *attributes), FLOAT)
+        dnn = library()
+        threads = dnn.use_threads(self.threads or dnn.threads)
+        arrays = *inputs, out
+        key = op, tuple([(x.shape, x.strides) for x in arrays]), attributes, threads, self.prefer
+        ready = _here.ready.get(key)
+        if ready is not None:
+            _here.ready.move_to_end(key)
+        elif out.dtype != FLOAT or not _apart(arrays):
+            ready = NUMPY
+        else:
+            ready = _here.keep(key, self._ready(by_numpy, op, arrays, attributes, threads))
+        if ready is COPIED:
+            np.copyto(out, self._computed(op, by_numpy, tuple(x.copy() for x in inputs), attributes, None))
+        elif ready is NUMPY or not _run(ready, arrays):
+            _by_numpy(threads, by_numpy, self, *inputs, *attributes, out)
+        return out
+
+    def _ready(
+        self, by_numpy: Callable[..., Array], op: str, arrays: tuple[Array, ...], attributes: tuple[Any, ...],
+        threads: int,
+    ) -> Any:  # fmt: skip
+        """Return what computes these shapes in the chosen way: what oneDNN prepared, `NUMPY` or `COPIED`."""
+        operands = []
+        for x in arrays:
+            strides = regular(x.shape, x.strides)
+            if strides is None:
+                return COPIED
+            operands.append((x.shape, strides))
+        shapes = Shapes(op, tuple(map(DESCRIBED.get(op, tuple), operands)), attributes, threads)
+        known = self.prefer or (self.choices[shapes].way if shapes in self.choices else "")
+        ready = _prepared(op, (known,) if known else EVERY_WAY, operands, attributes)
+        if known:
+            return ready.get(known, NUMPY)
+        ways: dict[str, Any] = {name: partial(_run, made, arrays) for name, made in ready.items()}
+        if not ways or _columns(op, arrays, attributes) <= LARGEST_COLUMNS:
+            ways["numpy"] = partial(_by_numpy, threads, by_numpy, self, *arrays[:-1], *attributes, arrays[-1])
+        with _timing:
+            seconds = time_once(ways, threads)
+        least = min(seconds.values())
+        best = next(way for way in (*ready, "numpy") if seconds.get(way, math.inf) <= ALIKE * least)
+        self.choices[shapes] = Choice(best, getattr(ready.get(best), "implementation", ""), seconds)
+        return ready.get(best, NUMPY)
+
+
+def _prepared(
+    op: str, names: Sequence[str], operands: Sequence[Laid], attributes: tuple[Any, ...]
+) -> dict[str, Prepared | Product]:
+    """Prepare an op in those of the named ways which oneDNN has for it."""
+    ready: dict[str, Prepared | Product] = {}
+    for name in names:
+        with suppress(OneDnnError, Unsuitable):
+            if name in WAYS[op]:
+                ready[name] = prepare(op, name, operands, *attributes)
+            elif (op, name) == ("matmul", "gemm") and len(operands[-1][0]) == 2:
+                ready[name] = Product(operands)
+    return ready
+
+
+def _by_numpy(threads: int, method: Callable[..., Array], *arguments: Any) -> Array:
+    """Call a method of the NumPy backend, in one thread if oneDNN has several: two pools would share the processors."""
+    return method(*arguments) if threads == 1 else in_one_thread(method, *arguments)
+
+
+def _run(ready: Prepared | Product, arrays: tuple[Array, ...]) -> bool:
+    """Compute what oneDNN has prepared for arrays of these shapes; returns False if they are not `_apart`."""
+    address = ready.dnn.address
+    addresses = [address(x) for x in arrays]
+    *inputs, y = addresses
+    *sizes, size = ready.extents
+    for x, n in zip(inputs, sizes, strict=True):
+        if (x | y) & 3 or (x < y + size and y < x + n):
+            return False
+    room = scratch((ready.scratch,), BYTES) if ready.scratch else None
+    ready.run(addresses, 0 if room is None else address(room))
+    return True
+
+
+def _apart(arrays: tuple[Array, ...]) -> bool:
+    """Return whether arrays are aligned to their elements, and the last one shares no memory with the others."""
+    *inputs, y = arrays
+    return all(x.flags.aligned for x in arrays) and not any(np.may_share_memory(x, y) for x in inputs)
+
+
+@unnamed
+def _finite(x: Array) -> bool:
+    """Return whether the sum of the squares is finite, so that there is no NaN or -inf: oneDNN's maxima omit these."""
+    if x.dtype != FLOAT:
+        return False
+    flat = x.ravel("K")
+    return bool(np.isfinite(np.dot(flat, flat)))
+
+
+def _conv_shape(x: Extents, w: Extents, stride: Extents, padding: Extents, dilation: Extents, groups: int) -> Extents:
+    return (x[0], w[0], *output("conv", x[2:], w[2:], stride, padding, dilation))
+
+
+def _matmul_shape(a: Extents, b: Extents) -> Extents:
+    return (*np.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1])
+
+
+def _unpadded(kernel: Extents) -> tuple[Extents, Extents]:
+    """Return no padding and no dilation, for as many dimensions as a kernel has."""
+    return (0,) * len(kernel), (1,) * len(kernel)
+
+
+RESULTS: dict[str, Callable[..., Extents]] = {
+    "conv": _conv_shape,
+    "conv_input_grad": lambda g, w, *placing: (g[0], w[1] * placing[3], *placing[4]),
+    "conv_weight_grad": lambda g, x, *placing: (g[1], x[1] // placing[3], *placing[4]),
+    "matmul": _matmul_shape,
+    "max_pool": lambda x, kernel, stride: (*x[:2], *output("max_pool", x[2:], kernel, stride, *_unpadded(kernel))),
+    "max_pool_grad": lambda g, x, *windows: x,
+}
+"""By op, the shape of its result, given the shapes of its operands and its attributes."""
+PLACES = {"conv": (1, 2), "conv_input_grad": (1, 0), "conv_weight_grad": (2, 0)}
+"""By op, which of the operands and the result are the weight and the result of the convolution."""
+
+
+def _columns(op: str, arrays: tuple[Array, ...], attributes: tuple[Any, ...]) -> int:
+    """Return the bytes of the unrolled windows that NumPy's convolution makes, 0 for other ops."""
+    if op not in PLACES:
+        return 0
+    weight, result = (arrays[i].shape for i in PLACES[op])
+    return 4 * math.prod(weight[1:]) * attributes[3] * result[0] * math.prod(result[2:])
+
+
+def _size_class(operand: tuple[Extents, Extents]) -> tuple[Any, ...]:
+    """Return the bits of a matrix's extents, and the axis along which its elements are next to each other (or none)."""
+    shape, strides = operand
+    return tuple(n.bit_length() for n in shape), -1 if strides[-1] == 1 else -2 if strides[-2] == 1 else None
+
+
+DESCRIBED = {"matmul": _size_class}
+"""By op, how `Shapes` describes an operand, if not by its shape and strides."""

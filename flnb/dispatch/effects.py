@@ -1,0 +1,84 @@
+"""Effects: what a training step does besides computing tensors, such as counting itself.
+
+A step that is captured as a program (`flnb.jit`) runs as Python once; what else it does must be done again each time.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flnb.dispatch.plan import spec_of
+from flnb.tensor import detached
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flnb.tensor import Tensor
+
+__all__ = ["Effects", "effects", "repeated"]
+
+
+class Effects:
+    """What a step that is being captured does besides computing.
+
+    Attributes:
+        calls: functions to call before each run, in order.
+        last: functions to call after each run.
+        cleared: the leaves whose gradient the step sets to None.
+        used: leaves that the step reads, by the id of their nodes.
+        grown: leaves whose gradient of before the step is read, and that gradient.
+        generators: by the id of a NumPy generator, the object that has it, whose generator `manual_seed` replaces.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], object]] = []
+        self.last: list[Callable[[], object]] = []
+        self.cleared: dict[int, Any] = {}
+        self.used: dict[int, Any] = {}
+        self.grown: list[tuple[Any, Any]] = []
+        self.generators: dict[int, Any] = {}
+        self._numbers: dict[Any, tuple[Tensor, ...]] = {}
+
+    def uses(self, leaf: Any) -> None:
+        """Note that the step reads a leaf."""
+        self.used.setdefault(id(leaf._node), leaf)
+
+    def reads(self, x: Tensor) -> None:
+        """Note that the step reads a tensor that is there before: a leaf, or the gradient of one."""
+        if x._node is not None:
+            self.uses(x)
+        else:
+            known = {id(leaf) for leaf, _ in self.grown}
+            self.grown += [(leaf, x) for leaf in self.used.values() if leaf.grad is x and id(leaf) not in known]
+
+    def numbers(self, source: Any, key: Any, dtype: np.dtype[Any]) -> tuple[Tensor, ...]:
+        """Return 0-d tensors that get the values of ``source.coefficients()`` before each run.
+
+        The function is asked once in each run for each ``key``, such as the number of the step.
+        """
+        found = self._numbers.get((source, key, dtype))
+        if found is None:
+            spec = spec_of((), dtype, "ndarray")
+            arrays = [np.array(x, dtype) for x in source.coefficients()]
+
+            def refresh() -> None:
+                for array, x in zip(arrays, source.coefficients(), strict=True):
+                    array[()] = x
+
+            self.calls.append(refresh)
+            found = self._numbers[source, key, dtype] = tuple([detached(array, spec) for array in arrays])
+        return found
+
+
+effects: ContextVar[Effects | None] = ContextVar("flnb_effects", default=None)
+"""The effects of the step that is captured in this thread and context; None if none is."""
+
+
+def repeated(function: Callable[[], object], last: bool = False) -> None:
+    """Call a function now, and again in each later run of the step that is being captured, before it or after it."""
+    function()
+    if (captured := effects.get()) is not None:
+        (captured.last if last else captured.calls).append(function)

@@ -1,0 +1,164 @@
+"""Transcendental functions of float32 by polynomials, without branches, so that compilers vectorize them.
+
+Relative errors are at most 1e-6; infinities, NaN, overflow and results below the normal range are as NumPy's. The
+polynomial of log is that of Cephes (S. L. Moshier, 1992), the rational functions of tanh and erf are Eigen's, and the
+polynomial of exp was fitted by weighted least squares whose weights follow the error (Lawson, 1961).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from flnb.graph.emitter import Scalar, fma, select
+
+__all__ = ["ALL"]
+
+LOG2E = 1.44269504088896341
+LOG2_HIGH, LOG2_LOW = 0.693359375, -2.12194440e-4
+"""Their sum is log(2); products of the first with exponents are exact."""
+ROUNDING = 12582912.0
+"""1.5 * 2^23: a sum with it is rounded to an integer, which its lowest 22 bits hold."""
+ROOT_HALF_BITS = 0x3F3504F3
+EXP = (8.312521598747e-3, 4.189014767061e-2, 1.666711460707592e-1, 4.99992315571477e-1)
+LOG = (
+    7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1,
+    2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1,
+)  # fmt: skip
+TANH = (
+    (
+        -2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11, 5.12229709037114e-08,
+        1.48572235717979e-05, 6.37261928875436e-04, 4.89352455891786e-03,
+    ),
+    (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03),
+)  # fmt: skip
+ERF = (
+    (
+        -2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05,
+        -7.34990630326855e-04, -2.95459980854025e-03, -1.60960333262415e-02,
+    ),
+    (
+        -1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03, -7.37332916720468e-03,
+        -1.42647390514189e-02,
+    ),
+)  # fmt: skip
+"""Numerators and denominators in x^2, the highest power first."""
+
+
+def _polynomial(x: Scalar, coefficients: Sequence[float]) -> Scalar:
+    """Evaluate a polynomial whose coefficients are given from the highest power, by Horner's rule."""
+    value = x.constant(coefficients[0])
+    for coefficient in coefficients[1:]:
+        value = fma(value, x, coefficient)
+    return value
+
+
+def _limited(x: Scalar, low: float, high: float) -> Scalar:
+    """Limit x to a range; NaN stays NaN."""
+    x = select(x < low, low, x)
+    return select(x > high, high, x)
+
+
+def _power_of_two(exponent: Scalar) -> Scalar:
+    """Return 2 to the power of an integer between -126 and 127, of which only the lowest 9 bits are looked at."""
+    return ((exponent + 127) << 23).bits("f")
+
+
+def _split_exponential(x: Scalar) -> tuple[Scalar, Scalar, Scalar]:
+    """Return r and integers m, n such that exp(x) = exp(r) 2^m 2^n: one power alone could be out of range.
+
+    The highest bits of the integers are wrong.
+    """
+    shifted = fma(x, LOG2E, ROUNDING)
+    n = shifted - ROUNDING
+    r = fma(n, -LOG2_LOW, fma(n, -LOG2_HIGH, x))
+    exponent = shifted.bits("i")
+    half = exponent >> 1
+    return r, half, exponent - half
+
+
+def _small_expm1(r: Scalar) -> Scalar:
+    """Return exp(r) - 1 for r between -log(2)/2 and log(2)/2."""
+    return fma(_polynomial(r, EXP), r * r, r)
+
+
+def exp(x: Scalar) -> Scalar:
+    """Return e to the power of x."""
+    r, m, n = _split_exponential(_limited(x, -104.0, 88.8))
+    return (_small_expm1(r) + 1.0) * _power_of_two(m) * _power_of_two(n)
+
+
+def expm1(x: Scalar) -> Scalar:
+    """Return exp(x) - 1, accurate near 0, too."""
+    r, m, n = _split_exponential(_limited(x, -30.0, 88.8))
+    scale = _power_of_two(m)
+    y = fma(_small_expm1(r), scale, scale - _power_of_two(-n)) * _power_of_two(n)
+    return y.make("copysign", x)
+
+
+def _split_logarithm(x: Scalar) -> tuple[Scalar, Scalar]:
+    """Return f between sqrt(1/2) - 1 and sqrt(2) - 1, and e, a whole number, such that x = (1 + f) 2^e."""
+    small = x < 1.1754944e-38  # subnormal
+    bits = select(small, x * 8388608.0, x).bits("i")
+    exponent = (bits - ROOT_HALF_BITS) >> 23
+    f = (bits - (exponent << 23)).bits("f") - 1.0
+    return f, exponent.to("f") - select(small, x.constant(23.0), 0.0)
+
+
+def _of_positive(x: Scalar, y: Scalar) -> Scalar:
+    """Return the logarithm y of a finite x > 0; of 0 it is -inf, of infinity that, of negative numbers and NaN NaN."""
+    y = select(x < math.inf, y, x)
+    return select(x > 0.0, y, select(x.equal(0.0), x.constant(-math.inf), math.nan))
+
+
+def _small_log1p(f: Scalar) -> Scalar:
+    """Return log(1 + f) - f + f^2 / 2."""
+    return _polynomial(f, LOG) * f * (f * f)
+
+
+def log(x: Scalar) -> Scalar:
+    """Return the natural logarithm."""
+    f, e = _split_logarithm(x)
+    y = fma(f * f, -0.5, fma(e, LOG2_LOW, _small_log1p(f)))
+    return _of_positive(x, fma(e, LOG2_HIGH, f + y))
+
+
+def log2(x: Scalar) -> Scalar:
+    """Return the logarithm to the base 2: exact where x is a power of two."""
+    f, e = _split_logarithm(x)
+    y = f + fma(f * f, -0.5, _small_log1p(f))
+    return _of_positive(x, fma(y, LOG2E, e))
+
+
+def log10(x: Scalar) -> Scalar:
+    """Return the logarithm to the base 10."""
+    return log(x) * (1.0 / math.log(10.0))
+
+
+def log1p(x: Scalar) -> Scalar:
+    """Return log(1 + x), accurate near 0, too: what rounding 1 + x lost is added as its part of the sum."""
+    total = x + 1.0
+    y = log(total)
+    y = select((total > 0.0) & (total < math.inf), y + (x - (total - 1.0)) / total, y)
+    return y.make("copysign", x)
+
+
+def tanh(x: Scalar) -> Scalar:
+    """Return the hyperbolic tangent; beyond 8 it is 1."""
+    x = _limited(x, -7.99881172180175781, 7.99881172180175781)
+    return _rational(x, *TANH)
+
+
+def erf(x: Scalar) -> Scalar:
+    """Return the error function; beyond 4 it is 1."""
+    return _limited(_rational(_limited(x, -4.0, 4.0), *ERF), -1.0, 1.0)
+
+
+def _rational(x: Scalar, numerator: Sequence[float], denominator: Sequence[float]) -> Scalar:
+    """Return x P(x^2) / Q(x^2)."""
+    square = x * x
+    return x * (_polynomial(square, numerator) / _polynomial(square, denominator))
+
+
+ALL = (exp, expm1, log, log1p, log2, log10, tanh, erf)
+"""The functions, each with the name of its op, and of the C library's function for float64."""

@@ -1,0 +1,156 @@
+"""Scalars that a kernel computes, and the instructions that a target of code generation prints for them.
+
+A target is an `Emitter`: it prints one instruction and returns what stands for its result. Expressions are written with
+operators on `Scalar`, which ask the emitter for an instruction each. So one text becomes LLVM's IR or CUDA C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+__all__ = ["Emitter", "Scalar", "call", "fma", "kind", "select"]
+
+
+class Emitter(Protocol):
+    """Prints instructions of a target.
+
+    Names of instructions: add, subtract, multiply, divide, remainder (with the dividend's sign, as in C), negative,
+    abs; fma (fused where the machine can), sqrt, floor, ceil, trunc, rint, copysign; less, less_equal, equal (false for
+    NaN), not_equal (true for NaN); and, or, xor, left, right (shifts; of signed integers the right one fills with the
+    sign); select; convert (as a C cast), bits (the same bits as another dtype). Any other is a function of the C
+    library, with its name for float64.
+    """
+
+    def constant(self, number: float, dtype: str, /) -> Any:
+        """Return what stands for a number of a dtype."""
+
+    def instruction(self, name: str, dtype: str, operands: Sequence[Scalar], /) -> Any:
+        """Print an instruction whose result has a dtype; returns what stands for the result."""
+
+
+class Scalar:
+    """A value that a kernel computes at one place; Python's operators print instructions, and take numbers, too.
+
+    Attributes:
+        emitter: the target.
+        value: what stands for it in the target's text.
+        dtype: its dtype, as NumPy's character.
+        number: of a constant its value, else None.
+    """
+
+    __slots__ = ("dtype", "emitter", "number", "value")
+
+    def __init__(self, emitter: Emitter, value: Any, dtype: str, number: float | None = None):
+        self.emitter, self.value, self.dtype, self.number = emitter, value, dtype, number
+
+    def constant(self, number: float, dtype: str = "") -> Scalar:
+        """Return a constant, of this scalar's dtype unless another is named."""
+        dtype = dtype or self.dtype
+        return Scalar(self.emitter, self.emitter.constant(number, dtype), dtype, number)
+
+    def make(self, name: str, *others: Scalar | float, dtype: str = "") -> Scalar:
+        """Print an instruction on this scalar and others; numbers become constants of this scalar's dtype."""
+        operands = [self, *(o if isinstance(o, Scalar) else self.constant(o) for o in others)]
+        dtype = dtype or self.dtype
+        return Scalar(self.emitter, self.emitter.instruction(name, dtype, operands), dtype)
+
+    def to(self, dtype: str) -> Scalar:
+        """Convert to a dtype as NumPy's ``astype`` does."""
+        if dtype == self.dtype:
+            return self
+        if dtype == "?":
+            return self.not_equal(0)
+        if kind(self.dtype) == "f" and kind(dtype) in "iu" and np.dtype(dtype).itemsize < 4:
+            return self.make("convert", dtype="i").make("convert", dtype=dtype)  # what is too large wraps around
+        return self.make("convert", dtype=dtype)
+
+    def bits(self, dtype: str) -> Scalar:
+        """Return the scalar of another dtype that has the same bits."""
+        return self.make("bits", dtype=dtype)
+
+    def equal(self, other: Scalar | float) -> Scalar:
+        """Whether both are equal: false for NaN."""
+        return self.make("equal", other, dtype="?")
+
+    def not_equal(self, other: Scalar | float) -> Scalar:
+        """Whether both differ: true for NaN."""
+        return self.make("not_equal", other, dtype="?")
+
+    def __add__(self, other: Scalar | float) -> Scalar:
+        return self.make("add", other)
+
+    def __sub__(self, other: Scalar | float) -> Scalar:
+        return self.make("subtract", other)
+
+    def __mul__(self, other: Scalar | float) -> Scalar:
+        return self.make("multiply", other)
+
+    def __truediv__(self, other: Scalar | float) -> Scalar:
+        return self.make("divide", other)
+
+    def __rtruediv__(self, other: float) -> Scalar:
+        return self.constant(other).make("divide", self)
+
+    def __neg__(self) -> Scalar:
+        return self.make("negative")
+
+    def __lt__(self, other: Scalar | float) -> Scalar:
+        return self.make("less", other, dtype="?")
+
+    def __le__(self, other: Scalar | float) -> Scalar:
+        return self.make("less_equal", other, dtype="?")
+
+    def __gt__(self, other: Scalar | float) -> Scalar:
+        return (other if isinstance(other, Scalar) else self.constant(other)).make("less", self, dtype="?")
+
+    def __ge__(self, other: Scalar | float) -> Scalar:
+        return (other if isinstance(other, Scalar) else self.constant(other)).make("less_equal", self, dtype="?")
+
+    def __and__(self, other: Scalar | float) -> Scalar:
+        return self.make("and", other)
+
+    def __or__(self, other: Scalar | float) -> Scalar:
+        return self.make("or", other)
+
+    def __xor__(self, other: Scalar | float) -> Scalar:
+        return self.make("xor", other)
+
+    def __invert__(self) -> Scalar:
+        ones = {"b": 1, "i": -1}.get(kind(self.dtype), 0) or int(np.iinfo(self.dtype).max)
+        return self.make("xor", ones)
+
+    def __lshift__(self, other: Scalar | float) -> Scalar:
+        return self.make("left", other)
+
+    def __rshift__(self, other: Scalar | float) -> Scalar:
+        return self.make("right", other)
+
+
+def kind(dtype: str) -> str:
+    """Return the kind of a dtype: "f", "i" (signed), "u" (unsigned) or "b" (bool).
+
+    >>> kind("d"), kind("?")
+    ('f', 'b')
+    """
+    return np.dtype(dtype).kind
+
+
+def select(condition: Scalar, a: Scalar | float, b: Scalar | float) -> Scalar:
+    """Return a where a condition holds, else b; one of them is a scalar."""
+    if not isinstance(a, Scalar):
+        assert isinstance(b, Scalar)
+        a = b.constant(a)
+    return condition.make("select", a, b if isinstance(b, Scalar) else a.constant(b), dtype=a.dtype)
+
+
+def fma(a: Scalar, b: Scalar | float, c: Scalar | float) -> Scalar:
+    """Return a * b + c, rounded once where the machine can."""
+    return a.make("fma", b, c)
+
+
+def call(name: str, *operands: Scalar) -> Scalar:
+    """Call a function of the C library, by its name for float64."""
+    return operands[0].make(name, *operands[1:])

@@ -1,0 +1,329 @@
+"""Fusing: values that are computed by one loop nest each, so that what is between them need not go through memory.
+
+Values are visited in order. Each joins the group of a value that it reads, or of another reader of the same value, if
+both are computed for the same places and no value outside of the group would be needed in the middle of it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+from flnb_telemetry import intern
+from flnb_telemetry.schema import BACKWARD
+
+from flnb.dispatch.table import OPS
+from flnb.graph.layouts import is_view, row_major
+from flnb.graph.scalars import REDUCTIONS, supported
+from flnb.graph.values import ITEM, PUT
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from flnb.graph.layouts import Layouts
+    from flnb.graph.values import Value
+
+__all__ = ["FUSED", "Group", "grouped"]
+
+POINTWISE = frozenset(
+    {"astype", "copy", "full", *(o.name for o in OPS.values() if o.family == "elementwise" and not o.body)}
+)
+VIEWS = frozenset({op.name for op in OPS.values() if not op.writes_out})
+FUSED = REDUCTIONS | POINTWISE | VIEWS
+"""Ops that loop nests consist of; composites of these alone are recorded op by op."""
+MOST_MEMBERS, MOST_ARRAYS = 48, 24
+"""The largest numbers of values in one group, and of values that it reads from memory."""
+
+Strides = tuple[int, ...]
+UNDECIDED: frozenset[int] = frozenset({-1})
+"""The inner axes of a group that has no reduction yet."""
+
+
+class Group:
+    """Values that are computed together: by one loop nest, or a single one by a method of the backend.
+
+    Attributes:
+        members: the values, in order.
+        shape: the places that the loops visit; None for a value that is not computed by a nest.
+        inner: the axes over which the group's reductions run inside of the loops; `UNDECIDED` while it has none.
+        strides: of each member, the distance in elements to the next value along each axis of the shape.
+        over: of each reduction, "inner" or "outer".
+        loads: the values that it reads from memory.
+        mask, before: a bit for this group, and those of the groups that must be computed before it.
+    """
+
+    def __init__(self, number: int, shape: tuple[int, ...] | None) -> None:
+        self.members: list[Value] = []
+        self.shape, self.inner = shape, UNDECIDED
+        self.strides: dict[Value, Strides] = {}
+        self.over: dict[Value, str] = {}
+        self.loads: set[Value] = set()
+        self.mask, self.before = 1 << number, 0
+
+
+def is_late(value: Value) -> bool:
+    """Whether a value was recorded in a backward pass or after it."""
+    return intern.contexts.items[max(value.context, 0)].phase >= BACKWARD
+
+
+def aligned(shape: tuple[int, ...], strides: Strides, itemsize: int, space: tuple[int, ...]) -> Strides | None:
+    """Return the strides, in elements, of an array that is broadcast to a space; None if it cannot be."""
+    lead = len(space) - len(shape)
+    if lead < 0 or any(n not in (1, m) for n, m in zip(shape, space[lead:], strict=True)):
+        return None
+    steps = [0 if n == 1 else s // itemsize for n, s in zip(shape, strides, strict=True)]
+    return (0,) * lead + tuple(steps)
+
+
+class Grouping:
+    """Sorts values into groups; `groups` has them in an order in which they can be computed."""
+
+    def __init__(self, layouts: Layouts, kept_apart: Collection[str], apart: bool) -> None:
+        self.layouts, self.kept_apart, self.apart = layouts, kept_apart, apart
+        self.groups: list[Group] = []
+        self.of: dict[Value, Group] = {}
+        self.readers: dict[Value, Group] = {}
+
+    def add(self, value: Value) -> None:
+        """Put a value into a group."""
+        if value.op is ITEM:
+            self.of[value] = self.of[value.inputs[0]]
+            self.of[value].members.append(value)
+            return
+        space = self._space(value)
+        group = None
+        if space is not None:
+            group = self._joined(value)
+            if group is None:
+                group = self._new(space)
+                if not self._join(value, group):
+                    self.groups.pop()
+                    group = None
+        if group is None:
+            group = self._new(None)
+            group.members.append(value)
+        if value not in self.of:
+            self._depend(value, group)
+
+    def _new(self, shape: tuple[int, ...] | None) -> Group:
+        """Begin a group."""
+        self.groups.append(Group(self.count, shape))
+        self.count += 1
+        return self.groups[-1]
+
+    count = 0
+
+    def _space(self, value: Value) -> tuple[int, ...] | None:
+        """Return the places at which a value is computed; None if that is not done by a loop nest."""
+        op = value.op
+        if op is ITEM or op is PUT or op is None or op.body is not None or op.name in self.kept_apart:
+            return None
+        if op.name != "full" and not supported(
+            op.name, tuple([x.spec.dtype.char for x in value.inputs]), value.spec.dtype.char
+        ):
+            return None
+        shape = value.inputs[0].spec.shape if op.name in REDUCTIONS else value.spec.shape
+        return shape if value.spec.size and 0 not in shape else None
+
+    def _joined(self, value: Value) -> Group | None:
+        """Let a value join the group of one of its inputs, or of another reader of these; returns the group."""
+        roots = [self.layouts[x].root for x in value.inputs]
+        writers = [self.of[root] for root in roots if root in self.of]
+        readers = [self.readers[root] for root in roots if root in self.readers and root.spec.size > 1]
+        for group in dict.fromkeys([*writers[::-1], *readers]):
+            if group.shape is None or len(group.members) >= MOST_MEMBERS or self._apart(group, value):
+                continue
+            if any(other is not group and other.before & group.mask for other in writers):
+                continue  # what it reads needs a value of this group
+            if self._join(value, group):
+                self._depend(value, group)
+                for other in dict.fromkeys(writers):
+                    self._merge(group, other)
+                return group
+        return None
+
+    def _apart(self, group: Group, value: Value) -> bool:
+        """Whether a value must not be of a group because only one of them is of the forward pass."""
+        return self.apart and is_late(group.members[0]) != is_late(value)
+
+    def _join(self, value: Value, group: Group) -> bool:
+        """Add a value to a group if it fits into its loops; returns whether it does."""
+        reduces = value.op is not None and value.op.name in REDUCTIONS
+        found = self._reduction(value, group) if reduces else self._pointwise(value, group)
+        if found is None:
+            return False
+        roots = {self.layouts[x].root for x in value.inputs}
+        loads = group.loads | {root for root in roots if root not in group.strides}
+        if len(loads) > MOST_ARRAYS:
+            return False
+        group.strides[value] = found
+        group.loads = loads
+        group.members.append(value)
+        return True
+
+    def _reduction(self, value: Value, group: Group) -> Strides | None:
+        """Return the strides of a reduction's result in a group's loops; None if it does not fit."""
+        (x,), axes, shape = value.inputs, value.attributes[0], group.shape
+        assert shape is not None
+        over = frozenset([axis % len(shape) for axis in axes]) if shape else frozenset()
+        rest = frozenset(range(len(shape))) - over
+        if x.spec.shape != shape or not over:
+            return None
+        inner = group.inner
+        if inner is UNDECIDED:
+            inner = over if len(shape) - 1 in over else rest
+        if over not in (inner, frozenset(range(len(shape))) - inner):
+            return None
+        operand = self._operand(x, group)
+        root = self.layouts[x].root
+        if operand is None or (root in group.strides and operand != _full(shape)):
+            return None
+        group.inner = inner
+        group.over[value] = "inner" if over == inner else "outer"
+        kept = tuple([n if i in rest else 1 for i, n in enumerate(shape)])
+        return tuple([s if n > 1 else 0 for s, n in zip(row_major(kept), kept, strict=True)])
+
+    def _pointwise(self, value: Value, group: Group) -> Strides | None:
+        """Return the strides of an elementwise result in a group's loops; None if it does not fit."""
+        shape = group.shape
+        assert shape is not None
+        own = value.spec.shape
+        operands = [self._operand(x, group) for x in value.inputs]
+        if own == shape:
+            return None if None in operands else _full(shape)
+        if group.inner is UNDECIDED:
+            return None
+        found = aligned(own, row_major(own), 1, shape)
+        if found is not None and None not in operands and not any(found[i] for i in group.inner):
+            return found
+        return self._alike(value, group)
+
+    def _alike(self, value: Value, group: Group) -> Strides | None:
+        """Return the strides of members that a value reads, all of which have its shape: results of reductions."""
+        found: set[Strides] = set()
+        for x in value.inputs:
+            root, offset, _ = self.layouts[x]
+            if root in group.strides and group.over.get(root) != "outer" and not offset:
+                if x.spec.shape != value.spec.shape or x.spec.size != root.spec.size or not self.layouts.contiguous(x):
+                    return None
+                found.add(group.strides[root])
+            elif x.spec.size != 1:
+                return None
+        return found.pop() if len(found) == 1 else None
+
+    def _operand(self, x: Value, group: Group) -> Strides | None:
+        """Return the strides by which a group's loops read a value; None if they cannot."""
+        root, offset, strides = self.layouts[x]
+        assert group.shape is not None
+        found = aligned(x.spec.shape, strides, x.spec.dtype.itemsize, group.shape)
+        if found is None or root not in group.strides:
+            return found
+        same = not offset and found == group.strides[root] and group.over.get(root) != "outer"
+        return found if same else None
+
+    def _merge(self, group: Group, other: Group) -> None:
+        """Make one of two groups of one shape, unless a third must be computed between them."""
+        if other is group or other.shape != group.shape or not _compatible(group, other):
+            return
+        if self._apart(group, other.members[0]):
+            return
+        if len(group.members) + len(other.members) > MOST_MEMBERS or len(group.loads | other.loads) > MOST_ARRAYS:
+            return
+        both = group.mask | other.mask
+        between = (group.before | other.before) & ~both
+        if any(third.before & both and third.mask & between for third in self.groups):
+            return
+        crossing = any(self.layouts[x].root in other.strides for v in group.members for x in v.inputs)
+        if crossing and not self._reads_members(group, other):
+            return
+        self._unite(group, other)
+
+    def _reads_members(self, group: Group, other: Group) -> bool:
+        """Whether all that a group reads of another is read by the same places."""
+        for value in group.members:
+            for x in value.inputs:
+                root, offset, strides = self.layouts[x]
+                if root in other.strides:
+                    assert group.shape is not None
+                    found = aligned(x.spec.shape, strides, x.spec.dtype.itemsize, group.shape)
+                    if offset or found != other.strides[root] or other.over.get(root) == "outer":
+                        return False
+        return True
+
+    def _unite(self, group: Group, other: Group) -> None:
+        """Move the members of another group into a group."""
+        group.members = sorted([*group.members, *other.members], key=lambda value: value.number)
+        group.strides |= other.strides
+        group.over |= other.over
+        group.loads = {x for x in group.loads | other.loads if x not in group.strides}
+        group.inner = other.inner if group.inner is UNDECIDED else group.inner
+        group.mask |= other.mask
+        group.before = (group.before | other.before) & ~group.mask
+        for value in other.members:
+            self.of[value] = group
+        self.readers = {x: group if reader is other else reader for x, reader in self.readers.items()}
+        self.groups.remove(other)
+
+    def _depend(self, value: Value, group: Group) -> None:
+        """Note which groups must be computed before the one that a value has joined."""
+        self.of[value] = group
+        before = group.before
+        for x in value.inputs:
+            root = self.layouts[x].root
+            self.readers[root] = group
+            other = self.of.get(root)
+            if other is not None and other is not group:
+                before |= other.before | other.mask
+        group.before = before & ~group.mask
+        for other in self.groups:
+            if other.before & group.mask:
+                other.before = (other.before | group.mask | before) & ~other.mask
+
+    def ordered(self) -> list[Group]:
+        """The groups, each behind those that it depends on, else in the order of their last values."""
+        waiting = {id(group): group for group in self.groups}
+        ready: list[tuple[int, int]] = []
+        done, order = 0, []
+        pending = sorted(self.groups, key=lambda group: group.members[-1].number)
+        while waiting:
+            for group in pending:
+                if not group.before & ~done:
+                    heapq.heappush(ready, (group.members[-1].number, id(group)))
+            pending = [group for group in pending if group.before & ~done]
+            assert ready, "groups depend on one another"
+            group = waiting.pop(heapq.heappop(ready)[1])
+            done |= group.mask
+            order.append(group)
+        return order
+
+
+def _full(shape: tuple[int, ...]) -> Strides:
+    """The strides of a value at every place."""
+    return tuple([s if n > 1 else 0 for s, n in zip(row_major(shape), shape, strict=True)])
+
+
+def _compatible(a: Group, b: Group) -> bool:
+    """Whether the reductions of two groups run over the same axes."""
+    return a.inner is UNDECIDED or b.inner is UNDECIDED or a.inner == b.inner
+
+
+def grouped(
+    values: Iterable[Value], layouts: Layouts, kept_apart: Collection[str], apart: bool = False
+) -> Sequence[Group]:
+    """Sort values into groups that are computed together.
+
+    Args:
+        values: in order; views and values that exist are left out.
+        layouts: where the values are.
+        kept_apart: names of ops that loop nests must not compute.
+        apart: whether what a backward pass computes is never computed together with the forward pass: it would be kept
+            for all the time between, but so is what it is computed from.
+
+    Returns:
+        The groups in an order in which they can be computed.
+    """
+    grouping = Grouping(layouts, kept_apart, apart)
+    for value in values:
+        if value.op is not None and not is_view(value):
+            grouping.add(value)
+    return grouping.ordered()

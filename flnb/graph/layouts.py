@@ -1,0 +1,68 @@
+"""Layouts: where the elements of values are in memory, of which views have none of their own."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+if TYPE_CHECKING:
+    from flnb.graph.values import Value
+
+__all__ = ["Layout", "Layouts", "is_view", "row_major"]
+
+
+class Layout(NamedTuple):
+    """Where the elements of a value are.
+
+    Attributes:
+        root: the value whose memory they are in.
+        offset: the distance in bytes from the first element of the root to the first of the value.
+        strides: the distance in bytes to the next element along each axis.
+    """
+
+    root: Value
+    offset: int
+    strides: tuple[int, ...]
+
+
+def is_view(value: Value) -> bool:
+    """Whether a value has the elements of its input, without memory of its own."""
+    return value.op is not None and value.op.body is None and not value.op.writes_out
+
+
+def row_major(shape: tuple[int, ...], itemsize: int = 1) -> tuple[int, ...]:
+    """Return the strides of an array without gaps whose last axis comes first in memory."""
+    return tuple([itemsize * math.prod(shape[i + 1 :]) for i in range(len(shape))])
+
+
+class Layouts(dict["Value", Layout]):
+    """The layout of each value, found when it is first asked for."""
+
+    def __missing__(self, value: Value) -> Layout:
+        spec = value.spec
+        if value.op is None:
+            found = Layout(value, 0, value.tensor._data.strides)
+        elif is_view(value):
+            root, offset, strides = self[value.inputs[0]]
+            below = value.inputs[0].spec
+            outline = as_strided(np.empty((), below.dtype), below.shape, strides)
+            seen = value.place.backend.method(value.op.name)(outline, *value.attributes)
+            found = Layout(root, offset + _address(seen) - _address(outline), seen.strides)
+        else:
+            found = Layout(value, 0, row_major(spec.shape, spec.dtype.itemsize))
+        self[value] = found
+        return found
+
+    def contiguous(self, value: Value) -> bool:
+        """Whether the elements of a value are in row-major order without gaps."""
+        wanted = row_major(value.spec.shape, value.spec.dtype.itemsize)
+        return not value.spec.size or all(
+            n == 1 or a == b for n, a, b in zip(value.spec.shape, self[value].strides, wanted, strict=True)
+        )
+
+
+def _address(array: Any) -> int:
+    return int(array.__array_interface__["data"][0])

@@ -1,0 +1,179 @@
+"""Memory planning: which values of a program share memory, as their lifetimes allow.
+
+An elementwise result takes the place of an operand of its size that is read for the last time. Then places in one block
+are found by decreasing size, each the lowest that is free for as long as it is needed: Pisarchyk and Lee, "Efficient
+memory management for deep neural net inference" (2020), section 5.2.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from flnb.graph.values import ITEM, PUT
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from flnb.dispatch.table import Op
+    from flnb.graph.fusing import Group
+    from flnb.graph.layouts import Layouts
+    from flnb.graph.values import Value
+
+__all__ = ["MemoryPlan", "plan_memory"]
+
+GRAIN = 64
+"""Values begin at multiples of this many bytes, a line of the processor's cache."""
+
+
+class MemoryPlan(NamedTuple):
+    """Where the values of a program are.
+
+    Attributes:
+        size: of the block, in bytes.
+        offset: by value, where in the block it begins.
+        home: by value, the existing value in whose memory it is written: a parameter, say.
+        copies: pairs of an existing value and the one that is copied to its memory at the end.
+    """
+
+    size: int
+    offset: dict[Value, int]
+    home: dict[Value, Value]
+    copies: list[tuple[Value, Value]]
+
+
+class _Lives:
+    """When values are written and read, as numbers of groups."""
+
+    def __init__(
+        self, groups: Sequence[Group], layouts: Layouts, last: Collection[Value], careful: Collection[Op]
+    ) -> None:
+        self.groups, self.layouts, self.careful = groups, layouts, careful
+        self.written: dict[Value, int] = {}
+        self.stored: list[list[Value]] = [[] for _ in groups]
+        self.readers: dict[Value, list[int]] = {}
+        self.read: list[list[Value]] = [[] for _ in groups]
+        for i, group in enumerate(groups):
+            for value in group.members:
+                self.written[value] = i
+                for x in value.inputs:
+                    self.readers.setdefault(layouts[x].root, []).append(i)
+                    self.read[i].append(layouts[x].root)
+        for value, i in self.written.items():
+            if self._in_memory(value, i, last):
+                self.stored[i].append(value)
+
+    def _in_memory(self, value: Value, i: int, last: Collection[Value]) -> bool:
+        """Whether a value must be in memory: another group reads it, or it outlives the program."""
+        if any(x.op is ITEM for x in self.groups[i].members):
+            return value.op is ITEM
+        return self.groups[i].shape is None or value in last or any(j != i for j in self.readers.get(value, ()))
+
+    def replaces(self, new: Value, old: Value) -> bool:
+        """Whether a value may be written to the memory of an existing one: nothing reads that afterwards."""
+        return max(self.readers.get(old, [-1])) <= self.written[new] and self.overwrites(new, old)
+
+    def overwrites(self, value: Value, x: Value) -> bool:
+        """Whether a value may be written to the memory of one that its group reads, place by place."""
+        i = self.written[value]
+        if i not in self.readers.get(x, ()):
+            return True
+        group = self.groups[i]
+        if group.shape is None:
+            if value.op is PUT:
+                return value.inputs[0] is x
+            return value.op in self.careful
+        if "inner" in group.over.values() or value in group.over:
+            return False
+        spec = value.spec
+        if (spec.shape, spec.dtype.itemsize) != (x.spec.shape, x.spec.dtype.itemsize):
+            return False
+        return self.layouts.contiguous(x) and all(
+            not self.layouts[y].offset and y.spec.shape == x.spec.shape and self.layouts.contiguous(y)
+            for member in group.members for y in member.inputs if self.layouts[y].root is x
+        )  # fmt: skip
+
+
+def plan_memory(
+    groups: Sequence[Group],
+    layouts: Layouts,
+    updates: Sequence[tuple[Value, Value]],
+    outputs: Collection[Value],
+    donated: Collection[Value],
+    careful: Collection[Op],
+) -> tuple[MemoryPlan, list[list[Value]]]:
+    """Plan the memory of a program.
+
+    Args:
+        groups: what is computed, in order.
+        layouts: where values are.
+        updates: pairs of an existing value and the one that replaces it.
+        outputs: values that outlive the program, in memory of their own.
+        donated: existing values whose memory may be an output's.
+        careful: ops whose methods may be given the memory of an operand to write to, as NumPy's ufuncs.
+
+    Returns:
+        The plan; and for each group, those of its values that are in memory.
+    """
+    lives = _Lives(groups, layouts, {*outputs, *[new for _, new in updates]}, careful)
+    home: dict[Value, Value] = {}
+    copies = []
+    for old, new in updates:
+        if lives.replaces(new, old):
+            home[new] = old
+        else:
+            copies.append((old, new))
+    free = [x for x in donated if all(x is not old for old, _ in updates)]
+    for value in outputs:
+        place = next((x for x in free if x.spec is value.spec and lives.replaces(value, x)), None)
+        if place is not None:
+            free.remove(place)
+            home[value] = place
+    kept = {new for _, new in copies}
+    tenants: list[_Tenant] = []
+    of: dict[Value, _Tenant] = {}
+    for i, stored in enumerate(lives.stored):
+        free = [x for x in dict.fromkeys(lives.read[i]) if x in of and of[x].last == i]
+        for value in stored:
+            if value in home or value in outputs:
+                continue
+            last = len(groups) if value in kept else max(lives.readers.get(value, [i]))
+            heir = next((x for x in free if x.spec.nbytes == value.spec.nbytes and lives.overwrites(value, x)), None)
+            if heir is None:
+                tenants.append(_Tenant([], i, last, -(-max(value.spec.nbytes, 1) // GRAIN) * GRAIN))
+                of[value] = tenants[-1]
+            else:
+                free.remove(heir)
+                of[value] = of[heir]
+                of[value].last = last
+            of[value].values.append(value)
+    return MemoryPlan(
+        _packed(tenants), {value: tenant.offset for value, tenant in of.items()}, home, copies
+    ), lives.stored
+
+
+@dataclass
+class _Tenant:
+    """Values that follow each other in one place, the groups between which it is theirs, its size and its offset."""
+
+    values: list[Value]
+    first: int
+    last: int
+    size: int
+    offset: int = 0
+
+
+def _packed(tenants: Sequence[_Tenant]) -> int:
+    """Give all tenants their offsets; returns the size of the block."""
+    placed: list[_Tenant] = []
+    for tenant in sorted(tenants, key=lambda each: -each.size):
+        offset = 0
+        for other in placed:  # by offset
+            if other.first <= tenant.last and tenant.first <= other.last:
+                if other.offset - offset >= tenant.size:
+                    break
+                offset = max(offset, other.offset + other.size)
+        tenant.offset = offset
+        insort(placed, tenant, key=lambda each: each.offset)
+    return max((each.offset + each.size for each in placed), default=0)

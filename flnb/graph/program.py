@@ -1,0 +1,302 @@
+"""Programs: recorded values made into calls on memory that is planned once, to run many times."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from flnb_telemetry import bus
+
+from flnb.dispatch import state
+from flnb.dispatch.memory import holders
+from flnb.dispatch.plan import spec_of
+from flnb.dispatch.quiet import quiet
+from flnb.dispatch.table import OPS
+from flnb.graph.calls import Call, KernelCalls, call_of
+from flnb.graph.fusing import grouped
+from flnb.graph.layouts import Layouts, is_view
+from flnb.graph.lowering import lowered
+from flnb.graph.planning import plan_memory
+from flnb.graph.reporting import contexts, kernel_event, op_event
+from flnb.graph.rewriting import EXACT, RULES, like, rewritten
+from flnb.graph.values import Value, reachable
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from flnb.dispatch.state import State
+    from flnb.dispatch.table import Op
+    from flnb.graph.fusing import Group
+
+__all__ = ["Program", "Recorded"]
+
+BYTES = np.dtype(np.uint8)
+
+
+class Recorded(NamedTuple):
+    """What a program does.
+
+    Attributes:
+        inputs: existing values whose arrays are given to each run.
+        outputs: the values to return, each in new memory in each run.
+        updates: pairs of an existing value and the one whose elements replace those of its array.
+        effects: values that are computed in each run, such as random numbers, whose generator moves on.
+        donated: inputs whose memory may be written to, if that of an output can be the same.
+        generators: by the id of a NumPy generator, the object that has it as ``numpy``, perhaps another one later.
+    """
+
+    inputs: Sequence[Value]
+    outputs: Sequence[Value]
+    updates: Sequence[tuple[Value, Value]] = ()
+    effects: Sequence[Value] = ()
+    donated: Collection[Value] = ()
+    generators: Mapping[int, Any] = MappingProxyType({})
+
+
+class Program:
+    """Recorded values as calls on planned memory.
+
+    Args:
+        recorded: what to compute.
+        here: the state in whose backend and from whose memory manager.
+        fuse: whether elementwise ops and reductions are computed by loop nests, where the backend compiles these; else
+            each value by a method.
+
+    Attributes:
+        groups: what is computed by one call each, in order.
+        stored: for each of them, the values that it writes to memory.
+        memory: the plan of the memory of values.
+    """
+
+    def __init__(self, recorded: Recorded, here: State, fuse: bool = True) -> None:
+        self.here, self.inputs = here, list(recorded.inputs)
+        self.layouts = Layouts()
+        overridden = here.backend.overridden()
+        wanted = [*recorded.outputs, *[new for _, new in recorded.updates], *recorded.effects]
+        self.kernels: Any = here.backend.kernels() if fuse else None
+        now = rewritten(wanted, overridden, EXACT if self.kernels is None else RULES)
+        taken: set[Value] = set()
+        self.outputs = [_own(now.get(x, x), taken) for x in recorded.outputs]
+        self.updates = [(old, _own(now.get(new, new), taken)) for old, new in recorded.updates]
+        ends = [*self.outputs, *[new for _, new in self.updates], *[now.get(x, x) for x in recorded.effects]]
+        kept_apart = OPS if self.kernels is None else overridden
+        values = reachable(ends)
+        self.contexts = contexts(values)
+        careful = {op for op in OPS.values() if op.name == "copy" or isinstance(self._method(op), np.ufunc)}
+        plans: list[tuple[Any, ...]] = []
+        for apart in (True, False):  # which takes less depends on how much of the forward pass the backward pass reads
+            groups = grouped(values, self.layouts, kept_apart, apart)
+            outputs = dict.fromkeys(self.outputs)
+            plan, stored = plan_memory(groups, self.layouts, self.updates, outputs, recorded.donated, careful)
+            plans.append((plan.size, len(plans), groups, plan, stored))
+        *_, self.groups, self.memory, self.stored = min(plans)
+        self.fresh = [x for x in self.outputs if x not in self.memory.home]
+        self.moving = {*self.inputs, *self.fresh}
+        self.generators, self.manager = recorded.generators, here.manager
+        self.bound, self.running = False, True  # until it is made
+        self._bind()
+        self.running = False
+        holders.add(self)
+
+    def _bind(self) -> None:
+        """Allocate memory, and make the calls."""
+        self.arrays: dict[Value, Any] = {}
+        self.patches: list[tuple[list[Any], int, Value]] = []
+        self.drawn: list[tuple[list[Any], int, Any]] = []
+        self.pointers: list[tuple[Any, int, int, Value, int]] = []
+        self.block = self._new((self.memory.size,), BYTES)
+        self.steps: list[Any] = []
+        for group, values in zip(self.groups, self.stored, strict=True):
+            self._add(group, values)
+        for old, new in self.memory.copies:
+            self._add_call(Call(self._method(OPS["copy"]), [new], (), old))
+        kernels = [kernel for step in self.steps if isinstance(step, list) for kernel, *_ in step]
+        self.scratch = self._new((64 + max([kernel.scratch for kernel in kernels], default=0),), BYTES)
+        self.steps = [self._segment(step) if isinstance(step, list) else step for step in self.steps]
+        self.bound = True
+
+    def release(self) -> bool:
+        """Give back the memory until the next run; returns whether there was any, and it is not in use."""
+        if self.running or not self.bound:
+            return False
+        self.bound = False
+        self.arrays, self.steps, self.patches, self.drawn, self.pointers = {}, [], [], [], []
+        self.block = self.scratch = None
+        return True
+
+    def _method(self, op: Op) -> Any:
+        return self.here.table[op.index]
+
+    def _add(self, group: Group, stored: list[Value]) -> None:
+        """Add the step that computes a group."""
+        if group.shape is not None:
+            self._add_nest(group, stored)
+            return
+        call = call_of(group.members, self._method, self._in_place)
+        for i, argument in enumerate(call.arguments):
+            if id(argument) in self.generators:
+                self.drawn.append((call.arguments, i, self.generators[id(argument)]))
+        self._add_call(call)
+
+    def _add_call(self, call: Call) -> None:
+        """Add a call; arrays that move are put into its arguments in each run."""
+        for i, value in enumerate(call.values):
+            if value is not None:
+                if self._root(value) in self.moving:
+                    self.patches.append((call.arguments, i, value))
+                    call.arguments[i] = None
+                else:
+                    call.arguments[i] = self.array(value)
+        call.event = op_event(call.value), self.contexts.get(call.value, 0)
+        self.steps.append(call)
+
+    def _add_nest(self, group: Group, stored: list[Value]) -> None:
+        """Add a call of the kernel of a group to the segment at the end of the steps."""
+        nest, places = lowered(group, stored, self.layouts)
+        if not self.steps or not isinstance(self.steps[-1], list):
+            self.steps.append([])
+        event = kernel_event(nest, group.members, self.contexts)
+        self.steps[-1].append((self.kernels.kernel(nest), places, event))
+
+    def _segment(self, calls: list[Any]) -> KernelCalls:
+        """Make the segment of calls of kernels that follow each other."""
+        made = []
+        scratch = _address(self.scratch)
+        for i, (kernel, places, _) in enumerate(calls):
+            pointers = []
+            for j, (value, offset) in enumerate(places):
+                root = self._root(value)
+                if root in self.moving:
+                    self.pointers.append((None, i, j, root, offset))
+                    pointers.append(0)
+                else:
+                    pointers.append(_address(self.array(root)) + offset)
+            made.append((kernel, pointers, scratch))
+        segment = self.kernels.Segment(made)
+        self.pointers = [(each[0] or segment, *each[1:]) for each in self.pointers]
+        return KernelCalls(segment, [event for *_, event in calls])
+
+    def _root(self, value: Value) -> Value:
+        """The value in whose memory a value is."""
+        root = self.layouts[value].root
+        return self.memory.home.get(root, root)
+
+    def _in_place(self, value: Value) -> bool:
+        """Whether a value is written in the memory of the value that it replaces a part of."""
+        base = self.layouts[value.inputs[0]].root
+        a, b, offset = self._root(value), self._root(base), self.memory.offset
+        return a is b or (a in offset and offset[a] == offset.get(b, -1))
+
+    def _new(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Allocate an array from the memory manager."""
+        here = self.here
+        return here.backend.empty(spec_of(shape, dtype), here.manager, here.min_block, 0, state.TEMPORARY)[0]
+
+    def array(self, value: Value) -> Any:
+        """Return the array of a value: its own memory, or a view."""
+        found = self.arrays.get(value)
+        if found is None:
+            found = self._array(value)
+            if self._root(value) not in self.moving:
+                self.arrays[value] = found
+        return found
+
+    def _array(self, value: Value) -> Any:
+        if is_view(value):
+            assert value.op is not None
+            return self._method(value.op)(self.array(value.inputs[0]), *value.attributes)
+        if value in self.memory.home:
+            return self.array(self.memory.home[value])
+        if value.op is None:
+            return value.tensor._data
+        spec, begin = value.spec, self.memory.offset[value]
+        return self.block[begin : begin + spec.nbytes].view(spec.dtype).reshape(spec.shape)
+
+    def __str__(self) -> str:
+        """The calls in order: what each computes, into which place of the program's block or whose memory."""
+        names: dict[Value, str] = {}
+        lines = []
+        for group, stored in zip(self.groups, self.stored, strict=True):
+            for value in stored:
+                names[value] = f"%{len(names) + 1}"
+            loads = dict.fromkeys(self.layouts[x].root for each in group.members for x in each.inputs)
+            reads = [names.get(x) or repr(x.spec) for x in loads if x not in group.members]
+            ops = "+".join(x.op.name for x in group.members if x.op is not None and x not in stored[1:])
+            kind = "" if group.shape is None else "kernel "
+            made = ", ".join(f"{names[x]} {x.spec!r} {self._place(x)}" for x in stored)
+            lines.append(f"{kind}{ops}({', '.join(reads)}) -> {made}")
+        return "\n".join(lines)
+
+    def _place(self, value: Value) -> str:
+        """Where a value is, as text."""
+        if value in self.memory.home:
+            return "in place"
+        return f"at {self.memory.offset[value]}" if value in self.memory.offset else "new"
+
+    @property
+    def peak(self) -> int:
+        """Bytes that a run needs besides its inputs and what exists: for values, scratch memory, and outputs."""
+        return self.memory.size + self.scratch.nbytes + sum(x.spec.nbytes for x in self.fresh)
+
+    # Runs -------------------------------------------------------------------------------------------------------------
+
+    @quiet
+    def run(self, inputs: Sequence[Any]) -> list[Any]:
+        """Compute; returns the arrays of the outputs.
+
+        Args:
+            inputs: the arrays of the inputs, of the shapes, dtypes and strides of those with which it was recorded.
+        """
+        self.running = True
+        try:
+            if not self.bound:
+                self._bind()
+            arrays = self.arrays
+            arrays.update(zip(self.inputs, inputs, strict=True))
+            arrays.update([(value, self._new(value.spec.shape, value.spec.dtype)) for value in self.fresh])
+            for arguments, i, value in self.patches:
+                arguments[i] = self.array(value)
+            addresses = {value: _address(array) for value, array in arrays.items() if value in self.moving}
+            for segment, i, j, root, offset in self.pointers:
+                segment.set_pointer(i, j, addresses[root] + offset)
+            for arguments, i, owner in self.drawn:
+                arguments[i] = owner.numpy
+            self._run_steps()
+            return [self.array(value) for value in self.outputs]
+        finally:
+            self.running = False
+            for value in self.moving:
+                self.arrays.pop(value, None)
+            for arguments, i, _ in self.patches:
+                arguments[i] = None
+
+    def _run_steps(self) -> None:
+        """Run all calls, and emit their events if something records."""
+        lanes, step = bus.lanes, None
+        try:
+            if lanes is None:
+                for step in self.steps:
+                    step.run()
+            else:
+                for step in self.steps:
+                    step.run_recorded(lanes.lane)
+        except Exception as error:
+            if isinstance(step, Call):
+                inputs = ", ".join(repr(x.spec) for x in step.value.inputs)
+                name = step.value.op.name if step.value.op else "copy"
+                error.add_note(f"flnb: in a program of flnb.jit, in {name} of {inputs}, giving {step.value.spec!r}")
+            raise
+
+
+def _own(value: Value, taken: set[Value]) -> Value:
+    """Return a value that has memory for itself: the value, or a copy of one that exists, is a view, or is taken."""
+    if value.op is None or is_view(value) or value in taken:
+        value = like(Value(OPS["copy"], (value,), (), value.spec, value.place), value)
+    taken.add(value)
+    return value
+
+
+def _address(array: Any) -> int:
+    """The address of an array's first element."""
+    return int(array.__array_interface__["data"][0])

@@ -1,0 +1,70 @@
+"""Reporting: the events that a program emits in place of the crossing, one for each call and each kernel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flnb_telemetry import encoding, intern, schema
+from flnb_telemetry.schema import BACKWARD, FORWARD
+
+from flnb.dispatch.crossing import pull_plan
+from flnb.dispatch.plan import Plan
+from flnb.dispatch.table import OPS
+from flnb.graph.values import PUT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flnb.graph.nests import Nest
+    from flnb.graph.values import Value
+
+__all__ = ["contexts", "kernel_event", "op_event"]
+
+
+def contexts(values: Sequence[Value]) -> dict[Value, int]:
+    """Return the scope and phase in which values were recorded, by number.
+
+    What a backward pass reads is of the forward pass: while it is recorded nobody knows.
+    """
+    needed: set[Value] = set()
+    found = {}
+    for value in reversed(values):
+        number = max(value.context, 0)
+        scope, phase, *_ = intern.contexts.items[number]
+        if phase == BACKWARD or value in needed:
+            needed.update(value.inputs)
+        if phase == 0 and value in needed:
+            number = intern.contexts.id_of((scope, FORWARD))
+        found[value] = number
+    return found
+
+
+def op_event(value: Value) -> int:
+    """Return the code of the event that says that a value was computed."""
+    op: Any = value.op or OPS["copy"]  # what exists is written by a copy
+    attributes = value.attributes
+    if op.body is not None:
+        plan = value.attributes[0]
+        code = plan.code if op is plan.op else (plan.pull or pull_plan(plan)).code
+        return schema.OP | code >> schema.PLAN_SHIFT << schema.PLAN_SHIFT
+    if op is PUT:
+        op, attributes = OPS["copy"], ()
+    code = Plan(op, tuple([x.spec for x in value.inputs]), attributes, value.spec).code
+    return schema.OP | code >> schema.PLAN_SHIFT << schema.PLAN_SHIFT
+
+
+def kernel_event(nest: Nest, members: Sequence[Value], context: dict[Value, int]) -> tuple[int, int, int]:
+    """Return what the event of a kernel consists of: its code, the number of its ops' records, and its context.
+
+    The shares of the ops are estimated by the bytes that each would move if it ran alone.
+    """
+    moved = [sum(x.spec.nbytes for x in (*value.inputs, value)) + 1 for value in members]
+    names = [value.op.name for value in members if value.op is not None]
+    last = members[-1].spec
+    described = intern.Plan(
+        "+".join(dict.fromkeys(names)), "fused", last.shape, last.dtype.name, sum(moved), 0, (nest.outer, nest.inner)
+    )
+    code = encoding.FUSED | intern.plans.id_of(described) << schema.PLAN_SHIFT
+    shares = [n / sum(moved) for n in moved]
+    parts = encoding.parts_number([op_event(x) for x in members], [context[x] for x in members], shares)
+    return code, parts, context[members[-1]]

@@ -1,0 +1,122 @@
+"""Rewriting: recorded values replaced by ones that take less to compute and have the same elements.
+
+One sweep in order: a value that equals an earlier one is that one (common subexpressions), and rules, by op, replace
+others. What nothing refers to any more is not computed.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from flnb.dispatch.plan import spec_of
+from flnb.dispatch.table import OPS
+from flnb.graph.layouts import Layouts
+from flnb.graph.values import Value, reachable
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+__all__ = ["EXACT", "RULES", "like", "rewritten"]
+
+
+def _copied(value: Value, inputs: tuple[Value, ...], layouts: Layouts) -> Value | None:
+    """A copy is the original, as values never change; of a view with gaps it has other strides."""
+    return inputs[0] if layouts.contiguous(inputs[0]) else None
+
+
+def _product(value: Value, inputs: tuple[Value, ...], layouts: Layouts) -> Value | None:
+    """A copy of a transposed product of two matrices is the product of their transposes, which BLAS reads as they are.
+
+    (A B)^T = B^T A^T: gradients of the weights of linear layers are such copies.
+    """
+    found = _copied(value, inputs, layouts)
+    turned = inputs[0]
+    if found is not None or turned.op is not OPS["permute_dims"] or turned.spec.ndim != 2:
+        return found
+    product = turned.inputs[0]
+    if product.op is not OPS["matmul"] or any(x.spec.ndim != 2 for x in product.inputs):
+        return None
+    a, b = (_transposed(x) for x in product.inputs)
+    return like(Value(OPS["matmul"], (b, a), (), value.spec, value.place), product)
+
+
+def _transposed(x: Value) -> Value:
+    """The transpose of a matrix, as a view."""
+    spec = spec_of(x.spec.shape[::-1], x.spec.dtype, x.spec.kind)
+    return like(Value(OPS["permute_dims"], (x,), ((1, 0),), spec, x.place), x)
+
+
+def like(made: Value, value: Value) -> Value:
+    """Give a value the context of the one for which it was made; returns it."""
+    made.context = value.context
+    return made
+
+
+def _cast(value: Value, inputs: tuple[Value, ...], layouts: Layouts) -> Value | None:
+    """A cast to the dtype that is there already is a copy."""
+    return _copied(value, inputs, layouts) if inputs[0].spec.dtype == value.spec.dtype else None
+
+
+def _viewed(value: Value, inputs: tuple[Value, ...], layouts: Layouts) -> Value | None:
+    """A view of the same shape and strides is the original."""
+    if value.spec is not inputs[0].spec:
+        return None
+    return inputs[0] if layouts[value][1:] == layouts[inputs[0]][1:] else None
+
+
+RULES: dict[str, Any] = {
+    "astype": _cast,
+    "broadcast_to": _viewed,
+    "copy": _product,
+    "permute_dims": _viewed,
+    "reshape": _viewed,
+}
+"""By the name of an op, ``rule(value, its inputs as they are now, layouts) -> value to take instead, or None``."""
+EXACT = {**RULES, "copy": _copied}
+"""The rules that leave every bit as it is."""
+
+
+def rewritten(
+    wanted: Iterable[Value], kept_apart: Collection[str] = (), rules: Mapping[str, Any] = MappingProxyType(RULES)
+) -> dict[Value, Value]:
+    """Rewrite values and everything that they are computed from.
+
+    Args:
+        wanted: the values to compute.
+        kept_apart: names of ops that no rule may remove or join, because the user's class computes them.
+        rules: `RULES`, `EXACT`, or others.
+
+    Returns:
+        For every value that was recorded the one that stands for it.
+    """
+    now: dict[Value, Value] = {}
+    known: dict[Any, Value] = {}
+    layouts = Layouts()
+    for value in reachable(wanted):
+        inputs = tuple([now.get(x, x) for x in value.inputs])
+        found = value if inputs == value.inputs else _with_inputs(value, inputs)
+        name = value.op.name if value.op is not None else ""
+        if name not in kept_apart and not name.startswith("random_"):
+            rule = rules.get(name)
+            other = rule(found, inputs, layouts) if rule is not None else None
+            found = other if other is not None else known.setdefault(_key(found), found)
+        now[value] = found
+    return now
+
+
+def _with_inputs(value: Value, inputs: tuple[Value, ...]) -> Value:
+    """Make a value like another one, computed from other inputs."""
+    return like(Value(value.op, inputs, value.attributes, value.spec, value.place), value)
+
+
+def _key(value: Value) -> Any:
+    """What two values have in common if they are equal; only the value itself if that cannot be told."""
+    if value.op is None or value.op.body is not None:
+        return value
+    key = value.op, value.inputs, value.attributes, value.spec
+    try:
+        hash(key)
+    except TypeError:
+        return value
+    return key

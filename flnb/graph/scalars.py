@@ -1,0 +1,277 @@
+"""Elementwise rows of the op table as expressions of one scalar: written once, for every target that prints them.
+
+Arithmetic, comparisons and square roots round as NumPy's; transcendental functions of float32 are approximations with a
+relative error of at most 1e-6 (`flnb.graph.approximations`), of float64 they are the C library's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from flnb.graph import approximations
+from flnb.graph.emitter import Scalar, call, kind, select
+
+__all__ = ["APPROXIMATE", "CHEAP", "DISCRETE", "REDUCTIONS", "apply", "identity", "supported"]
+
+DTYPES = frozenset("fd?bhilqBHILQ")
+REDUCTIONS = frozenset({"sum", "prod", "max", "min", "any", "all"})
+"""The ops that a nest may compute over its inner or its outer space."""
+
+
+class Row(NamedTuple):
+    """How an op is computed: the function of its operands, the kinds of dtype that it takes, and the result's dtype.
+
+    Operands are converted to the result's dtype before. If that is "?", they are compared in their own, which is one;
+    or in bool, if it takes nothing else.
+    """
+
+    function: Callable[..., Scalar]
+    kinds: str = "f"
+    result: str = ""
+
+
+def apply(op: str, operands: Sequence[Scalar], dtype: str) -> Scalar:
+    """Print the expression of an op.
+
+    Args:
+        op: the name of a row for which `supported` is true with these dtypes, and that is no reduction.
+        operands: the operands.
+        dtype: the result's dtype, as NumPy's character.
+    """
+    if op in ("astype", "copy"):
+        return operands[0].to(dtype)
+    if op == "where":
+        return select(operands[0], *[x.to(dtype) for x in operands[1:]])
+    row = ROWS[op]
+    computed = dtype if not row.result else "?" if row.kinds == "b" else operands[0].dtype
+    return row.function(*[x.to(computed) for x in operands])
+
+
+def supported(op: str, inputs: Sequence[str], dtype: str) -> bool:
+    """Whether an op has an expression for inputs of these dtypes (NumPy's characters) and a result of that dtype.
+
+    Reductions are supported if a nest may compute them over its inner or its outer space.
+
+    >>> supported("exp", ["f"], "f"), supported("sum", ["?"], "l"), supported("matmul", ["f", "f"], "f")
+    (True, True, False)
+    """
+    if not {*inputs, dtype} <= DTYPES:
+        return False
+    if op in ("astype", "copy"):
+        return len(inputs) == 1
+    if op in REDUCTIONS:
+        return len(inputs) == 1 and (op not in ("any", "all") or dtype == "?")
+    if op == "where":
+        return inputs[0] == "?" and all(np.can_cast(x, dtype) for x in inputs[1:])
+    row = ROWS.get(op)
+    if row is None:
+        return False
+    if row.result:
+        return dtype == row.result and (row.kinds == "b" or (len({*inputs}) == 1 and kind(inputs[0]) in row.kinds))
+    return kind(dtype) in row.kinds and all(np.can_cast(x, dtype, "same_kind") for x in inputs)
+
+
+def identity(op: str, dtype: str) -> float:
+    """Return the number that a reduction starts with: its result over no elements.
+
+    >>> identity("max", "f"), identity("min", "b"), identity("all", "?")
+    (-inf, 127, True)
+    """
+    if op in ("max", "min") and dtype != "?":
+        if kind(dtype) == "f":
+            return -math.inf if op == "max" else math.inf
+        limits = np.iinfo(dtype)
+        return int(limits.min if op == "max" else limits.max)
+    return {"sum": 0, "prod": 1, "any": False, "max": False, "all": True, "min": True}[op]
+
+
+def by_kind(real: Callable[..., Scalar], integer: Callable[..., Scalar]) -> Callable[..., Scalar]:
+    """Return a function that is one for floating-point numbers and another for integers and bool."""
+    return lambda x, *more: (real if kind(x.dtype) == "f" else integer)(x, *more)
+
+
+def by_precision(approximation: Callable[[Scalar], Scalar]) -> Callable[[Scalar], Scalar]:
+    """Return a function that approximates for float32, and calls the C library's function for float64."""
+    return lambda x: approximation(x) if x.dtype == "f" else call(approximation.__name__, x)
+
+
+def instruction(name: str) -> Callable[..., Scalar]:
+    """Return the function that is one instruction, or one of the C library."""
+    return lambda *operands: call(name, *operands)
+
+
+def _same(x: Scalar) -> Scalar:
+    return x
+
+
+def maximum(a: Scalar, b: Scalar) -> Scalar:
+    """Return the larger of two numbers, and NaN if one is NaN."""
+    return _extremum(a, b, lambda x, y: x < y)
+
+
+def minimum(a: Scalar, b: Scalar) -> Scalar:
+    """Return the smaller of two numbers, and NaN if one is NaN."""
+    return _extremum(a, b, lambda x, y: x > y)
+
+
+def _extremum(a: Scalar, b: Scalar, worse: Callable[[Scalar, Scalar], Scalar]) -> Scalar:
+    """Return the better of two; comparisons are such that processors have one instruction for it and its choice."""
+    if a.number is not None:
+        a, b = b, a
+    chosen = select(worse(a, b), b, a)  # a if that is NaN
+    if kind(a.dtype) != "f" or (b.number is not None and not math.isnan(b.number)):
+        return chosen
+    return select(b.not_equal(b), b, chosen)
+
+
+def _sign(x: Scalar) -> Scalar:
+    """Return -1, 0 or 1; NaN for NaN."""
+    positive = select(x > 0, x.constant(1), select(x.equal(0), x.constant(0), x))
+    return positive if kind(x.dtype) == "u" else select(x < 0, -1, positive)
+
+
+def _power(a: Scalar, b: Scalar) -> Scalar:
+    """Return a^b; small constant powers by multiplications."""
+    powers: dict[float | None, Callable[[], Scalar]] = {
+        1.0: lambda: a, 2.0: lambda: a * a, 3.0: lambda: a * a * a, 4.0: lambda: (a * a) * (a * a),
+        -1.0: lambda: 1.0 / a, -2.0: lambda: (1.0 / a) * (1.0 / a),
+        0.5: lambda: call("sqrt", a),  # as NumPy does, although C's function has other results for -0 and -inf
+    }  # fmt: skip
+    found = powers.get(b.number)
+    return found() if found else call("pow", a, b)
+
+
+def _remainder(a: Scalar, b: Scalar) -> Scalar:
+    """Return the remainder with the divisor's sign, as Python's."""
+    rest, other = _rest(a, b)
+    return select(rest.equal(0.0), b.constant(0.0).make("copysign", b), select(other, rest + b, rest))
+
+
+def _rest(a: Scalar, b: Scalar) -> tuple[Scalar, Scalar]:
+    """Return the remainder with the dividend's sign, and whether the divisor's is another."""
+    rest = a.make("remainder", b)
+    return rest, rest.not_equal(0.0) & (rest < 0.0).not_equal(b < 0.0)
+
+
+def _floor_divide(a: Scalar, b: Scalar) -> Scalar:
+    """Return the floor of the exact quotient, as Python's; of a division by zero, the quotient."""
+    rest, other = _rest(a, b)
+    quotient = (a - rest) / b
+    quotient = select(other, quotient - 1.0, quotient)
+    floor = call("floor", quotient)
+    floor = select(quotient - floor > 0.5, floor + 1.0, floor)
+    ratio = a / b
+    return select(b.equal(0.0), ratio, select(quotient.equal(0.0), ratio.constant(0.0).make("copysign", ratio), floor))
+
+
+def _divisor(a: Scalar, b: Scalar) -> tuple[Scalar, Scalar]:
+    """Return whether NumPy divides the integer a by b without a warning, and a divisor with which nothing traps."""
+    valid = b.not_equal(0)
+    if kind(a.dtype) == "i":
+        valid = valid & ~(a.equal(int(np.iinfo(a.dtype).min)) & b.equal(-1))
+    return valid, select(valid, b, 1)
+
+
+def _floor_divide_integers(a: Scalar, b: Scalar) -> Scalar:
+    """Return the floor of a / b; 0 where b is 0, and a where the quotient is too large."""
+    valid, divisor = _divisor(a, b)
+    quotient = a.make("divide", divisor)
+    if kind(a.dtype) == "i":
+        rest = a - quotient * divisor
+        quotient = select(rest.not_equal(0) & ((rest ^ divisor) < 0), quotient - 1, quotient)
+    return select(valid, quotient, select(b.equal(0), 0, a))
+
+
+def _remainder_of_integers(a: Scalar, b: Scalar) -> Scalar:
+    """Return the remainder with the divisor's sign; 0 where b is 0."""
+    valid, divisor = _divisor(a, b)
+    rest = a.make("remainder", divisor)
+    if kind(a.dtype) == "i":
+        rest = select(rest.not_equal(0) & ((rest ^ divisor) < 0), rest + divisor, rest)
+    return select(valid, rest, 0)
+
+
+def _logaddexp(a: Scalar, b: Scalar) -> Scalar:
+    """Return log(exp(a) + exp(b)) without overflow."""
+    exp, log1p = functions["exp"], functions["log1p"]
+    more = log1p(exp(-(a - b).make("abs")))
+    return select(a.equal(b), a + math.log(2.0), maximum(a, b) + more)
+
+
+def _shift(a: Scalar, b: Scalar, name: str) -> Scalar:
+    """Shift as NumPy does: by the number of bits or more, nothing is left of a but its sign, to the right."""
+    bits = 8 * np.dtype(a.dtype).itemsize
+    fill = select(a < 0, a.constant(-1), 0) if name == "right" and kind(a.dtype) == "i" else a.constant(0)
+    valid = b < bits if kind(b.dtype) == "u" else (b < bits) & (b >= 0)
+    return select(valid, a.make(name, select(valid, b, 0)), fill)
+
+
+_LIBRARY = {
+    "sin": "sin", "cos": "cos", "tan": "tan", "asin": "asin", "acos": "acos", "atan": "atan", "sinh": "sinh",
+    "cosh": "cosh", "asinh": "asinh", "acosh": "acosh", "atanh": "atanh", "atan2": "atan2", "hypot": "hypot",
+    "nextafter": "nextafter", "sqrt": "sqrt", "copysign": "copysign",
+}  # fmt: skip
+"""Functions of the C library, by the name of the op."""
+functions: dict[str, Callable[..., Scalar]] = {
+    **{name: instruction(function) for name, function in _LIBRARY.items()},
+    **{f.__name__: by_precision(f) for f in approximations.ALL},
+    "divide": lambda a, b: a / b,
+    "reciprocal": lambda x: 1.0 / x,
+    "pow": _power,
+    "logaddexp": _logaddexp,
+}
+"""Of floating-point numbers alone."""
+ROWS: dict[str, Row] = {
+    **{name: Row(function) for name, function in functions.items()},
+    **{name: Row(by_kind(instruction(name), _same), "fiu") for name in ("floor", "ceil", "trunc")},
+    "round": Row(by_kind(instruction("rint"), _same), "fiu"),
+    **{name: Row(_same, "fiu") for name in ("positive", "real", "conj")},
+    "negative": Row(lambda x: -x, "fiu"),
+    "abs": Row(lambda x: x if kind(x.dtype) == "u" else x.make("abs"), "fiu"),
+    "sign": Row(_sign, "fiu"),
+    "square": Row(lambda x: x * x, "fiu"),
+    "add": Row(lambda a, b: a + b, "fiu"),
+    "subtract": Row(lambda a, b: a - b, "fiu"),
+    "multiply": Row(lambda a, b: a * b, "fiu"),
+    "floor_divide": Row(by_kind(_floor_divide, _floor_divide_integers), "fiu"),
+    "remainder": Row(by_kind(_remainder, _remainder_of_integers), "fiu"),
+    "maximum": Row(maximum, "fiu"),
+    "minimum": Row(minimum, "fiu"),
+    "isnan": Row(by_kind(lambda x: x.not_equal(x), lambda x: x.constant(False, "?")), "fiub", "?"),
+    "isinf": Row(by_kind(lambda x: x.make("abs").equal(math.inf), lambda x: x.constant(False, "?")), "fiub", "?"),
+    "isfinite": Row(by_kind(lambda x: x.make("abs") < math.inf, lambda x: x.constant(True, "?")), "fiub", "?"),
+    "signbit": Row(lambda x: x.bits("i" if x.dtype == "f" else "q") < 0, "f", "?"),
+    "equal": Row(lambda a, b: a.equal(b), "fiub", "?"),
+    "not_equal": Row(lambda a, b: a.not_equal(b), "fiub", "?"),
+    "less": Row(lambda a, b: a < b, "fiub", "?"),
+    "less_equal": Row(lambda a, b: a <= b, "fiub", "?"),
+    "greater": Row(lambda a, b: b < a, "fiub", "?"),
+    "greater_equal": Row(lambda a, b: b <= a, "fiub", "?"),
+    "logical_not": Row(lambda x: ~x, "b", "?"),
+    "logical_and": Row(lambda a, b: a & b, "b", "?"),
+    "logical_or": Row(lambda a, b: a | b, "b", "?"),
+    "logical_xor": Row(lambda a, b: a ^ b, "b", "?"),
+    "bitwise_invert": Row(lambda x: ~x, "iub"),
+    "bitwise_and": Row(lambda a, b: a & b, "iub"),
+    "bitwise_or": Row(lambda a, b: a | b, "iub"),
+    "bitwise_xor": Row(lambda a, b: a ^ b, "iub"),
+    "bitwise_left_shift": Row(lambda a, b: _shift(a, b, "left"), "iu"),
+    "bitwise_right_shift": Row(lambda a, b: _shift(a, b, "right"), "iu"),
+}
+CHEAP = frozenset({
+    "astype", "copy", "where", "negative", "positive", "abs", "square", "add", "subtract", "multiply", "maximum",
+    "minimum", "equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "logical_and", "logical_or",
+    "logical_xor", "logical_not", "floor", "ceil", "trunc", "round", "real", "conj", "isnan", "isinf", "isfinite",
+})  # fmt: skip
+"""The ops that take hardly longer than to read their result from memory."""
+APPROXIMATE = frozenset(functions) - {"divide", "reciprocal", "sqrt", "copysign", "nextafter"}
+"""The ops whose results differ from NumPy's in the last bits."""
+DISCRETE = frozenset({
+    "equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "maximum", "minimum", "max", "min", "sign",
+    "floor", "ceil", "trunc", "round", "floor_divide", "remainder", "signbit", "isnan", "isinf", "isfinite",
+})  # fmt: skip
+"""The ops whose results jump, so that the last bits of their operands matter."""

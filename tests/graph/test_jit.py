@@ -1,0 +1,435 @@
+"""A captured step computes what the function computes, and does what else it does."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flnb
+from flnb import models, nn, optim
+from flnb.backends import NumpyBackend
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4) / 12
+
+
+def trained(
+    name: str, optimizer: Any, jit: bool, steps: int = 4, dtype: Any = np.float32, fuse: bool = True
+) -> tuple[list[float], dict[str, Any]]:
+    """Losses, and all parameters and buffers, after some steps of a model's recipe."""
+    flnb.manual_seed(0)
+    recipe = models.get(name)
+    model = recipe.build("small").astype(dtype)
+    batch = [flnb.asarray(a.astype(dtype) if a.dtype.kind == "f" else a) for a in recipe.batch("small", size=2)]
+    made = optimizer(model.parameters())
+
+    def step(*batch: Any) -> Any:
+        made.zero_grad()
+        loss = recipe.loss(model, *batch)
+        loss.backward()
+        made.step()
+        return loss
+
+    run = flnb.jit(step, fuse=fuse) if jit else step
+    losses = [run(*batch).item() for _ in range(steps)]
+    if jit:
+        assert [len(known) for known in run.captured.values()] == [1]  # type: ignore[attr-defined]
+    named = {**{key: item.data for key, item in model.named_parameters()}, **dict(model.named_buffers())}
+    return losses, {key: item.numpy().copy() for key, item in named.items()}
+
+
+RECIPES = sorted(set(models.names()) - {"resnet34", "resnet50", "googlenet", "lstm-lm-600", "lstm-lm-650x2", "vgg16"})
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_training_gives_the_bits_of_the_function_if_nothing_is_fused(name: str) -> None:
+    expected = trained(name, optim.Adam, jit=False)
+    got = trained(name, optim.Adam, jit=True, fuse=False)
+    assert got[0] == expected[0]
+    for key, value in expected[1].items():
+        np.testing.assert_array_equal(got[1][key], value, err_msg=key)
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet", "vit", "bert", "asr-transformer", "resnet18"])
+def test_fused_training_in_double_precision_is_training(name: str) -> None:
+    def sgd(parameters: Any) -> Any:
+        return optim.SGD(parameters, lr=1e-3, momentum=0.9)
+
+    expected = trained(name, sgd, jit=False, dtype=np.float64)
+    got = trained(name, sgd, jit=True, dtype=np.float64)
+    np.testing.assert_allclose(got[0], expected[0], rtol=1e-9)
+    for key, value in expected[1].items():
+        np.testing.assert_allclose(got[1][key], value, rtol=1e-6, atol=1e-9, err_msg=key)
+
+
+OPTIMIZERS = [
+    lambda p: optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.1, nesterov=True), lambda p: optim.NAG(p, lr=0.1),
+    lambda p: optim.Adam(p, lr=0.1, weight_decay=0.1), lambda p: optim.AdamW(p, lr=0.1), optim.AMSgrad,
+    lambda p: optim.RMSProp(p, momentum=0.9, centered=True), optim.Adadelta, lambda p: optim.Adagrad(p, lr_decay=0.5),
+    optim.Novograd,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS)
+@pytest.mark.parametrize("fuse", [False, True])
+def test_optimizers_count_and_follow_a_schedule(make: Any, fuse: bool) -> None:
+    def run(jit: bool) -> tuple[Any, ...]:
+        flnb.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
+        optimizer = make(model.parameters())
+
+        def step(x: Any) -> Any:
+            optimizer.zero_grad()
+            loss = (model(x) ** 2).sum()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        called = flnb.jit(step, fuse=fuse) if jit else step
+        losses = []
+        for i in range(6):
+            optimizer.lr = 0.1 / (i + 1)
+            losses.append(called(flnb.asarray(X + i)).item())
+        if jit:
+            assert [len(known) for known in called.captured.values()] == [1]  # type: ignore[attr-defined]
+        state = optimizer.state_dict()
+        tensors = [x.numpy() for x in [*[p.data for p in model.parameters()], *state.pop("state").values()]]
+        return losses, tensors, state
+
+    (losses, tensors, state), (expected, known, counted) = run(jit=True), run(jit=False)
+    assert state == counted
+    np.testing.assert_allclose(losses, expected, rtol=2e-4)
+    for a, b in zip(tensors, known, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-6)
+
+
+def test_a_result_keeps_its_values_in_later_runs() -> None:
+    f = flnb.jit(lambda x: {"y": (x * 2.0, 7), "z": flnb.sum(x)})
+    results = [f(flnb.asarray(X + i)) for i in range(5)]
+    for i, made in enumerate(results):
+        np.testing.assert_array_equal(made["y"][0].numpy(), (X + i) * 2)
+        assert made["y"][1] == 7
+        assert made["z"].item() == pytest.approx((X + i).sum())
+
+
+def test_views_arguments_and_existing_tensors_may_be_returned() -> None:
+    kept = flnb.asarray(X)
+    f = flnb.jit(lambda x: (x.T, x, kept, kept[1:], flnb.broadcast_to(x[0], (2, 4)) + 0.0))
+    for i in range(4):
+        expected = X + i, X + i
+        made = f(flnb.asarray(X + i))
+        np.testing.assert_array_equal(made[0].numpy(), expected[0].T)
+        np.testing.assert_array_equal(made[1].numpy(), X + i)
+        np.testing.assert_array_equal(made[2].numpy(), X)
+        np.testing.assert_array_equal(made[3].numpy(), X[1:])
+        np.testing.assert_array_equal(made[4].numpy(), np.broadcast_to((X + i)[0], (2, 4)))
+
+
+def test_gradients_accumulate_where_the_function_does_not_clear_them() -> None:
+    weight, other, last = (nn.Parameter(flnb.asarray(X)) for _ in range(3))
+
+    @flnb.jit
+    def f(x: Any) -> Any:
+        (weight * x + other * 2.0 + last).sum().backward()
+
+    for _ in range(2):
+        for i in range(1, 5):
+            f(flnb.asarray(X))
+            for leaf, expected in ((weight, X), (other, 2.0), (last, 1.0)):
+                np.testing.assert_allclose(leaf.grad.numpy(), np.full_like(X, i * expected), rtol=1e-6)  # type: ignore[union-attr]
+        weight.grad = other.grad = last.grad = None
+
+
+def test_a_gradient_that_is_held_keeps_its_values() -> None:
+    weight = nn.Parameter(flnb.asarray(X))
+
+    @flnb.jit
+    def f(x: Any) -> Any:
+        weight.grad = None
+        (weight * x).sum().backward()
+
+    held = []
+    for i in range(5):
+        f(flnb.asarray(X + i))
+        held.append(weight.grad)
+    for i, gradient in enumerate(held):
+        np.testing.assert_array_equal(gradient.numpy(), X + i)  # type: ignore[union-attr]
+
+
+def test_existing_tensors_are_written_in_place_also_through_views() -> None:
+    def f(x: Any, total: Any, table: Any) -> None:
+        flnb.add(total, x, out=total)
+        table[1:, ::2] = x[1:, ::2] * 2.0
+        table[0] = table[2]
+        x += 1.0
+
+    tensors = [[flnb.asarray(X), flnb.zeros((3, 4)), flnb.ones((3, 4))] for _ in range(2)]
+    views = [(total.T, table[1]) for _, total, table in tensors]
+    g = flnb.jit(f)
+    for _ in range(5):
+        f(*tensors[0])
+        g(*tensors[1])
+        for a, b in zip(*tensors, strict=True):
+            np.testing.assert_array_equal(a.numpy(), b.numpy())
+        for a, b in zip(*views, strict=True):
+            np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+def test_two_tensors_that_are_exchanged() -> None:
+    a, b = flnb.asarray(X), flnb.asarray(X * 2)
+
+    @flnb.jit
+    def f() -> None:
+        old = flnb.asarray(a, copy=True)
+        flnb.assign(a, b)
+        flnb.assign(b, old)
+
+    for i in range(1, 6):
+        f()
+        np.testing.assert_array_equal(a.numpy(), X * (2 if i % 2 else 1))
+        np.testing.assert_array_equal(b.numpy(), X * (1 if i % 2 else 2))
+
+
+def test_random_numbers_are_those_of_the_function_also_after_seeding() -> None:
+    def f(x: Any) -> Any:
+        flnb.random.normal((2,))  # nobody reads it, but the generator moves on
+        return x + flnb.random.uniform((3, 4))
+
+    g, x = flnb.jit(f), flnb.asarray(X)
+    made = []
+    for run in (f, g):
+        flnb.manual_seed(3)
+        made.append([run(x).numpy() for _ in range(4)])
+        flnb.manual_seed(4)
+        made[-1] += [run(x).numpy() for _ in range(2)]
+    np.testing.assert_array_equal(*made)
+
+
+def test_other_shapes_dtypes_strides_modes_and_backends_are_captured_apart() -> None:
+    dropout = nn.Dropout(0.5)
+    f = flnb.jit(lambda x: dropout(x) * 1.0)
+    cases = [flnb.asarray(X), flnb.asarray(X[:2]), flnb.asarray(X.astype(np.float64)), flnb.asarray(X).T]
+    for x in cases * 4:
+        dropout.eval()
+        np.testing.assert_array_equal(f(x).numpy(), x.numpy())
+        dropout.train()
+        assert set(np.unique(f(x).numpy() / np.where(x.numpy() == 0, 1, x.numpy())).round(5)) <= {0.0, 2.0}
+    assert len(f.captured) == 8
+
+
+class Counting(NumpyBackend):
+    def __init__(self) -> None:
+        self.calls: dict[str, int] = {}
+
+    def count(self, name: str) -> None:
+        self.calls[name] = self.calls.get(name, 0) + 1
+
+    def add(self, a: Any, b: Any, out: Any = None) -> Any:
+        self.count("add")
+        return super().add(a, b, out)
+
+    def multiply(self, a: Any, b: Any, out: Any = None) -> Any:
+        self.count("multiply")
+        return super().multiply(a, b, out)
+
+    def exp(self, x: Any, out: Any = None) -> Any:
+        self.count("exp")
+        return super().exp(x, out)
+
+    def matmul(self, a: Any, b: Any, out: Any = None) -> Any:
+        self.count("matmul")
+        return super().matmul(a, b, out)
+
+
+@pytest.mark.parametrize("name", ["bert", "resnet18"])
+def test_overridden_primitives_are_called_as_often_as_without_a_program(name: str) -> None:
+    recipe = models.get(name)
+    counts = []
+    for jit in (False, True):
+        flnb.manual_seed(0)
+        with flnb.use_backend(Counting) as backend:
+            model = recipe.build("small")
+            batch = [flnb.asarray(a) for a in recipe.batch("small", size=2)]
+            optimizer = optim.Adam(model.parameters())
+            optimizer.gathers = False
+
+            def step(*batch: Any, optimizer: Any = optimizer, model: Any = model) -> Any:
+                optimizer.zero_grad()
+                loss = recipe.loss(model, *batch)
+                loss.backward()
+                optimizer.step()
+                return loss
+
+            run: Any = flnb.jit(step) if jit else step
+            run(*batch)
+            run(*batch)
+            before = dict(backend.calls)
+            run(*batch)
+            counts.append({key: n - before[key] for key, n in backend.calls.items()})
+    assert counts[0] == counts[1]
+    assert set(counts[0]) == {"add", "multiply", "exp", "matmul"}
+
+
+def test_a_function_that_reads_elements_is_told_so() -> None:
+    f = flnb.jit(lambda x: x if flnb.sum(x) > 0 else -x)
+    x = flnb.asarray(X)
+    f(x)
+    with pytest.raises(
+        RuntimeError, match=r"test_jit.py:\d+ asks for the values of bool.*return the tensor and read it outside"
+    ):
+        f(x)
+    weight = nn.Parameter(x)
+
+    @flnb.jit
+    def step() -> None:
+        weight.grad = None
+        (weight * weight).sum().backward()
+        assert weight.grad is not None
+        weight.grad.item()
+
+    with pytest.raises(ValueError, match="item"):
+        step()
+    with pytest.raises(ValueError, match="item"):
+        step()
+
+
+def test_a_tensor_that_is_kept_elsewhere_is_an_error() -> None:
+    kept = []
+
+    @flnb.jit
+    def f(x: Any) -> Any:
+        kept.append(x + 1.0)
+        return x * 2.0
+
+    f(flnb.asarray(X))
+    with pytest.raises(RuntimeError, match=r"keeps float32\[3,4\].*return it, or write it into memory"):
+        f(flnb.asarray(X))
+
+
+def test_calls_from_two_threads_and_inside_of_another_program() -> None:
+    inner = flnb.jit(lambda x: flnb.exp(x) + 1.0)
+    outer = flnb.jit(lambda x: inner(x) * 2.0)
+    for _ in range(4):
+        np.testing.assert_allclose(outer(flnb.asarray(X)).numpy(), (np.exp(X) + 1) * 2, rtol=1e-5)
+    wrong: list[Any] = []
+
+    def work(i: int) -> None:
+        for _ in range(50):
+            got = inner(flnb.asarray(X + i)).numpy()
+            if not np.allclose(got, np.exp(X + i) + 1, rtol=1e-5):
+                wrong.append(got)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_parameters_that_move_are_captured_anew() -> None:
+    model = nn.Linear(4, 2)
+    f = flnb.jit(lambda x: model(x))
+    x = flnb.asarray(X)
+    for _ in range(3):
+        f(x)
+    model.weight._adopt(flnb.zeros(model.weight.shape))
+    for _ in range(3):
+        np.testing.assert_allclose(f(x).detach().numpy(), np.broadcast_to(model.bias.detach().numpy(), (3, 2)))
+
+
+def test_an_optimizers_step_alone_reads_the_gradients_of_each_call() -> None:
+    weight = nn.Parameter(flnb.asarray(X))
+    optimizer = optim.SGD([weight], lr=1.0)
+    step = flnb.jit(optimizer.step)
+    for i in range(5):
+        before = weight.data.numpy().copy()
+        weight.grad = flnb.asarray(X + i)
+        step()
+        np.testing.assert_allclose(weight.data.numpy(), before - (X + i), rtol=1e-5)
+
+
+def test_a_method_that_is_defined_again_is_called() -> None:
+    def define(factor: float) -> Any:
+        class Scaling(NumpyBackend):
+            def negative(self, x: Any, out: Any = None) -> Any:
+                return np.multiply(x, factor, out)
+
+        return Scaling
+
+    f, x = flnb.jit(lambda x: -x), flnb.asarray(X)
+    with flnb.use_backend(define(2.0)):
+        for _ in range(3):
+            np.testing.assert_allclose(f(x).numpy(), X * 2)
+        define(3.0)
+        for _ in range(3):
+            np.testing.assert_allclose(f(x).numpy(), X * 3)
+
+
+def test_one_tensor_given_twice_and_two_tensors_are_told_apart() -> None:
+    f = flnb.jit(lambda x, y: x * 2.0 + y)
+    a, b = flnb.asarray(X), flnb.asarray(X * 10)
+    for x, y in [(a, a), (a, b), (b, a), (b, b)] * 3:
+        np.testing.assert_allclose(f(x, y).numpy(), x.numpy() * 2 + y.numpy(), rtol=1e-6)
+
+
+def test_numbers_that_python_draws_and_calls_of_all_ranks_are_refused() -> None:
+    from flnb import distributed
+
+    functions = [
+        lambda x: x[flnb.random.permutation(3)],
+        lambda x: nn.LayerDrop(nn.Tanh(), 0.5)(x),
+        lambda x: distributed.all_reduce(x),
+    ]
+    for function, match in zip(functions, ["Python reads", "Python reads", "a call of all ranks"], strict=True):
+        f = flnb.jit(function)
+        f(flnb.asarray(X))
+        with pytest.raises(RuntimeError, match=match):
+            f(flnb.asarray(X))
+
+
+def test_an_error_of_a_method_says_where_in_the_program_it_was() -> None:
+    class Failing(NumpyBackend):
+        broken = False
+
+        def exp(self, x: Any, out: Any = None) -> Any:
+            if self.broken:
+                raise ValueError("no more exponentials")
+            return super().exp(x, out)
+
+    f, x = flnb.jit(lambda x: flnb.exp(x) + 1.0), flnb.asarray(X)
+    with flnb.use_backend(Failing) as backend:
+        for _ in range(3):
+            f(x)
+        backend.broken = True
+        with pytest.raises(ValueError, match="no more exponentials") as caught:
+            f(x)
+    (note,) = caught.value.__notes__
+    assert note == "flnb: in a program of flnb.jit, in exp of float32[3,4], giving float32[3,4]"
+
+
+def test_without_llvmlite_methods_compute_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flnb_backends.tensor.numpy.find_spec", lambda name: None)
+    f = flnb.jit(lambda x: flnb.softmax(flnb.exp(x) * 2.0, axis=-1))
+    for _ in range(4):
+        y = f(flnb.asarray(X))
+    np.testing.assert_array_equal(y.numpy(), flnb.softmax(flnb.exp(flnb.asarray(X)) * 2.0, axis=-1).numpy())
+    assert [type(step).__name__ for step in f.programs[0].steps] == ["Call", "Call", "WholeCall"]
+
+
+def test_memory_that_two_tensors_share_is_not_written() -> None:
+    whole = flnb.asarray(X)
+    part = whole[1:]
+
+    @flnb.jit
+    def f() -> Any:
+        flnb.add(whole, 1.0, out=whole)
+        return part * 1.0
+
+    f()
+    with pytest.raises(RuntimeError, match=r"writes to memory that float32\[2,4\] and float32\[3,4\] share"):
+        f()
+    g = flnb.jit(lambda: flnb.sum(whole) + flnb.sum(part))  # reading it is no problem
+    assert [g().item() for _ in range(3)] == [g().item()] * 3
