@@ -6,6 +6,7 @@ The tests of this module are the chapters of one story in one browser tab; they 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -73,6 +74,18 @@ def output(page: Page, cell: int, text: str) -> None:
     outputs.filter(has_text=text).first.wait_for(timeout=60_000)
 
 
+def wait_in_view(page: Page, condition: str) -> None:
+    """Wait for what a dashboard shows: it draws only where it can be seen, and JupyterLab scrolls to running cells."""
+    from playwright.sync_api import TimeoutError
+
+    for _ in range(20):
+        dashboard(page).scroll_into_view_if_needed()
+        with suppress(TimeoutError):
+            page.wait_for_function(condition, timeout=2_000)
+            return
+    raise AssertionError(f"not so within 40 s: {condition}; shown is {page.evaluate('() => window.__flnb')}")
+
+
 @pytest.mark.timeout(240)
 def test_the_stop_button_ends_a_cell_that_is_stuck_in_a_collective_call(notebook: Page, screenshots: Path) -> None:
     page = notebook
@@ -107,10 +120,9 @@ def test_a_process_that_loads_slowly_is_named_with_that_reason(notebook: Page, l
     dashboard(page).wait_for(timeout=30_000)
     run(page, 4)
     choose_tab(page, "Collectives")
-    page.wait_for_function("() => window.__flnb.view?.steps.length > 3", timeout=20_000)
-    dashboard(page).scroll_into_view_if_needed()
+    wait_in_view(page, "() => window.__flnb.view?.steps.length > 3")
     page.wait_for_timeout(1000)
-    page.wait_for_function("() => window.__flnb.view?.ranks === 3", timeout=20_000)  # drawn anew, it is empty
+    wait_in_view(page, "() => window.__flnb.view?.ranks === 3")  # drawn anew, it is empty
     began = time.monotonic()
     (lab.folder / "slow").touch()
     named = dashboard(page).locator(WHY, has_text=f"Rank {SLOW} was last").filter(has_text="in data.take")
