@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from threading import RLock
 from time import perf_counter_ns as clock
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
 from flnb_backends.tensor.captured import CapturedBackend
 from flnb_telemetry import bus, schema
@@ -13,9 +13,12 @@ from flnb_telemetry import bus, schema
 from flnb.autograd.tree import leaves, rebuild
 from flnb.dispatch import state
 from flnb.dispatch.effects import Effects, effects
-from flnb.dispatch.plan import spec_of
+from flnb.dispatch.guards import guarded, hold, referred
+from flnb.dispatch.plan import Plan, spec_of
+from flnb.dispatch.table import OPS
 from flnb.graph.calls import KernelCalls
 from flnb.graph.program import Program, Recorded
+from flnb.interface.tape import CODE, PLAN, SAVED, SEQ, Tape
 from flnb.tensor import Tensor, detached
 
 if TYPE_CHECKING:
@@ -43,9 +46,10 @@ class Captured:
     Attributes:
         program: computes what the function computes.
         effects: what else the function does.
-        fresh: leaves to which it gives a gradient.
-        grown: leaves whose gradient, which is there before, it adds to or reads.
-        result: for each leaf of the result the type of the tensor and None, or the type and the object itself.
+        fresh: leaves to which it gives a gradient; of an argument its position among the tensors in the arguments.
+        grown: leaves, as in ``fresh``, whose gradient, which is there before, it adds to or reads.
+        result: for each leaf of the result the object itself, or how to make a tensor of an array.
+        guards: what it depends on besides the arguments.
 
     Raises:
         RuntimeError: the function asks for elements, or stores a tensor where no later run would put a new one.
@@ -72,12 +76,10 @@ class Captured:
                 made = leaves(result)
                 given = [backend.buffer_of(x) if isinstance(x, Tensor) else None for x in made]
             outputs = [buffer.read() for buffer in given if buffer is not None]
-            self.result = [
-                (type(x), x) if b is None else (x._lift or Tensor, None) for x, b in zip(made, given, strict=True)
-            ]
+            self.result = [x if b is None else _Tensor.like(x) for x, b in zip(made, given, strict=True)]
             self.tree = rebuild(result, range(len(made)))
-            self.fresh = [x for x in self.effects.used.values() if _is_recorded(x.grad, backend)]
-            outputs += [x.grad._data.read() for x in self.fresh]
+            fresh = [x for x in self.effects.used.values() if _is_recorded(x.grad, backend)]
+            outputs += [x.grad._data.read() for x in fresh]
         finally:
             effects.reset(token)
             for x in self.effects.used.values():
@@ -87,12 +89,17 @@ class Captured:
                 x.grad = gradient
         del result, made, given
         backend.refuse_kept()
-        self.grown = [x for x, _ in self.effects.grown]
         inputs += [backend.leaf(gradient._data) for _, gradient in self.effects.grown]
         updates = backend.written()
-        self._ungiven = [x for x in self.fresh if all(x is not other for other in self.grown)]
-        self._cleared = list(self.effects.cleared.values())
-        self._held = [(x, x._data) for x in self.effects.used.values()]
+        position = {id(x._node): i for i, x in enumerate(tensors) if x._node is not None}
+        grown, cleared = [x for x, _ in self.effects.grown], self.effects.cleared.values()
+        ungiven = [x for x in fresh if all(x is not other for other in grown)]
+        self.fresh, self.grown, self._cleared, self._ungiven = (
+            [position.get(id(x._node), x) for x in each] for each in (fresh, grown, cleared, ungiven)
+        )
+        self._held = [(x, x._data) for x in self.effects.used.values() if id(x._node) not in position]
+        self.effects.used, self.effects.grown, self.effects.cleared = {}, [], {}  # they may be arguments
+        self.guards = guarded(self.effects.watched, referred(function))
         donated = [inputs[i] for i in donate if i < len(tensors)]
         recorded = Recorded(inputs, outputs, updates, backend.random, donated, self.effects.generators)
         self.program = Program(recorded, here, fuse)
@@ -100,14 +107,19 @@ class Captured:
         values = sum(len(group.members) for group in self.program.groups)
         bus.emit(schema.COMPILE, t0, clock(), values, calls, 0, 0, bus.threads.here.context())
 
-    def fits(self) -> bool:
-        """Whether parameters are in the memory in which they were, and gradients present or not as they were."""
-        for x in self._cleared:
-            x.grad = None  # as the function itself does
+    def fits(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether what the function depends on is as it was.
+
+        That is: parameters are in the memory in which they were, gradients are present or not as they were, and names
+        refer to the same objects.
+        """
+        grown, ungiven = _now(self.grown, tensors), _now(self._ungiven, tensors)
+        cleared = {id(x._node) for x in _now(self._cleared, tensors)}
         return (
             all(x._data is data for x, data in self._held)
-            and all(x.grad is not None and x.grad._spec is x._spec for x in self.grown)
-            and all(x.grad is None for x in self._ungiven)
+            and hold(self.guards)
+            and all(x.grad is not None and x.grad._spec is x._spec for x in grown)
+            and all(x.grad is None or id(x._node) in cleared for x in ungiven)
         )
 
     def run(self, tensors: Sequence[Tensor], repeat: bool = True) -> Any:
@@ -117,18 +129,25 @@ class Captured:
             tensors: the tensors among the arguments.
             repeat: whether to repeat the function's effects; not in the first run, as the capture had them.
         """
+        for x in _now(self._cleared, tensors):
+            x.grad = None
         for call in self.effects.calls if repeat else ():
             call()
-        arrays = [x._data for x in tensors] + [x.grad._data for x in self.grown]
+        arrays = [x._data for x in tensors] + [x.grad._data for x in _now(self.grown, tensors)]
         made = self.program.run(arrays)
         gradients = made[len(made) - len(self.fresh) :]
-        for x, array in zip(self.fresh, gradients, strict=True):
+        for x, array in zip(_now(self.fresh, tensors), gradients, strict=True):
             x.grad = detached(array, spec_of(array.shape, array.dtype, "ndarray"))
         results = iter(made)
-        values = [x if x is not None else _tensor(kind, next(results)) for kind, x in self.result]
+        values = [x.of(next(results)) if isinstance(x, _Tensor) else x for x in self.result]
         for call in self.effects.last if repeat else ():
             call()
         return rebuild(self.tree, values)
+
+
+def _now(found: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:
+    """List the leaves of a call: those of the arguments are given by their position."""
+    return [tensors[x] if type(x) is int else x for x in found]
 
 
 def _is_recorded(gradient: Tensor | None, backend: CapturedBackend) -> bool:
@@ -136,27 +155,60 @@ def _is_recorded(gradient: Tensor | None, backend: CapturedBackend) -> bool:
     return gradient is not None and gradient._spec.kind == backend.buffer
 
 
-def _tensor(kind: type[Tensor], array: Any) -> Tensor:
-    """Make a tensor, or a Variable without a place on the tape, of an array."""
-    made: Tensor = object.__new__(kind)
-    made._data, made._spec = array, spec_of(array.shape, array.dtype, "ndarray")
-    if kind is not Tensor:
-        made._node = None
-    return made
+class Programs(Tape):
+    """The tape that results of programs refer to, which records nothing, so that backward through them is an error."""
+
+    name: ClassVar[str] = "programs"
+    why_freed: ClassVar[str] = (
+        "was computed by a program of flnb.jit, which records nothing on the tape: call backward inside of the "
+        "function, or the function as it was, without flnb.jit"
+    )
+
+
+PROGRAMS = Programs()
+
+
+class _Tensor(NamedTuple):
+    """How to make a tensor of an array that a program computed.
+
+    Attributes:
+        kind: the class.
+        node: of a Variable that required a gradient, a node through which there is no way back.
+    """
+
+    kind: type[Tensor]
+    node: Any
+
+    @classmethod
+    def like(cls, x: Tensor) -> _Tensor:
+        """Return how to make tensors like a recorded one."""
+        node = x._node
+        if node is not None:
+            plan = node[PLAN] or Plan(OPS["copy"], (x._spec,), (), x._spec)
+            node = [plan, None, node[SEQ], PROGRAMS, *(node[CODE:SAVED] if node[PLAN] else (None, 0))]
+        return cls(x._lift or Tensor, node)
+
+    def of(self, array: Any) -> Tensor:
+        """Make a tensor of an array."""
+        made: Tensor = object.__new__(self.kind)
+        made._data, made._spec = array, spec_of(array.shape, array.dtype, "ndarray")
+        if self.kind is not Tensor:
+            made._node = self.node
+        return made
 
 
 class Jitted(Generic[P, R]):
     """A function that `jit` captures; see there.
 
     Attributes:
-        captured: what was captured, by what it depends on; an empty list where the function has run once.
+        captured: what was captured, by the arguments; an empty list where the function has run once.
     """
 
     def __init__(self, function: Callable[P, R], fuse: bool, donate: Sequence[int]) -> None:
         functools.update_wrapper(self, function)
         self.function, self.fuse, self.donate = function, fuse, tuple(donate)
         self.captured: dict[Any, list[Captured]] = {}
-        self._modules = _modules(function)
+        self._called: set[Any] = set()  # arguments with which the function has run since it was captured last
         self._lock = RLock()
 
     def __call__(self, *arguments: P.args, **keywords: P.kwargs) -> R:
@@ -165,76 +217,63 @@ class Jitted(Generic[P, R]):
             return self.function(*arguments, **keywords)
         given = leaves((arguments, keywords))
         tensors = [x for x in given if isinstance(x, Tensor)]
-        key = self._key(given, keywords, here)
+        key = self._key(given, (arguments, keywords), here)
         with self._lock:  # a program has memory for one run at a time
-            known = self.captured.get(key)
-            if known is None or len(known) == MOST_VARIANTS:
-                self.captured.setdefault(key, [])
-                return self.function(*arguments, **keywords)
+            known = self.captured.setdefault(key, [])
             for each in known:
-                if each.fits():
+                if each.fits(tensors):
                     return cast("R", each.run(tensors))
-            made = Captured(self.function, arguments, keywords, here, self.fuse, self.donate)
-            known.append(made)
-            return cast("R", made.run(tensors, repeat=False))
+            if key in self._called and len(known) < MOST_VARIANTS:
+                self._called.discard(key)
+                made = Captured(self.function, arguments, keywords, here, self.fuse, self.donate)
+                known.append(made)
+                return cast("R", made.run(tensors, repeat=False))
+            self._called.add(key)
+        return self.function(*arguments, **keywords)  # which may allocate what it keeps, such as an optimizer's state
 
     @property
     def programs(self) -> list[Program]:
         """The programs that were captured so far; ``print`` one to see its calls."""
         return [captured.program for known in self.captured.values() for captured in known]
 
-    def _key(self, given: Sequence[Any], keywords: dict[str, Any], here: State) -> Any:
-        """What a capture depends on."""
+    def _key(self, given: Sequence[Any], tree: Any, here: State) -> Any:
+        """Return what a capture depends on: the arguments, their containers, and the state.
+
+        Raises:
+            TypeError: an argument can neither be recorded nor looked up.
+        """
         tensors = [x for x in given if isinstance(x, Tensor)]
-        places = [x._data.__array_interface__["data"][0] for x in tensors]
+        places = [(x._data.__array_interface__["data"][0], id(x._node)) for x in tensors]
         same = [places.index(place) for place in places]  # two may be one and the same
-        described = [
-            (x._spec, type(x), x._data.strides, x._node is None) if isinstance(x, Tensor) else x for x in given
-        ]
-        flags = _flags(self._modules)
-        return (*described, *same, *keywords, None, here.backend, type(here.backend), here.manager, here.grad, *flags)
+        described = [_described(x, here.grad) for x in given]
+        containers = repr(rebuild(tree, range(len(given))))
+        key = (*described, *same, containers, here.backend, type(here.backend), here.manager, here.grad)
+        try:
+            hash(key)
+        except TypeError:
+            wrong = next(type(x).__name__ for x in given if type(x).__hash__ is None)
+            raise TypeError(
+                f"flnb.jit: expected tensors, and values that can be looked up in a dict, got {wrong}: pass arrays as "
+                f"tensors (flnb.asarray)"
+            ) from None
+        return key
 
 
-def _flags(modules: list[Any]) -> list[Any]:
-    """List all modules in modules, each followed by whether it is in training mode."""
-    flags: list[Any] = []
-    waiting = [*modules]
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, (list, tuple)):
-            waiting += each
-        elif isinstance(each, dict):
-            waiting += each.values()
-        elif _is_module(type(each)):
-            flags += (id(each), each.training)
-            waiting += vars(each).values()
-    return flags
+def _described(x: Any, grad: bool) -> Any:
+    """Return what a capture depends on of an argument.
 
-
-def _is_module(kind: type) -> bool:
-    """Whether objects of a class are modules (`flnb.nn`, which this does not import)."""
-    return hasattr(kind, "named_modules")
-
-
-def _modules(function: Any) -> list[Any]:
-    """List the modules that a function refers to: itself, its object, in its closure, defaults and globals."""
-    inner = functools.reduce(lambda f, name: getattr(f, name, f), ("__wrapped__", "__func__"), function)
-    code = getattr(inner, "__code__", None)
-    seen = [function, getattr(function, "__self__", None)]
-    seen += [cell.cell_contents for cell in getattr(inner, "__closure__", None) or () if _filled(cell)]
-    seen += getattr(inner, "__defaults__", None) or ()
-    seen += [inner.__globals__.get(name) for name in code.co_names] if code is not None else []
-    seen += [x for each in seen[:2] for x in getattr(each, "__dict__", {}).values()]
-    return [x for x in seen if _is_module(type(x))]
-
-
-def _filled(cell: Any) -> bool:
-    """Whether a variable of a closure has been assigned."""
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
+    Raises:
+        RuntimeError: a gradient would have to flow out of the function through it.
+    """
+    if not isinstance(x, Tensor):
+        return type(x), repr(x) if isinstance(x, (float, complex)) else x  # 0.0 == -0.0, and nan != nan
+    if grad and x._node is not None and x._node[PLAN] is not None:
+        raise RuntimeError(
+            f"flnb.jit: an argument, {x._spec!r}, is the result of {x._node[PLAN].op.name!r} and requires grad, and "
+            f"backward cannot go through the program to where it was computed: pass x.detach(), or call what computes "
+            f"it inside of the function"
+        )
+    return x._spec, type(x), x._data.strides, x._node is None
 
 
 def jit(function: Callable[P, R] | None = None, *, fuse: bool = True, donate: Sequence[int] = ()) -> Any:
@@ -243,8 +282,10 @@ def jit(function: Callable[P, R] | None = None, *, fuse: bool = True, donate: Se
     The first call with arguments of certain shapes and dtypes runs as always; the second one records what is done to
     tensors: the forward pass, ``backward`` and the optimizer's step; that and later ones compute it as a program, on
     memory planned once. What the function does besides is done while it is recorded, and not again, except for
-    optimizers' counters and learning rates, random numbers, and `zero_grad`. On backends whose buffers are no NumPy
-    arrays, and inside of `vmap` or `autocast`, it runs as always.
+    optimizers' counters and learning rates, random numbers, and `zero_grad`. It is captured anew where something else
+    that it depends on has changed: arguments that are no tensors, a setting of a module or an optimizer, what a global
+    name or a closure refers to, the backend. On backends whose buffers are no NumPy arrays, and inside of `vmap` or
+    `autocast`, it runs as always. Results are not on the tape: call ``backward`` inside of the function.
 
     Args:
         function: takes and returns tensors, in nested containers, and other values. It must not read elements
@@ -256,7 +297,8 @@ def jit(function: Callable[P, R] | None = None, *, fuse: bool = True, donate: Se
     Raises:
         RuntimeError: in the second call, the function asks for elements of a tensor, or stores a tensor elsewhere
             than in its result, a parameter's ``grad``, or memory that was there before; it calls other ranks, or draws
-            random numbers that Python reads.
+            random numbers that Python reads; an argument is the result of an op and requires grad.
+        TypeError: an argument is neither a tensor nor hashable, such as a NumPy array.
 
     >>> import flnb, flnb.nn as nn, flnb.optim as optim
     >>> model = nn.Linear(3, 1)

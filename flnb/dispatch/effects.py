@@ -14,7 +14,7 @@ from flnb.dispatch.plan import spec_of
 from flnb.tensor import detached
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from flnb.tensor import Tensor
 
@@ -31,6 +31,7 @@ class Effects:
         used: leaves that the step reads, by the id of their nodes.
         grown: leaves whose gradient of before the step is read, and that gradient.
         generators: by the id of a NumPy generator, the object that has it, whose generator `manual_seed` replaces.
+        watched: holders and names on which the step depends, see `flnb.dispatch.guards`.
     """
 
     def __init__(self) -> None:
@@ -40,6 +41,7 @@ class Effects:
         self.used: dict[int, Any] = {}
         self.grown: list[tuple[Any, Any]] = []
         self.generators: dict[int, Any] = {}
+        self.watched: list[tuple[Any, str]] = []
         self._numbers: dict[Any, tuple[Tensor, ...]] = {}
 
     def uses(self, leaf: Any) -> None:
@@ -53,6 +55,19 @@ class Effects:
         else:
             known = {id(leaf) for leaf, _ in self.grown}
             self.grown += [(leaf, x) for leaf in self.used.values() if leaf.grad is x and id(leaf) not in known]
+
+    def watch(self, holder: Any, names: Iterable[str]) -> None:
+        """Note that the step depends on what names in a namespace, or attributes of an object, refer to."""
+        self.watched += [(holder, name) for name in names]
+
+    def watch_module(self, module: Any) -> None:
+        """Note that the step calls a module: it depends on the module's attributes, and on the class's `forward`."""
+        self.watch(vars(module), [*vars(module), "training", "forward", "_hooks"])
+        self.watch(type(module), ["forward"])
+
+    def asked(self, source: Any) -> bool:
+        """Whether the step takes the numbers of an object from `numbers`."""
+        return any(key[0] is source for key in self._numbers)
 
     def numbers(self, source: Any, key: Any, dtype: np.dtype[Any]) -> tuple[Tensor, ...]:
         """Return 0-d tensors that get the values of ``source.coefficients()`` before each run.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Lock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -94,9 +95,9 @@ class Program:
         self.fresh = [x for x in self.outputs if x not in self.memory.home]
         self.moving = {*self.inputs, *self.fresh}
         self.generators, self.manager = recorded.generators, here.manager
-        self.bound, self.running = False, True  # until it is made
-        self._bind()
-        self.running = False
+        self.bound, self._in_use = False, Lock()
+        with self._in_use:
+            self._bind()
         holders.add(self)
 
     def _bind(self) -> None:
@@ -112,18 +113,22 @@ class Program:
         for old, new in self.memory.copies:
             self._add_call(Call(self._method(OPS["copy"]), [new], (), old))
         kernels = [kernel for step in self.steps if isinstance(step, list) for kernel, *_ in step]
-        self.scratch = self._new((64 + max([kernel.scratch for kernel in kernels], default=0),), BYTES)
+        self.scratch_bytes = 64 + max([kernel.scratch for kernel in kernels], default=0)
+        self.scratch = self._new((self.scratch_bytes,), BYTES)
         self.steps = [self._segment(step) if isinstance(step, list) else step for step in self.steps]
         self.bound = True
 
     def release(self) -> bool:
         """Give back the memory until the next run; returns whether there was any, and it is not in use."""
-        if self.running or not self.bound:
+        if not self._in_use.acquire(blocking=False):  # perhaps by this thread, whose allocation found no memory
             return False
-        self.bound = False
-        self.arrays, self.steps, self.patches, self.drawn, self.pointers = {}, [], [], [], []
-        self.block = self.scratch = None
-        return True
+        try:
+            found, self.bound = self.bound, False
+            self.arrays, self.steps, self.patches, self.drawn, self.pointers = {}, [], [], [], []
+            self.block = self.scratch = None
+            return found
+        finally:
+            self._in_use.release()
 
     def _method(self, op: Op) -> Any:
         return self.here.table[op.index]
@@ -237,7 +242,7 @@ class Program:
     @property
     def peak(self) -> int:
         """Bytes that a run needs besides its inputs and what exists: for values, scratch memory, and outputs."""
-        return self.memory.size + self.scratch.nbytes + sum(x.spec.nbytes for x in self.fresh)
+        return self.memory.size + self.scratch_bytes + sum(x.spec.nbytes for x in self.fresh)
 
     # Runs -------------------------------------------------------------------------------------------------------------
 
@@ -248,28 +253,31 @@ class Program:
         Args:
             inputs: the arrays of the inputs, of the shapes, dtypes and strides of those with which it was recorded.
         """
-        self.running = True
-        try:
-            if not self.bound:
-                self._bind()
-            arrays = self.arrays
-            arrays.update(zip(self.inputs, inputs, strict=True))
-            arrays.update([(value, self._new(value.spec.shape, value.spec.dtype)) for value in self.fresh])
-            for arguments, i, value in self.patches:
-                arguments[i] = self.array(value)
-            addresses = {value: _address(array) for value, array in arrays.items() if value in self.moving}
-            for segment, i, j, root, offset in self.pointers:
-                segment.set_pointer(i, j, addresses[root] + offset)
-            for arguments, i, owner in self.drawn:
-                arguments[i] = owner.numpy
-            self._run_steps()
-            return [self.array(value) for value in self.outputs]
-        finally:
-            self.running = False
-            for value in self.moving:
-                self.arrays.pop(value, None)
-            for arguments, i, _ in self.patches:
-                arguments[i] = None
+        with self._in_use:
+            try:
+                return self._computed(inputs)
+            finally:
+                for value in self.moving:
+                    self.arrays.pop(value, None)
+                for arguments, i, _ in self.patches:
+                    arguments[i] = None
+
+    def _computed(self, inputs: Sequence[Any]) -> list[Any]:
+        """Compute, and return the arrays of the outputs."""
+        if not self.bound:
+            self._bind()
+        arrays = self.arrays
+        arrays.update(zip(self.inputs, inputs, strict=True))
+        arrays.update([(value, self._new(value.spec.shape, value.spec.dtype)) for value in self.fresh])
+        for arguments, i, value in self.patches:
+            arguments[i] = self.array(value)
+        addresses = {value: _address(array) for value, array in arrays.items() if value in self.moving}
+        for segment, i, j, root, offset in self.pointers:
+            segment.set_pointer(i, j, addresses[root] + offset)
+        for arguments, i, owner in self.drawn:
+            arguments[i] = owner.numpy
+        self._run_steps()
+        return [self.array(value) for value in self.outputs]
 
     def _run_steps(self) -> None:
         """Run all calls, and emit their events if something records."""

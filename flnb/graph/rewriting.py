@@ -114,7 +114,7 @@ def _key(value: Value) -> Any:
     """What two values have in common if they are equal; only the value itself if that cannot be told."""
     if value.op is None or value.op.body is not None:
         return value
-    key = value.op, value.inputs, value.attributes, value.spec
+    key = value.op, value.inputs, value.attributes, repr(value.attributes), value.spec  # 0.0 == -0.0, and 1 == True
     try:
         hash(key)
     except TypeError:

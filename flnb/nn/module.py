@@ -13,6 +13,7 @@ from flnb.autograd import Variable
 from flnb.autograd.hooks import Handle
 from flnb.dispatch.autocast import without_casts
 from flnb.dispatch.dtypes import is_float
+from flnb.dispatch.effects import effects
 from flnb.dispatch.state import category, use
 from flnb.nn.hooks import ModuleHooks, run_forward, scope_hooks
 from flnb.nn.mismatches import mismatches, refuse
@@ -105,6 +106,8 @@ class Module:
         try:
             try:
                 bus.enter(self._name)
+                if (captured := effects.get()) is not None:
+                    captured.watch_module(self)
                 if self._hooks is not None:
                     return self._hooks.call(self, inputs, options)
                 if scope_hooks:

@@ -205,6 +205,8 @@ class Optimizer:
                         self._update(item.data, gradient, state)
                     else:
                         raise self._recast(index, item)
+        if captured is not None:
+            captured.watch(vars(self), self._settings[captured.asked(self) :])  # else `update` reads ``lr`` itself
 
     def _begin(self) -> None:
         """Count a step."""

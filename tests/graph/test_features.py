@@ -180,7 +180,7 @@ def test_the_planned_peak_is_what_the_manager_sees() -> None:
             step()
         program = next(iter(step.captured.values()))[0].program
         optimizer.zero_grad()
-        before = flnb.memory.stats()["allocated"] - program.memory.size - program.scratch.nbytes
+        before = flnb.memory.stats()["allocated"] - program.memory.size - program.scratch_bytes
         with flnb.record() as run:
             step()
         peak = run.memory.peak.allocated - before

@@ -1,0 +1,102 @@
+"""Guards: what a captured step depends on besides its arguments, such as a module's training flag, or a global name."""
+
+from __future__ import annotations
+
+import dis
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+__all__ = ["Guard", "guarded", "hold", "referred"]
+
+PLAIN = frozenset({bool, int, float, complex, str, bytes})
+MISSING = object()
+LONGEST = 256
+"""The most items of a list or dict that are compared one by one."""
+
+
+Guard = tuple[Any, str, Any]
+"""A namespace or an object, a key or attribute, and what it referred to when a step was captured; of a list, a copy."""
+
+
+def guarded(settings: Iterable[tuple[Any, str]], references: Iterable[tuple[Any, str]]) -> list[Guard]:
+    """Make guards of holders and names, with what they refer to now.
+
+    Args:
+        settings: attributes of modules and optimizers; lists and dicts there are compared item by item.
+        references: what a function refers to by global names and the like; a list there may be one that it appends to.
+    """
+    known = {(id(holder), name): (holder, name, _find(holder, name)) for holder, name in references}
+    for holder, name in settings:
+        known[id(holder), name] = holder, name, _copied(_find(holder, name))
+    return list(known.values())
+
+
+def hold(guards: Iterable[Guard]) -> bool:
+    """Whether names refer to the same objects, equal numbers and texts, or lists and dicts of the same items."""
+    for holder, name, value in guards:
+        now = holder.get(name, MISSING) if type(holder) is dict else _find(holder, name)
+        if now is not value and not _same(now, value):
+            return False
+    return True
+
+
+def referred(function: Any) -> Iterator[tuple[Any, str]]:
+    """Yield holders and names of what a function refers to: globals, variables of closures, attributes of its object.
+
+    Functions of the same file, or notebook, that are found there are looked into, too.
+    """
+    waiting, seen = [function], set()
+    while waiting:
+        method = waiting.pop()
+        method = getattr(method, "__wrapped__", method)
+        inner = getattr(method, "__func__", method)
+        if not isinstance(inner, FunctionType) or inner in seen:
+            continue
+        seen.add(inner)
+        owned = getattr(getattr(method, "__self__", None), "__dict__", {})
+        found = [(owned, name) for name in _names(inner.__code__, "ATTR", "METHOD") if name in owned]
+        found += [(inner.__globals__, name) for name in _names(inner.__code__, "GLOBAL")]
+        found += [(cell, "cell_contents") for cell in inner.__closure__ or ()]
+        yield from found
+        values = [_find(*each) for each in found]
+        waiting += [x for x in values if getattr(x, "__globals__", None) is inner.__globals__]
+
+
+def _names(code: CodeType, *kinds: str) -> list[str]:
+    """List the names that a function's code loads by instructions of some kinds, also in functions defined in it."""
+    wanted = [f"LOAD_{kind}" for kind in kinds]
+    names = [each.argval for each in dis.get_instructions(code) if each.opname in wanted]
+    return names + [name for each in code.co_consts if isinstance(each, CodeType) for name in _names(each, *kinds)]
+
+
+def _find(holder: Any, name: str) -> Any:
+    """What a name refers to now."""
+    if type(holder) is dict:
+        return holder.get(name, MISSING)
+    try:
+        return getattr(holder, name)
+    except (AttributeError, ValueError):  # the latter of a variable in a closure that has no value yet
+        return MISSING
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of a list or dict; of a long one itself, whose items are not compared in each call."""
+    return value.copy() if type(value) in (list, dict) and len(value) <= LONGEST else value
+
+
+def _same(now: Any, then: Any) -> bool:
+    """Whether two objects are equal numbers or texts, or lists or dicts of items that are the same."""
+    if type(now) is not type(then):
+        return False
+    if type(now) is list:
+        return len(now) == len(then) and all(map(_same_item, now, then))
+    if type(now) is dict:
+        return now.keys() == then.keys() and all(map(_same_item, now.values(), then.values()))
+    return type(now) in PLAIN and now == then
+
+
+def _same_item(now: Any, then: Any) -> bool:
+    return now is then or (type(now) is type(then) and type(now) in PLAIN and now == then)
