@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from flnb_telemetry import bus, schema
 from flnb_telemetry.lane import Lane
+from flnb_telemetry.withblock import with_block
 
 from flnb.dispatch import state
 from flnb.dispatch.crossing import call, create, pull_whole, write
@@ -18,15 +19,16 @@ from flnb.graph.values import ITEM, PUT, Place, Value, reachable
 from flnb.tensor import detached
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from flnb.dispatch.state import State
     from flnb.dispatch.table import Op
 
-__all__ = ["at_once", "compute"]
+__all__ = ["at_once", "compute", "materializing", "run", "running"]
 
 T = TypeVar("T")
-_running = RLock()
+running = RLock()
+"""Held while values are computed: another thread may want a value that both depend on."""
 _states: dict[tuple[Any, int], State] = {}
 MOST = 32
 """The largest number of cached states."""
@@ -34,8 +36,8 @@ MOST = 32
 
 def at_once(place: Place, function: Callable[..., T], *arguments: Any) -> T:
     """Call a function in the session's state, but with ops that run at once, at a place."""
-    backend, manager, category = place
-    with _running:
+    backend, manager, category, _ = place
+    with running:
         found = _states.get((backend, category))
         if found is None:
             if len(_states) >= MOST:
@@ -51,35 +53,45 @@ def at_once(place: Place, function: Callable[..., T], *arguments: Any) -> T:
             found.manager, found.min_block = before
 
 
+@with_block
+def materializing() -> Iterator[list[int]]:
+    """Emit how long the block takes, and how many values it has computed, which it puts into the list."""
+    t0, count = perf_counter_ns(), [0]
+    lane = bus.lanes.lane if bus.lanes is not None else Lane(0)
+    before = lane.context, lane.node
+    lane.node = 0  # what is computed here is no part of the op that is under way
+    try:
+        yield count
+    finally:
+        lane.context, lane.node = before
+        bus.emit(schema.MATERIALIZE, t0, perf_counter_ns(), count[0], 0, 0, 0, before[0])
+
+
 def compute(values: Sequence[Value]) -> None:
     """Compute values and their inputs, each on the backend that its place names.
 
     A value that was computed forgets its inputs, so that memory lives as long as it would if ops ran at once: until
     the last use.
     """
-    with _running:  # another thread may want a value that both depend on
+    with running:
         waiting = reachable(values)[::-1]
         if not waiting:
             return
-        t0, count = perf_counter_ns(), len(waiting)
         lane = bus.lanes.lane if bus.lanes is not None else Lane(0)
-        before = lane.context, lane.node
-        lane.node = 0  # what is computed here is no part of the op that is under way
-        try:
+        with materializing() as count:
+            context = lane.context
             while waiting:
                 value = waiting.pop()
                 if value.tensor is None:
-                    lane.context = value.context if value.context >= 0 else before[0]
+                    lane.context = value.context if value.context >= 0 else context
                     _compute(value)
-        finally:
-            lane.context, lane.node = before
-            bus.emit(schema.MATERIALIZE, t0, perf_counter_ns(), count - len(waiting), 0, 0, 0, before[0])
+                count[0] += 1
 
 
 def _compute(value: Value) -> None:
     """Compute a value whose inputs are computed, and the values that are its items."""
     try:
-        found = at_once(value.place, _run, value, value.place.backend.buffer)
+        found = at_once(value.place, run, value, tuple([x.tensor for x in value.inputs]), value.place.backend.buffer)
     except Exception as error:
         error.add_note("flnb: recorded earlier on a backend that defers, and computed when a value was asked for")
         raise
@@ -93,10 +105,9 @@ def _compute(value: Value) -> None:
         value.tensor = ()  # what no item refers to is not needed
 
 
-def _run(value: Value, family: str) -> Any:
-    """Run the op of a value, whose inputs are computed; returns a tensor of a family, or several."""
+def run(value: Value, tensors: tuple[Any, ...], family: str) -> Any:
+    """Run the op of a value on tensors in place of its inputs; returns a tensor of a family, or several."""
     op: Any = value.op
-    tensors = tuple([x.tensor for x in value.inputs])
     if op is PUT:
         step, attributes = value.attributes
         whole = call(OPS["copy"], tensors[:1])
@@ -123,8 +134,11 @@ def _run_whole(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...], fa
         result, more = call(op, tensors, plan.attributes)
         return result, *more
     specs = tuple([spec_of(s.shape, s.dtype, family) for s in plan.specs])
-    own = plan_of_composite(plan.op, specs, plan.attributes)
+    own: Any = plan_of_composite(plan.op, specs, plan.attributes)
     following = iter(tensors)
-    g, *saved = [next(following)._data if here else None for here in given]
-    made = pull_whole(own, state.current(), 0, g, saved, wanted)
+    g, *saved = [next(following) if here else None for here in given]
+    buffers = [x if x is None else x._data for x in (g, *saved)]
+    made = pull_whole(own, state.current(), 0, buffers[0], buffers[1:], wanted)
+    if made is None:  # it is recorded anew, as the ops that it consists of
+        return tuple(own.joint(g, own, *saved))
     return tuple([m if m is None else detached(m, s) for m, s in zip(made, specs, strict=True)])

@@ -9,6 +9,7 @@ from flnb_telemetry import bus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from weakref import ref
 
     from flnb.dispatch.plan import Spec
     from flnb.dispatch.table import Op
@@ -39,11 +40,12 @@ CONSTANT = ("constant",)
 
 
 class Place(NamedTuple):
-    """Where a value is computed."""
+    """Where and how a value is computed; ``fuse`` says whether programs may compute it together with others."""
 
     backend: TensorBackend
     manager: MemoryManager
     category: int = 0
+    fuse: bool = True
 
 
 class Value:
@@ -58,10 +60,14 @@ class Value:
         tensor: the tensor that has the elements once they are computed, or a tuple of all results of an op that has
             several (see `ITEM`); None before.
         number: values are numbered in the order in which they were recorded, so that inputs have smaller numbers.
+        holder: a weak reference to the buffer that got it; None if it is no buffer's own.
+        users: how many inputs of other values it was, also of ones that are gone.
         context: the module and phase (in telemetry) in which it was recorded; -1 if nothing listened.
     """
 
-    __slots__ = ("__weakref__", "attributes", "context", "inputs", "number", "op", "place", "spec", "tensor")
+    __slots__ = (
+        "__weakref__", "attributes", "context", "holder", "inputs", "number", "op", "place", "spec", "tensor", "users"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -73,8 +79,11 @@ class Value:
         tensor: Any = None,
     ) -> None:
         self.op, self.inputs, self.attributes, self.spec = op, inputs, attributes, spec
-        self.place, self.tensor = place, tensor
+        self.place, self.tensor, self.users = place, tensor, 0
+        for x in inputs:
+            x.users += 1
         self.number = next(_numbers)
+        self.holder: ref[Any] | None = None
         self.context = bus.lanes.lane.context if bus.lanes is not None else -1
 
     def __repr__(self) -> str:

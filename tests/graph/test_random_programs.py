@@ -1,4 +1,4 @@
-"""Random programs of ops, views, reductions and writes: fused, unfused and NumPy at once give the same.
+"""Random programs of ops, views, reductions and writes: fused, unfused, deferred and NumPy at once give the same.
 
 All of them, 2,000: ``python -m tests.graph.test_random_programs``; here are some.
 """
@@ -91,7 +91,7 @@ def write(kept: Any, rng: random.Random) -> None:
 
 
 def check(seed: int) -> None:
-    """Compare a program run at once with the program of it, unfused and fused, in four runs of each."""
+    """Compare a program run at once with the program of it, and deferred, unfused and fused, in four runs of each."""
     program = Program(seed, 14)
 
     def results(run: Any) -> list[list[Any]]:
@@ -102,8 +102,12 @@ def check(seed: int) -> None:
         return found
 
     expected = results(program)
-    for fuse in (False, True):
-        got = results(flnb.jit(program.__call__, fuse=fuse))
+    for fuse, deferred in ((False, False), (True, False), (False, True), (True, True)):
+        if deferred:
+            with flnb.use_backend(flnb.backends.DeferredBackend("numpy", fuse=fuse)):
+                got = results(program)
+        else:
+            got = results(flnb.jit(program.__call__, fuse=fuse))
         tolerance = 0.0 if not fuse else 1e-4 if program.dtype is np.float32 else 1e-9
         for known, made in zip(expected, got, strict=True):
             for a, b in zip(known, made, strict=True):

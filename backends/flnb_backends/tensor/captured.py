@@ -37,6 +37,7 @@ class CapturedBackend(DeferredBackend):
     Attributes:
         leaves: by the address and layout of an array that the function reads or writes: the array, the value of its
             elements before, and its buffer.
+        context: what to note in place of the scope and phase that are active, when values are recorded again.
         random: recorded random numbers, in order: they are drawn in each run, whether they are needed or not.
     """
 
@@ -50,6 +51,7 @@ class CapturedBackend(DeferredBackend):
         self.opens = opens
         self.leaves: dict[Any, tuple[Any, Value, Buffer]] = {}
         self.random: list[Value] = []
+        self.context: int | None = None
 
     def adopt(self, buffer: Any, family: str) -> Any:
         """Return the buffer that stands for a NumPy array, always the same for the same elements in memory."""
@@ -66,6 +68,14 @@ class CapturedBackend(DeferredBackend):
     def buffer_of(self, x: Tensor) -> Buffer:
         """Return the buffer that stands for a tensor."""
         return x._data if x._spec.kind == self.buffer else self.adopt(x._data, x._spec.kind)
+
+    def stand_in(self, array: Any, constant: bool) -> Tensor:
+        """Make a tensor that stands for an array like this one, or, if it is constant, for this one."""
+        made = Buffer(spec_of(array.shape, array.dtype, self.buffer), self._place())
+        made.strides = None if array.flags.c_contiguous else array.strides
+        made.value = self._known(made, array)
+        made.value.attributes = CONSTANT if constant else ()
+        return detached(made, made.spec)
 
     def leaf(self, array: Any) -> Value:
         """Return the value that an array had at first."""
@@ -148,7 +158,7 @@ class CapturedBackend(DeferredBackend):
         return None if opened else super().recorder(plan, index)
 
     def _put(self, buffer: Buffer, value: Value) -> None:
-        value.context = bus.threads.here.context()
+        value.context = bus.threads.here.context() if self.context is None else self.context
         super()._put(buffer, value)
 
     def drawn(self, out: Buffer) -> None:

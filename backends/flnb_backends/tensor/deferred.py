@@ -16,13 +16,14 @@ from flnb.dispatch import registry, state
 from flnb.dispatch.crossing import create
 from flnb.dispatch.plan import Plan, Spec, residents, spec_of
 from flnb.dispatch.table import OPS, Op
+from flnb.graph.repetition import compute_alike
 from flnb.graph.running import at_once, compute
 from flnb.graph.values import CONSTANT, ITEM, PUT, Place, Value
 from flnb.tensor import detached
 from flnb_backends.tensor import meta
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from flnb.interface import TensorBackend
 
@@ -31,6 +32,9 @@ __all__ = ["Buffer", "DeferredBackend"]
 DEFERRED = "deferred"
 LONGEST = 100_000
 """So many ops may be recorded before all are computed: a loop that never reads a value does not record for ever."""
+
+MOST_PLACES = 32
+"""The largest number of places that a backend stores."""
 
 
 class Buffer(meta.Buffer):
@@ -82,6 +86,7 @@ class Buffer(meta.Buffer):
             value = Value(PUT, (to.base.read(), value), to.steps, to.base.spec, to.base.place)
             to = to.base
         to.value = value
+        value.holder = ref(to)
 
 
 class DeferredBackend(meta.MetaBackend):
@@ -94,6 +99,8 @@ class DeferredBackend(meta.MetaBackend):
 
     Args:
         over: the backend that computes, of NumPy arrays: a name, a class or an instance.
+        fuse: whether programs may compute elementwise ops and reductions together, by kernels that are compiled: their
+            results differ from those of single ops in the last digits.
 
     Raises:
         TypeError: ``over`` is not a backend of NumPy arrays.
@@ -110,11 +117,13 @@ class DeferredBackend(meta.MetaBackend):
     has_values: ClassVar[bool] = True
     defers: ClassVar[bool] = True
 
-    def __init__(self, over: str | type[TensorBackend] | TensorBackend = "numpy") -> None:
+    def __init__(self, over: str | type[TensorBackend] | TensorBackend = "numpy", fuse: bool = True) -> None:
         self.over: TensorBackend = registry.make("backend", over)
         if self.over.buffer != "ndarray":
             raise TypeError(f"deferred: computes on a backend of NumPy arrays, got {self.over!r}")
         self.whole_dtypes = self.over.whole_dtypes  # type: ignore[misc]
+        self.fuse = fuse
+        self._places: dict[Any, Place] = {}
         self.waiting: list[ref[Buffer]] = []  # whose values may not be computed yet
         if self.has_values:
             residents.setdefault(self.buffer, self)
@@ -166,11 +175,17 @@ class DeferredBackend(meta.MetaBackend):
 
     def drawn(self, out: Buffer) -> None:
         """Compute random numbers: the generator is read now, as what others draw from it comes after."""
-        self.eval(out)
+        compute([out.read()])
 
     def _place(self, manager: Any = None, category: int = 0) -> Place:
         """Where values are computed: on the backend below, with the manager that is active now."""
-        return Place(self.over, manager or state.current().manager, category)
+        key = manager or state.current().manager, category
+        found = self._places.get(key)
+        if found is None:
+            if len(self._places) >= MOST_PLACES:
+                self._places.clear()
+            found = self._places[key] = Place(self.over, *key, self.fuse)
+        return found
 
     def _put(self, buffer: Buffer, value: Value) -> None:
         """Let a buffer have a value that waits to be computed."""
@@ -193,13 +208,18 @@ class DeferredBackend(meta.MetaBackend):
     def eval(self, *buffers: Buffer) -> None:
         """Compute the values of these buffers, without arguments those of all that are still referred to."""
         if buffers:
-            compute([x.read() for x in buffers])
+            self._compute([x.read() for x in buffers])
             return
         taken, self.waiting = self.waiting, []
         try:
-            compute([x.read() for x in [each() for each in taken] if x is not None])
+            self._compute([x.read() for x in [each() for each in taken] if x is not None])
         finally:
             self.waiting += [each for each in taken if _waits(each())]  # an error or Ctrl-C came first
+
+    def _compute(self, values: Sequence[Value]) -> None:
+        """Compute values."""
+        if any(value.tensor is None for value in values):
+            compute_alike(values, _recorder)
 
     def sync(self) -> None:
         """Compute everything that was recorded."""
@@ -222,7 +242,7 @@ class DeferredBackend(meta.MetaBackend):
     def to_numpy(self, buffer: Any) -> Any:
         """Return the values as a NumPy array, which must not be written to, and does not show later writes."""
         value = buffer.read()
-        compute([value])
+        self._compute([value])
         values = np.asarray(self.over.to_numpy(value.tensor._data)).view()
         values.flags.writeable = False
         return values
@@ -234,6 +254,13 @@ class DeferredBackend(meta.MetaBackend):
     def empty(self, spec: Spec, manager: Any, min_block: int, code: int = 0, category: int = 0) -> tuple[Buffer, int]:
         """Return a buffer without a value; memory is allocated when the value is computed."""
         return Buffer(spec, self._place(manager, category)), 0
+
+
+def _recorder(place: Place) -> Any:
+    """Make the backend with which values are recorded again, for a program."""
+    from flnb_backends.tensor.captured import CapturedBackend
+
+    return CapturedBackend(place.backend, opens=place.fuse and place.backend.kernels() is not None)
 
 
 def _waits(buffer: Buffer | None) -> bool:

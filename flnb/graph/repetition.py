@@ -1,0 +1,264 @@
+"""Repetition: recorded values are computed by a program if values like them, recorded alike, were computed before.
+
+The values that wait make a trace: their ops, what each reads, and which of them are still referred to. The first time
+that a trace is seen, its values are computed op by op, as ops that run at once; later by a program, made once. Numbers
+among what a trace reads, such as a learning rate, are constants of the program while they stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from time import perf_counter_ns as clock
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from flnb_telemetry import bus, schema
+from numpy.lib.stride_tricks import as_strided
+
+from flnb.dispatch import state
+from flnb.dispatch.plan import spec_of
+from flnb.dispatch.table import OPS
+from flnb.graph.calls import KernelCalls
+from flnb.graph.layouts import is_view
+from flnb.graph.program import Program, Recorded
+from flnb.graph.running import at_once, compute, materializing, run, running
+from flnb.graph.values import CONSTANT, ITEM, Place, Value, reachable
+from flnb.tensor import detached
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["Known", "compute_alike"]
+
+SLICE = OPS["slice"]
+WORTH = 8
+"""A program is made when so many ops would have been computed without one, in traces that were seen before."""
+MOST_KNOWN, MOST_PROGRAMS = 256, 24
+"""The largest numbers of traces that are remembered, and of programs."""
+MOST_CHANGES = 3
+"""After so many changes of numbers that were constants, no number is one."""
+
+
+class Trace(NamedTuple):
+    """Values to compute, and what a program for them depends on.
+
+    Attributes:
+        values: in the order in which they were recorded.
+        leaves: what they read that is computed.
+        outputs: those of the values that something refers to.
+        numbers: of each leaf that is a number: its position among the leaves, and its bytes.
+        key: equal for traces that one program computes; None if there cannot be any.
+    """
+
+    values: list[Value]
+    leaves: list[Value]
+    outputs: list[Value]
+    numbers: dict[int, bytes]
+    key: Any
+
+
+class Known:
+    """What is known of traces with one key.
+
+    Attributes:
+        ops: how many ops were computed without a program, in traces seen before.
+        program: computes such a trace.
+        constants: the numbers that are constants of the program: position among the leaves, and bytes.
+        numbers: those of the trace that was seen last.
+    """
+
+    def __init__(self) -> None:
+        self.ops, self.changes = -1, 0
+        self.program: Program | None = None
+        self.constants: dict[int, bytes] = {}
+        self.numbers: dict[int, bytes] | None = None
+        self.varying: set[int] = set()
+
+    def wants_program(self, trace: Trace) -> bool:
+        """Whether a trace is to be computed by a program, which is made when this returns True for the first time."""
+        before, self.numbers = self.numbers, trace.numbers
+        if before is None:
+            self.ops = 0
+            return False
+        self.varying.update(i for i, number in trace.numbers.items() if before[i] != number)
+        self.ops += len(trace.values)
+        return self.ops >= WORTH
+
+    def fits(self, trace: Trace) -> bool:
+        """Whether the program computes a trace with these numbers."""
+        return self.program is not None and all(trace.numbers[i] == number for i, number in self.constants.items())
+
+
+known: OrderedDict[Any, Known] = OrderedDict()
+"""By the keys of traces, those that were seen last at the end."""
+
+
+def compute_alike(asked: Sequence[Value], recorder: Callable[[Place], Any]) -> None:
+    """Compute values and their inputs: by a program if such were computed before, else op by op.
+
+    Args:
+        asked: the values to compute.
+        recorder: makes a backend that records what is computed at a place; see `CapturedBackend`.
+    """
+    with running:
+        _try_program(asked, recorder)
+        compute(asked)  # what is left; nothing else holds the values now, so that memory lives no longer than needed
+
+
+def _try_program(asked: Sequence[Value], recorder: Callable[[Place], Any]) -> None:
+    """Compute values by a program if such were computed before."""
+    values = _to_compute(asked)
+    found = _program(_traced(values, asked), recorder) if len(values) > 1 else None
+    if found is not None:
+        _run_program(*found)
+
+
+def _to_compute(asked: Sequence[Value]) -> list[Value]:
+    """List the values to compute for these, and all items of composites among them that something refers to.
+
+    Slices of what exists are computed at once, as their positions may change from one time to the next.
+    """
+    found = []
+    for value in reachable(asked):
+        op: Any = value.op
+        if op is SLICE and value.inputs[0].tensor is not None:
+            compute([value])
+        elif op is not ITEM:
+            found.append(value)
+            if op.body is not None:
+                found += [item for item in [item() for _, item in value.attributes[3]] if item is not None]
+        elif value.inputs[0].tensor is not None:
+            found.append(value)
+    return found
+
+
+def _traced(values: list[Value], asked: Sequence[Value]) -> Trace | None:
+    """Describe values; returns None if no program can compute them."""
+    position: dict[Value, int] = {}
+    leaves: list[Value] = []
+    outputs: list[Value] = []
+    rows: list[Any] = []
+    wanted = set(map(_root, asked))
+    users = dict.fromkeys(values, 0)
+    for value in values:
+        for x in value.inputs:
+            if x in users:
+                users[x] += 1
+    for value in values:
+        inputs = []
+        for x in value.inputs:
+            at = position.get(x)
+            if at is None:
+                at = position[x] = ~len(leaves)
+                leaves.append(x)
+            inputs.append(at)
+        position[value] = len(rows)
+        holder = value.holder() if value.holder is not None else None
+        needed = (holder is not None and holder.value is value) or value in wanted or value.users > users[value]
+        op: Any = value.op
+        attributes = value.attributes
+        if op.body is not None:  # its items are
+            attributes, needed = attributes[:3], False
+        if needed:
+            outputs.append(value)
+        rows.append((op, attributes, value.spec, value.place, value.context, needed, *inputs))
+    numbers = {}
+    for i, leaf in enumerate(leaves):
+        if type(leaf.tensor) is tuple:
+            return None
+        array = leaf.tensor._data
+        if array.ndim:
+            rows.append((leaf.spec, array.strides))
+        else:
+            rows.append(leaf.spec)
+            if leaf.attributes is CONSTANT:
+                numbers[i] = array.tobytes()
+    return Trace(values, leaves, outputs, numbers, tuple(rows))
+
+
+def _root(value: Value) -> Value:
+    """The value of which a value that is not computed is a view, or itself."""
+    while is_view(value) and value.inputs and value.inputs[0].tensor is None:
+        value = value.inputs[0]
+    return value
+
+
+def _program(trace: Trace | None, recorder: Callable[[Place], Any]) -> tuple[Trace, Known] | None:
+    """Return the trace with its program; None if it is to be computed op by op."""
+    if trace is None or not trace.outputs:
+        return None
+    place = trace.values[0].place
+    places = {id(value.place): value.place for value in trace.values}
+    if len({(at.backend, at.manager, at.fuse) for at in places.values()}) > 1:
+        return None
+    key = type(place.backend), trace.key
+    try:
+        found = known.setdefault(key, Known())
+    except TypeError:  # attributes that cannot be looked up
+        return None
+    known.move_to_end(key)
+    if len(known) > MOST_KNOWN:
+        known.popitem(last=False)
+    if not found.wants_program(trace):
+        return None
+    if not found.fits(trace):
+        found.changes += found.program is not None
+        bakes = found.changes <= MOST_CHANGES
+        found.constants = {i: n for i, n in trace.numbers.items() if bakes and i not in found.varying}
+        found.program = _built(trace, found.constants, recorder(place))
+        programs = [each for each in known.values() if each.program is not None]
+        for each in programs[: -MOST_PROGRAMS or None]:
+            each.program = None
+    return trace, found
+
+
+def _built(trace: Trace, constants: dict[int, bytes], backend: Any) -> Program:
+    """Make the program that computes a trace: it is recorded again, with composites as the ops they consist of."""
+    t0 = clock()
+    here = _state(trace.values[0].place)
+    inputs, tensors = [], {}
+    for i, leaf in enumerate(trace.leaves):
+        array = leaf.tensor._data
+        if i in constants:
+            array = array.copy()
+        else:
+            array = as_strided(np.empty((), array.dtype), array.shape, array.strides)
+        tensors[leaf] = backend.stand_in(array, i in constants)
+        if i not in constants:
+            inputs.append(tensors[leaf]._data.read())
+    again = here.copy()
+    again.change(backend=backend)
+    with state.entered(again):
+        for value in trace.values:
+            again.category, backend.context = value.place.category, max(value.context, 0)
+            tensors[value] = run(value, tuple([tensors[x] for x in value.inputs]), backend.buffer)
+    outputs = [tensors[value]._data.read() for value in trace.outputs]
+    made = Program(Recorded(inputs, outputs), here, trace.values[0].place.fuse)
+    calls = sum(len(step.events) if isinstance(step, KernelCalls) else 1 for step in made.steps)
+    count = sum(len(group.members) for group in made.groups)
+    bus.emit(schema.COMPILE, t0, clock(), count, calls, 0, 0, bus.threads.here.context())
+    return made
+
+
+def _state(place: Place) -> state.State:
+    """Make the state in which a program runs."""
+    made = state.session.copy()
+    made.change(backend=place.backend, grad=False, interpreters=(), category=0)
+    made.manager, made.min_block = place.manager, max(place.manager.min_block, 0)
+    return made
+
+
+def _run_program(trace: Trace, found: Known) -> None:
+    """Compute the outputs of a trace."""
+    assert found.program is not None
+    arrays = [leaf.tensor._data for i, leaf in enumerate(trace.leaves) if i not in found.constants]
+    try:
+        with materializing() as count:
+            made = at_once(trace.values[0].place, found.program.run, arrays)
+            count[0] = len(trace.values)
+    except Exception:  # op by op it is told which one failed, if it is needed, and where it was recorded
+        found.program, found.ops = None, -len(trace.values) * MOST_KNOWN
+        return
+    for value, array in zip(trace.outputs, made, strict=True):
+        value.tensor = detached(array, spec_of(array.shape, array.dtype))
+        value.inputs = ()
