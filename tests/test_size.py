@@ -71,13 +71,13 @@ GRAPH = (
     "flnb_backends.tensor.captured", "flnb_backends.tensor.cpu", "flnb_backends.tensor.deferred",
 )  # fmt: skip
 """Modules of the graph, which the goals do not count either."""
-WITH_ALL, GOAL_WITH_ALL = 22_570, 18_000
+WITH_ALL, GOAL_WITH_ALL = 22_900, 18_000
 """The most lines of the core with graph, ranks and devices, and the goal, which the core alone exceeds by its part.
 
 Raised by 250 for the communicator nccl, convolution by cuDNN and stream capture, which issue 13 asks for, and by 328
 for the backend `deferred`, the beginning of issue 14. Raised by 2,690 for programs
 (capturing, fusing, planning, the generator of kernels), by 710 for oneDNN, and by 110 for
-guards: what a captured function depends on besides its arguments."""
+guards: what a captured function depends on besides its arguments. By 330 for `deferred` computing by programs."""
 
 
 @pytest.mark.parametrize(("storey", "most", "goal"), [("core", 13_908, 11_500), ("", 26_998, 24_500)])
