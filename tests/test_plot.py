@@ -14,7 +14,7 @@ from flnb_telemetry.analysis.roofline import Peaks
 
 import flnb
 from flnb import plot
-from flnb.show import tapegraph
+from flnb.show import programgraph, tapegraph
 
 
 def op(name: str, family: str, begin: int, spent: int, node: int = 0, parents: tuple[int, int] = (0, 0)) -> None:
@@ -207,6 +207,105 @@ def test_fragmentation_states_its_formulas(run: Any) -> None:
     assert figure.layout.yaxis2.tickvals == (0, 0.25, 0.5, 0.75, 1)
 
 
+# A program of flnb.jit ------------------------------------------------------------------------------------------------
+
+
+def jitted(fuse: bool = True) -> Any:
+    """A step of a linear layer, captured: w -= 0.1 x^T (x w), and a sum."""
+    w = flnb.asarray(np.ones((3, 2), np.float32))
+
+    def step(x: Any) -> Any:
+        y = flnb.exp(x @ w) * 2.0
+        flnb.subtract(w, flnb.matmul(flnb.permute_dims(x, (1, 0)), y), out=w)
+        return y.sum()
+
+    f = flnb.jit(step, fuse=fuse)
+    for _ in range(2):
+        f(flnb.asarray(np.full((4, 3), 0.1, np.float32)))
+    return f
+
+
+def test_a_program_is_a_graph_of_calls_and_values() -> None:
+    f = jitted(fuse=False)
+    text = str(f.programs[0]).splitlines()
+    source = plot.graph(f).source.replace("\\n", "\n")
+    calls = [line.partition("(")[0] for line in text]
+    assert len(calls) >= 5
+    for i, (name, line) in enumerate(zip(calls, text, strict=True)):
+        assert f"#{i} {name}" in source
+        assert line.rpartition("-> ")[2].split(" ", 2)[2] in source, "where it is stored"
+    assert "input 0\n4×3 float32" in source
+    assert "in place, 24 B" in source
+    assert "result 0\nscalar float32" in source
+    assert {"n1 -> n2", "n0 -> n1"} <= lines_of(source)
+    assert plot.graph(f.programs[0]).source.count("->") == source.count("->")
+
+
+def test_a_kernel_is_a_box_of_its_ops() -> None:
+    f = jitted()
+    if all("kernel" not in str(program) for program in f.programs):
+        pytest.skip("no llvmlite: nothing is fused")
+    source = plot.graph(f).source.replace("\\n", "\n")
+    box = source[source.index("subgraph") : source.index("}")]
+    assert "kernel of 3 ops" in box
+    assert all(name in box for name in ("exp\n4×2", "multiply(·, 2.00)", "sum"))
+    assert {"n1_0 -> n1_1", "n1_1 -> n1_2", "n0 -> n1_0"} <= lines_of(source)
+    f(flnb.ones((2, 3)))
+    f(flnb.ones((2, 3)))
+    both = plot.graph(f).source
+    assert both.count("cluster_program") == len(f.programs) == 2
+    assert "p0n1_0 -> p0n1_1" in both
+    assert "p1n1_0 -> p1n1_1" in both
+
+
+def test_parameters_have_names_and_what_the_user_computes_a_heavy_border() -> None:
+    class Mine(flnb.backends.NumpyBackend):
+        def exp(self, x: Any, out: Any = None) -> Any:
+            return np.exp(x, out)
+
+    model = flnb.nn.Linear(3, 2)
+    f = flnb.jit(lambda x: flnb.exp(model(x)))
+    with flnb.use_backend(Mine):
+        f(flnb.ones((4, 3)))
+        f(flnb.ones((4, 3)))
+    nodes = [node.replace("\n", " ") for node in plot.graph(f).source.split("\n\t")]
+    assert any("weight 2×3 float32" in node for node in nodes)
+    heavy = [node for node in nodes if "penwidth=4" in node]
+    assert len(heavy) == 1
+    assert "exp" in heavy[0]
+
+
+def test_of_a_long_program_kernels_are_single_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    f = jitted()
+    monkeypatch.setattr(programgraph, "MOST_OPS", 2)
+    source = plot.graph(f).source
+    assert "more than 2 ops: each kernel is one node" in source
+    assert "subgraph" not in source
+
+
+def test_what_was_not_captured_is_not_drawn() -> None:
+    def double(x: Any) -> Any:
+        return x + x
+
+    f = flnb.jit(double)
+    message = r"flnb.plot.graph: nothing of double was captured yet: call it twice with arguments of the same shapes"
+    with pytest.raises(ValueError, match=message):
+        plot.graph(f)
+    f(flnb.ones(3))
+    with pytest.raises(ValueError, match=message):
+        plot.graph(f)
+    with pytest.raises(TypeError, match=r"expected a function of flnb.jit or one of its programs, got function"):
+        plot.graph(double)
+
+
+def test_drawing_a_program_without_dot_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = plot.graph(jitted())
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(FileNotFoundError, match=r"flnb.plot.graph: drawing needs graphviz's `dot` program"):
+        graph.render()
+    assert "exp" in graph._repr_mimebundle_()["text/html"]
+
+
 def lines_of(source: str) -> set[str]:
     return {line.strip() for line in source.splitlines()}
 
@@ -276,7 +375,13 @@ def test_drawing_without_dot_says_what_to_install(run: Any, monkeypatch: pytest.
 
 @pytest.mark.parametrize(
     ("module", "call"),
-    [("plotly", plot.memory), ("plotly", plot.op_times), ("plotly", plot.roofline), ("graphviz", plot.tape)],
+    [
+        ("plotly", plot.memory),
+        ("plotly", plot.op_times),
+        ("plotly", plot.roofline),
+        ("graphviz", plot.tape),
+        ("graphviz", lambda _: plot.graph(jitted())),
+    ],
 )
 def test_a_missing_extra_is_named(run: Any, monkeypatch: pytest.MonkeyPatch, module: str, call: Any) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == module]:

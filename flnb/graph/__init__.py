@@ -1,5 +1,19 @@
 """Programs as graphs: ops are recorded as values, which are computed later."""
 
+from typing import TYPE_CHECKING, Any
+
+from flnb_telemetry.extras import tool
+
 from flnb.graph.listing import dprint
 
-__all__ = ["dprint"]
+if TYPE_CHECKING:
+    from flnb.graph.inspection import history, source, trace
+
+__all__ = ["dprint", "history", "source", "trace"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what looks into programs when it is first used: `import flnb` stays quick."""
+    if name not in __all__:
+        raise AttributeError(f"module 'flnb.graph' has no attribute {name!r}")
+    return tool("flnb.graph.inspection", name)

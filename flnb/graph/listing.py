@@ -8,9 +8,11 @@ from flnb.dispatch.brief import brief
 from flnb.graph.values import ITEM, PUT, Value, reachable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from flnb.tensor import Tensor
 
-__all__ = ["dprint"]
+__all__ = ["dprint", "listed"]
 
 
 def dprint(x: Tensor) -> None:
@@ -31,20 +33,33 @@ def dprint(x: Tensor) -> None:
     """
     if x._spec.kind != "deferred":
         raise TypeError(f"dprint: expected a tensor of the backend 'deferred', got {x._spec!r} in {x._spec.kind!r}")
-    names: dict[Value, str] = {}
+    asked = x._data.read()
+    for _, line in listed([*reachable([asked]), asked], {}):
+        print(line)
+
+
+def listed(values: Iterable[Value], names: dict[Value, str]) -> list[tuple[Value, str]]:
+    """List the calls that compute values as text, each after the existing values that it reads.
+
+    Args:
+        values: in order.
+        names: of values, to which new ones are added.
+    """
+    lines: list[tuple[Value, str]] = []
 
     def name(value: Value) -> str:
         if value not in names:
             names[value] = f"%{len(names) + 1}"
             if value.tensor is not None:
-                print(f"{names[value]} = {_known(value)}")
+                lines.append((value, f"{names[value]} = {_known(value)}"))
         return names[value]
 
-    asked = x._data.read()
-    for value in reachable([asked]):
-        inputs = [name(each) for each in value.inputs]
-        print(f"{name(value)} = {_call(value, inputs)}  # {value.spec!r}")
-    name(asked)
+    for value in values:
+        if value.tensor is None and value not in names:
+            inputs = [name(each) for each in value.inputs]
+            lines.append((value, f"{name(value)} = {_call(value, inputs)}  # {value.spec!r}"))
+        name(value)
+    return lines
 
 
 def _known(value: Value) -> str:

@@ -54,6 +54,11 @@ class Recorded(NamedTuple):
     donated: Collection[Value] = ()
     generators: Mapping[int, Any] = MappingProxyType({})
 
+    @property
+    def wanted(self) -> list[Value]:
+        """The values to compute."""
+        return [*self.outputs, *[new for _, new in self.updates], *self.effects]
+
 
 class Program:
     """Recorded values as calls on planned memory.
@@ -65,18 +70,21 @@ class Program:
             each value by a method.
 
     Attributes:
+        recorded: what to compute, as it was recorded.
+        rules, now: how it was rewritten, and for each recorded value the one that stands for it.
         groups: what is computed by one call each, in order.
         stored: for each of them, the values that it writes to memory.
         memory: the plan of the memory of values.
     """
 
     def __init__(self, recorded: Recorded, here: State, fuse: bool = True) -> None:
-        self.here, self.inputs = here, list(recorded.inputs)
+        self.here, self.inputs, self.recorded = here, list(recorded.inputs), recorded
         self.layouts = Layouts()
         overridden = here.backend.overridden()
-        wanted = [*recorded.outputs, *[new for _, new in recorded.updates], *recorded.effects]
+        wanted = recorded.wanted
         self.kernels: Any = here.backend.kernels() if fuse else None
-        now = rewritten(wanted, overridden, EXACT if self.kernels is None else RULES)
+        self.rules = EXACT if self.kernels is None else RULES
+        now = self.now = rewritten(wanted, overridden, self.rules)
         taken: set[Value] = set()
         self.outputs = [_own(now.get(x, x), taken) for x in recorded.outputs]
         self.updates = [(old, _own(now.get(new, new), taken)) for old, new in recorded.updates]
@@ -220,24 +228,9 @@ class Program:
 
     def __str__(self) -> str:
         """The calls in order: what each computes, into which place of the program's block or whose memory."""
-        names: dict[Value, str] = {}
-        lines = []
-        for group, stored in zip(self.groups, self.stored, strict=True):
-            for value in stored:
-                names[value] = f"%{len(names) + 1}"
-            loads = dict.fromkeys(self.layouts[x].root for each in group.members for x in each.inputs)
-            reads = [names.get(x) or repr(x.spec) for x in loads if x not in group.members]
-            ops = "+".join(x.op.name for x in group.members if x.op is not None and x not in stored[1:])
-            kind = "" if group.shape is None else "kernel "
-            made = ", ".join(f"{names[x]} {x.spec!r} {self._place(x)}" for x in stored)
-            lines.append(f"{kind}{ops}({', '.join(reads)}) -> {made}")
-        return "\n".join(lines)
+        from flnb.graph.inspection import program_text
 
-    def _place(self, value: Value) -> str:
-        """Where a value is, as text."""
-        if value in self.memory.home:
-            return "in place"
-        return f"at {self.memory.offset[value]}" if value in self.memory.offset else "new"
+        return program_text(self)
 
     @property
     def peak(self) -> int:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from flnb.graph.nests import Nest
     from flnb.graph.values import Value
 
-__all__ = ["contexts", "kernel_event", "op_event"]
+__all__ = ["contexts", "kernel_code", "kernel_event", "op_event", "shares"]
 
 
 def contexts(values: Sequence[Value]) -> dict[Value, int]:
@@ -53,18 +53,28 @@ def op_event(value: Value) -> int:
     return schema.OP | code >> schema.PLAN_SHIFT << schema.PLAN_SHIFT
 
 
-def kernel_event(nest: Nest, members: Sequence[Value], context: dict[Value, int]) -> tuple[int, int, int]:
-    """Return what the event of a kernel consists of: its code, the number of its ops' records, and its context.
+def shares(members: Sequence[Value]) -> list[float]:
+    """Estimate the shares of ops in the time of the kernel that computes them, by the bytes that each would move."""
+    moved = [_moved(value) for value in members]
+    return [n / sum(moved) for n in moved]
 
-    The shares of the ops are estimated by the bytes that each would move if it ran alone.
-    """
-    moved = [sum(x.spec.nbytes for x in (*value.inputs, value)) + 1 for value in members]
+
+def _moved(value: Value) -> int:
+    """The bytes that an op would move if it ran alone, and one: none takes no time."""
+    return sum(x.spec.nbytes for x in (*value.inputs, value)) + 1
+
+
+def kernel_code(nest: Nest, members: Sequence[Value]) -> int:
+    """Return the code of the event that says that a kernel has run."""
     names = [value.op.name for value in members if value.op is not None]
-    last = members[-1].spec
+    last, moved = members[-1].spec, sum(map(_moved, members))
     described = intern.Plan(
-        "+".join(dict.fromkeys(names)), "fused", last.shape, last.dtype.name, sum(moved), 0, (nest.outer, nest.inner)
+        "+".join(dict.fromkeys(names)), "fused", last.shape, last.dtype.name, moved, 0, (nest.outer, nest.inner)
     )
-    code = encoding.FUSED | intern.plans.id_of(described) << schema.PLAN_SHIFT
-    shares = [n / sum(moved) for n in moved]
-    parts = encoding.parts_number([op_event(x) for x in members], [context[x] for x in members], shares)
-    return code, parts, context[members[-1]]
+    return encoding.FUSED | intern.plans.id_of(described) << schema.PLAN_SHIFT
+
+
+def kernel_event(nest: Nest, members: Sequence[Value], context: dict[Value, int]) -> tuple[int, int, int]:
+    """Return what the event of a kernel consists of: its code, the number of its ops' records, and its context."""
+    parts = encoding.parts_number([op_event(x) for x in members], [context[x] for x in members], shares(members))
+    return kernel_code(nest, members), parts, context[members[-1]]

@@ -45,7 +45,7 @@ def tape(run: Recording | Tape, depth: int | None = None) -> Any:
     if depth is not None and (isinstance(depth, bool) or not isinstance(depth, int) or depth < 0):
         raise ValueError(f"flnb.plot.tape: got depth={depth!r}; expected a number of levels, 0 or more, or None")
     found = run if isinstance(run, Tape) else run.tape
-    graph = _digraph()(name="tape", graph_attr={"fontname": "sans-serif", "bgcolor": "transparent"})
+    graph = digraph("flnb.plot.tape")(name="tape", graph_attr={"fontname": "sans-serif", "bgcolor": "transparent"})
     graph.attr("node", shape="box", style="filled,rounded", fontname="sans-serif", fontsize="10", fontcolor="white")
     graph.attr("edge", color=INK)
     drawing = _Drawing(found, depth)
@@ -84,8 +84,8 @@ class _Drawing:
                 self.box[item] = item
                 self._op(graph, self.tape.nodes[item], group)
             elif depth < self.depth and not (item.repeat and self.folded) and self._fits(item):
-                with graph.subgraph(name=f"cluster_{_label(item.key)}") as inner:
-                    inner.attr(label=_label(item.name), color=INK, fontcolor=INK, style="rounded")
+                with graph.subgraph(name=f"cluster_{label(item.key)}") as inner:
+                    inner.attr(label=label(item.name), color=INK, fontcolor=INK, style="rounded")
                     self.level(inner, item, depth + 1)
             else:
                 self.box[item.first : item.last] = item.first
@@ -103,8 +103,8 @@ class _Drawing:
         bad = {"color": "#d32f2f", "penwidth": "3"} if node.bad else {}
         colour = palette.FAMILY.get(node.family, (INK, INK))[0]
         where = "" if node.scope == group.path else node.scope
-        label = _label(node.op, where, f"{quantity.extents(node.shape)} {node.dtype}", node.took, *_gradient(node))
-        graph.node(_id(node.id), label, fillcolor=colour, **bad)
+        text = label(node.op, where, f"{quantity.extents(node.shape)} {node.dtype}", node.took, *_gradient(node))
+        graph.node(_id(node.id), text, fillcolor=colour, **bad)
 
     def _module(self, graph: Any, group: Group) -> None:
         """Draw a closed module as one node: number of ops, output shape, times and saved bytes."""
@@ -116,12 +116,12 @@ class _Drawing:
             forward_ns=int(columns.forward[part].sum()), backward_ns=int(columns.backward[part].sum())
         )
         saved = int(columns.saved[part].sum())
-        label = _label(
+        text = label(
             title, f"{group.last - group.first} ops", f"{quantity.extents(last.shape)} {last.dtype}", times.took,
             f"{quantity.size(saved)} saved" if saved else "", *_gradient(last),
         )  # fmt: skip
         bad = {"color": "#d32f2f", "penwidth": "3"} if self.levels.worst(group) else {"color": INK}
-        graph.node(_id(last.id), label, fillcolor="transparent", fontcolor=INK, peripheries="2", **bad)
+        graph.node(_id(last.id), text, fillcolor="transparent", fontcolor=INK, peripheries="2", **bad)
 
     def rest(self, graph: Any) -> None:
         """Draw the parameters and inputs that drawn ops read, and all edges."""
@@ -137,8 +137,8 @@ class _Drawing:
         for row in sorted({-1 - a for a, _ in edges if a < 0})[:NODES]:
             leaf = self.tape.leaves[row]
             kind = "parameter" if leaf.parameter else "input"
-            label = _label(leaf.name or kind, quantity.extents(leaf.shape), *_gradient(leaf))
-            graph.node(_id(leaf.id), label, fillcolor=palette.CATEGORY[kind][0], shape="ellipse")
+            text = label(leaf.name or kind, quantity.extents(leaf.shape), *_gradient(leaf))
+            graph.node(_id(leaf.id), text, fillcolor=palette.CATEGORY[kind][0], shape="ellipse")
         ends = self._names()
         for a, b in edges:
             if a >= -NODES:
@@ -151,19 +151,19 @@ class _Drawing:
         return {a: _id(int(self.tape.graph.id[b])) for a, b in zip(first.tolist(), last.tolist(), strict=True)}
 
 
-def _digraph() -> Any:
-    """Return the class of the graph; it is made here because graphviz is an optional package."""
-    graphviz = require("graphviz", "lab", "drawing a tape")
+def digraph(who: str) -> Any:
+    """Return the class of a graph, whose errors name a function; made here because graphviz is an optional package."""
+    graphviz = require("graphviz", "lab", f"drawing with {who}")
 
     class Digraph(graphviz.Digraph):  # type: ignore[misc, name-defined]
         """A `graphviz.Digraph` whose errors say what to install if the `dot` program is missing."""
 
         def pipe(self, *args: Any, **options: Any) -> Any:
-            _check_dot()
+            _check_dot(who)
             return super().pipe(*args, **options)
 
         def render(self, *args: Any, **options: Any) -> Any:
-            _check_dot()
+            _check_dot(who)
             return super().render(*args, **options)
 
         def _repr_mimebundle_(self, *args: Any, **options: Any) -> Any:
@@ -176,13 +176,13 @@ def _digraph() -> Any:
     return Digraph
 
 
-def _check_dot() -> None:
+def _check_dot(who: str) -> None:
     """Raise an error that says how to install graphviz if the `dot` program is missing."""
     if shutil.which("dot") is None:
+        besides = "; flnb.dashboard() draws tapes without it" if who == "flnb.plot.tape" else ""
         raise FileNotFoundError(
-            "flnb.plot.tape: drawing needs graphviz's `dot` program, which is not on the PATH; install it with: "
-            "apt install graphviz, brew install graphviz or conda install graphviz. The source is in .source; "
-            "flnb.dashboard() draws tapes without it"
+            f"{who}: drawing needs graphviz's `dot` program, which is not on the PATH; install it with: "
+            f"apt install graphviz, brew install graphviz or conda install graphviz. The source is in .source{besides}"
         )
 
 
@@ -191,7 +191,7 @@ def _id(number: int) -> str:
     return f"n{number}" if number >= 0 else f"leaf{-number}"
 
 
-def _label(*lines: str) -> str:
+def label(*lines: str) -> str:
     """Join the non-empty lines of a node's label and escape them for graphviz."""
     # a backslash begins an escape in graphviz
     return safe_lines("\n".join(filter(None, lines)), LONGEST).replace("\\", "\\\\")

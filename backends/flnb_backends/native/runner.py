@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flnb_backends.native.llvm import compiler
-from flnb_backends.native.nests import Kernel, kernel
+from flnb_backends.native.nests import Kernel, generator, kernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from flnb.graph.nests import Nest
 
 __all__ = ["Native", "Segment"]
 
@@ -125,3 +127,8 @@ class Native:
 
     kernel = staticmethod(kernel)
     Segment = Segment
+
+    @staticmethod
+    def source(nest: Nest) -> str:
+        """Return the text from which the machine code of a nest is compiled."""
+        return generator(nest).text()

@@ -1,0 +1,408 @@
+"""Inspection: what `flnb.jit` recorded of a function, how that was rewritten, and the calls and kernels it became."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from flnb_telemetry import intern, schema
+
+from flnb.dispatch.guards import referred
+from flnb.graph.listing import listed
+from flnb.graph.lowering import lowered
+from flnb.graph.program import Program
+from flnb.graph.reporting import kernel_code, op_event, shares
+from flnb.graph.rewriting import rewritten
+from flnb.graph.values import ITEM, Value, reachable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flnb_telemetry import Recording
+    from flnb_telemetry.schema import Ints
+
+    from flnb.graph.fusing import Group
+    from flnb.graph.nests import Nest
+
+__all__ = ["Change", "Launch", "Stored", "Sweep", "history", "launches", "programs_of", "source", "times", "trace"]
+
+
+def programs_of(f: Any, who: str) -> list[Program]:
+    """Return the programs of a function of `flnb.jit`, or a program in a list.
+
+    Args:
+        f: the function or the program.
+        who: the name of the caller, for errors.
+
+    Raises:
+        TypeError: it is neither.
+        ValueError: the function has no program yet.
+    """
+    if isinstance(f, Program):
+        return [f]
+    programs = getattr(f, "programs", None)
+    if not isinstance(programs, list):
+        raise TypeError(f"{who}: expected a function of flnb.jit or one of its programs, got {type(f).__name__}")
+    if not programs:
+        name = getattr(f, "__name__", "the function")
+        raise ValueError(
+            f"{who}: nothing of {name} was captured yet: call it twice with arguments of the same shapes and dtypes; "
+            f"the first call runs as always, the second one is captured"
+        )
+    return programs
+
+
+def existing_names(f: Any, program: Program) -> dict[Value | None, str]:
+    """Return names of the values that exist before a program runs: its inputs, and parameters of modules.
+
+    Args:
+        f: the function of `flnb.jit` whose program it is, or the program, which does not know any modules.
+        program: the program.
+    """
+    referred_to = referred(getattr(f, "function", None))
+    modules: list[Any] = [x.get(name) if type(x) is dict else getattr(x, name, None) for x, name in referred_to]
+    parameters = {
+        id(parameter._data): name
+        for module in modules
+        if hasattr(type(module), "named_parameters")
+        for name, parameter in module.named_parameters()
+    }
+    found: dict[Value | None, str] = {}
+    for value in program.layouts:
+        if value.op is None and not value.attributes:
+            found[value] = parameters.get(id(value.tensor._data), "")
+    return found | {value: f"input {i}" for i, value in enumerate(program.inputs)}
+
+
+class Stored(NamedTuple):
+    """A value that a program has in memory.
+
+    Attributes:
+        name: of the value in the program's text.
+        value: the value.
+        offset: where in the program's block it begins; None if it is elsewhere.
+        home: the existing value in whose memory it is written, or None.
+        first, last: the numbers of the launches that write it and that read it last; it is the program's until then.
+    """
+
+    name: str
+    value: Value
+    offset: int | None
+    home: Value | None
+    first: int
+    last: int
+
+    @property
+    def where(self) -> str:
+        """Where it is, as text: at an offset of the block, in place of an existing value, or in new memory."""
+        if self.home is not None:
+            return "in place"
+        return "new" if self.offset is None else f"at {self.offset}"
+
+
+class Launch(NamedTuple):
+    """What a program computes by one call: a kernel of fused ops, or a method of the backend.
+
+    Attributes:
+        number: in the program, from 0.
+        kind: "kernel", "call", or "copy" for a result that is copied to the memory of what it replaces.
+        members: the values that it computes, in order.
+        shares: of each member, its part of the time, estimated by the bytes that it would move alone.
+        reads: values in memory that it reads.
+        stored: those of its values that are written to memory.
+        group: the group that it computes; None for a copy.
+        event: plan and context of its event in telemetry.
+        own: whether a method of the user's class computes it.
+    """
+
+    number: int
+    kind: str
+    members: list[Value]
+    shares: list[float]
+    reads: list[Value]
+    stored: list[Stored]
+    group: Group | None
+    event: tuple[intern.Plan, intern.Context]
+    own: bool
+
+    @property
+    def ops(self) -> list[str]:
+        """The names of its ops."""
+        return [x.op.name for x in self.members if x.op is not None and x.op is not ITEM]
+
+    @property
+    def title(self) -> str:
+        """Its number and the first of its ops."""
+        names = list(dict.fromkeys(self.ops)) or ["copy"]
+        return f"#{self.number} {'+'.join(names[:4])}{'+…' if len(names) > 4 else ''}"
+
+
+def launches(program: Program) -> list[Launch]:
+    """List what a program computes, in order: one item for each kernel and each call of a method."""
+    layouts, memory = program.layouts, program.memory
+    written, last = {}, {}
+    for i, group in enumerate(program.groups):
+        for value in group.members:
+            written[value] = i
+            for x in value.inputs:
+                last[layouts[x].root] = i
+    end = len(program.groups)
+    last |= {new: end + i for i, (_, new) in enumerate(memory.copies)}
+    own = program.here.backend.overridden()
+    names: dict[Value, str] = {}
+    made = []
+    for i, (group, stored) in enumerate(zip(program.groups, program.stored, strict=True)):
+        kept = []
+        for x in stored:
+            names[x] = f"%{len(names) + 1}"
+            until = end if x in program.fresh or x in memory.home else last.get(x, i)
+            kept.append(Stored(names[x], x, memory.offset.get(x), memory.home.get(x), i, until))
+        roots = dict.fromkeys(layouts[x].root for each in group.members for x in each.inputs)
+        reads = [x for x in roots if x not in group.members]
+        kind = "call" if group.shape is None else "kernel"
+        members = list(group.members)
+        mine = any(x.op is not None and x.op.name in own for x in members)
+        if group.shape is None:
+            event = _event(program, op_event(members[0]), members[0])
+        else:
+            event = _event(program, kernel_code(_nest(program, group, stored), members), members[-1])
+        made.append(Launch(i, kind, members, shares(members), reads, kept, group, event, mine))
+    for i, (old, new) in enumerate(memory.copies, end):
+        copied, event = [Stored("", new, None, old, i, i)], _event(program, op_event(old), old)
+        made.append(Launch(i, "copy", [], [], [new], copied, None, event, "copy" in own))
+    return made
+
+
+def _event(program: Program, code: int, value: Value) -> tuple[intern.Plan, intern.Context]:
+    """Return plan and context of an event."""
+    return intern.plans.items[code >> schema.PLAN_SHIFT], intern.contexts.items[program.contexts.get(value, 0)]
+
+
+def _nest(program: Program, group: Group, stored: list[Value]) -> Nest:
+    return lowered(group, stored, program.layouts).nest
+
+
+def program_text(program: Program) -> str:
+    """The calls of a program in order: what each computes, into which place of its block or whose memory."""
+    found = launches(program)
+    names = {x.value: x.name for each in found for x in each.stored if x.name}
+    lines = []
+    for each in found:
+        reads = [names.get(x) or repr(x.spec) for x in each.reads]
+        kind = "kernel " if each.kind == "kernel" else ""
+        made = ", ".join(f"{x.name} {x.value.spec!r} {x.where}".strip() for x in each.stored)
+        lines.append(f"{kind}{'+'.join(each.ops) or 'copy'}({', '.join(reads)}) -> {made}")
+    return "\n".join(lines)
+
+
+def times(program: Program, run: Recording) -> Ints:
+    """Return the nanoseconds that the launches of a program took in a recording.
+
+    Returns:
+        An array of shape (runs, launches), with a row for each run of the program that was recorded from its beginning
+        to its end.
+    """
+    wanted = [launch.event for launch in launches(program)]
+    known = {event: i for i, event in enumerate(dict.fromkeys(wanted))}
+    plans, contexts = run.catalog.plans.items, run.catalog.contexts.items
+    ops, kernels = run.table("op"), run.table("kernel")
+    rows = []
+    for table, chosen in ((ops, ops["estimated"] == 0), (kernels, slice(None))):
+        pairs = zip(table["plan"][chosen].tolist(), table["context"][chosen].tolist(), strict=True)
+        numbers = [known.get((plans[p], contexts[c]), -1) for p, c in pairs]
+        rows.append(np.array([numbers, table["t0"][chosen], table["t1"][chosen]], np.int64).reshape(3, -1))
+    numbers, t0, t1 = (columns := np.concatenate(rows, axis=1))[:, np.argsort(columns[1], kind="stable")]
+    sequence = np.array([known[event] for event in wanted], np.int64)
+    count = len(sequence)
+    starts = np.flatnonzero(numbers[: max(0, len(numbers) - count + 1)] == sequence[0])
+    found = [(t1 - t0)[i : i + count] for i in starts if (numbers[i : i + count] == sequence).all()]
+    return np.array(found, np.int64).reshape(len(found), count)
+
+
+class Change(NamedTuple):
+    """A recorded value in whose place another one is computed, or none.
+
+    Attributes:
+        rule: "equal" for a value that equals an earlier one, "unused" for one that nothing reads any more, else the
+            name of the op whose rule (`flnb.graph.rewriting.RULES`) replaced it.
+        reason: the rule in words.
+        where: the file and line of the rule; empty for the first two.
+        value: the recorded value.
+        by: the one that is taken for it; None for none.
+    """
+
+    rule: str
+    reason: str
+    where: str
+    value: Value
+    by: Value | None
+
+
+class Sweep(NamedTuple):
+    """One sweep of rewriting; ``print`` it to see what changed.
+
+    Attributes:
+        before, after: the values, in order.
+        changes: what was replaced.
+    """
+
+    before: list[Value]
+    after: list[Value]
+    changes: list[Change]
+
+    def __str__(self) -> str:
+        names: dict[Value, str] = {}
+        calls = dict(listed(self.before, names))
+        lines = [f"{len(self.before)} values, {len(self.after)} after the sweep"]
+        lines += [
+            f"{calls[each.value]}: {each.reason}" + (f": {names[each.by]}" if each.by in names else "")
+            for each in self.changes
+        ]
+        return "\n".join(lines)
+
+
+def history(f: Any) -> list[Sweep]:
+    """List what rewriting did to the values that `flnb.jit` recorded, sweep by sweep.
+
+    The sweeps are repeated on the recorded values: capturing does not pay for them.
+
+    Args:
+        f: a function of `flnb.jit`, of which the program captured last is taken, or one of its programs.
+
+    Raises:
+        TypeError: it is neither.
+        ValueError: nothing was captured yet.
+
+    >>> import flnb
+    >>> f = flnb.jit(lambda x: flnb.exp(x) * flnb.exp(x))
+    >>> x = flnb.ones(3)
+    >>> y = f(x), f(x)
+    >>> print(flnb.graph.history(f)[0])
+    3 values, 2 after the sweep
+    %3 = exp(%1)  # float32[3]: equal to an earlier value: %2
+    """
+    program = programs_of(f, "flnb.graph.history")[-1]
+    fired: dict[tuple[str, Value], Any] = {}
+
+    def noting(name: str, rule: Callable[..., Value | None]) -> Callable[..., Value | None]:
+        def noted(*arguments: Any) -> Value | None:
+            made = rule(*arguments)
+            if made is not None:
+                fired[name, made] = rule
+            return made
+
+        return noted
+
+    wanted = program.recorded.wanted
+    rules = {name: noting(name, rule) for name, rule in program.rules.items()}
+    now = rewritten(wanted, program.here.backend.overridden(), rules)
+    before, after = reachable(wanted), reachable([now.get(x, x) for x in wanted])
+    needed, seen = set(after), set()
+    changes = []
+    for value, by in now.items():
+        name = value.op.name if value.op is not None else ""
+        rule = fired.get((name, by)) if by is not value else None
+        if rule is not None:
+            reason = (rule.__doc__ or name).splitlines()[0].rstrip(".")
+            changes.append(Change(name, reason[0].lower() + reason[1:], _place(rule), value, by))
+        elif by in seen:
+            changes.append(Change("equal", "equal to an earlier value", "", value, by))
+        elif by not in needed:
+            changes.append(Change("unused", "nothing reads it any more", "", value, None))
+        seen.add(by)
+    return [Sweep(before, after, changes)]
+
+
+def _place(rule: Any) -> str:
+    """The file and line of a rule."""
+    code = rule.__code__
+    return f"{code.co_filename.rpartition('/')[2]}:{code.co_firstlineno}"
+
+
+def trace(f: Any) -> str:
+    """Return the values that `flnb.jit` recorded of a function as text, one line for each op.
+
+    Args:
+        f: a function of `flnb.jit`, of which the program captured last is taken, or one of its programs.
+
+    Raises:
+        TypeError: it is neither.
+        ValueError: nothing was captured yet.
+
+    >>> import flnb
+    >>> f = flnb.jit(lambda x: flnb.exp(x) + 1.0)
+    >>> y = f(flnb.ones(3)), f(flnb.ones(3))
+    >>> print(flnb.graph.trace(f))
+    %1 = float32[3], computed
+    %2 = exp(%1)  # float32[3]
+    %3 = 1.0
+    %4 = add(%2, %3)  # float32[3]
+    """
+    program = programs_of(f, "flnb.graph.trace")[-1]
+    return "\n".join(line for _, line in listed(reachable(program.recorded.wanted), {}))
+
+
+def source(f: Any, form: str = "llvm") -> dict[str, str]:
+    """Return the text that was generated for each kernel of a function of `flnb.jit`.
+
+    Args:
+        f: the function, of which the program captured last is taken, or one of its programs.
+        form: "llvm" for LLVM's IR, which is compiled; "loops" for the loops that it computes, which is shorter.
+
+    Returns:
+        The texts by kernel: its number among the calls of the program, and its ops. It is empty for programs without
+        kernels: of ``fuse=False``, and where llvmlite is not installed.
+
+    Raises:
+        TypeError: ``f`` is neither a function of `flnb.jit` nor a program.
+        ValueError: nothing was captured yet, or ``form`` is another one.
+
+    >>> import flnb
+    >>> f = flnb.jit(lambda x: flnb.exp(x) + 1.0)
+    >>> y = f(flnb.ones(3)), f(flnb.ones(3))
+    >>> for name, text in flnb.graph.source(f, "loops").items():
+    ...     print(name, text, sep="\\n")
+    #0 exp+add
+    over 3:
+      %0 = float32 a0[1]
+      %1 = exp(%0)
+      %2 = 1.0
+      %3 = add(%1, %2)
+      float32 a1[1] = %3
+    """
+    if form not in ("llvm", "loops"):
+        raise ValueError(f"flnb.graph.source: got form={form!r}; expected 'llvm' or 'loops'")
+    program = programs_of(f, "flnb.graph.source")[-1]
+    texts = {}
+    for each in launches(program):
+        if each.kind == "kernel" and each.group is not None:
+            nest = _nest(program, each.group, [x.value for x in each.stored])
+            texts[each.title] = nest_text(nest) if form == "loops" else program.kernels.source(nest)
+    return texts
+
+
+def nest_text(nest: Nest) -> str:
+    """A loop nest as text: its steps at each place, and the arrays, with their strides in elements."""
+
+    def array(i: int) -> str:
+        dtype, outer, inner = nest.arrays[i]
+        return f"{np.dtype(dtype).name} a{i}[{', '.join(map(str, (*outer, *inner)))}]"
+
+    lines = []
+    if nest.outer:
+        lines.append(f"over {' × '.join(map(str, nest.outer))}:")
+    begin = "  " * len(lines)
+    if nest.inner:
+        lines.append(f"{begin}over {' × '.join(map(str, nest.inner))}:")
+    begin = "  " * len(lines)
+    for i, step in enumerate(nest.steps):
+        if step.op == "load":
+            made = array(step.attribute)
+        elif step.op == "constant":
+            made = str(step.attribute)
+        else:
+            over = f" over {step.over}" if step.over else ""
+            made = f"{step.op}({', '.join(f'%{x}' for x in step.inputs)}){over}"
+        lines.append(f"{begin}%{i} = {made}")
+    lines += [f"{begin}{array(position)} = %{step}" for step, position in nest.stores]
+    return "\n".join(lines)

@@ -1,0 +1,168 @@
+"""`flnb.plot.graph`: the programs of a function of `flnb.jit`, drawn as a graph by graphviz."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flnb_telemetry import palette, quantity
+
+from flnb.graph.inspection import existing_names, launches, programs_of
+from flnb.graph.values import ITEM, PUT
+from flnb.show.tapegraph import INK, digraph, label
+
+if TYPE_CHECKING:
+    from flnb.graph.inspection import Launch, Stored
+    from flnb.graph.program import Program
+    from flnb.graph.values import Value
+
+MOST_OPS = 1500
+"""In a drawing of more ops than this, each kernel is one node."""
+UNNAMED = ("existing", "constant")
+"""What values that exist are called if they are neither inputs nor parameters of modules; constants never change."""
+
+
+def graph(f: Any) -> Any:
+    """Draw what `flnb.jit` made of a function as a `graphviz.Digraph`: kernels as boxes around their ops.
+
+    Each value that is in memory is named as in ``print(program)``, with its place: at an offset of the program's block,
+    in new memory, or in place of a value that exists, such as a parameter. Ellipses are results, and what exists
+    before, drawn beside each kernel that reads it. An op of the user's own class has a heavy border.
+
+    Args:
+        f: a function of `flnb.jit`, of which all programs are drawn, or one program.
+
+    The result has the graph's source without further programs; drawing it needs the `dot` program, and without it
+    raises an error that says how to install it.
+
+    Raises:
+        TypeError: ``f`` is neither a function of `flnb.jit` nor a program.
+        ValueError: nothing was captured yet.
+        ImportError: graphviz's Python package, of the extra "lab", is missing.
+
+    >>> import flnb
+    >>> f = flnb.jit(lambda x: flnb.sum(flnb.exp(x)), fuse=False)
+    >>> y = f(flnb.ones(3)), f(flnb.ones(3))
+    >>> "exp" in flnb.plot.graph(f).source
+    True
+    """
+    programs = programs_of(f, "flnb.plot.graph")
+    drawing = digraph("flnb.plot.graph")(
+        name="program", graph_attr={"fontname": "sans-serif", "bgcolor": "transparent"}
+    )
+    drawing.attr("node", shape="box", style="filled,rounded", fontname="sans-serif", fontsize="10", fontcolor="white")
+    drawing.attr("edge", color=INK)
+    drawing.attr("graph", fontcolor=INK, fontsize="11")
+    for i, program in enumerate(programs):
+        if len(programs) == 1:
+            _Drawing(f, program, "").draw(drawing)
+            continue
+        with drawing.subgraph(name=f"cluster_program{i}") as inner:
+            inner.attr(label=f"program {i}", color=INK, style="rounded")
+            _Drawing(f, program, f"p{i}").draw(inner)
+    return drawing
+
+
+class _Drawing:
+    """A program that is being drawn.
+
+    Attributes:
+        prefix: of the names of nodes in graphviz, different for each program.
+        node: by value, the node that computes it.
+        beside: the nodes of values that exist before, each drawn beside every launch that reads it.
+    """
+
+    def __init__(self, f: Any, program: Program, prefix: str) -> None:
+        self.program, self.prefix = program, prefix
+        self.launches = launches(program)
+        self.existing = existing_names(f, program)
+        self.closed = sum(len(each.members) for each in self.launches) > MOST_OPS
+        self.node: dict[Value, str] = {}
+        self.beside: set[str] = set()
+
+    def draw(self, graph: Any) -> None:
+        """Draw everything into a graph."""
+        for each in self.launches:
+            self._launch(graph, each)
+        for i, value in enumerate(self.program.outputs):
+            name = f"{self.prefix}out{i}"
+            graph.node(name, label(f"result {i}", _described(value)), fillcolor=INK, shape="ellipse")
+            graph.edge(self._source(graph, value, ""), name)
+        if self.closed:
+            graph.attr(label=f"more than {MOST_OPS} ops: each kernel is one node")
+
+    def _launch(self, graph: Any, launch: Launch) -> None:
+        """Draw a kernel as a box of ops, or as one node, and a call as one node, with their edges."""
+        number = f"#{launch.number}"
+        members = [x for x in launch.members if x.op is not ITEM]
+        if launch.kind == "copy" or len(members) == 1 or self.closed:
+            title = launch.title if self.closed else f"{number} {' '.join(launch.ops) or 'copy'}"
+            shown = members[-1] if members else launch.stored[0].value
+            self._op(graph, launch, shown, f"{self.prefix}n{launch.number}", title, launch.stored)
+            self.node |= dict.fromkeys(launch.members, f"{self.prefix}n{launch.number}")
+            for x in launch.reads:
+                self._edge(graph, x, launch, f"{self.prefix}n{launch.number}")
+        else:
+            with graph.subgraph(name=f"cluster_{self.prefix}{launch.number}") as inner:
+                where = launch.event[1].scope
+                inner.attr(label=label(f"{number} kernel of {len(members)} ops", where), color=INK, style="rounded")
+                for i, value in enumerate(members):
+                    self.node[value] = f"{self.prefix}n{launch.number}_{i}"
+                    mine = [x for x in launch.stored if x.value is value]
+                    self._op(inner, launch, value, self.node[value], self._called(value), mine)
+            for value in members:
+                roots = [self.program.layouts[x].root for x in value.inputs]
+                for x in dict.fromkeys(roots):
+                    self._edge(graph, x, launch, self.node[value])
+
+    def _op(self, graph: Any, launch: Launch, value: Value, node: str, title: str, stored: list[Stored]) -> None:
+        """Draw one node: what is computed, and where it is stored."""
+        family = getattr(value.op, "family", "movement")
+        own = value.op is not None and value.op.name in self.program.here.backend.overridden()
+        heavy = {"color": INK, "penwidth": "4"} if own or (self.closed and launch.own) else {}
+        places = [
+            f"{x.name} {x.where}".strip() + (f" of {self.existing[x.home]}" if self.existing.get(x.home) else "")
+            + f", {quantity.size(x.value.spec.nbytes)}"
+            for x in stored
+        ]  # fmt: skip
+        where = launch.event[1].scope if launch.kind == "call" else ""
+        text = label(title, _described(value), where, *places)
+        graph.node(node, text, fillcolor=palette.FAMILY.get(family, (INK, INK))[0], **heavy)
+
+    def _called(self, value: Value) -> str:
+        """The name of an op, with the numbers among its operands."""
+        assert value.op is not None
+        numbers = [_number(self.program.layouts[x].root) for x in value.inputs]
+        return f"{value.op.name}({', '.join(n or '·' for n in numbers)})" if any(numbers) else value.op.name
+
+    def _edge(self, graph: Any, x: Value, launch: Launch, to: str) -> None:
+        """Draw the edge from a value, unless it is a number, to a node of a launch that reads it."""
+        if not _number(x):
+            graph.edge(self._source(graph, x, f"_{launch.number}"), to)
+
+    def _source(self, graph: Any, value: Value, beside: str) -> str:
+        """Return the node of a value; of one that exists before it is drawn, once for each place beside a launch."""
+        value = self.program.layouts[value].root
+        if value in self.node:
+            return self.node[value]
+        node = f"{self.prefix}v{value.number}{beside}"
+        if node not in self.beside:
+            self.beside.add(node)
+            name = self._name(value)
+            kind = "input" if name.startswith("input ") else "unknown" if name in UNNAMED else "parameter"
+            graph.node(node, label(name, _described(value)), fillcolor=palette.CATEGORY[kind][0], shape="ellipse")
+        return node
+
+    def _name(self, value: Value) -> str:
+        """The name of a value that exists before."""
+        return self.existing.get(value) or UNNAMED[bool(value.attributes)]
+
+
+def _number(value: Value) -> str:
+    """The number that a value is, as text; empty for others."""
+    known = value.op is None and value.attributes and not value.spec.ndim
+    return quantity.significant(float(value.tensor._data)) if known else ""
+
+
+def _described(value: Value) -> str:
+    """Shape and dtype of a value as text."""
+    return "write of a view" if value.op is PUT else f"{quantity.extents(value.spec.shape)} {value.spec.dtype.name}"
