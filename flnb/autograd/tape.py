@@ -162,10 +162,12 @@ def walk(
     under_way = (Toward if only_stops else Walk)(root, cotangent, retain, create_graph, stops, own)
     if told is not None:
         under_way.pull = told.around(under_way)
+    if (captured := effects.get()) is not None:
+        under_way.pull = captured.pulling(under_way.pull)
     lane = bus.lanes.lane if bus.lanes is not None else None
     try:
         if lane is None:
-            with nullcontext() if effects.get() is None else bus.phase("backward"):
+            with nullcontext() if captured is None else bus.phase("backward"):
                 _walk_from(under_way, root, tape, finds_own)
         else:
             outer = lane.node

@@ -31,6 +31,7 @@ class Effects:
         used: leaves that the step reads, by the id of their nodes.
         grown: leaves whose gradient of before the step is read, and that gradient.
         generators: by the id of a NumPy generator, the object that has it, whose generator `manual_seed` replaces.
+        node: the node of the tape whose gradient is being computed; None outside of a backward pass.
         watched: holders and names on which the step depends, see `flnb.dispatch.guards`.
     """
 
@@ -41,6 +42,7 @@ class Effects:
         self.used: dict[int, Any] = {}
         self.grown: list[tuple[Any, Any]] = []
         self.generators: dict[int, Any] = {}
+        self.node: Any = None
         self.watched: list[tuple[Any, str]] = []
         self._numbers: dict[Any, tuple[Tensor, ...]] = {}
 
@@ -68,6 +70,18 @@ class Effects:
     def asked(self, source: Any) -> bool:
         """Whether the step takes the numbers of an object from `numbers`."""
         return any(key[0] is source for key in self._numbers)
+
+    def pulling(self, pull: Callable[[Any], None]) -> Callable[[Any], None]:
+        """Make a function that calls ``pull(node)``, the step of a backward pass, while `node` is its argument."""
+
+        def pull_noted(node: Any) -> None:
+            before, self.node = self.node, node
+            try:
+                pull(node)
+            finally:
+                self.node = before
+
+        return pull_noted
 
     def numbers(self, source: Any, key: Any, dtype: np.dtype[Any]) -> tuple[Tensor, ...]:
         """Return 0-d tensors that get the values of ``source.coefficients()`` before each run.

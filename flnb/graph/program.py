@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from flnb_telemetry import bus
 
-from flnb.dispatch import state
+from flnb.dispatch import source_lines, state
 from flnb.dispatch.memory import holders
 from flnb.dispatch.plan import spec_of
 from flnb.dispatch.quiet import quiet
@@ -161,7 +161,8 @@ class Program:
                     call.arguments[i] = None
                 else:
                     call.arguments[i] = self.array(value)
-        call.event = op_event(call.value), self.contexts.get(call.value, 0)
+        made: Any = call.value if call.value.op is not None else call.values[0]  # what exists gets another's elements
+        call.event = op_event(call.value), self.contexts.get(made, 0)
         self.steps.append(call)
 
     def _add_nest(self, group: Group, stored: list[Value]) -> None:
@@ -286,7 +287,10 @@ class Program:
             if isinstance(step, Call):
                 inputs = ", ".join(repr(x.spec) for x in step.value.inputs)
                 name = step.value.op.name if step.value.op else "copy"
-                error.add_note(f"flnb: in a program of flnb.jit, in {name} of {inputs}, giving {step.value.spec!r}")
+                line = source_lines.where(*step.value.site)
+                error.add_note(
+                    f"flnb: in a program of flnb.jit, in {name} of {inputs}, giving {step.value.spec!r}, made at {line}"
+                )
             raise
 
 

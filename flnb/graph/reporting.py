@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from flnb_telemetry import encoding, intern, schema
 from flnb_telemetry.schema import BACKWARD, FORWARD
 
+from flnb.dispatch import source_lines
 from flnb.dispatch.crossing import pull_plan
 from flnb.dispatch.plan import Plan
 from flnb.dispatch.table import OPS
@@ -22,7 +23,7 @@ __all__ = ["contexts", "kernel_code", "kernel_event", "op_event", "shares"]
 
 
 def contexts(values: Sequence[Value]) -> dict[Value, int]:
-    """Return the scope and phase in which values were recorded, by number.
+    """Return the scope, phase and line in which values were recorded, by number.
 
     What a backward pass reads is of the forward pass: while it is recorded nobody knows.
     """
@@ -35,7 +36,8 @@ def contexts(values: Sequence[Value]) -> dict[Value, int]:
             needed.update(value.inputs)
         if phase == 0 and value in needed:
             number = intern.contexts.id_of((scope, FORWARD))
-        found[value] = number
+        line = "".join([line.brief for line in source_lines.lines(*value.site)[:1]])
+        found[value] = intern.contexts.id_of(intern.contexts.items[number]._replace(line=line)) if line else number
     return found
 
 

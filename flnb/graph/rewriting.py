@@ -48,8 +48,8 @@ def _transposed(x: Value) -> Value:
 
 
 def like(made: Value, value: Value) -> Value:
-    """Give a value the context of the one for which it was made; returns it."""
-    made.context = value.context
+    """Give a value the context and line of the one for which it was made; returns it."""
+    made.context, made.site = value.context, value.site
     return made
 
 

@@ -63,10 +63,13 @@ class Value:
         holder: a weak reference to the buffer that got it; None if it is no buffer's own.
         users: how many inputs of other values it was, also of ones that are gone.
         context: the module and phase (in telemetry) in which it was recorded; -1 if nothing listened.
+        site: code and offset of the user's line that recorded it, see `flnb.dispatch.source_lines`; only of captures.
     """
 
+    site: tuple[Any, int]
     __slots__ = (
-        "__weakref__", "attributes", "context", "holder", "inputs", "number", "op", "place", "spec", "tensor", "users"
+        "__weakref__", "attributes", "context", "holder", "inputs", "number", "op", "place", "site", "spec", "tensor",
+        "users",
     )  # fmt: skip
 
     def __init__(
@@ -82,7 +85,7 @@ class Value:
         self.place, self.tensor, self.users = place, tensor, 0
         for x in inputs:
             x.users += 1
-        self.number = next(_numbers)
+        self.number, self.site = next(_numbers), (None, 0)
         self.holder: ref[Any] | None = None
         self.context = bus.lanes.lane.context if bus.lanes is not None else -1
 

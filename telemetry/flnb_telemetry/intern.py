@@ -46,12 +46,14 @@ class Context(NamedTuple):
     """The scope path ("net.block1") and the phase (index into `schema.PHASES`) in which an event happened.
 
     `device` is "" for the host, else such as "cuda:0"; `stream` numbers the device's streams, 0 is its default one.
+    `line` is the user's line as text ("train.py:12: y = x * w"), empty if it is not known.
     """
 
     scope: str
     phase: int
     device: str = ""
     stream: int = 0
+    line: str = ""
 
 
 class GroupInfo(NamedTuple):
@@ -123,9 +125,9 @@ MOST = 2**63 - 1  # the most bytes that fit in a column: an op that fails may as
 class Catalog:
     """The tables of strings, plans, contexts and others, and arrays of their fields, indexed by plan id and context id.
 
-    `op`, `family`, `nbytes` and `saved` have an entry per plan, `scope` and `phase` one per context; names are string
-    ids. `refresh` adds what came since. Without arguments the tables are those of the process. `stacks` holds call
-    stacks by context id, if any are known.
+    `op`, `family`, `nbytes` and `saved` have an entry per plan, `scope`, `phase` and `line` one per context; names are
+    string ids. `refresh` adds what came since. Without arguments the tables are those of the process. `stacks` holds
+    call stacks by context id, if any are known.
     """
 
     def __init__(
@@ -135,7 +137,7 @@ class Catalog:
         self.kernels, self.devices = kernels, devices
         self.stacks: dict[int, tuple[Frame, ...]] = {}
         self.op, self.family, self.nbytes, self.saved = np.empty((4, 0), np.int64)
-        self.scope, self.phase = np.empty((2, 0), np.int64)
+        self.scope, self.phase, self.line = np.empty((3, 0), np.int64)
         self.refresh()
 
     def refresh(self) -> None:
@@ -145,9 +147,9 @@ class Catalog:
         if fresh := [(name(p.op), name(p.family), min(p.nbytes, MOST), min(p.saved, MOST)) for p in plans]:
             known = np.array([self.op, self.family, self.nbytes, self.saved])
             self.op, self.family, self.nbytes, self.saved = np.concatenate([known, np.array(fresh).T], axis=1)
-        if new := [(name(c.scope), c.phase) for c in self.contexts.items[len(self.scope) :]]:
-            known = np.array([self.scope, self.phase])
-            self.scope, self.phase = np.concatenate([known, np.array(new).T], axis=1)
+        if new := [(name(c.scope), c.phase, name(c.line)) for c in self.contexts.items[len(self.scope) :]]:
+            known = np.array([self.scope, self.phase, self.line])
+            self.scope, self.phase, self.line = np.concatenate([known, np.array(new).T], axis=1)
 
     def told(self, name: str, first: int = 0) -> list[Any]:
         """Return items of a table ("strings", "plans", "contexts") from number `first` on, as JSON and safe to show."""

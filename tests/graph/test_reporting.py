@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import flnb
-from flnb import models, optim
+from flnb import models, nn, optim
 
 
 def recorded_step(name: str, fuse: bool | None) -> flnb.Recording:
@@ -45,7 +45,7 @@ def test_ops_of_an_unfused_program_are_those_of_the_function() -> None:
     assert not counts(program) - counts(eager)
     assert not program.table("kernel")["t0"].size
     phases = {row.key[0]: row.count for row in program.ops.by("phase")}
-    assert phases.pop("other") <= 8  # what neither gradient nor step depends on: the loss as a result, say
+    assert phases.pop("other") <= 6  # copies of the batch, and updates of what exists
     assert set(phases) == {"forward", "backward", "optimizer"}
 
 
@@ -70,6 +70,48 @@ def test_each_kernel_is_an_event_and_each_of_its_ops_has_a_share_of_its_time() -
     assert names["matmul"] == counts(recorded_step("lenet", None))["matmul"]
     assert {row.key[0] for row in run.ops.by("phase")} >= {"forward", "backward", "optimizer"}
     assert {"lenet.features.c1", "lenet.classifier.f6"} <= {row.key[0] for row in run.ops.by("scope")}
+
+
+def test_each_op_has_the_line_and_scope_of_what_called_it_also_in_backward() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Any) -> Any:
+            return self.second(flnb.tanh(self.first(x)))
+
+    net = Net()
+    optimizer = optim.SGD(net.parameters(), lr=0.1)
+
+    @flnb.jit
+    def step(x: Any) -> Any:
+        optimizer.zero_grad()
+        loss = (net(x) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    for fuse in (False, True):
+        step.fuse = fuse
+        step.captured.clear()
+        for _ in range(3):
+            step(flnb.ones((3, 4)))
+        with flnb.record() as run:
+            step(flnb.ones((3, 4)))
+        found = {row.key: row.count for row in run.ops.by("op", "phase", "scope")}
+        for scope in ("net.first", "net.second"):
+            assert found["matmul", "forward", scope] == 1
+            assert found["matmul", "backward", scope] == {"net.first": 1, "net.second": 2}[scope]
+        rows = run.ops.by("phase", "line")
+        lines = {(phase, line.partition(": ")[2]) for phase, line in (row.key for row in rows) if phase != "other"}
+        assert lines - {("forward", "loss.backward()")} == {  # there the first gradient, a one, is made
+            ("forward", "return self.second(flnb.tanh(self.first(x)))"),
+            ("forward", "loss = (net(x) ** 2).mean()"),
+            ("backward", "return self.second(flnb.tanh(self.first(x)))"),
+            ("backward", "loss = (net(x) ** 2).mean()"),
+            ("optimizer", "optimizer.step()"),
+        }
+        assert all(row.key[1].startswith("test_reporting.py:") or row.key[0] == "other" for row in rows)
 
 
 def test_capturing_is_an_event() -> None:

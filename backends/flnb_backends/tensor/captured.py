@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import gc
 import sys
+from bisect import bisect
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from flnb_telemetry import bus
+from flnb_telemetry import bus, intern
+from flnb_telemetry.schema import FORWARD
 from numpy.lib.array_utils import byte_bounds
 
 from flnb.dispatch import source_lines
+from flnb.dispatch.crossing import next_seq
+from flnb.dispatch.effects import effects
 from flnb.dispatch.plan import spec_of
 from flnb.graph.fusing import FUSED
-from flnb.graph.values import CONSTANT, Value
+from flnb.graph.rewriting import like
+from flnb.graph.values import CONSTANT, ITEM, Value
+from flnb.interface.tape import CODE, LASTI, SEQ, Node
 from flnb.tensor import detached
 from flnb_backends.tensor.deferred import Buffer, DeferredBackend
 
@@ -52,6 +58,8 @@ class CapturedBackend(DeferredBackend):
         self.leaves: dict[Any, tuple[Any, Value, Buffer]] = {}
         self.random: list[Value] = []
         self.context: int | None = None
+        self._made: list[Value] = []  # what was recorded outside of backward passes
+        self._after: list[int] = []  # for each of them, a number between those of its node and of the next one
 
     def adopt(self, buffer: Any, family: str) -> Any:
         """Return the buffer that stands for a NumPy array, always the same for the same elements in memory."""
@@ -158,8 +166,30 @@ class CapturedBackend(DeferredBackend):
         return None if opened else super().recorder(plan, index)
 
     def _put(self, buffer: Buffer, value: Value) -> None:
-        value.context = bus.threads.here.context() if self.context is None else self.context
+        node, value.context = getattr(effects.get(), "node", None), bus.threads.here.context()
+        if self.context is not None:
+            value.context = self.context
+        elif node is None:
+            frame = source_lines.outside(sys._getframe(1))
+            value.site = frame.f_code, frame.f_lasti
+            self._made.append(value)
+            self._after.append(next_seq())
+        else:
+            self._place_by(node, value)
+        if value.op is ITEM:
+            like(value.inputs[0], value)
         super()._put(buffer, value)
+
+    def _place_by(self, node: Node, value: Value) -> None:
+        """Give a value of a backward pass the line and scope of the op whose gradient it is computed for."""
+        value.site = node[CODE], node[LASTI]
+        at = bisect(self._after, node[SEQ])
+        if at == len(self._made):  # the node was there before
+            return
+        made, contexts = self._made[at], intern.contexts
+        scope, phase, *_ = contexts.items[made.context]
+        made.context = contexts.id_of((scope, phase or FORWARD))
+        value.context = contexts.id_of((scope, contexts.items[value.context].phase))
 
     def drawn(self, out: Buffer) -> None:
         self.random.append(out.read())

@@ -1,4 +1,4 @@
-"""Exact statistics of op events (count, times, bytes), grouped by op, scope, phase, family, shape or dtype."""
+"""Exact statistics of op events (count, times, bytes), grouped by op, scope, phase, line, family, shape or dtype."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from flnb_telemetry.intern import Catalog
 
-KEYS = ("op", "family", "scope", "phase", "shape", "dtype")
+KEYS = ("op", "family", "scope", "phase", "line", "shape", "dtype")
 NUMBERS = ("count", "total", "mean", "p99", "max", "share", "bytes")
 SPELLED: dict[str, Callable[[float], str]] = {"count": quantity.count}
 SPELLED |= dict.fromkeys(("total", "mean", "p99"), quantity.duration)
@@ -125,12 +125,14 @@ def _grouped(ops: schema.Columns, catalog: Catalog, keys: tuple[str, ...]) -> li
     spent = ops["t1"] - ops["t0"]
     if not len(spent):
         return []
-    # Few distinct (plan, scope, phase) triples stand for all events: name the triples, then number the names.
+    # Few distinct (plan, scope, phase) triples, with a line, stand for all events: name these, then number the names.
     scope, phase, _ = catalog.places(ops["context"], ops["node"])
-    triples = (ops["plan"].astype(np.int64) << 34) | (scope << 2) | phase
-    distinct, member = np.unique(triples, return_inverse=True)
+    triples, member = np.unique((ops["plan"].astype(np.int64) << 34) | (scope << 2) | phase, return_inverse=True)
+    line = catalog.line[ops["context"]] if "line" in keys else 0
+    distinct, member = np.unique(line << 32 | member, return_inverse=True)
+    codes = zip(triples[distinct & 0xFFFFFFFF].tolist(), (distinct >> 32).tolist(), strict=True)
     names: dict[tuple[str, ...], int] = {}
-    numbers = [names.setdefault(tuple(_name(catalog, key, int(code)) for key in keys), len(names)) for code in distinct]
+    numbers = [names.setdefault(tuple(_name(catalog, key, *code) for key in keys), len(names)) for code in codes]
     group = np.array(numbers)[member]
     count = np.bincount(group)
     spent = spent[np.lexsort((spent, group))]
@@ -143,8 +145,10 @@ def _grouped(ops: schema.Columns, catalog: Catalog, keys: tuple[str, ...]) -> li
     return [OpRow(*row) for row in zip(names, *(column.tolist() for column in columns), strict=True)]
 
 
-def _name(catalog: Catalog, key: str, code: int) -> str:
+def _name(catalog: Catalog, key: str, code: int, line: int) -> str:
     """Return the text of a key such as "shape" for an op whose plan, scope and phase ids are packed into one int."""
+    if key == "line":
+        return catalog.strings.items[line]
     if key == "scope":
         return catalog.strings.items[(code >> 2) & 0xFFFFFFFF]
     if key == "phase":

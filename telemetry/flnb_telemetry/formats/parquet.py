@@ -175,7 +175,7 @@ def check(path: str | os.PathLike[str], manifest: Any) -> None:
 
 
 PLAN = (str, str, [int], str, int, int, [[int]])
-CONTEXT = (str, int, str, int)
+CONTEXT = (str, int, str, int, str)
 OPTIONAL = {"groups": (GroupInfo("", 0, 1, "", 0), (str, int, int, str, int), GroupInfo._make)} | device_words.TABLES
 """Tables that older files lack: what is in all of them, the form of an item, and what makes it of a JSON value."""
 CODES: dict[str, Sized] = {"category": schema.CATEGORIES, "direction": schema.DIRECTIONS, "route": device_words.ROUTES}
@@ -198,8 +198,8 @@ def _require(name: str, formed: bool) -> None:
 
 def _restored(manifest: dict[str, Any], tables: dict[str, schema.Columns]) -> Recording:
     """Make the recording of a manifest and the tables by kind, whose ids are checked."""
-    # of schema version 1: without devices
-    listed = manifest | {"contexts": [[*one, *("", 0)[: 4 - len(one)]] for one in manifest["contexts"]]}
+    # of schema version 1: without devices; of 2: without lines
+    listed = manifest | {"contexts": [[*one, *("", 0, "")[len(one) - 2 :]] for one in manifest["contexts"]]}
     _require("strings", _formed(listed["strings"], [str]))
     _require("contexts", _formed(listed["contexts"], [CONTEXT]))
     _require("contexts", all(0 <= phase < len(schema.PHASES) for _, phase, *_ in listed["contexts"]))
