@@ -25,7 +25,7 @@ from numpy import empty as new_array
 from flnb.dispatch import source_lines, state
 from flnb.dispatch.failure import failed, failed_call
 from flnb.dispatch.plan import Plan, Spec
-from flnb.dispatch.promotion import adopted, plan_for
+from flnb.dispatch.promotion import adopted, foreign, plan_for
 from flnb.dispatch.state import ACTIVATION, INPUT, TEMPORARY
 from flnb.dispatch.templates import CREATE, PULL, RECORD, SUM, UPDATE, Form, compiled, entry_text, function_text
 from flnb.tensor import Tensor, detached
@@ -280,6 +280,8 @@ def checked_target(op: Op, plan: Plan, here: State, tensors: tuple[Any, ...]) ->
             f"recorded; wrap the update in `with flnb.no_grad():` or drop out= to make a new Variable"
         )
     if out._spec.kind is not plan.kind:
+        if not here.backend.aliases:  # a converted copy would be written
+            raise foreign(op, (out,), here)
         (out,) = adopted(op, (out,), here)
     if out._spec is not plan.spec:
         raise ValueError(f"{op.name}: the result is {plan.spec!r} but out is {out._spec!r}; they must be equal")

@@ -369,6 +369,12 @@ def test_a_write_to_elements_that_share_memory_is_refused_at_once() -> None:
         assert x.tolist() == [1.0]
 
 
+def test_a_write_into_a_tensor_of_another_backend_is_refused() -> None:
+    x = flnb.asarray(X)
+    with flnb.use_backend("deferred"), pytest.raises(TypeError, match="add: the tensors keep 'ndarray' buffers"):
+        flnb.add(x, 1.0, out=x)
+
+
 def test_a_whole_update_of_the_backend_below_is_not_asked_for() -> None:
     class Whole(flnb.backends.NumpyBackend):
         def sgd_update(self, *arguments: Any) -> None:

@@ -1,0 +1,224 @@
+"""What the backend `deferred` records again is computed by a program: with the results of ops that run at once."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flnb
+from flnb import models, nn, optim
+from flnb.backends import DeferredBackend, NumpyBackend
+from flnb.graph import repetition
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4) / 12
+
+
+def loop(x: Any) -> Any:
+    y = flnb.softmax(flnb.exp(x * 0.1) + 2.0, 0)
+    return flnb.tanh(y * 3.0 + x) - flnb.sum(y, axis=1, keepdims=True)
+
+
+class Steps:
+    """A model of a recipe with an optimizer, whose step is an unmodified training loop's."""
+
+    def __init__(self, name: str, optimizer: Any, dtype: Any = np.float32) -> None:
+        flnb.manual_seed(0)
+        self.recipe = models.get(name)
+        self.model = self.recipe.build("small").astype(dtype)
+        arrays = self.recipe.batch("small", size=2)
+        self.batch = [flnb.asarray(a.astype(dtype) if a.dtype.kind == "f" else a) for a in arrays]
+        self.optimizer = optimizer(self.model.parameters())
+
+    def __call__(self) -> Any:
+        self.optimizer.zero_grad()
+        loss = self.recipe.loss(self.model, *self.batch)
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+    def values(self) -> dict[str, Any]:
+        named = {key: item.data for key, item in self.model.named_parameters()} | dict(self.model.named_buffers())
+        return {key: item.numpy().copy() for key, item in named.items()}
+
+
+class Counting(NumpyBackend):
+    calls: Counter[str]
+
+    def add(self, a: Any, b: Any, out: Any = None) -> Any:
+        self.calls["add"] += 1
+        return super().add(a, b, out)
+
+    def multiply(self, a: Any, b: Any, out: Any = None) -> Any:
+        self.calls["multiply"] += 1
+        return super().multiply(a, b, out)
+
+    def exp(self, x: Any, out: Any = None) -> Any:
+        self.calls["exp"] += 1
+        return super().exp(x, out)
+
+    def matmul(self, a: Any, b: Any, out: Any = None) -> Any:
+        self.calls["matmul"] += 1
+        return super().matmul(a, b, out)
+
+
+@pytest.mark.parametrize("name", ["bert", "resnet18"])
+def test_overridden_primitives_are_called_as_often_as_on_numpy(name: str) -> None:
+    counts = []
+    for deferred in (False, True):
+        backend = Counting()
+        backend.calls = Counter()
+        with flnb.use_backend(DeferredBackend(backend) if deferred else backend), flnb.record() as run:
+            step = Steps(name, optim.Adam)
+            step.optimizer.gathers = False
+            for _ in range(4):
+                step()
+            backend.calls.clear()
+            step()
+            counts.append(dict(backend.calls))
+    assert counts[0] == counts[1]
+    assert set(counts[0]) == {"add", "multiply", "exp", "matmul"}
+    assert len(run.table("compile")["t0"]) > 0
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet", "vit", "bert", "asr-transformer", "resnet18"])
+def test_a_fused_step_in_double_precision_is_a_step(name: str) -> None:
+    def sgd(parameters: Any) -> Any:
+        return optim.SGD(parameters, lr=1e-3, momentum=0.9)
+
+    found = []
+    for backend in ("numpy", DeferredBackend("numpy")):
+        with flnb.use_backend(backend):
+            step = Steps(name, sgd, np.float64)
+            found.append(([step().item() for _ in range(6)], step.values()))
+    np.testing.assert_allclose(found[1][0], found[0][0], rtol=1e-9)
+    for key, value in found[0][1].items():
+        np.testing.assert_allclose(found[1][1][key], value, rtol=1e-6, atol=1e-9, err_msg=key)
+
+
+def test_a_loop_that_reads_the_loss_before_the_backward_pass() -> None:
+    found = []
+    for backend in ("numpy", DeferredBackend("numpy", fuse=False)):
+        repetition.known.clear()
+        with flnb.use_backend(backend):
+            step, losses = Steps("lenet", optim.Adam), []
+            for _ in range(6):
+                step.optimizer.zero_grad()
+                loss = step.recipe.loss(step.model, *step.batch)
+                losses.append(loss.item())
+                loss.backward()
+                step.optimizer.step()
+            found.append((losses, step.values()))
+    assert found[0][0] == found[1][0]
+    for key, value in found[0][1].items():
+        np.testing.assert_array_equal(found[1][1][key], value, err_msg=key)
+    programs = [each.program for each in repetition.known.values() if each.program is not None]
+    assert len(programs) == 2  # the forward pass, and the rest
+
+
+def test_values_stay_computable_after_ctrl_c_in_a_program() -> None:
+    class Interrupted(NumpyBackend):
+        when = 10**9
+
+        def tanh(self, x: Any, out: Any = None) -> Any:
+            Interrupted.when -= 1
+            if Interrupted.when == 0:
+                raise KeyboardInterrupt
+            return np.tanh(x, out)
+
+    flnb.manual_seed(0)
+    other = nn.Linear(4, 4)
+    reference = optim.SGD(other.parameters(), lr=0.1)
+    with flnb.use_backend(DeferredBackend(Interrupted)):
+        flnb.manual_seed(0)
+        layer = nn.Linear(4, 4)
+        optimizer = optim.SGD(layer.parameters(), lr=0.1)
+
+        def step(layer: Any, optimizer: Any) -> None:
+            optimizer.zero_grad()
+            (flnb.tanh(layer(flnb.asarray(X))) ** 2).sum().backward()
+            optimizer.step()
+
+        for i in range(6):
+            if i in (3, 4):
+                Interrupted.when = 1
+                with pytest.raises(KeyboardInterrupt):
+                    step(layer, optimizer)
+                flnb.sync()
+            else:
+                step(layer, optimizer)
+            with flnb.use_backend(NumpyBackend()):
+                step(other, reference)
+                expected = other.weight.data.numpy()
+            np.testing.assert_allclose(layer.weight.data.numpy(), expected, rtol=1e-5)
+
+
+def test_an_error_in_a_program_names_the_op_and_the_rest_can_be_computed() -> None:
+    class Failing(NumpyBackend):
+        broken = False
+
+        def tanh(self, x: Any, out: Any = None) -> Any:
+            if Failing.broken:
+                raise ValueError("no tanh today")
+            return np.tanh(x, out)
+
+    with flnb.use_backend(DeferredBackend(Failing)):
+        for i in range(6):
+            Failing.broken = i == 4
+            x = flnb.exp(flnb.asarray(X + i)) + 1.0
+            y = flnb.tanh(x) * 2.0 + x
+            if Failing.broken:
+                with pytest.raises(ValueError, match="no tanh today") as caught:
+                    y.numpy()
+                assert any("recorded earlier" in note for note in caught.value.__notes__)
+                np.testing.assert_allclose(x.numpy(), np.exp(X + i) + 1, rtol=1e-6)
+                Failing.broken = False
+            np.testing.assert_allclose(y.numpy(), np.tanh(x.numpy()) * 2 + x.numpy(), rtol=1e-6)
+
+
+def test_threads_that_share_inputs_run_one_program_after_the_other() -> None:
+    with flnb.use_backend("deferred"):
+        shared = flnb.exp(flnb.asarray(X)) + 0.5
+    wrong: list[Any] = []
+
+    def work(i: int) -> None:
+        with flnb.use_backend("deferred"):
+            for j in range(20):
+                got = loop(shared * float(i) + float(j)).numpy()
+                known = (np.exp(X) + 0.5) * i + j
+                if not np.allclose(got, loop(flnb.asarray(known)).numpy(), atol=1e-5):
+                    wrong.append((i, j))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_observed_ops_run_one_by_one_with_values() -> None:
+    with flnb.use_backend("deferred"):
+        x = flnb.asarray(X - 0.5)
+        for _ in range(4):
+            y = flnb.sum(flnb.tanh(x) * 2.0 + flnb.log(x + 1.0))
+            assert np.isfinite(y.item())
+        with flnb.detect_anomaly(), pytest.raises(flnb.autograd.anomaly.AnomalyError, match="'log' gave 6 NaN"):
+            flnb.sum(flnb.tanh(x) * 2.0 + flnb.log(x))
+
+
+def test_programs_are_forgotten_when_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repetition, "MOST_PROGRAMS", 2)
+    monkeypatch.setattr(repetition, "MOST_KNOWN", 4)
+    repetition.known.clear()
+    with flnb.use_backend("deferred"):
+        for _ in range(3):
+            for n in (2, 3, 4):
+                for _ in range(2):
+                    np.testing.assert_allclose(loop(flnb.ones((n, 3))).shape, (n, 3))
+                    loop(flnb.ones((n, 3))).numpy()
+    assert len(repetition.known) <= 4
+    assert sum(each.program is not None for each in repetition.known.values()) <= 2
