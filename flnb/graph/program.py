@@ -113,7 +113,7 @@ class Program:
         self.arrays: dict[Value, Any] = {}
         self.patches: list[tuple[list[Any], int, Value]] = []
         self.drawn: list[tuple[list[Any], int, Any]] = []
-        self.pointers: list[tuple[Any, int, int, Value, int]] = []
+        self.pointers: list[tuple[Any, Any, list[Value], Any]] = []
         self.block = self._new((self.memory.size,), BYTES)
         self.steps: list[Any] = []
         for group, values in zip(self.groups, self.stored, strict=True):
@@ -175,20 +175,23 @@ class Program:
 
     def _segment(self, calls: list[Any]) -> KernelCalls:
         """Make the segment of calls of kernels that follow each other."""
-        made = []
+        made, moving = [], []
         scratch = _address(self.scratch)
         for i, (kernel, places, _) in enumerate(calls):
             pointers = []
             for j, (value, offset) in enumerate(places):
                 root = self._root(value)
                 if root in self.moving:
-                    self.pointers.append((None, i, j, root, offset))
+                    moving.append((i, j, root, offset))
                     pointers.append(0)
                 else:
                     pointers.append(_address(self.array(root)) + offset)
             made.append((kernel, pointers, scratch))
         segment = self.kernels.Segment(made)
-        self.pointers = [(each[0] or segment, *each[1:]) for each in self.pointers]
+        if moving:
+            places = np.array([segment.place(i, j) for i, j, *_ in moving])
+            offsets = np.array([offset for *_, offset in moving], np.uint64)
+            self.pointers.append((segment, places, [root for *_, root, _ in moving], offsets))
         return KernelCalls(segment, [event for *_, event in calls])
 
     def _root(self, value: Value) -> Value:
@@ -266,8 +269,8 @@ class Program:
         for arguments, i, value in self.patches:
             arguments[i] = self.array(value)
         addresses = {value: _address(array) for value, array in arrays.items() if value in self.moving}
-        for segment, i, j, root, offset in self.pointers:
-            segment.set_pointer(i, j, addresses[root] + offset)
+        for segment, places, roots, offsets in self.pointers:
+            segment.pointers[places] = np.array([addresses[root] for root in roots], np.uint64) + offsets
         for arguments, i, owner in self.drawn:
             arguments[i] = owner.numpy
         self._run_steps()

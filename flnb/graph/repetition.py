@@ -139,41 +139,49 @@ def _traced(values: list[Value], asked: Sequence[Value]) -> Trace | None:
     outputs: list[Value] = []
     rows: list[Any] = []
     wanted = set(map(_root, asked))
-    users = dict.fromkeys(values, 0)
+    users = _users(values)
+    place: Any = None
     for value in values:
-        for x in value.inputs:
-            if x in users:
-                users[x] += 1
-    for value in values:
-        inputs = []
+        op: Any = value.op
+        attributes, needed = value.attributes, False
+        if op.body is not None:  # its items are needed, if anything is
+            attributes = attributes[:3]
+        elif value in wanted or value.users > users.get(value, 0):
+            needed = True
+        elif value.holder is not None:
+            holder = value.holder()
+            needed = holder is not None and holder.value is value
+        if needed:
+            outputs.append(value)
+        if value.place is not place:
+            place = value.place
+            rows.append(place)
+        rows += op, attributes, value.spec, value.context, needed
         for x in value.inputs:
             at = position.get(x)
             if at is None:
                 at = position[x] = ~len(leaves)
                 leaves.append(x)
-            inputs.append(at)
-        position[value] = len(rows)
-        holder = value.holder() if value.holder is not None else None
-        needed = (holder is not None and holder.value is value) or value in wanted or value.users > users[value]
-        op: Any = value.op
-        attributes = value.attributes
-        if op.body is not None:  # its items are
-            attributes, needed = attributes[:3], False
-        if needed:
-            outputs.append(value)
-        rows.append((op, attributes, value.spec, value.place, value.context, needed, *inputs))
+            rows.append(at)
+        position[value] = len(position)
     numbers = {}
     for i, leaf in enumerate(leaves):
         if type(leaf.tensor) is tuple:
             return None
         array = leaf.tensor._data
-        if array.ndim:
-            rows.append((leaf.spec, array.strides))
-        else:
-            rows.append(leaf.spec)
-            if leaf.attributes is CONSTANT:
-                numbers[i] = array.tobytes()
+        rows += leaf.spec, array.strides
+        if leaf.attributes is CONSTANT and not array.ndim:
+            numbers[i] = array.tobytes()
     return Trace(values, leaves, outputs, numbers, tuple(rows))
+
+
+def _users(values: list[Value]) -> dict[Value, int]:
+    """Count for each value how many inputs of these values it is."""
+    users: dict[Value, int] = {}
+    for value in values:
+        for x in value.inputs:
+            users[x] = users.get(x, 0) + 1
+    return users
 
 
 def _root(value: Value) -> Value:

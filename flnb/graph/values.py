@@ -82,12 +82,13 @@ class Value:
         tensor: Any = None,
     ) -> None:
         self.op, self.inputs, self.attributes, self.spec = op, inputs, attributes, spec
-        self.place, self.tensor, self.users = place, tensor, 0
+        self.place, self.tensor, self.users, self.number = place, tensor, 0, next(_numbers)
         for x in inputs:
             x.users += 1
-        self.number, self.site = next(_numbers), (None, 0)
+        self.site: tuple[Any, int] = None, 0
         self.holder: ref[Any] | None = None
-        self.context = bus.lanes.lane.context if bus.lanes is not None else -1
+        lanes = bus.lanes
+        self.context = lanes.lane.context if lanes is not None else -1
 
     def __repr__(self) -> str:
         return f"<value {self.number} {self.op.name if self.op else 'input'} {self.spec!r}>"

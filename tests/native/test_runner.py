@@ -51,12 +51,12 @@ def test_arrays_are_exchanged() -> None:
     x, y, z = np.ones(64, "f"), np.zeros(64, "f"), np.zeros(64, "f")
     segment = Segment([(kernel(DOUBLE), [x.ctypes.data, y.ctypes.data], 0)] * 2)
     segment.run()
-    segment.set_pointer(1, 0, y.ctypes.data)
-    segment.set_pointer(1, 1, z.ctypes.data)
+    segment.pointers[segment.place(1, 0)] = y.ctypes.data
+    segment.pointers[segment.place(1, 1)] = z.ctypes.data
     segment.run()
     assert (y == 2).all()
     assert (z == 4).all()
     with pytest.raises(IndexError, match="call 2 of 2: expected 0 to 1"):
-        segment.set_pointer(2, 0, 0)
+        segment.place(2, 0)
     with pytest.raises(IndexError, match="array 2 of call 0, which has 2: expected 0 to 1"):
-        segment.set_pointer(0, 2, 0)
+        segment.place(0, 2)

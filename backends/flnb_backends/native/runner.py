@@ -86,6 +86,7 @@ class Segment:
         calls: the kernel, the addresses of its arrays, and that of its scratch memory; which calls may share.
 
     Attributes:
+        pointers: the addresses, which may be set anew before each run.
         stamps: an int64 array: the time at which the last run began, and that at which each call was done, in
             nanoseconds as those of `time.perf_counter_ns`.
     """
@@ -94,8 +95,8 @@ class Segment:
         self.stamps = np.zeros(len(calls) + 1, np.int64)
         counts = [len(arrays) + 1 for _, arrays, _ in calls]
         self._starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-        self._pointers = np.array([p for _, arrays, scratch in calls for p in (*arrays, scratch)], np.uint64)
-        first = self._pointers.ctypes.data
+        self.pointers = np.array([p for _, arrays, scratch in calls for p in (*arrays, scratch)], np.uint64)
+        first = self.pointers.ctypes.data
         rows = [
             (kernel.address, first + 8 * int(start), 0, kernel.extent)
             for (kernel, _, _), start in zip(calls, self._starts, strict=False)
@@ -108,8 +109,8 @@ class Segment:
         """Run all calls; the interpreter's lock is released meanwhile."""
         self._run(*self._arguments)
 
-    def set_pointer(self, call: int, position: int, address: int) -> None:
-        """Put the address of another array at a position of a call's.
+    def place(self, call: int, position: int) -> int:
+        """Return where in `pointers` the address of an array of a call is.
 
         Raises:
             IndexError: there is no such call, or it has no such array.
@@ -119,7 +120,7 @@ class Segment:
         count = int(self._starts[call + 1] - self._starts[call]) - 1
         if not 0 <= position < count:
             raise IndexError(f"array {position} of call {call}, which has {count}: expected 0 to {count - 1}")
-        self._pointers[self._starts[call] + position] = address
+        return int(self._starts[call]) + position
 
 
 class Native:

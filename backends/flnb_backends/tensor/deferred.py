@@ -55,11 +55,13 @@ class Buffer(meta.Buffer):
     last: tuple[ref[Value], ref[Value]] | None
 
     def __init__(self, spec: Spec, place: Place) -> None:
-        super().__init__(spec)
-        self.place, self.last = place, None
+        self.spec, self.place = spec, place
+        self.owner = self.strides = self.base = self.last = None
 
     def read(self) -> Value:
         """Return the value that this buffer has now."""
+        if self.base is None:
+            return self.value
         views, root = [], self
         while root.base is not None:
             views.append(root)
@@ -161,13 +163,14 @@ class DeferredBackend(meta.MetaBackend):
 
     def computed(self, op: Op) -> Callable[..., Buffer]:
         """Make the method of a primitive that writes to memory: it records a value for the buffer to write to."""
+        count, put, draws = op.arity or -1, self._put, op.name.startswith("random_")
 
         def method(*arguments: Any) -> Buffer:
             out = meta.target(op, arguments) or Buffer(meta.inferred(op, arguments), self._place())
-            given = arguments[: op.arity or -1]
-            inputs = tuple([x.read() for x in given if isinstance(x, Buffer)])
-            self._put(out, Value(op, inputs, given[len(inputs) :], out.spec, out.place))
-            if op.name.startswith("random_"):
+            given = arguments[:count]
+            inputs = tuple([x.value if x.base is None else x.read() for x in given if isinstance(x, Buffer)])
+            put(out, Value(op, inputs, given[len(inputs) :], out.spec, out.place))
+            if draws:
                 self.drawn(out)
             return out
 
@@ -189,8 +192,12 @@ class DeferredBackend(meta.MetaBackend):
 
     def _put(self, buffer: Buffer, value: Value) -> None:
         """Let a buffer have a value that waits to be computed."""
-        self.waiting.append(ref(buffer))
-        buffer.write(value)
+        held = ref(buffer)
+        self.waiting.append(held)
+        if buffer.base is None:
+            buffer.value, value.holder = value, held
+        else:
+            buffer.write(value)
         if len(self.waiting) > LONGEST:
             self.eval()
 
