@@ -254,7 +254,7 @@ def test_a_loop_that_reads_nothing_does_not_grow_for_ever(monkeypatch: pytest.Mo
         for i in range(500):
             x = flnb.relu(x + 1.0)
             kept += [x] if i % 5 == 0 else []
-        assert len(backend.waiting) <= 51
+        assert sum(map(len, backend.waiting.values())) <= 51
         assert kept[0]._data.value.tensor is not None
         assert x.tolist() == [500.0] * 3
 

@@ -200,6 +200,35 @@ def test_threads_that_share_inputs_run_one_program_after_the_other() -> None:
     assert not wrong
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_data_parallel_training_is_that_of_ops_that_run_at_once(shared: bool) -> None:
+    one = DeferredBackend("numpy", fuse=False)
+
+    def train(backend: Any) -> Any:
+        def run() -> Any:
+            with flnb.use_backend(backend()):
+                flnb.manual_seed(0)
+                net = flnb.distributed.DataParallel(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)))
+                optimizer = optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+                x, losses = flnb.asarray(X + flnb.distributed.rank()), []
+                for _ in range(6):
+                    optimizer.zero_grad()
+                    loss = (net(x) ** 2).mean()
+                    loss.backward()
+                    optimizer.step()
+                    losses.append(loss.item())
+                return losses, [p.data.numpy().copy() for p in net.parameters()]
+
+        return flnb.distributed.run_threads(2, run)
+
+    expected = train(lambda: "numpy")
+    got = train((lambda: one) if shared else (lambda: DeferredBackend("numpy", fuse=False)))
+    for (losses, values), (known, others) in zip(got, expected, strict=True):
+        assert losses == known
+        for a, b in zip(values, others, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
 def test_observed_ops_run_one_by_one_with_values() -> None:
     with flnb.use_backend("deferred"):
         x = flnb.asarray(X - 0.5)

@@ -129,7 +129,11 @@ class CapturedBackend(DeferredBackend):
     def _kept(self) -> list[Spec]:
         """The specs of recorded tensors that are still referred to."""
         known = {id(buffer) for _, _, buffer in self.leaves.values()}
-        return [x.spec for x in [each() for each in self.waiting] if x is not None and id(x) not in known]
+        return [
+            x.spec
+            for x in [each() for waiting in self.waiting.values() for each in waiting]
+            if x is not None and id(x) not in known
+        ]
 
     def _known(self, buffer: Buffer, array: Any) -> Value:
         """Make the value of an array that exists."""

@@ -7,6 +7,8 @@ written, and a write to it becomes a write of the whole (what is called function
 
 from __future__ import annotations
 
+from collections import defaultdict
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import ref
 
@@ -126,7 +128,7 @@ class DeferredBackend(meta.MetaBackend):
         self.whole_dtypes = self.over.whole_dtypes  # type: ignore[misc]
         self.fuse = fuse
         self._places: dict[Any, Place] = {}
-        self.waiting: list[ref[Buffer]] = []  # whose values may not be computed yet
+        self.waiting: dict[int, list[ref[Buffer]]] = defaultdict(list)  # by thread, what may not be computed yet
         if self.has_values:
             residents.setdefault(self.buffer, self)
 
@@ -193,12 +195,13 @@ class DeferredBackend(meta.MetaBackend):
     def _put(self, buffer: Buffer, value: Value) -> None:
         """Let a buffer have a value that waits to be computed."""
         held = ref(buffer)
-        self.waiting.append(held)
+        waiting = self.waiting[get_ident()]
+        waiting.append(held)
         if buffer.base is None:
             buffer.value, value.holder = value, held
         else:
             buffer.write(value)
-        if len(self.waiting) > LONGEST:
+        if len(waiting) > LONGEST:
             self.eval()
 
     def view(self, op: Op) -> Callable[..., Buffer]:
@@ -213,15 +216,19 @@ class DeferredBackend(meta.MetaBackend):
         return method
 
     def eval(self, *buffers: Buffer) -> None:
-        """Compute the values of these buffers, without arguments those of all that are still referred to."""
+        """Compute the values of these buffers, without arguments those of this thread that are still referred to."""
         if buffers:
             self._compute([x.read() for x in buffers])
-            return
-        taken, self.waiting = self.waiting, []
+        else:
+            self._compute_waiting(get_ident())
+
+    def _compute_waiting(self, thread: int) -> None:
+        """Compute what a thread has recorded, and is still referred to."""
+        taken = self.waiting.pop(thread, [])
         try:
             self._compute([x.read() for x in [each() for each in taken] if x is not None])
         finally:
-            self.waiting += [each for each in taken if _waits(each())]  # an error or Ctrl-C came first
+            self.waiting[thread] += [each for each in taken if _waits(each())]  # an error or Ctrl-C came first
 
     def _compute(self, values: Sequence[Value]) -> None:
         """Compute values."""
@@ -229,8 +236,9 @@ class DeferredBackend(meta.MetaBackend):
             compute_alike(values, _recorder)
 
     def sync(self) -> None:
-        """Compute everything that was recorded."""
-        self.eval()
+        """Compute everything that was recorded, also by other threads."""
+        for thread in list(self.waiting):
+            self._compute_waiting(thread)
         self.over.sync()
 
     def from_numpy(self, array: Any, out: Any = None) -> Buffer:
@@ -253,6 +261,10 @@ class DeferredBackend(meta.MetaBackend):
         values = np.asarray(self.over.to_numpy(value.tensor._data)).view()
         values.flags.writeable = False
         return values
+
+    def staged(self, buffer: Buffer) -> Any:
+        """Return a copy of the values, for communicators."""
+        return np.array(self.to_numpy(buffer), order="C")
 
     def adopt(self, buffer: Any, family: str) -> Any:
         """Copy a NumPy array: the program may write to it before the copy is used."""
