@@ -1,11 +1,13 @@
 """What a built wheel must do where it alone is installed. Run from outside the checkout with `core` or `full`.
 
 core: numpy is the only other package; training works, and what needs an extra says which one.
-full: with the `lab` extra; `flnb lab` copies the quickstart to the working folder and serves it.
+full: with the extras `lab` and `cpu`; the backend is `cpu` where that exists; `flnb lab` copies the quickstart to the
+working folder and serves it.
 """
 
 import importlib.metadata
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -36,6 +38,13 @@ def train() -> None:
     assert "matmul" in str(run.ops), run.ops
 
 
+def active() -> str:
+    """The name of the backend that computes unless another is chosen."""
+    from flnb.dispatch import state
+
+    return state.current().backend.name
+
+
 def expect(command: list[str], status: int, *words: str) -> None:
     """Run a command; its exit status and what it must say."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -59,13 +68,16 @@ def core() -> None:
         said = str(error)
     assert "flnb[lab]" in said, f"flnb.dashboard() without its extra said {said!r}"
     expect([str(FLNB), "lab"], 2, "jupyterlab", "pip install 'flnb[lab]'")
-    expect([str(FLNB), "doctor"], 0, "extra lab", "missing", "numpy")
+    expect([str(FLNB), "doctor"], 0, "extra lab", "missing", "numpy", "needs cffi; install it with")
+    assert active() == "numpy", active()
     print("core: import, training, recording and the extras' errors are fine")
 
 
 def full() -> None:
-    """The wheel with the lab extra, `flnb lab` included."""
+    """The wheel with the extras lab and cpu, `flnb lab` included."""
     train()
+    expected = "cpu" if (sys.platform, platform.machine()) == ("linux", "x86_64") else "numpy"
+    assert active() == expected, active()
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "quickstart.ipynb").write_text("somebody's own")
         log = Path(folder, "lab.log")

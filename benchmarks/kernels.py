@@ -1,7 +1,10 @@
-"""What each own kernel needs, and how many of its threads a multiprocessor holds: `python -m benchmarks kernels`.
+"""What kernels take and need: `python -m benchmarks kernels`, and with ``--cuda`` or ``--cpu`` half of it.
 
-NVRTC compiles every text, for float32 where it leaves a type open; its assembler reports registers, shared memory and
-spills. NVIDIA's `cuda_occupancy.h`, compiled by g++, computes the occupancy. No device is needed, and nothing is timed.
+On the CPU, compiled loop nests are timed beside torch's kernels (`benchmarks.nests`). Of CUDA kernels it is computed
+what each needs, and how many of its threads a multiprocessor holds.
+
+For that NVRTC compiles every text, for float32 where it leaves a type open; its assembler reports registers, shared
+memory and spills. NVIDIA's `cuda_occupancy.h`, compiled by g++, computes the occupancy. No device is needed.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import hashlib
 import re
 import subprocess
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +22,7 @@ from flnb_backends.tensor.cuda.compiler import compile_kernels, include_options,
 from flnb_backends.tensor.cuda.launcher import FOLDER, THREADS, kernel_text
 from flnb_backends.tensor.cuda.sorting import PIECE
 
+from benchmarks import nests
 from benchmarks.report import insert, markdown, write
 
 
@@ -138,10 +143,41 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def main(argv: list[str]) -> int:
-    """Compile all kernels, and print and store the table."""
+    """Measure loop nests, compile all CUDA kernels, and print and store both tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks kernels")
+    parser.add_argument("--cpu", action="store_true", help="compiled loop nests alone")
+    parser.add_argument("--cuda", action="store_true", help="CUDA kernels alone")
+    parser.add_argument("--rounds", type=int, default=15, help="how often each contestant takes its turn")
+    parser.add_argument("--seconds", type=float, default=0.1, help="how long a turn takes, about")
+    parser.add_argument("--clock", default="wall", choices=("wall", "processor"), help="processor: on a busy machine")
     parser.add_argument("--quick", action="store_true", help="store nothing, for CI")
     options = parser.parse_args(argv)
+    if options.quick:
+        options.rounds, options.seconds = 2, 0.01
+    if options.cpu or not options.cuda:
+        cpu(options)
+    return 0 if options.cpu else cuda(options)
+
+
+def cpu(options: argparse.Namespace) -> None:
+    """Time loop nests beside torch's kernels, and print and store the table."""
+    if find_spec("cffi") is None or find_spec("llvmlite") is None:
+        print("the extra cpu is not installed here: no loop nests to measure")
+        return
+    rows, libraries = nests.measured(options.rounds, options.seconds, options.clock)
+    page = markdown(nests.summary(rows))
+    print(f"{page}\n\n{libraries}; {options.rounds} rounds, {options.clock} clock")
+    write("nests", rows, vars(options) | {"libraries": libraries})
+    if not options.quick:
+        note = (
+            "A million elements of float32 on one thread, the least and most of the ratios of "
+            f"{options.rounds} rounds ({options.clock} clock). {libraries}."
+        )
+        insert("nests", f"## Loop nests on the CPU (`python -m benchmarks kernels --cpu`)\n\n{note}\n\n{page}")
+
+
+def cuda(options: argparse.Namespace) -> int:
+    """Compile all CUDA kernels, and print and store the table."""
     rows = measure()
     page = markdown(summary(rows))
     print(page)

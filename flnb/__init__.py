@@ -165,7 +165,7 @@ def __array_namespace_info__() -> _Info:
     return _Info()
 
 
-_state.start("numpy", "caching")
+_state.start(("cpu", "numpy"), "caching")
 
 
 # Functions of tools that the core calls; each tool is imported when its function is first called.

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import numpy
-from flnb_backends.native import onednn
+from flnb_backends.native import locating
 from flnb_backends.tensor.cuda.inventory import inventory
 from flnb_telemetry import tables
 from flnb_telemetry.safe_text import LONGEST_LINE
@@ -45,6 +45,7 @@ def doctor() -> str:
         ("platform", platform.platform()),
         ("processors", str(os.cpu_count())),
         *((name, os.environ[name]) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS") if name in os.environ),
+        ("computed by", state.current().backend.libraries() or "unknown"),
         *((kind, f"{active[kind]}  (available: {', '.join(registry.names(kind)) or 'none'})") for kind in CONTRACTS),
     ]
     for extra in sorted(importlib.metadata.metadata("flnb").get_all("Provides-Extra") or []):
@@ -54,6 +55,6 @@ def doctor() -> str:
             lacking = f"missing {', '.join(missing)}: pip install 'flnb[{extra}]'"
             rows.append((f"extra {extra}", lacking if missing else complete))
     lacking = "not found: install Debian's graphviz package to draw tape graphs with flnb.plot.tape"
-    rows += onednn.inventory() + inventory(_version)
+    rows += locating.inventory() + inventory(_version)
     rows.append(("dot", shutil.which("dot") or lacking))
     return "\n".join(tables.lines(rows, longest=LONGEST_LINE))

@@ -51,6 +51,18 @@ def no_collector() -> Iterator[None]:
 
 
 @pytest.fixture
+def numpy_session() -> Iterator[None]:
+    """The session's backend is that of an installation without extras, as in the examples of docstrings."""
+    import flnb
+    from flnb.dispatch import state
+
+    before = state.session.backend
+    flnb.set_backend("numpy")
+    yield
+    flnb.set_backend(before)
+
+
+@pytest.fixture
 def restless() -> Iterator[None]:
     """Threads take turns as often as Python can."""
     interval = sys.getswitchinterval()

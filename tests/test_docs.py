@@ -8,6 +8,7 @@ import pytest
 
 import flnb
 
+pytestmark = pytest.mark.usefixtures("numpy_session")
 OPS = [*flnb.ops.__all__, *(f"linalg.{name}" for name in flnb.linalg.__all__)]
 OPS += [f"fft.{name}" for name in flnb.fft.__all__]
 

@@ -9,6 +9,7 @@ import pytest
 
 import flnb
 
+pytestmark = pytest.mark.usefixtures("numpy_session")
 ROOT = Path(flnb.__file__).parents[1]
 FOLDERS = {"flnb": ROOT, "telemetry/flnb_telemetry": ROOT / "telemetry", "backends/flnb_backends": ROOT / "backends"}
 

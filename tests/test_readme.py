@@ -108,7 +108,7 @@ def test_the_commands_of_the_continuous_integration_are_the_readmes() -> None:
     assert command in TEXT
     assert command in (ROOT / ".ci" / "run").read_text()
     assert command in (ROOT / "CONTRIBUTING.md").read_text()
-    assert "python -m pip install uv && python -m uv run --extra lab flnb lab" in TEXT
+    assert "python -m pip install uv && python -m uv run --extra lab --extra cpu flnb lab" in TEXT
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])

@@ -82,13 +82,14 @@ guards: what a captured function depends on besides its arguments. By 330 for `d
 for looking into programs (`flnb.graph.inspection`), by 50 for the lines and scopes of their ops."""
 
 
-@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 13_920, 11_500), ("", 27_085, 24_500)])
+@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 13_954, 11_500), ("", 27_119, 24_500)])
 def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     """``most`` may only become smaller, until it is the goal.
 
     It became larger once, by 86 in core: the hooks by which a captured step learns of counters, learning rates,
     generators and gradients, and events of kernels. And by 72 outside of it: the widget of a program, and
-    the command `flnb cache`. By 12 for the lines of a program's ops.
+    the command `flnb cache`. By 12 for the lines of a program's ops. By 34 in core: a default backend by what is
+    installed, and what each computes with, in recordings and on the dashboard.
     """
     counted = {name: path for name, path in modules().items() if not name.startswith(RANKS + DEVICES + GRAPH)}
     total = sum(code_lines(path) for name, path in counted.items() if storey in ("", room(name).storey))

@@ -30,6 +30,7 @@ def active_facts() -> dict[str, Any]:
     device = here.manager.device
     return {
         "backend": here.backend.name,
+        "libraries": here.backend.libraries(),
         "manager": here.manager.name,
         "device": device.name,
         "capacity": device.capacity,

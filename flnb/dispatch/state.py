@@ -7,6 +7,7 @@ session's state; ``use_*`` blocks put a changed copy above it until they end. St
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from inspect import CO_VARARGS, unwrap
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -272,18 +273,32 @@ def current() -> State:
     return _get() or session
 
 
-def start(backend: str, manager: str) -> None:
-    """Make the session's state, when flnb is imported. ``FLNB_MEM_MANAGER`` may name another memory manager."""
+def start(backends: Sequence[str], manager: str) -> None:
+    """Make the session's state, when flnb is imported.
+
+    The backend is the first of ``backends`` whose libraries are installed here. ``FLNB_BACKEND`` and
+    ``FLNB_MEM_MANAGER`` may name another backend and another memory manager.
+    """
     global session
     device: MemoryDevice = registry.make("memory device", "host")
     choose_device.append(lambda: current().device if session else device)
     session = State(
-        backend=registry.make("backend", backend),
+        backend=_first_installed(backends),
         device=device,
         manager=registry.make("memory manager", os.environ.get("FLNB_MEM_MANAGER") or manager),
         tape=registry.make("tape", "linked"),
         communicator=registry.make("communicator", "single"),
     )
+
+
+def _first_installed(backends: Sequence[str]) -> TensorBackend:
+    """Make the backend that ``FLNB_BACKEND`` names, else the first of these whose class can be made here."""
+    named = os.environ.get("FLNB_BACKEND")
+    if not named:
+        for name in backends[:-1]:
+            with suppress(ImportError):  # `flnb doctor` says what is missing
+                return registry.make("backend", name)
+    return registry.make("backend", named or backends[-1])
 
 
 def run_in(state: State, function: Callable[..., T], *arguments: Any) -> T:

@@ -114,6 +114,10 @@ class TensorBackend(Part, kind="backend"):
         Called before values are read, and without arguments by optimizers at the end of a step.
         """
 
+    def libraries(self) -> str:
+        """Return what computes: libraries with versions, instruction set, threads. Shown by dashboard and doctor."""
+        return ""
+
     def sync(self) -> None:
         """Wait until all computations that were started have finished. Called by `flnb.sync`."""
 

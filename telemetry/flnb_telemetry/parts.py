@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import ChainMap, Counter
 from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,12 +27,17 @@ class Parts(NamedTuple):
     granularity: int = 0
 
 
+_libraries: dict[str, str] = {}
+"""What backends compute with, by their names, of those that were made active while something recorded."""
+
+
 def emit_parts(facts: dict[str, Any], everywhere: bool = False) -> None:
     """Emit an event: from now on this thread, or every thread, uses the backend and memory manager that `facts` names.
 
-    Its keys are the fields of `Parts`.
+    Its keys are the fields of `Parts`, and "libraries": what the backend computes with.
     """
-    used = Parts(**facts)
+    used = Parts(**{name: facts[name] for name in Parts._fields})
+    _libraries[used.backend] = facts.get("libraries", "")
     backend, manager, device = map(intern.strings.id_of, used[:3])
     capacity = -1 if used.capacity is None else used.capacity
     code = schema.USE | int(everywhere) << schema.AUX_SHIFT
@@ -49,6 +54,7 @@ class UsedParts:
     def __init__(self, meta: dict[str, Any]) -> None:
         first = Parts(**{name: meta[name] for name in Parts._fields if name in meta})
         self._first = self._everywhere = first
+        self._computing = ChainMap({first.backend: meta.get("libraries", "")}, _libraries)
         self._own: dict[int, Parts] = {}  # by lane, where they differ from those everywhere
         self._ops: Counter[Parts] = Counter()
 
@@ -85,4 +91,6 @@ class UsedParts:
         if used == [self._first]:
             return {}
         backend, manager, device = (", ".join(dict.fromkeys(names)) for names in list(zip(*used, strict=True))[:3])
-        return used[0]._asdict() | {"backend": backend, "manager": manager, "device": device}
+        computing = "; ".join(filter(None, (self._computing.get(parts.backend) for parts in used)))
+        libraries = "; ".join(dict.fromkeys(computing.split("; ")))  # some are those of several backends
+        return used[0]._asdict() | {"backend": backend, "manager": manager, "device": device, "libraries": libraries}

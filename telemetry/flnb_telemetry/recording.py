@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
 
-    from flnb_telemetry.intern import Frame
+    from flnb_telemetry.intern import Frame, Table
 
 watchers: list[Callable[[Recording], None]] = []
 """Functions called with each recording just before it begins and again when it has ended (see its `state`), so that a
@@ -286,6 +287,8 @@ class Recording(Run):
             facts.append(f"release_cached gave back {given}: {len(released['t'])} times, by managers too")
         if len((moves := self.table("transfer"))["t0"]):
             facts.append("saved tensors moved: " + ", ".join(_moved(moves)))
+        if len((chosen := self.table("choice"))["t0"]):
+            facts.append("quickest ways, timed once: " + ", ".join(_chosen(chosen, self.catalog.strings)))
         for name, metric in self.metrics.items():
             first, last = (quantity.significant(metric["value"][i]) for i in (0, -1))
             facts.append(f"{name}: {first} → {last} ({len(metric['value'])} values)")
@@ -356,6 +359,13 @@ def _tell(run: Recording) -> None:
     """Call all `watchers` with a recording that begins or has ended."""
     for watch in watchers[:]:
         watch(run)
+
+
+def _chosen(choices: schema.Columns, strings: Table[str]) -> Iterator[str]:
+    """Describe the ways that were chosen for ops, from the table of kind "choice"."""
+    counts = Counter(schema.tuples(choices, "name", "way"))
+    for (op, way), count in sorted(counts.items()):
+        yield f"{strings.items[op]} by {strings.items[way]} ({quantity.count(count)})"
 
 
 def _moved(moves: schema.Columns) -> Iterator[str]:

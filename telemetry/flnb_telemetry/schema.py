@@ -32,7 +32,7 @@ Batches: TypeAlias = "list[tuple[int, Records]]"
 OP, ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, OOM = range(1, 8)
 SCOPE, STEP, METRIC, GRAD_STAT, EDGE, DROPPED, LEAF, OP_FAILED, CUT, SEGMENT_RESIZE, TRANSFER, ASIDE = range(8, 20)
 LOCKED, RELEASED, WALK, NAN_ORIGIN, USE, COLLECTIVE_BEGIN, COLLECTIVE, WAIT, CLOCK_SYNC = range(20, 29)
-RECORD, MATERIALIZE, KERNEL, COMPILE = range(38, 42)  # from 29 on: what devices did
+RECORD, MATERIALIZE, KERNEL, COMPILE, CHOICE = range(38, 43)  # from 29 on: what devices did
 
 CATEGORIES = ("unknown", "parameter", "gradient", "activation", "optimizer_state", "input", "temporary")
 PHASES = ("other", "forward", "backward", "optimizer")
@@ -117,6 +117,8 @@ KINDS: dict[str, Kind] = {
         Kind(KERNEL, "kernel", ("t0", "t1", "", "", "ops", "", "context"), plan="plan"),
         # a function was made into a program: of so many values, by so many calls
         Kind(COMPILE, "compile", ("t0", "t1", "values", "calls", "", "", "context")),
+        # a backend timed its ways to compute an op (name) on such shapes, and takes this one from now on; string ids
+        Kind(CHOICE, "choice", ("t0", "t1", "name", "way", "implementation", "ways", "context")),
     )
 }
 

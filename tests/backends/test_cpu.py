@@ -341,7 +341,7 @@ def test_as_many_threads_as_asked_for():
     ("settings", "message"),
     [
         ({"threads": 0.5}, "threads must be at least 1, got 0"),
-        ({"prefer": "fast"}, "prefer must be one of numpy, gemm, plain"),
+        ({"prefer": "fast"}, "prefer must be guess or one of numpy, gemm, plain"),
     ],
 )
 def test_settings_that_are_wrong(settings, message):

@@ -8,13 +8,19 @@ import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from flnb_backends.native.gemm import Product
+from flnb_backends.native.locating import locate
 from flnb_backends.native.onednn import OneDnnError, library
 from flnb_backends.native.prepared import Unsuitable, channels_last, contiguous, regular
 from flnb_backends.native.primitives import prepare
+from flnb_backends.tensor import cpu
+from flnb_backends.tensor.cpu import CpuBackend
+
+import flnb
 
 pytestmark = pytest.mark.skipif(
     (sys.platform, platform.machine()) != ("linux", "x86_64"), reason="there is no oneDNN to install"
@@ -97,6 +103,36 @@ def test_errors_have_the_name_of_the_status_and_the_shapes():
     assert str(OneDnnError(99, "work")) == "oneDNN: work: status 99"
 
 
+def test_a_status_of_a_run_is_an_error():
+    """Each call is made to fail in oneDNN itself: it lacks its arguments, a row's length, a memory object."""
+    made, arrays, _ = convolution("plain")
+    scratch = np.zeros(made.scratch, np.uint8).ctypes.data
+    whole, made.calls = made.calls, tuple(call._replace(number=0) for call in made.calls)
+    with pytest.raises(OneDnnError, match=r"oneDNN: conv in conv of float32\[1, 2, 5, 5\] with .*: invalid_arguments$"):
+        made.run(addresses(*arrays), scratch)
+    made.calls, made._outer[0] = whole, library().ffi.NULL
+    with pytest.raises(OneDnnError, match=r"set addresses of conv of float32\[1, 2, 5, 5\] .*: invalid_arguments$"):
+        made.run(addresses(*arrays), scratch)
+    a = np.zeros((7, 7), "f")
+    product = Product(laid(a, a, a))
+    product._ldb = 3
+    with pytest.raises(OneDnnError, match=r"product of float32\[7, 7\] and float32\[7, 7\]: invalid_arguments$"):
+        product.run(addresses(a, a, np.zeros_like(a)))
+
+
+def test_a_status_is_the_error_of_the_op_and_names_the_users_line(monkeypatch):
+    x, w = flnb.ones((2, 8, 9, 9)), flnb.ones((8, 8, 3, 3))
+    with flnb.use_backend(CpuBackend(1, "nhwc")):
+        flnb.conv2d(x, w)
+        ready = next(made for made in reversed(cpu._here.ready.values()) if made.implementation)
+        monkeypatch.setattr(ready, "calls", [call._replace(number=0) for call in ready.calls])
+        with pytest.raises(OneDnnError, match="invalid_arguments") as failed:
+            flnb.conv2d(x, w)
+    (note,) = failed.value.__notes__
+    assert note.startswith("in 'conv2d' of float32[2,8,9,9] and float32[8,8,3,3], giving float32[2,8,7,7], called at ")
+    assert "test_onednn.py:" in note
+
+
 def test_reference_code_is_not_used():
     a = np.zeros((80, 80), "f")
     with pytest.raises(Unsuitable, match=r"matmul of float32\[80, 40\] with strides \(80, 2\)"):
@@ -109,7 +145,7 @@ def test_zeros_around_an_image():
         """
 import numpy as np
 from flnb.backends import CpuBackend, NumpyBackend
-from flnb_backends.native.onednn import library
+from flnb_backends.native.locating import locate
 rng = np.random.default_rng(0)
 x, w = rng.normal(size=(2, 3, 43, 38)).astype("f"), rng.normal(size=(16, 3, 11, 11)).astype("f")
 attributes = (4, 4), (2, 3), (1, 1), 1
@@ -119,7 +155,7 @@ for image in (x, np.ascontiguousarray(x.transpose(0, 2, 3, 1)).transpose(0, 3, 1
     for _ in range(2):
         np.testing.assert_allclose(backend.conv2d(image, w, *attributes), expected, atol=1e-4)
 from flnb_backends.tensor.cpu import _here
-print(library().instruction_set, *[getattr(ready, "zeros", None) for ready in _here.ready.values()])
+print(locate().instruction_set, *[getattr(ready, "zeros", None) for ready in _here.ready.values()])
 """,
         ONEDNN_MAX_CPU_ISA="AVX2",
     )
@@ -148,6 +184,13 @@ def run(program, **environment):
     )  # fmt: skip
 
 
+def said(program, **environment):
+    """What a program prints."""
+    done = run(program, **environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def error(program, **environment):
     """The last line that a program writes, which fails."""
     done = run(program, **environment)
@@ -155,62 +198,113 @@ def error(program, **environment):
     return done.stderr.strip().splitlines()[-1]
 
 
-USE = "import flnb\nflnb.set_backend('cpu')"
+USE = "import flnb\nflnb.set_backend('cpu')\n"
+ACTIVE = "import flnb\nfrom flnb.dispatch import state\nprint(state.current().backend.name)\n"
+DOCTOR = "from flnb.doctor import doctor\nprint(doctor())\n"
 
 
-def test_other_backends_load_neither_cffi_nor_onednn():
-    done = run("""
+def row(report, name):
+    """A line of the doctor's report."""
+    (found,) = (line for line in report.splitlines() if line.startswith(f"{name} "))
+    return found.removeprefix(name).strip()
+
+
+def test_it_is_the_default_and_cffi_and_llvmlite_wait_for_their_first_use():
+    assert said(
+        f"""{ACTIVE}
 import sys
-import flnb
-assert flnb.backends.CpuBackend.name == "cpu"
+import numpy as np
 flnb.ones(3) + 1
-assert "cffi" not in sys.modules and "libdnnl" not in open("/proc/self/maps").read()
-""")
-    assert done.returncode == 0, done.stderr
+with flnb.record() as recorded:
+    flnb.ones((2, 2)) @ flnb.ones((2, 2))
+{DOCTOR}
+assert not {{"cffi", "llvmlite"}} & sys.modules.keys()
+x = flnb.asarray(np.ones((100, 100), "f"))
+(x @ x).sum().item()
+assert "cffi" in sys.modules and "llvmlite" not in sys.modules
+""",
+        FLNB_BACKEND="",
+    ).startswith("cpu\n")
 
 
-def test_without_cffi_the_extra_is_named():
-    said = error(f"import sys\nsys.modules['cffi'] = None\n{USE}")
-    assert said == "ImportError: flnb: the cpu backend needs cffi; install it with: pip install 'flnb[cpu]'"
+def test_the_variable_names_another_default():
+    assert said(ACTIVE, FLNB_BACKEND="numpy") == "numpy\n"
+    loaded = "import sys\nassert 'cffi' not in sys.modules and 'libdnnl' not in open('/proc/self/maps').read()"
+    said(f"{ACTIVE}{loaded}", FLNB_BACKEND="numpy")
+    assert said(f"{ACTIVE}print(state.current().backend.threads)", FLNB_BACKEND="cpu:3") == "cpu\n3\n"
+    expected = "ValueError: unknown backend 'cpuu'; known: cpu, cuda, deferred, meta, numpy; did you mean 'cpu'?"
+    assert error("import flnb", FLNB_BACKEND="cpuu") == expected
 
 
-ABSENT = "from flnb_backends.native import onednn\nonednn.PACKAGE, onednn.FILE = 'absent-package', 'libabsent.so.3'\n"
+def test_without_cffi_the_default_is_numpy_and_the_extra_is_named():
+    absent = f"import sys\nsys.modules['cffi'] = None\n{ACTIVE}"
+    expected = "the cpu backend needs cffi; install it with: pip install 'flnb[cpu]'"
+    found = said(f"{absent}{DOCTOR}", FLNB_BACKEND="")
+    assert found.startswith("numpy\n")
+    assert row(found, "onednn") == expected
+    assert error(f"{absent}{USE}", FLNB_BACKEND="") == f"ImportError: flnb: {expected}"
+    assert error("import sys\nsys.modules['cffi'] = None\nimport flnb", FLNB_BACKEND="cpu").endswith(expected)
+
+
+ABSENT = "from flnb_backends.native import locating\nlocating.PACKAGE, locating.FILE = 'absent', 'libabsent.so.3'\n"
 
 
 def test_without_a_library_the_extra_and_the_variable_are_named():
-    said = error(f"import flnb\n{ABSENT}{USE}")
-    assert said.startswith("ImportError: flnb: there is no libabsent.so.3; the cpu backend needs oneDNN 3 for OpenMP")
-    assert "pip install 'flnb[cpu]'" in said
-    assert "set FLNB_ONEDNN_LIBRARY to its path" in said
+    there_is_none = error(f"{ABSENT}{USE}", FLNB_BACKEND="numpy")
+    begins = "there is no libabsent.so.3; the cpu backend needs oneDNN 3 for OpenMP"
+    assert there_is_none.startswith(f"ImportError: flnb: {begins}")
+    assert "pip install 'flnb[cpu]'" in there_is_none
+    assert "set FLNB_ONEDNN_LIBRARY to its path" in there_is_none
+    assert row(said(f"{ABSENT}{DOCTOR}", FLNB_BACKEND="numpy"), "onednn").startswith(begins)
 
 
 def test_the_library_that_the_variable_names():
-    said = error(USE, FLNB_ONEDNN_LIBRARY="/nowhere/libdnnl.so.3")
-    assert said.startswith("ImportError: flnb: /nowhere/libdnnl.so.3 cannot be opened (")
-    said = error(USE, FLNB_ONEDNN_LIBRARY="libm.so.6")
-    assert said.startswith("ImportError: flnb: libm.so.6 is no oneDNN; the cpu backend needs oneDNN 3")
-    path = library().path
-    done = run(f"{ABSENT}{USE}\nprint(onednn.library().path)", FLNB_ONEDNN_LIBRARY=path)
-    assert done.stdout.strip() == path, done.stderr
+    for path, message in (
+        ("/nowhere/libdnnl.so.3", "/nowhere/libdnnl.so.3 cannot be opened ("),
+        ("libm.so.6", "libm.so.6 is no oneDNN; the cpu backend needs oneDNN 3"),
+    ):
+        found = said(f"{ACTIVE}{DOCTOR}", FLNB_ONEDNN_LIBRARY=path, FLNB_BACKEND="")
+        assert found.startswith("numpy\n")
+        assert row(found, "onednn").startswith(message)
+        assert error(USE, FLNB_ONEDNN_LIBRARY=path).startswith(f"ImportError: flnb: {message}")
+    path = locate().path
+    use = f"{ABSENT}{USE}print(locating.locate().path)"
+    assert said(use, FLNB_ONEDNN_LIBRARY=path, FLNB_BACKEND="numpy").strip() == path
 
 
-def test_libgomp_is_named_where_it_is_missing():
-    said = error(f"""
-from flnb_backends.native import onednn
-def opened(path):
-    raise OSError("cannot load library: libgomp.so.1: cannot open shared object file: No such file or directory")
-onednn.OneDnn = opened
-{USE}""")
-    assert said.endswith("needs the system's libgomp.so.1: install it (Debian's package libgomp1)")
+def test_where_libgomp_is_missing_the_default_is_numpy_and_the_doctor_names_it(tmp_path):
+    """As in a slim container: a copy of the library that needs a libgomp which is nowhere."""
+    copy = tmp_path / "libdnnl.so.3"
+    copy.write_bytes(Path(locate().path).read_bytes().replace(b"libgomp.so.1", b"libgomp.so.7"))
+    found = said(f"{ACTIVE}{DOCTOR}", FLNB_ONEDNN_LIBRARY=str(copy), FLNB_BACKEND="")
+    assert found.startswith("numpy\n")
+    needs = f"oneDNN ({copy}) needs the system's libgomp.so.1: install it (Debian's package libgomp1)"
+    assert row(found, "onednn") == needs
+    assert row(found, "computed by").startswith("NumPy ")
+    assert error(USE, FLNB_ONEDNN_LIBRARY=str(copy)) == f"ImportError: flnb: {needs}"
 
 
-def test_doctor_shows_the_library_or_what_is_missing():
-    report = "from flnb.doctor import doctor\nprint(doctor())"
-    (row,) = (line for line in run(report, OMP_NUM_THREADS="2").stdout.splitlines() if line.startswith("onednn "))
-    found = library()
-    assert row.split(maxsplit=1)[1] == f"{found.version}, {found.instruction_set}, 2 threads (OpenMP)  ({found.path})"
-    (row,) = (line for line in run(f"import flnb\n{ABSENT}{report}").stdout.splitlines() if line.startswith("onednn "))
-    assert row.split(maxsplit=1)[1].startswith("there is no libabsent.so.3; the cpu backend needs oneDNN 3 for OpenMP")
+def test_doctor_and_recordings_name_what_computes():
+    report = f"""{ACTIVE}
+with flnb.record() as recorded:
+    flnb.ones(3) + 1
+print("libraries", recorded.meta["libraries"])
+{DOCTOR}"""
+    found = said(report, OMP_NUM_THREADS="2", OPENBLAS_NUM_THREADS="1", FLNB_BACKEND="")
+    here = locate()
+    assert row(found, "onednn") == f"{here._replace(threads=2)}  ({here.path})"
+    assert str(here._replace(threads=2)) == f"{here.version}, {here.instruction_set}, 2 threads (OpenMP)"
+    assert found.startswith("cpu\n")
+    computed = row(found, "computed by")
+    assert computed.startswith(
+        f"oneDNN {here.version}, {here.instruction_set}, 2 threads (OpenMP); NumPy {np.__version__}, "
+    )
+    assert computed.endswith(", 1 thread")
+    assert row(found, "libraries") == computed
+    assert row(found, "backend").startswith("cpu  (available: cpu, ")
+    found = said(report, FLNB_BACKEND="numpy")
+    assert row(found, "libraries") == row(found, "computed by")
+    assert row(found, "computed by").startswith(f"NumPy {np.__version__}, ")
 
 
 def test_a_forked_child_computes():

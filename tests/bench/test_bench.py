@@ -13,6 +13,7 @@ from flnb import cli
 from flnb.bench.command import TABLE3, bench
 from flnb.bench.contestant import Contestant, drop_nothing, resident
 from flnb.bench.training import Training
+from flnb.dispatch import state
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +54,8 @@ def test_a_model_that_cannot_be_trained_is_an_error_of_its_worker(
 ) -> None:
     monkeypatch.setattr("flnb.bench.command.TRAINING", "flnb.bench.training:Nothing")
     assert cli.main(["bench", "mlp"]) == 1
-    assert "mlp on numpy: 'flnb.bench.training:Nothing' failed: AttributeError" in capsys.readouterr().err
+    said = f"mlp on {state.current().backend.name}: 'flnb.bench.training:Nothing' failed: AttributeError"
+    assert said in capsys.readouterr().err
 
 
 def test_a_scale_that_there_is_not() -> None:

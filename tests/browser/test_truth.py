@@ -5,6 +5,7 @@ The tests of this module are the chapters of one story in one browser tab; they 
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -145,6 +146,7 @@ def test_the_header_names_the_parts_that_ran(notebook: Page, screenshots: Path) 
     page = notebook
     recorded(page, "parts")
     meta = page.locator(".fl-meta").first.text_content() or ""
-    assert meta.startswith("numpy · native · "), meta
+    assert meta.startswith("cpu · native · "), meta
+    assert re.search(r" · oneDNN 3\.\S+, \w+, \d+ threads? \(OpenMP\); NumPy \S+, ", meta), meta
     page.screenshot(path=screenshots / "truth-parts.png")
     assert page.flnb_errors == []  # type: ignore[attr-defined]

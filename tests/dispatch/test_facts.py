@@ -70,7 +70,9 @@ def test_tensors_of_another_family_are_adopted_where_the_backend_does_so() -> No
             assert y.tolist() == [4.0, 6.0]
         assert flnb.softmax(x).shape == (2,)
         assert (x + x).tolist() == [2.0, 4.0]  # whose plan is known already
-    with pytest.raises(TypeError, match="add: the tensors keep 'foreign' buffers but the active backend 'numpy'"):
+    with pytest.raises(
+        TypeError, match=r"add: the tensors keep 'foreign' buffers but the active backend '(cpu|numpy)'"
+    ):
         own + x
 
 

@@ -150,7 +150,7 @@ def test_other_threads_keep_the_session():
         thread = threading.Thread(target=lambda: seen.append(type(state.current().backend)))
         thread.start()
         thread.join()
-    assert seen == [flnb.backends.NumpyBackend]
+    assert seen == [type(state.session.backend)]
 
 
 @pytest.mark.parametrize("kind", ["backend", "memory manager"])
@@ -171,7 +171,7 @@ def test_a_managers_name_may_have_settings(monkeypatch):
         assert (manager.split_limit, manager.recycling_limit) == (64 << 20, 1 << 30)
     monkeypatch.setenv("FLNB_MEM_MANAGER", "buddy:smallest=4096")
     monkeypatch.setattr(state, "session", state.session)  # put back afterwards
-    state.start("numpy", "caching")
+    state.start(["numpy"], "caching")
     assert state.session.manager.smallest == 4096
 
 

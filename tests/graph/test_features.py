@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
+import tracemalloc
+from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 import pytest
 from flnb_backends.memory.native import Native
+from flnb_telemetry import load_run
 
 import flnb
+from flnb.backends import CpuBackend
 from flnb.graph.calls import KernelCalls
 
+onednn = pytest.mark.skipif(
+    (sys.platform, platform.machine()) != ("linux", "x86_64"), reason="there is no oneDNN to install"
+)
 X = np.linspace(-2, 2, 10)
 
 
@@ -92,6 +100,21 @@ def test_t6_a_second_process_compiles_nothing_and_two_at_once_are_safe(tmp_path:
     np.testing.assert_allclose(eval(again.stdout), expected, rtol=1e-5)
 
 
+def test_t6_machine_code_is_stored_by_source_and_version(tmp_path: Any) -> None:
+    def stored(change: str = "", code: str = CODE) -> set[str]:
+        environment = {"FLNB_CACHE": str(tmp_path), "PATH": "", "OPENBLAS_NUM_THREADS": "1"}
+        subprocess.run([sys.executable, "-c", change + code, "anew"], env=environment, check=True, capture_output=True)
+        return {path.name for path in (tmp_path / "native").iterdir()}
+
+    first = stored()
+    assert len(first) >= 1
+    assert stored() == first
+    other = stored(code=CODE.replace("* 2.0", "* 2.5 + x"))
+    assert other > first
+    newer = "import llvmlite.binding\nllvmlite.binding.llvm_version_info = (99, 0, 0)\n"
+    assert len(stored(newer)) == len(other) + len(first)  # no file is that of another version
+
+
 def test_m2_the_notes_example_takes_320_240_or_160_bytes() -> None:
     def f(a: Any, b: Any) -> Any:
         c = b * a
@@ -131,6 +154,26 @@ def test_m4_forward_only_execution_of_50_layers_takes_two_buffers() -> None:
     assert program.memory.size <= 2 * (800 + 64)
 
 
+def test_m10_a_sum_of_a_and_a_product_is_one_loop_without_temporaries() -> None:
+    f = flnb.jit(lambda a, b, c: a + b * c)
+    a, b, c = (flnb.asarray(np.full(1 << 18, n, np.float32)) for n in (1, 2, 3))
+    for _ in range(3):
+        f(a, b, c)
+    (program,) = f.programs
+    assert kernels_of(program) == len(program.steps) == 1
+    assert program.memory.size == 0
+    with flnb.record() as run:
+        tracemalloc.start()
+        began = perf_counter_ns()
+        y = f(a, b, c)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    made = run.table("alloc")  # begins with what is there already
+    assert made["requested"][made["t"] >= began].tolist() == [y.nbytes] == [1 << 20]
+    assert peak < 1 << 16  # NumPy's own arrays would be counted here
+    assert y.numpy().min() == y.numpy().max() == 7.0
+
+
 def test_m11_the_third_call_runs_no_python_and_a_new_shape_is_traced_once() -> None:
     calls = []
 
@@ -142,6 +185,72 @@ def test_m11_the_third_call_runs_no_python_and_a_new_shape_is_traced_once() -> N
     for shape in [(3,)] * 5 + [(4,)] * 5 + [(3,)] * 2:
         f(flnb.ones(shape))
     assert calls == [(3,)] * 2 + [(4,)] * 2
+
+
+def test_t4_the_work_of_rewriting_grows_with_the_number_of_ops() -> None:
+    """A fixed number of sweeps: twice as many ops take about twice as many calls of functions."""
+
+    def calls(length: int) -> int:
+        def f(x: Any) -> Any:
+            for i in range(length):
+                x = flnb.tanh(x) + flnb.sum(x * 0.5) if i % 3 else x @ x.T @ x
+            return x
+
+        g, count = flnb.jit(f), 0
+        g(flnb.asarray(X[:, None]))
+
+        def note(frame: Any, event: str, argument: Any) -> None:
+            nonlocal count
+            count += event == "call"
+
+        sys.setprofile(note)
+        try:
+            g(flnb.asarray(X[:, None]))
+        finally:
+            sys.setprofile(None)
+        assert len(ops_of(g.programs[0])) > 3 * length
+        return count
+
+    small, large = calls(150), calls(600)
+    assert large < 5 * small
+
+
+@onednn
+def test_t9_a_way_to_convolve_is_fixed_or_guessed_without_timing() -> None:
+    expected = flnb.conv2d(*convolved(17)).numpy()
+    for way in ("numpy", "nhwc", "blocked", "guess"):
+        before = dict(CpuBackend.choices)
+        with flnb.use_backend(CpuBackend(1, way)), flnb.record() as run:
+            for _ in range(2):
+                results = [flnb.conv2d(*convolved(17)).numpy() for _ in range(2)]
+        assert CpuBackend.choices == before
+        assert not len(run.table("choice")["t0"])
+        np.testing.assert_array_equal(*results)
+        np.testing.assert_allclose(results[0], expected, rtol=1e-4, atol=1e-4)
+
+
+@onednn
+def test_t9_ways_are_timed_once_and_again_for_another_shape_as_telemetry_shows(tmp_path: Any) -> None:
+    with flnb.use_backend(CpuBackend(1)), flnb.record() as run:
+        for size in (18, 19, 18, 19, 19):
+            flnb.conv2d(*convolved(size))
+    run.save(tmp_path / "run.flnb")
+    for recorded in (run, load_run(tmp_path / "run.flnb")):
+        table, strings = recorded.table("choice"), recorded.catalog.strings.items
+        assert [strings[i] for i in table["name"]] == ["conv"] * 2
+        assert {strings[i] for i in table["ways"]} == {"blocked, nhwc, numpy, plain"}
+        made = [(strings[a], strings[b]) for a, b in zip(table["way"], table["implementation"], strict=True)]
+        known = [c for shapes, c in CpuBackend.choices.items() if shapes.operands[0][0][2:] in [(18, 18), (19, 19)]]
+        assert set(made) <= {(choice.way, choice.implementation) for choice in known}
+        assert (table["t1"] > table["t0"]).all()
+        assert "quickest ways, timed once: conv by " in repr(recorded)
+
+
+def convolved(size: int) -> tuple[Any, Any]:
+    """An image of a size that no other test has, and weights."""
+    rng = np.random.default_rng(0)
+    x, w = rng.normal(size=(1, 6, size, size)), rng.normal(size=(10, 6, 3, 3))
+    return flnb.asarray(x.astype("f")), flnb.asarray(w.astype("f"))
 
 
 def test_t4_a_transposed_product_is_the_product_of_the_transposes() -> None:

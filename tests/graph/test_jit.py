@@ -220,59 +220,6 @@ def test_other_shapes_dtypes_strides_modes_and_backends_are_captured_apart() -> 
     assert [len(known) for known in f.captured.values()] == [2] * 4
 
 
-class Counting(NumpyBackend):
-    def __init__(self) -> None:
-        self.calls: dict[str, int] = {}
-
-    def count(self, name: str) -> None:
-        self.calls[name] = self.calls.get(name, 0) + 1
-
-    def add(self, a: Any, b: Any, out: Any = None) -> Any:
-        self.count("add")
-        return super().add(a, b, out)
-
-    def multiply(self, a: Any, b: Any, out: Any = None) -> Any:
-        self.count("multiply")
-        return super().multiply(a, b, out)
-
-    def exp(self, x: Any, out: Any = None) -> Any:
-        self.count("exp")
-        return super().exp(x, out)
-
-    def matmul(self, a: Any, b: Any, out: Any = None) -> Any:
-        self.count("matmul")
-        return super().matmul(a, b, out)
-
-
-@pytest.mark.parametrize("name", ["bert", "resnet18"])
-def test_overridden_primitives_are_called_as_often_as_without_a_program(name: str) -> None:
-    recipe = models.get(name)
-    counts = []
-    for jit in (False, True):
-        flnb.manual_seed(0)
-        with flnb.use_backend(Counting) as backend:
-            model = recipe.build("small")
-            batch = [flnb.asarray(a) for a in recipe.batch("small", size=2)]
-            optimizer = optim.Adam(model.parameters())
-            optimizer.gathers = False
-
-            def step(*batch: Any, optimizer: Any = optimizer, model: Any = model) -> Any:
-                optimizer.zero_grad()
-                loss = recipe.loss(model, *batch)
-                loss.backward()
-                optimizer.step()
-                return loss
-
-            run: Any = flnb.jit(step) if jit else step
-            run(*batch)
-            run(*batch)
-            before = dict(backend.calls)
-            run(*batch)
-            counts.append({key: n - before[key] for key, n in backend.calls.items()})
-    assert counts[0] == counts[1]
-    assert set(counts[0]) == {"add", "multiply", "exp", "matmul"}
-
-
 def test_a_function_that_reads_elements_is_told_so() -> None:
     f = flnb.jit(lambda x: x if flnb.sum(x) > 0 else -x)
     x = flnb.asarray(X)

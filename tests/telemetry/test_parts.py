@@ -9,6 +9,7 @@ import pytest
 from flnb_telemetry import Live, load_run, pump
 
 import flnb
+from flnb.dispatch import state
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +19,9 @@ def _alone() -> None:
 
 class Other(flnb.backends.NumpyBackend):
     name = "other"
+
+    def libraries(self) -> str:
+        return "imaginary 1.0, 3 threads"
 
 
 def test_parts_that_were_entered_inside_are_named() -> None:
@@ -30,6 +34,7 @@ def test_parts_that_were_entered_inside_are_named() -> None:
     content, _ = live.frame(keyframe=True)
     for told in (run.meta, content["run"]):
         assert (told["backend"], told["manager"]) == ("other", "native")
+        assert told["libraries"] == "imaginary 1.0, 3 threads"
     assert "backend other, manager native" in repr(run)
 
 
@@ -43,7 +48,9 @@ def test_parts_are_named_in_the_order_of_their_ops() -> None:
                     x * 2.0
             for _ in range(2):
                 x * 2.0
-    assert run.meta["backend"] == "other, numpy"
+    own = state.current().backend
+    assert run.meta["backend"] == f"other, {own.name}"
+    assert run.meta["libraries"] == f"imaginary 1.0, 3 threads; {own.libraries()}"
     assert run.meta["manager"] == "exact, caching"
 
 
@@ -75,7 +82,9 @@ def test_a_run_whose_parts_did_not_change_says_what_it_said(tmp_path: object) ->
         flnb.ones((4,)) + 1.0
         with flnb.use_backend(Other):
             pass  # nothing ran there
-    assert (run.meta["backend"], run.meta["manager"], run.meta["device"]) == ("numpy", "caching", "host")
+    own = state.current().backend
+    assert (run.meta["backend"], run.meta["manager"], run.meta["device"]) == (own.name, "caching", "host")
+    assert run.meta["libraries"] == own.libraries() != ""
 
 
 def test_parts_are_kept_in_files(tmp_path: object) -> None:

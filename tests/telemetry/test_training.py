@@ -162,7 +162,7 @@ def test_the_live_view_agrees(train: Any, new_browser: Any) -> None:
     assert set(browser.blocks) == {block.id for segment in state_.segments for block in segment.blocks}
     assert [value for *_, value in browser.metrics] == run.metrics["loss"]["value"].tolist()
     about, counters = browser.content["run"], browser.content["counters"]
-    assert (about["backend"], about["manager"]) == ("numpy", state.current().manager.name)
+    assert (about["backend"], about["manager"]) == (state.current().backend.name, state.current().manager.name)
     assert about["min_block"] == state.current().min_block
     assert counters["step"] == 5
     assert counters["dropped"] == 0

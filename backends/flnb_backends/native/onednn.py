@@ -1,4 +1,4 @@
-"""oneDNN by its C API: finds and opens the library, makes its objects, and turns its status codes into errors.
+"""oneDNN by its C API: opens the library, makes its objects, and turns its status codes into errors.
 
 The functions are called by cffi in ABI mode, from the declarations below: cffi takes 0.4 s to read the whole header.
 Their numbers are those of the header of version 3.2, and did not change until 3.12.
@@ -13,24 +13,15 @@ from typing import Any
 
 from flnb_telemetry.extras import require
 
-__all__ = ["OneDnn", "OneDnnError", "inventory", "library"]
+from flnb_backends.native.locating import Found, locate
 
-VARIABLE = "FLNB_ONEDNN_LIBRARY"
-"""The environment variable with the path of the library to use."""
-PACKAGE, FILE = "onednn-cpu-gomp", "libdnnl.so.3"
+__all__ = ["OneDnn", "OneDnnError", "library"]
+
 STATUSES = (
     "success", "out_of_memory", "invalid_arguments", "unimplemented", "last_impl_reached", "runtime_error",
     "not_required", "invalid_graph", "invalid_graph_op", "invalid_shape", "invalid_data_type",
 )  # fmt: skip
 """Names of `dnnl_status_t`, without the prefix."""
-INSTRUCTION_SETS = {
-    0x0: "default", 0x1: "sse41", 0x3: "avx", 0x7: "avx2", 0xF: "avx2_vnni", 0x1F: "avx2_vnni_2", 0x27: "avx512_core",
-    0x67: "avx512_core_vnni", 0xE7: "avx512_core_bf16", 0x1EF: "avx512_core_fp16", 0xFEF: "avx512_core_amx",
-    0x1FEF: "avx512_core_amx_fp16",
-}  # fmt: skip
-"""Names of `dnnl_cpu_isa_t`, without the prefix."""
-RUNTIMES = {1: "sequential", 2: "OpenMP", 4: "TBB"}
-"""What may run oneDNN's loops: with these, a call returns when its work is done. Others need a queue or a callback."""
 
 DECLARATIONS = """
 typedef struct dnnl_engine *dnnl_engine_t;
@@ -40,10 +31,7 @@ typedef struct dnnl_memory_desc *dnnl_memory_desc_t;
 typedef struct dnnl_primitive *dnnl_primitive_t;
 typedef struct dnnl_primitive_desc *dnnl_primitive_desc_t;
 typedef struct dnnl_primitive_attr *dnnl_primitive_attr_t;
-typedef struct { int major, minor, patch; const char *hash; unsigned cpu_runtime, gpu_runtime; } dnnl_version_t;
 typedef struct { int arg; dnnl_memory_t memory; } dnnl_exec_arg_t;
-const dnnl_version_t *dnnl_version(void);
-int dnnl_get_effective_cpu_isa(void);
 int dnnl_engine_create(dnnl_engine_t *, int kind, size_t index);
 int dnnl_stream_create(dnnl_stream_t *, dnnl_engine_t, unsigned flags);
 int dnnl_memory_desc_create_with_strides(dnnl_memory_desc_t *, int ndims, int64_t *dims, int type, int64_t *strides);
@@ -83,7 +71,6 @@ int dnnl_primitive_execute(dnnl_primitive_t, dnnl_stream_t, int count, dnnl_exec
 int dnnl_primitive_destroy(dnnl_primitive_t);
 int dnnl_sgemm(char transposed_a, char transposed_b, int64_t m, int64_t n, int64_t k, float alpha, uintptr_t a,
     int64_t lda, uintptr_t b, int64_t ldb, float beta, uintptr_t c, int64_t ldc);
-int omp_get_max_threads(void);
 void omp_set_num_threads(int);
 """
 
@@ -109,51 +96,31 @@ class OneDnn:
     """The open library, with one engine (this CPU) and one stream, which runs each call before it returns.
 
     Args:
-        path: of the library.
+        found: the library.
 
     Attributes:
         ffi, lib: cffi's view of the library's declarations and functions.
         attributes: those of all primitives: they get their scratch memory from the caller, since what the library would
             give them belongs to the thread that made them.
-        path: where the library is.
-        version: such as "3.2.0".
-        instruction_set: the widest vector instructions that it uses here, such as "avx2".
-        runtime: what runs its loops in parallel: "OpenMP", "TBB" or "sequential".
-        threads: how many threads OpenMP has unless told otherwise: ``OMP_NUM_THREADS``, else the processors of this
-            process; 1 without OpenMP.
+        threads: how many threads OpenMP has unless told otherwise.
 
     Raises:
-        ImportError: cffi is not installed, or the library cannot be opened or is not a oneDNN 3 for CPUs.
+        ImportError: cffi is not installed.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, found: Found) -> None:
         self.ffi: Any = require("cffi", extra="cpu", purpose="the cpu backend").FFI()
         self.ffi.cdef(DECLARATIONS)
         # Not to be closed at exit: objects that are still alive call the library to be destroyed.
-        self.lib: Any = self.ffi.dlopen(path, self.ffi.RTLD_NOW | self.ffi.RTLD_NODELETE)
+        self.lib: Any = self.ffi.dlopen(found.path, self.ffi.RTLD_NOW | self.ffi.RTLD_NODELETE)
         self._cast, self._from_buffer, self._word = self.ffi.cast, self.ffi.from_buffer, self.ffi.typeof("uintptr_t")
-        self.path = path
-        try:
-            found = self.lib.dnnl_version()
-        except AttributeError:
-            raise ImportError(f"flnb: {path} is no oneDNN; {_wanted()}") from None
-        self.version = f"{found.major}.{found.minor}.{found.patch}"
-        self.runtime = RUNTIMES.get(found.cpu_runtime, "")
-        if found.major != 3 or not self.runtime:
-            kind = self.runtime or f"runtime {found.cpu_runtime}"
-            raise ImportError(f"flnb: {path} is oneDNN {self.version} for {kind}; {_wanted()}")
+        self.threads = found.threads
         self.engine = self.new("dnnl_engine_t", "engine_create", CPU, 0)
         self.stream = self.new("dnnl_stream_t", "stream_create", self.engine, IN_ORDER)
         self.attributes = self.new("dnnl_primitive_attr_t", "primitive_attr_create")
         self.check(self.lib.dnnl_primitive_attr_set_scratchpad_mode(self.attributes, USER_SCRATCHPAD), "set attributes")
-        isa = self.lib.dnnl_get_effective_cpu_isa()
-        self.instruction_set = INSTRUCTION_SETS.get(isa, hex(isa))
         self.most_threads = sys.maxsize
-        try:
-            self._set_threads: Any = self.lib.omp_set_num_threads  # that of the OpenMP which the library has loaded
-            self.threads: int = self.lib.omp_get_max_threads()
-        except AttributeError:
-            self._set_threads, self.threads = None, 1
+        self._set_threads: Any = getattr(self.lib, "omp_set_num_threads", None)  # of the OpenMP that it has loaded
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)
 
@@ -199,50 +166,11 @@ class OneDnn:
         return self.new("dnnl_memory_desc_t", create, rank, self.numbers(shape), FLOAT32, last, doing=doing)
 
 
-def _wanted() -> str:
-    """What to do about a missing or unsuitable library."""
-    return (
-        f"the cpu backend needs oneDNN 3 for OpenMP ({FILE}); install it with: pip install 'flnb[cpu]' (Linux on "
-        f"x86-64), or set {VARIABLE} to its path"
-    )
-
-
-def _packaged() -> str | None:
-    """Return the path of the library that the package from PyPI has installed, None without that."""
-    from importlib import metadata  # takes 20 ms
-
-    try:
-        files = metadata.distribution(PACKAGE).files or []
-    except metadata.PackageNotFoundError:
-        return None
-    return next((os.path.realpath(str(file.locate())) for file in files if file.name == FILE), None)
-
-
 @cache
 def library() -> OneDnn:
-    """Return oneDNN: the library that ``FLNB_ONEDNN_LIBRARY`` names, that of flnb's extra "cpu", or the system's.
+    """Return oneDNN, opened at the first call.
 
     Raises:
-        ImportError: there is none, or it cannot be opened; the message says what to install.
+        ImportError: there is no library to use; the message says what to install.
     """
-    named = os.environ.get(VARIABLE) or _packaged()
-    try:
-        return OneDnn(named or FILE)
-    except OSError as error:
-        if not named:
-            raise ImportError(f"flnb: there is no {FILE}; {_wanted()}") from None
-        if "libgomp" in str(error):
-            raise ImportError(
-                f"flnb: oneDNN ({named}) needs the system's libgomp.so.1: install it (Debian's package libgomp1)"
-            ) from None
-        raise ImportError(f"flnb: {named} cannot be opened ({error}); {_wanted()}") from None
-
-
-def inventory() -> list[tuple[str, str]]:
-    """Return the line of `flnb doctor` about oneDNN: version, path, instruction set and threads, or what is missing."""
-    try:
-        found = library()
-    except ImportError as error:
-        return [("onednn", str(error).removeprefix("flnb: "))]
-    how = f"{found.instruction_set}, {found.threads} thread{'s' * (found.threads != 1)} ({found.runtime})"
-    return [("onednn", f"{found.version}, {how}  ({found.path})")]
+    return OneDnn(locate())

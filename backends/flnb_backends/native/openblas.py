@@ -12,22 +12,42 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["in_one_thread"]
+__all__ = ["in_one_thread", "numpys_libraries"]
 
 Result = TypeVar("Result")
 NAMES = [f"{prefix}openblas_{{}}_num_threads{suffix}" for prefix in ("scipy_", "") for suffix in ("64_", "")]
 
 
 @cache
-def _threads() -> tuple[Callable[[int], object], int] | None:
-    """Return what sets the threads of the OpenBLAS in NumPy's wheel, and how many it has; None without that."""
+def _threads() -> tuple[Callable[[int], object], int, Callable[[], int]] | None:
+    """Return what sets the threads of the OpenBLAS in NumPy's wheel, how many it had, how many it has; or None."""
     for path in sorted((Path(np.__file__).parent.parent / "numpy.libs").glob("*openblas*")):
         opened: Any = ctypes.CDLL(str(path))  # the one that NumPy has opened
         for name in NAMES:
             put, get = (getattr(opened, name.format(verb), None) for verb in ("set", "get"))
             if put is not None and get is not None:
-                return put, get()
+                return put, get(), get
     return None
+
+
+def numpys_libraries() -> str:
+    """Return the versions of NumPy and of its BLAS, and how many threads that has.
+
+    >>> numpys_libraries()  # doctest: +ELLIPSIS
+    'NumPy ...'
+    """
+    found = _threads()
+    name, version = _blas()
+    many = "" if found is None else f", {found[2]()} thread{'s' * (found[2]() != 1)}"
+    return f"NumPy {np.__version__}, {name} {version}{many}"
+
+
+@cache
+def _blas() -> tuple[str, str]:
+    """Return the name and the version of the BLAS that NumPy was built with."""
+    built: Any = np.show_config(mode="dicts")
+    blas = built.get("Build Dependencies", {}).get("blas", {})
+    return {"scipy-openblas": "OpenBLAS"}.get(blas.get("name"), blas.get("name", "no BLAS")), blas.get("version", "")
 
 
 def in_one_thread(function: Callable[..., Result], *arguments: Any) -> Result:
@@ -35,7 +55,7 @@ def in_one_thread(function: Callable[..., Result], *arguments: Any) -> Result:
     found = _threads()
     if found is None:
         return function(*arguments)
-    put, usual = found
+    put, usual, _ = found
     put(1)
     try:
         return function(*arguments)

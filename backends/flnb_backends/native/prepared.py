@@ -168,11 +168,14 @@ class Prepared:
     def place(self, addresses: Sequence[int], scratch: int) -> None:
         """Set the addresses on which `calls` work, until they are set again."""
         put = self._set
-        for memory, address in zip(self._outer, addresses, strict=True):
-            put(memory, address)
         scratch += -scratch % LINE
+        status = 0
+        for memory, address in zip(self._outer, addresses, strict=True):
+            status |= put(memory, address)
         for memory, offset in self._inner:
-            put(memory, scratch + offset)
+            status |= put(memory, scratch + offset)
+        if status:
+            raise OneDnnError(status, f"set addresses of {self._what}")
 
     def native(self) -> tuple[int, list[tuple[int, int, int, int]]]:
         """Return the address of `dnnl_primitive_execute`, and the four arguments of each of its calls as integers.

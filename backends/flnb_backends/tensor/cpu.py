@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from time import perf_counter_ns as clock
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from flnb_telemetry import bus, intern, schema
 
 from flnb.dispatch.quiet import unnamed
+from flnb.dispatch.state import use
 from flnb.ops.convolution import output
 from flnb_backends.native.gemm import Product
+from flnb_backends.native.locating import locate
 from flnb_backends.native.onednn import OneDnnError, library
 from flnb_backends.native.openblas import in_one_thread
 from flnb_backends.native.prepared import Prepared, Unsuitable, regular
@@ -36,7 +41,9 @@ LARGEST_COLUMNS = 1 << 26
 ALIKE = 1.05
 """Times that differ by so much are not told apart: of such ways the first is chosen, each time anew the same."""
 EVERY_WAY = ("numpy", "gemm", "plain", "nhwc", "blocked", "padded")
-"""Names of the ways to compute: by NumPy, by oneDNN's product of matrices, and those of its primitives."""
+GUESS, GUESSES = "guess", ("gemm", "nhwc", "plain", "blocked")
+"""Names of the ways to compute: by NumPy, by oneDNN's product of matrices, and those of its primitives. A guess is the
+first of the latter that is possible."""
 NUMPY: Any = object()
 COPIED: Any = object()
 """What is kept in place of what oneDNN prepared: NumPy computes these shapes; these operands are copied first."""
@@ -101,7 +108,8 @@ class CpuBackend(NumpyBackend):
     Args:
         threads: how many threads oneDNN uses; ``OMP_NUM_THREADS`` or the number of processors if not given. NumPy's
             convolutions and matrix products use one if there are several.
-        prefer: a way that is taken without timing where it is possible; one of `EVERY_WAY`.
+        prefer: a way that is taken without timing where it is possible, one of `EVERY_WAY`; or "guess" for the first of
+            `GUESSES`, also without timing. Either gives the same bits in every process.
 
     Attributes:
         choices: for each shape that was computed in this process, the quickest way, and what each took.
@@ -121,12 +129,15 @@ class CpuBackend(NumpyBackend):
     threads, prefer = 0, ""  # for a derived class whose __init__ does not call this one's
 
     def __init__(self, threads: int | str | None = None, prefer: str = "") -> None:
-        if prefer not in ("", *EVERY_WAY):
-            raise ValueError(f"cpu: prefer must be one of {', '.join(EVERY_WAY)}, got {prefer!r}")
-        found = library()
+        if prefer not in ("", GUESS, *EVERY_WAY):
+            raise ValueError(f"cpu: prefer must be {GUESS} or one of {', '.join(EVERY_WAY)}, got {prefer!r}")
+        found = locate()  # the library itself, by cffi, is opened when it is first needed
         self.threads, self.prefer = int(threads or found.threads), prefer
         if self.threads < 1:
             raise ValueError(f"cpu: threads must be at least 1, got {self.threads}")
+
+    def libraries(self) -> str:
+        return f"oneDNN {locate()._replace(threads=self.threads or locate().threads)}; {super().libraries()}"
 
     def conv2d(
         self, x: Array, w: Array, stride: Extents, padding: Extents, dilation: Extents, groups: int,
@@ -215,17 +226,23 @@ class CpuBackend(NumpyBackend):
             operands.append((x.shape, strides))
         shapes = Shapes(op, tuple(map(DESCRIBED.get(op, tuple), operands)), attributes, threads)
         known = self.prefer or (self.choices[shapes].way if shapes in self.choices else "")
-        ready = _prepared(op, (known,) if known else EVERY_WAY, operands, attributes)
+        wanted = GUESSES if known == GUESS else (known,) if known else EVERY_WAY
+        ready = _prepared(op, wanted, operands, attributes)
         if known:
-            return ready.get(known, NUMPY)
+            return next(iter(ready.values()), NUMPY)
         ways: dict[str, Any] = {name: partial(_run, made, arrays) for name, made in ready.items()}
         if not ways or _columns(op, arrays, attributes) <= LARGEST_COLUMNS:
             ways["numpy"] = partial(_by_numpy, threads, by_numpy, self, *arrays[:-1], *attributes, arrays[-1])
-        with _timing:
+        began = clock()
+        with _timing, use(min_block=sys.maxsize):  # scratch memory of what is tried is none of the program's
             seconds = time_once(ways, threads)
         least = min(seconds.values())
         best = next(way for way in (*ready, "numpy") if seconds.get(way, math.inf) <= ALIKE * least)
-        self.choices[shapes] = Choice(best, getattr(ready.get(best), "implementation", ""), seconds)
+        self.choices[shapes] = made = Choice(best, getattr(ready.get(best), "implementation", ""), seconds)
+        if bus.lanes is not None:
+            told = op, made.way, made.implementation, ", ".join(sorted(seconds))
+            name, way, implementation, tried = map(intern.strings.id_of, told)
+            bus.emit(schema.CHOICE, began, clock(), name, way, implementation, tried, bus.threads.here.context())
         return ready.get(best, NUMPY)
 
 

@@ -139,6 +139,9 @@ class DeferredBackend(meta.MetaBackend):
             return None
         return self.over.method(name) if op.body is not None else getattr(self, name)
 
+    def libraries(self) -> str:
+        return self.over.libraries()
+
     def overridden(self) -> frozenset[str]:
         return super().overridden() | self.over.overridden()
 

@@ -15,6 +15,7 @@ from flnb.interface import TensorBackend
 from flnb.ops.indexing import decode
 from flnb_backends.memory.host import HostDevice
 from flnb_backends.memory.native import Native
+from flnb_backends.native.openblas import numpys_libraries
 from flnb_backends.tensor.convolution import Convolution, filled
 from flnb_backends.tensor.erf import erf
 from flnb_backends.tensor.half import in_single, is_half, rounded, single
@@ -130,6 +131,9 @@ class NumpyBackend(Whole, Convolution, Pooling, LinearAlgebra, Movement, TensorB
 
     def kernels(self) -> Any:
         return native() if find_spec("llvmlite") is not None else None
+
+    def libraries(self) -> str:
+        return numpys_libraries()
 
     def own_manager(self) -> Any:
         return _host_manager()

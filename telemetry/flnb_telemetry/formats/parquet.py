@@ -209,7 +209,14 @@ def _restored(manifest: dict[str, Any], tables: dict[str, schema.Columns]) -> Re
     rows = ((*p[:2], tuple(p[2]), *p[3:6], tuple(map(tuple, p[6])), *p[7:]) for p in listed["plans"])
     plans = Table(list(map(Plan._make, rows)))
     known_ids: dict[str, Sized] = {"plan": plans, "context": contexts, "name": strings, "place": strings}
-    known_ids |= {"group": more["groups"], "kernel": more["kernels"], "info": more["devices"]}
+    known_ids |= {
+        "way": strings,
+        "implementation": strings,
+        "ways": strings,
+        "group": more["groups"],
+        "kernel": more["kernels"],
+        "info": more["devices"],
+    }
     # An id without a name is an error now, not in the middle of an analysis.
     for kind, table in tables.items():
         for name, known in (CODES | known_ids).items():

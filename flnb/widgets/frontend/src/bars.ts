@@ -75,7 +75,7 @@ export class ViewBar {
       if (button?.hidden && this.current === tab) this.context.actions.show("overview");
     }
     setText(this.name, run?.name ?? "flnb");
-    setText(this.meta, run ? [run.backend, run.manager, run.capacity === null ? run.device : `${run.device} ${text(bytes(run.capacity))}`].filter(Boolean).join(" · ") : "");
+    setText(this.meta, run ? [run.backend, run.manager, run.capacity === null ? run.device : `${run.device} ${text(bytes(run.capacity))}`, run.libraries].filter(Boolean).join(" · ") : "");
     this.meta.title = this.meta.textContent ?? "";
   }
 }

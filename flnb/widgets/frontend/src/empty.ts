@@ -26,6 +26,7 @@ export class Empty {
     if (latest) {
       const { run, counters } = latest;
       if (run.backend) rows.push(["Backend", run.backend, true]);
+      if (run.libraries) rows.push(["Libraries", run.libraries, false]);
       if (run.manager) rows.push(["Manager", run.manager, true]);
       if (run.device) rows.push(["Device", run.capacity === null ? run.device : `${run.device}, capacity ${text(bytes(run.capacity))}`, false]);
       if (counters.buffer_capacity) rows.push(["Buffer", `${text(bytes(counters.buffer_capacity))}, ${counters.buffer_used ? `${text(bytes(counters.buffer_used))} used` : "empty"}`, false]);

@@ -20,6 +20,8 @@ export interface RunInfo {
   state: RunState;
   error: string | null;
   backend: string;
+  /** What the backend computes with: versions, instruction set, threads. */
+  libraries?: string;
   manager: string;
   device: string;
   capacity: number | null;

@@ -1,0 +1,131 @@
+"""Where oneDNN's library is, and what it is: asked by ctypes in milliseconds, since `import flnb` does so."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from functools import cache
+from glob import escape, glob
+from importlib.util import find_spec
+from typing import NamedTuple
+
+__all__ = ["Found", "inventory", "locate"]
+
+VARIABLE = "FLNB_ONEDNN_LIBRARY"
+"""The environment variable with the path of the library to use."""
+PACKAGE, FILE = "onednn_cpu_gomp", "libdnnl.so.3"
+INSTRUCTION_SETS = {
+    0x0: "default", 0x1: "sse41", 0x3: "avx", 0x7: "avx2", 0xF: "avx2_vnni", 0x1F: "avx2_vnni_2", 0x27: "avx512_core",
+    0x67: "avx512_core_vnni", 0xE7: "avx512_core_bf16", 0x1EF: "avx512_core_fp16", 0xFEF: "avx512_core_amx",
+    0x1FEF: "avx512_core_amx_fp16",
+}  # fmt: skip
+"""Names of `dnnl_cpu_isa_t`, without the prefix."""
+RUNTIMES = {1: "sequential", 2: "OpenMP", 4: "TBB"}
+"""What may run oneDNN's loops: with these, a call returns when its work is done. Others need a queue or a callback."""
+
+
+class Found(NamedTuple):
+    """A oneDNN library that can be used here.
+
+    Attributes:
+        path: where the library is.
+        version: such as "3.2.0".
+        runtime: what runs its loops in parallel: "OpenMP", "TBB" or "sequential".
+        instruction_set: the widest vector instructions that it uses here, such as "avx2".
+        threads: how many threads OpenMP has unless told otherwise: ``OMP_NUM_THREADS``, else the processors of this
+            process; 1 without OpenMP.
+    """
+
+    path: str
+    version: str
+    runtime: str
+    instruction_set: str
+    threads: int
+
+    def __str__(self) -> str:
+        many = "s" * (self.threads != 1)
+        return f"{self.version}, {self.instruction_set}, {self.threads} thread{many} ({self.runtime})"
+
+
+class Version(ctypes.Structure):
+    """`dnnl_version_t`."""
+
+    _fields_ = (
+        *((name, ctypes.c_int) for name in ("major", "minor", "patch")), ("hash", ctypes.c_char_p),
+        *((name, ctypes.c_uint) for name in ("cpu_runtime", "gpu_runtime")),
+    )  # fmt: skip
+
+
+@cache
+def locate() -> Found:
+    """Open the library that ``FLNB_ONEDNN_LIBRARY`` names, that of flnb's extra "cpu", or the system's; describe it.
+
+    Raises:
+        ImportError: there is none, it cannot be opened or is not a oneDNN 3 for CPUs, or cffi, which calls it, is not
+            installed; the message says what to install.
+    """
+    if find_spec("cffi") is None:
+        raise ImportError("flnb: the cpu backend needs cffi; install it with: pip install 'flnb[cpu]'", name="cffi")
+    named = os.environ.get(VARIABLE) or _packaged()
+    try:
+        return _asked(named or FILE)
+    except OSError as error:
+        if not named:
+            raise ImportError(f"flnb: there is no {FILE}; {_wanted()}") from None
+        if "libgomp" in str(error):
+            raise ImportError(
+                f"flnb: oneDNN ({named}) needs the system's libgomp.so.1: install it (Debian's package libgomp1)"
+            ) from None
+        raise ImportError(f"flnb: {named} cannot be opened ({error}); {_wanted()}") from None
+
+
+def _asked(path: str) -> Found:
+    """Open a library and ask it for its version, its instruction set and its threads."""
+    opened = ctypes.CDLL(path)
+    try:
+        ask = opened.dnnl_version
+    except AttributeError:
+        raise ImportError(f"flnb: {path} is no oneDNN; {_wanted()}") from None
+    ask.restype = ctypes.POINTER(Version)
+    found = ask().contents
+    version = f"{found.major}.{found.minor}.{found.patch}"
+    runtime = RUNTIMES.get(found.cpu_runtime, "")
+    if found.major != 3 or not runtime:
+        kind = runtime or f"runtime {found.cpu_runtime}"
+        raise ImportError(f"flnb: {path} is oneDNN {version} for {kind}; {_wanted()}")
+    isa = opened.dnnl_get_effective_cpu_isa()
+    count = getattr(opened, "omp_get_max_threads", None)  # that of the OpenMP which the library has loaded
+    return Found(path, version, runtime, INSTRUCTION_SETS.get(isa, hex(isa)), count() if count else 1)
+
+
+def _wanted() -> str:
+    """What to do about a missing or unsuitable library."""
+    return (
+        f"the cpu backend needs oneDNN 3 for OpenMP ({FILE}); install it with: pip install 'flnb[cpu]' (Linux on "
+        f"x86-64), or set {VARIABLE} to its path"
+    )
+
+
+def _packaged() -> str | None:
+    """Return the path of the library that the package from PyPI has installed, None without that.
+
+    The list of the package's files says where; importing `importlib.metadata` to read it takes 20 ms.
+    """
+    for folder in sys.path:
+        for record in glob(f"{escape(folder or os.curdir)}/{PACKAGE}-*.dist-info/RECORD"):
+            with open(record, encoding="utf-8") as lines:
+                files = [line.split(",")[0] for line in lines]
+            path = next((file for file in files if file.rpartition("/")[2] == FILE), None)
+            if path is not None:
+                return os.path.realpath(os.path.join(folder, path))
+    return None
+
+
+def inventory() -> list[tuple[str, str]]:
+    """Return the line of `flnb doctor` about oneDNN: version, instruction set, threads, path, or what is missing."""
+    try:
+        found = locate()
+    except ImportError as error:
+        return [("onednn", str(error).removeprefix("flnb: "))]
+    return [("onednn", f"{found}  ({found.path})")]
