@@ -1,4 +1,4 @@
-"""Capturing: `jit` records what a function does with tensors, and repeats it as a program without Python."""
+"""`jit`: records what a function does with tensors, and from then on runs it as a program, without Python."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ class _Tensor(NamedTuple):
 
 
 class Jitted(Generic[P, R]):
-    """A function that `jit` captures; see there.
+    """A function wrapped by `jit`, with the programs that were captured of it.
 
     Attributes:
         captured: what was captured, by the arguments; an empty list where the function has run once.

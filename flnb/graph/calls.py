@@ -1,4 +1,4 @@
-"""Calls: how a program has the backend's methods compute values, on arrays that stay or are bound in each run."""
+"""Calls of a program: the backend's methods and compiled kernels, with the arrays that they work on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fusing: values that are computed by one loop nest each, so that what is between them need not go through memory.
+"""Fusing: groups values so that one loop nest computes each group, and intermediate results stay in registers.
 
 Values are visited in order. Each joins the group of a value that it reads, or of another reader of the same value, if
 both are computed for the same places and no value outside of the group would be needed in the middle of it.
@@ -126,7 +126,7 @@ class Grouping:
         return shape if value.spec.size and 0 not in shape else None
 
     def _joined(self, value: Value) -> Group | None:
-        """Let a value join the group of one of its inputs, or of another reader of these; returns the group."""
+        """Add a value to the group of an input, or of another reader of an input; returns the group, or None."""
         roots = [self.layouts[x].root for x in value.inputs]
         writers = [self.of[root] for root in roots if root in self.of]
         readers = [self.readers[root] for root in roots if root in self.readers and root.spec.size > 1]
@@ -143,7 +143,7 @@ class Grouping:
         return None
 
     def _apart(self, group: Group, value: Value) -> bool:
-        """Whether a value must not be of a group because only one of them is of the forward pass."""
+        """Whether a value and a group must stay apart: one is of the forward, the other of the backward pass."""
         return self.apart and is_late(group.members[0]) != is_late(value)
 
     def _join(self, value: Value, group: Group) -> bool:
@@ -199,7 +199,7 @@ class Grouping:
         return self._alike(value, group)
 
     def _alike(self, value: Value, group: Group) -> Strides | None:
-        """Return the strides of members that a value reads, all of which have its shape: results of reductions."""
+        """Return the common strides of the members that a value reads, if they are reductions of its shape."""
         found: set[Strides] = set()
         for x in value.inputs:
             root, offset, _ = self.layouts[x]
@@ -222,7 +222,7 @@ class Grouping:
         return found if same else None
 
     def _merge(self, group: Group, other: Group) -> None:
-        """Make one of two groups of one shape, unless a third must be computed between them."""
+        """Merge two groups of equal shape, unless a third must be computed between them."""
         if other is group or other.shape != group.shape or not _compatible(group, other):
             return
         if self._apart(group, other.members[0]):
@@ -239,7 +239,7 @@ class Grouping:
         self._unite(group, other)
 
     def _reads_members(self, group: Group, other: Group) -> bool:
-        """Whether all that a group reads of another is read by the same places."""
+        """Whether a group reads each element of another at the same place at which it is computed."""
         for value in group.members:
             for x in value.inputs:
                 root, offset, strides = self.layouts[x]

@@ -1,4 +1,4 @@
-"""A nest with simpler loops: those of one step are dropped, neighbours are merged, and the best is put innermost."""
+"""Simplifies the loops of a nest: drops those of one step, merges neighbours, and puts the best one innermost."""
 
 from __future__ import annotations
 

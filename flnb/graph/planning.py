@@ -165,7 +165,7 @@ class _Tenant:
 
 
 def _packed(tenants: Sequence[_Tenant]) -> int:
-    """Give all tenants their offsets; returns the size of the block."""
+    """Assign each tenant an offset in the block; returns the block's size."""
     placed: list[_Tenant] = []
     for tenant in sorted(tenants, key=lambda each: -each.size):
         offset = 0

@@ -106,12 +106,12 @@ def rewritten(
 
 
 def _with_inputs(value: Value, inputs: tuple[Value, ...]) -> Value:
-    """Make a value like another one, computed from other inputs."""
+    """Copy a value with other inputs."""
     return like(Value(value.op, inputs, value.attributes, value.spec, value.place), value)
 
 
 def _key(value: Value) -> Any:
-    """What two values have in common if they are equal; only the value itself if that cannot be told."""
+    """Return a key that equal values share; a value that cannot be compared is its own key."""
     if value.op is None or value.op.body is not None:
         return value
     key = value.op, value.inputs, value.attributes, repr(value.attributes), value.spec  # 0.0 == -0.0, and 1 == True

@@ -1,4 +1,4 @@
-"""Computes recorded values op by op, through the crossing: with blocks of memory and events as if they ran at once."""
+"""Computes recorded values op by op, through the crossing, with the allocations and events of eager mode."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _numbers = count(1)
 
 
 class Pseudo(NamedTuple):
-    """What stands in a value for an op, but is not one of the op table."""
+    """A stand-in for an op that is not in the op table."""
 
     name: str
     family: str = "movement"

@@ -1,4 +1,4 @@
-"""Where the elements of a reduction go: into variables, or element by element into memory.
+"""Accumulators of reductions: in registers, or in a row of memory.
 
 Sums of floating-point numbers are reordered, so that they run in vectors, but stay precise: they are accumulated for at
 most `CHUNK` elements (`ROWS` places of the outer space) in their own dtype, and these sums in float64.
@@ -60,7 +60,7 @@ class Accumulator:
         self.code.set(self.part, self.first)
 
     def add(self, x: Scalar) -> None:
-        """Take another element of the chunk."""
+        """Add an element to the chunk."""
         code, now = self.code, self.code.get(self.part, self.dtype)
         x = x.to(self.dtype)
         if self.flagged:

@@ -1,4 +1,4 @@
-"""A nest as text of LLVM's IR: what is common to the ways of going through its space."""
+"""Base of the generators, which turn a loop nest into text of LLVM's IR."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ class Generator(ABC):
         return code.text()
 
     def _width(self) -> int:
-        """Return the bits of the widest vectors: wide ones pay where arithmetic, not memory, is what takes the time."""
+        """Return the vector width in bits: 512 pays only where arithmetic, not memory, is the bottleneck."""
         cheap = all(step.over or step.op in ("load", "constant") or step.op in CHEAP for step in self.nest.steps)
         return 256 if cheap or self.nest.inner[-1] < SHORT else 512
 
     @abstractmethod
     def _reserve_all(self) -> None:
-        """Reserve scratch memory, and decide which sums are summed in float64."""
+        """Reserve scratch memory, and choose the sums that are accumulated in float64."""
 
     @abstractmethod
     def _write_loops(self) -> None:
@@ -75,7 +75,7 @@ class Generator(ABC):
     # Steps
 
     def _value(self, j: int, values: dict[int, Scalar], places: Sequence[str]) -> Scalar:
-        """Write the computation of a step."""
+        """Emit the instructions of a step; returns its value."""
         step = self.nest.steps[j]
         if step.op == "load":
             found = self.code.load(self.nest.arrays[step.attribute].dtype, places[step.attribute])
@@ -86,11 +86,11 @@ class Generator(ABC):
         return found
 
     def _apply(self, j: int, operands: Sequence[Scalar]) -> Scalar:
-        """Write a step that is no load, on operands."""
+        """Emit a step that is not a load, given its operands."""
         return apply(self.nest.steps[j].op, operands, self.nest.steps[j].dtype)
 
     def _operand(self, j: int, values: dict[int, Scalar]) -> Scalar:
-        """Return the value of a step, which was computed before or is a constant."""
+        """Return the value of an earlier step, or of a constant."""
         step = self.nest.steps[j]
         if step.op == "constant":
             number = np.dtype(step.dtype).type(step.attribute).item()
@@ -98,7 +98,7 @@ class Generator(ABC):
         return values[j]
 
     def _write(self, each: Pass, values: dict[int, Scalar], places: Sequence[str], index: str) -> None:
-        """Write what a pass keeps and stores at a place, which has a number in scratch memory."""
+        """Emit the stores of a pass at one place: to arrays, and to scratch memory at an index."""
         for j in each.keeps:
             if self.plan.kept[j] < 0:
                 self.code.store(values[j], self._slot("kept", j, self.nest.steps[j].dtype, index))
@@ -106,18 +106,18 @@ class Generator(ABC):
             self._store(i, values, places)
 
     def _store(self, i: int, values: dict[int, Scalar], places: Sequence[str]) -> None:
-        """Write a store of the nest's."""
+        """Emit one store of the nest."""
         j, array = self.nest.stores[i]
         self.code.store(self._operand(j, values).to(self.nest.arrays[array].dtype), places[array])
 
     # Loops
 
     def _outer_bounds(self, loop: int) -> tuple[str, str]:
-        """Return where an outer loop starts and stops."""
+        """Return the bounds of an outer loop."""
         return self.range if loop == self.simple.ranged else ("0", str(self.nest.outer[loop]))
 
     def _at(self, places: Sequence[str], loop: int, index: str) -> list[str]:
-        """Return the arrays' addresses at a place of a loop; the inner loops are counted after the outer ones."""
+        """Return the addresses of all arrays at an index of a loop; inner loops are numbered after the outer ones."""
         strides = [(*a.outer, *a.inner)[loop] for a in self.nest.arrays]
         return [
             self.code.element(place, a.dtype, index, stride)
@@ -151,7 +151,7 @@ class Generator(ABC):
         return self.code.element(base, dtype, index)
 
     def _kept(self, j: int, places: Sequence[str], index: str) -> Scalar:
-        """Read a value that an earlier pass kept."""
+        """Load a value that an earlier pass kept."""
         dtype, array = self.nest.steps[j].dtype, self.plan.kept[j]
         return self.code.load(dtype, places[array] if array >= 0 else self._slot("kept", j, dtype, index))
 
@@ -162,21 +162,21 @@ class Generator(ABC):
         return Scalar(self.code, self.code.constant(identity(step.op, step.dtype), dtype), dtype)
 
     def _start(self, j: int, index: str) -> None:
-        """Set an element of a reduction to what it is without a number."""
+        """Store the reduction's initial value, such as 0 for a sum, in an element of its row."""
         step = self.nest.steps[j]
         self.code.store(self._identity(j, step.dtype), self._slot("part", j, step.dtype, index))
         if j in self.summed:
             self.code.store(self._identity(j, "d"), self._slot("total", j, "d", index))
 
     def _accumulate(self, j: int, values: dict[int, Scalar], index: str) -> None:
-        """Let an element of a reduction take another number."""
+        """Combine an element of a reduction's row with one more value."""
         step = self.nest.steps[j]
         address = self._slot("part", j, step.dtype, index)
         x = self._operand(step.inputs[0], values).to(step.dtype)
         self.code.store(combine(step.op, self.code.load(step.dtype, address), x), address)
 
     def _flush(self, j: int, index: str) -> None:
-        """Add an element of a sum of few numbers to that of all before."""
+        """Add a partial sum to the total, and set it to zero."""
         step = self.nest.steps[j]
         part, total = self._slot("part", j, step.dtype, index), self._slot("total", j, "d", index)
         more = self.code.load(step.dtype, part).to("d")
@@ -184,7 +184,7 @@ class Generator(ABC):
         self.code.store(self._identity(j, step.dtype), part)
 
     def _result(self, j: int, index: str) -> Scalar:
-        """Read an element of a reduction that is complete."""
+        """Load an element of a finished reduction."""
         step = self.nest.steps[j]
         use, dtype = ("total", "d") if j in self.summed else ("part", step.dtype)
         return self.code.load(dtype, self._slot(use, j, dtype, index)).to(step.dtype)

@@ -1,4 +1,4 @@
-"""Nests whose arrays are contiguous along an outer loop: places of that loop are computed side by side, in vectors.
+"""The generator for nests whose arrays are contiguous along an outer loop, which is vectorized.
 
 A batch norm of images whose channels come last is one: what belongs to a channel is far apart, and neighbours belong to
 different ones. So the innermost loop goes over a block of channels, and what a place of the outer space has one of,
@@ -54,7 +54,7 @@ def lane_of(simple: Simplified) -> int | None:
 
 
 class SideBySide(Generator):
-    """Writes a nest as blocks of places of an outer loop, the innermost one.
+    """Vectorizes one outer loop, in blocks of places; that loop becomes the innermost one.
 
     Args:
         simple: the nest, without reductions over the outer space.
@@ -85,7 +85,7 @@ class SideBySide(Generator):
                 self._reserve("total", j, "d", self.block)
 
     def _write_loops(self) -> None:
-        """Write the loops over the outer space, that over blocks of lanes innermost."""
+        """Emit the loops over the outer space, the one over blocks of lanes innermost."""
         with ExitStack() as loops:
             places: Sequence[str] = self.bases
             for loop in range(len(self.nest.outer)):
@@ -97,12 +97,12 @@ class SideBySide(Generator):
 
     @contextmanager
     def _over_lanes(self, places: Sequence[str], brief: bool = True) -> Iterator[Sequence[str]]:
-        """Loop over the places of a block; yields the arrays' addresses at one."""
+        """Emit the loop over the lanes of a block; yields the arrays' addresses in its body."""
         with self.code.loop("0", self.count, parallel=True, brief=brief) as self.index:
             yield self._at(places, self.lane, self.index)
 
     def _write_block(self, places: Sequence[str]) -> None:
-        """Write what is computed in a block, in which arrays begin at addresses."""
+        """Emit the passes over one block, given the addresses of its first elements."""
         complete: list[int] = []
         for each in self.plan.passes:
             last = each is self.plan.passes[-1]
@@ -114,7 +114,7 @@ class SideBySide(Generator):
             complete = each.reductions
 
     def _write_rows(self, each: Pass, places: Sequence[str], complete: Sequence[int], stores: Sequence[int]) -> None:
-        """Write, for a lane, what is computed between two passes and is the same at all inner places."""
+        """Emit, for one lane, the values between two passes, which do not vary over the inner space."""
         values: dict[int, Scalar] = {}
         for j in (*complete, *each.before):
             values[j] = self._result(j, self.index) if j in complete else self._value(j, values, places)
@@ -125,17 +125,17 @@ class SideBySide(Generator):
             self._store(i, values, places)
 
     def _row(self, j: int) -> str:
-        """Return the address of a value that is the same at all inner places."""
+        """Return the address in scratch memory of a value that does not vary over the inner space."""
         return self._slot("row", j, self.nest.steps[j].dtype, self.index)
 
     def _operand(self, j: int, values: dict[int, Scalar]) -> Scalar:
-        """Return the value of a step; one that is the same at all inner places may come from its row."""
+        """Return the value of a step; one that does not vary over the inner space is loaded from its row."""
         if j not in values and self.nest.steps[j].op != "constant":
             values[j] = self.code.load(self.nest.steps[j].dtype, self._row(j))
         return super()._operand(j, values)
 
     def _write_pass(self, each: Pass, places: Sequence[str]) -> None:
-        """Write a pass over the inner space, at each of whose places all lanes are computed."""
+        """Emit a pass over the inner space, with the loop over the lanes innermost."""
         code, inner, split = self.code, self.nest.inner, len(self.nest.outer)
         summed = [j for j in each.reductions if j in self.summed]
         number, here = "0", places
@@ -153,7 +153,7 @@ class SideBySide(Generator):
                 self._write_place(each, addresses, code.add(f"add nsw i64 {number}, {self.index}"))
 
     def _write_place(self, each: Pass, places: Sequence[str], number: str) -> None:
-        """Write what a pass computes at a place, whose number in scratch memory is given."""
+        """Emit the steps of a pass at one place, given its index in scratch memory."""
         values = {j: self._kept(j, places, number) for j in each.reads}
         for j in each.steps:
             values[j] = self._value(j, values, places)
@@ -162,7 +162,7 @@ class SideBySide(Generator):
         self._write(each, values, places, number)
 
     def _flush_lanes(self, summed: Sequence[int]) -> None:
-        """Add each lane's sums of some inner places to those of all before."""
+        """Add each lane's partial sums to its totals."""
         with self._over_lanes(self.bases):
             for j in summed:
                 self._flush(j, self.index)

@@ -20,7 +20,7 @@ NAMES = [f"{prefix}openblas_{{}}_num_threads{suffix}" for prefix in ("scipy_", "
 
 @cache
 def _threads() -> tuple[Callable[[int], object], int, Callable[[], int]] | None:
-    """Return what sets the threads of the OpenBLAS in NumPy's wheel, how many it had, how many it has; or None."""
+    """Return functions that set and get the threads of NumPy's OpenBLAS, and their first number; or None."""
     for path in sorted((Path(np.__file__).parent.parent / "numpy.libs").glob("*openblas*")):
         opened: Any = ctypes.CDLL(str(path))  # the one that NumPy has opened
         for name in NAMES:

@@ -1,4 +1,4 @@
-"""Which steps of a nest have to round as NumPy's, and which may be faster: a product and a sum rounded once, say."""
+"""Which steps of a nest must round as NumPy does, and which may be contracted, such as a*b+c to one fused operation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["rounded_steps"]
 
 
 def rounded_steps(nest: Nest) -> set[int]:
-    """Return the steps whose values have to be NumPy's to the bit, or at least the same wherever they are computed.
+    """Return the steps that must give NumPy's bits, or at least the same bits in all kernels that compute them.
 
     The first are those that are computed by exact operations alone, and are stored or used by one that is: what an
     approximation or a reordered sum has changed already needs no such care. The second are what comparisons, extrema

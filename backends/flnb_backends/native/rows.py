@@ -1,4 +1,4 @@
-"""Nests place by place: loops over the outer space, and at each of its places passes over the inner one."""
+"""The generator for nests that are vectorized along the inner space, the usual case."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TILE = 4096
 
 
 def scaled_quotient(x: Scalar, divisor: Scalar) -> Scalar:
-    """Return x / divisor, rounded up to three times, where loops leave a product of it.
+    """Return x / divisor as a product by the reciprocal, which is computed once outside of the loop.
 
     The divisor is scaled first if its reciprocal would be out of the normal range; zeros, infinities and NaN are right.
     """
@@ -32,7 +32,7 @@ def scaled_quotient(x: Scalar, divisor: Scalar) -> Scalar:
 
 
 class PlaceByPlace(Generator):
-    """Writes a nest with the inner space's last loop innermost.
+    """Emits loops over the outer space, and in them passes over the inner space, whose last loop is vectorized.
 
     Reductions over the outer space are rows in scratch memory, to which each place of the outer space adds.
     """
@@ -69,7 +69,7 @@ class PlaceByPlace(Generator):
             self._write_outer()
 
     def _write_outer(self) -> None:
-        """Write the loops over the outer space, for the inner space or a tile of it."""
+        """Emit the loops over the outer space, for the whole inner space or one tile of it."""
         code, first = self.code, self.plan.first
         if first.steps:
             same: dict[int, Scalar] = {}
@@ -97,7 +97,7 @@ class PlaceByPlace(Generator):
         self._store_columns()
 
     def _write_place(self, places: Sequence[str]) -> None:
-        """Write what is computed at a place of the outer space, in which arrays begin at addresses."""
+        """Emit all passes at one place of the outer space, given the arrays' addresses there."""
         values: dict[int, Scalar] = {}
         for each in self.plan.passes:
             for j in each.before:
@@ -110,7 +110,7 @@ class PlaceByPlace(Generator):
                 self._accumulate(j, values, "0")
 
     def _write_pass(self, each: Pass, known: dict[int, Scalar], outer: Sequence[str]) -> None:
-        """Write a pass over the inner space; adds the reductions that it completes to the values that are known."""
+        """Emit a pass over the inner space; adds the results of its reductions to ``known``."""
         steps = self.nest.steps
         inner = [j for j in each.reductions if steps[j].over == "inner"]
         columns = [j for j in each.reductions if steps[j].over == "outer" and self.plan.varies[j]]
@@ -158,7 +158,7 @@ class PlaceByPlace(Generator):
                 each.end_chunk()
 
     def _apply(self, j: int, operands: Sequence[Scalar]) -> Scalar:
-        """Write a step; a division by what is the same at all inner places becomes a product if it may be inexact."""
+        """Emit a step; a division by a value that does not vary becomes a product where rounding may differ."""
         step = self.nest.steps[j]
         scaled = step.op == "divide" and step.dtype == "f" and j not in self.rounded and self.plan.varies[j]
         if scaled and not self.plan.varies[step.inputs[1]]:
@@ -168,7 +168,7 @@ class PlaceByPlace(Generator):
     # Reductions over the outer space
 
     def _for_columns(self, columns: Sequence[int], write: Callable[[int, str, Sequence[str]], None]) -> None:
-        """Write something for elements of reductions: over the inner space, or once if all their elements are equal."""
+        """Call ``write`` in a loop over each reduction's elements, or once for a reduction with a single element."""
         varying = [j for j in columns if self.plan.varies[j]]
         if varying:
             with self._over_inner(self.bases, brief=True) as (places, index):
@@ -179,7 +179,7 @@ class PlaceByPlace(Generator):
                 write(j, "0", self.bases)
 
     def _flush_columns(self) -> None:
-        """Add sums of some places of the outer space to those of all before."""
+        """Add the partial column sums to the totals."""
         self._for_columns(self.summed, lambda j, index, places: self._flush(j, index))
 
     def _store_columns(self) -> None:

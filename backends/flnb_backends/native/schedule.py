@@ -1,4 +1,4 @@
-"""In which pass over the inner space each step of a nest is computed, and what one pass keeps for a later one."""
+"""Schedules a nest: in which pass over the inner space each step runs, and which values are kept for later passes."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class _Scheduler:
         return Schedule(self.passes, kept, self.varies, self.first, single)
 
     def _consistent(self) -> bool:
-        """Make passes; returns whether they were made without finding another value to keep, or a store to delay."""
+        """Rebuild the passes; returns whether nothing new had to be kept or delayed, so that they are final."""
         before = len(self.kept), list(self.stored)
         reductions = [j for j, step in enumerate(self.nest.steps) if step.over]
         stores = [i for i in range(len(self.nest.stores)) if self._repeated(i)]
@@ -128,12 +128,12 @@ class _Scheduler:
         return before == (len(self.kept), self.stored)
 
     def _repeated(self, i: int) -> bool:
-        """Whether a store has an element for each inner place."""
+        """Whether a store writes an element for each inner place, not one per outer place."""
         j, target = self.nest.stores[i]
         return self.nest.steps[j].over != "outer" and (self.varies[j] or any(self.nest.arrays[target].inner))
 
     def _compute(self, j: int, number: int, each: Pass) -> None:
-        """Add to a pass what is needed for a value in it."""
+        """Add a value, and the steps that it needs, to a pass."""
         if not self.varies[j] or j in each.steps or j in each.reads:
             return
         if self.hoists and self.fixed[j] and not self._cheap(j) and each is not self.first:
@@ -152,7 +152,7 @@ class _Scheduler:
         each.steps.append(j)
 
     def _cheap(self, j: int) -> bool:
-        """Whether a value is computed again as fast as it is read."""
+        """Whether recomputing a value is as fast as loading it."""
         loads, waiting, seen = set(), [j], set()
         while waiting:
             i = waiting.pop()
