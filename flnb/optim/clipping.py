@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from flnb_telemetry import bus
 
 from flnb import linalg, ops
+from flnb.dispatch.effects import effects
 from flnb.optim.gathered import plain
 from flnb.optim.optimizer import updating
 
@@ -37,7 +39,7 @@ def with_gradient(parameters: Iterable[Variable]) -> list[Variable]:
 
 def clip_grad_norm(
     parameters: Iterable[Variable], max_norm: float, p: float = 2.0, error_if_nonfinite: bool = False
-) -> float:
+) -> float | Tensor:
     """Scale all gradients by one factor, in place, so that the p-norm of all their elements is at most ``max_norm``.
 
     Parameters without gradient are skipped; of those that `flnb.distributed.Sharded` has divided among ranks all parts
@@ -51,10 +53,11 @@ def clip_grad_norm(
         error_if_nonfinite: raise an error if the norm is not finite, and leave the gradients as they are.
 
     Returns:
-        The norm before scaling.
+        The norm before scaling; in a function of `flnb.jit`, where numbers have no values yet, a tensor of shape ().
 
     Raises:
         ValueError: ``max_norm`` is not above 0, or ``p`` is below 1.
+        RuntimeError: `flnb.jit` captures the call, and ``error_if_nonfinite`` is true, or parameters are sharded.
         FloatingPointError: the norm is not finite, and ``error_if_nonfinite`` is true.
 
     >>> import flnb, flnb.optim as optim
@@ -71,6 +74,9 @@ def clip_grad_norm(
     items = with_gradient(parameters)
     gradients = gradients_of(items)
     with bus.phase("optimizer"), updating():
+        divided = any(hasattr(item, "_everywhere") for item in items)
+        if gradients and effects.get() is not None and not (error_if_nonfinite or divided):
+            return _clip_recorded(gradients, max_norm, p)
         norms = [_norm(gradient, p) for gradient in gradients]
         total = float(np.linalg.norm(everywhere(items, norms, p), ord=p)) if norms else 0.0
         if error_if_nonfinite and not np.isfinite(total):
@@ -84,6 +90,16 @@ def clip_grad_norm(
         if not factor >= 1.0:
             for gradient in gradients:
                 ops.multiply(gradient, factor, out=gradient)
+    return total
+
+
+def _clip_recorded(gradients: Sequence[Tensor], max_norm: float, p: float) -> Tensor:
+    """Do what `clip_grad_norm` does without reading a norm."""
+    norms = [linalg.vector_norm(g if g.dtype.itemsize > 2 else g.astype(np.float32), ord=p) for g in gradients]
+    total = functools.reduce(ops.maximum, norms) if p == math.inf else sum(norm**p for norm in norms) ** (1.0 / p)
+    factor = ops.where(ops.isfinite(total), ops.minimum(max_norm / (total + 1e-6), 1.0), math.nan)
+    for gradient in gradients:
+        ops.multiply(gradient, factor.astype(gradient.dtype), out=gradient)
     return total
 
 

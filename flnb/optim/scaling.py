@@ -10,6 +10,7 @@ from flnb import ops
 from flnb.autograd import Variable
 from flnb.dispatch.autocast import without_casts
 from flnb.dispatch.brief import brief
+from flnb.dispatch.effects import effects
 from flnb.dispatch.state import use
 from flnb.nn.mismatches import mismatches, refuse
 from flnb.optim.clipping import everywhere, gradients_of, with_gradient
@@ -83,6 +84,8 @@ class LossScaler:
 
     def scaled(self, loss: Variable) -> Variable:
         """Return the loss times the scale, to call ``backward()`` on; if it is NaN, `step` will update nothing."""
+        if (captured := effects.get()) is not None:
+            captured.watch(vars(self), ["scale"])
         with use(interpreters=without_casts()):
             return _Scaled((ops.astype(loss, SINGLE) if loss.dtype.itemsize == 2 else loss) * self.scale)
 

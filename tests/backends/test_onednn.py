@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
 import platform
@@ -58,20 +57,6 @@ def convolution(way):
     y = np.zeros((1, 2, 3, 3), "f")
     made = prepare("conv", way, laid(x, w, y), (1, 1), (0, 0), (1, 1), 1)
     return made, (x, w, y), np.broadcast_to(w.sum((1, 2, 3))[:, None, None], y.shape)
-
-
-@pytest.mark.parametrize("way", ["plain", "nhwc", "blocked"])
-def test_a_native_program_can_repeat_the_calls(way):
-    made, arrays, expected = convolution(way)
-    scratch = np.zeros(made.scratch, np.uint8)
-    made.place(addresses(*arrays), scratch.ctypes.data)
-    address, calls = made.native()
-    execute = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)(address)
-    assert [execute(*call) for call in calls] == [0] * len(calls)
-    np.testing.assert_allclose(arrays[2], expected, rtol=1e-6)
-    arrays[2][...] = 0
-    made.run(addresses(*arrays), scratch.ctypes.data)
-    np.testing.assert_allclose(arrays[2], expected, rtol=1e-6)
 
 
 def test_calls_are_named():

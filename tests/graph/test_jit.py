@@ -106,6 +106,45 @@ def test_optimizers_count_and_follow_a_schedule(make: Any, fuse: bool) -> None:
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0, float("inf")])
+@pytest.mark.parametrize("most", [0.01, 1e6])
+def test_gradients_are_clipped(p: float, most: float) -> None:
+    def run(jit: bool) -> Any:
+        flnb.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
+
+        def step(x: Any) -> Any:
+            model.zero_grad()
+            (model(x) ** 2).sum().backward()
+            return optim.clip_grad_norm(model.parameters(), most, p)
+
+        called: Any = flnb.jit(step) if jit else step
+        norms = [float(called(flnb.asarray(X + i * 0.1))) for i in range(5)]
+        assert not jit or len(called.programs) == 1
+        return [norms, *(x.grad.numpy() for x in model.parameters())]
+
+    for got, expected in zip(run(jit=True), run(jit=False), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-7)
+
+
+def test_a_norm_that_is_not_finite_makes_all_gradients_nan() -> None:
+    weight, other = nn.Parameter(flnb.ones(2)), nn.Parameter(flnb.ones(3))
+
+    @flnb.jit
+    def step(x: Any) -> Any:
+        weight.zero_grad()
+        other.zero_grad()
+        ((weight * x).sum() + other.sum()).backward()
+        return optim.clip_grad_norm([weight, other], 1.0)
+
+    for _ in range(2):
+        step(flnb.ones(2))
+    assert step(flnb.asarray([1.0, np.inf])).item() == np.inf
+    assert np.isnan(other.grad.numpy()).all()
+    assert step(flnb.ones(2)).item() == pytest.approx(5**0.5)
+    np.testing.assert_allclose(other.grad.numpy(), 5**-0.5, rtol=1e-5)
+
+
 def test_a_result_keeps_its_values_in_later_runs() -> None:
     f = flnb.jit(lambda x: {"y": (x * 2.0, 7), "z": flnb.sum(x)})
     results = [f(flnb.asarray(X + i)) for i in range(5)]

@@ -177,18 +177,6 @@ class Prepared:
         if status:
             raise OneDnnError(status, f"set addresses of {self._what}")
 
-    def native(self) -> tuple[int, list[tuple[int, int, int, int]]]:
-        """Return the address of `dnnl_primitive_execute`, and the four arguments of each of its calls as integers.
-
-        A native runner that calls it so repeats the run at the addresses that `place` was given. This object must live
-        as long.
-        """
-        as_int: Callable[[Any], int] = lambda pointer: int(self.dnn.ffi.cast("uintptr_t", pointer))  # noqa: E731
-        stream = as_int(self._stream)
-        return as_int(self._execute), [
-            (as_int(call.primitive), stream, call.number, as_int(call.arguments)) for call in self.calls
-        ]
-
     def _implementation(self, made: Any) -> str:
         name = self.dnn.ffi.new("char **")
         self.dnn.check(self.dnn.lib.dnnl_primitive_desc_query(made, IMPLEMENTATION, 0, name), f"name {self._what}")
