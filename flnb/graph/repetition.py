@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Known", "compute_alike"]
 
-SLICE = OPS["slice"]
+FULL, SLICE = OPS["full"], OPS["slice"]
 WORTH = 8
 """A program is made when so many ops would have been computed without one, in traces that were seen before."""
 MOST_KNOWN, MOST_PROGRAMS = 256, 24
@@ -47,7 +47,8 @@ class Trace(NamedTuple):
         leaves: what they read that is computed.
         outputs: those of the values that something refers to.
         numbers: of each leaf that is a number: its position among the leaves, and its bytes.
-        key: equal for traces that one program computes; None if there cannot be any.
+        key: equal for traces that one program computes.
+        contexts: modules and phases in which the values were recorded.
     """
 
     values: list[Value]
@@ -55,6 +56,7 @@ class Trace(NamedTuple):
     outputs: list[Value]
     numbers: dict[int, bytes]
     key: Any
+    contexts: list[int]
 
 
 class Known:
@@ -65,11 +67,13 @@ class Known:
         program: computes such a trace.
         constants: the numbers that are constants of the program: position among the leaves, and bytes.
         numbers: those of the trace that was seen last.
+        contexts: those of the trace from which the program was made.
     """
 
     def __init__(self) -> None:
         self.ops, self.changes = -1, 0
         self.program: Program | None = None
+        self.contexts: list[int] = []
         self.constants: dict[int, bytes] = {}
         self.numbers: dict[int, bytes] | None = None
         self.varying: set[int] = set()
@@ -85,8 +89,12 @@ class Known:
         return self.ops >= WORTH
 
     def fits(self, trace: Trace) -> bool:
-        """Whether the program computes a trace with these numbers."""
-        return self.program is not None and all(trace.numbers[i] == number for i, number in self.constants.items())
+        """Whether the program computes a trace with these numbers, and tells a recording the right places."""
+        return (
+            self.program is not None
+            and all(trace.numbers[i] == number for i, number in self.constants.items())
+            and (bus.lanes is None or trace.contexts == self.contexts)
+        )
 
 
 known: OrderedDict[Any, Known] = OrderedDict()
@@ -143,7 +151,7 @@ def _traced(values: list[Value], asked: Sequence[Value]) -> Trace | None:
     place: Any = None
     for value in values:
         op: Any = value.op
-        attributes, needed = value.attributes, False
+        attributes, needed = value.attributes if value.op is not FULL else repr(value.attributes), False  # 0.0 == -0.0
         if op.body is not None:  # its items are needed, if anything is
             attributes = attributes[:3]
         elif value in wanted or value.users > users.get(value, 0):
@@ -156,7 +164,7 @@ def _traced(values: list[Value], asked: Sequence[Value]) -> Trace | None:
         if value.place is not place:
             place = value.place
             rows.append(place)
-        rows += op, attributes, value.spec, value.context, needed
+        rows += op, attributes, value.spec, needed
         for x in value.inputs:
             at = position.get(x)
             if at is None:
@@ -172,7 +180,7 @@ def _traced(values: list[Value], asked: Sequence[Value]) -> Trace | None:
         rows += leaf.spec, array.strides
         if leaf.attributes is CONSTANT and not array.ndim:
             numbers[i] = array.tobytes()
-    return Trace(values, leaves, outputs, numbers, tuple(rows))
+    return Trace(values, leaves, outputs, numbers, tuple(rows), [value.context for value in values])
 
 
 def _users(values: list[Value]) -> dict[Value, int]:
@@ -210,10 +218,10 @@ def _program(trace: Trace | None, recorder: Callable[[Place], Any]) -> tuple[Tra
     if not found.wants_program(trace):
         return None
     if not found.fits(trace):
-        found.changes += found.program is not None
+        found.changes += found.program is not None and found.contexts == trace.contexts
         bakes = found.changes <= MOST_CHANGES
         found.constants = {i: n for i, n in trace.numbers.items() if bakes and i not in found.varying}
-        found.program = _built(trace, found.constants, recorder(place))
+        found.program, found.contexts = _built(trace, found.constants, recorder(place)), trace.contexts
         programs = [each for each in known.values() if each.program is not None]
         for each in programs[: -MOST_PROGRAMS or None]:
             each.program = None

@@ -251,3 +251,41 @@ def test_programs_are_forgotten_when_there_are_many(monkeypatch: pytest.MonkeyPa
                     loop(flnb.ones((n, 3))).numpy()
     assert len(repetition.known) <= 4
     assert sum(each.program is not None for each in repetition.known.values()) <= 2
+
+
+def test_equal_zeros_of_other_signs_are_told_apart() -> None:
+    def f(zero: float) -> list[float]:
+        x = flnb.ones(3)
+        for _ in range(10):
+            x = x * 1.5
+        return (x / flnb.full((), zero)).tolist()
+
+    with flnb.use_backend("deferred"), np.errstate(divide="ignore"):
+        for _ in range(4):
+            assert f(0.0) == [np.inf] * 3
+            assert f(-0.0) == [-np.inf] * 3
+
+
+def test_a_recording_sees_the_program_of_the_steps_before_in_its_scopes() -> None:
+    with flnb.use_backend("deferred"):
+        model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
+        optimizer = optim.SGD(model.parameters(), lr=0.1)
+
+        def step() -> None:
+            optimizer.zero_grad()
+            (model(flnb.ones((3, 4))) ** 2).sum().backward()
+            optimizer.step()
+
+        for _ in range(4):
+            step()
+        for _ in range(2):
+            with flnb.record() as run:
+                for _ in range(8):
+                    step()
+            kernels, ops = run.table("kernel"), run.table("op")
+            assert len(kernels["t0"])
+            fused = ops["context"][ops["estimated"] == 1]
+            places = {run.catalog.contexts.items[number].scope for number in fused.tolist()}
+            assert {"sequential.0", "sequential.1", "sequential.2"} <= places
+            for _ in range(4):  # without contexts
+                step()
