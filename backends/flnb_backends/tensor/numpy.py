@@ -293,7 +293,10 @@ class NumpyBackend(Whole, Convolution, Pooling, LinearAlgebra, Movement, TensorB
     # Movement
 
     reshape, permute_dims = staticmethod(np.ndarray.reshape), staticmethod(np.ndarray.transpose)
-    flip, filled = staticmethod(np.flip), staticmethod(filled)
+    filled = staticmethod(filled)
+
+    def flip(self, x: Array, axes: tuple[int, ...]) -> Array:
+        return np.flip(x, axes) if axes else x  # of a 0-d array, NumPy's is a number, no view
 
     def broadcast_to(self, x: Array, shape: tuple[int, ...]) -> Array:
         steps = _strides(x.shape, shape, x.itemsize) if x.flags.c_contiguous and x.size else None
