@@ -117,10 +117,14 @@ def gathered(optimizer: Optimizer, like: Sequence[Tensor]) -> list[Gathered]:
     """Make the vectors of an optimizer's small parameters; those that share memory with another are left out.
 
     Args:
-        optimizer: the optimizer; one whose `gathers` is false, or whose algorithm is one call, gets no vectors.
+        optimizer: the optimizer; one whose `gathers` is false, or whose algorithm is one call, gets no vectors, nor
+            does any on a backend that `defers`, where one kernel updates several parameters; unless it computes with
+            methods of the user's, which are called as often as elsewhere.
         like: for each parameter, a tensor of the shape and dtype in which it is updated.
     """
-    if not optimizer.gathers or (optimizer.whole is not None and current().table[optimizer.whole.index] is not None):
+    here = current()
+    one_call = optimizer.whole is not None and here.table[optimizer.whole.index] is not None
+    if not optimizer.gathers or one_call or (here.backend.defers and not here.overridden):
         return []
     items = optimizer.parameters
     owners = Counter(_owner(item._data) for item in items)

@@ -276,8 +276,10 @@ def test_it_computes_on_arrays_of_numpy_only() -> None:
     with pytest.raises(TypeError, match="deferred: computes on a backend of NumPy arrays, got <MetaBackend"):
         flnb.backends.DeferredBackend("meta")
     assert issubclass(flnb.backends.DeferredBackend, TensorBackend)
-    with flnb.use_backend("deferred:over=numpy") as backend:
+    with flnb.use_backend("deferred:numpy,fuse=false") as backend:
         assert backend.over.name == "numpy"
+        assert not backend.fuse
+    assert flnb.backends.DeferredBackend("cpu").over.name == flnb.backends.DeferredBackend().over.name == "cpu"
 
 
 def test_gradients_can_be_differentiated_again() -> None:

@@ -73,7 +73,6 @@ def test_overridden_primitives_are_called_as_often_as_on_numpy(name: str) -> Non
         backend.calls = Counter()
         with flnb.use_backend(DeferredBackend(backend) if deferred else backend), flnb.record() as run:
             step = Steps(name, optim.Adam)
-            step.optimizer.gathers = False
             for _ in range(4):
                 step()
             backend.calls.clear()

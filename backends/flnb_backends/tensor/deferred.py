@@ -97,14 +97,17 @@ class DeferredBackend(meta.MetaBackend):
     """A backend that records ops, and computes them on another one when an element is asked for.
 
     A step of an optimizer computes all that is left of it, `flnb.sync` everything. Values that nobody asks for, and
-    that nothing else needs, are not computed. Random numbers are drawn at once, so that they are those of the backend
-    below. A view that is written makes a copy of the tensor that it is a view of. A recording that measures gradients
-    asks for them at the end of each backward pass.
+    that nothing else needs, are not computed. What is recorded for the first time is computed op by op; what was
+    recorded alike before, as in a training loop, by a program, as `flnb.jit` makes them (`flnb.graph.repetition`).
+    Random numbers are drawn at once, so that they are those of the backend below. A view that is written makes a copy
+    of the tensor that it is a view of. A recording that measures gradients asks for them at the end of each backward
+    pass.
 
     Args:
-        over: the backend that computes, of NumPy arrays: a name, a class or an instance.
+        over: the backend that computes, of NumPy arrays: a name, a class or an instance. If not given, "cpu" where
+            that is installed, else "numpy".
         fuse: whether programs may compute elementwise ops and reductions together, by kernels that are compiled: their
-            results differ from those of single ops in the last digits.
+            results differ from those of single ops in the last digits. In the name of a backend, "true" or "false".
 
     Raises:
         TypeError: ``over`` is not a backend of NumPy arrays.
@@ -120,13 +123,14 @@ class DeferredBackend(meta.MetaBackend):
     buffer: ClassVar[str] = DEFERRED
     has_values: ClassVar[bool] = True
     defers: ClassVar[bool] = True
+    shorthand: ClassVar[str] = "over"
 
-    def __init__(self, over: str | type[TensorBackend] | TensorBackend = "numpy", fuse: bool = True) -> None:
-        self.over: TensorBackend = registry.make("backend", over)
+    def __init__(self, over: str | type[TensorBackend] | TensorBackend = "", fuse: bool | str = True) -> None:
+        self.over: TensorBackend = registry.make("backend", over) if over else _quickest()
         if self.over.buffer != "ndarray":
             raise TypeError(f"deferred: computes on a backend of NumPy arrays, got {self.over!r}")
         self.whole_dtypes = self.over.whole_dtypes  # type: ignore[misc]
-        self.fuse = fuse
+        self.fuse = fuse in (True, "true")
         self._places: dict[Any, Place] = {}
         self.waiting: dict[int, list[ref[Buffer]]] = defaultdict(list)  # by thread, what may not be computed yet
         if self.has_values:
@@ -276,6 +280,15 @@ class DeferredBackend(meta.MetaBackend):
     def empty(self, spec: Spec, manager: Any, min_block: int, code: int = 0, category: int = 0) -> tuple[Buffer, int]:
         """Return a buffer without a value; memory is allocated when the value is computed."""
         return Buffer(spec, self._place(manager, category)), 0
+
+
+def _quickest() -> TensorBackend:
+    """Make the quickest backend on NumPy arrays that is installed."""
+    try:
+        made: TensorBackend = registry.make("backend", "cpu")
+    except ImportError:
+        made = registry.make("backend", "numpy")
+    return made
 
 
 def _recorder(place: Place) -> Any:
