@@ -190,7 +190,8 @@ def bind(backend: TensorBackend, op: Any, planned: bool = False) -> Callable[...
             raise backend.lacks(op.name, [*backend.required, *primitives])
 
         return missing
-    owner = next((c for c in type(backend).__mro__ if op.name in c.__dict__), object)
+    kinds = type(backend).__mro__
+    owner = next((c for name in (op.name, "__getattr__") for c in kinds if name in c.__dict__), object)
     if owner.__module__.startswith("flnb_backends."):  # flnb's own methods are tested
         return method
     copies = op.writes_out and not _accepts_out(method)

@@ -63,6 +63,7 @@ class Known:
     """What is known of traces with one key.
 
     Attributes:
+        key: of the traces.
         ops: how many ops were computed without a program, in traces seen before.
         program: computes such a trace.
         constants: the numbers that are constants of the program: position among the leaves, and bytes.
@@ -70,8 +71,8 @@ class Known:
         contexts: those of the trace from which the program was made.
     """
 
-    def __init__(self) -> None:
-        self.ops, self.changes = -1, 0
+    def __init__(self, key: Any) -> None:
+        self.key, self.ops, self.changes = key, -1, 0
         self.program: Program | None = None
         self.contexts: list[int] = []
         self.constants: dict[int, bytes] = {}
@@ -97,8 +98,8 @@ class Known:
         )
 
 
-known: OrderedDict[Any, Known] = OrderedDict()
-"""By the keys of traces, those that were seen last at the end."""
+known: OrderedDict[int, Known] = OrderedDict()
+"""By the hashes of traces' keys (hashing takes long), those that were seen last at the end."""
 
 
 def compute_alike(asked: Sequence[Value], recorder: Callable[[Place], Any]) -> None:
@@ -144,34 +145,28 @@ def _traced(values: list[Value], asked: Sequence[Value]) -> Trace | None:
     """Describe values; returns None if no program can compute them."""
     position: dict[Value, int] = {}
     leaves: list[Value] = []
-    outputs: list[Value] = []
     rows: list[Any] = []
-    wanted = set(map(_root, asked))
-    users = _users(values)
+    uses: dict[Value, int] = {}
     place: Any = None
     for value in values:
         op: Any = value.op
-        attributes, needed = value.attributes if value.op is not FULL else repr(value.attributes), False  # 0.0 == -0.0
-        if op.body is not None:  # its items are needed, if anything is
-            attributes = attributes[:3]
-        elif value in wanted or value.users > users.get(value, 0):
-            needed = True
-        elif value.holder is not None:
-            holder = value.holder()
-            needed = holder is not None and holder.value is value
-        if needed:
-            outputs.append(value)
+        attributes = value.attributes if op.body is None else value.attributes[:3]  # the last of these is its items
         if value.place is not place:
             place = value.place
             rows.append(place)
-        rows += op, attributes, value.spec, needed
+        rows += op, attributes if op is not FULL else repr(attributes), value.spec  # 0.0 == -0.0
         for x in value.inputs:
             at = position.get(x)
             if at is None:
                 at = position[x] = ~len(leaves)
                 leaves.append(x)
             rows.append(at)
+            if x.users > 1 or x.op is ITEM:
+                uses[x] = uses.get(x, 0) + 1
         position[value] = len(position)
+    wanted = set(map(_root, asked))
+    outputs = [x for x in values if x in wanted or (x.op.body is None and _is_needed(x, uses))]  # type: ignore[union-attr]
+    rows += [position[x] for x in outputs]
     numbers = {}
     for i, leaf in enumerate(leaves):
         if type(leaf.tensor) is tuple:
@@ -183,13 +178,12 @@ def _traced(values: list[Value], asked: Sequence[Value]) -> Trace | None:
     return Trace(values, leaves, outputs, numbers, tuple(rows), [value.context for value in values])
 
 
-def _users(values: list[Value]) -> dict[Value, int]:
-    """Count for each value how many inputs of these values it is."""
-    users: dict[Value, int] = {}
-    for value in values:
-        for x in value.inputs:
-            users[x] = users.get(x, 0) + 1
-    return users
+def _is_needed(value: Value, uses: dict[Value, int]) -> bool:
+    """Whether a buffer refers to a value, or one that is not to be computed now; ``uses`` counts those that are."""
+    holder = value.holder() if value.holder is not None else None
+    if holder is not None and holder.value is value:
+        return True
+    return (value.users > 1 or value.op is ITEM) and value.users > uses.get(value, 0)
 
 
 def _root(value: Value) -> Value:
@@ -209,10 +203,13 @@ def _program(trace: Trace | None, recorder: Callable[[Place], Any]) -> tuple[Tra
         return None
     key = type(place.backend), trace.key
     try:
-        found = known.setdefault(key, Known())
+        number = hash(key)
     except TypeError:  # attributes that cannot be looked up
         return None
-    known.move_to_end(key)
+    found = known.get(number)
+    if found is None or found.key != key:
+        found = known[number] = Known(key)
+    known.move_to_end(number)
     if len(known) > MOST_KNOWN:
         known.popitem(last=False)
     if not found.wants_program(trace):

@@ -238,6 +238,54 @@ def test_observed_ops_run_one_by_one_with_values() -> None:
             flnb.sum(flnb.tanh(x) * 2.0 + flnb.log(x))
 
 
+@pytest.mark.parametrize("fuse", [False, True])
+def test_a_recording_of_a_program_tells_of_every_op(fuse: bool) -> None:
+    def recorded(backend: Any) -> flnb.Recording:
+        with flnb.use_backend(backend), flnb.record(grad_interval=None):
+            step = Steps("lenet", lambda p: optim.SGD(p, lr=0.1))
+            for _ in range(5):
+                step()
+            with flnb.record(grad_interval=None) as run:
+                step()
+        return run
+
+    eager, program = recorded("numpy"), recorded(DeferredBackend("numpy", fuse=fuse))
+    views = ("reshape", "permute_dims", "slice", "broadcast_to")
+    counts = [
+        Counter({row.key[0]: row.count for row in run.ops if row.key[0] not in views}) for run in (eager, program)
+    ]
+    left_out = counts[0] - counts[1]
+    assert len(program.table("compile")["t0"]) == 0
+    assert {row.key[0] for row in program.ops.by("phase")} >= {"backward", "optimizer"}
+    if fuse:
+        kernels, ops = program.table("kernel"), program.table("op")
+        estimated = ops["estimated"] == 1
+        assert kernels["ops"].sum() == estimated.sum() > len(kernels["t0"]) > 5
+    else:
+        assert set(left_out) <= {"copy", "full"}
+        assert not counts[1] - counts[0]
+        assert not program.table("kernel")["t0"].size
+
+
+def test_a_result_that_only_a_later_op_reads_is_not_computed_twice() -> None:
+    calls: list[str] = []
+
+    class Telling(NumpyBackend):
+        def sin(self, x: Any, out: Any = None) -> Any:
+            calls.append("sin")
+            return np.sin(x, out)
+
+    with flnb.use_backend(DeferredBackend(Telling)):
+        for i in range(5):
+            calls.clear()
+            x = flnb.sin(flnb.asarray(X + i)) * 1.0
+            y, z = x + 1.0, x * 2.0
+            del x
+            np.testing.assert_allclose((y * y + y).numpy(), (np.sin(X + i) + 1.5) ** 2 - 0.25, atol=1e-5)
+            np.testing.assert_allclose(z.numpy(), np.sin(X + i) * 2, rtol=1e-5)
+            assert calls == ["sin"]
+
+
 def test_programs_are_forgotten_when_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repetition, "MOST_PROGRAMS", 2)
     monkeypatch.setattr(repetition, "MOST_KNOWN", 4)

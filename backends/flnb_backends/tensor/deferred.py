@@ -35,9 +35,6 @@ DEFERRED = "deferred"
 LONGEST = 100_000
 """So many ops may be recorded before all are computed: a loop that never reads a value does not record for ever."""
 
-MOST_PLACES = 32
-"""The largest number of places that a backend stores."""
-
 
 class Buffer(meta.Buffer):
     """A tensor's buffer on the deferred backend: a cell with the value that the tensor has now.
@@ -131,7 +128,7 @@ class DeferredBackend(meta.MetaBackend):
             raise TypeError(f"deferred: computes on a backend of NumPy arrays, got {self.over!r}")
         self.whole_dtypes = self.over.whole_dtypes  # type: ignore[misc]
         self.fuse = fuse in (True, "true")
-        self._places: dict[Any, Place] = {}
+        self._places: dict[int, Place] = {}  # by category, the last
         self.waiting: dict[int, list[ref[Buffer]]] = defaultdict(list)  # by thread, what may not be computed yet
         if self.has_values:
             residents.setdefault(self.buffer, self)
@@ -183,7 +180,20 @@ class DeferredBackend(meta.MetaBackend):
                 self.drawn(out)
             return out
 
-        return method
+        def unary(x: Buffer, out: Buffer | None = None) -> Buffer:
+            if out is None:
+                return method(x)
+            put(out, Value(op, (x.value if x.base is None else x.read(),), (), out.spec, out.place))
+            return out
+
+        def binary(x: Buffer, y: Buffer, out: Buffer | None = None) -> Buffer:
+            if out is None:
+                return method(x, y)
+            a, b = x.value if x.base is None else x.read(), y.value if y.base is None else y.read()
+            put(out, Value(op, (a, b), (), out.spec, out.place))
+            return out
+
+        return (method, unary, binary)[op.arity] if op.arity < 3 else method
 
     def drawn(self, out: Buffer) -> None:
         """Compute random numbers: the generator is read now, as what others draw from it comes after."""
@@ -191,23 +201,23 @@ class DeferredBackend(meta.MetaBackend):
 
     def _place(self, manager: Any = None, category: int = 0) -> Place:
         """Where values are computed: on the backend below, with the manager that is active now."""
-        key = manager or state.current().manager, category
-        found = self._places.get(key)
-        if found is None:
-            if len(self._places) >= MOST_PLACES:
-                self._places.clear()
-            found = self._places[key] = Place(self.over, *key, self.fuse)
+        if manager is None:
+            manager = state.current().manager
+        found = self._places.get(category)
+        if found is None or found.manager is not manager:
+            found = self._places[category] = Place(self.over, manager, category, self.fuse)
         return found
 
     def _put(self, buffer: Buffer, value: Value) -> None:
         """Let a buffer have a value that waits to be computed."""
-        held = ref(buffer)
         waiting = self.waiting[get_ident()]
-        waiting.append(held)
         if buffer.base is None:
-            buffer.value, value.holder = value, held
+            buffer.value = value
+            value.holder = held = ref(buffer)
         else:
+            held = ref(buffer)
             buffer.write(value)
+        waiting.append(held)
         if len(waiting) > LONGEST:
             self.eval()
 
