@@ -263,7 +263,7 @@ def test_a_recording_of_a_program_tells_of_every_op(fuse: bool) -> None:
         assert kernels["ops"].sum() == estimated.sum() > len(kernels["t0"]) > 5
     else:
         assert set(left_out) <= {"copy", "full"}
-        assert not counts[1] - counts[0]
+        assert set(counts[1] - counts[0]) <= {"copy"}  # of a result that is a view, or is one of two that are equal
         assert not program.table("kernel")["t0"].size
 
 
