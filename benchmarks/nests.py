@@ -92,9 +92,10 @@ class FlnbKernels(Kernels):
         parameter = nn.Parameter(z + 0.0)
         optimizer = optim.Adam([parameter], lr=1e-3)
 
-        def normalised(t: Any) -> list[Any]:
-            v = flnb.Variable(t)
-            scale.grad = shift.grad = None
+        v = flnb.Variable(images)
+
+        def normalised() -> list[Any]:
+            v.grad = scale.grad = shift.grad = None
             made = flnb.relu(batch_norm(v))
             made.backward(gradient)
             return [made.detach(), v.grad, scale.grad, shift.grad]
@@ -118,7 +119,7 @@ class FlnbKernels(Kernels):
             "bias + residual, relu": lambda: relu(x, bias, z),
             "layer norm": lambda: norm(x, bias, bias),
             "softmax": lambda: softmax(x),
-            "batch norm + relu, both ways": lambda: both(images),
+            "batch norm + relu, both ways": both,
             "dropout": lambda: drop(x),
             "Adam": step,
             "a + b * c": lambda: product(x, y, z),
