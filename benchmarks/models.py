@@ -139,7 +139,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("models", nargs="*", metavar="MODEL", help="of flnb.models (default: the six of table 3)")
     parser.add_argument("--size", default="small", choices=("small", "paper"))
     parser.add_argument(
-        "--backend", action="append", default=[], metavar="NAME", help="of flnb, or NAME+jit (default: numpy)"
+        "--backend",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="of flnb: cpu, deferred, ..., or NAME+jit (default: numpy)",
     )
     parser.add_argument("--rounds", type=int, default=9, help="how often each takes its turn")
     parser.add_argument("--seconds", type=float, default=0.5, help="how long a turn takes, about")

@@ -71,6 +71,8 @@ class Training(Contestant):
 
     def iteration(self, update: bool) -> None:
         self.iterations[update]()
+        if not update:
+            current().backend.eval()  # as an optimizer does at the end of a step
 
     def sync(self) -> None:
         current().backend.sync()

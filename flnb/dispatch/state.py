@@ -282,9 +282,10 @@ def start(backends: Sequence[str], manager: str) -> None:
     """
     global session
     device: MemoryDevice = registry.make("memory device", "host")
+    named = os.environ.get("FLNB_BACKEND")
     choose_device.append(lambda: current().device if session else device)
     session = State(
-        backend=_first_installed(backends),
+        backend=registry.make("backend", named) if named else first_installed(backends),
         device=device,
         manager=registry.make("memory manager", os.environ.get("FLNB_MEM_MANAGER") or manager),
         tape=registry.make("tape", "linked"),
@@ -292,14 +293,12 @@ def start(backends: Sequence[str], manager: str) -> None:
     )
 
 
-def _first_installed(backends: Sequence[str]) -> TensorBackend:
-    """Make the backend that ``FLNB_BACKEND`` names, else the first of these whose class can be made here."""
-    named = os.environ.get("FLNB_BACKEND")
-    if not named:
-        for name in backends[:-1]:
-            with suppress(ImportError):  # `flnb doctor` says what is missing
-                return registry.make("backend", name)
-    return registry.make("backend", named or backends[-1])
+def first_installed(backends: Sequence[str]) -> TensorBackend:
+    """Make the first of these backends whose class can be made here."""
+    for name in backends[:-1]:
+        with suppress(ImportError):  # `flnb doctor` says what is missing
+            return registry.make("backend", name)
+    return registry.make("backend", backends[-1])
 
 
 def run_in(state: State, function: Callable[..., T], *arguments: Any) -> T:

@@ -123,7 +123,7 @@ class DeferredBackend(meta.MetaBackend):
     shorthand: ClassVar[str] = "over"
 
     def __init__(self, over: str | type[TensorBackend] | TensorBackend = "", fuse: bool | str = True) -> None:
-        self.over: TensorBackend = registry.make("backend", over) if over else _quickest()
+        self.over: TensorBackend = registry.make("backend", over) if over else state.first_installed(("cpu", "numpy"))
         if self.over.buffer != "ndarray":
             raise TypeError(f"deferred: computes on a backend of NumPy arrays, got {self.over!r}")
         self.whole_dtypes = self.over.whole_dtypes  # type: ignore[misc]
@@ -290,15 +290,6 @@ class DeferredBackend(meta.MetaBackend):
     def empty(self, spec: Spec, manager: Any, min_block: int, code: int = 0, category: int = 0) -> tuple[Buffer, int]:
         """Return a buffer without a value; memory is allocated when the value is computed."""
         return Buffer(spec, self._place(manager, category)), 0
-
-
-def _quickest() -> TensorBackend:
-    """Make the quickest backend on NumPy arrays that is installed."""
-    try:
-        made: TensorBackend = registry.make("backend", "cpu")
-    except ImportError:
-        made = registry.make("backend", "numpy")
-    return made
 
 
 def _recorder(place: Place) -> Any:
