@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from threading import RLock
 from time import perf_counter_ns as clock
+from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
 from flnb_backends.tensor.captured import CapturedBackend
@@ -31,7 +32,9 @@ __all__ = ["Captured", "Jitted", "jit"]
 P = ParamSpec("P")
 R = TypeVar("R")
 MOST_VARIANTS = 8
-"""So often a function is captured for arguments of certain specs; if it never fits again, it runs as always."""
+"""So often a function is captured for the same arguments; if none fits again, it runs as always."""
+MOST_KEYS = 64
+"""For so many different arguments, shapes and the like, a function remembers what was captured."""
 
 
 class Captured:
@@ -99,7 +102,8 @@ class Captured:
         )
         self._held = [(x, x._data) for x in self.effects.used.values() if id(x._node) not in position]
         self.effects.used, self.effects.grown, self.effects.cleared = {}, [], {}  # they may be arguments
-        self.guards = guarded(self.effects.watched, referred(function))
+        objects = [x for x in leaves((arguments, keywords)) if not isinstance(x, (Tensor, type))]
+        self.guards = guarded(self.effects.watched, referred(function, objects))
         donated = [inputs[i] for i in donate if i < len(tensors)]
         recorded = Recorded(inputs, outputs, updates, backend.random, donated, self.effects.generators)
         self.program = Program(recorded, here, fuse)
@@ -220,6 +224,10 @@ class Jitted(Generic[P, R]):
         key = self._key(given, (arguments, keywords), here)
         with self._lock:  # a program has memory for one run at a time
             known = self.captured.setdefault(key, [])
+            if len(self.captured) > MOST_KEYS:
+                oldest = next(iter(self.captured))
+                del self.captured[oldest]
+                self._called.discard(oldest)
             for each in known:
                 if each.fits(tensors):
                     return cast("R", each.run(tensors))
@@ -230,6 +238,10 @@ class Jitted(Generic[P, R]):
                 return cast("R", made.run(tensors, repeat=False))
             self._called.add(key)
         return self.function(*arguments, **keywords)  # which may allocate what it keeps, such as an optimizer's state
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """Return the method of an object, if this is an attribute of its class."""
+        return self if instance is None else MethodType(self, instance)
 
     @property
     def programs(self) -> list[Program]:

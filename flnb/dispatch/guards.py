@@ -7,7 +7,7 @@ from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 __all__ = ["Guard", "guarded", "hold", "referred"]
 
@@ -43,10 +43,14 @@ def hold(guards: Iterable[Guard]) -> bool:
     return True
 
 
-def referred(function: Any) -> Iterator[tuple[Any, str]]:
+def referred(function: Any, arguments: Sequence[Any] = ()) -> Iterator[tuple[Any, str]]:
     """Yield holders and names of what a function refers to: globals, variables of closures, attributes of its object.
 
     Functions of the same file, or notebook, that are found there are looked into, too.
+
+    Args:
+        function: a function or method, or an object that wraps one.
+        arguments: objects whose attributes it may read.
     """
     waiting, seen = [function], set()
     while waiting:
@@ -56,8 +60,9 @@ def referred(function: Any) -> Iterator[tuple[Any, str]]:
         if not isinstance(inner, FunctionType) or inner in seen:
             continue
         seen.add(inner)
-        owned = getattr(getattr(method, "__self__", None), "__dict__", {})
-        found = [(owned, name) for name in _names(inner.__code__, "ATTR", "METHOD") if name in owned]
+        names = _names(inner.__code__, "ATTR", "METHOD")
+        owned = [vars(x) for x in (*arguments, getattr(method, "__self__", None)) if hasattr(x, "__dict__")]
+        found = [(each, name) for each in owned for name in names if name in each]
         found += [(inner.__globals__, name) for name in _names(inner.__code__, "GLOBAL")]
         found += [(cell, "cell_contents") for cell in inner.__closure__ or ()]
         yield from found

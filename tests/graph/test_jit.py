@@ -478,6 +478,34 @@ def test_settings_of_modules_and_optimizers_may_change() -> None:
     np.testing.assert_allclose(run(jit=True), run(jit=False), rtol=2e-4)
 
 
+def test_a_method_is_captured_for_each_object_and_its_attributes() -> None:
+    class Scaled:
+        def __init__(self, factor: float) -> None:
+            self.factor = factor
+
+        @flnb.jit
+        def __call__(self, x: Any) -> Any:
+            return x * self.factor
+
+    one, two = Scaled(2.0), Scaled(3.0)
+    for factor in (2.0, 5.0):
+        one.factor = factor
+        for _ in range(3):
+            np.testing.assert_allclose(one(flnb.asarray(X)).numpy(), X * factor)
+            np.testing.assert_allclose(two(flnb.asarray(X)).numpy(), X * 3)
+    assert len(Scaled.__call__.programs) == 3
+
+
+def test_what_was_captured_for_many_different_arguments_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flnb.capture.MOST_KEYS", 4)
+    f = flnb.jit(lambda x, i: x * float(i))
+    for i in range(20):
+        for _ in range(1 + i % 3):
+            np.testing.assert_allclose(f(flnb.asarray(X), i).numpy(), X * i, rtol=1e-6)
+    assert len(f.captured) == 4
+    assert len(f._called) <= 4
+
+
 def test_an_optimizer_that_is_replaced_begins_anew() -> None:
     weight = nn.Parameter(flnb.asarray(X))
     optimizer = optim.Adam([weight], lr=0.1)
