@@ -301,7 +301,8 @@ def jit(function: Callable[P, R] | None = None, *, fuse: bool = True, donate: Se
 
     Args:
         function: takes and returns tensors, in nested containers, and other values. It must not read elements
-            (``.item()``, ``if x > 0``), and what it makes of NumPy arrays stays as it is: pass batches as tensors.
+            (``.item()``, ``if x > 0``), and what it makes of NumPy arrays stays as it is: pass batches as tensors,
+            and numbers that change from call to call, too.
         fuse: whether elementwise ops and reductions may be computed together, by kernels that are compiled.
         donate: positions, among the tensors in the arguments, of those that the caller does not need any more: a result
             may be in their memory, and other tensors there then have its elements.
