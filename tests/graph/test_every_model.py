@@ -19,6 +19,9 @@ from flnb import models, optim
 STEPS = 20
 QUICK = ("mlp", "lenet", "lstm-lm-200")
 """Models that take seconds: all of them are trained here, and one drawn from the others that need no minutes."""
+CALM = {"resnet50": (1e-5, 8)}
+"""Learning rate and examples of a batch, else 1e-3 and 2, with which fifty batch norms make chaos: eager NumPy's own
+losses are 6 % apart after eight steps if the images are multiplied by 1 + 1e-15."""
 DRAWN = random.Random(14).choice(("resnet18", "bert", "vit", "transformer-lm", "captioner"))
 
 
@@ -26,11 +29,12 @@ def trained(name: str, steps: int, jit: bool) -> tuple[list[float], dict[str, An
     """Losses, and all parameters and buffers, after some steps on two batches in turn."""
     flnb.manual_seed(0)
     recipe = models.get(name)
+    rate, size = CALM.get(name, (1e-3, 2))
     with flnb.use_backend("cpu" if jit else "numpy"):
         model = recipe.build("small").astype(np.float64)
-        batches = [recipe.batch("small", size=2, seed=seed) for seed in (0, 1)]
+        batches = [recipe.batch("small", size=size, seed=seed) for seed in (0, 1)]
         given = [[flnb.asarray(a.astype(np.float64) if a.dtype.kind == "f" else a) for a in b] for b in batches]
-        optimizer = optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+        optimizer = optim.SGD(model.parameters(), lr=rate, momentum=0.9)
 
         def step(*batch: Any) -> Any:
             optimizer.zero_grad()
