@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from flnb.tensor import ArrayLike
     from flnb.widgets.dashboard import dashboard
     from flnb.widgets.finished import view
+    from flnb.widgets.program import program
 
 __version__ = "0.1.0"
 
@@ -83,7 +84,7 @@ _LAZY = {
     "bisect": "flnb.explore", "compare_backends": "flnb.explore", "load_run": "flnb_telemetry",
     "jit": "flnb.capture",
     "breakpoint_if": "flnb.autograd.anomaly", "detect_anomaly": "flnb.autograd.anomaly",
-    "dashboard": "flnb.widgets.dashboard", "view": "flnb.widgets.finished",
+    "dashboard": "flnb.widgets.dashboard", "view": "flnb.widgets.finished", "program": "flnb.widgets.program",
     "load_ipython_extension": "flnb.magics",
 }  # fmt: skip
 """Names that are imported when they are first used, and their modules."""
@@ -95,7 +96,7 @@ __all__ = [
     "enable_grad", "explore", "float16", "float32", "float64", "grad", "hessian", "hvp", "inf", "int16", "int32",
     "int64", "int8", "interface", "is_grad_enabled", "jacobian", "jit", "jvp", "load_run", "log", "magics",
     "manual_seed", "memory", "meters", "nan", "newaxis", "nn", "no_grad", "ops", "optim", "phase", "pi", "plot",
-    "random", "record",
+    "program", "random", "record",
     "saved_tensors_hooks", "scope", "set_backend", "set_default_dtype", "set_memory_device", "set_memory_manager",
     "set_tape", "step", "stop_gradient", "sync", "telemetry", "testing", "tune_gc", "uint16", "uint32", "uint64",
     "uint8", "use_backend", "use_memory_device", "use_memory_manager", "use_tape", "value_and_grad", "view", "vjp",

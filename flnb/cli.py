@@ -1,4 +1,4 @@
-"""The `flnb` command line: lab, record, launch, merge, view, export, bench, dry-run, replay, doctor.
+"""The `flnb` command line: lab, record, launch, merge, view, export, bench, dry-run, replay, doctor, cache.
 
 Example: `flnb record train.py -o run.flnb && flnb view run.flnb --html run.html`
 """
@@ -42,6 +42,24 @@ def doctor(_: argparse.Namespace) -> None:
     from flnb.doctor import doctor
 
     print(doctor())
+
+
+def cache(options: argparse.Namespace) -> None:
+    """Print where compiled kernels are stored, how many and how large, or delete them.
+
+    They are in $FLNB_CACHE/native, else in the user's cache folder. Deleted kernels are compiled again when needed.
+    """
+    from flnb_backends.native.llvm import cache_folder
+    from flnb_telemetry import quantity
+
+    folder = cache_folder()
+    found = [path for path in folder.glob("*") if path.suffix in (".o", ".part")]
+    size = quantity.size(sum(path.stat().st_size for path in found))
+    kernels = f"{len(found)} compiled {'kernel' if len(found) == 1 else 'kernels'}, {size}"
+    if options.action == "clear":
+        for path in found:
+            path.unlink(missing_ok=True)  # another process may have deleted it
+    print(f"{'deleted ' if options.action == 'clear' else ''}{kernels}, in {folder}")
 
 
 def record(options: argparse.Namespace) -> int:
@@ -224,6 +242,7 @@ def parser() -> argparse.ArgumentParser:
     one = command(lab, "models.ipynb --no-browser --port=8899")
     one("arguments", nargs=argparse.REMAINDER, metavar="[PATH] [FLAGS]", help="a notebook or folder; Jupyter's flags")
     command(doctor, "")
+    command(cache, "info")("action", choices=("info", "clear"), help="print what is stored, or delete it")
     one = command(record, "-o run.flnb train.py --epochs 3")
     one("-o", "--output", metavar="FILE", help="the file to write (default: SCRIPT with the ending .flnb)")
     _add_script(one)

@@ -357,3 +357,35 @@ def test_help_describes_a_command_its_arguments_and_an_example(
     chosen = next(action for action in cli.parser()._actions if action.choices)
     assert chosen.choices is not None
     assert [action.dest for action in dict(chosen.choices)[command]._actions if not action.help] == []
+
+
+def test_the_cache_of_kernels_is_counted_and_cleared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FLNB_CACHE", str(tmp_path))
+    folder = tmp_path / "native"
+    assert cli.main(["cache", "info"]) == 0
+    assert capsys.readouterr().out == f"0 compiled kernels, 0 B, in {folder}\n"
+    folder.mkdir()
+    (folder / "a.o").write_bytes(bytes(1000))
+    (folder / "b.o").write_bytes(bytes(1048))
+    (folder / "notes.txt").write_text("not ours")
+    assert cli.main(["cache", "info"]) == 0
+    assert capsys.readouterr().out == f"2 compiled kernels, 2.00 KiB, in {folder}\n"
+    assert cli.main(["cache", "clear"]) == 0
+    assert capsys.readouterr().out == f"deleted 2 compiled kernels, 2.00 KiB, in {folder}\n"
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+    with pytest.raises(SystemExit):
+        cli.main(["cache", "shrink"])
+
+
+def test_what_the_cache_counts_is_what_compiling_stores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("llvmlite")
+    from flnb_backends.native.llvm import Compiler
+
+    monkeypatch.setenv("FLNB_CACHE", str(tmp_path))
+    Compiler().address("f", "key", lambda: "define void @f() {\n ret void\n}")
+    cli.main(["cache", "info"])
+    assert capsys.readouterr().out.startswith("1 compiled kernel, ")

@@ -24,7 +24,7 @@ HTML = {
 
 
 def register(shell: Any) -> None:
-    """Make an IPython shell show tensors, modules and managers as HTML, and tapes as widgets.
+    """Make an IPython shell show tensors, modules and managers as HTML, and tapes and programs as widgets.
 
     A cell that runs out of memory shows a report above the traceback. Terminals show reprs, as before.
     """
@@ -32,6 +32,7 @@ def register(shell: Any) -> None:
     for shown, formatter in HTML.items():
         html.for_type_by_name(*shown, _later(*formatter))
     whole.for_type_by_name("flnb_telemetry.analysis.tape", "Tape", _later("flnb.widgets.tape", "view"))
+    whole.for_type_by_name("flnb.capture", "Jitted", _later("flnb.widgets.program", "view"))
     if not shell.custom_exceptions:
         shell.set_custom_exc((OutOfMemoryError,), _later("flnb.show.postmortem", "show_error"))
     elif OutOfMemoryError not in shell.custom_exceptions:  # another library's handler: the report comes after it

@@ -11,9 +11,12 @@ import traitlets
 from flnb_telemetry.live import tape_frame
 from flnb_telemetry.liverecording import LiveRecording
 from flnb_telemetry.livetape import LiveTape
+from flnb_telemetry.safe_text import WHOLE, html_text
 from IPython.core.getipython import get_ipython
 from IPython.display import publish_display_data
 
+from flnb.graph.inspection import programs_of
+from flnb.widgets import program
 from flnb.widgets.hub import Hub
 from flnb.widgets.proposals import Proposals
 
@@ -31,7 +34,7 @@ STATIC = Path(__file__).parent / "static"
 class _View(anywidget.AnyWidget):
     """Base of the widgets: a view in the browser, whose messages `_receive` answers.
 
-    `only` names the one view to show ("tape" or "compare"); by default there are all.
+    `only` names the one view to show ("tape", "compare" or "program"); by default there are all.
     """
 
     _esm: ClassVar[Path] = STATIC / "dashboard.js"
@@ -129,6 +132,26 @@ class TapeWidget(_View):
             self.send(tape_frame(self.pages, f"tape of step {step}" if step >= 0 else "tape"))
         elif kind == "tape":
             self.send(self.pages.answer(message))
+
+
+class ProgramWidget(_View):
+    """A view of what `flnb.jit` made of a function; `flnb.program` makes it."""
+
+    def __init__(self, f: Any, run: Recording | None, height: int = 680) -> None:
+        self.f, self.run = f, run
+        super().__init__(height=height, only="program")
+
+    def _receive(self, message: dict[str, Any]) -> None:
+        kind = message.get("type")
+        if kind in ("hello", "resync"):
+            self.send(program.message(self.f, self.run))
+        elif kind == "source":
+            self.send(program.source_of(self.f, message))
+
+    def _static(self) -> str:
+        texts = [f"<pre>{html_text(str(each), WHOLE)}</pre>" for each in programs_of(self.f, "flnb.program")]
+        said = "The calls of a program of flnb.jit; the view of it needs a running kernel."
+        return f"<div><p>{said}</p>{''.join(texts)}</div>"
 
 
 class RunWidget(_View):

@@ -1,4 +1,4 @@
-"""A page with a tape or a recording and a kernel's part played by Python: quick, and sized as a test needs it."""
+"""A page with a tape, a recording or a program, and a kernel's part played by Python: quick, and of the size needed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from flnb_telemetry.liverecording import LiveRecording
 from flnb_telemetry.livetape import LiveTape
 from flnb_telemetry.recording import Recording
 
+from flnb.widgets import program
 from flnb.widgets.proposals import Proposals
 
 if TYPE_CHECKING:
@@ -57,13 +58,15 @@ class Stage:
         self._proposals: Proposals | None = None
         self._proposed: list[dict[str, Any]] = []
         self._buffers: list[bytes] = []
+        self._f: Any = None
+        self._run: Recording | None = None
         self._html = ""
         self._shown = 0
         page.expose_function("ask", self._ask)
         page.route("http://stage.test/**", self._serve)
 
     def show(self, tape: Tape, *, light: bool = True, height: int = 600, width: int = 1200) -> None:
-        self._tape, self._live, self._runs = tape, None, []
+        self._tape, self._live, self._runs, self._f = tape, None, [], None
         self._load("tape", light, height, width)
         self.page.wait_for_function("() => window.__flnb?.view?.boxes > 0")
 
@@ -82,10 +85,18 @@ class Stage:
         step: Any = None,
     ) -> None:
         """Show one recording, or two beside each other, and wait until all is told."""
-        self._runs = [LiveRecording(run) for run in runs]
+        self._runs, self._f = [LiveRecording(run) for run in runs], None
         self._proposals = Proposals(lambda: runs[0], self._proposed.append, model, step)
         self._load("compare" if len(runs) > 1 else "", light, height, width)
         self.page.wait_for_function("() => (window.__flnbPair ?? window.__flnb)?.whole")
+
+    def program(
+        self, f: Any, run: Recording | None = None, *, light: bool = True, height: int = 680, width: int = 1200
+    ) -> None:
+        """Show the programs of a function of `flnb.jit`."""
+        self._f, self._run, self._live, self._runs = f, run, None, []
+        self._load("program", light, height, width)
+        self.page.wait_for_function("() => window.__flnbProgram?.launches > 0")
 
     def _load(self, only: str, light: bool, height: int, width: int) -> None:
         ground, ink, error = (
@@ -158,6 +169,9 @@ class Stage:
                 return [] if answer is None else [(answer, b"")]
             sides = enumerate(self._runs)
             return [(content | {"side": side}, data) for side, run in sides for content, data in run.frames()]
+        if self._f is not None:
+            hello = message["type"] == "hello"
+            return [(program.message(self._f, self._run) if hello else program.source_of(self._f, message), b"")]
         assert self._tape is not None
         self._live = self._live or LiveTape(self._tape)
         if message["type"] == "hello":

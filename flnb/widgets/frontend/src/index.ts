@@ -3,8 +3,10 @@
 import { Comparison, type ComparisonState } from "./compare.ts";
 import { Dashboard, type TestState } from "./dashboard.ts";
 import { watchKernel } from "./kernel.ts";
+import { type ProgramState, ProgramView } from "./program/view.ts";
 import styles from "./style.css";
 import { h } from "./dom.ts";
+import type { SourceRequest } from "./program/model.ts";
 import type { ToKernel } from "./protocol.ts";
 import type { TabName } from "./view.ts";
 
@@ -19,7 +21,7 @@ interface Model {
 }
 
 declare global {
-  interface Window { __flnb?: TestState; __flnbPair?: ComparisonState }
+  interface Window { __flnb?: TestState; __flnbPair?: ComparisonState; __flnbProgram?: ProgramState }
 }
 
 /**
@@ -32,14 +34,14 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   const given = model.get("height");
   const height = typeof given === "number" && given > 0 ? given : undefined;
   const only = model.get("only");
-  const send = (message: ToKernel): void => {
+  const send = (message: ToKernel | SourceRequest): void => {
     try {
       model.send(message);
     } catch {
       // The comm is gone with its kernel; the data stays readable, and the kernel's own signal tells the reader.
     }
   };
-  const shown = only === "compare" ? new Comparison(send, height) : new Dashboard({ send, height, only: only === "tape" ? only : undefined, tab: model.get(TAB) as TabName | undefined, onTab: (tab) => model.set?.(TAB, tab) });
+  const shown = only === "compare" ? new Comparison(send, height) : only === "program" ? new ProgramView(send, height) : new Dashboard({ send, height, only: only === "tape" ? only : undefined, tab: model.get(TAB) as TabName | undefined, onTab: (tab) => model.set?.(TAB, tab) });
   el.append(h("style", {}, styles), shown.element);
   const receive = (content: unknown, buffers: DataView[]): void => shown.receive(content, buffers);
   model.on("msg:custom", receive);
@@ -54,7 +56,8 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
     shown.store.notify();
   });
   if (shown instanceof Dashboard) window.__flnb = shown.testState;
-  else window.__flnbPair = shown.testState;
+  else if (shown instanceof Comparison) window.__flnbPair = shown.testState;
+  else window.__flnbProgram = shown.testState;
   return () => {
     model.off("msg:custom", receive);
     model.off(`change:${TAB}`, follow);
