@@ -28,13 +28,13 @@ from flnb.tensor import detached
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Known", "compute_alike"]
+__all__ = ["Known", "compute_alike", "known_traces"]
 
 FULL, SLICE = OPS["full"], OPS["slice"]
 WORTH = 8
 """A program is made when so many ops would have been computed without one, in traces that were seen before."""
 MOST_KNOWN, MOST_PROGRAMS = 256, 24
-"""The largest numbers of traces that are remembered, and of programs."""
+"""The largest numbers of traces that are remembered for a memory manager, and of programs."""
 MOST_CHANGES = 3
 """After so many changes of numbers that were constants, no number is one."""
 
@@ -98,8 +98,13 @@ class Known:
         )
 
 
-known: OrderedDict[int, Known] = OrderedDict()
-"""By the hashes of traces' keys (hashing takes long), those that were seen last at the end."""
+def known_traces(manager: Any) -> OrderedDict[int, Known]:
+    """Return what is known of traces by the hashes of their keys (hashing takes long), those seen last at the end.
+
+    A manager's are its attribute: programs refer to it, and so both end when nothing else does.
+    """
+    table: OrderedDict[int, Known] = vars(manager).setdefault("_known_traces", OrderedDict())
+    return table
 
 
 def compute_alike(asked: Sequence[Value], recorder: Callable[[Place], Any]) -> None:
@@ -206,6 +211,7 @@ def _program(trace: Trace | None, recorder: Callable[[Place], Any]) -> tuple[Tra
         number = hash(key)
     except TypeError:  # attributes that cannot be looked up
         return None
+    known = known_traces(place.manager)
     found = known.get(number)
     if found is None or found.key != key:
         found = known[number] = Known(key)

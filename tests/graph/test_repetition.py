@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections import Counter
 from typing import Any
 
@@ -12,9 +14,15 @@ import pytest
 import flnb
 from flnb import models, nn, optim
 from flnb.backends import DeferredBackend, NumpyBackend
+from flnb.dispatch import state
 from flnb.graph import repetition
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4) / 12
+
+
+def known() -> Any:
+    """What is known of traces on the active memory manager."""
+    return repetition.known_traces(state.current().manager)
 
 
 def loop(x: Any) -> Any:
@@ -101,7 +109,7 @@ def test_a_fused_step_in_double_precision_is_a_step(name: str) -> None:
 def test_a_loop_that_reads_the_loss_before_the_backward_pass() -> None:
     found = []
     for backend in ("numpy", DeferredBackend("numpy", fuse=False)):
-        repetition.known.clear()
+        known().clear()
         with flnb.use_backend(backend):
             step, losses = Steps("lenet", optim.Adam), []
             for _ in range(6):
@@ -114,7 +122,7 @@ def test_a_loop_that_reads_the_loss_before_the_backward_pass() -> None:
     assert found[0][0] == found[1][0]
     for key, value in found[0][1].items():
         np.testing.assert_array_equal(found[1][1][key], value, err_msg=key)
-    programs = [each.program for each in repetition.known.values() if each.program is not None]
+    programs = [each.program for each in known().values() if each.program is not None]
     assert len(programs) == 2  # the forward pass, and the rest
 
 
@@ -289,15 +297,26 @@ def test_a_result_that_only_a_later_op_reads_is_not_computed_twice() -> None:
 def test_programs_are_forgotten_when_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repetition, "MOST_PROGRAMS", 2)
     monkeypatch.setattr(repetition, "MOST_KNOWN", 4)
-    repetition.known.clear()
+    known().clear()
     with flnb.use_backend("deferred"):
         for _ in range(3):
             for n in (2, 3, 4):
                 for _ in range(2):
                     np.testing.assert_allclose(loop(flnb.ones((n, 3))).shape, (n, 3))
                     loop(flnb.ones((n, 3))).numpy()
-    assert len(repetition.known) <= 4
-    assert sum(each.program is not None for each in repetition.known.values()) <= 2
+    assert len(known()) <= 4
+    assert sum(each.program is not None for each in known().values()) <= 2
+
+
+def test_a_memory_manager_ends_with_its_last_use_and_its_programs_with_it() -> None:
+    with flnb.use_memory_manager("caching") as manager, flnb.use_backend("deferred"):
+        for _ in range(4):
+            loop(flnb.ones((2, 3))).numpy()
+        assert any(each.program is not None for each in known().values())
+    ended = weakref.ref(manager)
+    del manager
+    gc.collect()
+    assert ended() is None
 
 
 def test_equal_zeros_of_other_signs_are_told_apart() -> None:
