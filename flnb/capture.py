@@ -12,6 +12,7 @@ from flnb_backends.tensor.captured import CapturedBackend
 from flnb_telemetry import bus, schema
 
 from flnb.autograd.tree import leaves, rebuild
+from flnb.autograd.variable import next_leaf
 from flnb.dispatch import state
 from flnb.dispatch.effects import Effects, effects
 from flnb.dispatch.guards import guarded, hold, referred
@@ -71,7 +72,7 @@ class Captured:
         backend = CapturedBackend(here.backend, opens=fuse and here.backend.kernels() is not None)
         tensors = [x for x in leaves((arguments, keywords)) if isinstance(x, Tensor)]
         inputs = [backend.adopt(x._data, x._spec.kind).read() for x in tensors]
-        self.effects = Effects()
+        self.effects, first = Effects(), -next_leaf()
         token = effects.set(self.effects)
         try:
             with state.use(backend=backend):
@@ -81,7 +82,8 @@ class Captured:
             outputs = [buffer.read() for buffer in given if buffer is not None]
             self.result = [x if b is None else _Tensor.like(x) for x, b in zip(made, given, strict=True)]
             self.tree = rebuild(result, range(len(made)))
-            fresh = [x for x in self.effects.used.values() if _is_recorded(x.grad, backend)]
+            existing = [x for x in self.effects.used.values() if x._node[SEQ] > first]  # others end with the call
+            fresh = [x for x in existing if _is_recorded(x.grad, backend)]
             outputs += [x.grad._data.read() for x in fresh]
         finally:
             effects.reset(token)
@@ -95,12 +97,13 @@ class Captured:
         inputs += [backend.leaf(gradient._data) for _, gradient in self.effects.grown]
         updates = backend.written()
         position = {id(x._node): i for i, x in enumerate(tensors) if x._node is not None}
-        grown, cleared = [x for x, _ in self.effects.grown], self.effects.cleared.values()
+        grown = [x for x, _ in self.effects.grown]
+        cleared = [x for x in self.effects.cleared.values() if x._node[SEQ] > first]
         ungiven = [x for x in fresh if all(x is not other for other in grown)]
         self.fresh, self.grown, self._cleared, self._ungiven = (
             [position.get(id(x._node), x) for x in each] for each in (fresh, grown, cleared, ungiven)
         )
-        self._held = [(x, x._data) for x in self.effects.used.values() if id(x._node) not in position]
+        self._held = [(x, x._data) for x in existing if id(x._node) not in position]
         self.effects.used, self.effects.grown, self.effects.cleared = {}, [], {}  # they may be arguments
         objects = [x for x in leaves((arguments, keywords)) if not isinstance(x, (Tensor, type))]
         self.guards = guarded(self.effects.watched, referred(function, objects))

@@ -20,7 +20,7 @@ from flnb.tensor import ArrayLike, Tensor
 
 __all__ = ["Variable", "placed"]
 
-_leaf_ids = itertools.count(1).__next__
+next_leaf = itertools.count(1).__next__
 
 GRADIENT, NAME, PARAMETER = 3, 4, 5
 """Indices of the gradient, the name and ``is_parameter`` in a leaf's node (see `flnb.interface.tape`)."""
@@ -98,7 +98,7 @@ class Variable(Tensor):
                 f"only floating-point Variables can require grad, this one is {self._spec!r}; cast it with "
                 f".astype(flnb.float32), or give requires_grad=False"
             )
-        self._node = [None, (), -_leaf_ids(), None, "", self._is_parameter]
+        self._node = [None, (), -next_leaf(), None, "", self._is_parameter]
 
     @property
     def grad(self) -> Tensor | None:

@@ -392,6 +392,24 @@ def test_gradients_of_arguments_go_to_the_arguments_of_each_call() -> None:
     np.testing.assert_allclose(x.grad.numpy(), 4 * (X + i) * X * i + 4 * 3 * (X + i) ** 2, rtol=1e-4)
 
 
+def test_a_leaf_that_the_function_makes_ends_with_each_call() -> None:
+    weight = nn.Parameter(flnb.asarray(X))
+
+    @flnb.jit
+    def f(x: Any) -> Any:
+        weight.zero_grad()
+        leaf = flnb.Variable(x)
+        (leaf * leaf * weight).sum().backward()
+        gradient = leaf.grad
+        leaf.zero_grad()
+        return gradient
+
+    for i in range(6):
+        np.testing.assert_allclose(f(flnb.asarray(X + i)).numpy(), 2 * (X + i) * X, rtol=1e-5)
+        np.testing.assert_allclose(weight.grad.numpy(), (X + i) ** 2, rtol=1e-5)
+    assert len(f.programs) == 1
+
+
 def test_backward_does_not_go_through_a_program() -> None:
     weight = nn.Parameter(flnb.asarray(X))
     f = flnb.jit(lambda x: (weight * x).sum())
