@@ -410,6 +410,21 @@ def test_a_leaf_that_the_function_makes_ends_with_each_call() -> None:
     assert len(f.programs) == 1
 
 
+def test_programs_with_and_without_fusing_have_gradients_of_their_own() -> None:
+    model = nn.LayerNorm(5)
+
+    def ops(fuse: bool) -> set[str]:
+        f = flnb.jit(lambda x: (model(x) ** 2).sum().backward(), fuse=fuse)
+        for _ in range(2):
+            model.zero_grad()
+            f(flnb.ones((7, 5)))
+        return {x.op.name for group in f.programs[0].groups for x in group.members if x.op is not None}
+
+    for _ in range(2):
+        assert "layer_norm_pull" in ops(fuse=False)
+        assert "layer_norm_pull" not in ops(fuse=True)
+
+
 def test_backward_does_not_go_through_a_program() -> None:
     weight = nn.Parameter(flnb.asarray(X))
     f = flnb.jit(lambda x: (weight * x).sum())

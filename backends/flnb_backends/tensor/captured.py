@@ -55,6 +55,8 @@ class CapturedBackend(DeferredBackend):
     def __init__(self, over: TensorBackend, opens: bool = True) -> None:
         super().__init__(over)
         self.opens = opens
+        if not opens:  # compiled gradient functions belong to a family's plans, and differ
+            self.buffer = "captured whole"  # type: ignore[misc]
         self.leaves: dict[Any, tuple[Any, Value, Buffer]] = {}
         self.random: list[Value] = []
         self.context: int | None = None
