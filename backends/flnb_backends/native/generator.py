@@ -36,7 +36,7 @@ class Generator(ABC):
     """
 
     hoists: ClassVar[bool] = False
-    """Whether what is the same at all places of the outer space is computed once."""
+    """Whether values that do not vary over the outer space are computed once, before the loops."""
 
     def __init__(self, simple: Simplified):
         self.simple, self.nest = simple, simple.nest
@@ -151,7 +151,7 @@ class Generator(ABC):
         return self.code.element(base, dtype, index)
 
     def _kept(self, j: int, places: Sequence[str], index: str) -> Scalar:
-        """Load a value that an earlier pass kept."""
+        """Load a kept value: one that an earlier pass stored in an array or in scratch memory."""
         dtype, array = self.nest.steps[j].dtype, self.plan.kept[j]
         return self.code.load(dtype, places[array] if array >= 0 else self._slot("kept", j, dtype, index))
 

@@ -221,7 +221,7 @@ def _bits(code: Code, dtype: str, operands: Sequence[Scalar]) -> str:
 
 
 def _convert(code: Code, dtype: str, operands: Sequence[Scalar]) -> str:
-    """Convert; a number out of range becomes what the processor makes of it, instead of LLVM's poison."""
+    """Emit a conversion; a number out of range gives the processor's result, not LLVM's undefined value."""
     (x,) = operands
     source, target = type_of(x.dtype), type_of(dtype)
     kinds = kind(x.dtype), kind(dtype)

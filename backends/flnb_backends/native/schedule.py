@@ -179,7 +179,7 @@ class _Scheduler:
                     self.stored[i] = number
 
     def _array(self, j: int) -> int:
-        """Return the position of an array to which a kept value is stored at once, unchanged; else -1."""
+        """Return the array to which a pass stores this kept value unconverted, by position; -1 if there is none."""
         for i in self.passes[self.phase[j]].stores:
             step, target = self.nest.stores[i]
             if step == j and self.nest.arrays[target].dtype == self.nest.steps[j].dtype:

@@ -35,7 +35,7 @@ BYTES = np.dtype(np.uint8)
 SMALL = 64**3
 """Multiplications of a matrix product below which NumPy's call is the quickest."""
 KEPT = 1024
-"""Shapes for which a thread keeps what oneDNN prepared."""
+"""The most prepared primitives that a thread caches, one for each combination of shapes."""
 LARGEST_COLUMNS = 1 << 26
 """Bytes of NumPy's unrolled windows above which its convolution is not tried."""
 ALIKE = 1.05
