@@ -169,8 +169,8 @@ def _traced(values: list[Value], asked: Sequence[Value]) -> Trace | None:
             if x.users > 1 or x.op is ITEM:
                 uses[x] = uses.get(x, 0) + 1
         position[value] = len(position)
-    wanted = set(map(_root, asked))
-    outputs = [x for x in values if x in wanted or (x.op.body is None and _is_needed(x, uses))]  # type: ignore[union-attr]
+    wanted = {_root(x) for x in values if x.op.body is None and _is_needed(x, uses)}.union(map(_root, asked))  # type: ignore[union-attr]
+    outputs = [x for x in values if x in wanted and not _shares_memory(x)]  # views are made of these when asked for
     rows += [position[x] for x in outputs]
     numbers = {}
     for i, leaf in enumerate(leaves):
@@ -191,9 +191,14 @@ def _is_needed(value: Value, uses: dict[Value, int]) -> bool:
     return (value.users > 1 or value.op is ITEM) and value.users > uses.get(value, 0)
 
 
+def _shares_memory(value: Value) -> bool:
+    """Whether a value is a view: its strides are those of the memory of another, which a copy would not have."""
+    return is_view(value) and value.op is not ITEM
+
+
 def _root(value: Value) -> Value:
     """The value of which a value that is not computed is a view, or itself."""
-    while is_view(value) and value.inputs and value.inputs[0].tensor is None:
+    while _shares_memory(value) and value.inputs and value.inputs[0].tensor is None:
         value = value.inputs[0]
     return value
 

@@ -116,7 +116,7 @@ def check(seed: int) -> None:
                 np.testing.assert_allclose(b, a, rtol=tolerance, atol=tolerance * scale, err_msg=f"seed {seed}, {fuse}")
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", [*range(24), 332])
 def test_a_random_program(seed: int) -> None:
     check(seed)
 
