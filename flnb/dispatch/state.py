@@ -159,6 +159,12 @@ class State:
         live.add(new)
         return new
 
+    def lasting(self) -> State:
+        """A copy of this state that no ``set_*`` changes, for what is computed later as it would be now."""
+        new = self.copy()
+        new.scoped |= new.parts.keys()
+        return new
+
 
 operators: list[Any] = []
 """Every op, at its index. Appended by `flnb.dispatch.table.Op`; the states' tables follow."""

@@ -17,6 +17,7 @@ from flnb.dispatch.table import OPS
 from flnb.graph.calls import Call, KernelCalls, call_of
 from flnb.graph.fusing import grouped
 from flnb.graph.layouts import Layouts, is_view
+from flnb.graph.lending import Lending, address_of
 from flnb.graph.lowering import lowered
 from flnb.graph.planning import plan_memory
 from flnb.graph.reporting import contexts, kernel_event, op_event
@@ -68,6 +69,7 @@ class Program:
         here: the state in whose backend and from whose memory manager.
         fuse: whether elementwise ops and reductions are computed by loop nests, where the backend compiles these; else
             each value by a method.
+        lends: whether outputs get the memory of an earlier run's, where nothing refers to these any more.
 
     Attributes:
         recorded: what to compute, as it was recorded.
@@ -77,8 +79,8 @@ class Program:
         memory: the plan of the memory of values.
     """
 
-    def __init__(self, recorded: Recorded, here: State, fuse: bool = True) -> None:
-        self.here, self.inputs, self.recorded = here, list(recorded.inputs), recorded
+    def __init__(self, recorded: Recorded, here: State, fuse: bool = True, lends: bool = False) -> None:
+        self.here, self.inputs, self.recorded = here.lasting(), list(recorded.inputs), recorded
         self.layouts = Layouts()
         overridden = here.backend.overridden()
         wanted = recorded.wanted
@@ -102,6 +104,7 @@ class Program:
         *_, self.groups, self.memory, self.stored = min(plans)
         self.fresh = [x for x in self.outputs if x not in self.memory.home]
         self.moving = {*self.inputs, *self.fresh}
+        self.lending, self.lends = Lending(), lends
         self.generators, self.manager = recorded.generators, here.manager
         self.bound, self._in_use = False, Lock()
         with self._in_use:
@@ -111,7 +114,7 @@ class Program:
     def _bind(self) -> None:
         """Allocate memory, and make the calls."""
         self.arrays: dict[Value, Any] = {}
-        self.patches: list[tuple[list[Any], int, Value]] = []
+        self.patches: list[tuple[list[Any], int, Value, Value]] = []
         self.drawn: list[tuple[list[Any], int, Any]] = []
         self.pointers: list[tuple[Any, Any, list[Value], Any]] = []
         self.block = self._new((self.memory.size,), BYTES)
@@ -134,6 +137,7 @@ class Program:
             found, self.bound = self.bound, False
             self.arrays, self.steps, self.patches, self.drawn, self.pointers = {}, [], [], [], []
             self.block = self.scratch = None
+            self.lending.clear()
             return found
         finally:
             self._in_use.release()
@@ -157,7 +161,7 @@ class Program:
         for i, value in enumerate(call.values):
             if value is not None:
                 if self._root(value) in self.moving:
-                    self.patches.append((call.arguments, i, value))
+                    self.patches.append((call.arguments, i, value, self._root(value)))
                     call.arguments[i] = None
                 else:
                     call.arguments[i] = self.array(value)
@@ -176,7 +180,7 @@ class Program:
     def _segment(self, calls: list[Any]) -> KernelCalls:
         """Make the segment of calls of kernels that follow each other."""
         made, moving = [], []
-        scratch = _address(self.scratch)
+        scratch = address_of(self.scratch)
         for i, (kernel, places, _) in enumerate(calls):
             pointers = []
             for j, (value, offset) in enumerate(places):
@@ -185,7 +189,7 @@ class Program:
                     moving.append((i, j, root, offset))
                     pointers.append(0)
                 else:
-                    pointers.append(_address(self.array(root)) + offset)
+                    pointers.append(address_of(self.array(root)) + offset)
             made.append((kernel, pointers, scratch))
         segment = self.kernels.Segment(made)
         if moving:
@@ -209,6 +213,10 @@ class Program:
         """Allocate an array from the memory manager."""
         here = self.here
         return here.backend.empty(spec_of(shape, dtype), here.manager, here.min_block, 0, state.TEMPORARY)[0]
+
+    def _output(self, value: Value) -> Any:
+        """Allocate the array of an output."""
+        return self._new(value.spec.shape, value.spec.dtype)
 
     def array(self, value: Value) -> Any:
         """Return the array of a value: its own memory, or a view."""
@@ -256,8 +264,10 @@ class Program:
             finally:
                 for value in self.moving:
                     self.arrays.pop(value, None)
-                for arguments, i, _ in self.patches:
+                for arguments, i, *_ in self.patches:
                     arguments[i] = None
+                if not self.lends:
+                    self.lending.clear()
 
     def _computed(self, inputs: Sequence[Any]) -> list[Any]:
         """Compute, and return the arrays of the outputs."""
@@ -265,10 +275,16 @@ class Program:
             self._bind()
         arrays = self.arrays
         arrays.update(zip(self.inputs, inputs, strict=True))
-        arrays.update([(value, self._new(value.spec.shape, value.spec.dtype)) for value in self.fresh])
-        for arguments, i, value in self.patches:
-            arguments[i] = self.array(value)
-        addresses = {value: _address(array) for value, array in arrays.items() if value in self.moving}
+        known = self.lending.known
+        for value in self.fresh:
+            arrays[value] = self.lending.take(value, self._output)
+        for arguments, i, value, root in self.patches:
+            lent = known.get(id(arrays[root]))
+            arguments[i] = self.array(value) if lent is None else lent.view(value, self.array)
+        addresses = {}
+        for value in self.moving:
+            lent = known.get(id(arrays[value]))
+            addresses[value] = address_of(arrays[value]) if lent is None else lent.address
         for segment, places, roots, offsets in self.pointers:
             segment.pointers[places] = np.array([addresses[root] for root in roots], np.uint64) + offsets
         for arguments, i, owner in self.drawn:
@@ -303,8 +319,3 @@ def _own(value: Value, taken: set[Value]) -> Value:
         value = like(Value(OPS["copy"], (value,), (), value.spec, value.place), value)
     taken.add(value)
     return value
-
-
-def _address(array: Any) -> int:
-    """The address of an array's first element."""
-    return int(array.__array_interface__["data"][0])

@@ -257,7 +257,7 @@ def _built(trace: Trace, constants: dict[int, bytes], backend: Any) -> Program:
             again.category, backend.context = value.place.category, max(value.context, 0)
             tensors[value] = run(value, tuple([tensors[x] for x in value.inputs]), backend.buffer)
     outputs = [tensors[value]._data.read() for value in trace.outputs]
-    made = Program(Recorded(inputs, outputs), here, trace.values[0].place.fuse)
+    made = Program(Recorded(inputs, outputs), here, trace.values[0].place.fuse, lends=True)
     calls = sum(len(step.events) if isinstance(step, KernelCalls) else 1 for step in made.steps)
     count = sum(len(group.members) for group in made.groups)
     bus.emit(schema.COMPILE, t0, clock(), count, calls, 0, 0, bus.threads.here.context())
@@ -266,7 +266,7 @@ def _built(trace: Trace, constants: dict[int, bytes], backend: Any) -> Program:
 
 def _state(place: Place) -> state.State:
     """Make the state in which a program runs."""
-    made = state.session.copy()
+    made = state.session.lasting()
     made.change(backend=place.backend, grad=False, interpreters=(), category=0)
     made.manager, made.min_block = place.manager, max(place.manager.min_block, 0)
     return made

@@ -42,7 +42,7 @@ def at_once(place: Place, function: Callable[..., T], *arguments: Any) -> T:
         if found is None:
             if len(_states) >= MOST:
                 _states.clear()
-            found = _states[backend, category] = state.session.copy()
+            found = _states[backend, category] = state.session.lasting()
             found.change(backend=backend, category=category, grad=False, interpreters=())
         before = found.manager, found.min_block
         found.manager, found.min_block = manager, max(manager.min_block, 0)

@@ -355,3 +355,42 @@ def test_a_recording_sees_the_program_of_the_steps_before_in_its_scopes() -> Non
             assert {"sequential.0", "sequential.1", "sequential.2"} <= places
             for _ in range(4):  # without contexts
                 step()
+
+
+def test_results_that_something_refers_to_are_not_written_by_later_steps() -> None:
+    with flnb.use_backend(DeferredBackend("numpy", fuse=False)):
+        x = flnb.ones((64, 64))
+        kept: list[tuple[Any, Any]] = []
+        for i in range(12):
+            x = flnb.tanh(x * 1.5 + 0.25) - x * 0.125
+            flnb.sync()
+            if i % 3 == 0:
+                kept.append((x, x.numpy().copy()))  # a tensor
+            elif i % 3 == 1:
+                kept.append((x.numpy()[1:], x.numpy()[1:].copy()))  # an array, which is a view of its memory
+        for tensor, expected in kept:
+            np.testing.assert_array_equal(np.asarray(tensor), expected)
+
+
+def test_steps_of_training_allocate_only_gradients_that_are_still_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    with flnb.use_backend(DeferredBackend("numpy", fuse=False)):
+        step = Steps("lenet", optim.Adam)
+        for _ in range(8):
+            step()
+        before = flnb.memory.stats()["allocs"]
+        for _ in range(4):
+            step()
+        assert flnb.memory.stats()["allocs"] - before <= 4  # scratch for a pull, at most
+        flnb.memory.release_cached()
+        step()
+        assert np.isfinite(step().item())
+
+
+def test_a_program_computes_on_its_backend_after_the_session_has_had_another() -> None:
+    before, deferred = state.session.backend, DeferredBackend("numpy")
+    try:
+        for backend in (deferred, before) * 5:
+            flnb.set_backend(backend)
+            np.testing.assert_allclose(loop(flnb.asarray(X)).numpy(), loop(flnb.asarray(X)).numpy(), rtol=1e-6)
+    finally:
+        flnb.set_backend(before)

@@ -1,0 +1,90 @@
+"""Memory of a program's outputs, given again in later runs once nothing else refers to it.
+
+A step of training replaces every parameter. The arrays of the step before last are free by then, so two of each take
+turns: nothing is allocated, and a run that is interrupted has changed nothing that anybody can see.
+"""
+
+from __future__ import annotations
+
+from sys import getrefcount
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flnb.graph.values import Value
+
+__all__ = ["Lending", "Lent", "address_of"]
+
+MOST = 2
+"""The largest number of arrays that are kept for an output."""
+
+
+def address_of(array: Any) -> int:
+    """The address of an array's first element."""
+    return int(array.__array_interface__["data"][0])
+
+
+class Lent:
+    """An array that a program made for an output.
+
+    Attributes:
+        array: the array.
+        address: of its first element.
+        views: what calls of the program read of it, by value.
+        alone: the number of references to the array and its memory where nothing else refers to them.
+    """
+
+    __slots__ = ("address", "alone", "array", "views")
+
+    def __init__(self, array: Any) -> None:
+        self.array, self.address = array, address_of(array)
+        self.views: dict[Value, Any] = {}
+        self.alone = 0
+
+    def others(self) -> int:
+        """Count what else refers to the array, a view of it or its memory; on CPython reference counts tell."""
+        array = self.array
+        base = array.base
+        count = getrefcount(array) + (getrefcount(base) if base is not None else 0)
+        return count - self.alone
+
+    def view(self, value: Value, make: Callable[[Value], Any]) -> Any:
+        """Return the array of a value that is a view of this one, made by ``make`` when it is asked for first."""
+        found = self.views.get(value)
+        if found is None:
+            found = make(value)
+            if found is self.array or found.base is self.array or found.base is self.array.base:
+                self.views[value] = found
+                self.alone += 1
+        return found
+
+
+class Lending:
+    """The arrays that a program gave as outputs: at most two for each.
+
+    Attributes:
+        known: the arrays by ``id``, which no other object has while they are kept here.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[int, Lent] = {}
+        self._held: dict[Value, list[Lent]] = {}
+
+    def take(self, value: Value, new: Callable[[Value], Any]) -> Any:
+        """Return an array for an output to which nothing else refers: one of those before, or a ``new`` one."""
+        held = self._held.setdefault(value, [])
+        for lent in held:
+            if not lent.others():
+                return lent.array
+        lent = Lent(new(value))
+        lent.alone = lent.others()
+        held.append(lent)
+        self.known[id(lent.array)] = lent
+        if len(held) > MOST:
+            del self.known[id(held.pop(0).array)]
+        return lent.array
+
+    def clear(self) -> None:
+        """Keep no array any more."""
+        self._held, self.known = {}, {}
