@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from flnb.graph.layouts import Layouts
     from flnb.graph.values import Value
 
-__all__ = ["FUSED", "Group", "grouped"]
+__all__ = ["FUSED", "Group", "grouped", "is_late", "space_of"]
 
 POINTWISE = frozenset(
     {"astype", "copy", "full", *(o.name for o in OPS.values() if o.family == "elementwise" and not o.body)}
@@ -66,6 +66,24 @@ def is_late(value: Value) -> bool:
     return intern.contexts.items[max(value.context, 0)].phase >= BACKWARD
 
 
+def space_of(value: Value, kept_apart: Collection[str]) -> tuple[int, ...] | None:
+    """Return the places at which a value is computed; None if that is not done by a loop nest.
+
+    Args:
+        value: the value.
+        kept_apart: names of ops that loop nests must not compute.
+    """
+    op = value.op
+    if op is ITEM or op is PUT or op is None or op.body is not None or op.name in kept_apart:
+        return None
+    if op.name != "full" and not supported(
+        op.name, tuple([x.spec.dtype.char for x in value.inputs]), value.spec.dtype.char
+    ):
+        return None
+    shape = value.inputs[0].spec.shape if op.name in REDUCTIONS else value.spec.shape
+    return shape if value.spec.size and 0 not in shape else None
+
+
 def aligned(shape: tuple[int, ...], strides: Strides, itemsize: int, space: tuple[int, ...]) -> Strides | None:
     """Return the strides, in elements, of an array that is broadcast to a space; None if it cannot be."""
     lead = len(space) - len(shape)
@@ -90,7 +108,7 @@ class Grouping:
             self.of[value] = self.of[value.inputs[0]]
             self.of[value].members.append(value)
             return
-        space = self._space(value)
+        space = space_of(value, self.kept_apart)
         group = None
         if space is not None:
             group = self._joined(value)
@@ -112,18 +130,6 @@ class Grouping:
         return self.groups[-1]
 
     count = 0
-
-    def _space(self, value: Value) -> tuple[int, ...] | None:
-        """Return the places at which a value is computed; None if that is not done by a loop nest."""
-        op = value.op
-        if op is ITEM or op is PUT or op is None or op.body is not None or op.name in self.kept_apart:
-            return None
-        if op.name != "full" and not supported(
-            op.name, tuple([x.spec.dtype.char for x in value.inputs]), value.spec.dtype.char
-        ):
-            return None
-        shape = value.inputs[0].spec.shape if op.name in REDUCTIONS else value.spec.shape
-        return shape if value.spec.size and 0 not in shape else None
 
     def _joined(self, value: Value) -> Group | None:
         """Add a value to the group of an input, or of another reader of an input; returns the group, or None."""

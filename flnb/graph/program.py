@@ -15,11 +15,12 @@ from flnb.dispatch.plan import spec_of
 from flnb.dispatch.quiet import quiet
 from flnb.dispatch.table import OPS
 from flnb.graph.calls import Call, KernelCalls, call_of
-from flnb.graph.fusing import grouped
+from flnb.graph.fusing import grouped, space_of
 from flnb.graph.layouts import Layouts, is_view
 from flnb.graph.lending import Lending, address_of
 from flnb.graph.lowering import lowered
 from flnb.graph.planning import plan_memory
+from flnb.graph.recomputing import recomputed
 from flnb.graph.reporting import contexts, kernel_event, op_event
 from flnb.graph.rewriting import EXACT, RULES, like, rewritten
 from flnb.graph.values import Value, reachable
@@ -90,18 +91,9 @@ class Program:
         taken: set[Value] = set()
         self.outputs = [_own(now.get(x, x), taken) for x in recorded.outputs]
         self.updates = [(old, _own(now.get(new, new), taken)) for old, new in recorded.updates]
-        ends = [*self.outputs, *[new for _, new in self.updates], *[now.get(x, x) for x in recorded.effects]]
+        self.effects = [now.get(x, x) for x in recorded.effects]
         kept_apart = OPS if self.kernels is None else overridden
-        values = reachable(ends)
-        self.contexts = contexts(values)
-        careful = {op for op in OPS.values() if op.name == "copy" or isinstance(self._method(op), np.ufunc)}
-        plans: list[tuple[Any, ...]] = []
-        for apart in (True, False):  # which takes less depends on how much of the forward pass the backward pass reads
-            groups = grouped(values, self.layouts, kept_apart, apart)
-            outputs = dict.fromkeys(self.outputs)
-            plan, stored = plan_memory(groups, self.layouts, self.updates, outputs, recorded.donated, careful)
-            plans.append((plan.size, len(plans), groups, plan, stored))
-        *_, self.groups, self.memory, self.stored = min(plans)
+        self._plan(kept_apart)
         self.fresh = [x for x in self.outputs if x not in self.memory.home]
         self.moving = {*self.inputs, *self.fresh}
         self.lending, self.lends = Lending(), lends
@@ -110,6 +102,28 @@ class Program:
         with self._in_use:
             self._bind()
         holders.add(self)
+
+    def _plan(self, kept_apart: Collection[str]) -> None:
+        """Choose what is computed together and where: that which takes the least memory.
+
+        Whether the passes are kept apart, and what the backward pass computes again, matters by how much of the forward
+        pass it reads.
+        """
+        careful = {op for op in OPS.values() if op.name == "copy" or isinstance(self._method(op), np.ufunc)}
+        ends = [*self.outputs, *[new for _, new in self.updates], *self.effects]
+        again = recomputed(ends, self.layouts, lambda x: space_of(x, kept_apart) is not None) if self.kernels else {}
+        found: list[tuple[Any, ...]] = []
+        for now, apart in (again, True), ({}, True), ({}, False):
+            outputs = [now.get(x, x) for x in self.outputs]
+            updates = [(old, now.get(new, new)) for old, new in self.updates]
+            values = reachable([now.get(x, x) for x in ends])
+            groups = grouped(values, self.layouts, kept_apart, apart)
+            plan, stored = plan_memory(
+                groups, self.layouts, updates, dict.fromkeys(outputs), self.recorded.donated, careful
+            )
+            found.append((plan.size, len(found), groups, plan, stored, outputs, updates, values))
+        *_, self.groups, self.memory, self.stored, self.outputs, self.updates, values = min(found)
+        self.contexts = contexts(values)
 
     def _bind(self) -> None:
         """Allocate memory, and make the calls."""

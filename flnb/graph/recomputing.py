@@ -1,0 +1,166 @@
+"""Recomputation: what a backward pass reads of the forward pass is computed again where that takes less memory.
+
+A value that nothing but loop nests of the backward pass read, and that follows elementwise from values that are kept
+anyway or are smaller, is not kept between the passes: the nests compute it from these. So a dropout keeps one byte an
+element, and GELU its argument alone. See Chen et al., "Training deep nets with sublinear memory cost" (2016); what is
+kept is chosen here value by value, the last one first, and nothing but elementwise ops is computed twice.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+from flnb_telemetry import intern
+from flnb_telemetry.schema import BACKWARD, FORWARD
+
+from flnb.graph.fusing import is_late
+from flnb.graph.layouts import is_view
+from flnb.graph.rewriting import like
+from flnb.graph.scalars import DISCRETE, REDUCTIONS
+from flnb.graph.values import Value, reachable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from flnb.graph.layouts import Layouts
+
+__all__ = ["recomputed"]
+
+MOST_STEPS = 12
+"""The most ops by which a value is computed again."""
+WORTH = 1 << 14
+"""Values of fewer bytes are kept."""
+
+
+class _Kept:
+    """Which values are kept between the passes.
+
+    Attributes:
+        late: the values that depend on gradients.
+        kept: values before these that are in memory for them.
+        pinned: those of them that must be.
+    """
+
+    def __init__(
+        self, values: Iterable[Value], ends: Collection[Value], layouts: Layouts, in_nest: Callable[[Value], bool]
+    ) -> None:
+        self.layouts, self.in_nest = layouts, in_nest
+        self.late: set[Value] = set()
+        self.kept: set[Value] = set()
+        self.pinned = {layouts[x].root for x in ends}
+        for value in values:
+            if is_view(value):
+                continue
+            roots = self.roots(value)
+            if is_late(value) and not self._is_early(value, roots):
+                self.late.add(value)
+                needed = [x for x in roots if x not in self.late]
+                self.kept.update(needed)
+                if not in_nest(value):
+                    self.pinned.update(needed)
+
+    def roots(self, value: Value) -> list[Value]:
+        """The values in whose memory a value's inputs are, those that are computed by the program."""
+        return [root for root in [self.layouts[x].root for x in value.inputs] if root.op is not None]
+
+    def _is_early(self, value: Value, roots: list[Value]) -> bool:
+        """Whether a value of the backward pass is a condition that can be found in the forward pass: one byte each."""
+        is_condition = value.spec.dtype.char == "?" or any(x.spec.dtype.char == "?" for x in value.inputs)
+        return is_condition and bool(roots) and self._repeats(value) and self.late.isdisjoint(roots)
+
+    def _repeats(self, value: Value) -> bool:
+        """Whether a value can be computed again in a nest, from its inputs."""
+        return self.in_nest(value) and value.op is not None and value.op.name not in REDUCTIONS
+
+    def choose(self) -> None:
+        """Take values out of those kept, for ones from which they are computed again."""
+        waiting = [(-x.number, x) for x in self.kept]
+        heapq.heapify(waiting)
+        while waiting:
+            value = heapq.heappop(waiting)[1]
+            if value in self.pinned or value.spec.nbytes < WORTH:
+                continue
+            found = self._sources(value)
+            if found is not None:
+                self.kept.remove(value)
+                for x in found - self.kept:
+                    heapq.heappush(waiting, (-x.number, x))
+                self.kept |= found
+
+    def _sources(self, value: Value) -> set[Value] | None:
+        """Return the values to keep instead of one; None if that takes no less memory."""
+        sources, best, least = {value}, None, value.spec.nbytes
+        for _ in range(MOST_STEPS):
+            open_ = [x for x in sources if (x is value or x not in self.kept) and self._repeats(x)]
+            last = max(open_, key=lambda x: x.number, default=None)
+            if last is None:
+                break
+            assert last.op is not None
+            inputs = self.roots(last)
+            if last.op.name in DISCRETE and not self.kept.issuperset(inputs):
+                break  # what is computed again may differ by a rounding, and a condition then by all
+            sources = sources - {last} | set(inputs)
+            needed = sum(x.spec.nbytes for x in sources - self.kept)
+            if needed < least:
+                best, least = sources, needed
+        return best
+
+
+def recomputed(wanted: Collection[Value], layouts: Layouts, in_nest: Callable[[Value], bool]) -> dict[Value, Value]:
+    """Rewrite values so that less is kept between a forward pass and its backward pass.
+
+    Args:
+        wanted: the values to compute.
+        layouts: where values are.
+        in_nest: whether a value is computed by a loop nest.
+
+    Returns:
+        For every value the one that stands for it; empty if nothing is gained.
+    """
+    values = reachable(wanted)
+    plan = _Kept(values, wanted, layouts, in_nest)
+    before = set(plan.kept)
+    plan.choose()
+    if plan.kept == before:
+        return {}
+    now: dict[Value, Value] = {}
+    again: dict[Value, Value] = {}
+
+    def copied(value: Value, inputs: tuple[Value, ...], phase: int) -> Value:
+        made = like(Value(value.op, inputs, value.attributes, value.spec, value.place), value)
+        made.context = _in_phase(value.context, phase)
+        return made
+
+    def for_late(x: Value) -> Value:
+        """The value that stands for one that a backward pass reads."""
+        root = layouts[x].root
+        if root.op is None or root in plan.late or root in plan.kept:
+            return now.get(x, x)
+        if x not in again:
+            again[x] = copied(x, tuple(map(for_late, x.inputs)), BACKWARD)
+        return again[x]
+
+    ends = {layouts[x].root for x in wanted}
+    for value in _in_order(values, plan, layouts):
+        if layouts[value].root in plan.late:
+            now[value] = copied(value, tuple(map(for_late, value.inputs)), 0)
+        elif not is_late(value) or value in plan.kept or layouts[value].root in ends:
+            now[value] = copied(value, tuple([now.get(x, x) for x in value.inputs]), FORWARD * is_late(value))
+    return now
+
+
+def _in_order(values: list[Value], plan: _Kept, layouts: Layouts) -> list[Value]:
+    """Order values for computation: conditions of the backward pass that are kept come right behind their inputs."""
+    early = [x for x in values if is_late(x) and layouts[x].root not in plan.late]
+    numbers: dict[Value, tuple[int, int]] = {}
+    for x in early:
+        numbers[x] = max([numbers.get(y, (y.number, 0)) for y in x.inputs])[0], x.number
+    return sorted(values, key=lambda x: numbers.get(x, (x.number, 0)))
+
+
+def _in_phase(context: int, phase: int) -> int:
+    """Return the context with another phase, if one is given and anything is known of the context."""
+    if not phase or context < 0:
+        return context
+    return intern.contexts.id_of(intern.contexts.items[context]._replace(phase=phase))

@@ -1,0 +1,137 @@
+"""Recomputation: programs keep less between the passes, and compute the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flnb
+from flnb import nn
+from flnb.backends import CpuBackend
+from flnb.graph.fusing import is_late
+from flnb.graph.layouts import Layouts
+from flnb.graph.recomputing import recomputed
+
+pytest.importorskip("llvmlite", reason="nothing is fused without the extra cpu")
+ROWS, WIDTH = 64, 256
+BYTES = ROWS * WIDTH * 4
+
+
+class Trained:
+    """A step that finds the gradients of a function of a matrix product, so that its argument must be kept.
+
+    Args:
+        function: of a matrix product, elementwise.
+        fuse: whether values are computed together.
+    """
+
+    def __init__(self, function: Any, fuse: bool = True) -> None:
+        rng = np.random.default_rng(0)
+        self.weights = [
+            flnb.Variable(flnb.asarray(rng.standard_normal(shape), dtype="float32"))
+            for shape in ((WIDTH, WIDTH), (WIDTH, 8))
+        ]
+        self.x = flnb.asarray(rng.standard_normal((ROWS, WIDTH)), dtype="float32")
+        self.function = function
+        self.captured = flnb.jit(self.step, fuse=fuse)
+
+    def step(self, x: Any) -> Any:
+        for w in self.weights:
+            w.grad = None
+        loss = (self.function(x @ self.weights[0]) @ self.weights[1]).sum()
+        loss.backward()
+        return loss.detach()
+
+    def gradients(self, step: Any) -> list[Any]:
+        flnb.manual_seed(3)
+        for _ in range(3):
+            loss = step(self.x)
+        return [loss.numpy(), *[w.grad.numpy().copy() for w in self.weights]]
+
+    @property
+    def program(self) -> Any:
+        return self.captured.programs[-1]
+
+
+def kept(program: Any) -> list[Any]:
+    """The values that are in memory between the passes, large ones."""
+    late = {x for group in program.groups for x in group.members if is_late(x)}
+    found = []
+    for group in program.groups:
+        for value in group.members:
+            readers = [y for y in late for x in y.inputs if program.layouts[x].root is value]
+            if value not in late and readers and value.spec.nbytes >= BYTES // 4 and value in program.memory.offset:
+                found.append(value)
+    return found
+
+
+FUNCTIONS: dict[str, Any] = {
+    "gelu": flnb.gelu,
+    "tanh of gelu": lambda x: flnb.tanh(flnb.gelu(x)),
+    "relu": flnb.relu,
+    "dropout": nn.Dropout(0.5),
+    "dropout of relu": lambda x: nn.Dropout(0.25)(flnb.relu(x)),
+    "swish": lambda x: x * flnb.sigmoid(x),
+    "where": lambda x: flnb.where(flnb.exp(x) > 1.5, flnb.sin(x), x * 0.5),
+    "centred": lambda x: (x - x.mean(1, keepdims=True)) * flnb.gelu(x),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_gradients_are_those_of_eager(name: str) -> None:
+    trained = Trained(FUNCTIONS[name])
+    expected = trained.gradients(trained.step)
+    for a, b in zip(expected, trained.gradients(trained.captured), strict=True):
+        np.testing.assert_allclose(b, a, rtol=2e-4, atol=2e-4)
+
+
+def test_gelu_keeps_its_argument_and_its_result_alone() -> None:
+    trained = Trained(flnb.gelu)
+    trained.gradients(trained.captured)
+    assert sorted(x.op.name for x in kept(trained.program)) == ["matmul", "multiply"]
+
+
+def test_a_dropout_keeps_one_byte_an_element() -> None:
+    trained = Trained(nn.Dropout(0.5))
+    trained.gradients(trained.captured)
+    assert {x.spec.nbytes for x in kept(trained.program) if x.spec.dtype == bool} == {BYTES // 4}
+    assert sum(x.spec.nbytes for x in kept(trained.program)) == BYTES + BYTES // 4
+
+
+def test_what_it_is_computed_from_counts_once() -> None:
+    """Two functions of one product share it; nothing is kept for them."""
+    trained = Trained(lambda x: flnb.gelu(x) + flnb.tanh(x) * flnb.sin(x))
+    trained.gradients(trained.captured)
+    assert sorted(x.op.name for x in kept(trained.program)) == ["add", "matmul"]
+
+
+def test_what_takes_as_much_is_not_computed_again() -> None:
+    """A product of two values that nobody else reads: keeping both takes twice as much."""
+    trained = Trained(lambda x: flnb.exp(flnb.cumulative_sum(x, axis=1) * flnb.cumulative_sum(-x, axis=1)))
+    trained.gradients(trained.captured)
+    assert sum(x.op.name == "exp" for group in trained.program.groups for x in group.members) == 1
+
+
+def test_an_overridden_op_is_not_computed_again() -> None:
+    class Counting(CpuBackend):
+        calls = 0
+
+        def erf(self, x: Any, out: Any = None) -> Any:
+            Counting.calls += 1
+            return super().erf(x, out=out)
+
+    with flnb.use_backend(Counting()):
+        trained = Trained(flnb.gelu)
+        trained.gradients(trained.step)
+        eager, Counting.calls = Counting.calls, 0
+        trained.gradients(trained.captured)
+    assert eager == Counting.calls > 0
+
+
+def test_nothing_is_rewritten_without_a_backward_pass() -> None:
+    f = flnb.jit(lambda x: flnb.gelu(x) * 2.0)
+    for _ in range(2):
+        f(flnb.ones((ROWS, WIDTH)))
+    assert recomputed(f.programs[0].outputs, Layouts(), lambda _: True) == {}
