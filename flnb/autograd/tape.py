@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from heapq import heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,6 +18,7 @@ import numpy as np
 from flnb_telemetry import bus
 
 from flnb.autograd import arrivals, explain
+from flnb.autograd.repeated import walk_or_repeat
 from flnb.autograd.variable import GRADIENT, Variable
 from flnb.autograd.walk import Toward, Walk
 from flnb.dispatch import crossing as dispatch
@@ -44,7 +46,10 @@ def _accumulate(node: Node, cotangent: Any, retain_graph: bool, create_graph: bo
     """Walk back from a node with its cotangent, and add the gradients of the leaves to their ``.grad``."""
     taken = {_memory(cotangent)}
     told = arrivals.Arrivals(node) if arrivals.listeners else None
-    found = walk(node, cotangent, retain_graph or create_graph, create_graph, told=told)
+    retain = retain_graph or create_graph
+    run = partial(walk, node, cotangent, retain, create_graph, told=told)
+    may_repeat = state.current().backend.defers and told is None and not retain
+    found = walk_or_repeat(node, cotangent, run) if may_repeat else run()
     found.reverse()
     while found:
         leaf, gradient = found.pop()  # not kept here, so that one that is copied goes at once

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flnb.dispatch.brief import brief
-from flnb.graph.values import ITEM, PUT, Value, reachable
+from flnb.graph.segments import unfolded
+from flnb.graph.values import ITEM, PUT, Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,7 +35,7 @@ def dprint(x: Tensor) -> None:
     if x._spec.kind != "deferred":
         raise TypeError(f"dprint: expected a tensor of the backend 'deferred', got {x._spec!r} in {x._spec.kind!r}")
     asked = x._data.read()
-    for _, line in listed([*reachable([asked]), asked], {}):
+    for _, line in listed([*unfolded([asked]), asked], {}):
         print(line)
 
 

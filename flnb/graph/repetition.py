@@ -22,6 +22,7 @@ from flnb.graph.calls import KernelCalls
 from flnb.graph.layouts import is_view
 from flnb.graph.program import Program, Recorded
 from flnb.graph.running import at_once, compute, materializing, run, running
+from flnb.graph.segments import Segment
 from flnb.graph.values import CONSTANT, ITEM, Place, Value, reachable
 from flnb.tensor import detached
 
@@ -254,8 +255,13 @@ def _built(trace: Trace, constants: dict[int, bytes], backend: Any) -> Program:
     again.change(backend=backend)
     with state.entered(again):
         for value in trace.values:
-            again.category, backend.context = value.place.category, max(value.context, 0)
-            tensors[value] = run(value, tuple([tensors[x] for x in value.inputs]), backend.buffer)
+            op: Any = value.op
+            inside = op.values(value, {}) if isinstance(op, Segment) else [value]
+            for one in inside:
+                again.category, backend.context = one.place.category, max(one.context, 0)
+                tensors[one] = run(one, tuple([tensors[x] for x in one.inputs]), backend.buffer)
+            if isinstance(op, Segment):
+                tensors[value] = tuple([tensors[inside[i]] for i in op.outputs])
     outputs = [tensors[value]._data.read() for value in trace.outputs]
     made = Program(Recorded(inputs, outputs), here, trace.values[0].place.fuse, lends=True)
     calls = sum(len(step.events) if isinstance(step, KernelCalls) else 1 for step in made.steps)

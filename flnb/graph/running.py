@@ -15,7 +15,8 @@ from flnb.dispatch.crossing import call, create, pull_whole, write
 from flnb.dispatch.plan import Plan, spec_of
 from flnb.dispatch.promotion import plan_of_composite
 from flnb.dispatch.table import OPS
-from flnb.graph.values import ITEM, PUT, Place, Value, reachable
+from flnb.graph.segments import unfolded
+from flnb.graph.values import ITEM, PUT, Place, Value
 from flnb.tensor import detached
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def compute(values: Sequence[Value]) -> None:
     the last use.
     """
     with running:
-        waiting = reachable(values)[::-1]
+        waiting = unfolded(values)[::-1]
         if not waiting:
             return
         lane = bus.lanes.lane if bus.lanes is not None else Lane(0)

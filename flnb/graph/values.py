@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import count
+from collections import deque
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flnb_telemetry import bus
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from flnb.dispatch.table import Op
     from flnb.interface import MemoryManager, TensorBackend
 
-__all__ = ["CONSTANT", "ITEM", "PUT", "Place", "Value", "reachable"]
+__all__ = ["CONSTANT", "ITEM", "PUT", "Place", "Value", "last_number", "reachable"]
 
 _numbers = count(1)
 
@@ -92,6 +93,11 @@ class Value:
 
     def __repr__(self) -> str:
         return f"<value {self.number} {self.op.name if self.op else 'input'} {self.spec!r}>"
+
+
+def last_number(count: int = 1) -> int:
+    """Take numbers that no value gets; returns the last of them."""
+    return deque(islice(_numbers, count), maxlen=1)[0]
 
 
 def reachable(values: Iterable[Value]) -> list[Value]:

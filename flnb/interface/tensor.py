@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from itertools import takewhile
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from flnb.interface.part import Part
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 __all__ = ["TensorBackend"]
 
@@ -113,6 +116,18 @@ class TensorBackend(Part, kind="backend"):
 
         Called before values are read, and without arguments by optimizers at the end of a step.
         """
+
+    def repeated(self, key: Any, function: Callable[[], object], tensors: Sequence[Any], written: int) -> bool:
+        """Run a function that writes the first ``written`` of some tensors, and reads no others.
+
+        Returns:
+            Whether it ran: a backend that `defers` may record what it recorded before in place of that.
+
+        Args:
+            key: what the ops of the function depend on besides the tensors.
+        """
+        function()
+        return True
 
     def libraries(self) -> str:
         """Return what computes: libraries with versions, instruction set, threads. Shown by dashboard and doctor."""

@@ -386,7 +386,12 @@ def batch_norm(
     y, (_, _, mean, variance) = _batch_norm_op(*inputs, attributes=(eps,))
     if running_mean is not None and running_var is not None:
         shares = (running_mean, mean, momentum), (running_var, variance, momentum * n / (n - 1))
-        for running, batch, share in shares:
-            e.multiply(running, 1.0 - momentum, out=running)
-            e.add(running, _cast_like(reshape(batch, running.shape), running) * share, out=running)
+
+        def move() -> None:
+            for running, batch, share in shares:
+                e.multiply(running, 1.0 - momentum, out=running)
+                e.add(running, _cast_like(reshape(batch, running.shape), running) * share, out=running)
+
+        key = "running", n, repr(momentum)
+        state.current().backend.repeated(key, move, (running_mean, running_var, mean, variance), 2)
     return y

@@ -71,6 +71,7 @@ class SGD(_Decaying):
     """
 
     scratch = 1
+    repeats = True
 
     def __init__(
         self, parameters: Iterable[Variable], lr: float, momentum: float = 0.0, weight_decay: float = 0.0,
@@ -80,6 +81,8 @@ class SGD(_Decaying):
         if nesterov and not momentum:
             raise ValueError(f"flnb: {type(self).__name__}: nesterov needs a momentum above 0, got {momentum}")
         self.slots = ("momentum",) if momentum else ()
+        if nesterov:  # two settings are multiplied, in double precision
+            self.repeats = False
 
     def descend(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], work: Tensor) -> None:
         """Subtract lr times the velocity, or without momentum lr times the gradient."""
@@ -143,7 +146,7 @@ class Adam(_Decaying):
 
     slots: tuple[str, ...] = ("mean", "square")
     scratch = 1
-    gathers = True
+    gathers = repeats = True
 
     def __init__(
         self, parameters: Iterable[Variable], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
@@ -197,7 +200,7 @@ class AdamW(Adam):
     2.75
     """
 
-    gathers = decoupled = True
+    gathers = repeats = decoupled = True
     whole = Adam.whole
 
     def __init__(
@@ -221,7 +224,7 @@ class AMSgrad(Adam):
     """
 
     slots = ("mean", "square", "largest")
-    gathers = True
+    gathers = repeats = True
     whole = Adam.whole
 
     def scale(self, state: dict[str, Tensor]) -> Tensor:

@@ -18,6 +18,7 @@ from flnb.dispatch.plan import spec_of
 from flnb.dispatch.state import category, current, use
 from flnb.nn.mismatches import mismatches, refuse
 from flnb.optim.gathered import gathered, plain
+from flnb.optim.repeated import step_repeated
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -89,12 +90,17 @@ class Optimizer:
 
     Not inherited, because the `update` of a subclass may depend on which parameter it is called with."""
 
+    repeats: bool = False
+    """Whether `update` depends on nothing but its arguments, `current`, and settings other than ``lr``: a backend that
+    defers then repeats the ops of a step without running it. Not inherited either."""
+
     whole: Update | None = None
     """The op by which a backend may do all of `update` in one call, with `coefficients`. Not inherited either."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.gathers, cls.whole = vars(cls).get("gathers", False), vars(cls).get("whole")
+        cls.repeats = vars(cls).get("repeats", False)
 
     def __init__(self, parameters: Iterable[Variable], lr: float, **settings: float) -> None:
         name = type(self).__name__
@@ -126,6 +132,7 @@ class Optimizer:
         self._counts = [0] * len(self.parameters)
         self._scratch: dict[Spec, list[Tensor]] = {}
         self._gathered: list[Gathered] = []
+        self._given: dict[Any, tuple[Tensor, ...]] = {}  # what `current` returns, by count and dtype
 
     if TYPE_CHECKING:
 
@@ -144,6 +151,8 @@ class Optimizer:
 
         They are numbers; in a step that `flnb.jit` captures, tensors that get the coefficients anew in each run.
         """
+        if self._given:
+            return self._given[self.count, data.dtype]
         captured = effects.get()
         return self.coefficients() if captured is None else captured.numbers(self, self.count, data.dtype)
 
@@ -195,6 +204,8 @@ class Optimizer:
             done: set[int] = set()
             for vector in self._gathered if captured is None else ():
                 done |= vector.update(self)
+            if captured is None and current().backend.defers and step_repeated(self):
+                return
             for index, (item, state) in enumerate(zip(self.parameters, self._state, strict=True)):
                 if item.grad is not None and index not in done:
                     gradient = plain(item.grad)

@@ -197,6 +197,9 @@ class CapturedBackend(DeferredBackend):
         made.context = contexts.id_of((scope, phase or FORWARD))
         value.context = contexts.id_of((scope, contexts.items[value.context].phase))
 
+    def repeats(self) -> bool:
+        return False
+
     def drawn(self, out: Buffer) -> None:
         self.random.append(out.read())
 

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import ref
 
 import numpy as np
+from flnb_telemetry import bus
 
 from flnb.dispatch import registry, state
-from flnb.dispatch.crossing import create
+from flnb.dispatch.crossing import create, mark_written
 from flnb.dispatch.plan import Plan, Spec, residents, spec_of
 from flnb.dispatch.table import OPS, Op
 from flnb.graph.repetition import compute_alike
 from flnb.graph.running import at_once, compute
-from flnb.graph.values import CONSTANT, ITEM, PUT, Place, Value
+from flnb.graph.segments import Segment, Segments, segment_of
+from flnb.graph.values import CONSTANT, ITEM, PUT, Place, Value, last_number
 from flnb.tensor import detached
 from flnb_backends.tensor import meta
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from flnb.interface import TensorBackend
+    from flnb.tensor import Tensor
 
 __all__ = ["Buffer", "DeferredBackend"]
 
@@ -130,6 +133,7 @@ class DeferredBackend(meta.MetaBackend):
         self.fuse = fuse in (True, "true")
         self._places: dict[int, Place] = {}  # by category, the last
         self.waiting: dict[int, list[ref[Buffer]]] = defaultdict(list)  # by thread, what may not be computed yet
+        self.segments = Segments()
         if self.has_values:
             residents.setdefault(self.buffer, self)
 
@@ -220,6 +224,55 @@ class DeferredBackend(meta.MetaBackend):
         waiting.append(held)
         if len(waiting) > LONGEST:
             self.eval()
+
+    def repeats(self) -> bool:
+        """Whether what is recorded now may be recorded as a segment: nobody listens."""
+        here = state.current()
+        return bus.lanes is None and here.direct is self.buffer and here.backend is self
+
+    def repeat(self, segment: Segment, inputs: Sequence[Value], targets: Sequence[Buffer] = ()) -> list[Buffer]:
+        """Record a segment; returns buffers with its results: those given as ``targets``, or new ones."""
+        manager, items = state.current().manager, list[tuple[int, ref[Value]]]()
+        attributes = None, None, None, items
+        place = self._place(manager, segment.category)
+        whole = Value(segment, (*inputs, *segment.constants), attributes, segment.rows[0].spec, place)  # type: ignore[arg-type]
+        segment.number(whole)
+        made = []
+        for i, k in enumerate(segment.outputs):
+            row = segment.rows[k]
+            buffer = targets[i] if targets else Buffer(row.spec, self._place(manager, row.category))
+            item = Value(ITEM, (whole,), (i,), row.spec, buffer.place)
+            items.append((i, ref(item)))
+            self._put(buffer, item)
+            made.append(buffer)
+        return made
+
+    def repeated(self, key: Any, function: Callable[[], object], tensors: Sequence[Tensor], written: int) -> bool:
+        buffers = [x._data for x in tensors]
+        here = state.current()
+        if not self.repeats() or any(
+            type(x) is not Buffer or x.base is not None or x.place.manager is not here.manager for x in buffers
+        ):
+            function()
+            return True
+        values: dict[Value, int] = {}
+        same = tuple([values.setdefault(x.value, len(values)) for x in buffers])
+        specs = tuple([x.spec for x in buffers])
+        known = self.segments.of((key, same, specs, written, here.category, here.overridden, type(self.over)))
+        targets = buffers[:written]
+        if not known.is_due() or len(set(map(id, targets))) < written:
+            function()
+            return True
+        if known.segment is None:
+            after = last_number()
+            function()
+            known.segment = segment_of(list(values), [x.read() for x in targets], after)
+            known.failed = known.segment is None
+            return True
+        self.repeat(known.segment, list(values), targets)
+        for x in tensors[:written]:
+            mark_written(x)
+        return False
 
     def view(self, op: Op) -> Callable[..., Buffer]:
         """Make the method of a primitive that returns a view."""

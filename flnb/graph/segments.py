@@ -1,0 +1,179 @@
+"""Segments: values that were recorded together before, and are recorded again as one value with several results.
+
+A backward pass, or an optimizer's step, records the same ops each time. From the third time on it is not run: a value
+whose op is the `Segment` stands for all of its ops. Where values are computed op by op, these come back (`unfolded`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from weakref import ref
+
+from flnb.dispatch.table import OPS
+from flnb.graph.values import CONSTANT, ITEM, Value, last_number, reachable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from flnb.dispatch.plan import Spec
+
+__all__ = ["Segment", "Segments", "segment_of", "unfolded"]
+
+COPY = OPS["copy"]
+MOST = 256
+"""The largest number of pieces that a backend remembers."""
+
+
+class Row(NamedTuple):
+    """A value of a segment.
+
+    Attributes:
+        op, attributes, spec: of the value; a composite's attributes without its items.
+        category: of its memory.
+        inputs: positions of rows, or ``~i`` for input ``i`` of the segment.
+    """
+
+    op: Any
+    attributes: tuple[Any, ...]
+    spec: Spec
+    category: int
+    inputs: tuple[int, ...]
+
+
+class Segment:
+    """Ops with inputs and results, as the op of a value; the results are items of that value.
+
+    Attributes:
+        rows: the ops in order.
+        constants: existing numbers that they read, which are the last inputs.
+        outputs: the rows of the results, each another one.
+        category: of the memory of most of them.
+    """
+
+    name: ClassVar[str] = "segment"
+    family: ClassVar[str] = "segment"
+    body: ClassVar[bool] = True  # as a composite, it has several results
+
+    def __init__(self, rows: Sequence[Row], constants: Sequence[Value], outputs: Sequence[int]) -> None:
+        self.rows, self.constants, self.outputs = rows, tuple(constants), outputs
+        self.category = rows[outputs[0]].category
+
+    def values(self, value: Value, known: Mapping[int, Value]) -> list[Value]:
+        """Return the values for which one with this op stands; ``known`` has existing ones for some rows."""
+        made: list[Value] = []
+        for i, (op, attributes, spec, category, given) in enumerate(self.rows):
+            inputs = tuple([made[x] if x >= 0 else value.inputs[~x] for x in given])
+            items: list[tuple[int, Any]] = []
+            own = (*attributes, items) if op is not ITEM and op.body is not None else attributes
+            one = Value(op, inputs, own, spec, value.place._replace(category=category))
+            if i in known:  # something refers to this object
+                one = _become(known[i], one)
+            one.number, one.context = value.number + 1 + i, value.context
+            if op is ITEM:
+                inputs[0].attributes[-1].append((attributes[0], ref(one)))
+            made.append(one)
+        return made
+
+    def number(self, value: Value) -> None:
+        """Keep numbers for the values that a value stands for; it and they come before all that are made later."""
+        value.number = last_number(len(self.rows) + 1) - len(self.rows)
+
+
+def _become(value: Value, other: Value) -> Value:
+    """Let a value be another one, which nothing refers to yet."""
+    value.op, value.inputs, value.attributes, value.place = other.op, other.inputs, other.attributes, other.place
+    return value
+
+
+class Known:
+    """What is known of a piece of a recording with some key.
+
+    Attributes:
+        segment: repeats it; None before its ops are known.
+        failed: whether it can not be repeated.
+        order: what its results are, for who asked.
+    """
+
+    __slots__ = ("failed", "order", "seen", "segment")
+
+    def __init__(self) -> None:
+        self.segment: Segment | None = None
+        self.order: Any = None
+        self.seen = self.failed = False
+
+    def is_due(self) -> bool:
+        """Whether to repeat it, or to describe it if there is no segment: not the first time."""
+        before, self.seen = self.seen, True
+        return before and not self.failed
+
+
+class Segments:
+    """What a backend knows of pieces of its recordings."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Known] = {}
+
+    def of(self, key: Any) -> Known:
+        """Return what is known of a piece; the key has everything that it depends on."""
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= MOST:
+                self._known.clear()
+            found = self._known[key] = Known()
+        return found
+
+
+def segment_of(inputs: Sequence[Value], outputs: Sequence[Value], after: int) -> Segment | None:
+    """Describe how values were computed from others; returns None if something else went into them.
+
+    Args:
+        inputs: different values, which were there before.
+        outputs: what was computed from them.
+        after: the number of the last value that was there before.
+    """
+    position = {value: ~i for i, value in enumerate(inputs)}
+    inside: dict[int, Value] = {}
+    waiting = list(outputs)
+    constants: list[Value] = []
+    while waiting:
+        value = waiting.pop()
+        if value in position or value.number in inside:
+            continue
+        if value.attributes is CONSTANT and not value.spec.ndim:
+            position[value] = ~(len(inputs) + len(constants))
+            constants.append(value)
+        elif value.number <= after or value.tensor is not None or isinstance(value.op, Segment):
+            return None
+        else:
+            inside[value.number] = value
+            waiting += value.inputs
+    rows: list[Row] = []
+    for number in sorted(inside):
+        value = inside[number]
+        op: Any = value.op
+        attributes = value.attributes[:-1] if op is not ITEM and op.body is not None else value.attributes
+        given = tuple([position[x] for x in value.inputs])
+        position[value] = len(rows)
+        rows.append(Row(op, attributes, value.spec, value.place.category, given))
+    places: list[int] = []
+    for value in outputs:
+        at = position[value]
+        if at < 0 or at in places:  # each result is a value of its own
+            rows.append(Row(COPY, (), value.spec, value.place.category, (at,)))
+            at = len(rows) - 1
+        places.append(at)
+    return Segment(rows, constants, places) if places else None
+
+
+def unfolded(values: Iterable[Value]) -> list[Value]:
+    """List what must be computed for values, as `reachable` does, after the ops of segments have come back."""
+    values = list(values)
+    found = reachable(values)
+    folded = [value for value in found if isinstance(value.op, Segment)]
+    for value in folded:
+        segment: Any = value.op
+        alive = {i: item for i, item in [(i, item()) for i, item in value.attributes[-1]] if item is not None}
+        segment.values(value, {segment.outputs[i]: item for i, item in alive.items()})
+        for x in value.inputs:
+            x.users -= 1
+    return reachable(values) if folded else found
