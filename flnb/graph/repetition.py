@@ -12,7 +12,7 @@ from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from flnb_telemetry import bus, schema
+from flnb_telemetry import bus, intern, schema
 from numpy.lib.stride_tricks import as_strided
 
 from flnb.dispatch import state
@@ -258,7 +258,7 @@ def _built(trace: Trace, constants: dict[int, bytes], backend: Any) -> Program:
             op: Any = value.op
             inside = op.values(value, {}) if isinstance(op, Segment) else [value]
             for one in inside:
-                again.category, backend.context = one.place.category, max(one.context, 0)
+                again.category, backend.context = one.place.category, one.context if one.context >= 0 else _context(one)
                 tensors[one] = run(one, tuple([tensors[x] for x in one.inputs]), backend.buffer)
             if isinstance(op, Segment):
                 tensors[value] = tuple([tensors[inside[i]] for i in op.outputs])
@@ -268,6 +268,12 @@ def _built(trace: Trace, constants: dict[int, bytes], backend: Any) -> Program:
     count = sum(len(group.members) for group in made.groups)
     bus.emit(schema.COMPILE, t0, clock(), count, calls, 0, 0, bus.threads.here.context())
     return made
+
+
+def _context(value: Value) -> int:
+    """The context of a value that was recorded while nothing listened: the phase alone, which its category tells."""
+    late = value.place.category in (state.GRADIENT, state.PARAMETER, state.OPTIMIZER_STATE)
+    return intern.contexts.id_of(("", schema.BACKWARD)) if late else 0
 
 
 def _state(place: Place) -> state.State:

@@ -32,6 +32,8 @@ def axes(rank: int) -> str:
 
 def extents(value: Any, rank: int, op: str, name: str, least: int) -> Extents:
     """Convert the argument ``name`` of ``op``, an int >= ``least`` or one for each dimension, to a tuple of ints."""
+    if type(value) is int and value >= least:
+        return (value,) * rank
     each = (value,) * rank if isinstance(value, int) else tuple(value)
     if len(each) != rank or any(not isinstance(n, int) or n < least for n in each):
         wanted = "one int" if rank == 1 else f"one or {('two', 'three')[rank - 2]} ints"

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["Buffer", "DeferredBackend"]
 
 DEFERRED = "deferred"
+MOST_RECORDERS = 1_000
+"""The largest number of plans of composites for which what records them is kept."""
 LONGEST = 100_000
 """So many ops may be recorded before all are computed: a loop that never reads a value does not record for ever."""
 
@@ -134,6 +136,7 @@ class DeferredBackend(meta.MetaBackend):
         self._places: dict[int, Place] = {}  # by category, the last
         self.waiting: dict[int, list[ref[Buffer]]] = defaultdict(list)  # by thread, what may not be computed yet
         self.segments = Segments()
+        self._recorders: dict[tuple[Plan, int], Any] = {}
         if self.has_values:
             residents.setdefault(self.buffer, self)
 
@@ -152,23 +155,29 @@ class DeferredBackend(meta.MetaBackend):
 
     def recorder(self, plan: Plan, index: int) -> Callable[..., list[Buffer | None]]:
         """Return what records a composite, whose results are written to the buffers ``out``, or its gradient."""
+        known = self._recorders.get((plan, index))
+        if known is not None:
+            return known
         op = plan.op if index == plan.op.index else plan.op.gradient
-        own = len(plan.attributes)
+        own, put = len(plan.attributes), self._put
 
         def record(*arguments: Any, out: list[Buffer | None]) -> list[Buffer | None]:
             tensors = arguments[: len(arguments) - own]
-            given, wanted = (tuple([x is not None for x in each]) for each in (tensors, out))
+            given, wanted = tuple([x is not None for x in tensors]), tuple([x is not None for x in out])
             items: list[tuple[int, ref[Value]]] = []
-            attributes = plan, given, wanted, items
             made = [(i, x) for i, x in enumerate(out) if x is not None]
-            inputs = tuple([x.read() for x in tensors if x is not None])
-            whole = Value(op, inputs, attributes, plan.spec, made[0][1].place)
+            inputs = tuple([x.value if x.base is None else x.read() for x in tensors if x is not None])
+            whole = Value(op, inputs, (plan, given, wanted, items), plan.spec, made[0][1].place)
+            inputs = (whole,)
             for i, buffer in made:
-                item = Value(ITEM, (whole,), (i,), buffer.spec, buffer.place)
+                item = Value(ITEM, inputs, (i,), buffer.spec, buffer.place)
                 items.append((i, ref(item)))
-                self._put(buffer, item)
+                put(buffer, item)
             return out
 
+        if len(self._recorders) >= MOST_RECORDERS:
+            self._recorders.clear()
+        self._recorders[plan, index] = record
         return record
 
     def computed(self, op: Op) -> Callable[..., Buffer]:
