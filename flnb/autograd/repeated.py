@@ -97,11 +97,11 @@ def _described(root: Node, cotangent: Any, here: Any) -> Any:
     rank = {node[SEQ]: i for i, node in enumerate(nodes)}
     values = {cotangent._data.read(): 0}
     leaves: dict[int, Node] = {}
+    last_write = dispatch.last_write
     key: list[Any] = [here.overridden, type(here.backend.over)]
     for node in nodes:
         plan, parents, seq = node[0], node[1], node[2]
-        if seq < dispatch.last_write:
-            explain.check_unwritten(node)
+        written = 0
         key.append(plan)
         for parent in parents:
             if parent is None:
@@ -122,8 +122,12 @@ def _described(root: Node, cotangent: Any, here: Any) -> Any:
             elif type(data) is type(cotangent._data):
                 value = data.value if data.base is None else data.read()
                 key += values.setdefault(value, len(values)), data.strides
+                if seq < last_write and (note := getattr(getattr(x, "_root", x), "_written", None)) is not None:
+                    written = max(written, x._last_write, note[0])
             elif type(x) in (int, float):
                 key.append(repr(x))
             else:
                 return None
+        if written > seq:
+            explain.check_unwritten(node)
     return tuple(key), nodes, list(values), list(leaves.values())

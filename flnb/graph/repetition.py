@@ -7,6 +7,7 @@ among what a trace reads, such as a learning rate, are constants of the program 
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
 from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -116,16 +117,21 @@ def compute_alike(asked: Sequence[Value], recorder: Callable[[Place], Any]) -> N
         recorder: makes a backend that records what is computed at a place; see `CapturedBackend`.
     """
     with running:
-        _try_program(asked, recorder)
+        failure = _try_program(asked, recorder)
         compute(asked)  # what is left; nothing else holds the values now, so that memory lives no longer than needed
+    if failure:  # and the ops did not: they would have told of a mistake of the user's
+        warnings.warn(
+            f"flnb: deferred computed values op by op, which is slower, as their program failed: {failure}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
-def _try_program(asked: Sequence[Value], recorder: Callable[[Place], Any]) -> None:
-    """Compute values by a program if such were computed before."""
+def _try_program(asked: Sequence[Value], recorder: Callable[[Place], Any]) -> str:
+    """Compute values by a program if such were computed before; returns why that failed, if it did."""
     values = _to_compute(asked)
     found = _program(_traced(values, asked), recorder) if len(values) > 1 else None
-    if found is not None:
-        _run_program(*found)
+    return "" if found is None else _run_program(*found)
 
 
 def _to_compute(asked: Sequence[Value]) -> list[Value]:
@@ -154,8 +160,14 @@ def _traced(values: list[Value], asked: Sequence[Value]) -> Trace | None:
     rows: list[Any] = []
     uses: dict[Value, int] = {}
     place: Any = None
+    whole: Any = None
     for value in values:
         op: Any = value.op
+        if op is ITEM and value.inputs[0] is whole:  # items come after what they are items of
+            rows.append(value.attributes[0])
+            position[value] = len(position)
+            continue
+        whole = value
         attributes = value.attributes if op.body is None else value.attributes[:3]  # the last of these is its items
         if value.place is not place:
             place = value.place
@@ -170,7 +182,14 @@ def _traced(values: list[Value], asked: Sequence[Value]) -> Trace | None:
             if x.users > 1 or x.op is ITEM:
                 uses[x] = uses.get(x, 0) + 1
         position[value] = len(position)
-    wanted = {_root(x) for x in values if x.op.body is None and _is_needed(x, uses)}.union(map(_root, asked))  # type: ignore[union-attr]
+    wanted = set(map(_root, asked))
+    for x in values:
+        op = x.op
+        if op.body is None:
+            holder = x.holder() if x.holder is not None else None
+            held = holder is not None and holder.value is x
+            if held or ((x.users > 1 or op is ITEM) and x.users > uses.get(x, 0)):  # or one that is not computed now
+                wanted.add(x if op is ITEM else _root(x))
     outputs = [x for x in values if x in wanted and not _shares_memory(x)]  # views are made of these when asked for
     rows += [position[x] for x in outputs]
     numbers = {}
@@ -182,14 +201,6 @@ def _traced(values: list[Value], asked: Sequence[Value]) -> Trace | None:
         if leaf.attributes is CONSTANT and not array.ndim:
             numbers[i] = array.tobytes()
     return Trace(values, leaves, outputs, numbers, tuple(rows), [value.context for value in values])
-
-
-def _is_needed(value: Value, uses: dict[Value, int]) -> bool:
-    """Whether a buffer refers to a value, or one that is not to be computed now; ``uses`` counts those that are."""
-    holder = value.holder() if value.holder is not None else None
-    if holder is not None and holder.value is value:
-        return True
-    return (value.users > 1 or value.op is ITEM) and value.users > uses.get(value, 0)
 
 
 def _shares_memory(value: Value) -> bool:
@@ -284,17 +295,18 @@ def _state(place: Place) -> state.State:
     return made
 
 
-def _run_program(trace: Trace, found: Known) -> None:
-    """Compute the outputs of a trace."""
+def _run_program(trace: Trace, found: Known) -> str:
+    """Compute the outputs of a trace; returns an error's text if that fails, and then no values are computed."""
     assert found.program is not None
     arrays = [leaf.tensor._data for i, leaf in enumerate(trace.leaves) if i not in found.constants]
     try:
         with materializing() as count:
             made = at_once(trace.values[0].place, found.program.run, arrays)
             count[0] = len(trace.values)
-    except Exception:  # op by op it is told which one failed, if it is needed, and where it was recorded
+    except Exception as error:  # op by op it is told which one failed, if it is needed, and where it was recorded
         found.program, found.ops = None, -len(trace.values) * MOST_KNOWN
-        return
+        return f"{type(error).__name__}: {error}"
     for value, array in zip(trace.outputs, made, strict=True):
         value.tensor = detached(array, spec_of(array.shape, array.dtype))
         value.inputs = ()
+    return ""

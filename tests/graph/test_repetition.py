@@ -16,6 +16,7 @@ from flnb import models, nn, optim
 from flnb.backends import DeferredBackend, NumpyBackend
 from flnb.dispatch import state
 from flnb.graph import repetition
+from flnb.graph.program import Program
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4) / 12
 
@@ -394,3 +395,18 @@ def test_a_program_computes_on_its_backend_after_the_session_has_had_another() -
             np.testing.assert_allclose(loop(flnb.asarray(X)).numpy(), loop(flnb.asarray(X)).numpy(), rtol=1e-6)
     finally:
         flnb.set_backend(before)
+
+
+def test_a_program_that_fails_where_its_ops_do_not_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with flnb.use_backend(DeferredBackend("numpy")):
+        expected = loop(flnb.asarray(X)).numpy().copy()
+        for _ in range(3):
+            loop(flnb.asarray(X)).numpy()
+
+        def broken(self: Any, inputs: Any) -> Any:
+            raise KeyError("a defect")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Program, "run", broken)
+            with pytest.warns(RuntimeWarning, match="op by op, which is slower, as their program failed: KeyError"):
+                np.testing.assert_array_equal(loop(flnb.asarray(X)).numpy(), expected)

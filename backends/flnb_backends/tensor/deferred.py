@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["Buffer", "DeferredBackend"]
 
 DEFERRED = "deferred"
-MOST_RECORDERS = 1_000
-"""The largest number of plans of composites for which what records them is kept."""
+MOST_RECORDERS, MOST_LAYOUTS = 1_000, 1_000
+"""The largest number of plans of composites for which what records them is kept; of layouts of views, for each op."""
 LONGEST = 100_000
 """So many ops may be recorded before all are computed: a loop that never reads a value does not record for ever."""
 
@@ -257,19 +257,18 @@ class DeferredBackend(meta.MetaBackend):
         return made
 
     def repeated(self, key: Any, function: Callable[[], object], tensors: Sequence[Tensor], written: int) -> bool:
-        buffers = [x._data for x in tensors]
         here = state.current()
-        if not self.repeats() or any(
-            type(x) is not Buffer or x.base is not None or x.place.manager is not here.manager for x in buffers
-        ):
-            function()
-            return True
         values: dict[Value, int] = {}
-        same = tuple([values.setdefault(x.value, len(values)) for x in buffers])
-        specs = tuple([x.spec for x in buffers])
-        known = self.segments.of((key, same, specs, written, here.category, here.overridden, type(self.over)))
+        about: list[Any] = [key, written, here.category, here.overridden, type(self.over)]
+        fits, buffers = self.repeats(), [x._data for x in tensors]
+        for x in buffers:
+            fits = fits and type(x) is Buffer and x.base is None and x.place.manager is here.manager
+            if not fits:
+                break
+            about += values.setdefault(x.value, len(values)), x.spec
+        known = self.segments.of(tuple(about)) if fits else None
         targets = buffers[:written]
-        if not known.is_due() or len(set(map(id, targets))) < written:
+        if known is None or not known.is_due() or len(set(targets)) < written:
             function()
             return True
         if known.segment is None:
@@ -285,9 +284,16 @@ class DeferredBackend(meta.MetaBackend):
 
     def view(self, op: Op) -> Callable[..., Buffer]:
         """Make the method of a primitive that returns a view."""
+        known: dict[Any, Any] = {}
 
         def method(x: Buffer, *attributes: Any) -> Buffer:
-            spec, _, strides = meta.layout(op, x, attributes)
+            key = x.spec, x.strides, attributes
+            found = known.get(key)
+            if found is None:
+                if len(known) >= MOST_LAYOUTS:
+                    known.clear()
+                found = known[key] = meta.layout(op, x, attributes)
+            spec, _, strides = found
             made = Buffer(spec, x.place)
             made.base, made.strides, made.steps = x, strides, (op, attributes)
             return made
@@ -351,7 +357,10 @@ class DeferredBackend(meta.MetaBackend):
 
     def empty(self, spec: Spec, manager: Any, min_block: int, code: int = 0, category: int = 0) -> tuple[Buffer, int]:
         """Return a buffer without a value; memory is allocated when the value is computed."""
-        return Buffer(spec, self._place(manager, category)), 0
+        place = self._places.get(category)
+        if place is None or place.manager is not manager:
+            place = self._place(manager, category)
+        return Buffer(spec, place), 0
 
 
 def _recorder(place: Place) -> Any:
