@@ -72,7 +72,7 @@ GRAPH = (
     "flnb.show.programgraph", "flnb.widgets.program", "flnb.autograd.repeated", "flnb.optim.repeated",
 )  # fmt: skip
 """Modules of the graph, which the goals do not count either."""
-WITH_ALL, GOAL_WITH_ALL = 23_698, 18_000
+WITH_ALL, GOAL_WITH_ALL = 23_703, 18_000
 """The most lines of the core with graph, ranks and devices, and the goal, which the core alone exceeds by its part.
 
 Raised by 250 for the communicator nccl, convolution by cuDNN and stream capture, which issue 13 asks for, and by 328
@@ -81,7 +81,7 @@ for the backend `deferred`, the beginning of issue 14. Raised by 2,690 for progr
 guards: what a captured function depends on besides its arguments. By 330 for `deferred` computing by programs, by 230
 for looking into programs (`flnb.graph.inspection`), by 50 for the lines and scopes of their ops,
 by 10 for methods that are captured, by 70 for outputs in the memory of earlier ones,
-by 110 for what is computed again to keep less, by 308 for backward passes and steps that `deferred` repeats."""
+by 110 for what is computed again to keep less, by 313 for backward passes and steps that `deferred` repeats."""
 
 
 @pytest.mark.parametrize(("storey", "most", "goal"), [("core", 13_969, 11_500), ("", 27_127, 24_500)])

@@ -30,6 +30,8 @@ from flnb.tensor import detached
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from flnb.dispatch.plan import Spec
+
 __all__ = ["Known", "compute_alike", "known_traces"]
 
 FULL, SLICE = OPS["full"], OPS["slice"]
@@ -71,12 +73,14 @@ class Known:
         constants: the numbers that are constants of the program: position among the leaves, and bytes.
         numbers: those of the trace that was seen last.
         contexts: those of the trace from which the program was made.
+        specs: of the arrays that it returns.
     """
 
     def __init__(self, key: Any) -> None:
         self.key, self.ops, self.changes = key, -1, 0
         self.program: Program | None = None
         self.contexts: list[int] = []
+        self.specs: list[Spec] = []
         self.constants: dict[int, bytes] = {}
         self.numbers: dict[int, bytes] | None = None
         self.varying: set[int] = set()
@@ -182,10 +186,10 @@ def _traced(values: list[Value], asked: Sequence[Value]) -> Trace | None:
             if x.users > 1 or x.op is ITEM:
                 uses[x] = uses.get(x, 0) + 1
         position[value] = len(position)
-    wanted = set(map(_root, asked))
+    wanted = {x if x.op is ITEM else _root(x) for x in asked}
     for x in values:
         op = x.op
-        if op.body is None:
+        if op.body is None and x not in wanted:
             holder = x.holder() if x.holder is not None else None
             held = holder is not None and holder.value is x
             if held or ((x.users > 1 or op is ITEM) and x.users > uses.get(x, 0)):  # or one that is not computed now
@@ -242,6 +246,7 @@ def _program(trace: Trace | None, recorder: Callable[[Place], Any]) -> tuple[Tra
         bakes = found.changes <= MOST_CHANGES
         found.constants = {i: n for i, n in trace.numbers.items() if bakes and i not in found.varying}
         found.program, found.contexts = _built(trace, found.constants, recorder(place)), trace.contexts
+        found.specs = [spec_of(x.spec.shape, x.spec.dtype) for x in trace.outputs]
         programs = [each for each in known.values() if each.program is not None]
         for each in programs[: -MOST_PROGRAMS or None]:
             each.program = None
@@ -306,7 +311,7 @@ def _run_program(trace: Trace, found: Known) -> str:
     except Exception as error:  # op by op it is told which one failed, if it is needed, and where it was recorded
         found.program, found.ops = None, -len(trace.values) * MOST_KNOWN
         return f"{type(error).__name__}: {error}"
-    for value, array in zip(trace.outputs, made, strict=True):
-        value.tensor = detached(array, spec_of(array.shape, array.dtype))
+    for value, array, spec in zip(trace.outputs, made, found.specs, strict=True):
+        value.tensor = detached(array, spec)
         value.inputs = ()
     return ""

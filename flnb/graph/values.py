@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["CONSTANT", "ITEM", "PUT", "Place", "Value", "last_number", "reachable"]
 
 _numbers = count(1)
+_next_number = _numbers.__next__
 
 
 class Pseudo(NamedTuple):
@@ -83,7 +84,7 @@ class Value:
         tensor: Any = None,
     ) -> None:
         self.op, self.inputs, self.attributes, self.spec = op, inputs, attributes, spec
-        self.place, self.tensor, self.users, self.number = place, tensor, 0, next(_numbers)
+        self.place, self.tensor, self.users, self.number = place, tensor, 0, _next_number()
         for x in inputs:
             x.users += 1
         self.site: tuple[Any, int] = None, 0

@@ -312,8 +312,9 @@ class DeferredBackend(meta.MetaBackend):
         taken = self.waiting.pop(thread, [])
         try:
             self._compute([x.read() for x in [each() for each in taken] if x is not None])
-        finally:
-            self.waiting[thread] += [each for each in taken if _waits(each())]  # an error or Ctrl-C came first
+        except BaseException:  # also Ctrl-C
+            self.waiting[thread] += [each for each in taken if _waits(each())]
+            raise
 
     def _compute(self, values: Sequence[Value]) -> None:
         """Compute values."""
