@@ -16,9 +16,10 @@ from flnb.autograd.variable import next_leaf
 from flnb.dispatch import state
 from flnb.dispatch.effects import Effects, effects
 from flnb.dispatch.guards import guarded, hold, referred
-from flnb.dispatch.plan import Plan, spec_of
+from flnb.dispatch.plan import Plan, residents, spec_of
 from flnb.dispatch.table import OPS
 from flnb.graph.calls import KernelCalls
+from flnb.graph.lending import address_of
 from flnb.graph.program import Program, Recorded
 from flnb.interface.tape import CODE, PLAN, SAVED, SEQ, Tape
 from flnb.tensor import Tensor, detached
@@ -71,8 +72,8 @@ class Captured:
         t0 = clock()
         backend = CapturedBackend(here.backend, opens=fuse and here.backend.kernels() is not None)
         tensors = [x for x in leaves((arguments, keywords)) if isinstance(x, Tensor)]
-        inputs = [backend.adopt(x._data, x._spec.kind).read() for x in tensors]
-        self.effects, first = Effects(), -next_leaf()
+        inputs = [backend.buffer_of(x).read() for x in tensors]
+        self.effects, first = Effects(here.backend), -next_leaf()
         token = effects.set(self.effects)
         try:
             with state.use(backend=backend):
@@ -110,6 +111,7 @@ class Captured:
         donated = [inputs[i] for i in donate if i < len(tensors)]
         recorded = Recorded(inputs, outputs, updates, backend.random, donated, self.effects.generators)
         self.program = Program(recorded, here, fuse)
+        self._kinds = [x.place.backend.buffer for x in self.program.outputs]
         calls = sum(len(step.events) if isinstance(step, KernelCalls) else 1 for step in self.program.steps)
         values = sum(len(group.members) for group in self.program.groups)
         bus.emit(schema.COMPILE, t0, clock(), values, calls, 0, 0, bus.threads.here.context())
@@ -143,10 +145,11 @@ class Captured:
         arrays = [x._data for x in tensors] + [x.grad._data for x in _now(self.grown, tensors)]
         made = self.program.run(arrays)
         gradients = made[len(made) - len(self.fresh) :]
-        for x, array in zip(_now(self.fresh, tensors), gradients, strict=True):
-            x.grad = detached(array, spec_of(array.shape, array.dtype, "ndarray"))
-        results = iter(made)
-        values = [x.of(next(results)) if isinstance(x, _Tensor) else x for x in self.result]
+        kinds = self._kinds[len(made) - len(self.fresh) :]
+        for x, array, kind in zip(_now(self.fresh, tensors), gradients, kinds, strict=True):
+            x.grad = detached(array, spec_of(array.shape, array.dtype, kind))
+        results = zip(made, self._kinds, strict=True)
+        values = [x.of(*next(results)) if isinstance(x, _Tensor) else x for x in self.result]
         for call in self.effects.last if repeat else ():
             call()
         return rebuild(self.tree, values)
@@ -159,7 +162,7 @@ def _now(found: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:
 
 def _is_recorded(gradient: Tensor | None, backend: CapturedBackend) -> bool:
     """Whether a gradient was recorded on a backend, and has no elements."""
-    return gradient is not None and gradient._spec.kind == backend.buffer
+    return gradient is not None and backend.records(gradient._spec.kind)
 
 
 class Programs(Tape):
@@ -195,10 +198,10 @@ class _Tensor(NamedTuple):
             node = [plan, None, node[SEQ], PROGRAMS, *(node[CODE:SAVED] if node[PLAN] else (None, 0))]
         return cls(x._lift or Tensor, node)
 
-    def of(self, array: Any) -> Tensor:
-        """Make a tensor of an array."""
+    def of(self, array: Any, kind: str) -> Tensor:
+        """Make a tensor of an array of a family of buffers."""
         made: Tensor = object.__new__(self.kind)
-        made._data, made._spec = array, spec_of(array.shape, array.dtype, "ndarray")
+        made._data, made._spec = array, spec_of(array.shape, array.dtype, kind)
         if self.kind is not Tensor:
             made._node = self.node
         return made
@@ -220,7 +223,7 @@ class Jitted(Generic[P, R]):
 
     def __call__(self, *arguments: P.args, **keywords: P.kwargs) -> R:
         here = state.current()
-        if effects.get() is not None or here.interpreters or here.backend.buffer != "ndarray":
+        if effects.get() is not None or here.interpreters or not here.backend.programs:
             return self.function(*arguments, **keywords)
         given = leaves((arguments, keywords))
         tensors = [x for x in given if isinstance(x, Tensor)]
@@ -258,11 +261,15 @@ class Jitted(Generic[P, R]):
             TypeError: an argument can neither be recorded nor looked up.
         """
         tensors = [x for x in given if isinstance(x, Tensor)]
-        places = [(x._data.__array_interface__["data"][0], id(x._node)) for x in tensors]
+        places = [(address_of(x._data), id(x._node)) for x in tensors]
         same = [places.index(place) for place in places]  # two may be one and the same
         described = [_described(x, here.grad) for x in given]
         containers = repr(rebuild(tree, range(len(given))))
-        key = (*described, *same, containers, here.backend, type(here.backend), here.manager, here.grad)
+        queue = [
+            here.backend.queue(),
+            *[each.queue() for each in residents.values()],
+        ]  # a program has memory for one run after another
+        key = (*described, *same, containers, *queue, here.backend, type(here.backend), here.manager, here.grad)
         try:
             hash(key)
         except TypeError:
@@ -299,8 +306,9 @@ def jit(function: Callable[P, R] | None = None, *, fuse: bool = True, donate: Se
     memory planned once. What the function does besides is done while it is recorded, and not again, except for
     optimizers' counters and learning rates, random numbers, and `zero_grad`. It is captured anew where something else
     that it depends on has changed: arguments that are no tensors, a setting of a module or an optimizer, what a global
-    name or a closure refers to, the backend. On backends whose buffers are no NumPy arrays, and inside of `vmap` or
-    `autocast`, it runs as always. Results are not on the tape: call ``backward`` inside of the function.
+    name or a closure refers to, the backend. On backends without programs
+    (`flnb.interface.TensorBackend.programs`), and inside of `vmap` or `autocast`, it runs as always. Results are not on
+    the tape: call ``backward`` inside of the function.
 
     Args:
         function: takes and returns tensors, in nested containers, and other values. It must not read elements

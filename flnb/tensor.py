@@ -140,11 +140,13 @@ class Tensor:
         >>> flnb.ones(2).to("numpy")
         Tensor([1., 1.], float32[2], numpy)
         """
-        target = registry.make("backend", backend)
+        target: Any = state.current().backend.counterpart(registry.make("backend", backend))
         if target.buffer == self._spec.kind:
             return self
         if self._node is not None:
             raise RuntimeError("to: this Variable requires grad, which a copy does not record; use .detach().to(...)")
+        if target.aliases:
+            return cast("Tensor", target.moved(self))
         family = families[self._spec.kind]
         sibling = family in type(target).__mro__  # another device of its kind copies from buffer to buffer
         values = self._data if sibling or family.reads_host else self.numpy()

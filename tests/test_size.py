@@ -72,7 +72,7 @@ GRAPH = (
     "flnb.show.programgraph", "flnb.widgets.program", "flnb.autograd.repeated", "flnb.optim.repeated",
 )  # fmt: skip
 """Modules of the graph, which the goals do not count either."""
-WITH_ALL, GOAL_WITH_ALL = 23_703, 18_000
+WITH_ALL, GOAL_WITH_ALL = 24_215, 18_000
 """The most lines of the core with graph, ranks and devices, and the goal, which the core alone exceeds by its part.
 
 Raised by 250 for the communicator nccl, convolution by cuDNN and stream capture, which issue 13 asks for, and by 328
@@ -81,10 +81,12 @@ for the backend `deferred`, the beginning of issue 14. Raised by 2,690 for progr
 guards: what a captured function depends on besides its arguments. By 330 for `deferred` computing by programs, by 230
 for looking into programs (`flnb.graph.inspection`), by 50 for the lines and scopes of their ops,
 by 10 for methods that are captured, by 70 for outputs in the memory of earlier ones,
-by 110 for what is computed again to keep less, by 313 for backward passes and steps that `deferred` repeats."""
+by 110 for what is computed again to keep less, by 313 for backward passes and steps that `deferred` repeats. By 510
+for programs on devices: the generator of CUDA C, its launches, the joining of nests to one launch, and functions over
+several devices."""
 
 
-@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 13_969, 11_500), ("", 27_127, 24_500)])
+@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 13_982, 11_500), ("", 27_140, 24_500)])
 def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     """``most`` may only become smaller, until it is the goal.
 
@@ -93,6 +95,8 @@ def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     the command `flnb cache`. By 12 for the lines of a program's ops. By 34 in core: a default backend by what is
     installed, and what each computes with, in recordings and on the dashboard. By 4 for states that no
     ``set_*`` changes, and 11 for what may be repeated: a backward pass, a step, the moving averages of batch norm.
+    By 13 for what programs ask of a device's backend (strides of views, streams), and for what is recorded in place of
+    another device.
     """
     counted = {name: path for name, path in modules().items() if not name.startswith(RANKS + DEVICES + GRAPH)}
     total = sum(code_lines(path) for name, path in counted.items() if storey in ("", room(name).storey))

@@ -16,6 +16,7 @@ from flnb.tensor import detached
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from flnb.interface import TensorBackend
     from flnb.tensor import Tensor
 
 __all__ = ["Effects", "effects", "repeated"]
@@ -25,6 +26,7 @@ class Effects:
     """What a step that is being captured does besides computing.
 
     Attributes:
+        backend: what will compute.
         calls: functions to call before each run, in order.
         last: functions to call after each run.
         cleared: the leaves whose gradient the step sets to None.
@@ -35,7 +37,8 @@ class Effects:
         watched: holders and names on which the step depends, see `flnb.dispatch.guards`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, backend: TensorBackend) -> None:
+        self.backend = backend
         self.calls: list[Callable[[], object]] = []
         self.last: list[Callable[[], object]] = []
         self.cleared: dict[int, Any] = {}
@@ -90,15 +93,17 @@ class Effects:
         """
         found = self._numbers.get((source, key, dtype))
         if found is None:
-            spec = spec_of((), dtype, "ndarray")
-            arrays = [np.array(x, dtype) for x in source.coefficients()]
+            backend = self.backend
+            values = np.array(source.coefficients(), dtype)
+            buffer, spec = backend.from_numpy(values), spec_of((), dtype, backend.buffer)
 
             def refresh() -> None:
-                for array, x in zip(arrays, source.coefficients(), strict=True):
-                    array[()] = x
+                values[:] = source.coefficients()
+                backend.from_numpy(values, buffer)
 
             self.calls.append(refresh)
-            found = self._numbers[source, key, dtype] = tuple([detached(array, spec) for array in arrays])
+            numbers = [detached(buffer[i : i + 1].reshape(()), spec) for i in range(len(values))]
+            found = self._numbers[source, key, dtype] = tuple(numbers)
         return found
 
 

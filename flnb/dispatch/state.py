@@ -75,6 +75,8 @@ class State:
     def change(self, **changes: Any) -> None:
         """Set parts and modes, and everything that depends on them."""
         for name, value in changes.items():
+            if name == "backend" and self.parts:
+                value = self.backend.counterpart(value)
             if name in State.__slots__:
                 setattr(self, name, value)
             if isinstance(value, Part):

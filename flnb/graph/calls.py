@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb.dispatch.table import OPS
-from flnb.graph.values import PUT
+from flnb.graph.sites import moving
+from flnb.graph.values import MOVE, PUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -122,6 +123,8 @@ def call_of(members: Sequence[Value], method_of: Callable[[Op], Any], in_place: 
     assert op is not None
     if op is PUT:
         return Call(_put(value, method_of, in_place(value)), value.inputs, (), value)
+    if op is MOVE:
+        return Call(moving(value), value.inputs, (), value)
     if op.body is not None:
         return WholeCall(method_of(op), value, members[1:])
     return Call(method_of(op), value.inputs, value.attributes, value)

@@ -7,7 +7,7 @@ both are computed for the same places and no value outside of the group would be
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry import intern
 from flnb_telemetry.schema import BACKWARD
@@ -96,8 +96,8 @@ def aligned(shape: tuple[int, ...], strides: Strides, itemsize: int, space: tupl
 class Grouping:
     """Sorts values into groups; `groups` has them in an order in which they can be computed."""
 
-    def __init__(self, layouts: Layouts, kept_apart: Collection[str], apart: bool) -> None:
-        self.layouts, self.kept_apart, self.apart = layouts, kept_apart, apart
+    def __init__(self, layouts: Layouts, kept_apart: Collection[str], apart: bool, mixes: bool) -> None:
+        self.layouts, self.kept_apart, self.apart, self.mixes = layouts, kept_apart, apart, mixes
         self.groups: list[Group] = []
         self.of: dict[Value, Group] = {}
         self.readers: dict[Value, Group] = {}
@@ -184,8 +184,11 @@ class Grouping:
         root = self.layouts[x].root
         if operand is None or (root in group.strides and operand != _full(shape)):
             return None
+        space = "inner" if over == inner else "outer"
+        if not self.mixes and group.over and space not in group.over.values():
+            return None
         group.inner = inner
-        group.over[value] = "inner" if over == inner else "outer"
+        group.over[value] = space
         kept = tuple([n if i in rest else 1 for i, n in enumerate(shape)])
         return tuple([s if n > 1 else 0 for s, n in zip(row_major(kept), kept, strict=True)])
 
@@ -232,6 +235,8 @@ class Grouping:
         if other is group or other.shape != group.shape or not _compatible(group, other):
             return
         if self._apart(group, other.members[0]):
+            return
+        if not self.mixes and len({*group.over.values(), *other.over.values()}) > 1:
             return
         if len(group.members) + len(other.members) > MOST_MEMBERS or len(group.loads | other.loads) > MOST_ARRAYS:
             return
@@ -285,19 +290,23 @@ class Grouping:
             if other.before & group.mask:
                 other.before = (other.before | group.mask | before) & ~other.mask
 
-    def ordered(self) -> list[Group]:
-        """The groups, each behind those that it depends on, else in the order of their last values."""
+    def ordered(self, joins: bool) -> list[Group]:
+        """The groups, each behind those that it depends on, else in the order of their last values.
+
+        If one launch computes several nests (``joins``), methods come first, so that nests wait for one another.
+        """
         waiting = {id(group): group for group in self.groups}
-        ready: list[tuple[int, int]] = []
+        ready: list[tuple[bool, int, int]] = []
         done, order = 0, []
         pending = sorted(self.groups, key=lambda group: group.members[-1].number)
         while waiting:
             for group in pending:
                 if not group.before & ~done:
-                    heapq.heappush(ready, (group.members[-1].number, id(group)))
+                    late = joins and group.shape is not None
+                    heapq.heappush(ready, (late, group.members[-1].number, id(group)))
             pending = [group for group in pending if group.before & ~done]
             assert ready, "groups depend on one another"
-            group = waiting.pop(heapq.heappop(ready)[1])
+            group = waiting.pop(heapq.heappop(ready)[-1])
             done |= group.mask
             order.append(group)
         return order
@@ -314,7 +323,7 @@ def _compatible(a: Group, b: Group) -> bool:
 
 
 def grouped(
-    values: Iterable[Value], layouts: Layouts, kept_apart: Collection[str], apart: bool = False
+    values: Iterable[Value], layouts: Layouts, kept_apart: Collection[str], apart: bool = False, kernels: Any = None
 ) -> Sequence[Group]:
     """Sort values into groups that are computed together.
 
@@ -324,12 +333,13 @@ def grouped(
         kept_apart: names of ops that loop nests must not compute.
         apart: whether what a backward pass computes is never computed together with the forward pass: it would be kept
             for all the time between, but so is what it is computed from.
+        kernels: what compiles loop nests (`flnb.interface.TensorBackend.kernels`); None without them.
 
     Returns:
         The groups in an order in which they can be computed.
     """
-    grouping = Grouping(layouts, kept_apart, apart)
+    grouping = Grouping(layouts, kept_apart, apart, kernels is None or kernels.mixes)
     for value in values:
         if value.op is not None and not is_view(value):
             grouping.add(value)
-    return grouping.ordered()
+    return grouping.ordered(kernels is not None and kernels.most_joined > 1)

@@ -377,7 +377,11 @@ def source(f: Any, form: str = "llvm") -> dict[str, str]:
     for each in launches(program):
         if each.kind == "kernel" and each.group is not None:
             nest = _nest(program, each.group, [x.value for x in each.stored])
-            texts[each.title] = nest_text(nest) if form == "loops" else program.kernels.source(nest)
+            texts[each.title] = (
+                nest_text(nest)
+                if form == "loops"
+                else program.sites[each.group.members[0].place.backend].kernels.source(nest)
+            )
     return texts
 
 

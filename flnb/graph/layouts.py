@@ -49,7 +49,7 @@ class Layouts(dict["Value", Layout]):
             root, offset, strides = self[value.inputs[0]]
             below = value.inputs[0].spec
             outline = as_strided(np.empty((), below.dtype), below.shape, strides)
-            seen = value.place.backend.method(value.op.name)(outline, *value.attributes)
+            seen = value.place.backend.viewer(value.op.name)(outline, *value.attributes)
             found = Layout(root, offset + _address(seen) - _address(outline), seen.strides)
         else:
             found = Layout(value, 0, row_major(spec.shape, spec.dtype.itemsize))

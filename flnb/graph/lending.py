@@ -21,8 +21,11 @@ MOST = 2
 
 
 def address_of(array: Any) -> int:
-    """The address of an array's first element."""
-    return int(array.__array_interface__["data"][0])
+    """The address of the first element of a NumPy array, or of an array on a device (``data.ptr``)."""
+    try:
+        return int(array.__array_interface__["data"][0])
+    except AttributeError:
+        return int(array.data.ptr)
 
 
 class Lent:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from flnb.graph.fusing import Group
     from flnb.graph.layouts import Layouts
     from flnb.graph.values import Value
+    from flnb.interface import TensorBackend
 
 __all__ = ["MemoryPlan", "plan_memory"]
 
@@ -31,16 +32,21 @@ class MemoryPlan(NamedTuple):
     """Where the values of a program are.
 
     Attributes:
-        size: of the block, in bytes.
+        sizes: by backend, the bytes of its block.
         offset: by value, where in the block it begins.
         home: by value, the existing value in whose memory it is written: a parameter, say.
         copies: pairs of an existing value and the one that is copied to its memory at the end.
     """
 
-    size: int
+    sizes: dict[TensorBackend, int]
     offset: dict[Value, int]
     home: dict[Value, Value]
     copies: list[tuple[Value, Value]]
+
+    @property
+    def size(self) -> int:
+        """The bytes of all blocks."""
+        return sum(self.sizes.values())
 
 
 class _Lives:
@@ -148,9 +154,11 @@ def plan_memory(
                 of[value] = of[heir]
                 of[value].last = last
             of[value].values.append(value)
-    return MemoryPlan(
-        _packed(tenants), {value: tenant.offset for value, tenant in of.items()}, home, copies
-    ), lives.stored
+    apart: dict[TensorBackend, list[_Tenant]] = {}
+    for tenant in tenants:
+        apart.setdefault(tenant.values[0].place.backend, []).append(tenant)
+    sizes = {backend: _packed(own) for backend, own in apart.items()}
+    return MemoryPlan(sizes, {value: tenant.offset for value, tenant in of.items()}, home, copies), lives.stored
 
 
 @dataclass

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from flnb_telemetry import bus
 
-from flnb.dispatch import source_lines, state
+from flnb.dispatch import source_lines
 from flnb.dispatch.memory import holders
-from flnb.dispatch.plan import spec_of
 from flnb.dispatch.quiet import quiet
 from flnb.dispatch.table import OPS
 from flnb.graph.calls import Call, KernelCalls, call_of
 from flnb.graph.fusing import grouped, space_of
+from flnb.graph.joining import NestCall, joined
 from flnb.graph.layouts import Layouts, is_view
 from flnb.graph.lending import Lending, address_of
 from flnb.graph.lowering import lowered
@@ -23,14 +23,15 @@ from flnb.graph.planning import plan_memory
 from flnb.graph.recomputing import recomputed
 from flnb.graph.reporting import contexts, kernel_event, op_event
 from flnb.graph.rewriting import EXACT, RULES, like, rewritten
+from flnb.graph.sites import Site
 from flnb.graph.values import Value, reachable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from flnb.dispatch.state import State
-    from flnb.dispatch.table import Op
     from flnb.graph.fusing import Group
+    from flnb.graph.joining import Span
 
 __all__ = ["Program", "Recorded"]
 
@@ -75,6 +76,7 @@ class Program:
     Attributes:
         recorded: what to compute, as it was recorded.
         rules, now: how it was rewritten, and for each recorded value the one that stands for it.
+        sites: by backend, where it computes.
         groups: what is computed by one call each, in order.
         stored: for each of them, the values that it writes to memory.
         memory: the plan of the memory of values.
@@ -83,9 +85,12 @@ class Program:
     def __init__(self, recorded: Recorded, here: State, fuse: bool = True, lends: bool = False) -> None:
         self.here, self.inputs, self.recorded = here.lasting(), list(recorded.inputs), recorded
         self.layouts = Layouts()
-        overridden = here.backend.overridden()
         wanted = recorded.wanted
-        self.kernels: Any = here.backend.kernels() if fuse else None
+        self.sites = {here.backend: Site(self.here, fuse)}
+        self._add_sites(wanted, fuse)
+        overridden = frozenset().union(*[backend.overridden() for backend in self.sites])
+        compilers = [site.kernels for site in self.sites.values()]
+        self.kernels: Any = None if None in compilers else min(compilers, key=lambda each: each.mixes)
         self.rules = EXACT if self.kernels is None else RULES
         now = self.now = rewritten(wanted, overridden, self.rules)
         taken: set[Value] = set()
@@ -93,6 +98,7 @@ class Program:
         self.updates = [(old, _own(now.get(new, new), taken)) for old, new in recorded.updates]
         self.effects = [now.get(x, x) for x in recorded.effects]
         kept_apart = OPS if self.kernels is None else overridden
+        self._add_sites([*self.outputs, *[new for _, new in self.updates], *self.effects], fuse)
         self._plan(kept_apart)
         self.fresh = [x for x in self.outputs if x not in self.memory.home]
         self.moving = {*self.inputs, *self.fresh}
@@ -103,13 +109,21 @@ class Program:
             self._bind()
         holders.add(self)
 
+    def _add_sites(self, wanted: Sequence[Value], fuse: bool) -> None:
+        """Add the backends on which values are computed."""
+        for backend in dict.fromkeys([x.place.backend for x in reachable(wanted) if x.op is not None]):
+            if backend not in self.sites:
+                there = self.here.copy()
+                there.change(backend=backend)
+                self.sites[backend] = Site(there, fuse)
+
     def _plan(self, kept_apart: Collection[str]) -> None:
         """Choose what is computed together and where: that which takes the least memory.
 
         Whether the passes are kept apart, and what the backward pass computes again, matters by how much of the forward
         pass it reads.
         """
-        careful = {op for op in OPS.values() if op.name == "copy" or isinstance(self._method(op), np.ufunc)}
+        careful = {op for op in OPS.values() if op.name == "copy" or isinstance(self.here.table[op.index], np.ufunc)}
         ends = [*self.outputs, *[new for _, new in self.updates], *self.effects]
         again = recomputed(ends, self.layouts, lambda x: space_of(x, kept_apart) is not None) if self.kernels else {}
         found: list[tuple[Any, ...]] = []
@@ -117,7 +131,7 @@ class Program:
             outputs = [now.get(x, x) for x in self.outputs]
             updates = [(old, now.get(new, new)) for old, new in self.updates]
             values = reachable([now.get(x, x) for x in ends])
-            groups = grouped(values, self.layouts, kept_apart, apart)
+            groups = grouped(values, self.layouts, kept_apart, apart, self.kernels)
             plan, stored = plan_memory(
                 groups, self.layouts, updates, dict.fromkeys(outputs), self.recorded.donated, careful
             )
@@ -131,15 +145,18 @@ class Program:
         self.patches: list[tuple[list[Any], int, Value, Value]] = []
         self.drawn: list[tuple[list[Any], int, Any]] = []
         self.pointers: list[tuple[Any, Any, list[Value], Any]] = []
-        self.block = self._new((self.memory.size,), BYTES)
+        for backend, size in self.memory.sizes.items():
+            self.sites[backend].block = self.sites[backend].new((size,), BYTES)
         self.steps: list[Any] = []
         for group, values in zip(self.groups, self.stored, strict=True):
             self._add(group, values)
         for old, new in self.memory.copies:
-            self._add_call(Call(self._method(OPS["copy"]), [new], (), old))
+            self._add_call(Call(self._site(new).method(OPS["copy"]), [new], (), old))
+        self.steps = [self._joined(step) if isinstance(step, list) else step for step in self.steps]
         kernels = [kernel for step in self.steps if isinstance(step, list) for kernel, *_ in step]
         self.scratch_bytes = 64 + max([kernel.scratch for kernel in kernels], default=0)
-        self.scratch = self._new((self.scratch_bytes,), BYTES)
+        for site in self.sites.values():
+            site.scratch = site.new((self.scratch_bytes,), BYTES)
         self.steps = [self._segment(step) if isinstance(step, list) else step for step in self.steps]
         self.bound = True
 
@@ -150,21 +167,23 @@ class Program:
         try:
             found, self.bound = self.bound, False
             self.arrays, self.steps, self.patches, self.drawn, self.pointers = {}, [], [], [], []
-            self.block = self.scratch = None
+            for site in self.sites.values():
+                site.block = site.scratch = None
             self.lending.clear()
             return found
         finally:
             self._in_use.release()
 
-    def _method(self, op: Op) -> Any:
-        return self.here.table[op.index]
+    def _site(self, value: Value) -> Site:
+        """Where a value is computed."""
+        return self.sites[value.place.backend]
 
     def _add(self, group: Group, stored: list[Value]) -> None:
         """Add the step that computes a group."""
         if group.shape is not None:
             self._add_nest(group, stored)
             return
-        call = call_of(group.members, self._method, self._in_place)
+        call = call_of(group.members, self._site(group.members[0]).method, self._in_place)
         for i, argument in enumerate(call.arguments):
             if id(argument) in self.generators:
                 self.drawn.append((call.arguments, i, self.generators[id(argument)]))
@@ -184,18 +203,35 @@ class Program:
         self.steps.append(call)
 
     def _add_nest(self, group: Group, stored: list[Value]) -> None:
-        """Add a call of the kernel of a group to the segment at the end of the steps."""
-        nest, places = lowered(group, stored, self.layouts)
-        if not self.steps or not isinstance(self.steps[-1], list):
+        """Add the nest of a group to the segment at the end of the steps."""
+        last = self.steps[-1] if self.steps else None
+        if not isinstance(last, list) or self._site(last[-1].members[0]) is not self._site(group.members[0]):
             self.steps.append([])
-        event = kernel_event(nest, group.members, self.contexts)
-        self.steps[-1].append((self.kernels.kernel(nest), places, event))
+        self.steps[-1].append(NestCall(*lowered(group, stored, self.layouts), group.members))
+
+    def _joined(self, calls: list[NestCall]) -> list[Any]:
+        """Make kernels of nests that follow each other: of each its arrays' places, and its event."""
+        spans = [[self._span(value) for value, _ in call.places] for call in calls]
+        site, made = self._site(calls[0].members[0]), []
+        for each in joined(calls, spans, site.kernels.most_joined):
+            places = [place for call in each for place in call.places]
+            members = [value for call in each for value in call.members]
+            event = kernel_event(each[-1].nest, members, self.contexts)
+            made.append((site.kernels.kernel(*[call.nest for call in each]), places, event, site))
+        return made
+
+    def _span(self, value: Value) -> Span:
+        """The memory of a value: in the program's block, or all of an array."""
+        root = self._root(value)
+        begin = self.memory.offset.get(root)
+        return (root, 0, 1) if begin is None else (None, begin, begin + max(root.spec.nbytes, 1))
 
     def _segment(self, calls: list[Any]) -> KernelCalls:
         """Make the segment of calls of kernels that follow each other."""
         made, moving = [], []
-        scratch = address_of(self.scratch)
-        for i, (kernel, places, _) in enumerate(calls):
+        site = calls[0][-1]
+        scratch = address_of(site.scratch)
+        for i, (kernel, places, *_) in enumerate(calls):
             pointers = []
             for j, (value, offset) in enumerate(places):
                 root = self._root(value)
@@ -205,12 +241,12 @@ class Program:
                 else:
                     pointers.append(address_of(self.array(root)) + offset)
             made.append((kernel, pointers, scratch))
-        segment = self.kernels.Segment(made)
+        segment = site.kernels.Segment(made)
         if moving:
             places = np.array([segment.place(i, j) for i, j, *_ in moving])
             offsets = np.array([offset for *_, offset in moving], np.uint64)
             self.pointers.append((segment, places, [root for *_, root, _ in moving], offsets))
-        return KernelCalls(segment, [event for *_, event in calls])
+        return KernelCalls(segment, [event for *_, event, _ in calls])
 
     def _root(self, value: Value) -> Value:
         """The value in whose memory a value is."""
@@ -223,14 +259,9 @@ class Program:
         a, b, offset = self._root(value), self._root(base), self.memory.offset
         return a is b or (a in offset and offset[a] == offset.get(b, -1))
 
-    def _new(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Allocate an array from the memory manager."""
-        here = self.here
-        return here.backend.empty(spec_of(shape, dtype), here.manager, here.min_block, 0, state.TEMPORARY)[0]
-
     def _output(self, value: Value) -> Any:
         """Allocate the array of an output."""
-        return self._new(value.spec.shape, value.spec.dtype)
+        return self._site(value).new(value.spec.shape, value.spec.dtype)
 
     def array(self, value: Value) -> Any:
         """Return the array of a value: its own memory, or a view."""
@@ -244,13 +275,13 @@ class Program:
     def _array(self, value: Value) -> Any:
         if is_view(value):
             assert value.op is not None
-            return self._method(value.op)(self.array(value.inputs[0]), *value.attributes)
+            return self._site(value).method(value.op)(self.array(value.inputs[0]), *value.attributes)
         if value in self.memory.home:
             return self.array(self.memory.home[value])
         if value.op is None:
             return value.tensor._data
         spec, begin = value.spec, self.memory.offset[value]
-        return self.block[begin : begin + spec.nbytes].view(spec.dtype).reshape(spec.shape)
+        return self._site(value).block[begin : begin + spec.nbytes].view(spec.dtype).reshape(spec.shape)
 
     def __str__(self) -> str:
         """The calls in order: what each computes, into which place of the program's block or whose memory."""
@@ -261,7 +292,8 @@ class Program:
     @property
     def peak(self) -> int:
         """Bytes that a run needs besides its inputs and what exists: for values, scratch memory, and outputs."""
-        return self.memory.size + self.scratch_bytes + sum(x.spec.nbytes for x in self.fresh)
+        scratch = self.scratch_bytes * len(self.sites)
+        return self.memory.size + scratch + sum(x.spec.nbytes for x in self.fresh)
 
     # Runs -------------------------------------------------------------------------------------------------------------
 
@@ -303,6 +335,8 @@ class Program:
             segment.pointers[places] = np.array([addresses[root] for root in roots], np.uint64) + offsets
         for arguments, i, owner in self.drawn:
             arguments[i] = owner.numpy
+        for backend in self.sites:
+            backend.uses(arrays.values())
         self._run_steps()
         return [self.array(value) for value in self.outputs]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from flnb.dispatch.table import Op
     from flnb.interface import MemoryManager, TensorBackend
 
-__all__ = ["CONSTANT", "ITEM", "PUT", "Place", "Value", "last_number", "reachable"]
+__all__ = ["CONSTANT", "ITEM", "MOVE", "PUT", "Place", "Value", "last_number", "reachable"]
 
 _numbers = count(1)
 _next_number = _numbers.__next__
@@ -33,6 +33,8 @@ class Pseudo(NamedTuple):
 
 PUT: Any = Pseudo("put")
 """The base of a view that was written. Inputs: base, the view's elements; attributes: the view's op and attributes."""
+MOVE: Any = Pseudo("move")
+"""A copy of a value in memory of another device."""
 ITEM: Any = Pseudo("item")
 """One result of an op that has several: a composite with what its gradient reads, or a gradient. Attribute: which."""
 

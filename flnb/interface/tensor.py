@@ -56,6 +56,8 @@ class TensorBackend(Part, kind="backend"):
         own_numbers: whether it draws other random numbers than NumPy's from an equal generator.
         aliases: whether an adopted buffer stands for the memory that it was made from: writes to it are writes to that,
             and a Variable's place on the tape is its own.
+        programs: whether `flnb.jit` makes programs of functions on its buffers: these have shapes, dtypes, strides and
+            addresses as NumPy's or CuPy's arrays do.
         location: where its buffers are, as memory devices name it; empty if they may be anywhere.
     """
 
@@ -70,13 +72,14 @@ class TensorBackend(Part, kind="backend"):
     whole_dtypes: ClassVar[str] = ""
     own_numbers: ClassVar[bool] = False
     aliases: ClassVar[bool] = False
+    programs: ClassVar[bool] = False
     location: str = ""
     required = "empty", "from_numpy", "to_numpy"
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         if "buffer" in cls.__dict__:  # another family than its base's: facts about that are not inherited
-            for fact in {"reads_host", "shares_memory"} - cls.__dict__.keys():
+            for fact in {"reads_host", "shares_memory", "programs"} - cls.__dict__.keys():
                 setattr(cls, fact, False)
 
     def attach(self, state: Any) -> None:
@@ -110,6 +113,21 @@ class TensorBackend(Part, kind="backend"):
     def kernels(self) -> Any:
         """Return what compiles loop nests for this backend's buffers, for programs; None without any."""
         return None
+
+    def queue(self) -> Any:
+        """Return what work is queued in now, such as a stream: that of one queue runs in order. None if all does."""
+        return None
+
+    def uses(self, buffers: Any) -> None:
+        """Note that work which is queued next uses buffers whose addresses, not they themselves, it is given."""
+
+    def counterpart(self, other: TensorBackend) -> TensorBackend:
+        """Return what takes the place of another backend that becomes active while this one is."""
+        return other
+
+    def viewer(self, name: str) -> Any:
+        """Return the method for an op that makes a view, to call on a NumPy array of which it finds the strides."""
+        return self.method(name)
 
     def eval(self, *buffers: Any) -> None:
         """Compute the values of these buffers, or of all, if the backend `defers` that.

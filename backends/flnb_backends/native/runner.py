@@ -124,8 +124,14 @@ class Segment:
 
 
 class Native:
-    """What programs ask of a backend that compiles loop nests (`flnb.interface.TensorBackend.kernels`)."""
+    """What programs ask of a backend that compiles loop nests (`flnb.interface.TensorBackend.kernels`).
 
+    Attributes:
+        mixes: whether one nest may have reductions over its inner and its outer space.
+        most_joined: the most nests that one call computes, if they do not depend on one another.
+    """
+
+    mixes, most_joined = True, 1
     kernel = staticmethod(kernel)
     Segment = Segment
 

@@ -11,14 +11,17 @@ import numpy as np
 from flnb_telemetry import bus, intern
 from flnb_telemetry.schema import FORWARD
 from numpy.lib.array_utils import byte_bounds
+from numpy.lib.stride_tricks import as_strided
 
 from flnb.dispatch import source_lines
 from flnb.dispatch.crossing import next_seq
 from flnb.dispatch.effects import effects
-from flnb.dispatch.plan import spec_of
+from flnb.dispatch.plan import residents, spec_of
+from flnb.dispatch.state import first_installed
 from flnb.graph.fusing import FUSED
+from flnb.graph.lending import address_of
 from flnb.graph.rewriting import like
-from flnb.graph.values import CONSTANT, ITEM, Value
+from flnb.graph.values import CONSTANT, ITEM, MOVE, Value
 from flnb.interface.tape import CODE, LASTI, SEQ, Node
 from flnb.tensor import detached
 from flnb_backends.tensor.deferred import Buffer, DeferredBackend
@@ -43,6 +46,7 @@ class CapturedBackend(DeferredBackend):
     Attributes:
         leaves: by the address and layout of an array that the function reads or writes: the array, the value of its
             elements before, and its buffer.
+        recorders: by family of buffers, the backend that records what is computed on such; all have the same leaves.
         context: what to note in place of the scope and phase that are active, when values are recorded again.
         random: recorded random numbers, in order: they are drawn in each run, whether they are needed or not.
     """
@@ -55,11 +59,14 @@ class CapturedBackend(DeferredBackend):
     def __init__(self, over: TensorBackend, opens: bool = True) -> None:
         super().__init__(over)
         self.opens = opens
+        family = "captured" if over.buffer == "ndarray" else f"captured {over.buffer}"
         if not opens:  # compiled gradient functions belong to a family's plans, and differ
-            self.buffer = "captured whole"  # type: ignore[misc]
+            family += " whole"
+        self.buffer = sys.intern(family)  # type: ignore[misc]  # families are compared by identity
         self.leaves: dict[Any, tuple[Any, Value, Buffer]] = {}
         self.random: list[Value] = []
         self.context: int | None = None
+        self.recorders = {over.buffer: self}
         self._made: list[Value] = []  # what was recorded outside of backward passes
         self._after: list[int] = []  # for each of them, a number between those of its node and of the next one
 
@@ -76,8 +83,43 @@ class CapturedBackend(DeferredBackend):
         return self.leaves[key][2]
 
     def buffer_of(self, x: Tensor) -> Buffer:
-        """Return the buffer that stands for a tensor."""
-        return x._data if x._spec.kind == self.buffer else self.adopt(x._data, x._spec.kind)
+        """Return the buffer that stands for a tensor, also for one of another device."""
+        kind = x._spec.kind
+        return x._data if self.records(kind) else self._recorder_of(kind).adopt(x._data, kind)
+
+    def records(self, family: str) -> bool:
+        """Whether buffers of a family are recorded ones of this capture."""
+        return any(each.buffer == family for each in self.recorders.values())
+
+    def counterpart(self, other: TensorBackend) -> TensorBackend:
+        """Return what records in place of a backend of another device, which the function makes active."""
+        if not other.programs:
+            return other
+        made = self.recorders.get(other.buffer)
+        if made is None:
+            made = self.recorders[other.buffer] = CapturedBackend(other, self.opens and other.kernels() is not None)
+            made.leaves, made.random, made.waiting, made.recorders = (
+                self.leaves,
+                self.random,
+                self.waiting,
+                self.recorders,
+            )
+            made._made, made._after = self._made, self._after
+        return made
+
+    def moved(self, x: Tensor) -> Tensor:
+        """Record a copy of a tensor of another device, in this one's memory."""
+        if x._spec.kind == self.over.buffer:
+            return x
+        made = Buffer(spec_of(x._spec.shape, x._spec.dtype, self.buffer), self._place())
+        self._put(made, Value(MOVE, (self.buffer_of(x).read(),), (), made.spec, made.place))
+        return detached(made, made.spec)
+
+    def _recorder_of(self, family: str) -> CapturedBackend:
+        """Return what records on buffers of a family."""
+        if family not in self.recorders:
+            self.counterpart(residents.get(family) or first_installed(("cpu", "numpy")))
+        return self.recorders[family]
 
     def stand_in(self, array: Any, constant: bool) -> Tensor:
         """Make a tensor that stands for an array like this one, or, if it is constant, for this one."""
@@ -98,8 +140,8 @@ class CapturedBackend(DeferredBackend):
             RuntimeError: a part of its memory was read or written as another tensor's.
         """
         found, before, end = [], None, 0
-        for array, first, buffer in sorted(self.leaves.values(), key=lambda leaf: byte_bounds(leaf[0])[0]):
-            now, (begin, stop) = buffer.read(), byte_bounds(array)
+        for array, first, buffer in sorted(self.leaves.values(), key=lambda leaf: _bounds(leaf[0])[0]):
+            now, (begin, stop) = buffer.read(), _bounds(array)
             if before is not None and begin < end and (now is not first or before[1] is not before[0]):
                 raise RuntimeError(
                     f"flnb.jit: the captured function writes to memory that {first.spec!r} and {before[0].spec!r} "
@@ -148,7 +190,7 @@ class CapturedBackend(DeferredBackend):
             value = array.read()
         made = out or Buffer(spec_of(array.shape, array.dtype, self.buffer), self._place())
         if not isinstance(array, Buffer):
-            value = self._known(made, np.array(array))
+            value = self._known(made, self.over.from_numpy(np.array(array)))
             value.attributes = CONSTANT
         made.write(value)
         return made
@@ -213,4 +255,12 @@ class CapturedBackend(DeferredBackend):
 
 def _key(array: Any) -> Any:
     """What arrays of the same elements in memory have in common."""
-    return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype
+    return address_of(array), array.shape, array.strides, array.dtype
+
+
+def _bounds(array: Any) -> tuple[int, int]:
+    """The addresses of the first byte of an array and of the first one behind it."""
+    outline = as_strided(np.empty((), array.dtype), array.shape, array.strides)
+    away = address_of(array) - address_of(outline)
+    begin, end = byte_bounds(outline)
+    return begin + away, end + away

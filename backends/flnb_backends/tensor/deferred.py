@@ -129,7 +129,7 @@ class DeferredBackend(meta.MetaBackend):
 
     def __init__(self, over: str | type[TensorBackend] | TensorBackend = "", fuse: bool | str = True) -> None:
         self.over: TensorBackend = registry.make("backend", over) if over else state.first_installed(("cpu", "numpy"))
-        if self.over.buffer != "ndarray":
+        if self.has_values and self.over.buffer != "ndarray":
             raise TypeError(f"deferred: computes on a backend of NumPy arrays, got {self.over!r}")
         self.whole_dtypes = self.over.whole_dtypes  # type: ignore[misc]
         self.fuse = fuse in (True, "true")

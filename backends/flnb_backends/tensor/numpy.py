@@ -123,6 +123,7 @@ class NumpyBackend(Whole, Convolution, Pooling, LinearAlgebra, Movement, TensorB
     reads_host: ClassVar[bool] = True
     shares_memory: ClassVar[bool] = True
     plain_buffers: ClassVar[bool] = True
+    programs: ClassVar[bool] = True
     whole_dtypes: ClassVar[str] = "fd"
     scalar_results: ClassVar[bool] = True
     location = "host"

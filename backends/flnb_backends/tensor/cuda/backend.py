@@ -29,6 +29,7 @@ from flnb_backends.tensor.cuda.optimizers import OptimizerSteps
 from flnb_backends.tensor.cuda.pooling import Pooling
 from flnb_backends.tensor.cuda.random import RandomNumbers
 from flnb_backends.tensor.cuda.softmax import Softmax
+from flnb_backends.tensor.numpy import NumpyBackend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["CudaBackend"]
 
 cp = require("cupy", extra="cuda", purpose="the cuda backend")
+_numpy = NumpyBackend()
 
 
 class CudaBackend(
@@ -68,6 +70,7 @@ class CudaBackend(
     buffer: ClassVar[str] = "cuda"
     location: str = "cuda"
     plain_buffers: ClassVar[bool] = True
+    programs: ClassVar[bool] = True
     whole_dtypes: ClassVar[str] = "fd"
     own_numbers: ClassVar[bool] = True
     shorthand: ClassVar[str] = "ordinal"
@@ -96,6 +99,20 @@ class CudaBackend(
         """Return the method of an op, wrapped by `issued`; None if this backend has none."""
         function = getattr(self, name, None)
         return None if function is None else self.issued(name, function)
+
+    def kernels(self) -> Any:
+        return self.gpu.kernels
+
+    def queue(self) -> int:
+        return self.gpu.stream()
+
+    def uses(self, buffers: Iterable[Buffer]) -> None:
+        stream = self.gpu.stream()
+        if self.gpu.several_streams:
+            note_uses(stream, tuple(buffers))
+
+    def viewer(self, name: str) -> Any:
+        return getattr(_numpy, name)
 
     def issued(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap a function that queues work on buffers: it runs on this device, notes the stream, and is recorded.
@@ -286,7 +303,8 @@ def report_launch(task: devices.Task, name: str, arguments: tuple[Any, ...], res
     """
     given = [x for x in arguments if isinstance(x, cp.ndarray)]
     made = [x for x in (result if isinstance(result, (tuple, list)) else (result,)) if isinstance(x, cp.ndarray)]
-    written = [x for x in made if all(x.data.mem is not y.data.mem or x is y for y in given)]
+    outs = {id(x) for x in given}  # a program's values share the memory of its block
+    written = [x for x in made if id(x) in outs or all(x.data.mem is not y.data.mem for y in given)]
     addresses = [x.data.ptr for x in (*given, *made)]
     if made and not written:
         task.drop()

@@ -17,6 +17,7 @@ from flnb_backends.memory.caching import Caching
 from flnb_backends.memory.cuda import CudaDevice, location_of
 from flnb_backends.tensor.cuda.driver import Driver, default_driver
 from flnb_backends.tensor.cuda.launcher import Launcher
+from flnb_backends.tensor.cuda.programs import Kernels
 
 if TYPE_CHECKING:
     from flnb.interface.memory import Block, MemoryManager
@@ -77,6 +78,7 @@ class Gpu:
         memory: the memory device, from which managers reserve segments.
         manager: the memory manager used unless another one is set for this device.
         launcher: launches flnb's own kernels.
+        kernels: compiles and launches those of programs.
         staging: pinned buffers for copies from and to the host.
         idle_streams: CuPy streams that no ``with backend.stream()`` uses now.
         several_streams: whether a stream other than the default one was used, so that blocks must note their streams.
@@ -96,6 +98,7 @@ class Gpu:
         self.manager = Caching(self.memory)
         own_managers.add(self.manager)
         self.launcher = Launcher(driver, ordinal, self.stream)
+        self.kernels = Kernels(self)
         self.staging = Staging(driver)
         self.several_streams = False
         self.idle_streams: list[Any] = []

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from flnb_backends.tensor.cuda.driver import Driver
 
-__all__ = ["FOLDER", "Launcher", "kernel_text"]
+__all__ = ["FOLDER", "Launcher", "included", "kernel_text"]
 
 FOLDER = Path(__file__).parent / "kernels"
 TYPES = {
@@ -43,12 +43,12 @@ def kernel_text(file: str, types: tuple[tuple[str, str], ...]) -> str:
     """
     half = "#include <cuda_fp16.h>\n" if any(dtype == "float16" for _, dtype in types) else ""
     named = "".join(f"typedef {TYPES[dtype]} {name};\n" for name, dtype in types)
-    return f"{half}{named}{_included(f'{file}.cu')}"
+    return f"{half}{named}{included(f'{file}.cu')}"
 
 
-def _included(name: str) -> str:
+def included(name: str) -> str:
     """Return the text of a file in the folder, with its ``#include`` lines replaced by the files' texts."""
-    return re.sub(r'#include "(\w+\.cuh)"\n', lambda match: _included(match[1]), (FOLDER / name).read_text())
+    return re.sub(r'#include "(\w+\.cuh)"\n', lambda match: included(match[1]), (FOLDER / name).read_text())
 
 
 class Launcher:
@@ -85,13 +85,20 @@ class Launcher:
         kernel = self.kernels.get(key)
         if kernel is None:
             text = kernel_text(file, tuple((name, dtype.name) for name, dtype in types.items()))
-            with self.driver.using(self.ordinal):
-                module = self.driver.load(self.driver.build(text, self.ordinal))
-            kernel = self.kernels[key] = self.driver.kernel(module, name)
+            kernel = self.kernels[key] = self.loaded(text, name)
         given = [
             value.data.ptr if hasattr(value, "data") and hasattr(value.data, "ptr") else value for value in arguments
         ]
         self.driver.launch(kernel, blocks, threads, given, self.stream(), shared)
+
+    def loaded(self, text: str, name: str) -> int:
+        """Compile a text of CUDA C and load it; returns the kernel of that name.
+
+        Raises:
+            CompileError: it does not compile.
+        """
+        with self.driver.using(self.ordinal):
+            return self.driver.kernel(self.driver.load(self.driver.build(text, self.ordinal)), name)
 
     def launch_each(self, file: str, name: str, types: dict[str, np.dtype[Any]], items: int, *arguments: Any) -> None:
         """Launch a kernel with a grid-stride loop over ``items`` items, as `launch` does; nothing if there are none."""

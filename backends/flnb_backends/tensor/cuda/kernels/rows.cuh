@@ -57,18 +57,7 @@ template <class Join, class V> static __device__ V joined(V value, Join join) {
   return value;
 }
 
-struct Sum {
-  template <class V> __device__ V operator()(V a, V b) const { return a + b; }
-};
-struct Product {
-  template <class V> __device__ V operator()(V a, V b) const { return a * b; }
-};
-struct Largest {  // or the first NaN
-  template <class V> __device__ V operator()(V a, V b) const { return a < b || b != b ? b : a; }
-};
-struct Smallest {
-  template <class V> __device__ V operator()(V a, V b) const { return b < a || b != b ? b : a; }
-};
+#include "joins.cuh"
 
 // y[row] = the join of load(row, k, i) over each row's elements; `none` is the join of no elements.
 template <class Y, class V, class Join, class Load>

@@ -1,0 +1,249 @@
+"""CUDA C for loop nests (`flnb.graph.nests`): one kernel for each, or for several that do not depend on one another.
+
+The places of a nest are *rows*: what is computed once for each place of one space is kept, and each row is walked along
+the other, in as many passes as reductions ask for. A block of 256 threads has some rows side by side; the threads of a
+row walk it together, and join what they have reduced. Sums are trees that add in a fixed order.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from flnb.graph.approximations import ALL
+from flnb.graph.emitter import Scalar
+from flnb.graph.loops import simplified
+from flnb.graph.scalars import apply, identity
+from flnb_backends.native.rounding import rounded_steps
+from flnb_backends.tensor.cuda.launcher import included
+from flnb_backends.tensor.cuda.text import Text, type_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flnb.graph.nests import Nest
+
+__all__ = ["THREADS", "Written", "written"]
+
+THREADS, LANES = 256, 32
+MOST_BLOCKS = 1 << 14
+JOINS = {"sum": "Sum", "prod": "Product", "max": "Largest", "min": "Smallest", "any": "Largest", "all": "Smallest"}
+FUNCTIONS = frozenset(function.__name__ for function in ALL)
+"""Functions that CUDA has for float32, too: those of the emitter's other targets are approximations."""
+MEMORY = "static __device__ {0} *shared_values({0}) {{\n  __shared__ {0} values[256];\n  return values;\n}}\n"
+
+
+class Written(NamedTuple):
+    """A kernel as text.
+
+    Attributes:
+        text: CUDA C.
+        name: the kernel's name; its parameters are pointers to the arrays of each nest.
+        blocks: how many blocks it is launched with, of `THREADS` threads.
+    """
+
+    text: str
+    name: str
+    blocks: int
+
+
+def written(nests: Sequence[Nest]) -> Written:
+    """Write the kernel of one or several nests, which may run in any order: each gets some blocks of its own."""
+    text, end = Text(), 0
+    parameters: list[str] = []
+    shared: dict[str, int] = {}
+    for nest in nests:
+        rows = _Rows(nest, len(parameters))
+        text.add(f"if ({end} <= blockIdx.x && blockIdx.x < {end + rows.blocks}) {{")
+        rows.write(text, f"blockIdx.x - {end}")
+        text.add("}")
+        end += rows.blocks
+        parameters += [f"{type_of(a.dtype)} *a{i}" for i, a in enumerate(nest.arrays, len(parameters))]
+        shared |= {type_of(step.dtype): 0 for step in nest.steps if step.over}
+    ops = dict.fromkeys(step.op for nest in nests for step in nest.steps if step.op not in ("load", "constant"))
+    name = "_".join(["fused", *ops])[:60]
+    head = "".join(MEMORY.format(each) for each in shared)
+    head = f"{head}{included('nests.cuh')}" if shared else ""
+    body = "\n".join(f"  {line}" for line in text.lines)
+    signature = f'extern "C" __global__ void __launch_bounds__({THREADS}) {name}({", ".join(parameters)})'
+    return Written(f"{head}{signature} {{\n{body}\n}}\n", name, end)
+
+
+class _Rows:
+    """A nest, with the space of which each place is a row, and the one along which rows are walked.
+
+    Attributes:
+        kept, walked: the extents of the loops of both.
+        across, along: how many rows of a block are side by side, and how many threads walk each.
+        blocks: how many blocks there are.
+    """
+
+    def __init__(self, nest: Nest, first: int) -> None:
+        self.first, self.rounded = first, rounded_steps(nest)
+        found = simplified(nest).nest
+        self.steps, self.stores, self.arrays = found.steps, found.stores, found.arrays
+        over = {step.over for step in found.steps} - {""}
+        self.kept: tuple[int, ...]
+        self.walked: tuple[int, ...]
+        self.ways: list[tuple[tuple[int, ...], tuple[int, ...]]]
+        if not over:
+            self.kept, self.walked = (*found.outer, *found.inner), ()
+            self.ways = [((*a.outer, *a.inner), ()) for a in found.arrays]
+        elif over == {"outer"}:
+            self.kept, self.walked = found.inner, found.outer
+            self.ways = [(a.inner, a.outer) for a in found.arrays]
+        else:
+            self.kept, self.walked = found.outer, found.inner
+            self.ways = [(a.outer, a.inner) for a in found.arrays]
+        rows, n = math.prod(self.kept), math.prod(self.walked)
+        beside = sum(kept[-1:] == (1,) for kept, _ in self.ways)
+        most = THREADS if not over else LANES if beside > sum(walk[-1:] == (1,) for _, walk in self.ways) else 1
+        self.across = min(most, _power_of_two(rows)) if most < THREADS else THREADS
+        self.along = min(THREADS // self.across, _power_of_two(n))
+        self.tiles = -(-rows // (THREADS // self.along))
+        self.blocks = min(self.tiles, MOST_BLOCKS)
+        reach = [sum(abs(s) * (e - 1) for s, e in zip((*k, *w), (*self.kept, *self.walked), strict=True))
+                 for k, w in self.ways]  # fmt: skip
+        small = max([rows * n + THREADS * MOST_BLOCKS, *reach]) < 1 << 31
+        self.index = "int" if small else "long long"
+        self.varies: list[bool] = []
+        self.phase: list[int] = []
+        for step in self.steps:
+            varies = any(self.varies[i] for i in step.inputs)
+            if step.op == "load":
+                varies = any(self.ways[step.attribute][1])
+            self.varies.append(varies and not step.over)
+            self.phase.append(max((self.phase[i] + bool(self.steps[i].over) for i in step.inputs), default=0))
+
+    def write(self, text: Text, block: str) -> None:
+        """Write the loop over the rows of a block, given its number."""
+        self.text = text
+        rows, n, span = math.prod(self.kept), math.prod(self.walked), self.across * self.along
+        text.add(f"for ({self.index} tile = {block}; tile < {self.tiles}; tile += {self.blocks}) {{")
+        lane = f"threadIdx.x / {span} * {self.across} + threadIdx.x % {self.across}"
+        text.add(f"{self.index} row = tile * {THREADS // self.along} + {lane};")
+        text.add(f"const bool exists = row < {rows};")
+        text.add("if (!exists) row = 0;" if self.walked else "if (!exists) break;")
+        text.add(f"const int begin = threadIdx.x / {self.across} % {self.along};")
+        self._places("row", self.kept, "k")
+        for i, a in enumerate(self.arrays):
+            text.add(f"{type_of(a.dtype)} *p{i} = a{self.first + i} + ({self._away(self.ways[i][0], 'k')});")
+        repeated = [i for i in range(len(self.stores)) if self._is_repeated(i)]
+        reductions = [j for j, step in enumerate(self.steps) if step.over]
+        ready = [self.phase[j] + bool(self.steps[j].over) for j in (self.stores[i][0] for i in repeated)]
+        last = max([*ready, *[self.phase[j] for j in reductions]], default=0)
+        known: dict[int, Scalar] = {}
+        for number in range(last + 1):
+            self._compute([j for j in range(len(self.steps)) if self._is_kept(j) and self.phase[j] <= number], known)
+            now = [j for j in reductions if self.phase[j] == number]
+            self._pass(n, now, repeated if number == last else [], known)
+        self._compute([j for j in range(len(self.steps)) if self._is_kept(j)], known)
+        single = [i for i in range(len(self.stores)) if i not in repeated]
+        for i in single:
+            self._store(i, known, "exists && begin == 0", "")
+        text.add("}")
+
+    def _pass(self, n: int, reductions: Sequence[int], stores: Sequence[int], known: dict[int, Scalar]) -> None:
+        """Write a pass along a row: its reductions, whose results it adds to those known, and its stores."""
+        if not reductions and not stores:
+            return
+        text, steps = self.text, self.steps
+        for j in reductions:
+            start = text.constant(identity(steps[j].op, steps[j].dtype), steps[j].dtype)
+            text.add(f"{type_of(steps[j].dtype)} r{j} = {start};")
+        text.add(f"for ({self.index} place = exists ? begin : {n}; place < {n}; place += {self.along}) {{")
+        self._places("place", self.walked, "w")
+        values = dict(known)
+        self._compute(self._needed([*[steps[j].inputs[0] for j in reductions], *[self.stores[i][0] for i in stores]],
+                                   values), values)  # fmt: skip
+        for j in reductions:
+            x = self._operand(steps[j].inputs[0], values).to(steps[j].dtype)
+            text.add(f"r{j} = {JOINS[steps[j].op]}()(r{j}, {x.value});")
+        for i in stores:
+            self._store(i, values, "", "w")
+        text.add("}")
+        for j in reductions:
+            text.add(f"r{j} = joined<{self.across}, {self.along}>(r{j}, {JOINS[steps[j].op]}());")
+            known[j] = Scalar(text, f"r{j}", steps[j].dtype)
+
+    def _is_kept(self, j: int) -> bool:
+        """Whether a step is computed once for each row."""
+        step = self.steps[j]
+        return not self.varies[j] and not step.over and step.op != "constant"
+
+    def _is_repeated(self, i: int) -> bool:
+        """Whether a store writes at each place of a row."""
+        j, target = self.stores[i]
+        return self.varies[j] or (not self.steps[j].over and any(self.ways[target][1]))
+
+    def _needed(self, roots: Sequence[int], known: dict[int, Scalar]) -> list[int]:
+        """List the steps that must be computed for some, in order."""
+        found: set[int] = set()
+        waiting = list(roots)
+        while waiting:
+            j = waiting.pop()
+            if j not in known and j not in found and self.steps[j].op != "constant":
+                found.add(j)
+                waiting += self.steps[j].inputs
+        return sorted(found)
+
+    def _compute(self, steps: Sequence[int], values: dict[int, Scalar]) -> None:
+        """Write steps whose values are not there yet."""
+        for j in steps:
+            if j not in values:
+                values[j] = self._value(j, values)
+
+    def _value(self, j: int, values: dict[int, Scalar]) -> Scalar:
+        step, text = self.steps[j], self.text
+        if step.op == "load":
+            a, way = self.arrays[step.attribute], self.ways[step.attribute][1]
+            place = f"p{step.attribute}[{self._away(way, 'w')}]"
+            name = text.name(a.dtype, place if self.varies[j] or not self.walked else f"exists ? {place} : 0")
+            return Scalar(text, name, a.dtype).to(step.dtype)
+        operands = [self._operand(i, values) for i in step.inputs]
+        if step.op in FUNCTIONS:
+            return operands[0].to(step.dtype).make(step.op)
+        text.rounded = j in self.rounded
+        found = apply(step.op, operands, step.dtype)
+        text.rounded = False
+        return found
+
+    def _operand(self, j: int, values: dict[int, Scalar]) -> Scalar:
+        step = self.steps[j]
+        if step.op == "constant":
+            number = np.dtype(step.dtype).type(step.attribute).item()
+            return Scalar(self.text, self.text.constant(number, step.dtype), step.dtype, number)
+        return values[j]
+
+    def _store(self, i: int, values: dict[int, Scalar], condition: str, walk: str) -> None:
+        """Write a store; of places that are one in memory, the first one's."""
+        j, target = self.stores[i]
+        kept, walked = self.ways[target]
+        loops = [*zip("k" * len(kept), range(len(kept)), kept, self.kept, strict=True)]
+        if walk:
+            loops += zip("w" * len(walked), range(len(walked)), walked, self.walked, strict=True)
+        tests = [condition] * bool(condition) + [f"{c}{i} == 0" for c, i, s, e in loops if s == 0 and e > 1]
+        value = self._operand(j, values).to(self.arrays[target].dtype).value
+        test = f"if ({' && '.join(tests)}) " if tests else ""
+        self.text.add(f"{test}p{target}[{self._away(walked, walk) if walk else 0}] = {value};")
+
+    def _places(self, number: str, extents: tuple[int, ...], letter: str) -> None:
+        """Write the index of each loop at a place of a space."""
+        below = math.prod(extents)
+        for loop, extent in enumerate(extents):
+            below //= extent
+            part = f"{number} / {below}" if below > 1 else number
+            index = f"{part} % {extent}" if loop else part
+            self.text.add(f"const {self.index} {letter}{loop} = {index};")
+
+    @staticmethod
+    def _away(strides: tuple[int, ...], letter: str) -> str:
+        """The distance to a place, in elements."""
+        return " + ".join(f"{letter}{loop} * {s}" for loop, s in enumerate(strides) if s) or "0"
+
+
+def _power_of_two(n: int) -> int:
+    """Return the smallest power of two that is at least n."""
+    return 1 << max(n - 1, 0).bit_length()

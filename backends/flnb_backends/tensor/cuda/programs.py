@@ -1,0 +1,105 @@
+"""What programs of `flnb.jit` ask of the cuda backend: kernels of loop nests, and segments that launch them."""
+
+from __future__ import annotations
+
+from time import perf_counter_ns as clock
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import numpy as np
+
+from flnb_backends.tensor.cuda.nests import THREADS, written
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flnb.graph.nests import Nest
+    from flnb_backends.tensor.cuda.gpu import Gpu
+
+__all__ = ["Kernels"]
+
+
+class Kernel(NamedTuple):
+    """A kernel on a device: its handle, the blocks that it is launched with, its name, and its scratch memory, none."""
+
+    handle: int
+    blocks: int
+    name: str
+    scratch: int = 0
+
+
+class Segment:
+    """Launches of kernels, in order, in the current stream; memory that they refer to has to live until they have run.
+
+    Attributes:
+        pointers: the addresses of the kernels' arrays, which may be set anew before each run.
+        stamps: an int64 array: the time at which the last run began, and that at which each launch was queued, in
+            nanoseconds as those of `time.perf_counter_ns`.
+    """
+
+    def __init__(self, gpu: Gpu, calls: Sequence[tuple[Kernel, Sequence[int], int]]) -> None:
+        self._gpu, self._kernels = gpu, [kernel for kernel, _, _ in calls]
+        self.stamps = np.zeros(len(calls) + 1, np.int64)
+        self._starts = np.cumsum([0, *[len(arrays) for _, arrays, _ in calls]]).tolist()
+        self.pointers = np.array([p for _, arrays, _ in calls for p in arrays], np.uint64)
+
+    def run(self) -> None:
+        """Launch all kernels.
+
+        Raises:
+            DriverError: the device reports an error.
+        """
+        gpu, starts = self._gpu, self._starts
+        before = gpu.enter()
+        try:
+            stream, pointers = gpu.stream(), self.pointers.tolist()
+            self.stamps[0] = clock()
+            for i, kernel in enumerate(self._kernels):
+                gpu.driver.recent.append(kernel.name)
+                arrays = pointers[starts[i] : starts[i + 1]]
+                gpu.driver.launch(kernel.handle, (kernel.blocks,), (THREADS,), arrays, stream)
+                self.stamps[i + 1] = clock()
+        finally:
+            gpu.leave(before)
+
+    def place(self, call: int, position: int) -> int:
+        """Return where in `pointers` the address of an array of a call is."""
+        return int(self._starts[call]) + position
+
+
+class Kernels:
+    """The kernels of one device (`flnb.interface.TensorBackend.kernels`).
+
+    Attributes:
+        mixes: whether one nest may have reductions over its inner and its outer space: each needs a launch.
+        most_joined: the most nests that one launch computes, if they do not depend on one another.
+    """
+
+    mixes: ClassVar[bool] = False
+    most_joined: ClassVar[int] = 16
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        self._known: dict[str, Kernel] = {}
+
+    def kernel(self, *nests: Nest) -> Kernel:
+        """Return the kernel that computes nests, compiled at the first call.
+
+        Raises:
+            CompileError: it does not compile.
+        """
+        key = repr(nests)  # as tuples the constants 0.0 and -0.0 would be equal
+        found = self._known.get(key)
+        if found is None:
+            made = written(nests)
+            handle = self._gpu.launcher.loaded(made.text, made.name)
+            found = self._known[key] = Kernel(handle, made.blocks, made.name)
+        return found
+
+    def Segment(self, calls: Sequence[tuple[Kernel, Sequence[int], int]]) -> Segment:
+        """Make a segment of kernels with the addresses of their arrays."""
+        return Segment(self._gpu, calls)
+
+    @staticmethod
+    def source(nest: Nest) -> str:
+        """Return the text from which the kernel of a nest is compiled."""
+        return written([nest]).text

@@ -1,0 +1,118 @@
+"""CUDA C for scalars: a target of `flnb.graph.emitter`, which prints each instruction as the definition of a name."""
+
+from __future__ import annotations
+
+import math
+from itertools import count
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flnb.graph.emitter import kind
+from flnb_backends.tensor.cuda.launcher import TYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flnb.graph.emitter import Scalar
+
+__all__ = ["Text", "type_of"]
+
+OPERATORS = {
+    "add": "+", "subtract": "-", "multiply": "*", "divide": "/", "remainder": "%", "less": "<", "less_equal": "<=",
+    "equal": "==", "not_equal": "!=", "and": "&", "or": "|", "xor": "^", "left": "<<", "right": ">>",
+}  # fmt: skip
+WRAPPING = ("add", "subtract", "multiply", "left")
+"""Instructions on signed integers that are computed without sign, as C++ leaves open what an overflow gives."""
+SAME_BITS = {
+    ("f", "i"): "__float_as_int", ("i", "f"): "__int_as_float", ("d", "q"): "__double_as_longlong",
+    ("q", "d"): "__longlong_as_double",
+}  # fmt: skip
+NOT_FINITE = {
+    "f": "__int_as_float(0x{:x})", "d": "__longlong_as_double(0x{:x}ll)",
+}  # fmt: skip
+"""What stands for a number by its bits: NVRTC knows no INFINITY."""
+
+
+def type_of(dtype: str) -> str:
+    """Return the CUDA C type of a dtype, given as NumPy's character.
+
+    >>> from flnb_backends.tensor.cuda.text import type_of
+    >>> type_of("f"), type_of("?"), type_of("l")
+    ('float', 'bool', 'long long')
+    """
+    return TYPES[np.dtype(dtype).name]
+
+
+class Text:
+    """Lines of CUDA C, to which instructions append.
+
+    Attributes:
+        lines: the lines so far.
+        rounded: whether products must not be contracted with a sum that follows.
+    """
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.rounded = False
+        self._numbers = count()
+
+    def add(self, line: str) -> None:
+        """Append a line."""
+        self.lines.append(line)
+
+    def name(self, dtype: str, expression: str) -> str:
+        """Define a new name with a value; returns the name."""
+        made = f"v{next(self._numbers)}"
+        self.add(f"const {type_of(dtype)} {made} = {expression};")
+        return made
+
+    def constant(self, number: float, dtype: str) -> str:
+        """Return a number of a dtype as text."""
+        value = np.dtype(dtype).type(number)
+        if kind(dtype) == "f":
+            if not math.isfinite(value):
+                return NOT_FINITE[dtype].format(int(value.view(f"u{value.itemsize}")))
+            return f"({value.item().hex()}{'f' if dtype == 'f' else ''})"
+        if dtype == "?":
+            return "true" if value else "false"
+        if value == np.iinfo(np.int64).min:
+            return "(-9223372036854775807ll - 1)"
+        return f"(({type_of(dtype)}){value}{'ull' if kind(dtype) == 'u' else 'll'})"
+
+    def instruction(self, name: str, dtype: str, operands: Sequence[Scalar]) -> str:
+        """Append an instruction; returns the name of its result."""
+        values = [str(x.value) for x in operands]
+        return self.name(dtype, self._expression(name, dtype, operands[0].dtype, values))
+
+    def _expression(self, name: str, dtype: str, source: str, values: list[str]) -> str:
+        """Return an instruction as an expression; ``source`` is the dtype of the first operand."""
+        real = kind(source) == "f"
+        if name == "select":
+            return "{} ? {} : {}".format(*values)
+        if name == "convert":
+            return f"({type_of(dtype)}){values[0]}"
+        if name == "bits":
+            return f"{SAME_BITS[source.replace('l', 'q'), dtype.replace('l', 'q')]}({values[0]})"
+        if name == "negative":
+            return f"-{values[0]}" if real else self._wrapped(f"0 - ({self._unsigned(source)}){values[0]}", dtype)
+        if name == "abs" and not real:
+            return f"{values[0]} < 0 ? {self._expression('negative', dtype, source, values)} : {values[0]}"
+        if real and name == "multiply" and self.rounded:
+            return f"__{source}mul_rn({', '.join(values)})"
+        if name in OPERATORS and not (real and name == "remainder"):
+            if name in WRAPPING and kind(source) == "i":
+                values = [f"({self._unsigned(source)}){x}" for x in values]
+                return self._wrapped(f" {OPERATORS[name]} ".join(values), dtype)
+            return f" {OPERATORS[name]} ".join(values)
+        function = {"remainder": "fmod", "abs": "fabs"}.get(name, name)
+        return f"{function}{'f' if source == 'f' else ''}({', '.join(values)})"
+
+    @staticmethod
+    def _unsigned(dtype: str) -> str:
+        """The type without sign as wide as a dtype, or as an int if that is narrower."""
+        return "unsigned long long" if np.dtype(dtype).itemsize == 8 else "unsigned"
+
+    @staticmethod
+    def _wrapped(expression: str, dtype: str) -> str:
+        return f"({type_of(dtype)})({expression})"

@@ -1,0 +1,63 @@
+"""Joining: loop nests that follow one another and do not depend on one another, to be computed by one launch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flnb.graph.nests import Nest
+    from flnb.graph.values import Value
+
+__all__ = ["NestCall", "Span", "joined"]
+
+Span = tuple[Any, int, int]
+"""What has the memory, and the bytes of it that are touched: the first, and the first behind them."""
+MOST_ARRAYS = 256
+"""The most arrays of one launch: kernels take at most 4096 bytes of parameters."""
+
+
+class NestCall(NamedTuple):
+    """A nest to compute.
+
+    Attributes:
+        nest: what to compute.
+        places: for each of its arrays, the value in whose memory it is, and the distance in bytes to its first element.
+        members: the values that it computes.
+    """
+
+    nest: Nest
+    places: Sequence[tuple[Value, int]]
+    members: Sequence[Value]
+
+
+def joined(calls: Sequence[NestCall], spans: Sequence[Sequence[Span]], most: int) -> list[list[NestCall]]:
+    """Split calls, which follow one another, where one depends on another.
+
+    Args:
+        calls: in order.
+        spans: for each call, the memory of each of its arrays.
+        most: the most calls to join.
+    """
+    found: list[list[NestCall]] = []
+    read: list[Span] = []
+    written: list[Span] = []
+    count = 0
+    for call, touched in zip(calls, spans, strict=True):
+        stored = {position for _, position in call.nest.stores}
+        writes = [touched[i] for i in sorted(stored)]
+        count += len(touched)
+        free = count <= MOST_ARRAYS and found and len(found[-1]) < most
+        if not free or _overlap(touched, written) or _overlap(writes, read):
+            found.append([])
+            read, written, count = [], [], len(touched)
+        found[-1].append(call)
+        read += touched
+        written += writes
+    return found
+
+
+def _overlap(some: Sequence[Span], others: Sequence[Span]) -> bool:
+    """Whether any bytes are in two spans."""
+    return any(a[0] is b[0] and a[1] < b[2] and b[1] < a[2] for a in some for b in others)

@@ -1,0 +1,56 @@
+"""Sites: the backends on which one program computes, each with memory of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flnb.dispatch import state
+from flnb.dispatch.plan import spec_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flnb.dispatch.state import State
+    from flnb.dispatch.table import Op
+    from flnb.graph.values import Value
+    from flnb.interface import TensorBackend
+
+__all__ = ["Site", "moving"]
+
+
+class Site:
+    """A backend on which a program computes.
+
+    Attributes:
+        here: the state with its methods and its memory manager.
+        kernels: what compiles loop nests; None without any.
+        block: the memory of values.
+        scratch: memory that kernels use while they run.
+    """
+
+    def __init__(self, here: State, fuse: bool) -> None:
+        self.here = here
+        self.kernels: Any = here.backend.kernels() if fuse else None
+        self.block: Any = None
+        self.scratch: Any = None
+
+    def method(self, op: Op) -> Any:
+        """Return the backend's method for an op."""
+        return self.here.table[op.index]
+
+    def new(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Allocate an array from the memory manager."""
+        here = self.here
+        return here.backend.empty(spec_of(shape, dtype), here.manager, here.min_block, 0, state.TEMPORARY)[0]
+
+
+def moving(value: Value) -> Callable[..., Any]:
+    """Make the function that copies a value of one device to memory of another one."""
+    target: TensorBackend = value.place.backend
+    source: TensorBackend = value.inputs[0].place.backend
+    direct = source.reads_host or isinstance(source, type(target))
+
+    def move(x: Any, out: Any) -> Any:
+        return target.from_numpy(x if direct else source.to_numpy(x), out)
+
+    return move
