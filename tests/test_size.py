@@ -69,10 +69,11 @@ DEVICES = (
 GRAPH = (
     "flnb.graph", "flnb.capture", "flnb.dispatch.effects", "flnb.dispatch.guards", "flnb_backends.native",
     "flnb_backends.tensor.captured", "flnb_backends.tensor.cpu", "flnb_backends.tensor.deferred",
-    "flnb.show.programgraph", "flnb.widgets.program", "flnb.autograd.repeated", "flnb.optim.repeated",
+    "flnb.show.programgraph", "flnb.widgets.program", "flnb_telemetry.liveprograms",
+    "flnb.plot.modes", "flnb.autograd.repeated", "flnb.optim.repeated",
 )  # fmt: skip
 """Modules of the graph, which the goals do not count either."""
-WITH_ALL, GOAL_WITH_ALL = 24_215, 18_000
+WITH_ALL, GOAL_WITH_ALL = 24_230, 18_000
 """The most lines of the core with graph, ranks and devices, and the goal, which the core alone exceeds by its part.
 
 Raised by 250 for the communicator nccl, convolution by cuDNN and stream capture, which issue 13 asks for, and by 328
@@ -83,10 +84,11 @@ for looking into programs (`flnb.graph.inspection`), by 50 for the lines and sco
 by 10 for methods that are captured, by 70 for outputs in the memory of earlier ones,
 by 110 for what is computed again to keep less, by 313 for backward passes and steps that `deferred` repeats. By 510
 for programs on devices: the generator of CUDA C, its launches, the joining of nests to one launch, and functions over
-several devices."""
+several devices,
+by 15 for kernels and the events of programs in frames."""
 
 
-@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 13_982, 11_500), ("", 27_140, 24_500)])
+@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 13_994, 11_500), ("", 27_164, 24_500)])
 def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     """``most`` may only become smaller, until it is the goal.
 
@@ -97,6 +99,8 @@ def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     ``set_*`` changes, and 11 for what may be repeated: a backward pass, a step, the moving averages of batch norm.
     By 13 for what programs ask of a device's backend (strides of views, streams), and for what is recorded in place of
     another device.
+    By 24, of which 12 in core, for frames with what programs did, which a tool describes
+    (`flnb_telemetry.liveprograms`), and the figure of modes.
     """
     counted = {name: path for name, path in modules().items() if not name.startswith(RANKS + DEVICES + GRAPH)}
     total = sum(code_lines(path) for name, path in counted.items() if storey in ("", room(name).storey))

@@ -12,8 +12,10 @@ TOOLS = {
     "analysis": ("flnb_telemetry.analysis.devices", "devices"),
     "live": ("flnb_telemetry.livedevices", "LiveDevices"),
     "section": ("flnb_telemetry.livedevices", "section"),
+    "programs": ("flnb_telemetry.liveprograms", "LivePrograms"),
+    "finished programs": ("flnb_telemetry.liveprograms", "finished"),
 }
-"""Where the views of these events are defined, by module and name: imported only if there are such events."""
+"""Where the views of these events, and of programs, are defined, by module and name: imported only if there are any."""
 KINDS: tuple[tuple[Any, ...], ...] = (
     (DEVICE, "device", ("t", "info")),  # info: an id of `intern.devices`, valid from now on
     # calls of the host that queue work in a stream, which the context names; seq numbers them within this process

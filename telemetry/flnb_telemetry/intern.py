@@ -158,7 +158,11 @@ class Catalog:
             keys = ("op", "family", "shape", "dtype", "nbytes")
             return [dict(zip(keys, (_shown(op), *plan), strict=False)) for op, *plan in items]
         if name == "contexts":
-            return [{"scope": _shown(scope), "phase": schema.PHASES[phase]} for scope, phase, *_ in items]
+            return [
+                {"scope": _shown(one.scope), "phase": schema.PHASES[one.phase]}
+                | ({"line": _shown(one.line)} if one.line else {})
+                for one in items
+            ]
         return list(map(_shown, items))
 
     def named(self, ids: NDArray[Any]) -> NDArray[Any]:

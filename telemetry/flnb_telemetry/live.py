@@ -44,7 +44,7 @@ TOLD = {
     "released": ("t", "nbytes", "segments"),
 }
 _U32 = {"alloc.segment", "alloc.plan", "alloc.context", "segment.id", "release.id"}
-_U32 |= {"op.name", "op.family", "scope.name", "metric.name"}
+_U32 |= {"op.name", "op.family", "scope.name", "metric.name", "kernel.name"}
 
 
 class Live(Run):
@@ -92,6 +92,7 @@ class Live(Run):
         self._backwards = Backwards(self.start, self.catalog)
         self.collectives = LiveCollectives(self.catalog)
         self.devices: Any = None  # made when a device has memory or is asked for something
+        self.programs: Any = None  # made when ops are recorded, or a kernel runs
         self._newest: LiveTape | None = None  # the tape after the one that is shown, if that is not the last
 
     def finish(self, error: BaseException | None = None) -> None:
@@ -140,9 +141,12 @@ class Live(Run):
         self._backwards.take(waiting)
         if self.collectives.window.seen or present[schema.COLLECTIVE_BEGIN]:
             self.collectives.window.take(waiting)
-        if self.devices or present[device_words.DEVICE :].any() or of(schema.SEGMENT_ALLOC)[:, 5].any():
+        if self.devices or present[device_words.DEVICE : schema.RECORD].any() or of(schema.SEGMENT_ALLOC)[:, 5].any():
             self.devices = self.devices or tool(*device_words.TOOLS["live"])(self.catalog)
             self.devices.window.take(waiting)
+        if self.programs or present[schema.RECORD : schema.CHOICE].any():
+            self.programs = self.programs or tool(*device_words.TOOLS["programs"])(self.catalog)
+            self.programs.take(waiting)
         self._used.take(waiting)
         self.meta |= self._used.facts()
 
@@ -186,7 +190,7 @@ class Live(Run):
                 self._table_due = now / 1e9 + TABLE_SECONDS
                 arrays |= self._tables()
             about: dict[str, Any] = {}
-            for part in filter(None, (self.collectives, self.devices)):
+            for part in filter(None, (self.collectives, self.devices, self.programs)):
                 head, columns = part.news(self, keyframe)
                 about, arrays = about | head, arrays | columns
             arrays |= self._history()
@@ -293,12 +297,10 @@ class Live(Run):
 
     def _tables(self) -> Arrays:
         """Return the columns of the tables of ops and scopes."""
-        found: Arrays = {}
-        for prefix, tally in self.tallies.items():
-            found[f"{prefix}.p99"] = tally.p99()
-            found |= {f"{prefix}.{name}": getattr(tally, name) for name in ("name", "count", "total", "max", "bytes")}
-        found["op.family"] = joined(found["op.name"], self.catalog.op, self.catalog.family)
-        return {name: column for name, column in found.items() if len(column)}
+        found: Arrays = self.tallies["op"].columns("op") | self.tallies["scope"].columns("scope")
+        if "op.name" in found:
+            found["op.family"] = joined(found["op.name"], self.catalog.op, self.catalog.family)
+        return found
 
     def _history(self) -> Arrays:
         """Return the steps, metrics and memory marks that no frame has contained yet."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from time import perf_counter_ns as clock
 from time import thread_time_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -40,7 +40,15 @@ class Window:
     Args:
         catalog: resolves the ids in records.
         limit: the most records that it holds.
+
+    Attributes:
+        own, kept, home: by kind of event, whether it is what the window is about, whether it is kept, and whether it
+            describes memory, and is kept until that is freed.
     """
+
+    own: ClassVar[NDArray[np.bool_]] = OWN
+    home: ClassVar[NDArray[np.bool_]] = HOME
+    kept: ClassVar[NDArray[np.bool_]] = KEPT
 
     def __init__(self, catalog: Catalog, limit: int = ROWS) -> None:
         self.catalog, self._limit = catalog, limit
@@ -55,9 +63,9 @@ class Window:
         """Append the next records of some threads: pairs of a lane and its records."""
         for lane, rows in batches:
             kinds = rows[:, 0] & 0xFF
-            here = OWN[kinds]
+            here = self.own[kinds]
             self.seen |= bool((kinds[here] != device_words.DEVICE).any())
-            self._batches.append((lane, rows[KEPT[kinds]]))
+            self._batches.append((lane, rows[self.kept[kinds]]))
             self._rows += len(self._batches[-1][1])
             while self._rows > self._limit and len(self._batches) > 1:
                 self._leave(self._batches.popleft()[1])
@@ -68,7 +76,7 @@ class Window:
         """Drop records, except those that describe memory which is still in use after them."""
         self._rows -= len(rows)
         kinds = rows[:, 0] & 0xFF
-        home = np.concatenate([self._home, rows[HOME[kinds]]])
+        home = np.concatenate([self._home, rows[self.home[kinds]]])
         gone = np.isin(home[:, 2], rows[kinds == schema.FREE_COMPLETED, 2]) & ((home[:, 0] & 0xFF) == schema.ALLOC)
         self._home = home[~gone]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -47,6 +47,11 @@ class Tally:
         self.bytes = np.minimum(self.bytes + np.bincount(slot, nbytes, n), 2.0**62).astype(np.int64)
         np.maximum.at(self.max, slot, spent)
         self._histogram += np.bincount(slot * BUCKETS + bucket, minlength=n * BUCKETS).reshape(n, BUCKETS)
+
+    def columns(self, prefix: str) -> dict[str, NDArray[Any]]:
+        """Return the table as columns, whose names begin with ``prefix`` and a dot; empty ones are left out."""
+        found = {name: getattr(self, name) for name in ("name", "count", "total", "max", "bytes")} | {"p99": self.p99()}
+        return {f"{prefix}.{name}": column for name, column in found.items() if len(column)}
 
     def p99(self) -> NDArray[np.float64]:
         """Return for each name the duration (ns) that 99 % of its events do not exceed, with an error up to `WORST`."""

@@ -30,7 +30,7 @@ export class OpRows {
   }
 
   /** A frame's table; `steps` have been made by then. */
-  rows(columns: Record<string, Column>, prefix: "op" | "scope", steps: number): OpRow[] {
+  rows(columns: Record<string, Column>, prefix: "op" | "scope" | "kernel", steps: number): OpRow[] {
     const column = (name: string): Column => columns[`${prefix}.${name}`] ?? new Float64Array(0);
     const [names, families, counts, totals] = [column("name"), column("family"), column("count"), column("total")];
     const [p99, max, bytes] = [column("p99"), column("max"), column("bytes")];

@@ -6,10 +6,13 @@ import { familyLabels } from "./palette.ts";
 import { Panel, segmented } from "./panel.ts";
 import { keepOrder, mean, sortRows, toggled, type SortKey, type SortOrder } from "./sorting.ts";
 import type { OpRow } from "./oprows.ts";
-import { baseOp, type Selection, selectionOfNode, selectsNode } from "./selection.ts";
+import { spark } from "./spark.ts";
+import { kernelParts } from "./kernelparts.ts";
+import { baseOp, type Selection, selectionOfKernel, selectionOfNode, selectsNode } from "./selection.ts";
 import type { View, ViewContext } from "./view.ts";
 
-type Grouping = "op" | "scope";
+type Grouping = "op" | "kernel" | "scope";
+const HEADS = { op: "Op", kernel: "Kernel", scope: "Scope" } as const;
 interface ColumnOf { key: SortKey; title: string; wide?: boolean; full?: boolean }
 
 const columns: readonly ColumnOf[] = [
@@ -27,8 +30,6 @@ const REFRESH = 250;
 /** Classes that give up width step by step, as far as the reader's fonts need it. */
 const TIGHT = ["", "fl-tight1", "fl-tight2", "fl-tight3", "fl-tight4"] as const;
 const ROW = 22;
-const SPARK_WIDTH = 68;
-const SPARK_HEIGHT = 16;
 
 /** One row of the table and what it shows now. */
 class Row {
@@ -73,7 +74,7 @@ class Row {
     setQuantity(this.shareText, percent(row.share));
     const width = `${((largest ? row.share / largest : 0) * 100).toFixed(1)}%`;
     if (this.bar.style.width !== width) this.bar.style.width = width;
-    const fill = grouping === "op" ? colour : "var(--fl-dim)";
+    const fill = grouping !== "scope" ? colour : "var(--fl-dim)";
     if (this.bar.style.background !== fill) this.bar.style.background = fill;
   }
 }
@@ -103,9 +104,9 @@ class Ops implements View {
     this.context = context;
     this.full = full;
     this.panel = new Panel("Ops");
-    this.panel.tools.append(segmented<Grouping>("Group by", [["op", "Op"], ["scope", "Scope"]], "op", (grouping) => {
+    this.panel.tools.append(segmented<Grouping>("Group by", [["op", "Op"], ["kernel", "Kernel"], ["scope", "Scope"]], "op", (grouping) => {
       this.grouping = grouping;
-      this.heads.get("name")!.querySelector("button")!.firstChild!.textContent = grouping === "op" ? "Op" : "Scope";
+      this.heads.get("name")!.querySelector("button")!.firstChild!.textContent = HEADS[grouping];
       this.restart();
     }));
     this.scroll = h("div", { class: "fl-scroll" }, this.table(), this.none);
@@ -170,18 +171,19 @@ class Ops implements View {
 
   private update(): void {
     const { store, theme } = this.context;
-    const all = this.grouping === "op" ? store.ops : store.scopes;
+    attribute(this.panel.tools.querySelectorAll("[role=radio]")[1]!, "hidden", !store.kernels.length && this.grouping !== "kernel"); // a run without programs has none
+    const all = this.shownRows;
     const matching = all.filter((row) => store.matches(row.name, row.family));
     const still = this.pointed && !this.reorder;
     const shown = still ? keepOrder(matching, [...this.rows.keys()]) : sortRows(matching, this.order);
     this.reorder = false;
-    const things = this.grouping === "op" ? "ops" : "scopes";
+    const things = `${this.grouping}s`;
     const perStep = store.counters?.step_seconds;
     this.panel.sub = store.search
       ? `${matching.length} of ${all.length} ${things} match`
       : `${all.length} ${things}${perStep ? ` · ${text(duration(perStep * 1e9))} a step` : ""}`;
     this.none.hidden = shown.length > 0;
-    setText(this.none, store.search ? `No ${things} match “${store.search}”.` : "No op recorded yet.");
+    setText(this.none, store.search ? `No ${things} match “${store.search}”.` : `No ${this.grouping === "kernel" ? "kernel of several ops" : "op"} recorded yet.`);
     const largest = all.reduce((most, row) => Math.max(most, row.share), 0);
     const names = new Set(shown.map((row) => row.name));
     for (const [name, row] of this.rows) {
@@ -231,9 +233,15 @@ class Ops implements View {
     setText(button, on ? `${title} ${this.order.descending ? "↓" : "↑"}` : title);
   }
 
+  private get shownRows(): readonly OpRow[] {
+    const { store } = this.context;
+    return { op: store.ops, kernel: store.kernels, scope: store.scopes }[this.grouping];
+  }
+
   private selects(row: OpRow): boolean {
     const { selection } = this.context.store;
     if (!selection) return false;
+    if (this.grouping === "kernel") return selection.kernel === row.name;
     if (this.grouping === "scope") return selection.kind !== "op" && selection.scope === row.name;
     return selection.kind === "op" ? selection.op === row.name : selection.op !== undefined && selection.op === row.name;
   }
@@ -251,6 +259,7 @@ class Ops implements View {
 
   private selectionOf(name: string): Selection {
     if (this.grouping === "scope") return { kind: "scope", label: name, scope: name };
+    if (this.grouping === "kernel") return selectionOfKernel(this.context.store, name);
     return { kind: "op", label: name, op: name, ...(name !== baseOp(name) ? { phase: "backward" as const } : {}) };
   }
 
@@ -272,8 +281,8 @@ class Ops implements View {
 
   /** Draw the sparklines of the rows in sight that have news. */
   private sparklines(): void {
-    const { theme, store } = this.context;
-    const rows = this.grouping === "op" ? store.ops : store.scopes;
+    const { theme } = this.context;
+    const rows = this.shownRows;
     const first = Math.floor(this.scroll.scrollTop / ROW) - 2;
     const last = first + Math.ceil((this.scroll.clientHeight || Infinity) / ROW) + 4; // a hidden table draws all: nobody asks again once it is shown
     const histories = new Map(rows.map((row) => [row.name, row.history]));
@@ -303,9 +312,10 @@ class Ops implements View {
     const key = `${store.versions.view} ${store.versions.tape} ${store.versions.ops} ${now} ${theme.version}`;
     if (key === this.sideDrawn || (this.sideDrawn && side.matches(":hover") && this.sideDrawn.split(" ")[0] === String(store.versions.view))) return;
     this.sideDrawn = key;
+    const kernel = selection?.kernel === undefined ? undefined : store.kernelInfos.find(({ name }) => name === selection.kernel);
     const scope = selection?.kind === "scope";
-    const name = scope ? selection.scope : selection?.op;
-    const row = name === undefined ? undefined : (scope ? store.scopes : store.ops).find((candidate) => candidate.name === name);
+    const name = kernel?.name ?? (scope ? selection.scope : selection?.op);
+    const row = name === undefined ? undefined : (kernel ? store.kernels : scope ? store.scopes : store.ops).find((candidate) => candidate.name === name);
     if (!row) {
       side.replaceChildren(h("div", { class: "fl-none" }, selection ? "The selection has no row in this table." : "Click a row for its exact numbers and its places on the tape."), this.legend());
       return;
@@ -324,7 +334,8 @@ class Ops implements View {
     if (stepCount) pair("A step", text(duration(row.total / stepCount)), `${text(count(row.count / stepCount))} calls`);
     pair("Bytes", text(atLeast(bytes(row.bytes), store.lower)), exactBytes(row.bytes));
     const head = h("div", { class: "fl-title" }, ...(scope ? [] : [this.swatch(row.family)]),
-      h("div", {}, h("b", {}, row.name), h("div", { class: "fl-sub" }, scope ? "scope" : familyLabels[row.family] ?? row.family)));
+      h("div", {}, h("b", {}, row.name), h("div", { class: "fl-sub" }, scope ? "scope" : kernel ? `kernel of ${kernel.parts.length} ${kernel.parts.length === 1 ? "op" : "ops"}` : familyLabels[row.family] ?? row.family)));
+    if (kernel) return side.replaceChildren(head, pairs, ...kernelParts(theme, store, kernel));
     side.replaceChildren(head, pairs, ...(scope ? [] : [this.opener(row.name)]), ...this.places());
   }
 
@@ -369,27 +380,6 @@ class Ops implements View {
   private swatch(family: string): HTMLElement {
     return h("i", { class: "fl-swatch", style: `background:${this.context.theme.family(family)};margin-top:4px` });
   }
-}
-
-/** A line from the least to the largest value of the history; what is steady lies flat near the bottom. */
-function spark(canvas: HTMLCanvasElement, history: readonly number[], colour: string, scale: number): void {
-  canvas.width = SPARK_WIDTH * scale;
-  canvas.height = SPARK_HEIGHT * scale;
-  const c = canvas.getContext("2d");
-  if (!c || history.length < 2) return;
-  c.scale(scale, scale);
-  const most = Math.max(...history);
-  const least = Math.min(...history) * 0.9;
-  c.strokeStyle = colour;
-  c.lineWidth = 1.1;
-  c.beginPath();
-  history.forEach((value, at) => {
-    const x = 1 + (at / (history.length - 1)) * (SPARK_WIDTH - 2);
-    const y = SPARK_HEIGHT - 2 - ((value - least) / (most - least || 1)) * (SPARK_HEIGHT - 4);
-    if (at) c.lineTo(x, y);
-    else c.moveTo(x, y);
-  });
-  c.stroke();
 }
 
 export const createOpsPanel = (context: ViewContext): View => new Ops(context, false);

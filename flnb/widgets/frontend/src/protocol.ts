@@ -57,7 +57,10 @@ export interface Counters {
 }
 
 export interface Plan { op: string; family: string; shape: number[]; dtype: string; nbytes: number }
-export interface Context { scope: string; phase: Phase }
+/** `line`: the user's line, where it is known: "train.py:12: y = x * w". */
+export interface Context { scope: string; phase: Phase; line?: string }
+/** A kernel that computes several ops: those with plan, context and estimated share of its time. */
+export interface KernelInfo { name: string; plan: number; context: number; parts: [plan: number, context: number, share: number][] }
 
 /** A piece of an append-only intern table: `items[0]` has id `first`. */
 export interface TableDelta<T> { first: number; items: T[] }
@@ -249,6 +252,20 @@ export interface DevicesSection {
   steps: { step: number; t0: number; t1: number; launches: number; copies: number; to_device: number; to_host: number; waits: number }[];
   gaps: { device: number; t0: number; t1: number; cause: string; plan: number; seq: number }[];
 }
+/** What a row of `programs` is: an op that was recorded, a program that was made, values that were computed, a kernel that ran, an op that ran alone. */
+export const ACTIVITIES = ["record", "compile", "materialize", "kernel", "op"] as const;
+/**
+ * What threads of a run with programs did in the last steps; whole each time it changes. Its arrays are the frame's columns
+ * `programs.*`, in order of their beginnings: kind (of `ACTIVITIES`), lane (of `lanes`), t0, t1 (ms since `origin_ms`), plan,
+ * context, number (of a kernel: in the frame's table `kernels`, -1: none; compiled: values; computed: values).
+ */
+export interface ProgramsSection {
+  origin_ms: number;
+  now_ms: number;
+  rows: number;
+  lanes: { thread: number; rank: number | null }[];
+  steps: { step: number; t0: number; t1: number }[];
+}
 /** From where to where a copy goes. */
 export const ROUTES = ["", "to the device", "to the host", "on the device", "between devices"] as const;
 
@@ -271,6 +288,8 @@ export interface FrameHead {
   norms?: TapeNorms;
   collectives?: CollectivesSection;
   devices?: DevicesSection;
+  programs?: ProgramsSection;
+  kernels?: TableDelta<KernelInfo>;
   /** Of a whole recording: which part this is, from 0 to the last. */
   part?: [number, number];
   /** Of two recordings side by side: which one. */

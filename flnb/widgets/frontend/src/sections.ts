@@ -2,7 +2,8 @@
 
 import { CollectivesModel, sectionColumns } from "./collectives/model.ts";
 import { deviceColumns, DevicesModel } from "./devices/model.ts";
-import type { Frame } from "./protocol.ts";
+import { intern } from "./arrivals.ts";
+import type { Frame, KernelInfo } from "./protocol.ts";
 import type { Store } from "./store.ts";
 
 export function takeSections(store: Store, { head, columns }: Frame): void {
@@ -16,4 +17,19 @@ export function takeSections(store: Store, { head, columns }: Frame): void {
     store.devices = new DevicesModel(head.devices, tasks);
     store.versions.devices++;
   }
+}
+
+/** Kernels of several ops: what they are, and the table of their times. `steps` have been made by then. */
+export function takeKernels(store: Store, { head, columns }: Frame, steps: number): void {
+  intern(store.kernelInfos, head.kernels);
+  if (!columns["kernel.name"]) return;
+  const infos = new Map(store.kernelInfos.map((info) => [info.name, info]));
+  store.kernels = store.tables.rows(columns, "kernel", steps).map((row) => ({ ...row, family: familyOfKernel(store, infos.get(row.name)) }));
+  store.versions.ops++;
+}
+
+/** The family of the op with the largest share. */
+export function familyOfKernel(store: Store, kernel: KernelInfo | undefined): string {
+  const most = kernel?.parts.reduce((one, other) => (other[2] > one[2] ? other : one));
+  return most ? store.plan(most[0])?.family ?? "" : "";
 }

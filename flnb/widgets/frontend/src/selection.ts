@@ -8,7 +8,7 @@ import type { Store } from "./store.ts";
  * `kind` says what was clicked; views mark what matches with `selectsBlock` and `selectsNode`.
  */
 export interface Selection {
-  kind: "op" | "scope" | "node" | "nodes" | "leaf" | "block" | "segment" | "step" | "collective" | "task";
+  kind: "op" | "scope" | "node" | "nodes" | "leaf" | "block" | "segment" | "step" | "collective" | "task" | "kernel";
   label: string;
   /** First and last id of a row of tape nodes, and the key of their group. */
   nodes?: readonly [number, number];
@@ -25,6 +25,8 @@ export interface Selection {
   communicator?: string;
   sequence?: number;
   bucket?: number;
+  /** The name of a kernel that computes several ops. */
+  kernel?: string;
   /** Of a launch or copy of a device: its number. */
   task?: number;
   t?: number;
@@ -49,6 +51,13 @@ export function selectionOfBlock(store: Store, row: number): Selection {
   };
 }
 
+/** A kernel, with scope and phase of its last op. */
+export function selectionOfKernel(store: Store, name: string): Selection {
+  const kernel = store.kernelInfos.find((one) => one.name === name);
+  const context = kernel && store.context(kernel.context);
+  return { kind: "kernel", label: name, kernel: name, ...(context ? { scope: context.scope, phase: context.phase } : {}) };
+}
+
 export function selectionOfNode(store: Store, node: TapeNode, tape: Tape): Selection {
   const plan = store.plan(node.plan);
   const context = store.context(node.context);
@@ -70,7 +79,7 @@ export function selectsBlock(store: Store, row: number, selection = store.select
     case "op": return selection.op !== undefined && store.plan(lifetimes.plan[row]!)?.op === selection.op;
     case "scope": return inScope(store.context(lifetimes.context[row]!)?.scope, selection.scope);
     case "step": return selection.step !== undefined && store.stepAt(lifetimes.start[row]!) === selection.step;
-    case "collective": case "task": return false;
+    case "collective": case "task": case "kernel": return false;
   }
 }
 

@@ -14,11 +14,11 @@ import { HeldFrames } from "./held.ts";
 import { MemoryLog } from "./memorylog.ts";
 import { type OpRow, OpRows } from "./oprows.ts";
 import { type Metric, NormHistory, takeMetrics } from "./norms.ts";
-import { takeSections } from "./sections.ts";
+import { takeKernels, takeSections } from "./sections.ts";
 import type { Selection } from "./selection.ts";
 import { withAnswer } from "./tape/answers.ts";
 import {
-  decodeFrame, isFrame, isProposal, isStackAnswer, isTapeAnswer, PROTOCOL, type Context, type Counters, type Frame, type Plan, type Proposal,
+  decodeFrame, isFrame, isProposal, isStackAnswer, isTapeAnswer, PROTOCOL, type Context, type Counters, type Frame, type KernelInfo, type Plan, type Proposal,
   type RunInfo, type Tape, type TapeAnswer, type ToKernel,
 } from "./protocol.ts";
 
@@ -40,6 +40,9 @@ export class Store {
   counters: Counters | null = null;
   ops: readonly OpRow[] = [];
   scopes: readonly OpRow[] = [];
+  /** Kernels that compute several ops, in the table of ops and with what they consist of, by their names. */
+  kernels: readonly OpRow[] = [];
+  readonly kernelInfos: KernelInfo[] = [];
   readonly steps: Steps = new Columns(["index", "t0", "t1"], 65536);
   readonly metrics = new Map<string, Metric>();
   readonly memory = new MemoryLog();
@@ -55,7 +58,7 @@ export class Store {
   /** The newest answer to what was asked of the tape. */
   answer: TapeAnswer | null = null;
   readonly norms = new NormHistory(this);
-  private readonly tables = new OpRows((id) => this.string(id));
+  readonly tables = new OpRows((id) => this.string(id));
 
   /** Increase with every change of that kind; `text` when what is read is renewed, at most four times a second, all at once. */
   readonly versions = { frame: 0, ops: 0, steps: 0, metrics: 0, memory: 0, tape: 0, collectives: 0, devices: 0, view: 0, text: 0 };
@@ -300,14 +303,10 @@ export class Store {
     this.applySteps(frame);
     if (takeMetrics(this.metrics, columns, (id) => this.string(id))) this.versions.metrics++;
     const steps = this.steps.length + this.steps.evicted;
-    if (columns["op.name"]) {
-      this.ops = this.tables.rows(columns, "op", steps);
-      this.versions.ops++;
-    }
-    if (columns["scope.name"]) {
-      this.scopes = this.tables.rows(columns, "scope", steps);
-      this.versions.ops++;
-    }
+    if (columns["op.name"]) this.ops = this.tables.rows(columns, "op", steps);
+    if (columns["scope.name"]) this.scopes = this.tables.rows(columns, "scope", steps);
+    takeKernels(this, frame, steps);
+    if (columns["op.name"] || columns["scope.name"]) this.versions.ops++;
     if (head.keyframe || columns["alloc.id"] || columns["free.id"] || columns["segment.id"] || columns["release.id"] || columns["memory.t"] || columns["locked.t"] || columns["released.t"]) {
       this.memory.apply(frame);
       this.versions.memory++;
@@ -336,7 +335,8 @@ export class Store {
   }
 
   private reset(): void {
-    this.ops = this.scopes = [];
+    this.ops = this.scopes = this.kernels = [];
+    this.kernelInfos.length = 0;
     this.steps.clear();
     this.metrics.clear();
     this.norms.clear();

@@ -1,0 +1,32 @@
+/** The ops that one kernel computes: their estimated shares of its time, and the user's lines. */
+
+import { h } from "./dom.ts";
+import { shape } from "./format.ts";
+import { shareBar, swatch } from "./program/details.ts";
+import type { KernelInfo } from "./protocol.ts";
+import type { Store } from "./store.ts";
+import type { Theme } from "./theme.ts";
+
+/** Ops in the order in which the kernel computes them, under the lines that asked for them. */
+export function kernelParts(theme: Theme, store: Store, { parts }: KernelInfo): HTMLElement[] {
+  const widest = Math.max(...parts.map(([, , share]) => share), 1e-9);
+  let before: string | undefined;
+  const rows = parts.flatMap(([planId, contextId, share]) => {
+    const [plan, context] = [store.plan(planId), store.context(contextId)];
+    const line = context?.line ?? "";
+    const where = [context?.scope, context && context.phase !== "other" ? context.phase : ""].filter(Boolean).join(", ");
+    const key = `${line} ${where}`;
+    const head = key === before ? [] : [h("tr", { class: "fl-partline" }, h("td", { class: "fl-left", colspan: 3, title: `${line} ${where}` }, h("div", { class: "fl-code" }, line || "line not known"), h("div", { class: "fl-dim" }, where)))];
+    before = key;
+    const family = plan?.family ?? "";
+    return [...head, h("tr", { class: "fl-part" },
+      h("td", { class: "fl-left" }, swatch(theme, family), h("span", { class: "fl-code" }, plan?.op ?? "(unknown)")),
+      h("td", { class: "fl-left fl-dim" }, shape(plan?.shape ?? [])),
+      h("td", { title: "estimated" }, shareBar(theme, family, share / widest), h("span", { class: "fl-sharetext" }, `≈${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`)))];
+  });
+  return [
+    h("div", { class: "fl-section" }, parts.length > 1 ? `${parts.length} ops, estimated share of its time` : "Op"),
+    h("table", { class: "fl-table fl-ops fl-programops fl-parts" },
+      h("caption", { class: "fl-hidden" }, "ops with the user's lines, and the share of time that is estimated by the bytes that each would move alone"), h("tbody", {}, ...rows)),
+  ];
+}
