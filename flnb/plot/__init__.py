@@ -1,7 +1,8 @@
 """Figures of a recording: plotly charts, and a tape drawn by graphviz. (`flnb.dashboard` has live views.)
 
 Every function takes a `Recording`, of `flnb.record` or `flnb.load_run`, except `replay`, which takes the result of
-`flnb.memory.replay`, and `graph`, which draws what `flnb.jit` made of a function. All need the extra "lab".
+`flnb.memory.replay`, `graph`, which draws what `flnb.jit` made of a function, and `modes`, which takes several
+recordings. All need the extra "lab".
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from flnb_telemetry.analysis.roofline import Peaks, Point, measured, points
 from flnb_telemetry.extras import require
 from flnb_telemetry.safe_text import html_text
 
+from flnb.plot.modes import modes
 from flnb.plot.ranks import collectives
 from flnb.show.programgraph import graph
 from flnb.show.tapegraph import tape
@@ -28,7 +30,18 @@ if TYPE_CHECKING:
 
     from flnb.memory_lab.replay_table import Replay
 
-__all__ = ["TEMPLATE", "collectives", "fragmentation", "graph", "memory", "op_times", "replay", "roofline", "tape"]
+__all__ = [
+    "TEMPLATE",
+    "collectives",
+    "fragmentation",
+    "graph",
+    "memory",
+    "modes",
+    "op_times",
+    "replay",
+    "roofline",
+    "tape",
+]
 
 POINTS = 10_000  # of a line at most
 LONGEST = 100  # characters of a name

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "backends.ipynb"
-ASSERTED = "equal", "side", "replace", "replaced"
+ASSERTED = "equal", "side", "when", "replace", "replaced"
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +28,10 @@ def test_what_the_notebook_claims_holds(cells: dict[str, str]) -> None:
     table = names["table"]
     assert table.loc["numpy", "of them in kernels"] == 0
     assert table.loc["jit", "of them in kernels"] > table.loc["jit", "launches a step"]
+    for name, (*_, run, most) in names["results"].items():
+        assert table.loc[name, "peak, MiB"] == most / 2**20 > 0
+        assert most >= run.memory.peak.allocated - run.memory.at(0.0).allocated
+    assert table.loc["jit", "peak, MiB"] < table.loc["numpy", "peak, MiB"]
     assert names["counted"]["jit"]["calls of exp"] == names["counted"]["at once"]["calls of exp"]
 
 

@@ -1,0 +1,126 @@
+"""`flnb.plot.modes`: when ops are called, compiled and run in different modes, as a plotly figure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flnb_telemetry import palette, schema
+from flnb_telemetry.extras import require
+from flnb_telemetry.safe_text import html_text
+
+from flnb import plot
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from flnb_telemetry import Recording
+
+MS = 1e6
+CALLS, RUNS = 1.0, 0.0
+"""Heights of what is called, and of what runs."""
+HIGH = 0.7
+
+
+def modes(runs: Mapping[str, Recording], asked: str = "ask") -> Any:
+    """Draw when the ops of a function are called, compiled and run, for several recordings of it, under each other.
+
+    Each recording has a row with a time axis of its own: ticks where an op is called or recorded, a hatched bar where a
+    program is made, bars where ops and kernels run, a mark for each block of memory that is allocated, and a line from
+    the moment at which the value is asked for to that at which it is there.
+
+    Args:
+        runs: for each mode its name and a recording of one call of the function.
+        asked: the name of the scope (`flnb.scope`) in which the value is asked for.
+
+    Raises:
+        ValueError: there are no recordings, or in one of them there is no such scope.
+
+    >>> import flnb
+    >>> with flnb.record("deferred") as run, flnb.use_backend("deferred"):
+    ...     y = flnb.exp(flnb.ones((64, 64)))
+    ...     with flnb.scope("ask"):
+    ...         value = y.tolist()
+    >>> flnb.plot.modes({"deferred": run}).layout.title.text
+    'When the work happens'
+    """
+    if not runs:
+        raise ValueError("flnb.plot.modes: got no recordings; expected one for each mode, by its name")
+    figure = require("plotly.subplots", "lab", "drawing a figure").make_subplots(
+        rows=len(runs), cols=1, subplot_titles=[html_text(name, plot.LONGEST) for name in runs]
+    )
+    shown: set[str] = set()
+    for row, (name, run) in enumerate(runs.items(), start=1):
+        for trace in _row(name, run, asked):
+            figure.add_trace(trace.update(showlegend=trace.name not in shown, legendgroup=trace.name), row=row, col=1)
+            shown.add(trace.name)
+    figure.update_annotations(xref="paper", x=0, xanchor="left", font={"size": 13})
+    figure.update_yaxes(range=[-0.6, 1.6], tickvals=[RUNS, CALLS], ticktext=["runs", "calls"], showgrid=False)
+    figure.update_xaxes(title={"text": "ms", "standoff": 2}, rangemode="tozero")
+    figure.update_layout(
+        template=plot.TEMPLATE, title="When the work happens", height=150 + 135 * len(runs), barmode="overlay",
+        legend={"orientation": "h", "y": -0.5 / (len(runs) + 1)}, margin={"l": 64, "r": 24, "t": 84, "b": 48},
+    )  # fmt: skip
+    return figure
+
+
+def _row(name: str, run: Recording, asked: str) -> list[Any]:
+    """Return the traces of one recording; its time begins with the first scope."""
+    go = require("plotly.graph_objects", "lab", "drawing a figure")
+    scope, contexts = run.table("scope"), run.catalog.contexts.items
+    inside = np.array([contexts[context].scope.split(".")[-1] == asked for context in scope["context"].tolist()], bool)
+    begins = scope["t"][inside & (scope["enter"] > 0)]
+    if not len(begins):
+        raise ValueError(
+            f"flnb.plot.modes: {name!r} has no scope {asked!r}: ask for the value in `flnb.scope({asked!r})`"
+        )
+    origin, begin = int(scope["t"][0]), int(begins[0])
+    ends = scope["t"][(scope["enter"] == 0) & (scope["t"] > begin)]
+    end = int(ends[0]) if len(ends) else begin
+    op = run.table("op")
+    alone = op["estimated"] == 0
+    called = run.table("record")["t0"] if len(run.table("record")["t0"]) else op["t0"][alone]
+    ink = {"color": plot.INK}
+
+    def ms(t: Any) -> Any:
+        return (np.asarray(t) - origin) / MS
+
+    def marks(t: Any, height: float, symbol: str, label: str, **about: Any) -> Any:
+        marker = ink | {"symbol": symbol, "size": 9} | about
+        return go.Scatter(x=ms(t), y=np.full(np.size(t), height), mode="markers", name=label, marker=marker)
+
+    made = []
+    for kind, chosen in (("op", alone), ("kernel", slice(None))):
+        table = run.table(kind)
+        plans = [run.catalog.plans.items[plan] for plan in table["plan"][chosen].tolist()]
+        for family in dict.fromkeys(plan.family for plan in plans):
+            rows = [i for i, plan in enumerate(plans) if plan.family == family]
+            t0, t1 = table["t0"][chosen][rows], table["t1"][chosen][rows]
+            colour = palette.FAMILY.get(family, palette.FAMILY["elementwise"])[0]
+            made.append(
+                _bars(
+                    go, ms(t0), ms(t1), "fused kernel" if kind == "kernel" else family, {"color": colour}, plans, rows
+                )
+            )
+    for t0, t1 in schema.tuples(run.table("compile"), "t0", "t1"):
+        hatch = {"color": "rgba(127,127,127,0.25)", "line": ink, "pattern": {"shape": "/", "fgcolor": plot.INK}}
+        made.append(_bars(go, ms([t0]), ms([t1]), "compile", hatch))
+    made.append(marks(called, CALLS, "line-ns", "call or record", line=ink | {"width": 1.5}))
+    blocks = run.table("alloc")["t"]
+    made.append(marks(blocks[blocks >= origin], RUNS + 0.55, "triangle-down", "allocation", size=6))
+    made.append(go.Scatter(x=ms([begin, end]), y=[CALLS + 0.4] * 2, mode="lines", name="waits for the value", line=ink))
+    made += [
+        marks([begin], CALLS + 0.4, "diamond", "value asked for"),
+        marks([end], CALLS + 0.4, "triangle-left", "value there"),
+    ]
+    return made
+
+
+def _bars(go: Any, t0: Any, t1: Any, name: str, marker: Any, plans: Any = (), rows: Any = ()) -> Any:
+    """Return bars from t0 to t1."""
+    texts = [html_text(plans[i].op, plot.LONGEST) for i in rows]
+    height = HIGH if name != "compile" else 0.5 * HIGH
+    return go.Bar(
+        base=t0, x=t1 - t0, y=[RUNS if name != "compile" else CALLS] * len(t0), orientation="h", width=height,
+        name=name, marker=marker, hovertext=texts,
+    )  # fmt: skip
