@@ -33,8 +33,13 @@ def observe(backend: str, jit: bool, calls_before: int) -> Recording:
     with flnb.use_backend(backend), flnb.use_memory_manager(Caching(Everything())):
         x, w = flnb.ones((64, 32)), flnb.ones((32, 48))
         f = flnb.jit(function) if jit else function
-        for _ in range(calls_before):
-            f(x, w).item()
+        with flnb.record("before"):  # as the recorded call: a program tells of its ops' scopes
+            for _ in range(calls_before):
+                with flnb.scope("call"):
+                    y = f(x, w)
+                with flnb.scope("ask"):
+                    y.item()
+        y = None
         with flnb.record("mode") as run:
             with flnb.scope("call"):
                 y = f(x, w)
@@ -140,7 +145,9 @@ def test_the_figure_has_what_the_events_tell() -> None:
     assert list(kernel.base) == pytest.approx((spans(runs["deferred"], "kernel")[0] - begin) / 1e6)
     (calls,) = [trace for trace in traces if trace.name == "call or record"]
     assert len(calls.x) == 6
-    with pytest.raises(ValueError, match="has no scope 'ask': ask for the value inside of"):
-        flnb.plot.modes({"other": flnb.record("other").__enter__()})
+    with flnb.record("other") as other:
+        flnb.ones(3)
+    with pytest.raises(ValueError, match="has no scope 'ask': ask for the value in"):
+        flnb.plot.modes({"other": other})
     with pytest.raises(ValueError, match="got no recordings"):
         flnb.plot.modes({})

@@ -31,7 +31,6 @@ def test_what_the_notebook_claims_holds(cells: dict[str, str]) -> None:
     for name, (*_, run, most) in names["results"].items():
         assert table.loc[name, "peak, MiB"] == most / 2**20 > 0
         assert most >= run.memory.peak.allocated - run.memory.at(0.0).allocated
-    assert table.loc["jit", "peak, MiB"] < table.loc["numpy", "peak, MiB"]
     assert names["counted"]["jit"]["calls of exp"] == names["counted"]["at once"]["calls of exp"]
 
 
