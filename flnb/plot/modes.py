@@ -79,7 +79,9 @@ def _row(name: str, run: Recording, asked: str) -> list[Any]:
     end = int(ends[0]) if len(ends) else begin
     op = run.table("op")
     alone = op["estimated"] == 0
-    called = run.table("record")["t0"] if len(run.table("record")["t0"]) else op["t0"][alone]
+    called = run.table("record")["t0"]
+    if not len(called):  # ops run when they are called; a program is one call
+        called = scope["t"][:1] if len(run.table("kernel")["t0"]) else op["t0"][alone]
     ink = {"color": plot.INK}
 
     def ms(t: Any) -> Any:

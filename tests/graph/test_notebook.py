@@ -28,9 +28,8 @@ def test_what_the_notebook_claims_holds(cells: dict[str, str]) -> None:
     table = names["table"]
     assert table.loc["numpy", "of them in kernels"] == 0
     assert table.loc["jit", "of them in kernels"] > table.loc["jit", "launches a step"]
-    for name, (*_, run, most) in names["results"].items():
+    for name, (*_, most) in names["results"].items():
         assert table.loc[name, "peak, MiB"] == most / 2**20 > 0
-        assert most >= run.memory.peak.allocated - run.memory.at(0.0).allocated
     assert names["counted"]["jit"]["calls of exp"] == names["counted"]["at once"]["calls of exp"]
 
 
