@@ -10,7 +10,7 @@ import type { TabName, ViewContext } from "./view.ts";
 export const WINDOW = 3;
 
 const tabs: readonly (readonly [TabName, string])[] = [
-  ["overview", "Overview"], ["ops", "Ops"], ["memory", "Memory"], ["tape", "Tape"], ["collectives", "Collectives"], ["devices", "Devices"], ["metrics", "Metrics"],
+  ["overview", "Overview"], ["ops", "Ops"], ["memory", "Memory"], ["tape", "Tape"], ["timeline", "Timeline"], ["collectives", "Collectives"], ["devices", "Devices"], ["metrics", "Metrics"],
 ];
 
 export class ViewBar {
@@ -69,9 +69,9 @@ export class ViewBar {
   update(): void {
     const { store } = this.context;
     const run = store.latest?.run;
-    for (const tab of ["collectives", "devices"] as const) { // a run of one rank, or without a device, has nothing to tell
+    for (const [tab, what] of [["collectives", "collectives"], ["devices", "devices"], ["timeline", "programs"]] as const) { // a run of one rank, without a device, without programs has nothing to tell
       const button = this.buttons.get(tab);
-      if (button) button.hidden = store[tab] === null;
+      if (button) button.hidden = store[what] === null;
       if (button?.hidden && this.current === tab) this.context.actions.show("overview");
     }
     setText(this.name, run?.name ?? "flnb");

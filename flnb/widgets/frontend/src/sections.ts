@@ -1,5 +1,6 @@
-/** Sections of a frame that come whole each time they change: the calls of ranks, and what devices did. */
+/** Sections of a frame that come whole each time they change: the calls of ranks, what devices did, and what threads did with programs. */
 
+import { activityColumns, ActivityModel } from "./activity/model.ts";
 import { CollectivesModel, sectionColumns } from "./collectives/model.ts";
 import { deviceColumns, DevicesModel } from "./devices/model.ts";
 import { intern } from "./arrivals.ts";
@@ -11,6 +12,11 @@ export function takeSections(store: Store, { head, columns }: Frame): void {
   if (head.collectives && calls) {
     store.collectives = new CollectivesModel(head.collectives, calls);
     store.versions.collectives++;
+  }
+  const activity = head.programs && activityColumns(columns);
+  if (head.programs && activity) {
+    store.programs = new ActivityModel(head.programs, activity);
+    store.versions.programs++;
   }
   const tasks = head.devices && deviceColumns(columns);
   if (head.devices && tasks) {

@@ -6,6 +6,7 @@
  * `latest` (run and counters of the newest frame) goes on. Resuming applies what was held.
  */
 
+import type { ActivityModel } from "./activity/model.ts";
 import { Columns } from "./columns.ts";
 import { follows as tableFollows, FrameRate, intern } from "./arrivals.ts";
 import type { CollectivesModel } from "./collectives/model.ts";
@@ -23,9 +24,7 @@ import {
 } from "./protocol.ts";
 
 export type Steps = Columns<"index" | "t0" | "t1">;
-
 export interface Range { t0: number; t1: number }
-
 /** Milliseconds after which a keyframe that has not come is asked for again. */
 const ASK_AGAIN = 700;
 
@@ -53,15 +52,16 @@ export class Store {
   collectives: CollectivesModel | null = null;
   /** What CUDA devices did in the last steps; null where the run has none. */
   devices: DevicesModel | null = null;
+  /** What threads recorded, compiled and ran in the last steps; null where the run has no programs. */
+  programs: ActivityModel | null = null;
   /** Call stacks of blocks, by context, as far as they were asked for; null where the answer is awaited. */
   readonly stacks = new Map<number, readonly string[] | null>();
   /** The newest answer to what was asked of the tape. */
   answer: TapeAnswer | null = null;
   readonly norms = new NormHistory(this);
   readonly tables = new OpRows((id) => this.string(id));
-
   /** Increase with every change of that kind; `text` when what is read is renewed, at most four times a second, all at once. */
-  readonly versions = { frame: 0, ops: 0, steps: 0, metrics: 0, memory: 0, tape: 0, collectives: 0, devices: 0, view: 0, text: 0 };
+  readonly versions = { frame: 0, ops: 0, steps: 0, metrics: 0, memory: 0, tape: 0, collectives: 0, devices: 0, programs: 0, view: 0, text: 0 };
 
   // The newest frame's head, also while paused.
   latest: { run: RunInfo; counters: Counters } | null = null;
@@ -342,7 +342,7 @@ export class Store {
     this.norms.clear();
     this.tables.clear();
     this.memory.clear();
-    this.tape = this.answer = this.newest = this.collectives = this.devices = null;
+    this.tape = this.answer = this.newest = this.collectives = this.devices = this.programs = null;
     this.stacks.clear();
     this.selection = null;
     this.cursor = this.limit = null;

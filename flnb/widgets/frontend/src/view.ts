@@ -6,7 +6,7 @@ import type { Selection } from "./selection.ts";
 import type { Store } from "./store.ts";
 import type { Theme } from "./theme.ts";
 
-export type TabName = "overview" | "ops" | "memory" | "tape" | "collectives" | "devices" | "metrics";
+export type TabName = "overview" | "ops" | "memory" | "tape" | "timeline" | "collectives" | "devices" | "metrics";
 
 /** What views may ask of the dashboard. Everything happens in the browser; recording is never touched. */
 export interface Actions {
