@@ -249,8 +249,8 @@ describe("the widget", () => {
     tick();
     draw();
     const tabs = [...root.querySelectorAll<HTMLElement>("[role=tab]")];
-    expect(tabs.map((tab) => tab.textContent)).toEqual(["Overview", "Ops", "Memory", "Tape", "Collectives", "Devices", "Metrics"]);
-    for (const none of tabs.splice(4, 2)) expect(none.hidden).toBe(true); // a run of one rank, without a device, has none of these
+    expect(tabs.map((tab) => tab.textContent)).toEqual(["Overview", "Ops", "Memory", "Tape", "Timeline", "Collectives", "Devices", "Metrics"]);
+    for (const none of tabs.splice(4, 3)) expect(none.hidden).toBe(true); // a run without programs, of one rank, without a device, has none of these
     for (const tab of tabs) {
       tab.click();
       draw();
