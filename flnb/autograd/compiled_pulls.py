@@ -347,7 +347,7 @@ def _joint(plan: Plan, saved: Sequence[Any]) -> list[Branch]:
     specs = [None if x is None else getattr(x, "_spec", type(x)) for x in saved]
     values = _inputs(trace, specs, [s is not None for s in specs], inputs)
     gradient = plan.op.gradient
-    if gradient is not None and state.current().whole(plan, gradient.index) is not None:
+    if gradient is not None and state.current().offers(plan, gradient.index):  # where not to be called: by public ops
         results = [(i, trace.input(spec)) for i, spec in enumerate(plan.specs) if spec.dtype.kind not in "biu"]
         data = ", ".join("None" if s is None else f"node[{SAVED + i}]._data" for i, s in enumerate(specs))
         wanted = ", ".join(f"p{i} is not None" for i in range(len(plan.specs)))

@@ -113,13 +113,17 @@ class State:
             method = _supported(self.backend, op, method)
         return method
 
+    def offers(self, plan: Any, index: int) -> bool:
+        """Whether the backend has a method for a composite op (or its gradient), though perhaps not to be called."""
+        return self.table[index] is not None and plan.spec.dtype.char in self.backend.whole_dtypes
+
     def whole(self, plan: Any, index: int) -> Callable[..., Any] | None:
         """The backend's method for a composite op (or its gradient) with this index.
 
         None if the backend has none, or the user's class overrides a primitive that the composite consists of.
         """
         kernel = self.table[index]
-        if kernel is None or plan.spec.dtype.char not in self.backend.whole_dtypes:
+        if not self.offers(plan, index):
             return None
         if plan.primitives is None:  # the plan was made where no backend took it whole
             plan.op.complete(plan)

@@ -137,3 +137,27 @@ def test_backends_are_compared_op_by_op_on_cpu(jit: bool) -> None:
     errors = {row.op: row.error for row in report.results if row.backend == "cpu"}
     assert 0 < errors["conv2d"] < 1e-4  # another sum of the same products
     assert errors["exp"] == errors["divide"] == 0.0  # each op gets the reference's inputs
+
+
+def test_a_class_that_overrides_leaves_the_gradients_of_others_as_they_are() -> None:
+    """The gradient of a composite is compiled once for all: by the class's ops first, then by NumPy's own method."""
+
+    def differentiate(backend: Any) -> None:
+        x = flnb.Variable(flnb.asarray(np.linspace(-1, 1, 91).reshape(7, 13), dtype="float32"))
+        with flnb.use_backend(backend):
+            flnb.softmax(x, axis=1).sum().backward()
+
+    class Whole(NumpyBackend):
+        calls = 0
+
+        def softmax_pull(self, *arguments: Any, **keywords: Any) -> Any:
+            Whole.calls += 1
+            return super().softmax_pull(*arguments, **keywords)
+
+    with flnb.use_backend(CountingNumpy) as counting:
+        differentiate(counting)
+        once = dict(counting.calls)  # type: ignore[attr-defined]
+        differentiate(Whole)
+        differentiate(counting)
+    assert Whole.calls == 1
+    assert once["multiply"] and counting.calls == {key: 2 * n for key, n in once.items()}  # type: ignore[attr-defined]
