@@ -56,7 +56,7 @@ class Optimizer:
 
     A subclass defines `update` and these class attributes: ``slots``, the names of tensors that are stored for each
     parameter, of its shape and dtype; ``numbers``, the names of 0-d tensors that are stored for each parameter; and
-    ``scratch``, the number of work tensors (shared by parameters of one shape). All of them are allocated at the first
+    ``scratch``, the number of work tensors (shared by parameters of one shape). All of them are allocated in the first
     step, filled with zeros, with the telemetry category "optimizer_state"; later steps allocate nothing. Settings
     such as ``lr`` are plain attributes: assign to them, or use a `Schedule`. To train parameters with different
     settings, make several optimizers and combine them by `Together`.
@@ -231,7 +231,17 @@ class Optimizer:
         """Update one parameter by the backend's method for the whole update if it has one, else by `update`."""
         tensors = gradient, data, *[state[slot] for slot in self.slots]
         if self.whole is None or not update(self.whole, tensors, self.coefficients()):
-            self.update(data, gradient, state, self._scratch[data._spec])
+            self.update(data, gradient, state, self._work(data))
+
+    def _work(self, data: Tensor) -> list[Tensor]:
+        """Return work tensors for a parameter: those of its shape, or ones that end with it where ops are recorded."""
+        recorded = effects.get() is not None or current().backend.defers
+        found = self._scratch[data._spec]
+        if recorded or len(found) < self.scratch:
+            with category("optimizer_state"):
+                found = [ops.zeros_like(data) for _ in range(self.scratch)]
+            self._scratch[data._spec] = [] if recorded else found
+        return found
 
     def _step_master(self, item: Variable, gradient: Tensor, state: dict[str, Tensor]) -> None:
         """Update a parameter in half precision through its master weight."""
@@ -314,12 +324,11 @@ class Optimizer:
         vars(self).update(state["settings"])
 
     def _allocate(self) -> None:
-        """Allocate scratch and state for all parameters, at the first step."""
+        """Allocate state for all parameters, at the first step."""
         with category("optimizer_state"), updating():
             like = [ops.astype(item.data, _dtype(item), copy=False) for item in self.parameters]
             for data in like:
-                if data._spec not in self._scratch:
-                    self._scratch[data._spec] = [ops.zeros_like(data) for _ in range(self.scratch)]
+                self._scratch.setdefault(data._spec, [])
             self._gathered = gathered(self, like)
             known = {i: state for one in self._gathered for i, state in zip(one.members, one.states, strict=True)}
             # Set last, so that an allocation that Ctrl-C interrupted is begun anew.

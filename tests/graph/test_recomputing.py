@@ -135,3 +135,21 @@ def test_nothing_is_rewritten_without_a_backward_pass() -> None:
     for _ in range(2):
         f(flnb.ones((ROWS, WIDTH)))
     assert recomputed(f.programs[0].outputs, Layouts(), lambda _: True) == {}
+
+
+@pytest.mark.parametrize("kind", [flnb.optim.SGD, flnb.optim.Adam, flnb.optim.RMSProp])
+def test_optimizers_write_parameters_and_state_alone(kind: Any) -> None:
+    weight = nn.Parameter(flnb.ones((ROWS, WIDTH)))
+    optimizer = kind([weight], lr=0.1)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        (weight * weight).sum().backward()
+        optimizer.step()
+
+    run = flnb.jit(step)
+    for _ in range(3):
+        run()
+    written = [old.tensor._data for old, _ in run.programs[-1].updates if old.spec.ndim]
+    states = [x._data for x in optimizer._named_state().values() if x.ndim]
+    assert {id(x) for x in written} == {id(x) for x in (weight.data._data, *states)}
