@@ -88,7 +88,7 @@ several devices,
 by 15 for kernels and the events of programs in frames."""
 
 
-@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 13_994, 11_500), ("", 27_164, 24_500)])
+@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 13_995, 11_500), ("", 27_173, 24_500)])
 def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     """``most`` may only become smaller, until it is the goal.
 
@@ -100,7 +100,8 @@ def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     By 13 for what programs ask of a device's backend (strides of views, streams), and for what is recorded in place of
     another device.
     By 24, of which 12 in core, for frames with what programs did, which a tool describes
-    (`flnb_telemetry.liveprograms`), and the figure of modes.
+    (`flnb_telemetry.liveprograms`), and the figure of modes. By 9 for gradients that overriding classes leave whole,
+    scratch that no program writes, and the peak of one iteration.
     """
     counted = {name: path for name, path in modules().items() if not name.startswith(RANKS + DEVICES + GRAPH)}
     total = sum(code_lines(path) for name, path in counted.items() if storey in ("", room(name).storey))
