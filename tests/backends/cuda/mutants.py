@@ -44,6 +44,8 @@ DECLARED = re.compile(r" *(?:__shared__|long long|unsigned|int|[A-Z]) (?:.*[\w\]
 REDUCTIONS = "test_reductions.py -k (any_axes and sum) or long_rows or no_number or neighbouring or without"
 JUDGES = {
     "rows.cuh": REDUCTIONS,
+    "joins.cuh": REDUCTIONS,
+    "nests.cuh": "test_jit.py -k random or half",
     "reductions.cu": REDUCTIONS,
     "positions.cu": "test_reductions.py -k float32-arg or long_rows or no_number",
     "scans.cu": "test_reductions.py -k running or no_number or scan",
@@ -66,9 +68,11 @@ EXTRA_ROUND = "one more round of the loop, in which there is nothing to do"
 EQUAL = "of equal values either is right"
 EQUIVALENT = {
     ("rows.cuh", "tile<< < -> <= >>rows.tiles()"): EXTRA_ROUND,
-    ("rows.cuh", "return a<< < -> <= >>b || b != b"): EQUAL,
-    ("rows.cuh", "return b<< < -> <= >>a || b != b"): EQUAL,
+    ("joins.cuh", "return a<< < -> <= >>b || b != b"): EQUAL,
+    ("joins.cuh", "return b<< < -> <= >>a || b != b"): EQUAL,
     ("rows.cuh", "if (threads<< <= -> < >>32)"): "one warp may also take the way of several",
+    ("nests.cuh", "if (span<< <= -> < >>32)"): "one warp may also take the way of several",
+    ("nests.cuh", "(span<< < -> <= >>32 ? span : 32)"): EQUAL,
     ("rows.cuh", "(inner + blockDim.x - 1) / <<blockDim.x->1>>"): "more tiles, without rows",
     ("scans.cu", "begin<< < -> <= >>rows.n"): EXTRA_ROUND,
     ("scans.cu", "by<< < -> <= >>group"): EXTRA_ROUND,

@@ -327,6 +327,22 @@ def recorded(cuda: EmulatedDevice) -> None:
     assert awaited == [recorded[0], *recorded[2:5]]
 
 
+def jitted(cuda: EmulatedDevice) -> None:
+    """A program in a second stream reads what is freed before it may have read it."""
+    run = flnb.jit(lambda x: x * 2.0 + 1.0)
+    with flnb.use_backend("cuda") as backend, fresh(cuda):
+        x = flnb.asarray(X) * 3.0
+        with backend.stream() as other:
+            for _ in range(2):  # at once, and captured
+                run(flnb.asarray(X))
+            found = run(x) + 1.0
+        del x
+        others = flnb.asarray(X) * 7.0, flnb.asarray(X) * 8.0
+        backend.wait_for(other)
+        for got, right in zip((found, *others), (6 * X + 2, 7 * X, 8 * X), strict=True):
+            np.testing.assert_array_equal(got.numpy(), right)
+
+
 class Asked(flnb.memory.Caching):
     """A manager that remembers in which streams blocks were asked for."""
 
@@ -410,6 +426,8 @@ PROGRAMS = {
     "backend.CudaBackend._uploaded": (one_layer,),
     "indexing.Indexing.scatter_add": (in_a_stream,),
     "launcher.Launcher.launch": (in_a_stream,),
+    "backend.CudaBackend.uses": (jitted,),
+    "programs.Segment.run": (jitted,),
     "cuda.CudaDevice.reserve": (told,),
     "cuda.EventOrder.freed": (one_layer, told),
     "cuda.EventOrder.given": (one_layer, temporaries, told),
