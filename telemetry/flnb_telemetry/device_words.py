@@ -13,7 +13,7 @@ TOOLS = {
     "live": ("flnb_telemetry.livedevices", "LiveDevices"),
     "section": ("flnb_telemetry.livedevices", "section"),
     "programs": ("flnb_telemetry.liveprograms", "LivePrograms"),
-    "finished programs": ("flnb_telemetry.liveprograms", "finished"),
+    "finished": ("flnb_telemetry.liveprograms", "finished"),
 }
 """Where the views of these events, and of programs, are defined, by module and name: imported only if there are any."""
 KINDS: tuple[tuple[Any, ...], ...] = (

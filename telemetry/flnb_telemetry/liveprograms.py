@@ -213,9 +213,7 @@ def _ranks(source: Source) -> dict[int, int]:
 
 
 def finished(source: Source, start: int, end: int) -> tuple[dict[str, Any], Arrays]:
-    """Return the section of a recording that has ended, and the table of its kernels; empty without programs."""
-    if not any(len(source.table(kind)["t0"]) for kind in KINDS[:-1]):
-        return {}, {}
+    """Return the section of a recording of programs that has ended, and the table of its kernels."""
     kernels = Kernels(source.catalog)
     kernels.count(source.table("kernel"), source.table("op"))
     about, arrays = section(source, kernels, start, end)

@@ -68,8 +68,9 @@ class LiveRecording(Live):
             section = tool(*device_words.TOOLS["section"])
             devices, more = section(self.recording, self.start, self.end or 0)
             about, columns = about | devices, columns | more
-        programs, more = tool(*device_words.TOOLS["finished programs"])(self.recording, self.start, self.end or 0)
-        about, columns = about | programs, columns | more
+        if any(len(self.recording.table(kind)["t0"]) for kind in ("record", "compile", "materialize", "kernel")):
+            programs, more = tool(*device_words.TOOLS["finished"])(self.recording, self.start, self.end or 0)
+            about, columns = about | programs, columns | more
         for number, part in enumerate([self._tables() | self._history() | columns, *parts]):
             content, buffer = self._content(number == 0, number + 1, part, counters)
             content |= about if number == 0 else {}
