@@ -26,6 +26,7 @@ NAMES = (
     "tape",
     "tapeview",
     "trained",
+    "tune",
 )
 
 

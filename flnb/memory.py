@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from flnb.memory_lab.recompute import lean
     from flnb.memory_lab.replaying import Outcome, Replay, replay
     from flnb.memory_lab.traces import Trace, trace
+    from flnb.widgets.tune import tune
 
 __all__ = [
     "AllocHint", "BestFit", "Block", "Buddy", "ByCategory", "Caching", "Codec", "Diff", "DryRun", "ExactFit",
@@ -50,7 +51,7 @@ __all__ = [
     "OutOfMemoryError", "Outcome", "Packing", "Plan", "Planned", "Postmortem", "Replay", "Reserved", "Segment",
     "SegmentState", "SimulatedDevice", "Slab", "Trace", "Zlib", "allocate", "block_of", "compress", "diff", "dry_run",
     "fit", "lean", "load_snapshot", "offload", "pack", "plan", "release", "release_cached", "replay", "rerun",
-    "snapshot", "stats", "trace", "unlock",
+    "snapshot", "stats", "trace", "tune", "unlock",
 ]  # fmt: skip
 
 
@@ -66,6 +67,7 @@ _LAB = {
     "flnb.memory_lab.recompute": "lean",
     "flnb.memory_lab.replaying": "Outcome Replay replay",
     "flnb.memory_lab.traces": "Trace trace",
+    "flnb.widgets.tune": "tune",
 }
 """Modules of the memory lab and of foreign formats, with their names, which are imported at the first access."""
 

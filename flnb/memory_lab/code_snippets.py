@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["lean", "manager"]
 
 
-def manager(kind: type, told: Mapping[str, Any], lease: Lease, capacity: int) -> str | None:
+def manager(
+    kind: type, told: Mapping[str, Any], lease: Lease, capacity: int, function: str = "use_memory_manager"
+) -> str | None:
     """Return the line of code that activates a manager like the recorded one, or None if one line cannot express it.
 
     Args:
@@ -24,6 +26,7 @@ def manager(kind: type, told: Mapping[str, Any], lease: Lease, capacity: int) ->
         told: the manager's settings by name.
         lease: the manager's lease, which knows its device.
         capacity: of a device that is not the default one, bytes.
+        function: of flnb, that is called with the manager.
     """
     if not all(value is None or isinstance(value, (str, int, float)) for value in told.values()):
         return None
@@ -31,10 +34,10 @@ def manager(kind: type, told: Mapping[str, Any], lease: Lease, capacity: int) ->
     name = next((key for key, at in shipped.items() if at == f"{kind.__module__}:{kind.__name__}"), None)
     if lease.device is default_device() and name is not None:
         options = ",".join(f"{key}={value}" for key, value in told.items() if value is not None)
-        return f'flnb.use_memory_manager("{name}{":" * bool(options)}{options}")'
+        return f'flnb.{function}("{name}{":" * bool(options)}{options}")'
     device = "" if lease.device is default_device() else f"{_called(type(lease.device))}({_size(capacity)})"
     settings = [f"{key}={json.dumps(value)}" for key, value in told.items() if value is not None]
-    return f"flnb.use_memory_manager({_called(kind)}({', '.join([device] * bool(device) + settings)}))"
+    return f"flnb.{function}({_called(kind)}({', '.join([device] * bool(device) + settings)}))"
 
 
 def lean(models: tuple[str, ...], method: str, scopes: tuple[str, ...]) -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Outcome", "Replay", "play", "replay"]
 
-SLICE = 1 << 15
+SLICE = 1 << 13
 """Calls between two reports of progress."""
 
 
@@ -106,7 +106,7 @@ def play(
     """Replay a trace on one memory manager and measure it.
 
     Args:
-        spec: the manager: a name, class, instance or function, as for `replay`.
+        spec: the manager: a name, class, instance or function, as for `replay`, or a pair of class and settings.
         capacity: bytes of the simulated device; or a device.
         tell: called now and then with the number of calls made since it was called last.
     """
@@ -193,7 +193,7 @@ def fresh(spec: Any, lease: Lease, asked: Trace | None = None) -> tuple[str, Mem
     """Create a manager on a lease; returns its name with its settings, and the manager.
 
     Args:
-        spec: a name, class, instance (whose settings are taken) or function of a device.
+        spec: a name, class, instance (whose settings are taken), pair of class and settings, or function of a device.
         asked: the trace from which `Planned` makes its plan if it has none.
     """
     given: dict[str, Any] = {}
@@ -202,6 +202,8 @@ def fresh(spec: Any, lease: Lease, asked: Trace | None = None) -> tuple[str, Mem
         factory, given = registry.parsed("memory manager", spec)
     elif isinstance(spec, MemoryManager):
         factory, given = type(spec), spec.told
+    elif isinstance(spec, tuple):
+        factory, given = spec
     if not callable(factory):
         raise TypeError(f"replay: expected a memory manager's name, class or instance, or a function, got {spec!r}")
     try:
@@ -219,7 +221,7 @@ def fresh(spec: Any, lease: Lease, asked: Trace | None = None) -> tuple[str, Mem
         )
     name = (
         manager.name
-        if isinstance(spec, (str, MemoryManager))
+        if isinstance(spec, (str, MemoryManager, tuple))
         else getattr(spec, "name", getattr(spec, "__name__", "manager"))
     )
     options = ", ".join(f"{key}={value}" for key, value in given.items())

@@ -254,7 +254,7 @@ def replay(found: Replay) -> Any:
     'Replay of example'
     """
     figure = _figure(f"Replay of {found.trace.name}", "calls", "MiB")
-    calls, live = _crests(found.trace.live)
+    calls, live = crests(found.trace.live)
     thin = {"shape": "hv", "color": INK, "width": 1}
     figure.add_scatter(x=calls, y=live / MIB, name="live", fill="tozeroy", line=thin)
     packed = list(found.bounds)[1]
@@ -262,7 +262,7 @@ def replay(found: Replay) -> Any:
     top = max([*shown, *found.bounds.values()])
     for i, row in enumerate(found.rows):
         colour = MANAGERS[i % len(MANAGERS)]
-        calls, reserved = _crests(row.reserved)
+        calls, reserved = crests(row.reserved)
         manager = html_text(row.manager, LONGEST)
         label = manager if row.peak_reserved <= top else f"{manager}, up to {quantity.size(row.peak_reserved)}"
         figure.add_scatter(x=calls, y=reserved / MIB, name=label, line={"shape": "hv", "color": colour})
@@ -285,7 +285,7 @@ def replay(found: Replay) -> Any:
     return figure
 
 
-def _crests(series: Ints) -> tuple[Ints, Ints]:
+def crests(series: Ints) -> tuple[Ints, Ints]:
     """Reduce a series to at most `POINTS` points: indices, and the largest value from each index to the next."""
     if not len(series):
         return series, series

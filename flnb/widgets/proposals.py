@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from flnb.dispatch.parts import use_memory_manager
 from flnb.dispatch.state import current
 from flnb.memory_lab.fitting import fit
 from flnb.memory_lab.traces import trace
+from flnb.widgets.newest import Newest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,9 +53,7 @@ class Proposals:
     ) -> None:
         self._run, self._send, self._model, self._step = run, send, model, step
         self._manager = current().manager  # the thread of the search has another context
-        self._lock = threading.Lock()
-        self._asked: int | None = None
-        self._searching: threading.Thread | None = None
+        self._newest: Newest[int] = Newest(self._search, "flnb-fit")
         self._plan: Fit | None = None
 
     def receive(self, message: dict[str, Any]) -> None:
@@ -69,37 +67,26 @@ class Proposals:
                 self._send(self._message(plan) | {"state": "running"})
                 _between_cells(lambda: self._send(self._applied(plan)))
             return
-        with self._lock:
-            self._asked = capacity
-            if self._searching is None:
-                self._searching = threading.Thread(target=self._search, name="flnb-fit", daemon=True)
-                self._searching.start()
+        self._newest.ask(capacity)
 
     def wait(self, timeout: float = 60.0) -> None:
         """Wait until no search is running, at most ``timeout`` seconds."""
-        if (thread := self._searching) is not None:
-            thread.join(timeout)
+        self._newest.wait(timeout)
 
     @property
     def _runs(self) -> bool:
         """Whether model and step were given, so that a proposal can be run."""
         return self._step is not None and self._model is not None
 
-    def _search(self) -> None:
-        """Answer requests, the newest only, until there are no more; the body of the thread."""
-        while True:
-            with self._lock:
-                capacity, self._asked = self._asked, None
-                if capacity is None:
-                    self._searching = None
-                    return
-            self._send({"type": "fit", "capacity": capacity, "state": "working"})
-            try:
-                answer = self._fitted(capacity)
-            except Exception as error:  # shown in the view
-                log.debug("flnb: no plan for %d bytes", capacity, exc_info=True)
-                answer = {"type": "fit", "capacity": capacity, "state": "", "error": str(error)}
-            self._send(answer)
+    def _search(self, capacity: int) -> None:
+        """Send a proposal, or the reason why there is none."""
+        self._send({"type": "fit", "capacity": capacity, "state": "working"})
+        try:
+            answer = self._fitted(capacity)
+        except Exception as error:  # shown in the view
+            log.debug("flnb: no plan for %d bytes", capacity, exc_info=True)
+            answer = {"type": "fit", "capacity": capacity, "state": "", "error": str(error)}
+        self._send(answer)
 
     def _fitted(self, capacity: int) -> dict[str, Any]:
         """Search for a memory plan by which the run fits a capacity in bytes; return it as a message to the browser."""

@@ -1,0 +1,61 @@
+"""A thread that answers the newest of several requests: a slider's moves, or a line that is dragged."""
+
+from __future__ import annotations
+
+import threading
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Request = TypeVar("Request")
+
+
+class Newest(Generic[Request]):
+    """Calls a function with the newest request, in a thread that ends when there is none; older ones are dropped.
+
+    Args:
+        answer: a function of a request, which must not raise.
+        name: of the thread.
+    """
+
+    def __init__(self, answer: Callable[[Request], object], name: str) -> None:
+        self._answer, self._name = answer, name
+        self._lock = threading.Lock()
+        self._waiting: list[Request] = []
+        self._thread: threading.Thread | None = None
+
+    def ask(self, request: Request) -> None:
+        """Replace the request that waits, and return at once."""
+        with self._lock:
+            self._waiting = [request]
+            if self._thread is None:
+                run = copy_context().run
+                self._thread = threading.Thread(target=run, args=(self._run,), name=self._name, daemon=True)
+                self._thread.start()
+
+    @property
+    def superseded(self) -> bool:
+        """Whether a newer request waits, so that the present one may be given up."""
+        return bool(self._waiting)
+
+    def drop(self) -> None:
+        """Drop the request that waits."""
+        with self._lock:
+            self._waiting = []
+
+    def wait(self, timeout: float = 60.0) -> None:
+        """Wait until all requests are answered, at most ``timeout`` seconds."""
+        if (thread := self._thread) is not None:
+            thread.join(timeout)
+
+    def _run(self) -> None:
+        """Answer requests until there are no more; the body of the thread."""
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._thread = None
+                    return
+                request = self._waiting.pop()
+            self._answer(request)
