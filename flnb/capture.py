@@ -1,4 +1,4 @@
-"""`jit`: records what a function does with tensors, and from then on runs it as a program, without Python."""
+"""`flnb.jit`: records a function's tensor ops, and runs them later as a compiled program without Python."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MOST_KEYS = 64
 
 
 class Captured:
-    """One recorded call of a function, as a program with what else the function did.
+    """A recorded call of a function: its compiled program, and the side effects to repeat at each run.
 
     Args:
         function, arguments, keywords: the call to record; nothing is computed.
@@ -117,7 +117,7 @@ class Captured:
         bus.emit(schema.COMPILE, t0, clock(), values, calls, 0, 0, bus.threads.here.context())
 
     def fits(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether what the function depends on is as it was.
+        """Return whether the recording is still valid: parameters, gradients and names are as they were.
 
         That is: parameters are in the memory in which they were, gradients are present or not as they were, and names
         refer to the same objects.
@@ -132,7 +132,7 @@ class Captured:
         )
 
     def run(self, tensors: Sequence[Tensor], repeat: bool = True) -> Any:
-        """Compute; returns what the function would return.
+        """Run the program and repeat the side effects; returns the function's result.
 
         Args:
             tensors: the tensors among the arguments.
@@ -156,17 +156,17 @@ class Captured:
 
 
 def _now(found: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:
-    """List the leaves of a call: those of the arguments are given by their position."""
+    """Return tensors of a call: ints are replaced by the argument tensors at these positions."""
     return [tensors[x] if type(x) is int else x for x in found]
 
 
 def _is_recorded(gradient: Tensor | None, backend: CapturedBackend) -> bool:
-    """Whether a gradient was recorded on a backend, and has no elements."""
+    """Return whether a gradient is a recorded result on ``backend``, without elements yet."""
     return gradient is not None and backend.records(gradient._spec.kind)
 
 
 class Programs(Tape):
-    """The tape that results of programs refer to, which records nothing, so that backward through them is an error."""
+    """The tape to which results of programs belong: it records nothing, so backward through them raises an error."""
 
     name: ClassVar[str] = "programs"
     why_freed: ClassVar[str] = (
@@ -179,7 +179,7 @@ PROGRAMS = Programs()
 
 
 class _Tensor(NamedTuple):
-    """How to make a tensor of an array that a program computed.
+    """The class and tape node that a tensor of a program's output array gets.
 
     Attributes:
         kind: the class.
@@ -191,7 +191,7 @@ class _Tensor(NamedTuple):
 
     @classmethod
     def like(cls, x: Tensor) -> _Tensor:
-        """Return how to make tensors like a recorded one."""
+        """Return the class and tape node for tensors like x, an output of the recorded call."""
         node = x._node
         if node is not None:
             plan = node[PLAN] or Plan(OPS["copy"], (x._spec,), (), x._spec)
@@ -199,7 +199,7 @@ class _Tensor(NamedTuple):
         return cls(x._lift or Tensor, node)
 
     def of(self, array: Any, kind: str) -> Tensor:
-        """Make a tensor of an array of a family of buffers."""
+        """Make the tensor of an array; ``kind`` is the name of its buffer family."""
         made: Tensor = object.__new__(self.kind)
         made._data, made._spec = array, spec_of(array.shape, array.dtype, kind)
         if self.kind is not Tensor:
@@ -208,7 +208,7 @@ class _Tensor(NamedTuple):
 
 
 class Jitted(Generic[P, R]):
-    """A function wrapped by `jit`, with the programs that were captured of it.
+    """A function wrapped by `jit`, with its captured programs.
 
     Attributes:
         captured: what was captured, by the arguments; an empty list where the function has run once.
@@ -246,16 +246,16 @@ class Jitted(Generic[P, R]):
         return self.function(*arguments, **keywords)  # which may allocate what it keeps, such as an optimizer's state
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """Return the method of an object, if this is an attribute of its class."""
+        """Bind the function to an instance, so that `jit` also decorates methods."""
         return self if instance is None else MethodType(self, instance)
 
     @property
     def programs(self) -> list[Program]:
-        """The programs that were captured so far; ``print`` one to see its calls."""
+        """Return the programs captured so far; ``print`` one to see its calls."""
         return [captured.program for known in self.captured.values() for captured in known]
 
     def _key(self, given: Sequence[Any], tree: Any, here: State) -> Any:
-        """Return what a capture depends on: the arguments, their containers, and the state.
+        """Return the lookup key of a call: argument shapes and dtypes, containers, and the session's state.
 
         Raises:
             TypeError: an argument can neither be recorded nor looked up.
@@ -282,7 +282,7 @@ class Jitted(Generic[P, R]):
 
 
 def _described(x: Any, grad: bool) -> Any:
-    """Return what a capture depends on of an argument.
+    """Return an argument's part of the lookup key: a tensor's shape and dtype, or the value of anything else.
 
     Raises:
         RuntimeError: a gradient would have to flow out of the function through it.
@@ -299,7 +299,7 @@ def _described(x: Any, grad: bool) -> Any:
 
 
 def jit(function: Callable[P, R] | None = None, *, fuse: bool = True, donate: Sequence[int] = ()) -> Any:
-    """Make a function that runs as one program from its third call on.
+    """Compile a function of tensors: from its third call on it runs as a program, without Python.
 
     The first call with arguments of certain shapes and dtypes runs as always; the second one records what is done to
     tensors: the forward pass, ``backward`` and the optimizer's step; that and later ones compute it as a program, on

@@ -147,7 +147,7 @@ def unlock(number: int, manager: MemoryManager | None = None) -> None:
 
 
 def release_cached(manager: MemoryManager | None = None) -> int:
-    """Return segments in which no tensor is stored to the device; returns their bytes.
+    """Return unused memory segments of a manager to its device; returns the number of bytes released.
 
     Programs (`flnb.jit`) give back their memory before, and allocate it again when they run.
 

@@ -90,7 +90,7 @@ class Tensor:
 
     @property
     def _write_note(self) -> list[int]:
-        """The list with the number of the last write noted in this tensor: who stores it sees later writes too."""
+        """Return the one-element list that stores the number of the tensor's last noted write; views share it."""
         if not hasattr(self, "_written"):
             self._written = [0]
         return self._written

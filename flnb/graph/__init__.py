@@ -1,4 +1,4 @@
-"""Programs as graphs: ops are recorded as values, which are computed later."""
+"""Programs as graphs: ops are recorded as graph nodes (`Value`) instead of run, and computed later."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ __all__ = ["dprint", "history", "source", "trace"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import what looks into programs when it is first used: `import flnb` stays quick."""
+    """Import a function of `flnb.graph.inspection` at its first access, so that `import flnb` stays fast."""
     if name not in __all__:
         raise AttributeError(f"module 'flnb.graph' has no attribute {name!r}")
     return tool("flnb.graph.inspection", name)

@@ -1,4 +1,4 @@
-"""Transcendental functions of float32 by polynomials, without branches, so that compilers vectorize them.
+"""Polynomial approximations of float32 transcendental functions, without branches, so that compilers vectorize them.
 
 Relative errors are at most 1e-6; infinities, NaN, overflow and results below the normal range are as NumPy's. The
 polynomial of log is that of Cephes (S. L. Moshier, 1992), the rational functions of tanh and erf are Eigen's, and the
@@ -46,7 +46,7 @@ ERF = (
 
 
 def _polynomial(x: Scalar, coefficients: Sequence[float]) -> Scalar:
-    """Evaluate a polynomial whose coefficients are given from the highest power, by Horner's rule."""
+    """Evaluate a polynomial at x by Horner's rule; coefficients are ordered from the highest power to the constant."""
     value = x.constant(coefficients[0])
     for coefficient in coefficients[1:]:
         value = fma(value, x, coefficient)
@@ -54,18 +54,18 @@ def _polynomial(x: Scalar, coefficients: Sequence[float]) -> Scalar:
 
 
 def _limited(x: Scalar, low: float, high: float) -> Scalar:
-    """Limit x to a range; NaN stays NaN."""
+    """Clamp x to the range from ``low`` to ``high``; NaN stays NaN."""
     x = select(x < low, low, x)
     return select(x > high, high, x)
 
 
 def _power_of_two(exponent: Scalar) -> Scalar:
-    """Return 2 to the power of an integer between -126 and 127, of which only the lowest 9 bits are looked at."""
+    """Return 2 to the power of an integer from -126 to 127; only the lowest 9 bits of the integer are used."""
     return ((exponent + 127) << 23).bits("f")
 
 
 def _split_exponential(x: Scalar) -> tuple[Scalar, Scalar, Scalar]:
-    """Return r and integers m, n such that exp(x) = exp(r) 2^m 2^n: one power alone could be out of range.
+    """Return r and integers m, n with exp(x) = exp(r) 2^m 2^n; a single power of two could overflow.
 
     The highest bits of the integers are wrong.
     """
@@ -83,13 +83,13 @@ def _small_expm1(r: Scalar) -> Scalar:
 
 
 def exp(x: Scalar) -> Scalar:
-    """Return e to the power of x."""
+    """Return the exponential of x."""
     r, m, n = _split_exponential(_limited(x, -104.0, 88.8))
     return (_small_expm1(r) + 1.0) * _power_of_two(m) * _power_of_two(n)
 
 
 def expm1(x: Scalar) -> Scalar:
-    """Return exp(x) - 1, accurate near 0, too."""
+    """Return exp(x) - 1, also accurate for x near 0."""
     r, m, n = _split_exponential(_limited(x, -30.0, 88.8))
     scale = _power_of_two(m)
     y = fma(_small_expm1(r), scale, scale - _power_of_two(-n)) * _power_of_two(n)
@@ -97,7 +97,7 @@ def expm1(x: Scalar) -> Scalar:
 
 
 def _split_logarithm(x: Scalar) -> tuple[Scalar, Scalar]:
-    """Return f between sqrt(1/2) - 1 and sqrt(2) - 1, and e, a whole number, such that x = (1 + f) 2^e."""
+    """Return f, from sqrt(1/2) - 1 to sqrt(2) - 1, and a whole number e with x = (1 + f) 2^e."""
     small = x < 1.1754944e-38  # subnormal
     bits = select(small, x * 8388608.0, x).bits("i")
     exponent = (bits - ROOT_HALF_BITS) >> 23
@@ -106,7 +106,7 @@ def _split_logarithm(x: Scalar) -> tuple[Scalar, Scalar]:
 
 
 def _of_positive(x: Scalar, y: Scalar) -> Scalar:
-    """Return the logarithm y of a finite x > 0; of 0 it is -inf, of infinity that, of negative numbers and NaN NaN."""
+    """Correct a logarithm y of x for special x: -inf at 0, infinity for infinity, NaN below 0 and for NaN."""
     y = select(x < math.inf, y, x)
     return select(x > 0.0, y, select(x.equal(0.0), x.constant(-math.inf), math.nan))
 
@@ -117,26 +117,26 @@ def _small_log1p(f: Scalar) -> Scalar:
 
 
 def log(x: Scalar) -> Scalar:
-    """Return the natural logarithm."""
+    """Return the natural logarithm of x."""
     f, e = _split_logarithm(x)
     y = fma(f * f, -0.5, fma(e, LOG2_LOW, _small_log1p(f)))
     return _of_positive(x, fma(e, LOG2_HIGH, f + y))
 
 
 def log2(x: Scalar) -> Scalar:
-    """Return the logarithm to the base 2: exact where x is a power of two."""
+    """Return the base-2 logarithm of x, exact where x is a power of two."""
     f, e = _split_logarithm(x)
     y = f + fma(f * f, -0.5, _small_log1p(f))
     return _of_positive(x, fma(y, LOG2E, e))
 
 
 def log10(x: Scalar) -> Scalar:
-    """Return the logarithm to the base 10."""
+    """Return the base-10 logarithm of x."""
     return log(x) * (1.0 / math.log(10.0))
 
 
 def log1p(x: Scalar) -> Scalar:
-    """Return log(1 + x), accurate near 0, too: what rounding 1 + x lost is added as its part of the sum."""
+    """Return log(1 + x), also accurate for x near 0: the rounding error of 1 + x is added as a correction."""
     total = x + 1.0
     y = log(total)
     y = select((total > 0.0) & (total < math.inf), y + (x - (total - 1.0)) / total, y)
@@ -144,18 +144,18 @@ def log1p(x: Scalar) -> Scalar:
 
 
 def tanh(x: Scalar) -> Scalar:
-    """Return the hyperbolic tangent; beyond 8 it is 1."""
+    """Return the hyperbolic tangent of x, which is set to 1 for x > 8 and to -1 for x < -8."""
     x = _limited(x, -7.99881172180175781, 7.99881172180175781)
     return _rational(x, *TANH)
 
 
 def erf(x: Scalar) -> Scalar:
-    """Return the error function; beyond 4 it is 1."""
+    """Return the error function of x, which is set to 1 for x > 4 and to -1 for x < -4."""
     return _limited(_rational(_limited(x, -4.0, 4.0), *ERF), -1.0, 1.0)
 
 
 def _rational(x: Scalar, numerator: Sequence[float], denominator: Sequence[float]) -> Scalar:
-    """Return x P(x^2) / Q(x^2)."""
+    """Return x P(x^2) / Q(x^2), with the coefficients of the polynomials P and Q."""
     square = x * x
     return x * (_polynomial(square, numerator) / _polynomial(square, denominator))
 

@@ -1,4 +1,4 @@
-"""Calls of a program: the backend's methods and compiled kernels, with the arrays that they work on."""
+"""Executable steps of a program: calls of backend methods and compiled kernels, with their arrays already bound."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Call", "WholeCall", "call_of"]
 
 
 class Call:
-    """A call of a backend's method that computes one value.
+    """A bound call of a backend method that computes one value of a program.
 
     Attributes:
         values: the value of each of ``arguments``; None of what is not an array. The last is the value computed.
@@ -43,14 +43,14 @@ class Call:
         self.arguments: list[Any] = [*inputs, *attributes, value]
 
     def run(self) -> None:
-        """Compute the value."""
+        """Call the method, which writes the value to its array."""
         out = self.arguments[-1]
         made = self.method(*self.arguments)
         if made is not out:
             np.copyto(out, made, casting="unsafe")
 
     def run_recorded(self, lane: Lane) -> None:
-        """Compute the value, and emit the event of the op."""
+        """Call the method, and emit an op event with its times to ``lane``."""
         t0 = clock()
         self.run()
         code, context = self.event
@@ -58,7 +58,7 @@ class Call:
 
 
 class KernelCalls:
-    """Calls of kernels that follow each other.
+    """A run of compiled kernels that follow one another, launched as one segment.
 
     Args:
         segment: runs them, and takes the times.
@@ -72,7 +72,7 @@ class KernelCalls:
         self.run = segment.run
 
     def run_recorded(self, lane: Lane) -> None:
-        """Run the kernels, and emit an event for each."""
+        """Run the kernels, and emit one event for each to ``lane``."""
         self.run()
         times = self.segment.stamps.tolist()
         for (code, parts, context), t0, t1 in zip(self.events, times, times[1:], strict=False):
@@ -80,7 +80,7 @@ class KernelCalls:
 
 
 class WholeCall(Call):
-    """A call of a backend's method for a composite, or its gradient, which computes several values.
+    """A bound call of a backend method that computes all results of a composite, or all its gradients.
 
     Attributes:
         split: how many arguments are inputs or attributes; the others are the arrays to write to, None for what is
@@ -103,7 +103,7 @@ class WholeCall(Call):
         self.arguments[len(given) : self.split] = own
 
     def run(self) -> None:
-        """Compute the values."""
+        """Call the method, which writes all requested results to their arrays."""
         outs = self.arguments[self.split :]
         for made, out in zip(self.method(*self.arguments[: self.split], out=outs), outs, strict=True):
             if made is not out and out is not None:
@@ -111,7 +111,7 @@ class WholeCall(Call):
 
 
 def call_of(members: Sequence[Value], method_of: Callable[[Op], Any], in_place: Callable[[Value], bool]) -> Call:
-    """Make the call that computes a value, or a composite and the values that are its items.
+    """Make the executable call that computes a value, or a composite with its items.
 
     Args:
         members: the value, followed by items.
@@ -131,7 +131,7 @@ def call_of(members: Sequence[Value], method_of: Callable[[Op], Any], in_place: 
 
 
 def _put(value: Value, method_of: Callable[[Op], Any], in_place: bool) -> Callable[..., Any]:
-    """Make the function that copies a base and writes the elements of one of its views."""
+    """Make a function that copies a base array, then overwrites the elements of one of its views."""
     step, attributes = value.attributes
     copy, view = method_of(OPS["copy"]), method_of(step)
 

@@ -1,4 +1,4 @@
-"""Scalars that a kernel computes, and the instructions that a target of code generation prints for them.
+"""Scalars inside generated kernels: their operators print instructions for a code generation target.
 
 A target is an `Emitter`: it prints one instruction and returns what stands for its result. Expressions are written with
 operators on `Scalar`, which ask the emitter for an instruction each. So one text becomes LLVM's IR or CUDA C.
@@ -15,7 +15,7 @@ __all__ = ["Emitter", "Scalar", "call", "fma", "kind", "select"]
 
 
 class Emitter(Protocol):
-    """Prints instructions of a target.
+    """A code generation target: prints one scalar instruction at a time, such as in LLVM IR or CUDA C.
 
     Names of instructions: add, subtract, multiply, divide, remainder (with the dividend's sign, as in C), negative,
     abs; fma (fused where the machine can), sqrt, floor, ceil, trunc, rint, copysign; less, less_equal, equal (false for
@@ -25,14 +25,14 @@ class Emitter(Protocol):
     """
 
     def constant(self, number: float, dtype: str, /) -> Any:
-        """Return what stands for a number of a dtype."""
+        """Return the target's representation of a numeric constant of a dtype (NumPy's character)."""
 
     def instruction(self, name: str, dtype: str, operands: Sequence[Scalar], /) -> Any:
-        """Print an instruction whose result has a dtype; returns what stands for the result."""
+        """Print an instruction whose result has a dtype (NumPy's character); returns the target's name for it."""
 
 
 class Scalar:
-    """A value that a kernel computes at one place; Python's operators print instructions, and take numbers, too.
+    """A scalar inside a generated kernel; Python operators on it, also with numbers, print instructions.
 
     Attributes:
         emitter: the target.
@@ -47,7 +47,7 @@ class Scalar:
         self.emitter, self.value, self.dtype, self.number = emitter, value, dtype, number
 
     def constant(self, number: float, dtype: str = "") -> Scalar:
-        """Return a constant, of this scalar's dtype unless another is named."""
+        """Return a constant scalar of a dtype, by default this scalar's dtype."""
         dtype = dtype or self.dtype
         return Scalar(self.emitter, self.emitter.constant(number, dtype), dtype, number)
 
@@ -68,15 +68,15 @@ class Scalar:
         return self.make("convert", dtype=dtype)
 
     def bits(self, dtype: str) -> Scalar:
-        """Return the scalar of another dtype that has the same bits."""
+        """Reinterpret the scalar's bits as another dtype of the same width."""
         return self.make("bits", dtype=dtype)
 
     def equal(self, other: Scalar | float) -> Scalar:
-        """Whether both are equal: false for NaN."""
+        """Compare for equality; NaN equals nothing."""
         return self.make("equal", other, dtype="?")
 
     def not_equal(self, other: Scalar | float) -> Scalar:
-        """Whether both differ: true for NaN."""
+        """Compare for inequality; NaN differs from everything, itself included."""
         return self.make("not_equal", other, dtype="?")
 
     def __add__(self, other: Scalar | float) -> Scalar:
@@ -139,7 +139,7 @@ def kind(dtype: str) -> str:
 
 
 def select(condition: Scalar, a: Scalar | float, b: Scalar | float) -> Scalar:
-    """Return a where a condition holds, else b; one of them is a scalar."""
+    """Return a where ``condition`` is true, else b; a or b may be a Python number, but not both."""
     if not isinstance(a, Scalar):
         assert isinstance(b, Scalar)
         a = b.constant(a)
@@ -147,10 +147,10 @@ def select(condition: Scalar, a: Scalar | float, b: Scalar | float) -> Scalar:
 
 
 def fma(a: Scalar, b: Scalar | float, c: Scalar | float) -> Scalar:
-    """Return a * b + c, rounded once where the machine can."""
+    """Return a * b + c, with a single rounding on machines that have fused multiply-add."""
     return a.make("fma", b, c)
 
 
 def call(name: str, *operands: Scalar) -> Scalar:
-    """Call a function of the C library, by its name for float64."""
+    """Call a C math library function, named as its float64 version, such as "exp"."""
     return operands[0].make(name, *operands[1:])

@@ -1,4 +1,4 @@
-"""Fusing: groups values so that one loop nest computes each group, and intermediate results stay in registers.
+"""Fusion: groups recorded ops so that one loop nest computes each group and intermediates stay in registers.
 
 Values are visited in order. Each joins the group of a value that it reads, or of another reader of the same value, if
 both are computed for the same places and no value outside of the group would be needed in the middle of it.
@@ -40,7 +40,7 @@ UNDECIDED: frozenset[int] = frozenset({-1})
 
 
 class Group:
-    """Values that are computed together: by one loop nest, or a single one by a method of the backend.
+    """A group of values computed together by one loop nest, or one value that a backend method computes.
 
     Attributes:
         members: the values, in order.
@@ -62,12 +62,12 @@ class Group:
 
 
 def is_late(value: Value) -> bool:
-    """Whether a value was recorded in a backward pass or after it."""
+    """Return whether a value was recorded during or after a backward pass."""
     return intern.contexts.items[max(value.context, 0)].phase >= BACKWARD
 
 
 def space_of(value: Value, kept_apart: Collection[str]) -> tuple[int, ...] | None:
-    """Return the places at which a value is computed; None if that is not done by a loop nest.
+    """Return the shape of the loops that compute a value, or None if a loop nest cannot compute it.
 
     Args:
         value: the value.
@@ -85,7 +85,7 @@ def space_of(value: Value, kept_apart: Collection[str]) -> tuple[int, ...] | Non
 
 
 def aligned(shape: tuple[int, ...], strides: Strides, itemsize: int, space: tuple[int, ...]) -> Strides | None:
-    """Return the strides, in elements, of an array that is broadcast to a space; None if it cannot be."""
+    """Return an array's strides, in elements, after broadcasting it to a shape; None if it does not broadcast."""
     lead = len(space) - len(shape)
     if lead < 0 or any(n not in (1, m) for n, m in zip(shape, space[lead:], strict=True)):
         return None
@@ -94,7 +94,7 @@ def aligned(shape: tuple[int, ...], strides: Strides, itemsize: int, space: tupl
 
 
 class Grouping:
-    """Sorts values into groups; `groups` has them in an order in which they can be computed."""
+    """Builds fusion groups value by value; `groups` lists them in an order in which they can be computed."""
 
     def __init__(self, layouts: Layouts, kept_apart: Collection[str], apart: bool, mixes: bool) -> None:
         self.layouts, self.kept_apart, self.apart, self.mixes = layouts, kept_apart, apart, mixes
@@ -103,7 +103,7 @@ class Grouping:
         self.readers: dict[Value, Group] = {}
 
     def add(self, value: Value) -> None:
-        """Put a value into a group."""
+        """Add a value to an existing group that fits, or to a new group."""
         if value.op is ITEM:
             self.of[value] = self.of[value.inputs[0]]
             self.of[value].members.append(value)
@@ -124,7 +124,7 @@ class Grouping:
             self._depend(value, group)
 
     def _new(self, shape: tuple[int, ...] | None) -> Group:
-        """Begin a group."""
+        """Append an empty group with loops of a shape; None makes a group for one call of a backend method."""
         self.groups.append(Group(self.count, shape))
         self.count += 1
         return self.groups[-1]
@@ -132,7 +132,7 @@ class Grouping:
     count = 0
 
     def _joined(self, value: Value) -> Group | None:
-        """Add a value to the group of an input, or of another reader of an input; returns the group, or None."""
+        """Try to add a value to the group of one of its inputs, or of another reader of an input; None if none fits."""
         roots = [self.layouts[x].root for x in value.inputs]
         writers = [self.of[root] for root in roots if root in self.of]
         readers = [self.readers[root] for root in roots if root in self.readers and root.spec.size > 1]
@@ -149,11 +149,11 @@ class Grouping:
         return None
 
     def _apart(self, group: Group, value: Value) -> bool:
-        """Whether a value and a group must stay apart: one is of the forward, the other of the backward pass."""
+        """Return whether a group and a value belong to different passes (forward, backward) that must not be fused."""
         return self.apart and is_late(group.members[0]) != is_late(value)
 
     def _join(self, value: Value, group: Group) -> bool:
-        """Add a value to a group if it fits into its loops; returns whether it does."""
+        """Try to add a value to a group; returns False if the value does not fit the group's loops."""
         reduces = value.op is not None and value.op.name in REDUCTIONS
         found = self._reduction(value, group) if reduces else self._pointwise(value, group)
         if found is None:
@@ -168,7 +168,7 @@ class Grouping:
         return True
 
     def _reduction(self, value: Value, group: Group) -> Strides | None:
-        """Return the strides of a reduction's result in a group's loops; None if it does not fit."""
+        """Return a reduction's result strides in a group's loops, in elements; None if the reduction does not fit."""
         (x,), axes, shape = value.inputs, value.attributes[0], group.shape
         assert shape is not None
         over = frozenset([axis % len(shape) for axis in axes]) if shape else frozenset()
@@ -193,7 +193,7 @@ class Grouping:
         return tuple([s if n > 1 else 0 for s, n in zip(row_major(kept), kept, strict=True)])
 
     def _pointwise(self, value: Value, group: Group) -> Strides | None:
-        """Return the strides of an elementwise result in a group's loops; None if it does not fit."""
+        """Return an elementwise result's strides in a group's loops, in elements; None if the op does not fit."""
         shape = group.shape
         assert shape is not None
         own = value.spec.shape
@@ -208,7 +208,7 @@ class Grouping:
         return self._alike(value, group)
 
     def _alike(self, value: Value, group: Group) -> Strides | None:
-        """Return the common strides of the members that a value reads, if they are reductions of its shape."""
+        """Return the common strides of the group's reductions that a value reads, if they have its shape; else None."""
         found: set[Strides] = set()
         for x in value.inputs:
             root, offset, _ = self.layouts[x]
@@ -221,7 +221,7 @@ class Grouping:
         return found.pop() if len(found) == 1 else None
 
     def _operand(self, x: Value, group: Group) -> Strides | None:
-        """Return the strides by which a group's loops read a value; None if they cannot."""
+        """Return the strides, in elements, with which a group's loops can read a value; None if they cannot."""
         root, offset, strides = self.layouts[x]
         assert group.shape is not None
         found = aligned(x.spec.shape, strides, x.spec.dtype.itemsize, group.shape)
@@ -231,7 +231,7 @@ class Grouping:
         return found if same else None
 
     def _merge(self, group: Group, other: Group) -> None:
-        """Merge two groups of equal shape, unless a third must be computed between them."""
+        """Merge two groups of the same shape, unless another group must be computed between them."""
         if other is group or other.shape != group.shape or not _compatible(group, other):
             return
         if self._apart(group, other.members[0]):
@@ -250,7 +250,7 @@ class Grouping:
         self._unite(group, other)
 
     def _reads_members(self, group: Group, other: Group) -> bool:
-        """Whether a group reads each element of another at the same place at which it is computed."""
+        """Return whether a group reads another group's values only at the place where each is computed."""
         for value in group.members:
             for x in value.inputs:
                 root, offset, strides = self.layouts[x]
@@ -262,7 +262,7 @@ class Grouping:
         return True
 
     def _unite(self, group: Group, other: Group) -> None:
-        """Move the members of another group into a group."""
+        """Move all members of ``other`` into ``group``."""
         group.members = sorted([*group.members, *other.members], key=lambda value: value.number)
         group.strides |= other.strides
         group.over |= other.over
@@ -276,7 +276,7 @@ class Grouping:
         self.groups.remove(other)
 
     def _depend(self, value: Value, group: Group) -> None:
-        """Note which groups must be computed before the one that a value has joined."""
+        """Record a value's membership in a group, and update which groups must be computed before which."""
         self.of[value] = group
         before = group.before
         for x in value.inputs:
@@ -291,7 +291,7 @@ class Grouping:
                 other.before = (other.before | group.mask | before) & ~other.mask
 
     def ordered(self, joins: bool) -> list[Group]:
-        """The groups, each behind those that it depends on, else in the order of their last values.
+        """Return the groups in topological order; independent groups are ordered by their last values.
 
         If one launch computes several nests (``joins``), methods come first, so that nests wait for one another.
         """
@@ -313,19 +313,19 @@ class Grouping:
 
 
 def _full(shape: tuple[int, ...]) -> Strides:
-    """The strides of a value at every place."""
+    """Return the strides, in elements, of a contiguous array of a shape, with 0 for axes of extent 1."""
     return tuple([s if n > 1 else 0 for s, n in zip(row_major(shape), shape, strict=True)])
 
 
 def _compatible(a: Group, b: Group) -> bool:
-    """Whether the reductions of two groups run over the same axes."""
+    """Return whether two groups reduce over the same axes, so that one loop nest can compute both."""
     return a.inner is UNDECIDED or b.inner is UNDECIDED or a.inner == b.inner
 
 
 def grouped(
     values: Iterable[Value], layouts: Layouts, kept_apart: Collection[str], apart: bool = False, kernels: Any = None
 ) -> Sequence[Group]:
-    """Sort values into groups that are computed together.
+    """Partition values into fusion groups, each computed by one loop nest or one call of a backend method.
 
     Args:
         values: in order; views and values that exist are left out.

@@ -1,4 +1,4 @@
-"""Inspection: what `flnb.jit` recorded of a function, how that was rewritten, and the calls and kernels it became."""
+"""Inspection of programs captured by `flnb.jit`: recorded ops, graph rewrites, kernels, memory and times."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["Change", "Launch", "Stored", "Sweep", "history", "launches", "progra
 
 
 def programs_of(f: Any, who: str) -> list[Program]:
-    """Return the programs of a function of `flnb.jit`, or a program in a list.
+    """Return the programs captured of a function by `flnb.jit`; a program is returned in a list.
 
     Args:
         f: the function or the program.
@@ -53,7 +53,7 @@ def programs_of(f: Any, who: str) -> list[Program]:
 
 
 def existing_names(f: Any, program: Program) -> dict[Value | None, str]:
-    """Return names of the values that exist before a program runs: its inputs, and parameters of modules.
+    """Return names of a program's inputs and of the module parameters it reads, by their values.
 
     Args:
         f: the function of `flnb.jit` whose program it is, or the program, which does not know any modules.
@@ -75,7 +75,7 @@ def existing_names(f: Any, program: Program) -> dict[Value | None, str]:
 
 
 class Stored(NamedTuple):
-    """A value that a program has in memory.
+    """The memory location and lifetime of one value that a program stores.
 
     Attributes:
         name: of the value in the program's text.
@@ -94,14 +94,14 @@ class Stored(NamedTuple):
 
     @property
     def where(self) -> str:
-        """Where it is, as text: at an offset of the block, in place of an existing value, or in new memory."""
+        """Describe the location as text: "at" an offset of the program's block, "in place", or "new" memory."""
         if self.home is not None:
             return "in place"
         return "new" if self.offset is None else f"at {self.offset}"
 
 
 class Launch(NamedTuple):
-    """What a program computes by one call: a kernel of fused ops, or a method of the backend.
+    """One call that a program makes: a kernel of fused ops, or a method of the backend.
 
     Attributes:
         number: in the program, from 0.
@@ -127,18 +127,18 @@ class Launch(NamedTuple):
 
     @property
     def ops(self) -> list[str]:
-        """The names of its ops."""
+        """Return the names of the ops that this launch computes."""
         return [x.op.name for x in self.members if x.op is not None and x.op is not ITEM]
 
     @property
     def title(self) -> str:
-        """Its number and the first of its ops."""
+        """Return a short label: the launch's number and its first op names, as in "#3 exp+add"."""
         names = list(dict.fromkeys(self.ops)) or ["copy"]
         return f"#{self.number} {'+'.join(names[:4])}{'+…' if len(names) > 4 else ''}"
 
 
 def launches(program: Program) -> list[Launch]:
-    """List what a program computes, in order: one item for each kernel and each call of a method."""
+    """List a program's launches in order: one for each kernel and each call of a backend method."""
     layouts, memory = program.layouts, program.memory
     written, last = {}, {}
     for i, group in enumerate(program.groups):
@@ -174,7 +174,7 @@ def launches(program: Program) -> list[Launch]:
 
 
 def _event(program: Program, code: int, value: Value) -> tuple[intern.Plan, intern.Context]:
-    """Return plan and context of an event."""
+    """Return the plan and the context that telemetry stores for an event, given its code and value."""
     return intern.plans.items[code >> schema.PLAN_SHIFT], intern.contexts.items[program.contexts.get(value, 0)]
 
 
@@ -183,7 +183,7 @@ def _nest(program: Program, group: Group, stored: list[Value]) -> Nest:
 
 
 def program_text(program: Program) -> str:
-    """The calls of a program in order: what each computes, into which place of its block or whose memory."""
+    """Return a program's calls as text, one line each: the ops, their operands, and where results are stored."""
     found = launches(program)
     names = {x.value: x.name for each in found for x in each.stored if x.name}
     lines = []
@@ -196,7 +196,7 @@ def program_text(program: Program) -> str:
 
 
 def times(program: Program, run: Recording) -> Ints:
-    """Return the nanoseconds that the launches of a program took in a recording.
+    """Return the nanoseconds that each launch of a program took in each run of a recording.
 
     Returns:
         An array of shape (runs, launches), with a row for each run of the program that was recorded from its beginning
@@ -220,7 +220,7 @@ def times(program: Program, run: Recording) -> Ints:
 
 
 class Change(NamedTuple):
-    """A recorded value in whose place another one is computed, or none.
+    """One graph rewrite: a recorded value that was replaced by another, or removed.
 
     Attributes:
         rule: "equal" for a value that equals an earlier one, "unused" for one that nothing reads any more, else the
@@ -239,7 +239,7 @@ class Change(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """One sweep of rewriting; ``print`` it to see what changed.
+    """One pass of graph rewriting over all values; ``print`` it to see each replacement.
 
     Attributes:
         before, after: the values, in order.
@@ -262,7 +262,7 @@ class Sweep(NamedTuple):
 
 
 def history(f: Any) -> list[Sweep]:
-    """List what rewriting did to the values that `flnb.jit` recorded, sweep by sweep.
+    """List the graph rewrites that optimized a function captured by `flnb.jit`, one sweep after another.
 
     The sweeps are repeated on the recorded values: capturing does not pay for them.
 
@@ -314,13 +314,13 @@ def history(f: Any) -> list[Sweep]:
 
 
 def _place(rule: Any) -> str:
-    """The file and line of a rule."""
+    """Return the source file and line of a rewrite rule, as "file.py:12"."""
     code = rule.__code__
     return f"{code.co_filename.rpartition('/')[2]}:{code.co_firstlineno}"
 
 
 def trace(f: Any) -> str:
-    """Return the values that `flnb.jit` recorded of a function as text, one line for each op.
+    """Return the ops that `flnb.jit` recorded of a function as text, one line per op.
 
     Args:
         f: a function of `flnb.jit`, of which the program captured last is taken, or one of its programs.
@@ -343,7 +343,7 @@ def trace(f: Any) -> str:
 
 
 def source(f: Any, form: str = "llvm") -> dict[str, str]:
-    """Return the text that was generated for each kernel of a function of `flnb.jit`.
+    """Return the generated source text of each kernel of a function captured by `flnb.jit`.
 
     Args:
         f: the function, of which the program captured last is taken, or one of its programs.
@@ -386,7 +386,7 @@ def source(f: Any, form: str = "llvm") -> dict[str, str]:
 
 
 def nest_text(nest: Nest) -> str:
-    """A loop nest as text: its steps at each place, and the arrays, with their strides in elements."""
+    """Return a loop nest as text: its loops, scalar steps and arrays, with strides in elements."""
 
     def array(i: int) -> str:
         dtype, outer, inner = nest.arrays[i]

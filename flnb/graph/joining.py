@@ -1,4 +1,4 @@
-"""Joining: loop nests that follow one another and do not depend on one another, to be computed by one launch."""
+"""Joining: packs independent loop nests that follow one another into a single kernel launch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_ARRAYS = 256
 
 
 class NestCall(NamedTuple):
-    """A nest to compute.
+    """A loop nest together with the memory of its arrays.
 
     Attributes:
         nest: what to compute.
@@ -33,7 +33,7 @@ class NestCall(NamedTuple):
 
 
 def joined(calls: Sequence[NestCall], spans: Sequence[Sequence[Span]], most: int) -> list[list[NestCall]]:
-    """Split calls, which follow one another, where one depends on another.
+    """Split consecutive nests into launches, such that no nest of a launch depends on another one in it.
 
     Args:
         calls: in order.
@@ -59,5 +59,5 @@ def joined(calls: Sequence[NestCall], spans: Sequence[Sequence[Span]], most: int
 
 
 def _overlap(some: Sequence[Span], others: Sequence[Span]) -> bool:
-    """Whether any bytes are in two spans."""
+    """Return whether any memory span of ``some`` overlaps one of ``others``."""
     return any(a[0] is b[0] and a[1] < b[2] and b[1] < a[2] for a in some for b in others)

@@ -1,4 +1,4 @@
-"""Layouts: where the elements of values are in memory, of which views have none of their own."""
+"""Layouts: the memory, offset and strides of each recorded value; views share the memory of their base."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Layout", "Layouts", "is_view", "row_major"]
 
 
 class Layout(NamedTuple):
-    """Where the elements of a value are.
+    """The memory location of a value's elements.
 
     Attributes:
         root: the value whose memory they are in.
@@ -29,17 +29,17 @@ class Layout(NamedTuple):
 
 
 def is_view(value: Value) -> bool:
-    """Whether a value has the elements of its input, without memory of its own."""
+    """Return whether a value is a view, which shares its input's memory."""
     return value.op is not None and value.op.body is None and not value.op.writes_out
 
 
 def row_major(shape: tuple[int, ...], itemsize: int = 1) -> tuple[int, ...]:
-    """Return the strides of an array without gaps whose last axis comes first in memory."""
+    """Return the strides, in bytes, of a C-contiguous array."""
     return tuple([itemsize * math.prod(shape[i + 1 :]) for i in range(len(shape))])
 
 
 class Layouts(dict["Value", Layout]):
-    """The layout of each value, found when it is first asked for."""
+    """A dict from values to their layouts, each computed at its first lookup."""
 
     def __missing__(self, value: Value) -> Layout:
         spec = value.spec
@@ -57,7 +57,7 @@ class Layouts(dict["Value", Layout]):
         return found
 
     def contiguous(self, value: Value) -> bool:
-        """Whether the elements of a value are in row-major order without gaps."""
+        """Return whether a value is C-contiguous."""
         wanted = row_major(value.spec.shape, value.spec.dtype.itemsize)
         return not value.spec.size or all(
             n == 1 or a == b for n, a, b in zip(value.spec.shape, self[value].strides, wanted, strict=True)

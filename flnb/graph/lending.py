@@ -1,4 +1,4 @@
-"""Memory of a program's outputs, given again in later runs once nothing else refers to it.
+"""Output arrays of a program, reused in later runs once the caller no longer refers to them.
 
 A step of training replaces every parameter. The arrays of the step before last are free by then, so two of each take
 turns: nothing is allocated, and a run that is interrupted has changed nothing that anybody can see.
@@ -21,7 +21,7 @@ MOST = 2
 
 
 def address_of(array: Any) -> int:
-    """The address of the first element of a NumPy array, or of an array on a device (``data.ptr``)."""
+    """Return the memory address of the first element of a NumPy array, or of a device array (``data.ptr``)."""
     try:
         return int(array.__array_interface__["data"][0])
     except AttributeError:
@@ -29,7 +29,7 @@ def address_of(array: Any) -> int:
 
 
 class Lent:
-    """An array that a program made for an output.
+    """An output array that a program returned to its caller and may reuse later.
 
     Attributes:
         array: the array.
@@ -46,14 +46,14 @@ class Lent:
         self.alone = 0
 
     def others(self) -> int:
-        """Count what else refers to the array, a view of it or its memory; on CPython reference counts tell."""
+        """Count references to the array, its views and its memory outside the program (CPython reference counts)."""
         array = self.array
         base = array.base
         count = getrefcount(array) + (getrefcount(base) if base is not None else 0)
         return count - self.alone
 
     def view(self, value: Value, make: Callable[[Value], Any]) -> Any:
-        """Return the array of a value that is a view of this one, made by ``make`` when it is asked for first."""
+        """Return the array of a value that is a view of this one; ``make`` builds it at the first request."""
         found = self.views.get(value)
         if found is None:
             found = make(value)
@@ -64,7 +64,7 @@ class Lent:
 
 
 class Lending:
-    """The arrays that a program gave as outputs: at most two for each.
+    """The pool of output arrays of one program: at most two for each output, used in turn.
 
     Attributes:
         known: the arrays by ``id``, which no other object has while they are kept here.
@@ -75,7 +75,7 @@ class Lending:
         self._held: dict[Value, list[Lent]] = {}
 
     def take(self, value: Value, new: Callable[[Value], Any]) -> Any:
-        """Return an array for an output to which nothing else refers: one of those before, or a ``new`` one."""
+        """Return an array for an output: a pooled one that nothing else refers to, or one made by ``new``."""
         held = self._held.setdefault(value, [])
         for lent in held:
             if not lent.others():
@@ -89,5 +89,5 @@ class Lending:
         return lent.array
 
     def clear(self) -> None:
-        """Keep no array any more."""
+        """Drop all pooled arrays."""
         self._held, self.known = {}, {}

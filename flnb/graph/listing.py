@@ -1,4 +1,4 @@
-"""Recorded values as text."""
+"""Recorded ops as readable text (`flnb.graph.dprint`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["dprint", "listed"]
 
 
 def dprint(x: Tensor) -> None:
-    """Print the recorded ops that a tensor of the backend "deferred" depends on, one line for each op.
+    """Print the recorded ops, one per line, that a tensor of the backend "deferred" depends on.
 
     Raises:
         TypeError: the tensor was not made on that backend.
@@ -40,7 +40,7 @@ def dprint(x: Tensor) -> None:
 
 
 def listed(values: Iterable[Value], names: dict[Value, str]) -> list[tuple[Value, str]]:
-    """List the calls that compute values as text, each after the existing values that it reads.
+    """Format recorded ops as text, each preceded by the already computed values that it reads.
 
     Args:
         values: in order.
@@ -64,13 +64,13 @@ def listed(values: Iterable[Value], names: dict[Value, str]) -> list[tuple[Value
 
 
 def _known(value: Value) -> str:
-    """A computed value as text: a number as it is, else the shape and dtype."""
+    """Format an already computed value: a scalar as its number, anything else as its shape and dtype."""
     number = value.spec.ndim == 0 and value.op is None
     return str(value.place.backend.to_numpy(value.tensor._data).item()) if number else f"{value.spec!r}, computed"
 
 
 def _call(value: Value, inputs: list[str]) -> str:
-    """The call of a value's op as text."""
+    """Format a value's op as a call, given the texts of its inputs."""
     op, attributes = value.op, value.attributes
     if op is ITEM:
         return f"{inputs[0]}[{attributes[0]}]"

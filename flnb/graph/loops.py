@@ -1,4 +1,4 @@
-"""Simplifies the loops of a nest: drops those of one step, merges neighbours, and puts the best one innermost."""
+"""Simplification of loop nests: removes trivial loops, merges adjacent ones, and orders them for vectorization."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Simplified", "simplified"]
 
 
 class Simplified(NamedTuple):
-    """A nest with simpler loops.
+    """An equivalent nest with simpler loops.
 
     Attributes:
         nest: it computes what the original does.
@@ -25,7 +25,7 @@ class Simplified(NamedTuple):
 
 
 class _Loop(NamedTuple):
-    """A loop: its extent, a stride of each array, and the number of steps for one of the first outer loop, or 0."""
+    """One loop: its extent, each array's stride, and how many of its steps make one of the first outer loop (or 0)."""
 
     extent: int
     strides: tuple[int, ...]
@@ -33,7 +33,7 @@ class _Loop(NamedTuple):
 
 
 def simplified(nest: Nest) -> Simplified:
-    """Drop loops of extent 1, merge loops that all arrays go through as one, and put the best one innermost.
+    """Simplify a nest: drop loops of extent 1, merge contiguous loops, and move the most regular one innermost.
 
     Outer and inner loops stay apart, unless there is no reduction: then the last loop is the inner space.
     """
@@ -58,7 +58,7 @@ def simplified(nest: Nest) -> Simplified:
 
 
 def _merged(loops: list[_Loop]) -> list[_Loop]:
-    """Merge each loop with the next if all arrays go through both as through one; drop those of one step."""
+    """Merge adjacent loops where every array's strides allow it; drop loops of extent 1."""
     done: list[_Loop] = []
     for loop in loops:
         if loop.extent == 1 and not loop.unit:
@@ -74,7 +74,7 @@ def _merged(loops: list[_Loop]) -> list[_Loop]:
 
 
 def _best_last(loops: list[_Loop]) -> list[_Loop]:
-    """Move the loop with the most arrays of stride 0 or 1 to the end."""
+    """Move the loop along which most arrays have stride 0 or 1 to the innermost position."""
     if len(loops) < 2:
         return loops
     worst = [sum(abs(stride) > 1 or stride < 0 for stride in loop.strides) + (loop.extent == 1) for loop in loops]

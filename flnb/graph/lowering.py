@@ -1,4 +1,4 @@
-"""Lowering: the loop nest of a group of fused values, and where in memory its arrays are."""
+"""Lowering: translates a fusion group into a loop nest, with the memory location of each array."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Lowered", "lowered"]
 
 
 class Lowered(NamedTuple):
-    """A group as a loop nest.
+    """A fusion group as a loop nest, with the memory of its arrays.
 
     Attributes:
         nest: what to compute.
@@ -43,20 +43,20 @@ class _Lowering:
         self.known: dict[Any, int] = {}
 
     def array(self, place: tuple[Value, int], dtype: str, strides: tuple[int, ...]) -> int:
-        """Add an array; returns its position."""
+        """Add an array with a dtype and strides to the nest; returns its position."""
         self.places.append(place)
         outer, inner = ([strides[axis] for axis in axes] for axes in (self.outer, self.inner))
         self.arrays.append(Access(dtype, tuple(outer), tuple(inner)))
         return len(self.arrays) - 1
 
     def step(self, key: Any, step: Step) -> int:
-        """Add a step; returns its number."""
+        """Append a scalar step to the nest, findable by ``key``; returns its number."""
         self.steps.append(step)
         self.known[key] = len(self.steps) - 1
         return self.known[key]
 
     def operand(self, x: Value) -> int:
-        """Return the number of the step that has the elements of a value, which is added if there is none."""
+        """Return the number of the step that yields a value's elements; adds a load or constant if needed."""
         root, offset, strides = self.layouts[x]
         if root in self.group.strides:
             return self.known[root]
@@ -73,7 +73,7 @@ class _Lowering:
         return self.known[key]
 
     def member(self, value: Value) -> None:
-        """Add the step that computes a member of the group."""
+        """Append the scalar step that computes a member of the group."""
         assert value.op is not None
         dtype = value.spec.dtype.char
         if value.op.name == "full":
@@ -84,7 +84,7 @@ class _Lowering:
 
 
 def lowered(group: Group, stored: Sequence[Value], layouts: Layouts) -> Lowered:
-    """Make the loop nest of a group.
+    """Translate a fusion group into a loop nest.
 
     Args:
         group: the values to compute.

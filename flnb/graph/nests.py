@@ -1,4 +1,4 @@
-"""Loop nests: what one fused kernel computes, as data that a generator turns into machine code.
+"""Loop nests: the computation of one fused kernel as data, from which code generators make machine code.
 
 A nest visits every place of an outer and an inner space. For each place of the outer space its steps run over the inner
 space, in as many passes as its reductions ask for: the elements of a softmax are known only after a first pass over its
@@ -13,7 +13,7 @@ __all__ = ["Access", "Nest", "Step"]
 
 
 class Access(NamedTuple):
-    """How a nest goes through one array: the distance, in elements, to the next place along each loop.
+    """An array's access pattern in a nest: its stride, in elements, along each loop.
 
     Attributes:
         dtype: the elements' dtype as NumPy's character: "f", "d", "?", "l", ...
@@ -27,7 +27,7 @@ class Access(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One scalar operation, or one reduction, of a nest.
+    """One scalar operation, load, constant or reduction of a nest.
 
     Attributes:
         op: the name of a row of the op table; or "load", "constant".
@@ -46,7 +46,7 @@ class Step(NamedTuple):
 
 
 class Nest(NamedTuple):
-    """A loop nest over arrays.
+    """A loop nest over arrays: loop extents, scalar steps, and the arrays that they read and write.
 
     Attributes:
         outer, inner: the extents of the loops; equal nests have equal machine code.

@@ -1,4 +1,4 @@
-"""Memory planning: which values of a program share memory, as their lifetimes allow.
+"""Memory planning: assigns each stored value of a program an offset, so that disjoint lifetimes share memory.
 
 An elementwise result takes the place of an operand of its size that is read for the last time. Then places in one block
 are found by decreasing size, each the lowest that is free for as long as it is needed: Pisarchyk and Lee, "Efficient
@@ -29,7 +29,7 @@ GRAIN = 64
 
 
 class MemoryPlan(NamedTuple):
-    """Where the values of a program are.
+    """The memory location of each stored value of a program.
 
     Attributes:
         sizes: by backend, the bytes of its block.
@@ -45,12 +45,12 @@ class MemoryPlan(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The bytes of all blocks."""
+        """Return the total size in bytes of the program's blocks."""
         return sum(self.sizes.values())
 
 
 class _Lives:
-    """When values are written and read, as numbers of groups."""
+    """Lifetimes of a program's values: the groups, by number, that write and read each."""
 
     def __init__(
         self, groups: Sequence[Group], layouts: Layouts, last: Collection[Value], careful: Collection[Op]
@@ -71,17 +71,17 @@ class _Lives:
                 self.stored[i].append(value)
 
     def _in_memory(self, value: Value, i: int, last: Collection[Value]) -> bool:
-        """Whether a value must be in memory: another group reads it, or it outlives the program."""
+        """Return whether a value of group ``i`` must be stored: another group reads it, or the program returns it."""
         if any(x.op is ITEM for x in self.groups[i].members):
             return value.op is ITEM
         return self.groups[i].shape is None or value in last or any(j != i for j in self.readers.get(value, ()))
 
     def replaces(self, new: Value, old: Value) -> bool:
-        """Whether a value may be written to the memory of an existing one: nothing reads that afterwards."""
+        """Return whether ``new`` may overwrite the existing array of ``old``: no later group reads the old elements."""
         return max(self.readers.get(old, [-1])) <= self.written[new] and self.overwrites(new, old)
 
     def overwrites(self, value: Value, x: Value) -> bool:
-        """Whether a value may be written to the memory of one that its group reads, place by place."""
+        """Return whether a value may overwrite x: its group reads each element of x before writing that place."""
         i = self.written[value]
         if i not in self.readers.get(x, ()):
             return True
@@ -109,7 +109,7 @@ def plan_memory(
     donated: Collection[Value],
     careful: Collection[Op],
 ) -> tuple[MemoryPlan, list[list[Value]]]:
-    """Plan the memory of a program.
+    """Plan a program's memory: which values are stored, and at which offset or in place of which value.
 
     Args:
         groups: what is computed, in order.
@@ -163,7 +163,7 @@ def plan_memory(
 
 @dataclass
 class _Tenant:
-    """Values that follow each other in one place, the groups between which it is theirs, its size and its offset."""
+    """Values that occupy one memory range in turn: the first and last group of their use, size and offset in bytes."""
 
     values: list[Value]
     first: int
@@ -173,7 +173,7 @@ class _Tenant:
 
 
 def _packed(tenants: Sequence[_Tenant]) -> int:
-    """Assign each tenant an offset in the block; returns the block's size."""
+    """Assign offsets to memory ranges so that simultaneous ones do not overlap; returns the total bytes."""
     placed: list[_Tenant] = []
     for tenant in sorted(tenants, key=lambda each: -each.size):
         offset = 0

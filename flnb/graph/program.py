@@ -1,4 +1,4 @@
-"""Programs: recorded values made into calls on memory that is planned once, to run many times."""
+"""Programs: recorded ops compiled to a list of calls on preplanned memory, which can run many times."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BYTES = np.dtype(np.uint8)
 
 
 class Recorded(NamedTuple):
-    """What a program does.
+    """The recorded inputs, outputs and side effects that define a program.
 
     Attributes:
         inputs: existing values whose arrays are given to each run.
@@ -59,12 +59,12 @@ class Recorded(NamedTuple):
 
     @property
     def wanted(self) -> list[Value]:
-        """The values to compute."""
+        """Return all values that a run must compute: outputs, updates and effects."""
         return [*self.outputs, *[new for _, new in self.updates], *self.effects]
 
 
 class Program:
-    """Recorded values as calls on planned memory.
+    """Recorded ops compiled to calls on preplanned memory; `run` executes them.
 
     Args:
         recorded: what to compute.
@@ -110,7 +110,7 @@ class Program:
         holders.add(self)
 
     def _add_sites(self, wanted: Sequence[Value], fuse: bool) -> None:
-        """Add the backends on which values are computed."""
+        """Create a `Site` for every backend on which some value is computed."""
         for backend in dict.fromkeys([x.place.backend for x in reachable(wanted) if x.op is not None]):
             if backend not in self.sites:
                 there = self.here.copy()
@@ -118,7 +118,7 @@ class Program:
                 self.sites[backend] = Site(there, fuse)
 
     def _plan(self, kept_apart: Collection[str]) -> None:
-        """Choose what is computed together and where: that which takes the least memory.
+        """Choose the fusion groups and the memory plan that need the least memory.
 
         Whether the passes are kept apart, and what the backward pass computes again, matters by how much of the forward
         pass it reads.
@@ -140,7 +140,7 @@ class Program:
         self.contexts = contexts(values)
 
     def _bind(self) -> None:
-        """Allocate memory, and make the calls."""
+        """Allocate the program's memory, and build its calls."""
         self.arrays: dict[Value, Any] = {}
         self.patches: list[tuple[list[Any], int, Value, Value]] = []
         self.drawn: list[tuple[list[Any], int, Any]] = []
@@ -161,7 +161,7 @@ class Program:
         self.bound = True
 
     def release(self) -> bool:
-        """Give back the memory until the next run; returns whether there was any, and it is not in use."""
+        """Free the program's memory until its next run; returns False if it has none or is running."""
         if not self._in_use.acquire(blocking=False):  # perhaps by this thread, whose allocation found no memory
             return False
         try:
@@ -175,11 +175,11 @@ class Program:
             self._in_use.release()
 
     def _site(self, value: Value) -> Site:
-        """Where a value is computed."""
+        """Return the `Site` (backend and memory) on which a value is computed."""
         return self.sites[value.place.backend]
 
     def _add(self, group: Group, stored: list[Value]) -> None:
-        """Add the step that computes a group."""
+        """Append the calls that compute a fusion group."""
         if group.shape is not None:
             self._add_nest(group, stored)
             return
@@ -190,7 +190,7 @@ class Program:
         self._add_call(call)
 
     def _add_call(self, call: Call) -> None:
-        """Add a call; arrays that move are put into its arguments in each run."""
+        """Append a call; arguments whose arrays change between runs are filled in at each run."""
         for i, value in enumerate(call.values):
             if value is not None:
                 if self._root(value) in self.moving:
@@ -203,14 +203,14 @@ class Program:
         self.steps.append(call)
 
     def _add_nest(self, group: Group, stored: list[Value]) -> None:
-        """Add the nest of a group to the segment at the end of the steps."""
+        """Lower a group to a loop nest, and append it to the last segment of consecutive nests."""
         last = self.steps[-1] if self.steps else None
         if not isinstance(last, list) or self._site(last[-1].members[0]) is not self._site(group.members[0]):
             self.steps.append([])
         self.steps[-1].append(NestCall(*lowered(group, stored, self.layouts), group.members))
 
     def _joined(self, calls: list[NestCall]) -> list[Any]:
-        """Make kernels of nests that follow each other: of each its arrays' places, and its event."""
+        """Compile consecutive nests to kernels; returns each kernel with its arrays' locations and its event."""
         spans = [[self._span(value) for value, _ in call.places] for call in calls]
         site, made = self._site(calls[0].members[0]), []
         for each in joined(calls, spans, site.kernels.most_joined):
@@ -221,13 +221,13 @@ class Program:
         return made
 
     def _span(self, value: Value) -> Span:
-        """The memory of a value: in the program's block, or all of an array."""
+        """Return the byte range of a value in the program's block; an array outside of it is its own range."""
         root = self._root(value)
         begin = self.memory.offset.get(root)
         return (root, 0, 1) if begin is None else (None, begin, begin + max(root.spec.nbytes, 1))
 
     def _segment(self, calls: list[Any]) -> KernelCalls:
-        """Make the segment of calls of kernels that follow each other."""
+        """Build one launchable segment of consecutive kernels."""
         made, moving = [], []
         site = calls[0][-1]
         scratch = address_of(site.scratch)
@@ -249,22 +249,22 @@ class Program:
         return KernelCalls(segment, [event for *_, event, _ in calls])
 
     def _root(self, value: Value) -> Value:
-        """The value in whose memory a value is."""
+        """Return the value whose memory stores a value: itself, the base of a view, or the value it overwrites."""
         root = self.layouts[value].root
         return self.memory.home.get(root, root)
 
     def _in_place(self, value: Value) -> bool:
-        """Whether a value is written in the memory of the value that it replaces a part of."""
+        """Return whether an update of a part of a tensor (`PUT`) writes directly to the memory of that tensor."""
         base = self.layouts[value.inputs[0]].root
         a, b, offset = self._root(value), self._root(base), self.memory.offset
         return a is b or (a in offset and offset[a] == offset.get(b, -1))
 
     def _output(self, value: Value) -> Any:
-        """Allocate the array of an output."""
+        """Allocate a new array for an output."""
         return self._site(value).new(value.spec.shape, value.spec.dtype)
 
     def array(self, value: Value) -> Any:
-        """Return the array of a value: its own memory, or a view."""
+        """Return the array that holds a value: its own memory, or a view of its base's."""
         found = self.arrays.get(value)
         if found is None:
             found = self._array(value)
@@ -284,14 +284,14 @@ class Program:
         return self._site(value).block[begin : begin + spec.nbytes].view(spec.dtype).reshape(spec.shape)
 
     def __str__(self) -> str:
-        """The calls in order: what each computes, into which place of the program's block or whose memory."""
+        """Format the calls as text, one line each: the ops, their operands, and where results are stored."""
         from flnb.graph.inspection import program_text
 
         return program_text(self)
 
     @property
     def peak(self) -> int:
-        """Bytes that a run needs besides its inputs and what exists: for values, scratch memory, and outputs."""
+        """Return the bytes that a run needs besides inputs and parameters: values, scratch memory and outputs."""
         scratch = self.scratch_bytes * len(self.sites)
         return self.memory.size + scratch + sum(x.spec.nbytes for x in self.fresh)
 
@@ -299,7 +299,7 @@ class Program:
 
     @quiet
     def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """Compute; returns the arrays of the outputs.
+        """Run the program; returns the output arrays.
 
         Args:
             inputs: the arrays of the inputs, of the shapes, dtypes and strides of those with which it was recorded.
@@ -316,7 +316,7 @@ class Program:
                     self.lending.clear()
 
     def _computed(self, inputs: Sequence[Any]) -> list[Any]:
-        """Compute, and return the arrays of the outputs."""
+        """Fill in this run's arrays, run all calls, and return the output arrays."""
         if not self.bound:
             self._bind()
         arrays = self.arrays
@@ -341,7 +341,7 @@ class Program:
         return [self.array(value) for value in self.outputs]
 
     def _run_steps(self) -> None:
-        """Run all calls, and emit their events if something records."""
+        """Run all calls; emit their events if telemetry records."""
         lanes, step = bus.lanes, None
         try:
             if lanes is None:
@@ -362,7 +362,7 @@ class Program:
 
 
 def _own(value: Value, taken: set[Value]) -> Value:
-    """Return a value that has memory for itself: the value, or a copy of one that exists, is a view, or is taken."""
+    """Return a value with memory of its own: a copy of one that already exists, is a view, or is an output already."""
     if value.op is None or is_view(value) or value in taken:
         value = like(Value(OPS["copy"], (value,), (), value.spec, value.place), value)
     taken.add(value)

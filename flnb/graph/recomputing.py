@@ -1,4 +1,4 @@
-"""Recomputation: what a backward pass reads of the forward pass is computed again where that takes less memory.
+"""Rematerialization: recomputes forward values in the backward pass where this saves memory.
 
 A value that nothing but loop nests of the backward pass read, and that follows elementwise from values that are kept
 anyway or are smaller, is not kept between the passes: the nests compute it from these. So a dropout keeps one byte an
@@ -34,7 +34,7 @@ WORTH = 1 << 14
 
 
 class _Kept:
-    """Which values are kept between the passes.
+    """The choice of which forward values stay in memory for the backward pass.
 
     Attributes:
         late: the values that depend on gradients.
@@ -61,20 +61,20 @@ class _Kept:
                     self.pinned.update(needed)
 
     def roots(self, value: Value) -> list[Value]:
-        """The values in whose memory a value's inputs are, those that are computed by the program."""
+        """Return the program's values whose memory a value's inputs use; already existing inputs are left out."""
         return [root for root in [self.layouts[x].root for x in value.inputs] if root.op is not None]
 
     def _is_early(self, value: Value, roots: list[Value]) -> bool:
-        """Whether a value of the backward pass is a condition that can be found in the forward pass: one byte each."""
+        """Return whether a backward value is a bool mask of forward values, which is cheap to store (1 byte each)."""
         is_condition = value.spec.dtype.char == "?" or any(x.spec.dtype.char == "?" for x in value.inputs)
         return is_condition and bool(roots) and self._repeats(value) and self.late.isdisjoint(roots)
 
     def _repeats(self, value: Value) -> bool:
-        """Whether a value can be computed again in a nest, from its inputs."""
+        """Return whether a value is elementwise, so that a loop nest can recompute it from its inputs."""
         return self.in_nest(value) and value.op is not None and value.op.name not in REDUCTIONS
 
     def choose(self) -> None:
-        """Take values out of those kept, for ones from which they are computed again."""
+        """Replace stored values by smaller ones from which they can be recomputed, as long as this saves memory."""
         waiting = [(-x.number, x) for x in self.kept]
         heapq.heapify(waiting)
         while waiting:
@@ -89,7 +89,7 @@ class _Kept:
                 self.kept |= found
 
     def _sources(self, value: Value) -> set[Value] | None:
-        """Return the values to keep instead of one; None if that takes no less memory."""
+        """Return a set of values to store instead of ``value``; None if none needs less memory."""
         sources, best, least = {value}, None, value.spec.nbytes
         for _ in range(MOST_STEPS):
             open_ = [x for x in sources if (x is value or x not in self.kept) and self._repeats(x)]
@@ -108,7 +108,7 @@ class _Kept:
 
 
 def recomputed(wanted: Collection[Value], layouts: Layouts, in_nest: Callable[[Value], bool]) -> dict[Value, Value]:
-    """Rewrite values so that less is kept between a forward pass and its backward pass.
+    """Rewrite a graph so that the backward pass recomputes forward values instead of keeping them in memory.
 
     Args:
         wanted: the values to compute.
@@ -133,7 +133,7 @@ def recomputed(wanted: Collection[Value], layouts: Layouts, in_nest: Callable[[V
         return made
 
     def for_late(x: Value) -> Value:
-        """The value that stands for one that a backward pass reads."""
+        """Return the value that the backward pass reads in place of x, recomputed if x is not stored."""
         root = layouts[x].root
         if root.op is None or root in plan.late or root in plan.kept:
             return now.get(x, x)
@@ -151,7 +151,7 @@ def recomputed(wanted: Collection[Value], layouts: Layouts, in_nest: Callable[[V
 
 
 def _in_order(values: list[Value], plan: _Kept, layouts: Layouts) -> list[Value]:
-    """Order values for computation: conditions of the backward pass that are kept come right behind their inputs."""
+    """Order values for computation; bool masks stored for the backward pass follow right after their inputs."""
     early = [x for x in values if is_late(x) and layouts[x].root not in plan.late]
     numbers: dict[Value, tuple[int, int]] = {}
     for x in early:
@@ -160,7 +160,7 @@ def _in_order(values: list[Value], plan: _Kept, layouts: Layouts) -> list[Value]
 
 
 def _in_phase(context: int, phase: int) -> int:
-    """Return the context with another phase, if one is given and anything is known of the context."""
+    """Return a telemetry context with its phase replaced; unchanged if phase is 0 or the context unknown."""
     if not phase or context < 0:
         return context
     return intern.contexts.id_of(intern.contexts.items[context]._replace(phase=phase))

@@ -1,4 +1,4 @@
-"""Reporting: the events that a program emits in place of the crossing, one for each call and each kernel."""
+"""Telemetry of programs: one event for each backend call and each kernel, in place of the ops' own events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["contexts", "kernel_code", "kernel_event", "op_event", "shares"]
 
 
 def contexts(values: Sequence[Value]) -> dict[Value, int]:
-    """Return the scope, phase and line in which values were recorded, by number.
+    """Return each value's telemetry context (scope, phase and source line), as an interned number.
 
     What a backward pass reads is of the forward pass: while it is recorded nobody knows.
     """
@@ -42,7 +42,7 @@ def contexts(values: Sequence[Value]) -> dict[Value, int]:
 
 
 def op_event(value: Value) -> int:
-    """Return the code of the event that says that a value was computed."""
+    """Return the event code of the op that computes a value."""
     op: Any = value.op or OPS["copy"]  # what exists is written by a copy
     attributes = value.attributes
     if op.body is not None:
@@ -56,18 +56,18 @@ def op_event(value: Value) -> int:
 
 
 def shares(members: Sequence[Value]) -> list[float]:
-    """Estimate the shares of ops in the time of the kernel that computes them, by the bytes that each would move."""
+    """Estimate each op's share of its kernel's time, from the bytes that the op alone would move."""
     moved = [_moved(value) for value in members]
     return [n / sum(moved) for n in moved]
 
 
 def _moved(value: Value) -> int:
-    """The bytes that an op would move if it ran alone, and one: none takes no time."""
+    """Return the bytes that an op would read and write on its own, plus 1, so that no share is zero."""
     return sum(x.spec.nbytes for x in (*value.inputs, value)) + 1
 
 
 def kernel_code(nest: Nest, members: Sequence[Value]) -> int:
-    """Return the code of the event that says that a kernel has run."""
+    """Return the event code of a fused kernel, described by its ops, loop extents and bytes moved."""
     names = [value.op.name for value in members if value.op is not None]
     last, moved = members[-1].spec, sum(map(_moved, members))
     described = intern.Plan(
@@ -77,6 +77,6 @@ def kernel_code(nest: Nest, members: Sequence[Value]) -> int:
 
 
 def kernel_event(nest: Nest, members: Sequence[Value], context: dict[Value, int]) -> tuple[int, int, int]:
-    """Return what the event of a kernel consists of: its code, the number of its ops' records, and its context."""
+    """Return a kernel's event: its code, the number of the list of its ops, and its telemetry context."""
     parts = encoding.parts_number([op_event(x) for x in members], [context[x] for x in members], shares(members))
     return kernel_code(nest, members), parts, context[members[-1]]

@@ -1,4 +1,4 @@
-"""Rewriting: recorded values replaced by ones that take less to compute and have the same elements.
+"""Graph rewriting: replaces recorded values by cheaper ones with the same elements.
 
 One sweep in order: a value that equals an earlier one is that one (common subexpressions), and rules, by op, replace
 others. What nothing refers to any more is not computed.
@@ -21,12 +21,12 @@ __all__ = ["EXACT", "RULES", "like", "rewritten"]
 
 
 def _copied(value: Value, inputs: tuple[Value, ...], layouts: Layouts) -> Value | None:
-    """A copy is the original, as values never change; of a view with gaps it has other strides."""
+    """Replace a copy by its input if the input is contiguous; None keeps the copy."""
     return inputs[0] if layouts.contiguous(inputs[0]) else None
 
 
 def _product(value: Value, inputs: tuple[Value, ...], layouts: Layouts) -> Value | None:
-    """A copy of a transposed product of two matrices is the product of their transposes, which BLAS reads as they are.
+    """Replace a copy of a transposed matrix product by the product of the transposes, which BLAS reads directly.
 
     (A B)^T = B^T A^T: gradients of the weights of linear layers are such copies.
     """
@@ -42,24 +42,24 @@ def _product(value: Value, inputs: tuple[Value, ...], layouts: Layouts) -> Value
 
 
 def _transposed(x: Value) -> Value:
-    """The transpose of a matrix, as a view."""
+    """Return the transpose of a matrix value as a view."""
     spec = spec_of(x.spec.shape[::-1], x.spec.dtype, x.spec.kind)
     return like(Value(OPS["permute_dims"], (x,), ((1, 0),), spec, x.place), x)
 
 
 def like(made: Value, value: Value) -> Value:
-    """Give a value the context and line of the one for which it was made; returns it."""
+    """Copy the telemetry context and source line of ``value`` to ``made``; returns ``made``."""
     made.context, made.site = value.context, value.site
     return made
 
 
 def _cast(value: Value, inputs: tuple[Value, ...], layouts: Layouts) -> Value | None:
-    """A cast to the dtype that is there already is a copy."""
+    """Replace a cast to the dtype that the input already has by the input."""
     return _copied(value, inputs, layouts) if inputs[0].spec.dtype == value.spec.dtype else None
 
 
 def _viewed(value: Value, inputs: tuple[Value, ...], layouts: Layouts) -> Value | None:
-    """A view of the same shape and strides is the original."""
+    """Replace a view with its input's shape and strides by the input."""
     if value.spec is not inputs[0].spec:
         return None
     return inputs[0] if layouts[value][1:] == layouts[inputs[0]][1:] else None
@@ -80,7 +80,7 @@ EXACT = {**RULES, "copy": _copied}
 def rewritten(
     wanted: Iterable[Value], kept_apart: Collection[str] = (), rules: Mapping[str, Any] = MappingProxyType(RULES)
 ) -> dict[Value, Value]:
-    """Rewrite values and everything that they are computed from.
+    """Rewrite a graph: merge equal values and apply the rewrite rules.
 
     Args:
         wanted: the values to compute.
@@ -111,7 +111,7 @@ def _with_inputs(value: Value, inputs: tuple[Value, ...]) -> Value:
 
 
 def _key(value: Value) -> Any:
-    """Return a key that equal values share; a value that cannot be compared is its own key."""
+    """Return a hashable key that equal values share; a value with unhashable attributes is its own key."""
     if value.op is None or value.op.body is not None:
         return value
     key = value.op, value.inputs, value.attributes, repr(value.attributes), value.spec  # 0.0 == -0.0, and 1 == True

@@ -1,4 +1,4 @@
-"""Computes recorded values op by op, through the crossing, with the allocations and events of eager mode."""
+"""Eager execution of recorded values, op by op, with the same allocations and events as without recording."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MOST = 32
 
 
 def at_once(place: Place, function: Callable[..., T], *arguments: Any) -> T:
-    """Call a function in the session's state, but with ops that run at once, at a place."""
+    """Call a function with ops run eagerly, on the backend and memory manager of ``place``."""
     backend, manager, category, _ = place
     with running:
         found = _states.get((backend, category))
@@ -56,7 +56,7 @@ def at_once(place: Place, function: Callable[..., T], *arguments: Any) -> T:
 
 @with_block
 def materializing() -> Iterator[list[int]]:
-    """Emit how long the block takes, and how many values it has computed, which it puts into the list."""
+    """Emit an event with the time of the ``with`` block and the number of computed values, which it reads from [0]."""
     t0, count = perf_counter_ns(), [0]
     lane = bus.lanes.lane if bus.lanes is not None else Lane(0)
     before = lane.context, lane.node
@@ -69,7 +69,7 @@ def materializing() -> Iterator[list[int]]:
 
 
 def compute(values: Sequence[Value]) -> None:
-    """Compute values and their inputs, each on the backend that its place names.
+    """Compute values and their inputs, each on the backend of its `Place`.
 
     A value that was computed forgets its inputs, so that memory lives as long as it would if ops ran at once: until
     the last use.
@@ -90,7 +90,7 @@ def compute(values: Sequence[Value]) -> None:
 
 
 def _compute(value: Value) -> None:
-    """Compute a value whose inputs are computed, and the values that are its items."""
+    """Compute a value whose inputs are computed and, for an op with several results, the values of its items."""
     try:
         found = at_once(value.place, run, value, tuple([x.tensor for x in value.inputs]), value.place.backend.buffer)
     except Exception as error:
@@ -107,7 +107,7 @@ def _compute(value: Value) -> None:
 
 
 def run(value: Value, tensors: tuple[Any, ...], family: str) -> Any:
-    """Run the op of a value on tensors in place of its inputs; returns a tensor of a family, or several."""
+    """Run a value's op on tensors given for its inputs; returns one tensor, or a tuple for ops with several results."""
     op: Any = value.op
     if op is PUT:
         step, attributes = value.attributes
@@ -124,7 +124,7 @@ def run(value: Value, tensors: tuple[Any, ...], family: str) -> Any:
 
 
 def _run_whole(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...], family: str) -> tuple[Any, ...]:
-    """Run a composite, or the gradient of one; returns all results, None for those that are not wanted.
+    """Run a composite op or its gradient; returns a tuple of results, None for those that are not requested.
 
     Attributes: the composite's plan on the buffers on which it was recorded, which arguments are tensors (bools; the
     others are None), which results are wanted (bools), and weak references to the items that stand for them.

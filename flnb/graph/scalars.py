@@ -1,4 +1,4 @@
-"""Elementwise rows of the op table as expressions of one scalar: written once, for every target that prints them.
+"""Elementwise ops as expressions of scalars: written once, and printed by every code generation target.
 
 Arithmetic, comparisons and square roots round as NumPy's; transcendental functions of float32 are approximations with a
 relative error of at most 1e-6 (`flnb.graph.approximations`), of float64 they are the C library's.
@@ -23,7 +23,7 @@ REDUCTIONS = frozenset({"sum", "prod", "max", "min", "any", "all"})
 
 
 class Row(NamedTuple):
-    """How an op is computed: the function of its operands, the kinds of dtype that it takes, and the result's dtype.
+    """The scalar expression of an op: its function, the dtype kinds it accepts, and its result's dtype.
 
     Operands are converted to the result's dtype before. If that is "?", they are compared in their own, which is one;
     or in bool, if it takes nothing else.
@@ -35,7 +35,7 @@ class Row(NamedTuple):
 
 
 def apply(op: str, operands: Sequence[Scalar], dtype: str) -> Scalar:
-    """Print the expression of an op.
+    """Print an op's scalar expression through the operands' emitter; returns the result.
 
     Args:
         op: the name of a row for which `supported` is true with these dtypes, and that is no reduction.
@@ -52,7 +52,7 @@ def apply(op: str, operands: Sequence[Scalar], dtype: str) -> Scalar:
 
 
 def supported(op: str, inputs: Sequence[str], dtype: str) -> bool:
-    """Whether an op has an expression for inputs of these dtypes (NumPy's characters) and a result of that dtype.
+    """Return whether an op can be part of a loop nest, for input and result dtypes given as NumPy's characters.
 
     Reductions are supported if a nest may compute them over its inner or its outer space.
 
@@ -76,7 +76,7 @@ def supported(op: str, inputs: Sequence[str], dtype: str) -> bool:
 
 
 def identity(op: str, dtype: str) -> float:
-    """Return the number that a reduction starts with: its result over no elements.
+    """Return the initial value of a reduction: its result over no elements.
 
     >>> identity("max", "f"), identity("min", "b"), identity("all", "?")
     (-inf, 127, True)
@@ -90,17 +90,17 @@ def identity(op: str, dtype: str) -> float:
 
 
 def by_kind(real: Callable[..., Scalar], integer: Callable[..., Scalar]) -> Callable[..., Scalar]:
-    """Return a function that is one for floating-point numbers and another for integers and bool."""
+    """Return a function that calls ``real`` for floating-point scalars, and ``integer`` for integers and bool."""
     return lambda x, *more: (real if kind(x.dtype) == "f" else integer)(x, *more)
 
 
 def by_precision(approximation: Callable[[Scalar], Scalar]) -> Callable[[Scalar], Scalar]:
-    """Return a function that approximates for float32, and calls the C library's function for float64."""
+    """Return a function that calls ``approximation`` for float32, and the C function of its name for float64."""
     return lambda x: approximation(x) if x.dtype == "f" else call(approximation.__name__, x)
 
 
 def instruction(name: str) -> Callable[..., Scalar]:
-    """Return the function that is one instruction, or one of the C library."""
+    """Return a function that prints a single instruction, or a call of the C library function ``name``."""
     return lambda *operands: call(name, *operands)
 
 
@@ -119,7 +119,7 @@ def minimum(a: Scalar, b: Scalar) -> Scalar:
 
 
 def _extremum(a: Scalar, b: Scalar, worse: Callable[[Scalar, Scalar], Scalar]) -> Scalar:
-    """Return the better of two; comparisons are such that processors have one instruction for it and its choice."""
+    """Return the better of two scalars by ``worse``, NaN if one is NaN; compiles to one compare and select."""
     if a.number is not None:
         a, b = b, a
     chosen = select(worse(a, b), b, a)  # a if that is NaN
@@ -152,7 +152,7 @@ def _remainder(a: Scalar, b: Scalar) -> Scalar:
 
 
 def _rest(a: Scalar, b: Scalar) -> tuple[Scalar, Scalar]:
-    """Return the remainder with the dividend's sign, and whether the divisor's is another."""
+    """Return the remainder with the dividend's sign, and whether it must be corrected to the divisor's sign."""
     rest = a.make("remainder", b)
     return rest, rest.not_equal(0.0) & (rest < 0.0).not_equal(b < 0.0)
 
@@ -169,7 +169,7 @@ def _floor_divide(a: Scalar, b: Scalar) -> Scalar:
 
 
 def _divisor(a: Scalar, b: Scalar) -> tuple[Scalar, Scalar]:
-    """Return whether NumPy divides the integer a by b without a warning, and a divisor with which nothing traps."""
+    """Return whether the integer division a / b is defined, and a divisor that never traps (1 where it is not)."""
     valid = b.not_equal(0)
     if kind(a.dtype) == "i":
         valid = valid & ~(a.equal(int(np.iinfo(a.dtype).min)) & b.equal(-1))
@@ -203,7 +203,7 @@ def _logaddexp(a: Scalar, b: Scalar) -> Scalar:
 
 
 def _shift(a: Scalar, b: Scalar, name: str) -> Scalar:
-    """Shift as NumPy does: by the number of bits or more, nothing is left of a but its sign, to the right."""
+    """Shift integer bits as NumPy does: shifting by the full width or more gives 0, or the sign for a right shift."""
     bits = 8 * np.dtype(a.dtype).itemsize
     fill = select(a < 0, a.constant(-1), 0) if name == "right" and kind(a.dtype) == "i" else a.constant(0)
     valid = b < bits if kind(b.dtype) == "u" else (b < bits) & (b >= 0)

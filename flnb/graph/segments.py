@@ -1,4 +1,4 @@
-"""Segments: values that were recorded together before, and are recorded again as one value with several results.
+"""Segments: ops that were recorded together before, and are recorded again as one value with several results.
 
 A backward pass, or an optimizer's step, records the same ops each time. From the third time on it is not run: a value
 whose op is the `Segment` stands for all of its ops. Where values are computed op by op, these come back (`unfolded`).
@@ -25,7 +25,7 @@ MOST = 256
 
 
 class Row(NamedTuple):
-    """A value of a segment.
+    """One op of a segment.
 
     Attributes:
         op, attributes, spec: of the value; a composite's attributes without its items.
@@ -41,7 +41,7 @@ class Row(NamedTuple):
 
 
 class Segment:
-    """Ops with inputs and results, as the op of a value; the results are items of that value.
+    """A repeated sequence of ops, recorded as if it were a single op with several results.
 
     Attributes:
         rows: the ops in order.
@@ -59,7 +59,7 @@ class Segment:
         self.category = rows[outputs[0]].category
 
     def values(self, value: Value, known: Mapping[int, Value]) -> list[Value]:
-        """Return the values for which one with this op stands; ``known`` has existing ones for some rows."""
+        """Expand a segment's value to the values of its single ops; ``known`` has existing values for some rows."""
         made: list[Value] = []
         for i, (op, attributes, spec, category, given) in enumerate(self.rows):
             inputs = tuple([made[x] if x >= 0 else value.inputs[~x] for x in given])
@@ -75,18 +75,18 @@ class Segment:
         return made
 
     def number(self, value: Value) -> None:
-        """Keep numbers for the values that a value stands for; it and they come before all that are made later."""
+        """Reserve consecutive sequence numbers for a segment's value and all ops that it stands for."""
         value.number = last_number(len(self.rows) + 1) - len(self.rows)
 
 
 def _become(value: Value, other: Value) -> Value:
-    """Let a value be another one, which nothing refers to yet."""
+    """Overwrite ``value`` with the op, inputs and attributes of ``other``; returns ``value``."""
     value.op, value.inputs, value.attributes, value.place = other.op, other.inputs, other.attributes, other.place
     return value
 
 
 class Known:
-    """What is known of a piece of a recording with some key.
+    """The recording state of one repeated piece of a program, such as a backward pass.
 
     Attributes:
         segment: repeats it; None before its ops are known.
@@ -102,19 +102,19 @@ class Known:
         self.seen = self.failed = False
 
     def is_due(self) -> bool:
-        """Whether to repeat it, or to describe it if there is no segment: not the first time."""
+        """Return whether the piece was recorded before, and can be repeated as a segment; marks it as seen."""
         before, self.seen = self.seen, True
         return before and not self.failed
 
 
 class Segments:
-    """What a backend knows of pieces of its recordings."""
+    """The recording states of repeated pieces of one backend's recordings, by key."""
 
     def __init__(self) -> None:
         self._known: dict[Any, Known] = {}
 
     def of(self, key: Any) -> Known:
-        """Return what is known of a piece; the key has everything that it depends on."""
+        """Return the state of a piece, new if its key is unknown; the key has everything that the ops depend on."""
         found = self._known.get(key)
         if found is None:
             if len(self._known) >= MOST:
@@ -124,7 +124,7 @@ class Segments:
 
 
 def segment_of(inputs: Sequence[Value], outputs: Sequence[Value], after: int) -> Segment | None:
-    """Describe how values were computed from others; returns None if something else went into them.
+    """Make a segment of the ops that computed outputs from inputs; None if they depend on anything else.
 
     Args:
         inputs: different values, which were there before.
@@ -166,7 +166,7 @@ def segment_of(inputs: Sequence[Value], outputs: Sequence[Value], after: int) ->
 
 
 def unfolded(values: Iterable[Value]) -> list[Value]:
-    """List what must be computed for values, as `reachable` does, after the ops of segments have come back."""
+    """List the values to compute, as `reachable` does, with segments expanded to single ops."""
     values = list(values)
     found = reachable(values)
     folded = [value for value in found if isinstance(value.op, Segment)]

@@ -1,4 +1,4 @@
-"""Sites: the backends on which one program computes, each with memory of its own."""
+"""Sites: one for each backend on which a program computes, with the program's memory there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Site", "moving"]
 
 
 class Site:
-    """A backend on which a program computes.
+    """One backend of a program, with its compiler of loop nests and its memory.
 
     Attributes:
         here: the state with its methods and its memory manager.
@@ -39,13 +39,13 @@ class Site:
         return self.here.table[op.index]
 
     def new(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Allocate an array from the memory manager."""
+        """Allocate an uninitialized array from the site's memory manager."""
         here = self.here
         return here.backend.empty(spec_of(shape, dtype), here.manager, here.min_block, 0, state.TEMPORARY)[0]
 
 
 def moving(value: Value) -> Callable[..., Any]:
-    """Make the function that copies a value of one device to memory of another one."""
+    """Make a function that copies an array from the backend of a value's input to the value's own backend."""
     target: TensorBackend = value.place.backend
     source: TensorBackend = value.inputs[0].place.backend
     direct = source.reads_host or isinstance(source, type(target))

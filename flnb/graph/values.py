@@ -1,4 +1,4 @@
-"""Values: the results of recorded ops, each written once, that refer to the values they are computed from."""
+"""Values: nodes of the graph of recorded ops; each refers to the values that it is computed from."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CONSTANT = ("constant",)
 
 
 class Place(NamedTuple):
-    """Where and how a value is computed; ``fuse`` says whether programs may compute it together with others."""
+    """The backend, memory manager and allocation category for computing a value; ``fuse`` allows fusion with others."""
 
     backend: TensorBackend
     manager: MemoryManager
@@ -53,7 +53,7 @@ class Place(NamedTuple):
 
 
 class Value:
-    """The result of one recorded op; it is never changed.
+    """One recorded op and its result, immutable: a node of the graph.
 
     Attributes:
         op: the row of the op table; None for what was not computed by an op.
@@ -99,12 +99,12 @@ class Value:
 
 
 def last_number(count: int = 1) -> int:
-    """Take numbers that no value gets; returns the last of them."""
+    """Reserve ``count`` sequence numbers for values; returns the last one."""
     return deque(islice(_numbers, count), maxlen=1)[0]
 
 
 def reachable(values: Iterable[Value]) -> list[Value]:
-    """List the values that must be computed for these ones, in the order in which they were recorded."""
+    """List all uncomputed values that the given ones depend on, themselves included, in recorded order."""
     found: dict[int, Value] = {}
     waiting = list(values)
     while waiting:
