@@ -36,7 +36,7 @@ PATH = 512
 
 
 class _Shared:
-    """A center in a file without a name that all ranks of the host have opened; its lock goes with its holder."""
+    """Parameters shared by the ranks of one host: a memory-mapped unnamed file, with a lock freed if its owner dies."""
 
     def __init__(self, values: Any) -> None:
         place, made = np.zeros(PATH, np.uint8), ""
@@ -71,7 +71,7 @@ class _Shared:
 
     @with_block
     def locked(self) -> Iterator[None]:
-        """Keep other ranks from the center. A rank that dies loses the lock."""
+        """Lock the shared parameters during the ``with`` block; the lock of a rank that dies is freed."""
         began, timeout = monotonic(), current().timeout
         try:
             while not self._try_lock():
@@ -93,7 +93,7 @@ class _Shared:
 
 
 class _Asynchronous:
-    """A rank's part: its module, the count of its steps, and how it reaches the center."""
+    """Base of asynchronous training: this rank's module, its step count, and its access to the center parameters."""
 
     def __init__(self, module: Module, every: int = 1, controller: int | None = None) -> None:
         if every < 1:
@@ -122,18 +122,18 @@ class _Asynchronous:
             self._center = values.copy()
 
     def _flat(self) -> Any:
-        """The module's parameters one behind the other, in their common dtype."""
+        """Return all parameters of the module as one flat NumPy array of their common dtype."""
         return np.concatenate([p.data.numpy().reshape(-1) for p in self._parameters])
 
     def _write(self, values: Any) -> None:
-        """Give the module these parameters."""
+        """Set the module's parameters from one flat array."""
         begin = 0
         for p in self._parameters:
             assign(p.data, values[begin : begin + p.size].reshape(p.shape))
             begin += p.size
 
     def step(self) -> None:
-        """Count a step of this rank's optimizer; every so many steps, exchange. The controller answers the others."""
+        """Count one optimizer step, and exchange parameters every ``every`` steps; the controller serves others too."""
         if self._shared is None and current().rank == self.controller:
             self._listen()
             for rank in [rank for rank, (_, pending) in self._asked.items() if pending.test()]:
@@ -143,7 +143,7 @@ class _Asynchronous:
             self.exchange()
 
     def exchange(self) -> None:
-        """Exchange this rank's parameters with the center, as the rule says.
+        """Exchange this rank's parameters with the shared center, by the rule of the subclass.
 
         Raises:
             CollectiveError: the controller is gone, or the center stayed locked for the communicator's timeout.
@@ -163,7 +163,7 @@ class _Asynchronous:
         self._write(self._answered(mine, answer))
 
     def finish(self) -> None:
-        """Wait until every rank has come here, and give all their modules the center's parameters.
+        """Wait until all ranks call this, then set every rank's module to the center's parameters.
 
         The controller serves the others meanwhile.
 
@@ -191,7 +191,7 @@ class _Asynchronous:
         self._write(values)
 
     def _listen(self) -> None:
-        """Begin to receive what the other ranks want."""
+        """Start receiving the other ranks' requests, on the controller rank."""
         for rank in range(current().size) if not self._asked else ():
             if rank != self.controller:
                 self._receive(rank)
@@ -201,7 +201,7 @@ class _Asynchronous:
         self._asked[rank] = wanted, start("recv", wanted, rank, HEADER)
 
     def _answer(self, rank: int) -> None:
-        """Give a rank what it wants."""
+        """Serve one request of a rank: exchange parameters with it, or note that it has finished."""
         if rank not in self._finished:
             if self._asked[rank][0][0] == DONE:
                 self._finished.add(rank)
@@ -212,20 +212,20 @@ class _Asynchronous:
             self._receive(rank)
 
     def _message(self, mine: Any) -> Any:
-        """What the center needs of this rank's parameters."""
+        """Return the array to send to the center, computed from this rank's flat parameters."""
         raise NotImplementedError
 
     def _meet(self, center: Any, message: Any) -> Any:
-        """Change the center, and return the answer."""
+        """Update the center in place from a rank's message; returns the array to send back."""
         raise NotImplementedError
 
     def _answered(self, mine: Any, answer: Any) -> Any:
-        """This rank's parameters from now on."""
+        """Return this rank's new flat parameters, from its old ones and the center's answer."""
         raise NotImplementedError
 
 
 class ASGD(_Asynchronous):
-    """Asynchronous stochastic gradient descent: what a rank has learned since its last exchange is added to the center.
+    """Asynchronous SGD: each rank adds its parameter changes since its last exchange to shared center parameters.
 
     The center is a copy of the parameters that belongs to no rank's module. After its last step every rank calls
     `finish`, which gives all modules the center's parameters.
@@ -265,7 +265,7 @@ class ASGD(_Asynchronous):
 
 
 class EASGD(_Asynchronous):
-    """Elastic averaging: a rank and the center move towards each other by a share of their difference.
+    """Elastic averaging SGD: each rank and shared center parameters move a fraction of their difference closer.
 
     The center is a copy of the parameters that belongs to no rank's module; every rank ends with `finish`, see `ASGD`.
 

@@ -1,4 +1,4 @@
-"""Batch normalization by the statistics of the whole batch, of which every rank has a part."""
+"""Batch normalization with statistics over the batches of all ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["SyncBatchNorm"]
 
 
 class SyncBatchNorm(BatchNorm):
-    """`flnb.nn.BatchNorm` over the parts of a batch that all ranks have, forward and in its gradient.
+    """`flnb.nn.BatchNorm` with mean and variance over the batches of all ranks, in forward and backward.
 
     In training all ranks call it; their parts may have different numbers of rows, also none. Half precision is computed
     in float32. ``SyncBatchNorm.convert(net)`` makes one of every `BatchNorm` in a module.
@@ -41,7 +41,7 @@ class SyncBatchNorm(BatchNorm):
 
     @staticmethod
     def convert(module: Module) -> Module:
-        """Make every `BatchNorm` in a module, in place, one over all ranks; returns the module."""
+        """Convert every `BatchNorm` of a module to `SyncBatchNorm`, in place; returns the module."""
         for _, part in module.named_modules():
             if type(part) is BatchNorm:
                 part.__class__ = SyncBatchNorm
@@ -73,7 +73,7 @@ class SyncBatchNorm(BatchNorm):
 
 @communicating
 def _batch_statistics(x: Any) -> Any:
-    """Mean and variance of each channel over all ranks, and the number of values, as rows of a tensor (3, C)."""
+    """Return a tensor (3, C): each channel's mean and variance over all ranks, and the number of values."""
     axes, channels = (0, *range(2, x.ndim)), x.shape[1]
     count = x.size // channels
     if count:

@@ -1,4 +1,4 @@
-"""Buckets: gradients of several parameters in one buffer, which ranks exchange as one."""
+"""Buckets: gradients of several parameters joined in one buffer, which ranks exchange in a single call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Bucket", "joined", "read_rows", "write_rows"]
 
 
 class Bucket:
-    """Gradients that are exchanged together, in a buffer of one row for each part into which parameters are divided.
+    """Gradients exchanged in one call, in a buffer with one row for each part that parameters are divided into.
 
     With one part the buffer is one gradient behind the other. With several, each row begins with a part of the first
     parameter: which rank has an element depends on its place in its parameter alone, not on the other parameters.
@@ -52,12 +52,12 @@ class Bucket:
         self.mine: Any = None
 
     def begin(self) -> None:
-        """Prepare for a pass. Buffers are made when they are needed: gradients of the pass before may be in use."""
+        """Reset the bucket for a new backward pass; buffers are allocated later, when first needed."""
         self.missing, self.used = set(self.numbers), set()
         self.flat = self.mine = self.pending = None
 
     def write(self, number: int, gradient: Any, old: Any, divisor: int) -> None:
-        """Write a gradient, with what was added up before, into its place; a gradient of None is zero."""
+        """Write a parameter's gradient, plus an accumulated ``old`` one, divided by ``divisor``; None counts as 0."""
         if self.flat is None:
             self.flat = local((self.parts, self.places[-1][1]), self.dtype)
         index = self._index[number]
@@ -75,12 +75,12 @@ class Bucket:
         self.missing.discard(number)
 
     def part(self) -> Any:
-        """Make the buffer for one row, as the ranks receive or give it."""
+        """Allocate the buffer of one row, which this rank sends or receives."""
         return local((self.places[-1][1],), self.dtype)
 
 
 def write_rows(rows: Any, values: Any) -> None:
-    """Write an array's elements into rows of equal length, and zeros where none are left; None has none."""
+    """Copy an array's elements into rows of equal length, padded with zeros; None writes zeros everywhere."""
     count, width = rows.shape
     if values is None:
         compute("full", 0, out=rows)
@@ -97,7 +97,7 @@ def write_rows(rows: Any, values: Any) -> None:
 
 
 def read_rows(rows: Any, out: Any) -> None:
-    """Write the elements in rows of equal length into a contiguous array, the opposite of `write_rows`."""
+    """Copy the elements of rows into a contiguous array: the inverse of `write_rows`."""
     width = rows.shape[1]
     out = out.reshape(-1)
     if not width:
@@ -109,7 +109,7 @@ def read_rows(rows: Any, out: Any) -> None:
 
 
 def joined(named: Iterable[tuple[str, Parameter]], most: int, parts: int) -> list[Bucket]:
-    """Put parameters into buckets of at most ``most`` bytes (or one parameter), the last ones first, as they come."""
+    """Group parameters, last ones first, into buckets of at most ``most`` bytes (at least one parameter each)."""
     groups: list[dict[str, Parameter]] = []
     for name, parameter in reversed([(name, p) for name, p in named if p.requires_grad]):
         group = [*groups[-1].values()] if groups else []
@@ -121,7 +121,7 @@ def joined(named: Iterable[tuple[str, Parameter]], most: int, parts: int) -> lis
 
 
 def _held(names: list[str]) -> str:
-    """The first and last module of parameters and how many these are, as in "fc1, fc2 · 4 params"; of one its name."""
+    """Describe parameters by their first and last module and their number, as in "fc1, fc2 · 4 params"."""
     modules = list(dict.fromkeys(name.rpartition(".")[0] or name for name in names))
     ends = (", " if len(modules) == 2 else " … ").join(dict.fromkeys((modules[0], modules[-1])))
     return f"{ends} · {len(names)} params" if len(names) > 1 else names[0]

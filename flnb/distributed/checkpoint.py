@@ -1,4 +1,4 @@
-"""Checkpoints of a distributed run: one file for all ranks, which any number of ranks can load."""
+"""Checkpoints of distributed training: one file for all ranks, which any number of ranks can load."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["save_checkpoint"]
 
 
 class _Taken:
-    """The state of a part, taken on all ranks."""
+    """The state dict of a model or optimizer, already collected from all ranks."""
 
     def __init__(self, state: Any) -> None:
         self.state = state
 
 
 def save_checkpoint(path: str | os.PathLike[str], /, **parts: Any) -> None:
-    """Write a file of `flnb.nn.save_checkpoint` once for all ranks, which all call this; return when it is written.
+    """Write one checkpoint file for all ranks (`flnb.nn.save_checkpoint`); every rank must call this.
 
     The states of `Sharded` and its optimizer are collected from all ranks; rank 0 writes, and of other parts, of plain
     values and of the random generator it is rank 0's state. `flnb.nn.load_checkpoint` reads the file on each rank

@@ -1,4 +1,4 @@
-"""The clocks of ranks on several hosts, compared by messages there and back."""
+"""Clock offsets between ranks on different hosts, measured by round-trip messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ bus.describers.append(lambda: dict(_measured) if current().size > 1 else {})
 
 
 def sync_clocks(rounds: int = ROUNDS) -> tuple[int, int]:
-    """Compare this rank's clock with that of rank 0; all ranks call it. Recordings of the ranks can then be joined.
+    """Measure this rank's clock offset from rank 0, and its error bound, in ns; all ranks call this.
 
     `init` does so by itself where ranks are on several hosts. Clocks drift by microseconds a second: call it again in a
     long recording.
@@ -48,7 +48,7 @@ def sync_clocks(rounds: int = ROUNDS) -> tuple[int, int]:
 
 
 def sync_hosts() -> None:
-    """Compare the clocks of ranks that are on another host than rank 0; ranks of one host have one clock."""
+    """Measure the clock offsets of ranks on other hosts than rank 0's; ranks of one host share a clock."""
     here = current()
     own, theirs = np.array([crc32(platform.node().encode())]), np.zeros(1, np.int64)
     for other in range(1, here.size):
@@ -66,7 +66,7 @@ def sync_hosts() -> None:
 
 
 def _exchange(other: int, rounds: int) -> tuple[int, int] | None:
-    """Send messages from a rank to rank 0 and back; the offset and bound on that rank, None on all others."""
+    """Exchange timing messages of a rank with rank 0; returns (offset, bound) in ns on that rank, None elsewhere."""
     here, theirs = current(), np.zeros(1, np.int64)
     if here.rank not in (0, other):
         return None

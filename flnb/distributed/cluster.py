@@ -1,4 +1,4 @@
-"""Ranks for a notebook: cells run on all of them, and can be interrupted."""
+"""Ranks for notebooks: cells run on all of them, and can be interrupted."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ __all__ = ["Cluster"]
 
 
 class Output:
-    """Prints what ranks print, line by line, with the rank in front."""
+    """Prints the output of ranks line by line, each line prefixed by its rank."""
 
     def __init__(self) -> None:
         self._shown: dict[tuple[int, str], int] = {}
         self.streams = {"stdout": sys.stdout, "stderr": sys.stderr}
 
     def show(self, rank: int, name: str, text: str, whole: bool) -> None:
-        """Print the lines of a rank's stream (all of it that has come so far) that were not printed yet."""
+        """Print the new lines of a rank's stream; ``text`` is everything that the rank has written so far."""
         lines = text.split("\n")
         end = len(lines) if whole and lines[-1] else len(lines) - 1
         done = self._shown.get((rank, name), 0)
@@ -40,12 +40,12 @@ class Output:
         self._shown[rank, name] = max(end, done)
 
     def write(self, rank: int, text: str, name: str = "stdout") -> None:
-        """Print a text of a rank; further lines are set under the first."""
+        """Print text prefixed by its rank, continuation lines indented."""
         head = f"rank {rank}: "
         print(head + text.replace("\n", "\n" + " " * len(head)), file=self.streams[name])
 
     def display(self, rank: int, content: dict[str, Any]) -> None:
-        """Show a figure or the like that a rank displayed."""
+        """Display a figure or other rich output of a rank, below its number."""
         from IPython.display import display
 
         self.write(rank, "")
@@ -53,7 +53,7 @@ class Output:
 
 
 class Cluster:
-    """Several ranks beside this program, each with variables of its own, on which cells of a notebook run.
+    """Several ranks started from a notebook, each with its own variables, on which cells run.
 
     They are MPI processes on this machine, started by ipyparallel (extras "parallel" and "mpi"); where these are
     missing they are threads of this process, and a line says so. After ``%load_ext flnb`` a cell that begins with
@@ -106,7 +106,7 @@ class Cluster:
         print(f"{ranks} ranks, {self._ranks.name}{reason}")
 
     def run(self, source: str, *, record: bool = False) -> Any:
-        """Run code on all ranks and return when all have finished; what they print appears as it comes.
+        """Run code on all ranks, printing their output as it arrives; returns when all ranks have finished.
 
         Args:
             source: the code.
@@ -126,7 +126,7 @@ class Cluster:
         return self.recorded
 
     def show_on(self, hub: Any, rank: int = 0) -> None:
-        """Show on a dashboard what cells do; `flnb.dashboard` calls this.
+        """Show the ranks live on a dashboard; `flnb.dashboard` calls this.
 
         Args:
             hub: the dashboard's `flnb.widgets.hub.Hub`.
@@ -142,7 +142,7 @@ class Cluster:
         return self._ranks
 
     def __getitem__(self, name: str) -> list[Any]:
-        """The values of a variable on all ranks, in their order."""
+        """Return a variable's values on all ranks, as a list in rank order."""
         return self._started().pull(name)
 
     def __setitem__(self, name: str, value: Any) -> None:
@@ -150,7 +150,7 @@ class Cluster:
         self._started().push(name, value)
 
     def stop(self) -> None:
-        """End the ranks; MPI processes leave nothing behind."""
+        """End all ranks; MPI processes and their files are removed."""
         atexit.unregister(self.stop)
         if Cluster.active is self:
             Cluster.active = None
@@ -169,7 +169,7 @@ class Cluster:
 
 
 def _missing() -> str:
-    """Why ranks cannot be MPI processes here, as the end of a sentence; "" if they can."""
+    """Return why ranks cannot be MPI processes here, as the end of a sentence; "" if they can."""
     from flnb.distributed.launching import find_mpiexec
 
     for module, extra in (("ipyparallel", "parallel"), ("mpi4py", "mpi")):
@@ -183,7 +183,7 @@ def _missing() -> str:
 
 
 class Threads:
-    """The ranks of a `Cluster` as threads, new ones for every cell, with variables that stay."""
+    """Ranks of a `Cluster` as threads: new threads for every cell, with variables that persist."""
 
     name = "threads of this process"
 
@@ -192,7 +192,7 @@ class Threads:
         self._cells = 0
 
     def run(self, source: str, output: Output, recorded: bool) -> tuple[dict[int, Failure], Any]:
-        """Run a cell on all ranks; return the errors by rank, and the recording."""
+        """Run a cell on all ranks; returns the errors by rank, and the recording."""
         import linecache
 
         self._cells += 1
@@ -222,7 +222,7 @@ class Threads:
         return dict(sorted(failures.items())), run
 
     def pull(self, name: str) -> list[Any]:
-        """The values of a variable, in the order of ranks."""
+        """Return a variable's values on all ranks, in rank order."""
         without = [rank for rank, variables in enumerate(self._variables) if name not in variables]
         if without:
             raise RankError({rank: Failure("NameError", f"name {name!r} is not defined", "") for rank in without})
@@ -234,15 +234,15 @@ class Threads:
             variables[name] = value
 
     def show_on(self, hub: Any, rank: int) -> None:
-        """The dashboard follows what runs in this process by itself."""
+        """Do nothing: the dashboard follows this process already."""
 
     def stop(self) -> None:
-        """Forget the variables."""
+        """Delete the ranks' variables."""
         self._variables.clear()
 
 
 class _Lines(TextIOBase):
-    """A stream that gives every rank's lines to an `Output`."""
+    """An output stream that splits each rank's text into lines and passes them to an `Output`."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -260,7 +260,7 @@ class _Lines(TextIOBase):
         return len(text)
 
     def finish(self) -> None:
-        """Print lines that have not ended."""
+        """Print the unfinished last line of each rank."""
         for rank, text in sorted(self._texts.items()):
             if text:
                 self._output.write(rank, text)
@@ -268,7 +268,7 @@ class _Lines(TextIOBase):
 
 @contextmanager
 def _by_rank(output: Output) -> Iterator[None]:
-    """Print with the rank in front inside the block."""
+    """Print with each line prefixed by its rank, inside the ``with`` block."""
     lines = _Lines(output)
     with redirect_stdout(lines):
         yield

@@ -1,4 +1,4 @@
-"""Collective calls on tensors. Gradients flow through them: the cotangent of a sum over ranks is summed over ranks.
+"""Collective operations on tensors, with gradients: the gradient of a sum over ranks is again a sum over ranks.
 
 Every rank makes the same calls in the same order, in forward and in backward.
 """
@@ -22,12 +22,12 @@ __all__ = ["all_gather", "all_reduce", "barrier", "broadcast", "recv", "reduce_s
 
 
 def _contiguous(x: Any) -> Any:
-    """The tensor, or a copy of it without gaps."""
+    """Return the tensor if it is contiguous, else a contiguous copy."""
     return x if x._is_contiguous() else copy(x)
 
 
 def communicating(forward: Callable[..., Any]) -> CustomOp:
-    """Make a custom op of a function that communicates; recordings show it without the underscore of its name."""
+    """Make a custom op of a function that communicates; recordings show its name without the leading underscore."""
     op = custom_op(forward)
     op.name, op.family = forward.__name__.lstrip("_"), "communication"
     return op
@@ -95,7 +95,7 @@ def _(g: Any, y: Any, x: Any, *, root: int) -> Any:
 
 
 def all_reduce(x: ArrayLike, op: str = "sum") -> Tensor:
-    """The sum (or ``"max"``, ``"min"``) over all ranks of their tensors ``x``, the same on every rank.
+    """Return the sum (or ``"max"``, ``"min"``) of the ranks' tensors ``x``, on every rank.
 
     Args:
         x: of the same shape and dtype on every rank; half precision is summed in float32, a sum of truth values is
@@ -115,7 +115,7 @@ def all_reduce(x: ArrayLike, op: str = "sum") -> Tensor:
 
 
 def all_gather(x: ArrayLike) -> Tensor:
-    """The ranks' tensors ``x``, of one shape, stacked in the order of ranks: shape ``(size, *x.shape)``.
+    """Return the ranks' tensors ``x`` stacked in rank order: shape ``(size, *x.shape)``.
 
     Raises:
         CollectiveError: as `all_reduce`.
@@ -128,7 +128,7 @@ def all_gather(x: ArrayLike) -> Tensor:
 
 
 def reduce_scatter(x: ArrayLike, op: str = "sum") -> Tensor:
-    """Row i, on rank i, of the sum (or ``"max"``, ``"min"``) over all ranks of ``x``, which has ``size`` rows.
+    """Sum (or ``"max"``, ``"min"``) the ranks' tensors of ``size`` rows; returns row i on rank i.
 
     Raises:
         ValueError: the first extent of x is not the number of ranks.
@@ -147,7 +147,7 @@ def reduce_scatter(x: ArrayLike, op: str = "sum") -> Tensor:
 
 
 def broadcast(x: ArrayLike, root: int = 0) -> Tensor:
-    """The tensor ``x`` of the rank ``root``, on every rank; all give one of the same shape and dtype.
+    """Return the tensor of the rank ``root`` on every rank; all ranks pass one of its shape and dtype.
 
     Raises:
         ValueError: no such rank.
@@ -161,7 +161,7 @@ def broadcast(x: ArrayLike, root: int = 0) -> Tensor:
 
 
 def send(x: ArrayLike, to: int, tag: int = 0) -> None:
-    """Send a tensor to the rank ``to``, which calls `recv`. Returns when ``x`` may be changed again.
+    """Send a tensor to the rank ``to``, which calls `recv`; returns once ``x`` may be modified.
 
     Raises:
         ValueError: no such rank, or this one.
@@ -180,7 +180,7 @@ def send(x: ArrayLike, to: int, tag: int = 0) -> None:
 
 
 def recv(like: ArrayLike, source: int, tag: int = 0) -> Tensor:
-    """The tensor that the rank ``source`` sends, of the shape and dtype of ``like``.
+    """Receive the tensor sent by the rank ``source``, with the shape and dtype of ``like``.
 
     Raises:
         ValueError: no such rank, or this one.
@@ -203,7 +203,7 @@ def recv(like: ArrayLike, source: int, tag: int = 0) -> Tensor:
 
 
 def barrier() -> None:
-    """Return when every rank has come here.
+    """Wait until every rank has called this function.
 
     Raises:
         CollectiveError: as `all_reduce`.

@@ -1,4 +1,4 @@
-"""Data parallel training: every rank has the whole model and a part of the batch; gradients are averaged over ranks.
+"""Data parallel training: every rank has the whole model and a part of the batch; gradients are averaged.
 
 Li et al., 2020, "PyTorch Distributed", section 3: gradients are exchanged in buckets, in the reverse order of the
 parameters, while the backward pass still computes others.
@@ -37,7 +37,7 @@ __all__ = ["DataParallel", "Exchanging"]
 
 
 class Exchanging(Module):
-    """Base of `DataParallel` and `Sharded`: sums gradients over ranks in every backward pass.
+    """Base of `DataParallel` and `Sharded`: sums gradients over ranks during every backward pass.
 
     Its states are those of the module: a checkpoint can be read into the module alone, and the other way round.
 
@@ -72,14 +72,14 @@ class Exchanging(Module):
             listen(self)
 
     def _join(self) -> None:
-        """Put the parameters that require gradients into buckets."""
+        """Group the parameters that require gradients into buckets."""
         self._buckets = joined(self._members, self._most, self._parts)
         self._bucket_of = {number: bucket for bucket in self._buckets for number in bucket.numbers}
         self.leaves = set(self._bucket_of)
         self._next = 0
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
-        """Call the module."""
+        """Call the wrapped module."""
         if self._made_on == 1 and current().size > 1:
             raise self._other_ranks()  # its gradients would stay this rank's own
         changed = self._changed()
@@ -94,7 +94,7 @@ class Exchanging(Module):
         )
 
     def _changed(self) -> Parameter | None:
-        """Find a parameter that requires gradients since the buckets were made, or has another dtype since."""
+        """Return a parameter whose dtype or ``requires_grad`` has changed since buckets were made; None if none has."""
         of = self._bucket_of
         for _, p in self._members:
             if p._node is not None:
@@ -104,28 +104,28 @@ class Exchanging(Module):
         return None
 
     def _adapt(self, changed: Parameter) -> None:
-        """Go on after a parameter has changed."""
+        """Rebuild the buckets after a parameter has changed."""
         self._join()
 
     def close(self) -> None:
-        """Exchange gradients no more."""
+        """Stop exchanging gradients."""
         unlisten(self)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the module's state."""
+        """Return the wrapped module's state."""
         return self.module.state_dict()
 
     def mismatches(self, state: Mapping[str, Any]) -> list[str]:
-        """Return the reasons why `load_state_dict(state)` would fail, a line each; empty if it would not."""
+        """Return the reasons why `load_state_dict(state)` would fail, one line each; an empty list if it would not."""
         return self.module.mismatches(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state of the module; every rank loads the same."""
+        """Load a state of the wrapped module; every rank must load the same."""
         self.module.load_state_dict(state)
 
     @with_block
     def no_sync(self) -> Iterator[None]:
-        """Add gradients up on each rank inside the block, without an exchange; the first pass after it exchanges all.
+        """Accumulate gradients on each rank inside the block, without an exchange; the next pass exchanges the sums.
 
         >>> import flnb, flnb.nn as nn
         >>> net = flnb.distributed.DataParallel(nn.Linear(2, 1))
@@ -143,7 +143,7 @@ class Exchanging(Module):
 
     @with_block
     def uneven(self, update: Callable[[], object]) -> Iterator[None]:
-        """Let ranks have different numbers of batches inside the block, around a loop over this rank's batches.
+        """Allow ranks to have different numbers of batches, in a block around the loop over this rank's batches.
 
         A rank whose loop has ended joins the passes of the others, with zeros, until all have ended; gradients are
         averaged over those that are still there. It updates its parameters, too, so that all ranks stay alike. Modules
@@ -179,7 +179,7 @@ class Exchanging(Module):
             self._uneven, self._present, self._first = False, current().size, 0
 
     def _count(self, here: int) -> int:
-        """The number of ranks that are in a pass, of which this is one if ``here`` is 1."""
+        """Return how many ranks are in a backward pass; each rank passes 1 if it is, else 0."""
         there = np.empty(current().size, np.int64)
         run("all_gather", np.array([here]), there)
         self._present, self._first = int(there.sum()), int(there.argmax())
@@ -188,7 +188,7 @@ class Exchanging(Module):
     # What a backward pass tells
 
     def began(self, first: bool) -> None:
-        """Empty the buckets.
+        """Prepare for a backward pass: reset the buckets.
 
         Of several models in one pass the first alone exchanges while it goes on: on another rank, where a parameter is
         unused, their buckets could be full in another order.
@@ -202,13 +202,13 @@ class Exchanging(Module):
             self._begin_buckets()
 
     def _begin_buckets(self) -> None:
-        """Empty the buckets."""
+        """Reset all buckets for a new pass."""
         self._next = 0
         for bucket in self._buckets:
             bucket.begin()
 
     def arrived(self, leaf: Node, gradient: Any) -> bool:
-        """Put a gradient into its bucket, and exchange the buckets that are full."""
+        """Copy a finished gradient to its bucket, and start exchanging full buckets; returns `takes`."""
         if not self._exchange:
             return False
         number, old = leaf[2], leaf[3]
@@ -234,7 +234,7 @@ class Exchanging(Module):
             self._next += 1
 
     def _receive(self, bucket: Bucket) -> None:
-        """Wait for the sum in a bucket, and make an average of it."""
+        """Wait for the exchange of a bucket, and divide its sums by the number of ranks."""
         if bucket.pending is None:
             return
         bucket.pending.wait()
@@ -246,7 +246,7 @@ class Exchanging(Module):
             compute("divide", received, self._present, out=received)
 
     def ended(self) -> None:
-        """Exchange what is left, and give every parameter that any rank used the average."""
+        """Exchange the remaining buckets, and set the averaged gradient of every parameter used on some rank."""
         if not self._exchange:
             return
         for bucket in self._buckets:
@@ -270,7 +270,7 @@ class Exchanging(Module):
         self._share_buffers()
 
     def _share_buffers(self) -> None:
-        """Give all ranks the buffers of the first one that is in this pass, all of one dtype in one call."""
+        """Copy the module's buffers from the first rank that is in this pass to all others, one call per dtype."""
         of: dict[Any, list[Tensor]] = {}
         for _, buffer in self.module.named_buffers():
             of.setdefault(buffer.dtype, []).append(buffer)
@@ -286,7 +286,7 @@ class Exchanging(Module):
                 crossing.mark_written(buffer)
 
     def _deliver(self, bucket: Bucket, known: set[int]) -> None:
-        """Set the gradients in a bucket, of those parameters that are known to be used."""
+        """Set the gradients of a bucket's parameters whose numbers are in ``known``, the ones used on some rank."""
         root = rows = bucket.flat
         if bucket.parts > 1:
             rows = local((bucket.parts, bucket.mine.size), bucket.dtype)
@@ -307,7 +307,7 @@ class Exchanging(Module):
 
 
 class DataParallel(Exchanging):
-    """A module whose gradients are averaged over all ranks in every backward pass.
+    """Wraps a module so that its gradients are averaged over all ranks in every backward pass.
 
     Every rank wraps the same module, calls it on its own part of the batch, and takes the same number of steps. At the
     start all ranks get the parameters and buffers of rank 0, and after every pass its buffers. A parameter that this

@@ -1,4 +1,4 @@
-"""Parameters of which every rank has a part: the whole parameter, its shard, and the way from one to the other."""
+"""Parameters divided among ranks: the whole parameter, this rank's shard, and conversion between the two."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SLOT: Any = Tensor.__dict__["_data"]
 
 
 class Shard(Parameter):
-    """The part of a parameter that this rank updates, flat; empty on the last ranks if the parameter is small."""
+    """This rank's part of a parameter, a flat Variable; empty on the last ranks if the parameter is small."""
 
     __slots__ = ()
 
@@ -41,7 +41,7 @@ class Shard(Parameter):
         Variable.__init__(self, data)
 
     def _everywhere(self, items: Sequence[Any], norms: Sequence[float], p: float) -> list[float]:
-        """See `flnb.optim.clipping.everywhere`, which calls it on one part among ``items``."""
+        """Return the norms of all ranks' shards; called by `flnb.optim.clipping.everywhere`."""
         pairs = list(zip(items, norms, strict=True))
         mine = [norm for item, norm in pairs if isinstance(item, Shard)]
         everyone = np.empty(current().size)
@@ -50,13 +50,13 @@ class Shard(Parameter):
 
 
 class Divided(Parameter):
-    """A whole parameter whose gradient and optimizer state are with its shards."""
+    """A whole parameter whose gradient and optimizer state are stored in the ranks' shards."""
 
     __slots__ = ()
 
     @property
     def _shard(self) -> Shard:
-        """This rank's part, which has the gradient."""
+        """Return this rank's shard, which has the gradient."""
         return divisions[id(self)].shard
 
     def __repr__(self) -> str:
@@ -73,7 +73,7 @@ class Divided(Parameter):
 
 
 class Away(Divided):
-    """A whole parameter whose values are put together from all ranks' shards while they are needed."""
+    """A parameter divided among ranks, whose whole values are gathered only while they are needed."""
 
     __slots__ = ()
 
@@ -86,7 +86,7 @@ class Away(Divided):
 
     @property
     def _data(self) -> Any:
-        """The buffer, gathered if it is away."""
+        """Return the whole parameter's buffer, gathered from all ranks if necessary."""
         found = divisions.get(id(self))
         if found is None:
             raise RuntimeError(
@@ -103,7 +103,7 @@ class Away(Divided):
 
 
 class Division:
-    """One parameter and this rank's shard of it.
+    """Connects one parameter with this rank's shard of it.
 
     Args:
         own_memory: copy the shard and release the whole; else the shard is a view of it.
@@ -136,36 +136,36 @@ class Division:
                 del parameter._root  # it has the same memory
 
     def _close_gaps(self) -> None:
-        """Move a parameter whose memory has gaps, so that parts of it are views."""
+        """Copy a parameter that is not contiguous to contiguous memory, so that a shard can be a view."""
         if not self.parameter._is_contiguous():
             with category("parameter"):
                 self.parameter._adopt(copy(self.parameter.data))
 
     def slice(self, whole: Tensor) -> Tensor:
-        """This rank's part of a tensor like the parameter, as a view if that is contiguous."""
+        """Return this rank's part, flat, of a tensor of the parameter's shape; a view if the tensor is contiguous."""
         return whole.reshape(-1)[self.low : self.high]
 
     @property
     def here(self) -> bool:
-        """Whether the whole parameter has been gathered."""
+        """Return whether the whole parameter is gathered at present."""
         return self._array is not None
 
     def follow(self) -> None:
-        """Make the shard a view of the parameter again, if that was given other memory."""
+        """Make the shard a view of the parameter again after the parameter's memory was replaced."""
         if self._buffer is not None and self.parameter._data is not self._buffer:
             self._close_gaps()
             self._buffer = self.parameter._data
             self.shard._adopt(self.slice(self.parameter.data))
 
     def whole(self) -> Any:
-        """Return the buffer of the whole parameter, after gathering it with its unit if it is away."""
+        """Return the whole parameter's buffer, gathering all parameters of its `Unit` if necessary."""
         assert self.unit is not None
         if self._array is None:
             self.unit.gather()
         return self._array
 
     def start(self) -> Pending:
-        """Start to gather the whole parameter from all ranks."""
+        """Start gathering the whole parameter from all ranks; returns the pending call."""
         with category("parameter"):
             self._flat = empty((self.size * self.width,), self.parameter.dtype)
         mine = self.shard._data
@@ -174,12 +174,12 @@ class Division:
         return start("all_gather", np.ascontiguousarray(mine), self._flat._data)
 
     def arrive(self) -> None:
-        """Use what was gathered."""
+        """Make the gathered values the parameter's buffer."""
         self._array = self._flat._data[: self.parameter.size].reshape(self.parameter.shape)
         owners[id(self._flat._data)] = self
 
     def release(self, store: bool = False) -> None:
-        """Free the whole parameter's memory; with ``store`` this rank's part of it becomes the shard's value."""
+        """Free the whole parameter's memory; ``store`` first copies this rank's part of it to the shard."""
         if self._flat is None:
             return
         if store and self.here:
@@ -189,13 +189,13 @@ class Division:
         self._flat = self._array = None
 
     def view(self, offset: int, strides: tuple[int, ...], spec: Any) -> Tensor:
-        """Return a view of the whole parameter, as `PartsTape` has packed it."""
+        """Rebuild a view of the whole parameter from an offset and strides in bytes, as stored by `PartsTape`."""
         self.whole()
         return detached(np.ndarray(spec.shape, spec.dtype, self._flat._data, offset, strides), spec)
 
 
 class Unit:
-    """Parameters that are gathered together: those of one module, for each call of it.
+    """The parameters of one module, which are gathered together before each call of it.
 
     Args:
         module: the module.
@@ -216,22 +216,22 @@ class Unit:
         return self  # a copied module has this one's hooks, which do nothing there
 
     def before(self, module: Module, inputs: Any) -> None:
-        """Gather the parameters for a call of the module."""
+        """Gather the parameters before the module runs (a forward hook)."""
         if module is self._module:
             self.gather()
 
     def after(self, module: Module, inputs: Any, output: Any) -> None:
-        """Release the parameters after a call of the module."""
+        """Release the parameters after the module has run (a forward hook)."""
         if module is self._module and not self._model.staying:
             self.release()
 
     def close(self) -> None:
-        """Do nothing any more when the module is called."""
+        """Remove the hooks from the module."""
         for handle in self._handles:
             handle.remove()
 
     def gather(self) -> None:
-        """Gather the parameters that are away."""
+        """Gather all parameters that are not gathered yet."""
         away = [division for division in self.divisions if not division.here]
         if away and not self._model.reading:
             name, shape = away[0].parameter.name, away[0].parameter.shape
@@ -245,7 +245,7 @@ class Unit:
             division.arrive()
 
     def release(self, store: bool = False) -> None:
-        """Free the memory of the whole parameters."""
+        """Free the memory of the whole parameters; ``store`` first copies their values to the shards."""
         for division in self.divisions:
             division.release(store)
 
@@ -257,7 +257,7 @@ owners: WeakValueDictionary[int, Division] = WeakValueDictionary()
 
 
 class PartsTape(PackingTape):
-    """Lets nodes store the name of a gathered parameter in place of views of it, so that its memory can be freed."""
+    """A tape that saves references to gathered parameters instead of views, so that their memory can be freed."""
 
     name = "parts"
 

@@ -1,4 +1,4 @@
-"""What the kernel of a notebook runs in the MPI processes that its `Cluster` started.
+"""Functions that a notebook's kernel runs in the MPI processes of its `Cluster`.
 
 Live views are published while a cell runs: ipyparallel passes on what belongs to a request.
 """
@@ -32,7 +32,7 @@ _recording = ExitStack()
 
 
 def begin(kernel: int, controller: int, folder: str) -> tuple[int, int, int]:
-    """Join the other ranks, and end when the kernel does; returns this rank's number, process and parent process."""
+    """Join the other ranks, and end when the kernel does; returns this rank's number, process id and parent's id."""
     rank = init("mpi").rank
     get_ipython().events.register("post_run_cell", _cell_ended)
     get_ipython().set_custom_exc((KeyboardInterrupt,), _place)
@@ -41,7 +41,7 @@ def begin(kernel: int, controller: int, folder: str) -> tuple[int, int, int]:
 
 
 def prepare(broken: bool, number: int | None, record_to: str | None) -> None:
-    """Get ready for a cell, on all ranks before it begins on any.
+    """Prepare this rank for a cell; runs on all ranks before the cell starts on any.
 
     Args:
         broken: whether calls may be unfinished, by an interrupt or error: then the ranks join anew.
@@ -61,7 +61,7 @@ def prepare(broken: bool, number: int | None, record_to: str | None) -> None:
 
 
 def _cell_ended(result: Any) -> None:
-    """Tell ranks that wait for this one that it makes no more calls in this cell, and the dashboard how it ended."""
+    """After a cell: notify waiting ranks that this one makes no further calls, and the dashboard of the outcome."""
     _recording.close()
     if _watched and (message := _watched["source"].message(last=True)) is not None:
         _publish(message)
@@ -75,7 +75,7 @@ def _cell_ended(result: Any) -> None:
 
 
 def watch(chosen: int) -> None:
-    """Publish what happens on this rank, for the dashboard of the kernel; one rank's whole view is shown."""
+    """Publish this rank's live telemetry for the kernel's dashboard; the rank ``chosen`` publishes full frames."""
     _watched["source"] = RankSource(_publish, "ranks", frames=current().rank == chosen).start()
 
 
@@ -85,20 +85,20 @@ def _publish(message: Message) -> None:
 
 
 def _place(shell: Any, kind: Any, error: Any, trace: Any, tb_offset: Any = None) -> None:
-    """Reply, in place of a traceback, with the line of the cell in which this rank was interrupted."""
+    """Report an interrupt by the line of the cell that was running, instead of a traceback."""
     frames = traceback.extract_tb(trace)
     frame = next((each for each in reversed(frames) if "ipykernel_" in each.filename), frames[-1])
     shell._showtraceback(kind, error, [f"line {frame.lineno}, {frame.line}"])
 
 
 def remove_shared(folder: str) -> None:
-    """Remove a cluster's folder, and the files in shared memory that MPI leaves where it is killed."""
+    """Delete a cluster's folder, and shared memory files that killed MPI processes leave behind."""
     nanny.remove_shared(folder)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _end_with(kernel: int, controller: int, folder: str, rank: int) -> None:
-    """End this process, as rank 0 also the controller, when the kernel was killed before it could do so."""
+    """End this process once the kernel has died; rank 0 also ends the ipyparallel controller."""
     while process_alive(kernel) != "gone":
         time.sleep(1.0)
     if rank == 0:

@@ -1,4 +1,4 @@
-"""What is raised where a cell fails on some rank of a cluster, or is interrupted."""
+"""Exceptions for cells that fail or are interrupted on ranks of a cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Failure", "Interrupted", "RankError"]
 
 
 class Failure(NamedTuple):
-    """The error of one rank: the name of its class, its message, and its traceback as text."""
+    """The error of one rank: class name, message, and traceback as text."""
 
     name: str
     message: str
@@ -16,7 +16,7 @@ class Failure(NamedTuple):
 
 
 def _grouped(texts: dict[int, str]) -> dict[str, list[int]]:
-    """The ranks that say the same, by what they say."""
+    """Group ranks by their text; returns a dict from each text to its ranks."""
     same: dict[str, list[int]] = {}
     for rank, text in texts.items():
         same.setdefault(text, []).append(rank)
@@ -30,7 +30,7 @@ def _lines(same: dict[str, list[int]]) -> str:
 
 
 class RankError(RuntimeError):
-    """A cell failed on some rank of a `Cluster`: the message has the errors of all ranks.
+    """A cell failed on one or more ranks of a `Cluster`; the message contains every rank's error.
 
     Attributes:
         failures: by rank, the name of the error's class, its message and its traceback.
@@ -44,16 +44,16 @@ class RankError(RuntimeError):
         super().__init__(_lines(_grouped({rank: ": ".join(filter(None, failures[rank][:2])) for rank in order})))
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows: where the first rank failed, then every rank's error."""
+        """Return the lines that IPython shows: the first rank's traceback, then every rank's error."""
         return [*self.failures[self.first].traceback.splitlines(), "", f"RankError: {self}"]
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C in a cell that ran on the ranks of a `Cluster`; the message says in which line each of them was."""
+    """Ctrl-C in a cell that ran on the ranks of a `Cluster`; the message names the line where each rank was."""
 
     def __init__(self, places: dict[int, str]) -> None:
         super().__init__(_lines(_grouped(places)))
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows: no traceback of the program that waited."""
+        """Return the lines that IPython shows: the message alone, without a traceback."""
         return [f"KeyboardInterrupt: {self}"]

@@ -1,4 +1,4 @@
-"""`flnb launch`: run a script on several ranks by mpiexec, and say afterwards which of them failed in which call."""
+"""`flnb launch`: runs a script on several ranks by mpiexec, and reports which rank failed in which call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["find_mpiexec", "launch", "shared_folder"]
 
 
 def launch(ranks: int, script: Sequence[str], report: str | Path = "flight.json") -> int:
-    """Run ``python script ...`` on so many ranks, and return the exit status: 0, or that of the rank that failed first.
+    """Run ``python script ...`` on ``ranks`` ranks; returns the exit status, 0 or that of the first failed rank.
 
     What the ranks print appears line by line with the rank in front.
 
@@ -74,7 +74,7 @@ FOLDER = "flnb_flight_"
 
 
 class End(NamedTuple):
-    """How a rank ended: when, its exit status, its number, and whether it was told to end or had been stopped."""
+    """How a rank ended: time, exit status, rank, and whether it was signalled to end or had been stopped."""
 
     time: float
     status: int
@@ -84,7 +84,7 @@ class End(NamedTuple):
 
     @property
     def how(self) -> str:
-        """What messages say of it."""
+        """Describe the end in words, such as "was killed by SIGKILL"."""
         if self.stopped:
             return "was stopped (SIGSTOP)"
         killed = next((f"was killed by {each.name}" for each in signal.Signals if each == self.status - 128), "")
@@ -97,14 +97,14 @@ def _say(text: str) -> None:
 
 @contextmanager
 def _locked(folder: str) -> Iterator[None]:
-    """Hold a lock by which other launchers see that the folder is in use."""
+    """Hold the lock of a launcher's folder during the block, to mark the folder as in use."""
     with Path(folder, "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def _sweep() -> None:
-    """Remove what is left of jobs whose launcher was killed."""
+    """Delete folders left behind by launchers that were killed."""
     for folder in Path(shared_folder() or tempfile.gettempdir()).glob(f"{FOLDER}*"):
         try:
             if folder.lstat().st_uid != os.getuid():
@@ -118,7 +118,7 @@ def _sweep() -> None:
 
 
 def _ends(folder: str) -> list[End]:
-    """How the ranks ended that have, the first of them first; one that is stopped was killed in the end."""
+    """Return how the ranks of a job ended, earliest first."""
     found = {}
     for kind in ("ended", "stopped"):
         for path in Path(folder).glob(f"{kind}_*"):
@@ -136,7 +136,7 @@ def shared_folder() -> str | None:
 
 
 def find_mpiexec() -> list[str]:
-    """The command that starts MPI processes: that of FLNB_MPIEXEC, of this environment, or of the system."""
+    """Return the command that starts MPI processes: from FLNB_MPIEXEC, this environment, or the system."""
     if chosen := os.environ.get("FLNB_MPIEXEC"):
         return shlex.split(chosen)
     found = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
@@ -149,7 +149,7 @@ def find_mpiexec() -> list[str]:
 
 
 def _report(folder: str, ends: list[End], code: int, report: Path, signals: list[tuple[float, int]]) -> int:
-    """Write what the board holds, say on stderr which rank failed by itself, or first; returns the exit status."""
+    """Write the failure report, print on stderr which rank failed first; returns the job's exit status."""
     boards: list[Any] = []
     for path in sorted(Path(folder).glob("board_*")):
         with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as memory:
@@ -180,14 +180,14 @@ def _report(folder: str, ends: list[End], code: int, report: Path, signals: list
 
 
 def _shown(end: End) -> dict[str, Any]:
-    """How a rank ended, for `flight.json`."""
+    """Return how a rank ended as a JSON object for `flight.json`."""
     return {
         "rank": end.rank, "time": end.time, "status": end.status, "how": end.how, "told_to_end_by_mpiexec": end.told,
     }  # fmt: skip
 
 
 def _complete(boards: list[Any], ends: list[End]) -> None:
-    """Complete the states of ranks that could not write on the board how they ended."""
+    """Set the state of ranks that died without writing to the board how they ended."""
     how = {end.rank: end.how for end in ends}
     for row in (row for rows in boards for row in rows):
         if row["state"] in STATES[OUTSIDE : INSIDE + 1] and row["rank"] in how:
@@ -195,13 +195,13 @@ def _complete(boards: list[Any], ends: list[End]) -> None:
 
 
 def _last(row: dict[str, Any]) -> str:
-    """A sentence about a rank's last call."""
+    """Describe a rank's last collective call, as part of a sentence."""
     seq = row["sequence"]
     return f"its last call was {seq}, {row['calls'].get(seq, '')}" if seq else "it has made no call"
 
 
 def _behind(world: list[Any]) -> str:
-    """Which ranks had come to the last call, and which had not, as the end of a sentence; "" if all had."""
+    """Name the ranks that reached the last call and those that did not, as the end of a sentence; "" if all did."""
     newest = max((row["sequence"] for row in world), default=0)
     here = [row for row in world if row["sequence"] == newest]
     late = [f"rank {row['rank']} had not: {_last(row)}" for row in world if row["sequence"] < newest]
@@ -210,7 +210,7 @@ def _behind(world: list[Any]) -> str:
 
 
 def _write(report: Path, text: str) -> str:
-    """Write the report whole or not at all; returns where it is, for the end of a message."""
+    """Write the report atomically; returns its location, as the end of a message."""
     aside = report.with_name(f".{report.name}.{os.getpid()}")
     try:
         aside.write_text(text)

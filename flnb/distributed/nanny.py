@@ -1,4 +1,4 @@
-"""The parent of one rank, which mpiexec starts in its place: ``python -m flnb.distributed.nanny script.py ...``.
+"""Parent process of one rank, run by mpiexec in the rank's place: ``python -m flnb.distributed.nanny script.py``.
 
 When a rank is killed, mpiexec kills all others at once, and none of them can say whom it waited for. A nanny that
 outlives its rank for two seconds gives them that time. It notes how its rank ended, passes signals on, ends with
@@ -30,13 +30,13 @@ RANK = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends, where the kernel is Linux."""
+    """On Linux, have the kernel kill this process when its parent ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _follow(parent: int, rank: subprocess.Popen[bytes]) -> None:
-    """Kill the rank and end when mpiexec is gone: what `die_with_parent` does on Linux."""
+    """Kill the rank and exit once mpiexec is gone, where `die_with_parent` is not available."""
     while os.getppid() == parent:
         time.sleep(GRACE / 2)
     rank.kill()
@@ -44,7 +44,7 @@ def _follow(parent: int, rank: subprocess.Popen[bytes]) -> None:
 
 
 def watch(command: list[str]) -> int:
-    """Run a rank as a child process; returns its exit status, 128 + the number of the signal that killed it."""
+    """Run a rank as a child process; returns its exit status, 128 + signal number if a signal killed it."""
     die_with_parent()
     parent, place = os.getppid(), next((os.environ[name] for name in RANK if name in os.environ), "")
     environment = {**os.environ, "FLNB_RANK": place}
@@ -85,7 +85,7 @@ def watch(command: list[str]) -> int:
 
 
 def _relay(stream: IO[bytes], to: int, place: str) -> None:
-    """Write what the rank prints, line by line, with its number in front; a line ends also where it is overwritten."""
+    """Forward a rank's output line by line, each line prefixed by the rank; a carriage return also ends a line."""
     head, rest = f"rank {place}: ".encode(), b""
     while chunk := os.read(stream.fileno(), 1 << 16):
         *lines, rest = (rest + chunk).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
@@ -95,14 +95,14 @@ def _relay(stream: IO[bytes], to: int, place: str) -> None:
 
 
 def _write(to: int, text: bytes) -> None:
-    """Write all of it; what nobody reads any more is dropped."""
+    """Write all bytes to a file descriptor; output to a closed pipe is dropped."""
     with suppress(OSError):
         while text:
             text = text[os.write(to, text) :]
 
 
 def _note(name: str, status: int, told: list[int]) -> None:
-    """Write for `flnb launch` when and how the rank ended, and whether it was told to."""
+    """Record for `flnb launch` when and with which status the rank ended, and whether it was signalled to end."""
     if folder := os.environ.get("FLNB_FLIGHT"):
         aside = Path(folder, f".{name}")
         aside.write_text(f"{time.time()} {status} {len(told)}")
@@ -110,7 +110,7 @@ def _note(name: str, status: int, told: list[int]) -> None:
 
 
 def remove_shared(folder: str) -> None:
-    """Remove the files of MPI in shared memory that a folder's ranks have noted: MPI leaves them if it is killed."""
+    """Delete the shared memory files listed in a folder, which killed MPI processes leave behind."""
     for names in Path(folder).glob("shared_*"):
         for path in names.read_text().split():
             in_place = path.startswith(SHARED) and os.path.dirname(path) == os.path.dirname(SHARED[0])

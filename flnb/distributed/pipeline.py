@@ -1,4 +1,4 @@
-"""Pipeline parallel training: every rank has one stage of the model, and microbatches pass from rank to rank."""
+"""Pipeline parallel training: each rank runs one stage of the model, and microbatches pass between ranks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ABOUT = 256
 
 
 class Pipeline:
-    """One stage of a model on each rank; a step sends microbatches through all of them, and gradients back.
+    """One stage of a model on each rank; a step sends microbatches forward through all stages, and gradients back.
 
     Huang et al., 2019, "GPipe", section 2.3: all microbatches go forward, then back in the opposite order; gradients
     add up, so a step's gradients are those of the whole batch. (Statistics of a batch, as of a batch norm, are those
@@ -55,7 +55,7 @@ class Pipeline:
         self._sent: list[tuple[Pending, Any]] = []
 
     def step(self, inputs: ArrayLike, targets: ArrayLike, loss: Callable[[Any, Tensor], Any]) -> float:
-        """Run a batch forward and back, adding to the gradients of the stage's parameters; returns the batch's loss.
+        """Run one batch forward and backward, accumulating gradients in this stage; returns the batch's loss.
 
         Args:
             inputs: the batch, on rank 0; the others' are ignored.
@@ -102,7 +102,7 @@ class Pipeline:
         return [batch[begin : begin + rows] for begin in range(0, batch.shape[0], rows)]
 
     def _send(self, x: Any, to: int) -> None:
-        """Start to send a tensor and what the receiver must know of it."""
+        """Start sending a tensor, preceded by its dtype and shape, to a rank."""
         about = np.zeros(ABOUT, np.uint8)
         text = json.dumps([x.dtype.name, x.shape]).encode()
         about[: len(text)] = np.frombuffer(text, np.uint8)

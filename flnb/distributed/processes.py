@@ -1,4 +1,4 @@
-"""The ranks of a `Cluster` as MPI processes, which ipyparallel starts, runs cells on and ends."""
+"""Ranks of a `Cluster` as MPI processes, started and controlled through ipyparallel."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HEARTS = ["--HeartMonitor.period=500", "--HeartMonitor.max_heartmonitor_misses=1
 
 
 class Processes:
-    """MPI processes, each with an IPython engine.
+    """MPI processes, each with an IPython engine that runs cells.
 
     Attributes:
         pids: the process of each rank.
@@ -82,7 +82,7 @@ class Processes:
         self._dead: list[int] = []
 
     def run(self, source: str, output: Output, recorded: bool) -> tuple[dict[int, Failure], Any]:
-        """Run a cell on all ranks, print what they print as it comes; return the errors by rank, and the recordings."""
+        """Run a cell on all ranks and print their output as it arrives; returns errors by rank, and the recordings."""
         if self._dead:
             died = ", ".join(f"rank {rank} (process {self.pids[rank]})" for rank in self._dead)
             raise RuntimeError(
@@ -114,7 +114,7 @@ class Processes:
         return found, Ranks(sorted(Path(folder).iterdir())) if folder and not self._dead else None
 
     def pull(self, name: str) -> list[Any]:
-        """The values of a variable, in the order of ranks."""
+        """Return a variable's values on all ranks, in rank order."""
         result = self._view.pull(name, block=False)
         result.wait()
         errors = {rank: each.exception() for rank, each in enumerate(result.split())}
@@ -127,7 +127,7 @@ class Processes:
         self._view.push({name: value}, block=True)
 
     def show_on(self, hub: Any, rank: int) -> None:
-        """Show the ranks live on a dashboard: their calls joined, and beside them the whole view of one rank."""
+        """Show the ranks live on a dashboard: all ranks' calls, and the full view of the one chosen."""
         if self._live is None:
             self._live = JoinedLive(rank=rank)
             self._view.apply_sync(engine.watch, rank)
@@ -136,7 +136,7 @@ class Processes:
             hub.follow(self._live)
 
     def stop(self) -> None:
-        """End the processes, also those that are busy, and remove their files."""
+        """End all processes, also busy ones, and delete their files."""
         for nanny in self._nannies:  # its rank dies with it, and mpiexec ends
             with suppress(ProcessLookupError):
                 os.kill(nanny, signal.SIGKILL)
@@ -148,7 +148,7 @@ class Processes:
         engine.remove_shared(self._folder)
 
     def _wait(self, result: Any, output: Output) -> None:
-        """Return when all ranks have finished a cell and what they printed has been shown."""
+        """Wait until all ranks have finished a cell and their output is shown."""
         while not result.wait(POLL):
             self._show(result, output)
             busy = [rank for rank, each in enumerate(result.split()) if not each.ready()]
@@ -160,7 +160,7 @@ class Processes:
         self._show(result, output)
 
     def _show(self, result: Any, output: Output) -> None:
-        """Print and pass on what has come since the last look."""
+        """Print the ranks' new output, and pass their telemetry to the dashboard."""
         for rank, data in enumerate(result.metadata):
             for name in ("stdout", "stderr"):
                 output.show(rank, name, data[name] or "", data["completed"] is not None)
@@ -175,7 +175,7 @@ class Processes:
                     self._live.receive(message)
 
     def _interrupt(self, result: Any) -> dict[int, str]:
-        """Raise KeyboardInterrupt on the ranks that are busy; returns in which line each of them was."""
+        """Raise KeyboardInterrupt on busy ranks; returns the line where each was, by rank."""
         self._broken = True
         busy = {rank: each for rank, each in enumerate(result.split()) if not each.ready()}
         for rank in busy:
@@ -186,18 +186,18 @@ class Processes:
 
 
 def _place(result: Any) -> str:
-    """Where a rank was interrupted."""
+    """Return where a rank was interrupted, as text."""
     if not result.ready():
         return "goes on; the next cell waits for it"
     return getattr(result.exception(), "traceback", None) or "had ended the cell"
 
 
 def _launcher(mpiexec: list[str], folder: str) -> type:
-    """The class by which ipyparallel starts engines: under nannies, so that survivors can name a rank that died."""
+    """Make the ipyparallel launcher class whose engines run under nannies, so that dead ranks can be named."""
     from ipyparallel.cluster.launcher import MPIEngineSetLauncher
 
     class Launcher(MPIEngineSetLauncher):  # type: ignore[misc]
-        """mpiexec over one nanny per rank."""
+        """Starts one nanny process per rank by mpiexec."""
 
         program = property(lambda self: self.engine_cmd)  # without "--mpi": flnb begins MPI itself
 

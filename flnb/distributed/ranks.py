@@ -1,4 +1,4 @@
-"""Which rank this is, and how ranks are started and chosen."""
+"""The current rank, and functions that start ranks and choose the communicator."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STARTED_BY_MPI = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID
 
 
 def init(communicator: str | type[Communicator] | Communicator | None = None) -> Communicator:
-    """Join the ranks that were started together, for the rest of the session; call it once, early, on every rank.
+    """Join the ranks that were started together, for the rest of the session; every rank calls this once, early.
 
     Args:
         communicator: by name ("mpi"; `flnb doctor` lists all), class or instance. Not given: "mpi" in a process that
@@ -56,7 +56,7 @@ def init(communicator: str | type[Communicator] | Communicator | None = None) ->
 
 
 def rank() -> int:
-    """The number of this rank, from 0.
+    """Return the number of this rank, counted from 0.
 
     >>> import flnb
     >>> flnb.distributed.rank()
@@ -66,7 +66,7 @@ def rank() -> int:
 
 
 def size() -> int:
-    """The number of ranks.
+    """Return the number of ranks.
 
     >>> import flnb
     >>> flnb.distributed.size()
@@ -76,7 +76,7 @@ def size() -> int:
 
 
 def use_communicator(communicator: str | type[Communicator] | Communicator) -> AbstractContextManager[Communicator]:
-    """Exchange tensors through another communicator, given by name, class or instance, until the block ends.
+    """Use another communicator, given by name, class or instance, inside a ``with`` block.
 
     >>> import flnb
     >>> with flnb.distributed.use_communicator("single") as communicator:
@@ -87,7 +87,7 @@ def use_communicator(communicator: str | type[Communicator] | Communicator) -> A
 
 
 def set_communicator(communicator: str | type[Communicator] | Communicator) -> Communicator:
-    """Exchange tensors through another communicator for the rest of the session; returns it.
+    """Use another communicator for the rest of the session; returns it.
 
     Args:
         communicator: the name, with settings or without (``"modelled:latency=1e-4,bandwidth=1GiB"`` wraps the active
@@ -101,7 +101,7 @@ def set_communicator(communicator: str | type[Communicator] | Communicator) -> C
 
 
 def run_threads(ranks: int, function: Callable[..., T], *arguments: Any, timeout: float = 300.0) -> list[T]:
-    """Run a function on ranks that are threads of this process, and return their results in the order of ranks.
+    """Run a function on ranks that are threads of this process; returns their results in rank order.
 
     Each rank begins with the parts that are active here, counts its own training steps, and draws from its own
     generator, seeded by its number.

@@ -1,4 +1,4 @@
-"""Which samples of a dataset each rank takes."""
+"""Distribution of a dataset's samples among ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["shard"]
 
 
 def shard(dataset: Dataset, batch: int = 1, last: str = "keep") -> ResampleDataset:
-    """Select this rank's samples of a dataset: batches of neighbours are dealt to the ranks in turn.
+    """Select this rank's share of a dataset: batches of neighbouring samples are dealt to ranks in turn.
 
     Together the ranks have every sample once. Shuffle before: ``shard(ShuffleDataset(dataset, seed))`` deals another
     order in each epoch, the same one on all ranks.

@@ -1,4 +1,4 @@
-"""Data parallel training whose state is divided among ranks: Rajbhandari et al., 2020, "ZeRO", stages 1 to 3."""
+"""Sharded data parallel training (Rajbhandari et al., 2020, "ZeRO", stages 1 to 3)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["Sharded"]
 
 
 class Sharded(Exchanging):
-    """A module trained as by `DataParallel`, of whose state every rank stores a part only.
+    """Data parallel training where each rank stores only a part of the optimizer state, gradients or parameters.
 
     Each parameter is divided into as many parts as there are ranks, and each rank updates its own. Stage 1 divides the
     optimizer's state; stage 2 also the gradients (``.grad`` of the module's parameters stays None); stage 3 also the
@@ -106,11 +106,11 @@ class Sharded(Exchanging):
                 division.parameter.__class__ = Divided
 
     def extra_repr(self) -> str:
-        """The stage."""
+        """Return the ZeRO stage, for the module's repr."""
         return f"stage={self.stage}"
 
     def uneven(self, update: Callable[[], object]) -> WithBlock[None]:
-        """Let ranks have different numbers of batches; see `DataParallel.uneven`. Not in stage 3."""
+        """Allow ranks to have different numbers of batches, as `DataParallel.uneven`; not available in stage 3."""
         if self._units:
             raise NotImplementedError(
                 "stage 3 collects parameters in each call of a module, which a rank that has ended cannot join; "
@@ -121,7 +121,7 @@ class Sharded(Exchanging):
     # Parameters that are away
 
     def _make_units(self) -> None:
-        """Gather parameters for each call of the module that has them."""
+        """Create a `Unit` for each submodule with parameters, which gathers them around each call (stage 3)."""
         known = {id(division.parameter): division for division in self._divisions}
         for _, part in self.module.named_modules():
             mine = [known.pop(id(p), None) for _, p in part._own() if isinstance(p, Parameter)]
@@ -130,7 +130,7 @@ class Sharded(Exchanging):
                 self._units.append(Unit(found, part, self))
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
-        """Call the module."""
+        """Call the wrapped module."""
         if not self._units or self.staying:
             return super().forward(*inputs, **options)
         self.reading = True
@@ -148,14 +148,14 @@ class Sharded(Exchanging):
         )
 
     def _rest(self) -> None:
-        """Release all whole parameters until the next pass."""
+        """Free all whole parameters until the next pass, unless inside of `gathered`."""
         self.reading = self.staying
         for unit in () if self.staying else self._units:
             unit.release()
 
     @with_block
     def gathered(self) -> Iterator[None]:
-        """Have the whole parameters here inside the block, on all ranks: to read them, or to write them on all alike.
+        """Gather the whole parameters on all ranks inside the block, to read them or to write the same on each rank.
 
         >>> import flnb, flnb.nn as nn
         >>> layer = nn.Linear(2, 1)
@@ -177,23 +177,23 @@ class Sharded(Exchanging):
                 self.reading = False
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the module's state, whole, on every rank; all ranks call it."""
+        """Return the module's full state on every rank; all ranks must call this."""
         with self.gathered():
             return self.module.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state of the module; all ranks load the same."""
+        """Load a state of the module; all ranks must load the same."""
         with self.gathered():
             self.module.load_state_dict(state)
 
     def zero_grad(self) -> None:
-        """Set the gradients of all parameters and of their parts to None."""
+        """Set the gradients of all parameters and shards to None."""
         self.module.zero_grad()
         for division in self._divisions:
             division.shard.grad = None
 
     def close(self) -> None:
-        """Exchange gradients no more; in stage 3 the whole parameters are here again."""
+        """Stop exchanging gradients; in stage 3 the whole parameters are restored first."""
         unlisten(self)
         if not self.takes:
             return
@@ -209,14 +209,14 @@ class Sharded(Exchanging):
     # What a backward pass tells
 
     def began(self, first: bool) -> None:
-        """Empty the buckets; parameters may be gathered."""
+        """Prepare for a backward pass: reset the buckets, and allow parameters to be gathered."""
         self.reading = True
         for unit in self._units:
             unit.left = {d.number for d in unit.divisions}
         super().began(first)
 
     def arrived(self, leaf: Node, gradient: Any) -> bool:
-        """Put a gradient into its bucket, and release the module whose gradients have all come."""
+        """Copy a finished gradient to its bucket; once a module's gradients are there, free its whole parameters."""
         taken = super().arrived(leaf, gradient)
         if self._units:
             unit = self._by_number[leaf[2]].unit
@@ -227,12 +227,12 @@ class Sharded(Exchanging):
         return taken
 
     def ended(self) -> None:
-        """Exchange what is left, and give every parameter or shard that any rank used the average."""
+        """Exchange the remaining buckets, and set the average gradient of each parameter or shard used on any rank."""
         super().ended()
         self._rest()
 
     def _deliver(self, bucket: Bucket, known: set[int]) -> None:
-        """Give the shards their gradients; in stage 1 the parameters."""
+        """Set the gradients of the shards (stages 2 and 3) or of the whole parameters (stage 1)."""
         if not self.takes:
             super()._deliver(bucket, known)
             return
@@ -252,7 +252,7 @@ class Sharded(Exchanging):
     # What the optimizer asks for
 
     def before_update(self) -> None:
-        """Give the shards the gradients of their parameters, in stage 1."""
+        """In stage 1, set each shard's gradient to its part of the parameter's gradient before the optimizer step."""
         if self.staying:
             raise RuntimeError("step: parameters are whole inside of `gathered`; leave that block before the step")
         for division in () if self.takes else self._divisions:
@@ -262,7 +262,7 @@ class Sharded(Exchanging):
             division.follow()
 
     def after_update(self) -> None:
-        """Collect the new values of the parameters from all ranks, in stages 1 and 2."""
+        """In stages 1 and 2, gather the updated parameters from all ranks after the optimizer step."""
         for unit in self._units:
             unit.release()  # a pass that failed may have left old values here
             for division in unit.divisions:

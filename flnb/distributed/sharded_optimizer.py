@@ -1,4 +1,4 @@
-"""The optimizer of `Sharded`: updates this rank's parts of the parameters, and saves and loads the state as a whole."""
+"""The optimizer of `Sharded`: updates this rank's shards, and saves and loads full states."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["ShardedOptimizer"]
 
 
 class ShardedOptimizer:
-    """An optimizer (or a `Together`) whose parameters are this rank's parts of those that it was made with.
+    """Wraps an optimizer (or a `Together`) so that it updates this rank's shards of its parameters.
 
     Its state is that of the optimizer in one process, the same on all ranks; it can be loaded on any number of them.
     """
@@ -48,7 +48,7 @@ class ShardedOptimizer:
             self.load_state_dict(saved)
 
     def __getattr__(self, name: str) -> Any:
-        """A setting of the optimizer, such as ``lr``."""
+        """Return an attribute of the wrapped optimizer, such as ``lr``."""
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._inner, name)
@@ -58,15 +58,15 @@ class ShardedOptimizer:
 
     @property
     def parameters(self) -> list[Variable]:
-        """The parameters, whole; this rank's parts of them are those of `parts`."""
+        """Return the whole parameters; the optimizers in `parts` have this rank's shards."""
         return [division.parameter for own in self._wholes for division in own]
 
     def parts(self) -> list[Optimizer]:
-        """Return the optimizers that this one consists of, which update parts; settings (``lr``) are theirs."""
+        """Return the wrapped optimizers, which update shards and have the settings such as ``lr``."""
         return self._inner.parts()
 
     def step(self) -> None:
-        """Update the parameters that have a gradient on any rank; all ranks call it.
+        """Update all parameters that have a gradient on some rank; all ranks must call this.
 
         Raises:
             RuntimeError: no parameter has a gradient.
@@ -75,7 +75,7 @@ class ShardedOptimizer:
         end_step()
 
     def update_all(self) -> None:
-        """Update every parameter that has a gradient, like `step`, but do not report the end of a training step."""
+        """Update all parameters that have a gradient, like `step`, without reporting the end of a training step."""
         self._model.before_update()
         ready = [part for part in self.parts() if any(item.grad is not None for item in part.parameters)]
         for part in ready or self.parts():
@@ -88,12 +88,12 @@ class ShardedOptimizer:
         self._model.zero_grad()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the whole state, as the optimizer would in one process, on every rank; all ranks call it."""
+        """Return the optimizer's full state on every rank, in the format of one process; all ranks must call this."""
         found = [self._joined(part, own) for part, own in zip(self.parts(), self._wholes, strict=True)]
         return found[0] if self._inner is self.parts()[0] else {str(index): one for index, one in enumerate(found)}
 
     def _joined(self, part: Optimizer, own: Sequence[Division]) -> dict[str, Any]:
-        """The state of one optimizer, with its tensors gathered from all ranks."""
+        """Return the state of one optimizer, with its tensors gathered from all ranks."""
         found: dict[str, Any] = type(part).state_dict(part)
         for name, shard in found["state"].items():
             division = own[int(name.partition(".")[0])]
@@ -106,11 +106,11 @@ class ShardedOptimizer:
         return found
 
     def mismatches(self, state: Mapping[str, Any]) -> list[str]:
-        """Return the reasons why `load_state_dict(state)` would fail, a line each; empty if it would not."""
+        """Return the reasons why `load_state_dict(state)` would fail, one line each; an empty list if it would not."""
         return self._on_wholes().mismatches(state)
 
     def _on_wholes(self) -> Any:
-        """The optimizer as it would be with the whole parameters, to compare shapes with."""
+        """Return a copy of the optimizer on the whole parameters, whose shapes a loaded state is compared with."""
         twins = []
         for part, own in zip(self.parts(), self._wholes, strict=True):
             twin: Any = copy(part)
@@ -123,7 +123,7 @@ class ShardedOptimizer:
         return together
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a whole state, of `Sharded` on any number of ranks or of the optimizer in one process.
+        """Load a full state, saved by `Sharded` on any number of ranks or by one process.
 
         Raises:
             ValueError: lists every missing, unexpected and mis-shaped name; then nothing has been changed.
@@ -142,7 +142,7 @@ class ShardedOptimizer:
 
 
 def _refuse_call(*_: Any, **__: Any) -> None:
-    """Stand for methods of an optimizer that `Sharded` has taken, which would see this rank's parts only."""
+    """Raise an error for direct calls of an optimizer that `Sharded` has taken over."""
     raise RuntimeError(
         "this optimizer was given to Sharded and has parts of the parameters; use the model's attribute `optimizer`, "
         "which has the same methods: model.optimizer.step()"
@@ -150,7 +150,7 @@ def _refuse_call(*_: Any, **__: Any) -> None:
 
 
 def _check(part: Optimizer, known: Mapping[int, Division]) -> None:
-    """Raise an error for an optimizer that cannot work on parts of the parameters."""
+    """Raise an error if an optimizer cannot work on shards of the parameters."""
     name = type(part).__name__
     if part.numbers:
         raise TypeError(

@@ -1,4 +1,4 @@
-"""What a recorded step would take on other links and on more ranks: its collective calls replayed by closed forms.
+"""Predicted time of a recorded training step on other links and more ranks, by replaying its collective calls.
 
 The replay repeats, for every rank, the time that its program computed between calls; a call ends by the formulas of
 `flnb.distributed.Topology` after the last rank has come and the calls before it have left the link.
@@ -23,14 +23,14 @@ __all__ = ["STRATEGIES", "Simulation", "simulate"]
 
 
 class Call(NamedTuple):
-    """A collective call of a step: operation and bytes of the whole buffer."""
+    """A collective call of a step: its operation, and the bytes of the whole buffer."""
 
     op: str
     nbytes: int
 
 
 class Point(NamedTuple):
-    """A moment of a step: after some computing a call begins, or is waited for (``asks``).
+    """An event of a replayed step: after some computing, a call starts, or is waited for (``asks``).
 
     ``compute`` has seconds since the moment before: an array (steps, ranks) of what was recorded, or 0.
     """
@@ -41,7 +41,7 @@ class Point(NamedTuple):
 
 
 class Program(NamedTuple):
-    """The recorded steps: their calls, the moments at which the program meets them, and the computing after those."""
+    """Recorded training steps: their calls, the points where these start or are waited for, and final computing."""
 
     calls: list[Call]
     points: list[Point]
@@ -49,13 +49,13 @@ class Program(NamedTuple):
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """What steps have in common that can be replayed together."""
+        """Return the sequence of calls and points; steps with equal sequences can be replayed together."""
         return tuple(self.calls), tuple((point.call, point.asks) for point in self.points)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Simulation:
-    """The predictions of `simulate`; it prints as a table.
+    """Predictions of `simulate`; prints as a table.
 
     Attributes:
         ranks: how many were simulated, in ``steps`` steps.
@@ -78,17 +78,17 @@ class Simulation:
 
     @property
     def efficiency(self) -> float:
-        """The share of a step in which ranks compute, 0 to 1."""
+        """Return the fraction of a step in which ranks compute, from 0 to 1."""
         return self.compute_ms / self.step_ms if self.step_ms else 1.0
 
     @property
     def hidden(self) -> float:
-        """The share of the links' time for which no rank stands still, 0 to 1."""
+        """Return the fraction of communication time during which no rank waits, from 0 to 1."""
         wire = sum(row["wire_ms"] for row in self.calls.values())
         return max(0.0, 1.0 - (self.exposed_ms - self.late_ms) / wire) if wire else 1.0
 
     def summary(self) -> str:
-        """The fact that the repr begins with."""
+        """Return the one-line summary that begins the repr."""
         step, exposed, late = (quantity.duration(ms * 1e6) for ms in (self.step_ms, self.exposed_ms, self.late_ms))
         ranks = f"{self.ranks:,} rank{'s' * (self.ranks != 1)}"
         return (
@@ -97,7 +97,7 @@ class Simulation:
         )
 
     def cells(self) -> list[list[str]]:
-        """The table of operations as rows of texts, first the titles."""
+        """Return the table of operations as rows of texts; the first row has the titles."""
         titles = ["operation", "calls a step", "bytes a step", "on the link", "exposed"]
         return [titles] + [
             [
@@ -115,7 +115,7 @@ class Simulation:
 
 
 def simulate(run: Any, ranks: int, topology: Topology, strategy: str = "recorded") -> Simulation:
-    """Predict what the recorded steps take on so many ranks, each with a batch as large as that of a recorded rank.
+    """Predict the time of the recorded steps on ``ranks`` ranks, each with a batch of the recorded size.
 
     In each step, rank i computes as long as the recorded rank i modulo their number did in that step. So copies of a
     rank are slow in the same steps, and on a link without cost more ranks take no longer than those recorded; if slow
@@ -159,7 +159,7 @@ def simulate(run: Any, ranks: int, topology: Topology, strategy: str = "recorded
 
 
 def recorded(run: Any) -> Program:
-    """The steps of a recording that have the same calls of all ranks, in the most frequent order.
+    """Return the recorded steps that have the most frequent sequence of calls.
 
     Raises:
         ValueError: there are none, or ranks are missing.
@@ -188,7 +188,7 @@ def recorded(run: Any) -> Program:
 
 
 def _bounds(views: Any, index: int) -> Iterator[tuple[Any, Any]]:
-    """When each rank began and ended a step, ns; nothing if a rank lacks it."""
+    """Yield arrays of each rank's begin and end of a step, in ns; nothing if a rank did not record it."""
     began, ended = [], []
     for view in views:
         table = view.table("step")
@@ -200,7 +200,7 @@ def _bounds(views: Any, index: int) -> Iterator[tuple[Any, Any]]:
 
 
 def _step(found: Any, index: int, began: Any, ended: Any) -> Program:
-    """One step: the moments at which its calls begin and are waited for, in the order of the first rank."""
+    """Build the points of one step: where its calls start and are waited for, in the order of the first rank."""
     met = (found.begin > 0).all(axis=0) & (found.end > 0).all(axis=0)
     size, calls, moments = len(found.ranks), [], []
     for number, row in enumerate(np.flatnonzero((found.step == index) & met).tolist()):
@@ -218,7 +218,7 @@ def _step(found: Any, index: int, began: Any, ended: Any) -> Program:
 
 
 def _replayed(program: Program, ranks: int, topology: Topology) -> Simulation:
-    """Go through all steps on all ranks."""
+    """Replay all steps on all ranks, with the links of ``topology``."""
     steps, recorded_ranks = program.rest.shape
     columns = np.arange(min(ranks, recorded_ranks))  # ranks that compute alike stay together
     share = (1 + (ranks - 1 - columns) // recorded_ranks) / ranks
@@ -253,7 +253,7 @@ def _replayed(program: Program, ranks: int, topology: Topology) -> Simulation:
 
 
 def _at_the_end(program: Program) -> Program:
-    """No call begins before the last one does, except those that were waited for before that."""
+    """Change a program so that calls start when the last one does, except those waited for earlier."""
     last = max(i for i, point in enumerate(program.points) if not point.asks)
     early = {point.call for point in program.points[:last] if point.asks}
     points: list[Point] = []
@@ -272,7 +272,7 @@ def _at_the_end(program: Program) -> Program:
 
 
 def _sharded(stage: int) -> Callable[[Program], Program]:
-    """State divided among ranks as by `Sharded`."""
+    """Return a function that changes a program's calls to those of `Sharded` in a stage."""
 
     def change(program: Program) -> Program:
         buckets = [number for number, call in enumerate(program.calls) if call.op == "all_reduce"]

@@ -1,4 +1,4 @@
-"""The memory that communicators read and write: a tensor's own, or the host's, from and to which it is copied.
+"""Memory for communicators: a tensor's own, or a host copy of a device's memory.
 
 A device's memory is copied through pinned memory, by transfers that recordings show, in the stream of the present work.
 A communicator may read the tensors of one device where they are, for collective calls.
@@ -20,18 +20,18 @@ __all__ = ["compute", "local", "reads_host", "room", "values", "write"]
 
 
 def reads_host() -> bool:
-    """Whether tensors of the active backend are in this machine's memory."""
+    """Return whether tensors of the active backend are stored in host memory."""
     return state.current().backend.reads_host
 
 
 def direct() -> bool:
-    """Whether the active communicator's collective calls read tensors of the active backend where they are."""
+    """Return whether the active communicator can read the active backend's memory directly, without host copies."""
     backend = state.current().backend
     return backend.reads_host or backend.location == current().location
 
 
 def values(x: Any, message: bool = False) -> Any:
-    """A contiguous tensor's values for a communicator: its own memory, or a copy of a device's on the host.
+    """Return a contiguous tensor's values for a communicator: its own memory, or a host copy of device memory.
 
     Args:
         message: whether they are for one other rank, and so always on the host.
@@ -54,12 +54,12 @@ def values(x: Any, message: bool = False) -> Any:
 
 
 def room(x: Any, message: bool = False) -> Any:
-    """Memory in which a communicator puts what becomes a tensor's values by `write`: the tensor's own, or as much."""
+    """Return memory for received values of a tensor: its own, or a host buffer to be copied by `write`."""
     return x._data if reads_host() or (not message and direct()) else np.empty(x.shape, x.dtype)
 
 
 def write(x: Any, array: Any) -> None:
-    """Set a tensor's values to those of an array of its shape, which may be its own memory."""
+    """Set a tensor's values from an array of its shape, which may be the tensor's own memory."""
     if array is x._data:
         return
     if not reads_host() and isinstance(array, np.ndarray):
@@ -69,7 +69,7 @@ def write(x: Any, array: Any) -> None:
 
 
 def local(shape: tuple[int, ...], dtype: Any) -> Any:
-    """Make a tensor without values in memory that collective calls read, whatever the active backend."""
+    """Make an uninitialized tensor in memory that communicators can read, for any active backend."""
     if direct():
         return empty(shape, dtype)
     with use_backend("numpy"):
@@ -77,7 +77,7 @@ def local(shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def compute(op: str, *operands: Any, out: Any) -> None:
-    """Write the result of "add", "divide", "copy" or "full" (of a number) to memory that communicators read."""
+    """Run "add", "divide", "copy" or "full" on buffers for communicators, writing the result to ``out``."""
     if not isinstance(out, np.ndarray):
         method = state.current().backend.method(op)
         if method is not None and out.size:

@@ -1,4 +1,4 @@
-"""Sums over ranks that go on while the program does something else."""
+"""Asynchronous sums over ranks, which run while the program computes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Started", "all_reduce_multiple", "start_all_reduce", "sync"]
 
 
 class Started:
-    """A sum over ranks under way: ask with `test`, get the result with `wait`."""
+    """A started sum over ranks: `test` polls it, `wait` returns the result."""
 
     def __init__(self, pending: Pending, result: Tensor, memory: Any) -> None:
         self._pending, self._result, self._memory = pending, result, memory
@@ -28,14 +28,14 @@ class Started:
         self._others.append(self)
 
     def test(self) -> bool:
-        """Whether the result is there; returns at once."""
+        """Return whether the result is available, without waiting."""
         if self._pending.test():
             self._leave()
             return True
         return False
 
     def wait(self) -> Tensor:
-        """Return the result when it is there.
+        """Wait for the result, and return it.
 
         Raises:
             CollectiveError: another rank makes another call, is gone, or has not come before the timeout.
@@ -50,7 +50,7 @@ class Started:
         return self._result
 
     def _leave(self) -> None:
-        """Be none of those that `sync` waits for."""
+        """Remove this sum from the list that `sync` waits for."""
         if self in self._others:
             self._others.remove(self)
 
@@ -60,7 +60,7 @@ _under_way: WeakKeyDictionary[Any, list[Started]] = WeakKeyDictionary()
 
 
 def start_all_reduce(x: ArrayLike, op: str = "sum") -> Started:
-    """Start an `all_reduce` and return at once: the ranks exchange while this one computes. It records no gradient.
+    """Start an `all_reduce` in the background, without gradients; returns a handle at once.
 
     Args:
         x: of the same shape and dtype on every rank; it is copied.
@@ -82,7 +82,7 @@ def start_all_reduce(x: ArrayLike, op: str = "sum") -> Started:
 
 
 def all_reduce_multiple(xs: Sequence[ArrayLike], op: str = "sum", contiguous: bool = False) -> list[Tensor]:
-    """Reduce several tensors over ranks as one operation. It records no gradient.
+    """Sum (or "max", "min") several tensors over ranks in one operation, without gradients.
 
     Args:
         xs: of any shapes and dtypes, the same on every rank.
@@ -120,7 +120,7 @@ def all_reduce_multiple(xs: Sequence[ArrayLike], op: str = "sum", contiguous: bo
 
 
 def sync() -> None:
-    """Wait for everything that this rank started by `start_all_reduce`.
+    """Wait for every `start_all_reduce` of this rank.
 
     Raises:
         CollectiveError: as `all_reduce`.

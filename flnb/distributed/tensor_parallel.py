@@ -1,4 +1,4 @@
-"""Linear layers whose weight is divided among ranks: Shoeybi et al., 2019, "Megatron-LM", section 3.
+"""Tensor parallel linear layers: the weight is divided among ranks (Shoeybi et al., 2019, "Megatron-LM", section 3).
 
 Ranks compute the same activations outside of these layers, and the same loss: gradients are those of one process, and
 each rank's optimizer updates its own part.
@@ -22,7 +22,7 @@ __all__ = ["ColumnLinear", "RowLinear"]
 
 @communicating
 def _enter_divided(x: Any) -> Any:
-    """Return x, whose cotangents from the ranks' parts of a layer add up."""
+    """Return x; its backward pass sums the gradients that ranks compute with their parts of a layer."""
     return ops.copy(x)
 
 
@@ -33,7 +33,7 @@ def _(g: Any, y: Any, x: Any) -> Any:
 
 @communicating
 def _leave_divided(x: Any) -> Any:
-    """Add up the ranks' parts of a result; every rank goes on with the same one, so its cotangent is that of each."""
+    """Sum the ranks' partial results; the gradient is passed to every rank unchanged."""
     return all_reduce(x)
 
 
@@ -44,7 +44,7 @@ def _(g: Any, y: Any, x: Any) -> Any:
 
 @communicating
 def _join_divided(x: Any) -> Any:
-    """Put the ranks' parts of a result beside each other, along the last axis."""
+    """Concatenate the ranks' partial results along the last axis."""
     parts = all_gather(x)
     return ops.concat([parts[rank] for rank in range(parts.shape[0])], axis=-1)
 
@@ -56,7 +56,7 @@ def _(g: Any, y: Any, x: Any) -> Any:
 
 
 class _Divided(Module):
-    """Base of the two layers: takes this rank's part of a linear layer, the same on all ranks at first."""
+    """Base of `ColumnLinear` and `RowLinear`: creates the same weight on all ranks, and takes this rank's part."""
 
     axis = 0
     _differs = True  # between ranks: `DataParallel` refuses it
@@ -68,17 +68,17 @@ class _Divided(Module):
         self.bias = None if whole.bias is None else Parameter(self._bias(broadcast(whole.bias.data)))
 
     def load_whole(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        """Take this rank's part of a whole weight (out_features, in_features) and bias (out_features,)."""
+        """Set this rank's part from a whole weight (out_features, in_features) and bias (out_features,)."""
         ops.assign(self.weight.data, self._mine(weight, self.axis))
         if self.bias is not None and bias is not None:
             ops.assign(self.bias.data, self._bias(bias))
 
     def _bias(self, whole: Tensor) -> Tensor:
-        """This rank's part of the bias."""
+        """Return this rank's part of the bias."""
         return whole
 
     def _mine(self, whole: Tensor, axis: int) -> Tensor:
-        """This rank's part of a tensor, along an axis."""
+        """Return this rank's part of a tensor along an axis."""
         here, extent = current(), whole.shape[axis]
         if extent % here.size:
             raise ValueError(
@@ -114,7 +114,7 @@ class ColumnLinear(_Divided):
         super().__init__(in_features, out_features, bias)
 
     def _bias(self, whole: Tensor) -> Tensor:
-        """This rank's part of the bias."""
+        """Return this rank's part of the bias."""
         return self._mine(whole, 0)
 
     def forward(self, x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What the stages of `Sharded` store on each rank, predicted from a dry run of one process."""
+"""Predicted memory of each rank in the stages of `Sharded`, computed from a dry run of one process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["ZeroMemory", "zero_memory"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ZeroMemory:
-    """What one of so many ranks stores at each stage, by `zero_memory`; it prints as a table.
+    """The memory of one rank at each ZeRO stage, returned by `zero_memory`; prints as a table.
 
     Attributes:
         ranks: how many.
@@ -24,7 +24,7 @@ class ZeroMemory:
     stages: tuple[dict[str, int], ...]
 
     def cells(self) -> list[list[str]]:
-        """The table of stages as rows of texts, first the titles."""
+        """Return the table of stages as rows of texts; the first row has the titles."""
         titles = ["stage", *(name.replace("_", " ") for name in self.stages[0]), "together"]
         return [titles] + [
             [str(stage), *(quantity.size(n) for n in row.values()), quantity.size(sum(row.values()))]
@@ -43,7 +43,7 @@ DIVIDED = {"optimizer_state": 1, "gradient": 2, "parameter": 3}
 
 
 def zero_memory(dry_run: Any, ranks: int) -> ZeroMemory:
-    """Predict what each rank of `flnb.distributed.Sharded` stores, stages 0 to 3: Rajbhandari et al., 2020, section 5.
+    """Predict each rank's memory under `flnb.distributed.Sharded`, stages 0 to 3 (Rajbhandari et al., 2020).
 
     Parameters, gradients and optimizer state are counted at the end of the dry run's last step, each tensor rounded up
     to whole elements; "other" is what else is live at its peak, such as activations. In stage 3 the parameters of a

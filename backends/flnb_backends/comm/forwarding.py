@@ -11,7 +11,7 @@ __all__ = ["Forwarding"]
 
 
 class Forwarding(Communicator):
-    """Passes every operation on to the communicator ``inner``, the active one if none is given.
+    """Passes every operation on to the communicator ``inner``, by default the active one.
 
     Override what should differ; this one counts bytes:
 
@@ -36,33 +36,33 @@ class Forwarding(Communicator):
         self.board, self.timeout = self.inner.board, self.inner.timeout
 
     def all_reduce(self, buffer: Any, op: str = "sum") -> Work:
-        """The inner communicator's."""
+        """Call the inner communicator's `all_reduce`."""
         return self.inner.all_reduce(buffer, op)
 
     def all_gather(self, buffer: Any, out: Any) -> Work:
-        """The inner communicator's."""
+        """Call the inner communicator's `all_gather`."""
         return self.inner.all_gather(buffer, out)
 
     def reduce_scatter(self, buffer: Any, out: Any, op: str = "sum") -> Work:
-        """The inner communicator's."""
+        """Call the inner communicator's `reduce_scatter`."""
         return self.inner.reduce_scatter(buffer, out, op)
 
     def broadcast(self, buffer: Any, root: int = 0) -> Work:
-        """The inner communicator's."""
+        """Call the inner communicator's `broadcast`."""
         return self.inner.broadcast(buffer, root)
 
     def send(self, buffer: Any, to: int, tag: int = 0) -> Work:
-        """The inner communicator's."""
+        """Call the inner communicator's `send`."""
         return self.inner.send(buffer, to, tag)
 
     def recv(self, buffer: Any, source: int, tag: int = 0) -> Work:
-        """The inner communicator's."""
+        """Call the inner communicator's `recv`."""
         return self.inner.recv(buffer, source, tag)
 
     def barrier(self) -> Work:
-        """The inner communicator's."""
+        """Call the inner communicator's `barrier`."""
         return self.inner.barrier()
 
     def split(self, color: int, key: int) -> Communicator:
-        """The inner communicator's: the new group is not wrapped."""
+        """Return the inner communicator's new group, which is not wrapped."""
         return self.inner.split(color, key)

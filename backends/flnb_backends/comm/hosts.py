@@ -1,4 +1,4 @@
-"""The board of ranks on several hosts: each host has memory of its own, and the hosts tell each other of their ranks.
+"""The board (shared state of all ranks) across several hosts, kept in sync by one process per host.
 
 The first rank of each host starts a process for that, ``python -m flnb_backends.comm.hosts``: a thread of the rank
 could not say that the rank has been stopped or killed. That of rank 0 is the server; every half second each of the
@@ -41,14 +41,14 @@ AFTER = 2.0
 
 
 def host_name() -> str:
-    """Return a name that no other host has. Tests set the environment variable FLNB_HOST to pretend several hosts."""
+    """Return a name unique to this host; tests set FLNB_HOST to simulate several hosts."""
     chosen = os.environ.get("FLNB_HOST")
     boot = Path("/proc/sys/kernel/random/boot_id")  # of hosts that are all called "localhost"
     return chosen or f"{socket.gethostname()} {boot.read_text().strip() if boot.exists() else ''}".strip()
 
 
 def make_board(rendezvous: Rendezvous, number: int, folder: str | None, prefix: str, timeout: float) -> Board:
-    """The board of a group, in memory that the ranks of a host share.
+    """Make the board of a group of ranks, in memory shared by the ranks of this host.
 
     Args:
         rendezvous: of the group's ranks, all of which call this.
@@ -85,7 +85,7 @@ def make_board(rendezvous: Rendezvous, number: int, folder: str | None, prefix: 
 
 
 def _start_exchange(rendezvous: Rendezvous, handle: int, host: int, timeout: float) -> subprocess.Popen[str]:
-    """Start the process that exchanges this host's rows; it ends soon after this one."""
+    """Start the process that exchanges this host's rows of the board with other hosts; it ends with this process."""
     settings: dict[str, Any] = {"handle": handle, "size": rendezvous.size, "host": host, "parent": os.getpid()}
     if host == 0:
         address = os.environ.get("FLNB_ADDRESS", "127.0.0.1" if "FLNB_HOST" in os.environ else socket.gethostname())
@@ -114,14 +114,14 @@ _processes: dict[Board, subprocess.Popen[str]] = {}
 
 
 def end_exchange(board: Board) -> None:
-    """End the process that exchanges a board's rows, if this rank has started it."""
+    """End the process that exchanges a board's rows, if this rank started it."""
     if process := _processes.pop(board, None):
         process.terminate()
         process.wait()
 
 
 class Exchange:
-    """The exchange of rows on one host, in a process of its own."""
+    """Exchanges the board's rows between one host and the others, in a process of its own."""
 
     def __init__(self, board: Board, host: int) -> None:
         self.board, self.host = board, host
@@ -129,26 +129,26 @@ class Exchange:
         self.ended = threading.Event()
 
     def serve(self, connection: Connection) -> None:
-        """Answer the reports of one other host."""
+        """Serve one other host: store each report it sends, and reply with the rows of all other hosts."""
         while True:
             other = self.take(connection.recv_bytes())
             connection.send_bytes(self.board.report(other))
 
     def ask(self, connection: Connection) -> None:
-        """Send this host's rows to the server and write its answer on the board, until this host's ranks end."""
+        """Send this host's rows to the server repeatedly, and store the rows that it returns, until all ranks end."""
         with connection:
             while not self.ended.wait(EVERY):
                 connection.send_bytes(self.board.report())
                 self.take(connection.recv_bytes())
 
     def take(self, report: bytes) -> int:
-        """Write the rows of a report (the server's has those of all hosts); returns the number of its host."""
+        """Store the rows of a received report on the board; returns the number of the reporting host."""
         host = self.board.take(report)
         self.heard[host] = time.monotonic()
         return host
 
     def watch(self, parent: int) -> None:
-        """Return some seconds after the parent has ended; report hosts that are not heard of until then."""
+        """Wait until some seconds after the parent process ends; meanwhile mark hosts that stopped reporting."""
         end = float("inf")
         while time.monotonic() < end:
             time.sleep(EVERY)
@@ -162,7 +162,7 @@ class Exchange:
 
 
 def main() -> None:
-    """Read the settings, a line of JSON on stdin, and exchange rows until the ranks end; the server prints its port."""
+    """Read settings, one JSON line on stdin, and exchange rows until the ranks end; the server prints its port."""
     told = json.loads(sys.stdin.readline())
     nbytes, host = Board.nbytes(told["size"]), told["host"]
     exchange = Exchange(Board(mmap.mmap(told["handle"], nbytes), host, told["size"], process_alive, host), host)

@@ -1,4 +1,4 @@
-"""A communicator as slow as a link one does not have: for teaching, and to find out what overlaps with what.
+"""A communicator that simulates a slower link, for teaching and for studying overlap.
 
 The ranks exchange their data through another communicator; each call then lasts as long as it would on the modelled
 link. The link carries one call after the other, by itself, without any work of the processor.
@@ -28,7 +28,7 @@ FAULTS = ("raises", "never comes")
 
 
 class Transfer(Work):
-    """A call on the link: it begins when all ranks have come and the link is free, and ends some seconds later.
+    """A call on the simulated link: starts when all ranks have called and the link is free, and takes a fixed time.
 
     Attributes:
         end: when it ends, by the clock that all ranks share; None while not all have come.
@@ -39,28 +39,28 @@ class Transfer(Work):
         self.end: float | None = None
 
     def begin(self, free: float) -> bool:
-        """Find the end if all ranks have come to a link that is free from a time on."""
+        """Set the end time if all ranks have called; ``free`` is when the link becomes free. Returns True if set."""
         if self._work.test():
             self.end = max(free, float(self._begins.max())) + self._seconds
         return self.end is not None
 
     def test(self) -> bool:
-        """Whether the time is over."""
+        """Return whether the simulated transfer has ended."""
         if self.end is None:
             self._link.advance()
         return self.end is not None and clock() >= self.end
 
 
 class Message(Transfer):
-    """A message from one rank to another, which ends at the time that the sender sent with it."""
+    """A message between two ranks on the simulated link; the sender includes the time at which it ends."""
 
     def test(self) -> bool:
-        """Whether the time is over."""
+        """Return whether the simulated transfer has ended."""
         return self._work.test() and clock() >= self._begins[0]
 
 
 class Modelled(Forwarding):
-    """Wraps a communicator, the active one if none is given, as if its ranks were joined by another link.
+    """Wraps a communicator, by default the active one, and delays its calls as if ranks were joined by another link.
 
     All ranks must share a clock, as processes of one host do.
 
@@ -105,7 +105,7 @@ class Modelled(Forwarding):
         self._busy: dict[int, float] = {}
 
     def arriving(self) -> None:
-        """Do what ``faults`` says of this rank's next call."""
+        """Apply the simulated fault, if any, of this rank's next call."""
         self._calls += 1
         fault = self._faults.get((self.rank, self._calls), self._faults.get((self.rank, 0), 0.0))
         if fault == "raises":
@@ -117,12 +117,12 @@ class Modelled(Forwarding):
         sleep(float(fault))
 
     def advance(self) -> None:
-        """Give the link to the calls that all ranks have come to, in the order of calls."""
+        """Schedule waiting calls on the link, in order, as soon as all ranks have made them."""
         while self._waiting and self._waiting[0].begin(self._free):
             self._free = self._waiting.popleft().end or 0.0
 
     def _queued(self, op: str, nbytes: int, work: Work) -> Work:
-        """Put a call on the link. All ranks tell each other when they came, so they agree on its end."""
+        """Put a call on the link; ranks exchange their start times, so that all agree on the end."""
         begins = np.empty(self.size)
         told = self.inner.all_gather(np.array([clock()]), begins)
         transfer = Transfer(self, All([work, told]), begins, self.topology.seconds(op, nbytes, self.size))
@@ -130,27 +130,27 @@ class Modelled(Forwarding):
         return transfer
 
     def all_reduce(self, buffer: Any, op: str = "sum") -> Work:
-        """The wrapped communicator's, later."""
+        """Call the wrapped `all_reduce`; it ends when the simulated link would."""
         return self._queued("all_reduce", buffer.nbytes, self.inner.all_reduce(buffer, op))
 
     def all_gather(self, buffer: Any, out: Any) -> Work:
-        """The wrapped communicator's, later."""
+        """Call the wrapped `all_gather`; it ends when the simulated link would."""
         return self._queued("all_gather", out.nbytes, self.inner.all_gather(buffer, out))
 
     def reduce_scatter(self, buffer: Any, out: Any, op: str = "sum") -> Work:
-        """The wrapped communicator's, later."""
+        """Call the wrapped `reduce_scatter`; it ends when the simulated link would."""
         return self._queued("reduce_scatter", buffer.nbytes, self.inner.reduce_scatter(buffer, out, op))
 
     def broadcast(self, buffer: Any, root: int = 0) -> Work:
-        """The wrapped communicator's, later."""
+        """Call the wrapped `broadcast`; it ends when the simulated link would."""
         return self._queued("broadcast", buffer.nbytes, self.inner.broadcast(buffer, root))
 
     def barrier(self) -> Work:
-        """The wrapped communicator's, later."""
+        """Call the wrapped `barrier`; it ends when the simulated link would."""
         return self._queued("barrier", 0, self.inner.barrier())
 
     def send(self, buffer: Any, to: int, tag: int = 0) -> Work:
-        """The wrapped communicator's, later; messages to each rank have a link of their own."""
+        """Call the wrapped `send`; each receiver has a simulated link of its own."""
         seconds = self.topology.seconds("send", buffer.nbytes, self.size)
         end = np.array([max(self._busy.get(to, 0.0), clock()) + seconds])
         self._busy[to] = float(end[0])
@@ -158,19 +158,19 @@ class Modelled(Forwarding):
         return Message(self, All(works), end, seconds)
 
     def recv(self, buffer: Any, source: int, tag: int = 0) -> Work:
-        """The wrapped communicator's, later."""
+        """Call the wrapped `recv`; it ends when the simulated link would."""
         end = np.empty(1)
         works = [self.inner.recv(end, source, tag), self.inner.recv(buffer, source, tag)]
         return Message(self, All(works), end, 0.0)
 
     def split(self, color: int, key: int) -> Communicator:
-        """Part of the ranks, on a link of their own."""
+        """Return a group of some of the ranks, on a simulated link of its own."""
         link = self.topology
         return Modelled(link.latency, link.bandwidth, link.algorithm, inner=self.inner.split(color, key))
 
 
 def _seconds(value: Any, what: str, others: str = "") -> float:
-    """A number of seconds, given as one or as text."""
+    """Convert a setting, a number or text, to seconds; ``what`` names it in the error."""
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -178,7 +178,7 @@ def _seconds(value: Any, what: str, others: str = "") -> float:
 
 
 def _checked(faults: Any) -> dict[tuple[int, int], Any]:
-    """The faults, all of which can happen."""
+    """Return the ``faults`` setting after checking its keys, (rank, call number), and values."""
     form = 'expected a dict such as {(1, 2): "raises"}, by rank and number of the call'
     if not hasattr(faults, "items"):
         raise ValueError(f"modelled: got faults={faults!r}, {form}")

@@ -1,4 +1,4 @@
-"""MPI by mpi4py: the processes that mpiexec, Slurm or ipyparallel started.
+"""Communicator of MPI processes through mpi4py, started by mpiexec, Slurm or ipyparallel.
 
 Every operation is MPI's non-blocking one. Ranks of one host share the board through a file without a name.
 """
@@ -40,14 +40,14 @@ SHARED = ("/dev/shm/mpich_shm_", "/dev/shm/sm_segment.")
 
 
 class Converted(Work):
-    """An MPI request on a copy of a buffer in another dtype, which is copied back when it has finished."""
+    """An MPI request on a copy of a buffer in another dtype; the result is cast back when the request finishes."""
 
     def __init__(self, request: Any, wide: Any, buffer: Any, sent: Any = None) -> None:
         self._request, self._wide, self._buffer = request, wide, buffer
         self._sent = sent  # MPI reads it until the end, and mpi4py does not hold it
 
     def test(self) -> bool:
-        """Whether it has finished."""
+        """Return whether the request has finished."""
         if self._request is not None and self._request.Test():
             np.copyto(self._buffer, self._wide, casting="unsafe")
             self._request = None
@@ -55,7 +55,7 @@ class Converted(Work):
 
 
 class Mpi(Communicator):
-    """The ranks of an MPI communicator, the world's if none is given.
+    """The ranks of an MPI communicator, by default MPI's world.
 
     Half precision travels in float32 where it is summed: MPI has no bfloat16, and not every library has float16.
 
@@ -95,18 +95,18 @@ class Mpi(Communicator):
             _watch_end(self.board)
 
     def all_reduce(self, buffer: Any, op: str = "sum") -> Work:
-        """``MPI_Iallreduce`` in place."""
+        """Reduce a buffer over all ranks in place, by ``MPI_Iallreduce``."""
         if kind := self._kinds.get(buffer.dtype):
             return self._work(self._all_reduce(self._in_place, (buffer, kind), self._operations[op]))
         wide = _wide(buffer)
         return Converted(self._all_reduce(self._in_place, wide, self._operations[op]), wide, buffer)
 
     def all_gather(self, buffer: Any, out: Any) -> Work:
-        """``MPI_Iallgather``."""
+        """Gather the buffers of all ranks into ``out``, by ``MPI_Iallgather``."""
         return self._work(self._engine.Iallgather(_bytes(buffer), _bytes(out)))
 
     def reduce_scatter(self, buffer: Any, out: Any, op: str = "sum") -> Work:
-        """``MPI_Ireduce_scatter_block``."""
+        """Reduce over all ranks, of which each gets its part in ``out``, by ``MPI_Ireduce_scatter_block``."""
         wide, operation = _wide(buffer), self._operations[op]
         if wide is buffer:
             return self._work(self._engine.Ireduce_scatter_block(buffer, out, operation))
@@ -115,26 +115,26 @@ class Mpi(Communicator):
         return Converted(request, made, out, wide)
 
     def broadcast(self, buffer: Any, root: int = 0) -> Work:
-        """``MPI_Ibcast``."""
+        """Copy the buffer of rank ``root`` to those of all ranks, by ``MPI_Ibcast``."""
         return self._work(self._engine.Ibcast(_bytes(buffer), root))
 
     def send(self, buffer: Any, to: int, tag: int = 0) -> Work:
-        """``MPI_Isend`` of a header, dtype and number of elements, and of the buffer."""
+        """Send a header (dtype and number of elements) and the buffer, by ``MPI_Isend``."""
         works = [self._work(self._engine.Isend(_bytes(each), to, tag)) for each in (_header(buffer), buffer)]
         return All(works)
 
     def recv(self, buffer: Any, source: int, tag: int = 0) -> Work:
-        """``MPI_Irecv`` of the header, and of the buffer if that is what was sent."""
+        """Receive the header, then the buffer if the header matches, by ``MPI_Irecv``."""
         before = self._receiving.get((source, tag))
         work = self._receiving[source, tag] = Receiving(self._engine, buffer, source, tag, before)
         return work
 
     def barrier(self) -> Work:
-        """``MPI_Ibarrier``."""
+        """Wait for all ranks, by ``MPI_Ibarrier``."""
         return self._work(self._engine.Ibarrier())
 
     def split(self, color: int, key: int) -> Communicator:
-        """``MPI_Comm_split``."""
+        """Return a communicator of the ranks with the same ``color``, ordered by ``key``, by ``MPI_Comm_split``."""
         run("barrier", on=self)  # MPI's call blocks: a rank that will not come is found here
         self._splits += 1
         part = self._engine.Split(color, key)
@@ -143,7 +143,7 @@ class Mpi(Communicator):
         return made
 
     def close(self) -> None:
-        """Free the MPI communicator; every rank of the group calls this. MPI has room for some 2000 communicators."""
+        """Free the MPI communicator (MPI allows about 2000); every rank of the group must call this."""
         if self.board is not None and self.board in _boards[1:]:  # the first one tells of the process
             _boards.remove(self.board)
             end_exchange(self.board)
@@ -155,12 +155,12 @@ HEADER = Struct("=q24s")  # number of elements, name of the dtype
 
 
 def _header(buffer: Any) -> Any:
-    """What is sent before a message, so that the receiver can refuse it."""
+    """Return the header sent before a message, from which the receiver checks dtype and size."""
     return np.frombuffer(HEADER.pack(buffer.size, buffer.dtype.name.encode()), np.uint8)
 
 
 class Receiving(Work):
-    """A message under way, whose header comes first; ``before``: the one before it from the same rank and tag, if any.
+    """An incoming message, header first; ``before`` is the previous message of the same rank and tag, if any.
 
     A message is asked for once the one before has been: MPI hands headers and buffers out in the order of requests.
     """
@@ -173,7 +173,7 @@ class Receiving(Work):
         self._asked()
 
     def _asked(self) -> bool:
-        """Ask for what can be asked for; returns whether that is the buffer."""
+        """Request the next part of the message, in order; returns whether the buffer is already requested."""
         if self._checked:
             return True
         if self._before is not None and not self._before._asked():
@@ -188,7 +188,7 @@ class Receiving(Work):
         return self._checked
 
     def test(self) -> bool:
-        """Whether the message has come; raises if it is another than expected."""
+        """Return whether the message has arrived; raises an error if its dtype or size differ from the buffer's."""
         return self._asked() and bool(self._request.Test())
 
     def _check(self) -> None:
@@ -202,19 +202,19 @@ class Receiving(Work):
 
 
 def _bytes(buffer: Any) -> Any:
-    """A buffer as bytes: MPI need not know the dtype of what it only moves."""
+    """View a buffer as bytes, so that MPI can move any dtype."""
     return buffer.reshape(-1).view(np.uint8) if buffer.size else np.empty(0, np.uint8)
 
 
 def _wide(buffer: Any) -> Any:
-    """The buffer, or a copy in a dtype that MPI can sum."""
+    """Return the buffer, or a copy in a dtype that MPI can sum."""
     if buffer.dtype in SUMMED:
         return buffer
     return buffer.astype(np.int32 if buffer.dtype.kind == "b" else np.float32)
 
 
 def _shared_files() -> list[str]:
-    """The files in shared memory that MPI has made for this process."""
+    """Return the paths of the shared memory files that MPI has created in this process."""
     if not os.path.exists("/proc/self/maps"):
         return []
     with open("/proc/self/maps") as maps:
@@ -222,7 +222,7 @@ def _shared_files() -> list[str]:
 
 
 def _join() -> None:
-    """Wait for all ranks that `flnb launch` started: MPI's own beginning could not be interrupted, nor say who is late.
+    """Wait for all ranks of `flnb launch` before starting MPI, whose own start cannot be interrupted or diagnosed.
 
     Raises:
         CollectiveError: a rank has ended, or has not come before the timeout.
@@ -250,7 +250,7 @@ def _join() -> None:
 
 
 def _library() -> Any:
-    """mpi4py's MPI, which does not end itself when the process does: `_watch_end` sees to that."""
+    """Import mpi4py's MPI without its automatic end at exit; `_watch_end` and `_finalize` end MPI instead."""
     if "mpi4py.MPI" not in sys.modules:
         require("mpi4py", "mpi", "communication between processes").rc.finalize = False
         atexit.register(_finalize, os.getpid())
@@ -259,10 +259,10 @@ def _library() -> Any:
 
 @cache
 def _requests(mpi: Any) -> Any:
-    """MPI's requests under the contract's name, which costs a third of an object that holds one."""
+    """Return MPI's request class with the method `test`; cheaper than a wrapper object."""
 
     class Request(mpi.Request):  # type: ignore[misc]
-        """An MPI request."""
+        """An MPI request with the method `test`."""
 
         test = mpi.Request.Test
 
@@ -274,7 +274,7 @@ _boards: list[Board] = []
 
 
 def _watch_end(board: Board) -> None:
-    """Write on the board how this process ends: by an exception that nobody catches, or as it should."""
+    """Write to the board how this process ends: normally, or by an uncaught exception."""
     _boards.append(board)
     if len(_boards) > 1:
         return
@@ -289,7 +289,7 @@ def _watch_end(board: Board) -> None:
 
 
 def _others_end(board: Board) -> bool:
-    """Wait for the other ranks to end; returns whether all did as they should. MPI's own end would wait for ever."""
+    """Wait until the other ranks end; returns False if one failed, so that MPI's blocking end is skipped."""
     others = [rank for rank in range(board.size) if rank != board.rank]
     while (states := {board.row(rank).state for rank in others}) - {LEFT}:
         if states & {FAILED, GAVE_UP}:
@@ -299,7 +299,7 @@ def _others_end(board: Board) -> bool:
 
 
 def _finalize(process: int) -> None:
-    """End MPI, which waits for all ranks; where a group has failed one of them may never come. Not in a fork."""
+    """End MPI at exit, unless a rank has failed (MPI would wait forever) or this is a forked child."""
     if os.getpid() != process:
         return
     failed = any(board.row(board.rank).state in (FAILED, GAVE_UP) for board in _boards)

@@ -1,4 +1,4 @@
-"""Collective communication of CUDA tensors by NCCL, through CuPy. Unmeasured: it has never run on a GPU.
+"""Collectives of CUDA tensors by NCCL, through CuPy. Unmeasured: it has never run on a GPU.
 
 NCCL only moves data between devices. Another communicator beside it lets ranks compare their calls, and exchanges data
 in host memory.

@@ -1,4 +1,4 @@
-"""Rendezvous: a folder that all ranks see, a server on one of them (TCP), or MPI's messages."""
+"""Rendezvous: how ranks exchange start-up data, by a shared folder, a TCP server on rank 0, or MPI messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAUSE = 0.01
 
 
 def wait_for(rendezvous: Rendezvous, key: str, timeout: float, look: Callable[[], bytes | None]) -> bytes:
-    """What ``look`` returns, as soon as that is not None; a TimeoutError after so many seconds."""
+    """Poll ``look`` until it returns bytes, and return them; raises TimeoutError after ``timeout`` seconds."""
     end = monotonic() + timeout
     while (found := look()) is None:
         if monotonic() > end:
@@ -36,7 +36,7 @@ def wait_for(rendezvous: Rendezvous, key: str, timeout: float, look: Callable[[]
 
 
 class Folder(Rendezvous):
-    """A file per key in a folder that all ranks see, on one host or a shared file system.
+    """Exchange of keys and values through files in a folder that all ranks see, on one host or a shared file system.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as path:
@@ -50,13 +50,13 @@ class Folder(Rendezvous):
         self.path.mkdir(parents=True, exist_ok=True)
 
     def put(self, key: str, value: bytes) -> None:
-        """Write the file under another name first: whoever sees it sees all of it."""
+        """Write the value atomically to the key's file."""
         aside = self.path / f".{self.rank}_{os.getpid()}_{threading.get_ident()}"
         aside.write_bytes(value)
         aside.replace(self.path / quote(key, safe=""))
 
     def get(self, key: str, timeout: float) -> bytes:
-        """The file's content, as soon as it is there."""
+        """Return the key's value, waiting up to ``timeout`` seconds for its file."""
         return wait_for(self, key, timeout, lambda: self._look(key))
 
     def _look(self, key: str) -> bytes | None:
@@ -67,7 +67,7 @@ class Folder(Rendezvous):
 
 
 class Tcp(Rendezvous):
-    """A server in the process of rank 0, to which the others connect; who does not know the token is sent away.
+    """Exchange of keys and values through a TCP server in rank 0's process, which requires a secret token.
 
     Args:
         address: host and port where rank 0 listens; it may give port 0 and tell the others its `address` otherwise.
@@ -93,20 +93,20 @@ class Tcp(Rendezvous):
             serve(self._server, token, self._answer)
 
     def put(self, key: str, value: bytes) -> None:
-        """Store the value at the server."""
+        """Store a value on the server."""
         if self._server is None:
             self._ask(b"put", key.encode(), value)
         else:
             self._values[key] = value
 
     def get(self, key: str, timeout: float) -> bytes:
-        """The value, as soon as the server has it."""
+        """Return a key's value, waiting up to ``timeout`` seconds until the server has it."""
         if self._server is None:
             return wait_for(self, key, timeout, lambda: self._ask(b"get", key.encode(), b""))
         return wait_for(self, key, timeout, lambda: self._values.get(key))
 
     def close(self) -> None:
-        """Close the sockets; the server's values are gone."""
+        """Close the sockets; the server's values are lost."""
         if self._server is None:
             self._connection.close()
         else:
@@ -134,7 +134,7 @@ class Tcp(Rendezvous):
 
 
 def connect(address: tuple[str, int], token: bytes, timeout: float) -> Connection:
-    """A connection to a server that knows the token, which may yet have to start."""
+    """Connect to a server with a token, waiting up to ``timeout`` seconds for the server to start."""
     end = monotonic() + timeout
     while True:
         try:
@@ -157,7 +157,7 @@ def connect(address: tuple[str, int], token: bytes, timeout: float) -> Connectio
 
 
 def serve(server: socket.socket, token: bytes, answer: Callable[[Connection], None]) -> None:
-    """Call ``answer`` with every connection that knows the token, in a thread of its own that ends with the process."""
+    """Accept connections in a background thread; call ``answer`` with each that proves it has the token."""
 
     def one(connection: Connection) -> None:
         try:
@@ -180,7 +180,7 @@ def serve(server: socket.socket, token: bytes, answer: Callable[[Connection], No
 
 
 class Messages(Rendezvous):
-    """Messages of MPI, from the rank that puts to all others; the engine is an mpi4py communicator of its own."""
+    """Exchange of keys and values by MPI messages from one rank to all others, on an mpi4py communicator of its own."""
 
     TAG = 1
 
@@ -190,13 +190,13 @@ class Messages(Rendezvous):
         self._sent: list[Any] = []
 
     def put(self, key: str, value: bytes) -> None:
-        """Send the value to every other rank."""
+        """Send a value to every other rank."""
         self._values[key] = value
         others = [rank for rank in range(self.size) if rank != self.rank]
         self._sent += [self._engine.isend((key, value), rank, self.TAG) for rank in others]
 
     def get(self, key: str, timeout: float) -> bytes:
-        """The value, as soon as its message has come."""
+        """Return a key's value, waiting up to ``timeout`` seconds for its message."""
         return wait_for(self, key, timeout, lambda: self._look(key))
 
     def _look(self, key: str) -> bytes | None:

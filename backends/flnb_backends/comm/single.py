@@ -1,4 +1,4 @@
-"""A group of one rank, which is what a program has until it asks for more."""
+"""The communicator of a program that runs alone: a group of one rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DONE = Done()
 
 
 class Single(Communicator):
-    """One rank: results are its own buffers.
+    """A group of one rank: every collective returns the rank's own data.
 
     >>> import flnb
     >>> flnb.distributed.size()
@@ -24,7 +24,7 @@ class Single(Communicator):
     name: ClassVar[str] = "single"
 
     def all_reduce(self, buffer: Any, op: str = "sum") -> Work:
-        """Leave the buffer as it is."""
+        """Leave the buffer unchanged: the sum over one rank."""
         return DONE
 
     def all_gather(self, buffer: Any, out: Any) -> Work:
@@ -37,13 +37,13 @@ class Single(Communicator):
         return self.all_gather(buffer, out)
 
     def broadcast(self, buffer: Any, root: int = 0) -> Work:
-        """Leave the buffer as it is."""
+        """Leave the buffer unchanged: there is no other rank."""
         return DONE
 
     def barrier(self) -> Work:
-        """Finish at once."""
+        """Return a finished call: there is no other rank to wait for."""
         return DONE
 
     def split(self, color: int, key: int) -> Communicator:
-        """Make another group of one."""
+        """Return another group of one rank."""
         return Single()

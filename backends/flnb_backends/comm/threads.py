@@ -24,7 +24,7 @@ _numbers = itertools.count(1)  # of worlds
 
 
 class World:
-    """What the ranks of one group share: a board, and the meetings under way."""
+    """State shared by the ranks of a group: a board, and the calls in progress."""
 
     def __init__(self, size: int, name: str = "") -> None:
         self.size, self.name = size, name or f"threads {next(_numbers)}"
@@ -34,12 +34,12 @@ class World:
         self.groups: dict[tuple[int, int], World] = {}
 
     def communicator(self, rank: int) -> Threads:
-        """Make the communicator of a rank, to be used by one thread."""
+        """Make the communicator of a rank, for use by one thread."""
         return Threads(self, rank)
 
 
 class Meeting:
-    """One call of all ranks, or a message from one to another: buffers as they come, the result when all have."""
+    """One collective call, or a message between two ranks: collects all buffers, then computes the result."""
 
     def __init__(self, size: int) -> None:
         self.given: dict[int, Any] = {}
@@ -49,7 +49,7 @@ class Meeting:
 
 
 class Met(Work):
-    """A rank's part in a meeting, which finishes with a copy of the result into the rank's own buffer."""
+    """One rank's handle of a `Meeting`; when finished it copies the result into the rank's own buffer."""
 
     def __init__(self, world: World, key: Any, rank: int, count: int, given: Any, result: Any, take: Any) -> None:
         self._world, self._key, self._take, self._over = world, key, take, False
@@ -61,7 +61,7 @@ class Met(Work):
                 meeting.complete = True
 
     def test(self) -> bool:
-        """Whether all have come; the result is copied then."""
+        """Return whether all ranks have called; then the result has been copied."""
         if self._over or not self._meeting.complete:
             return self._over
         self._take(self._meeting.result)
@@ -74,7 +74,7 @@ class Met(Work):
 
 
 class Threads(Communicator):
-    """A rank that is a thread. `flnb.distributed.run_threads` starts such threads, each with its own communicator.
+    """The communicator of a rank that is a thread of this process; `flnb.distributed.run_threads` creates them.
 
     >>> import flnb
     >>> def double():
@@ -94,7 +94,7 @@ class Threads(Communicator):
         self._splits = 0
 
     def begin(self) -> None:
-        """Write on the board that the calling thread is this rank."""
+        """Register the calling thread as this rank on the board."""
         if self.board is not None:
             self.board.begin(threading.get_ident(), self.number)
 
@@ -103,15 +103,15 @@ class Threads(Communicator):
         return Met(self.world, self._count, self.rank, self.size, given, result, take)
 
     def all_reduce(self, buffer: Any, op: str = "sum") -> Work:
-        """The ranks' buffers reduced in the order of ranks."""
+        """Reduce the ranks' buffers in rank order, in place."""
         return self._meet(buffer.copy(), lambda all: _reduced(all, op), lambda result: np.copyto(buffer, result))
 
     def all_gather(self, buffer: Any, out: Any) -> Work:
-        """The ranks' buffers one behind the other."""
+        """Write the ranks' buffers to ``out``, in rank order."""
         return self._meet(buffer.reshape(-1).copy(), np.concatenate, lambda result: np.copyto(out.reshape(-1), result))
 
     def reduce_scatter(self, buffer: Any, out: Any, op: str = "sum") -> Work:
-        """This rank's part of the reduced buffers."""
+        """Reduce the ranks' buffers, and write this rank's part to ``out``."""
         part = slice(self.rank * out.size, (self.rank + 1) * out.size)
         return self._meet(
             buffer.reshape(-1).copy(),
@@ -120,15 +120,15 @@ class Threads(Communicator):
         )
 
     def broadcast(self, buffer: Any, root: int = 0) -> Work:
-        """The buffer of the root."""
+        """Copy the root's buffer to all ranks."""
         return self._meet(buffer.copy(), lambda all: all[root], lambda result: np.copyto(buffer, result))
 
     def send(self, buffer: Any, to: int, tag: int = 0) -> Work:
-        """Leave a copy for the receiver."""
+        """Store a copy of the buffer for the receiver."""
         return self._message((self.rank, to, tag), 0, buffer.copy(), lambda result: None)
 
     def recv(self, buffer: Any, source: int, tag: int = 0) -> Work:
-        """Take what the sender left."""
+        """Copy the sender's data into the buffer, once sent."""
 
         def take(sent: Any) -> None:
             if (sent.shape, sent.dtype) != (buffer.shape, buffer.dtype):
@@ -145,11 +145,11 @@ class Threads(Communicator):
         return Met(self.world, (channel, number), end, 2, given, lambda all: all[0], take)
 
     def barrier(self) -> Work:
-        """Finish when all have come."""
+        """Wait for all ranks of the group."""
         return self._meet(None, lambda all: None, lambda result: None)
 
     def split(self, color: int, key: int) -> Communicator:
-        """A group of the ranks of one color, over a world of its own."""
+        """Return a communicator of the ranks with the same ``color``, with shared state of its own."""
         everyone = np.empty((self.size, 2), np.int64)
         run("all_gather", np.array([color, key]), everyone, on=self)
         ranks = [rank for rank in range(self.size) if everyone[rank, 0] == color]
@@ -165,7 +165,7 @@ class Threads(Communicator):
 
 
 def _reduced(buffers: list[Any], op: str) -> Any:
-    """Buffers reduced from the first to the last; half precision is summed in float32."""
+    """Reduce buffers in rank order; half precision is summed in float32."""
     wide = np.float32 if buffers[0].dtype.itemsize == 2 and buffers[0].dtype.kind not in "iu" else buffers[0].dtype
     total = buffers[0].astype(wide)
     for buffer in buffers[1:]:

@@ -1,4 +1,4 @@
-"""Closed forms of the time that collective calls take on links with a latency and a bandwidth.
+"""Formulas for the time of collective calls on links with a given latency and bandwidth.
 
 Thakur, Rabenseifner and Gropp, 2005, "Optimization of Collective Communication Operations in MPICH", sections 3 and 4;
 for the ring, of which no algorithm moves fewer bytes, Patarasuk and Yuan, 2009, "Bandwidth optimal all-reduce
@@ -74,7 +74,7 @@ class Topology:
                 raise ValueError(f"Topology: got {name}={value}, expected bytes per second, more than 0")
 
     def seconds(self, op: str, nbytes: int, ranks: int) -> float:
-        """How long a call takes once all ranks have come, alone on the links.
+        """Return the seconds that a call takes on otherwise idle links, once all ranks have made it.
 
         Args:
             op: a method of a communicator, such as ``"all_reduce"``.
@@ -98,12 +98,12 @@ class Topology:
         return within(op, nbytes, inside) + across(op, nbytes, hosts)
 
     def _flat(self, op: str, nbytes: int, ranks: int) -> float:
-        """The closed form where all links are alike."""
+        """Return the seconds of a call where all links are alike."""
         messages, moved, reduced = self.counts(op, ranks)
         return self.overhead + messages * self.latency + nbytes * (moved / self.bandwidth + reduced / self.reduction)
 
     def counts(self, op: str, ranks: int) -> tuple[float, float, float]:
-        """Return a call's number of messages, and its bytes sent and bytes added as shares of the buffer's.
+        """Return a call's number of messages, and the fractions of the buffer that are sent and added.
 
         Returns:
             How many messages a rank waits for, one after the other; the length of what each rank's link carries in one
@@ -116,7 +116,7 @@ class Topology:
         return _LINEAR[op](self.algorithm, ranks)
 
     def fitted(self, measured: Sequence[tuple[int, int, float]], op: str = "all_reduce") -> Self:
-        """This topology with the overhead, latency and bandwidth that agree best with measured times.
+        """Return this topology with overhead, latency and bandwidth fitted to measured times.
 
         Args:
             measured: numbers of ranks, bytes and seconds. Where all sizes are equal the bandwidth stays as it is.

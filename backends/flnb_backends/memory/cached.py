@@ -31,7 +31,7 @@ class Cached(MemoryManager):
         return self._shrink()
 
     def _shrink(self) -> int:
-        """`release_cached` for a thread that may hold this manager's lock, and so must not wait for another's."""
+        """Release free segments like `release_cached`, from a thread that may hold this manager's lock: never waits."""
         lease = self.device
         try:
             with self.ledger.lock:

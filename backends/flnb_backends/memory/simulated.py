@@ -52,4 +52,4 @@ class SimulatedDevice(MemoryDevice):
         return Segment(address, nbytes, room, self)
 
     def release(self, segment: Segment) -> None:
-        """Nothing to do."""
+        """Do nothing: released addresses are never used again."""

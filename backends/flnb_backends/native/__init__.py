@@ -1,4 +1,4 @@
-"""Machine code for loop nests, what runs it, and oneDNN.
+"""Compilation and execution of loop nests as machine code, and bindings of oneDNN.
 
 `nests` turns a `flnb.graph.nests.Nest` into a kernel: `schedule` decides what is computed in which pass over the inner
 space, `generator` writes that as LLVM's IR, with the instructions of `instructions`, and `llvm` compiles it and stores

@@ -1,4 +1,4 @@
-"""Accumulators of reductions: in registers, or in a row of memory.
+"""Accumulators of reductions in generated code, in registers or in a row of memory.
 
 Sums of floating-point numbers are reordered, so that they run in vectors, but stay precise: they are accumulated for at
 most `CHUNK` elements (`ROWS` places of the outer space) in their own dtype, and these sums in float64.
@@ -26,19 +26,19 @@ _PAIRWISE = {
 
 
 def wide(op: str, dtype: str) -> str:
-    """Return the dtype in which sums of chunks are summed."""
+    """Return the dtype in which partial sums of chunks are added, for more precision."""
     return "d" if op in ("sum", "prod") and kind(dtype) == "f" else dtype
 
 
 def combine(op: str, a: Scalar, b: Scalar) -> Scalar:
-    """Return the reduction of two numbers of one dtype."""
+    """Return the scalar reduction of two numbers of one dtype, such as their sum or maximum."""
     if a.dtype == "?" and op in ("max", "min"):
         op = {"max": "any", "min": "all"}[op]
     return apply(_PAIRWISE[op], [a, b], a.dtype)
 
 
 class Accumulator:
-    """A reduction in variables: of a chunk, and of all chunks.
+    """A reduction's accumulators: one for the current chunk of elements, one for all chunks before.
 
     Args:
         code: the function.
@@ -60,7 +60,7 @@ class Accumulator:
         self.code.set(self.part, self.first)
 
     def add(self, x: Scalar) -> None:
-        """Add an element to the chunk."""
+        """Add an element to the current chunk."""
         code, now = self.code, self.code.get(self.part, self.dtype)
         x = x.to(self.dtype)
         if self.flagged:
@@ -73,7 +73,7 @@ class Accumulator:
             code.set(self.part, combine(self.op, now, x))
 
     def _extremum(self, x: Scalar, now: Scalar) -> None:
-        """Take an element into a maximum that ignores NaN, which runs in vectors; another variable remembers NaN."""
+        """Update a maximum or minimum, ignoring NaN so that the loop vectorizes; another variable tracks NaN."""
         code, name = self.code, type_of(self.dtype)
         test = {"max": "ogt", "min": "olt"}[self.op]
         better = code.add(f"fcmp nnan nsz {test} {name} {x.value}, {now.value}")
@@ -82,7 +82,7 @@ class Accumulator:
         code.set(self.flag, code.get(self.flag, "?") | x.not_equal(x))
 
     def end_chunk(self) -> None:
-        """Add the chunk to those before."""
+        """Add the current chunk's result to the total."""
         if self.chunks:
             dtype = wide(self.op, self.dtype)
             part = self.code.get(self.part, self.dtype).to(dtype)

@@ -98,7 +98,7 @@ class Generator(ABC):
         return values[j]
 
     def _write(self, each: Pass, values: dict[int, Scalar], places: Sequence[str], index: str) -> None:
-        """Emit the stores of a pass at one place: to arrays, and to scratch memory at an index."""
+        """Emit the stores of a pass at one place: to arrays, and to scratch memory at ``index``."""
         for j in each.keeps:
             if self.plan.kept[j] < 0:
                 self.code.store(values[j], self._slot("kept", j, self.nest.steps[j].dtype, index))
@@ -113,11 +113,11 @@ class Generator(ABC):
     # Loops
 
     def _outer_bounds(self, loop: int) -> tuple[str, str]:
-        """Return the bounds of an outer loop."""
+        """Return the bounds of an outer loop, as text of the IR."""
         return self.range if loop == self.simple.ranged else ("0", str(self.nest.outer[loop]))
 
     def _at(self, places: Sequence[str], loop: int, index: str) -> list[str]:
-        """Return the addresses of all arrays at an index of a loop; inner loops are numbered after the outer ones."""
+        """Return the addresses of all arrays at an index of a loop; inner loops are numbered after outer ones."""
         strides = [(*a.outer, *a.inner)[loop] for a in self.nest.arrays]
         return [
             self.code.element(place, a.dtype, index, stride)
@@ -125,19 +125,19 @@ class Generator(ABC):
         ]
 
     def _parts(self, loops: ExitStack, low: str, high: str, size: int) -> tuple[str, str]:
-        """Enter a loop over parts of a range; returns the bounds of a part."""
+        """Emit a loop that splits a range into parts of ``size``; returns the bounds of a part."""
         start = loops.enter_context(self.code.loop(low, high, size))
         stop = self.code.add(f"add nsw i64 {start}, {size}")
         return start, self._smaller(stop, high)
 
     def _smaller(self, a: str, b: str) -> str:
-        """Return the smaller of two indices."""
+        """Emit the minimum of two indices; returns its name."""
         return self.code.call("@llvm.smin.i64", "i64", [f"i64 {a}", f"i64 {b}"])
 
     # Scratch memory
 
     def _widens(self, j: int) -> bool:
-        """Whether sums of a reduction are summed in another dtype."""
+        """Return whether a reduction's partial sums are added in a wider dtype."""
         step = self.nest.steps[j]
         return wide(step.op, step.dtype) != step.dtype
 

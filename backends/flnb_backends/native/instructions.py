@@ -75,25 +75,25 @@ class Code:
     # Instructions
 
     def name(self) -> str:
-        """Return a name that is free."""
+        """Return an unused name."""
         self.count += 1
         return f"%v{self.count}"
 
     def add(self, instruction: str) -> str:
-        """Add an instruction that has a result; returns the result's name."""
+        """Append an instruction; returns the name of its result."""
         name = self.name()
         self.lines.append(f"{name} = {instruction}")
         return name
 
     def constant(self, number: float, dtype: str) -> str:
-        """Return a constant, as LLVM writes it: floating-point numbers by their bits."""
+        """Return a constant in LLVM's syntax; floating-point numbers are written by their bits."""
         value = np.dtype(dtype).type(number).item()
         if kind(dtype) == "f":
             return f"0x{struct.pack('>d', value).hex()}"
         return str(value).lower()
 
     def instruction(self, name: str, dtype: str, operands: Sequence[Scalar]) -> str:
-        """Add an instruction of the emitter's; returns the result's name."""
+        """Append an instruction of the emitter's; returns the name of its result."""
         x = operands[0]
         special = _SPECIAL.get(name)
         if special is not None:
@@ -109,7 +109,7 @@ class Code:
         return self.call(function, type_of(dtype), [f"{type_of(o.dtype)} {o.value}" for o in operands])
 
     def call(self, function: str, result: str, operands: Sequence[str]) -> str:
-        """Add a call of a function without side effects; returns the result's name."""
+        """Append a call of a function without side effects; returns the name of its result."""
         types = ", ".join(o.split()[0] for o in operands)
         self.declarations.add(f"declare {result} {function}({types}) #1")
         return self.add(f"call {result} {function}({', '.join(operands)})")
@@ -117,27 +117,27 @@ class Code:
     # Memory
 
     def variable(self, x: Scalar) -> str:
-        """Add a variable, which LLVM turns into registers, and give it a value; returns its address."""
+        """Append a local variable, which LLVM turns into registers, with an initial value; returns its address."""
         name = self.name()
         self.variables.append(f"{name} = alloca {type_of(x.dtype)}")
         self.set(name, x)
         return name
 
     def get(self, variable: str, dtype: str) -> Scalar:
-        """Add a read of a variable."""
+        """Append a read of a variable."""
         return Scalar(self, self.add(f"load {type_of(dtype)}, ptr {variable}"), dtype)
 
     def set(self, variable: str, x: Scalar) -> None:
-        """Add an assignment to a variable."""
+        """Append an assignment to a variable."""
         self.lines.append(f"store {type_of(x.dtype)} {x.value}, ptr {variable}")
 
     def load(self, dtype: str, address: str) -> Scalar:
-        """Add a load of an element."""
+        """Append a load of an array element from an address."""
         value = self.add(f"load {memory_type(dtype)}, ptr {address}{self.group}")
         return Scalar(self, self.add(f"icmp ne i8 {value}, 0") if dtype == "?" else value, dtype)
 
     def store(self, x: Scalar, address: str) -> None:
-        """Add a store of an element."""
+        """Append a store of an array element to an address."""
         value = self.add(f"zext i1 {x.value} to i8") if x.dtype == "?" else x.value
         self.lines.append(f"store {memory_type(x.dtype)} {value}, ptr {address}{self.group}")
 
@@ -151,12 +151,12 @@ class Code:
     # Control
 
     def label(self, name: str) -> None:
-        """Start a block."""
+        """Start a basic block with a label."""
         self.lines.append(f"{name[1:]}:")
 
     @contextmanager
     def loop(self, start: str, stop: str, step: int = 1, parallel: bool = False, brief: bool = False) -> Iterator[str]:
-        """Loop from start to before stop; yields the index.
+        """Emit a loop from ``start`` to before ``stop`` around the ``with`` block; yields the index.
 
         In a parallel loop no iteration reads what another wrote, besides variables. A brief one takes so little time
         that its code should rather be short.
@@ -174,7 +174,7 @@ class Code:
         self.lines += [f"br label {head}{mark}", f"{done[1:]}:"]
 
     def _parallel(self, brief: bool) -> str:
-        """Mark the accesses that follow as parallel; returns the mark of their loop."""
+        """Mark the following memory accesses as independent between iterations; returns the loop's metadata."""
         number = len(self.metadata)
         more = f", !{number + 3}" if brief else ""
         self.metadata += [
@@ -188,7 +188,7 @@ class Code:
 
     @contextmanager
     def when(self, condition: str) -> Iterator[None]:
-        """Run what follows only under a condition, which is one bit."""
+        """Emit a branch around the ``with`` block, taken if a 1-bit condition is true."""
         yes, done = self.name(), self.name()
         self.lines += [f"br i1 {condition}, label {yes}, label {done}", f"{yes[1:]}:"]
         yield

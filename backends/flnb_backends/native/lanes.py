@@ -33,7 +33,7 @@ KEPT = 1 << 18
 
 
 def lane_of(simple: Simplified) -> int | None:
-    """Return the outer loop whose places are computed side by side; None if the inner space is better.
+    """Return the outer loop to vectorize, or None if vectorizing the inner loops is faster.
 
     It is worse if its strides are, or if it is too short for vectors and arithmetic takes most of the time.
     """
@@ -85,7 +85,7 @@ class SideBySide(Generator):
                 self._reserve("total", j, "d", self.block)
 
     def _write_loops(self) -> None:
-        """Emit the loops over the outer space, the one over blocks of lanes innermost."""
+        """Emit the outer loops, the one over blocks of lanes innermost."""
         with ExitStack() as loops:
             places: Sequence[str] = self.bases
             for loop in range(len(self.nest.outer)):

@@ -53,14 +53,14 @@ class Compiler:
 
     @cached_property
     def machine(self) -> Any:
-        """The processor, with all of its features."""
+        """Return LLVM's description of this processor, with all of its features."""
         target = self.llvm.Target.from_default_triple()
         name, features = self.llvm.get_host_cpu_name(), self.llvm.get_host_cpu_features().flatten()
         return target.create_target_machine(cpu=name, features=features, opt=3, reloc="pic", codemodel="small")
 
     @cached_property
     def linker(self) -> Any:
-        """What puts machine code into memory and finds the functions that it calls, in this process."""
+        """Return the linker that loads machine code into this process and resolves the functions that it calls."""
         return self.llvm.create_lljit_compiler(self.machine)
 
     @cached_property
@@ -76,7 +76,7 @@ class Compiler:
         return repr((binding.llvm_version_info, host, digest))
 
     def address(self, symbol: str, key: str, text: Callable[[], str]) -> int:
-        """Return the address of a function.
+        """Return the address of a compiled function, loaded from the cache folder if it was compiled before.
 
         Args:
             symbol: its name in the text.
@@ -93,7 +93,7 @@ class Compiler:
             return self._load(symbol, code)
 
     def optimized(self, text: str) -> Any:
-        """Return a module, optimized.
+        """Parse and optimize a module of LLVM's IR.
 
         Raises:
             RuntimeError: the text is wrong; the message shows the line.
@@ -119,7 +119,7 @@ class Compiler:
         return listing
 
     def _load(self, symbol: str, code: bytes) -> int:
-        """Put machine code into memory; returns the address of a function in it."""
+        """Load an object file into the process; returns the address of a function in it."""
         builder = self.llvm.JITLibraryBuilder().add_object_img(code).add_current_process().export_symbol(symbol)
         library = builder.link(self.linker, f"library{len(self.loaded)}")
         self.loaded.append(library)
@@ -138,7 +138,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(path: Path, code: bytes) -> None:
-    """Write machine code into a file, in one step: another process sees all of it or nothing."""
+    """Write machine code to a file atomically, so that other processes never see a part of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".part")
     try:

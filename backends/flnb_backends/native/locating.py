@@ -1,4 +1,4 @@
-"""Where oneDNN's library is, and what it is: asked by ctypes in milliseconds, since `import flnb` does so."""
+"""Finds oneDNN's library and its version through ctypes, within milliseconds, because `import flnb` does this."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RUNTIMES = {1: "sequential", 2: "OpenMP", 4: "TBB"}
 
 
 class Found(NamedTuple):
-    """A oneDNN library that can be used here.
+    """A usable oneDNN library on this machine.
 
     Attributes:
         path: where the library is.
@@ -49,7 +49,7 @@ class Found(NamedTuple):
 
 
 class Version(ctypes.Structure):
-    """`dnnl_version_t`."""
+    """oneDNN's version, the C struct `dnnl_version_t`."""
 
     _fields_ = (
         *((name, ctypes.c_int) for name in ("major", "minor", "patch")), ("hash", ctypes.c_char_p),
@@ -59,7 +59,7 @@ class Version(ctypes.Structure):
 
 @cache
 def locate() -> Found:
-    """Open the library that ``FLNB_ONEDNN_LIBRARY`` names, that of flnb's extra "cpu", or the system's; describe it.
+    """Find and open a oneDNN library: FLNB_ONEDNN_LIBRARY, that of flnb's extra "cpu", or the system's.
 
     Raises:
         ImportError: there is none, it cannot be opened or is not a oneDNN 3 for CPUs, or cffi, which calls it, is not
@@ -81,7 +81,7 @@ def locate() -> Found:
 
 
 def _asked(path: str) -> Found:
-    """Open a library and ask it for its version, its instruction set and its threads."""
+    """Open a library and query its version, instruction set and threads."""
     opened = ctypes.CDLL(path)
     try:
         ask = opened.dnnl_version
@@ -100,7 +100,7 @@ def _asked(path: str) -> Found:
 
 
 def _wanted() -> str:
-    """What to do about a missing or unsuitable library."""
+    """Return advice on how to install a suitable library, for errors."""
     return (
         f"the cpu backend needs oneDNN 3 for OpenMP ({FILE}); install it with: pip install 'flnb[cpu]' (Linux on "
         f"x86-64), or set {VARIABLE} to its path"
@@ -123,7 +123,7 @@ def _packaged() -> str | None:
 
 
 def inventory() -> list[tuple[str, str]]:
-    """Return the line of `flnb doctor` about oneDNN: version, instruction set, threads, path, or what is missing."""
+    """Return the line about oneDNN of `flnb doctor`: version, instruction set, threads and path, or what is missing."""
     try:
         found = locate()
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Kernels: the machine code of loop nests."""
+"""Kernels: compiled machine code of loop nests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Kernel", "generator", "kernel"]
 
 
 class Kernel(NamedTuple):
-    """The machine code of a nest.
+    """The compiled machine code of a nest.
 
     Attributes:
         address: of the function ``void f(void **arrays, int64 begin, int64 end)``. It gets pointers to the nest's
@@ -39,14 +39,14 @@ _kernels: dict[str, Kernel] = {}
 
 
 def generator(nest: Nest) -> Generator:
-    """Return what writes the text of a nest, in the way that suits its strides."""
+    """Return the code generator that suits a nest's strides."""
     simple = simplified(nest)
     lane = lane_of(simple)
     return PlaceByPlace(simple) if lane is None else SideBySide(simple, lane)
 
 
 def kernel(nest: Nest) -> Kernel:
-    """Return the machine code of a nest, compiled at the first call.
+    """Return the compiled kernel of a nest; compiles it at the first call.
 
     Raises:
         ImportError: llvmlite is not installed.
@@ -64,7 +64,7 @@ def kernel(nest: Nest) -> Kernel:
 
 
 def _check(nest: Nest) -> None:
-    """Raise a TypeError if a step cannot be computed."""
+    """Raise a TypeError if a step of a nest has no scalar expression."""
     for step in nest.steps:
         inputs = [nest.steps[i].dtype for i in step.inputs]
         op = step.op

@@ -125,11 +125,11 @@ class OneDnn:
             os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
-        """Use one thread from now on: a child would wait for the others of libgomp's pool, which it does not have."""
+        """Limit oneDNN to one thread in a forked child, which lacks the other threads of libgomp's pool."""
         self.most_threads = 1
 
     def use_threads(self, count: int) -> int:
-        """Let this thread's calls use so many threads; returns how many they get, 1 in a forked child."""
+        """Set the number of threads for this thread's oneDNN calls; returns the number granted, 1 in a forked child."""
         count = min(count, self.most_threads)
         if self._set_threads is not None:
             self._set_threads(count)
@@ -141,7 +141,7 @@ class OneDnn:
             raise OneDnnError(status, doing)
 
     def new(self, kind: str, create: str, *arguments: Any, doing: str = "") -> Any:
-        """Return a new object of a kind, made by the function ``dnnl_`` + create; it is destroyed with its last use."""
+        """Create an object of a kind by the function ``dnnl_`` + create; it is destroyed with its last reference."""
         place = self.ffi.new(f"{kind} *")
         self.check(getattr(self.lib, f"dnnl_{create}")(place, *arguments), doing or create)
         destroy = getattr(self.lib, f"{kind.removesuffix('_t')}_destroy", None)

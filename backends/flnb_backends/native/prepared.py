@@ -72,7 +72,7 @@ class Operand(NamedTuple):
 
     @property
     def inner(self) -> Shape:
-        """The shape with padding."""
+        """Return the shape with padding added."""
         return tuple(n + 2 * p for n, p in zip(self.shape, self.padding or (0,) * len(self.shape), strict=True))
 
     def chosen(self) -> Shape | None:

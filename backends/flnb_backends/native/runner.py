@@ -1,4 +1,4 @@
-"""The native runner: calls kernels one after the other, and takes the time before the first and after each.
+"""The native runner: calls the kernels of a segment in order, and records a time before the first and after each.
 
 All calls of a segment are one call from Python; each costs some 30 nanoseconds, most of them for the clock.
 """
@@ -74,13 +74,13 @@ done:
 
 @cache
 def _run() -> Callable[[int, int, int], None]:
-    """Compile the runner."""
+    """Compile the function that runs a segment's kernels."""
     address = compiler().address("run", _TEXT, lambda: _TEXT)
     return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)(address)
 
 
 class Segment:
-    """Calls of kernels, in order; memory that they refer to has to live as long as they are run.
+    """Kernel calls run in order by one native call; the caller must keep the memory they use alive.
 
     Args:
         calls: the kernel, the addresses of its arrays, and that of its scratch memory; which calls may share.
@@ -106,11 +106,11 @@ class Segment:
         self._run = _run()
 
     def run(self) -> None:
-        """Run all calls; the interpreter's lock is released meanwhile."""
+        """Run all calls, with Python's global interpreter lock released."""
         self._run(*self._arguments)
 
     def place(self, call: int, position: int) -> int:
-        """Return where in `pointers` the address of an array of a call is.
+        """Return the index in `pointers` of an array's address, given the positions of its call and of the array.
 
         Raises:
             IndexError: there is no such call, or it has no such array.
@@ -124,7 +124,7 @@ class Segment:
 
 
 class Native:
-    """What programs ask of a backend that compiles loop nests (`flnb.interface.TensorBackend.kernels`).
+    """The compiler of loop nests that a CPU backend offers to programs (`flnb.interface.TensorBackend.kernels`).
 
     Attributes:
         mixes: whether one nest may have reductions over its inner and its outer space.
@@ -137,5 +137,5 @@ class Native:
 
     @staticmethod
     def source(nest: Nest) -> str:
-        """Return the text from which the machine code of a nest is compiled."""
+        """Return the LLVM IR from which the kernel of a nest is compiled."""
         return generator(nest).text()

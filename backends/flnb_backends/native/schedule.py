@@ -1,4 +1,4 @@
-"""Schedules a nest: in which pass over the inner space each step runs, and which values are kept for later passes."""
+"""Scheduling of a nest: which pass over the inner loops computes each step, and which values are kept in between."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_LOADS = 4
 
 @dataclass
 class Pass:
-    """One pass over the inner space, for each place of the outer one.
+    """One pass over the inner loops, executed at each place of the outer loops.
 
     Attributes:
         before: the steps whose values are the same at all inner places, computed before it, in order.
@@ -44,7 +44,7 @@ class Pass:
 
 @dataclass
 class Schedule:
-    """The passes of a nest.
+    """The passes of a nest, and the values that are kept between them.
 
     Attributes:
         passes: in order; the last has nothing but ``before``, the steps that follow the last pass.
@@ -62,7 +62,7 @@ class Schedule:
 
 
 def schedule(nest: Nest, hoists: bool = True) -> Schedule:
-    """Decide on the passes of a nest; ``hoists``: with a first one, for what is the same at all outer places.
+    """Assign a nest's steps to passes; ``hoists`` adds a first pass for values that no outer loop changes.
 
     A step that reads a reduction over the inner space comes in a later pass than that. A value that differs between
     inner places and is read in a later pass, too, is computed again there if that is cheap; else it is kept. An array
@@ -93,7 +93,7 @@ class _Scheduler:
         self.passes: list[Pass] = []
 
     def result(self) -> Schedule:
-        """Make passes until none has to be changed."""
+        """Rebuild the passes until they are consistent; returns the schedule."""
         while not self._consistent():
             pass
         for j, step in enumerate(self.nest.steps):
@@ -107,7 +107,7 @@ class _Scheduler:
         return Schedule(self.passes, kept, self.varies, self.first, single)
 
     def _consistent(self) -> bool:
-        """Rebuild the passes; returns whether nothing new had to be kept or delayed, so that they are final."""
+        """Rebuild the passes; returns whether they are final: no further value had to be kept, and no store delayed."""
         before = len(self.kept), list(self.stored)
         reductions = [j for j, step in enumerate(self.nest.steps) if step.over]
         stores = [i for i in range(len(self.nest.stores)) if self._repeated(i)]
@@ -128,12 +128,12 @@ class _Scheduler:
         return before == (len(self.kept), self.stored)
 
     def _repeated(self, i: int) -> bool:
-        """Whether a store writes an element for each inner place, not one per outer place."""
+        """Return whether a store writes one element per inner place, rather than one per outer place."""
         j, target = self.nest.stores[i]
         return self.nest.steps[j].over != "outer" and (self.varies[j] or any(self.nest.arrays[target].inner))
 
     def _compute(self, j: int, number: int, each: Pass) -> None:
-        """Add a value, and the steps that it needs, to a pass."""
+        """Add a step, and the steps that it depends on, to a pass."""
         if not self.varies[j] or j in each.steps or j in each.reads:
             return
         if self.hoists and self.fixed[j] and not self._cheap(j) and each is not self.first:
@@ -152,7 +152,7 @@ class _Scheduler:
         each.steps.append(j)
 
     def _cheap(self, j: int) -> bool:
-        """Whether recomputing a value is as fast as loading it."""
+        """Return whether recomputing a value is as fast as loading it."""
         loads, waiting, seen = set(), [j], set()
         while waiting:
             i = waiting.pop()
@@ -169,7 +169,7 @@ class _Scheduler:
         return len(loads) <= MOST_LOADS
 
     def _delay(self) -> None:
-        """Move each store to the last pass that loads what may be the same memory."""
+        """Move each store to the last pass that still loads from memory that the store may overwrite."""
         steps = self.nest.steps
         ways = [(np.dtype(a.dtype).itemsize, a.outer, a.inner) for a in self.nest.arrays]
         for number, each in enumerate(self.passes):
@@ -179,7 +179,7 @@ class _Scheduler:
                     self.stored[i] = number
 
     def _array(self, j: int) -> int:
-        """Return the array to which a pass stores this kept value unconverted, by position; -1 if there is none."""
+        """Return the position of the array to which a pass stores this kept value unconverted; -1 if there is none."""
         for i in self.passes[self.phase[j]].stores:
             step, target = self.nest.stores[i]
             if step == j and self.nest.arrays[target].dtype == self.nest.steps[j].dtype:

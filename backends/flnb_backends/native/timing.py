@@ -1,4 +1,4 @@
-"""Times several ways to compute the same result, to choose the quickest on this machine."""
+"""Timing of alternative implementations of one computation, to choose the fastest on this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CALLS, SHORT = 3, 1e-4
 
 
 def time_once(ways: Mapping[str, Callable[[], object]], threads: int = 1) -> dict[str, float]:
-    """Call each way a few times; returns the least seconds of each, in the order of time.
+    """Call each alternative a few times; returns each one's shortest time in seconds, fastest first.
 
     With one thread it is the time that this thread had a processor, so that other programs do not count.
     """

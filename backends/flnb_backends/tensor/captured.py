@@ -1,4 +1,4 @@
-"""The backend under which a training step is captured: ops are recorded, and nothing is computed."""
+"""The backend under which `flnb.jit` captures a function: ops are recorded, nothing is computed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = ["CapturedBackend"]
 
 
 class CapturedBackend(DeferredBackend):
-    """A backend that records what a function does with tensors, also with those that exist already (`leaves`).
+    """A backend that records a function's ops, including reads and writes of tensors made outside (`leaves`).
 
     Args:
         over: the backend that will compute.
@@ -71,7 +71,7 @@ class CapturedBackend(DeferredBackend):
         self._after: list[int] = []  # for each of them, a number between those of its node and of the next one
 
     def adopt(self, buffer: Any, family: str) -> Any:
-        """Return the buffer that stands for a NumPy array, always the same for the same elements in memory."""
+        """Return the recording buffer of a NumPy array; arrays of the same memory and layout share one."""
         if family != self.over.buffer:
             return None
         key = _key(buffer)
@@ -83,16 +83,16 @@ class CapturedBackend(DeferredBackend):
         return self.leaves[key][2]
 
     def buffer_of(self, x: Tensor) -> Buffer:
-        """Return the buffer that stands for a tensor, also for one of another device."""
+        """Return the recording buffer of a tensor, also of a tensor on another device."""
         kind = x._spec.kind
         return x._data if self.records(kind) else self._recorder_of(kind).adopt(x._data, kind)
 
     def records(self, family: str) -> bool:
-        """Whether buffers of a family are recorded ones of this capture."""
+        """Return whether buffers of a family belong to this capture."""
         return any(each.buffer == family for each in self.recorders.values())
 
     def counterpart(self, other: TensorBackend) -> TensorBackend:
-        """Return what records in place of a backend of another device, which the function makes active."""
+        """Return the recording backend to use in place of another device's backend, which the function activates."""
         if not other.programs:
             return other
         made = self.recorders.get(other.buffer)
@@ -108,7 +108,7 @@ class CapturedBackend(DeferredBackend):
         return made
 
     def moved(self, x: Tensor) -> Tensor:
-        """Record a copy of a tensor of another device, in this one's memory."""
+        """Record a copy of a tensor from another device to this backend's memory."""
         if x._spec.kind == self.over.buffer:
             return x
         made = Buffer(spec_of(x._spec.shape, x._spec.dtype, self.buffer), self._place())
@@ -116,13 +116,13 @@ class CapturedBackend(DeferredBackend):
         return detached(made, made.spec)
 
     def _recorder_of(self, family: str) -> CapturedBackend:
-        """Return what records on buffers of a family."""
+        """Return the backend that records on buffers of a family."""
         if family not in self.recorders:
             self.counterpart(residents.get(family) or first_installed(("cpu", "numpy")))
         return self.recorders[family]
 
     def stand_in(self, array: Any, constant: bool) -> Tensor:
-        """Make a tensor that stands for an array like this one, or, if it is constant, for this one."""
+        """Make a recorded tensor with an array's shape and dtype; ``constant`` fixes its elements in the program."""
         made = Buffer(spec_of(array.shape, array.dtype, self.buffer), self._place())
         made.strides = None if array.flags.c_contiguous else array.strides
         made.value = self._known(made, array)
@@ -130,11 +130,11 @@ class CapturedBackend(DeferredBackend):
         return detached(made, made.spec)
 
     def leaf(self, array: Any) -> Value:
-        """Return the value that an array had at first."""
+        """Return the value of an outside array before the function wrote to it."""
         return self.leaves[_key(array)][1]
 
     def written(self) -> list[tuple[Value, Value]]:
-        """List for each leaf that was written the value that it had at first, and the one that it has now.
+        """List, for each outside array that the function wrote to, the values before and after.
 
         Raises:
             RuntimeError: a part of its memory was read or written as another tensor's.
@@ -154,7 +154,7 @@ class CapturedBackend(DeferredBackend):
         return found
 
     def refuse_kept(self) -> None:
-        """Raise an error if recorded tensors are still referred to: no later run would give them elements.
+        """Raise an error if recorded tensors are still referenced: later runs could not give them elements.
 
         Raises:
             RuntimeError: there are such tensors.
@@ -171,7 +171,7 @@ class CapturedBackend(DeferredBackend):
         )
 
     def _kept(self) -> list[Spec]:
-        """The specs of recorded tensors that are still referred to."""
+        """Return the specs of recorded tensors that are still referenced."""
         known = {id(buffer) for _, _, buffer in self.leaves.values()}
         return [
             x.spec
@@ -180,12 +180,12 @@ class CapturedBackend(DeferredBackend):
         ]
 
     def _known(self, buffer: Buffer, array: Any) -> Value:
-        """Make the value of an array that exists."""
+        """Make the value of an existing array."""
         held = detached(array, spec_of(array.shape, array.dtype, self.over.buffer))
         return Value(None, (), (), buffer.spec, buffer.place, held)
 
     def from_numpy(self, array: Any, out: Any = None) -> Buffer:
-        """Return a buffer with the values that the array has now: they are constants of the program."""
+        """Return a buffer with the array's current elements, which become constants of the program."""
         if isinstance(array, Buffer):
             value = array.read()
         made = out or Buffer(spec_of(array.shape, array.dtype, self.buffer), self._place())
@@ -196,7 +196,7 @@ class CapturedBackend(DeferredBackend):
         return made
 
     def to_numpy(self, buffer: Any) -> Any:
-        """Raise an error, as nothing is computed.
+        """Raise an error, as nothing is computed during capture.
 
         Raises:
             RuntimeError: always.
@@ -209,7 +209,7 @@ class CapturedBackend(DeferredBackend):
         )
 
     def recorder(self, plan: Plan, index: int) -> Callable[..., Any] | None:  # type: ignore[override]
-        """Return what records a composite whole, None for one whose ops are recorded."""
+        """Return the function that records a composite as one op; None if its single ops are recorded instead."""
         opened = self.opens and plan.primitives and plan.primitives <= FUSED
         return None if opened else super().recorder(plan, index)
 
@@ -229,7 +229,7 @@ class CapturedBackend(DeferredBackend):
         super()._put(buffer, value)
 
     def _place_by(self, node: Node, value: Value) -> None:
-        """Give a value of a backward pass the line and scope of the op whose gradient it is computed for."""
+        """Set a backward value's source line and scope to those of the forward op that it differentiates."""
         value.site = node[CODE], node[LASTI]
         at = bisect(self._after, node[SEQ])
         if at == len(self._made):  # the node was there before
@@ -249,17 +249,17 @@ class CapturedBackend(DeferredBackend):
         """Do nothing: values are computed when the program runs."""
 
     def sync(self) -> None:
-        """Wait for what runs on the backend that computes."""
+        """Wait for the work of the backend that computes."""
         self.over.sync()
 
 
 def _key(array: Any) -> Any:
-    """What arrays of the same elements in memory have in common."""
+    """Return a key that is equal for arrays with the same memory, shape, strides and dtype."""
     return address_of(array), array.shape, array.strides, array.dtype
 
 
 def _bounds(array: Any) -> tuple[int, int]:
-    """The addresses of the first byte of an array and of the first one behind it."""
+    """Return the memory addresses at which an array begins and ends."""
     outline = as_strided(np.empty((), array.dtype), array.shape, array.strides)
     away = address_of(array) - address_of(outline)
     begin, end = byte_bounds(outline)

@@ -1,4 +1,4 @@
-"""Convolution by NumPy: windows as strided views, one matrix product a batch.
+"""Convolution by NumPy: windows as strided views, and one matrix product for each batch.
 
 Chellapilla et al., "High Performance Convolutional Neural Networks for Document Processing" (2006): unroll the
 windows into columns (im2col) and multiply. The columns live only while the op runs, in a block of their own.

@@ -1,4 +1,4 @@
-"""The tensor backend ``"cpu"``: NumPy's, with what oneDNN computes quicker: convolution, max pooling, products."""
+"""The tensor backend ``"cpu"``: NumPy, with convolution, max pooling and matrix products by oneDNN where faster."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ COPIED: Any = object()
 
 
 class Shapes(NamedTuple):
-    """What a choice depends on.
+    """The shapes, layouts and settings for which the fastest implementation is chosen.
 
     Attributes:
         op: one of `flnb_backends.native.primitives.WAYS`.
@@ -67,7 +67,7 @@ class Shapes(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The way that was the quickest.
+    """The fastest implementation measured for some shapes.
 
     Attributes:
         way: a name of `EVERY_WAY`.
@@ -81,7 +81,7 @@ class Choice(NamedTuple):
 
 
 class Here(threading.local):
-    """What a thread has prepared, the `KEPT` used last. They hold the addresses of a run, so threads share none."""
+    """The prepared primitives of one thread, the most recent `KEPT`; they store addresses, so threads share none."""
 
     def __init__(self) -> None:
         self.ready: OrderedDict[Any, Any] = OrderedDict()
@@ -190,7 +190,7 @@ class CpuBackend(NumpyBackend):
         self, op: str, by_numpy: Callable[..., Array], inputs: tuple[Array, ...], attributes: tuple[Any, ...],
         out: Array | None,
     ) -> Array:  # fmt: skip
-        """Compute an op in the way that is the quickest for these shapes; the first call with them finds out."""
+        """Compute an op by the fastest implementation for its shapes, measured at the first call with them."""
         for x in inputs:
             if x.dtype != FLOAT or not x.size:
                 return by_numpy(self, *inputs, *attributes, out)
@@ -217,7 +217,7 @@ class CpuBackend(NumpyBackend):
         self, by_numpy: Callable[..., Array], op: str, arrays: tuple[Array, ...], attributes: tuple[Any, ...],
         threads: int,
     ) -> Any:  # fmt: skip
-        """Return what computes these shapes in the chosen way: what oneDNN prepared, `NUMPY` or `COPIED`."""
+        """Return the chosen implementation for these shapes: a prepared primitive, `NUMPY` or `COPIED`."""
         operands = []
         for x in arrays:
             strides = regular(x.shape, x.strides)
@@ -249,7 +249,7 @@ class CpuBackend(NumpyBackend):
 def _prepared(
     op: str, names: Sequence[str], operands: Sequence[Laid], attributes: tuple[Any, ...]
 ) -> dict[str, Prepared | Product]:
-    """Prepare an op in those of the named ways which oneDNN has for it."""
+    """Prepare an op in each of the named ways that oneDNN supports; returns the prepared ones by name."""
     ready: dict[str, Prepared | Product] = {}
     for name in names:
         with suppress(OneDnnError, Unsuitable):
@@ -266,7 +266,7 @@ def _by_numpy(threads: int, method: Callable[..., Array], *arguments: Any) -> Ar
 
 
 def _run(ready: Prepared | Product, arrays: tuple[Array, ...]) -> bool:
-    """Compute what oneDNN has prepared for arrays of these shapes; returns False if they are not `_apart`."""
+    """Run a prepared primitive on arrays; returns False, doing nothing, if they overlap or are unaligned."""
     address = ready.dnn.address
     addresses = [address(x) for x in arrays]
     *inputs, y = addresses

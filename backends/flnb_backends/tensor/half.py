@@ -24,13 +24,13 @@ def is_half(x: Any) -> bool:
 
 
 def single(x: Any) -> Any:
-    """Cast a half-precision array to float32; return anything else as it is."""
+    """Cast a half-precision array to float32; return any other value unchanged."""
     return x.astype(np.float32) if isinstance(x, np.ndarray) and is_half(x) else x
 
 
 @quiet
 def rounded(values: Any, x: Array, out: Array | None) -> Array:
-    """Round a float32 result to the half precision of x."""
+    """Round a float32 result to the half-precision dtype of x."""
     if out is None:
         return np.asarray(values).astype(x.dtype)
     np.copyto(out, values, casting="unsafe")

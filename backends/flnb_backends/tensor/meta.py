@@ -1,4 +1,4 @@
-"""The meta backend: shapes, dtypes and memory, without values. A model of any size runs in the time of its calls.
+"""The meta backend: computes shapes, dtypes and memory, but no values, so that models of any size can be dry-run.
 
 Its primitives are not written one by one: the op table knows the shape and dtype of every result, and the dispatcher
 has computed them by the time a method is called. Views also need strides: these are NumPy's, for an array that has the
@@ -30,7 +30,7 @@ _numpy = NumpyBackend()
 
 
 class Buffer:
-    """A tensor's buffer on the meta backend: its spec, its strides, and the owner of the block it would be stored in.
+    """A meta tensor's buffer: its spec and strides, and the owner of the memory block that it would occupy.
 
     Attributes:
         strides: in bytes, of a view; None if the elements are in row-major order without gaps.
@@ -55,11 +55,11 @@ class Buffer:
 
     @property
     def block(self) -> Block | None:
-        """The block of memory allocated for this buffer; None without one."""
+        """Return the memory block allocated for this buffer; None if there is none."""
         return None if self.owner is None else self.owner.block
 
     def outline(self) -> np.ndarray[Any, Any]:
-        """A NumPy array of this shape and these strides without memory of its own, from which NumPy computes views."""
+        """Return a NumPy array of this shape and these strides without its own memory, for computing views."""
         return as_strided(np.empty((), self.dtype), self.shape, self.strides)
 
     def __repr__(self) -> str:
@@ -67,7 +67,7 @@ class Buffer:
 
 
 class MetaBackend(TensorBackend):
-    """A backend without values: every op returns a tensor of the right shape and dtype without elements.
+    """A backend without values: every op returns a tensor of the right shape and dtype, without elements.
 
     Memory is allocated as on any backend, from the active manager; one on a `flnb.memory.SimulatedDevice` has room for
     models of any size (`flnb.memory.dry_run`). Asking for a value is an error that says so.
@@ -95,11 +95,11 @@ class MetaBackend(TensorBackend):
         return self.computed(op) if op.writes_out else self.view(op)
 
     def computed(self, op: Op) -> Callable[..., Buffer]:
-        """Make the method of a primitive that writes to memory: it returns the buffer to write to, unwritten."""
+        """Make the method of an op that writes to memory: it returns the buffer, unwritten."""
         return lambda *arguments: target(op, arguments) or Buffer(inferred(op, arguments))
 
     def view(self, op: Op) -> Callable[..., Buffer]:
-        """Make the method of a primitive that returns a view."""
+        """Make the method of an op that returns a view."""
         return lambda x, *attributes: Buffer(*layout(op, x, attributes), x)
 
     def from_numpy(self, array: Any, out: Any = None) -> Buffer:
@@ -133,19 +133,19 @@ class MetaBackend(TensorBackend):
 
 
 def target(op: Op, arguments: tuple[Any, ...]) -> Any:
-    """Return the buffer that a call of a primitive's method gives to write to; None without one."""
+    """Return the output buffer given in the arguments of a method call; None if there is none."""
     return arguments[-1] if len(arguments) > op.arity else None
 
 
 def inferred(op: Op, arguments: tuple[Any, ...]) -> Spec:
-    """Return the spec of a primitive's result, by its shape rule."""
+    """Return the spec (shape, dtype) of an op's result, by the op's shape rule."""
     inputs = tuple([x.spec for x in arguments[: op.arity or -1] if isinstance(x, Buffer)])
     shape, dtype = op.infer(op, inputs, () if op.arity else arguments[len(inputs) : -1])
     return spec_of(shape, np.dtype(dtype), inputs[0].kind)
 
 
 def layout(op: Op, x: Buffer, attributes: tuple[Any, ...]) -> tuple[Spec, Owner | None, tuple[int, ...] | None]:
-    """Return spec, owner and strides of a view of a buffer: NumPy finds its shape and strides."""
+    """Return the spec, owner and strides of a view of a buffer, computed by NumPy."""
     seen = getattr(_numpy, op.name)(x.outline(), *attributes)
     strides = None if seen.flags.c_contiguous else seen.strides
     return spec_of(seen.shape, seen.dtype, x.spec.kind), x.owner, strides

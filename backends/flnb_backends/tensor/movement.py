@@ -1,4 +1,4 @@
-"""Indexing and joining on arrays that take NumPy's indices and its ``concatenate``: NumPy's own, and CuPy's."""
+"""Indexing and joining for array libraries that support NumPy's indexing and ``concatenate``: NumPy and CuPy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Shape = tuple[int, ...]
 
 
 class Movement:
-    """Ops that take elements from places or put them there.
+    """Ops that take elements at indices, or write elements to them.
 
     Attributes:
         copy: copies a buffer, to ``out`` if that is given.

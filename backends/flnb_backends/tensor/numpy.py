@@ -41,14 +41,14 @@ _WHOLE = {("slice", None, None, None)}
 
 
 def _add_rows(out: Array, rows: Array, g: Array) -> None:
-    """Add row i of g to row ``rows[i]`` of ``out``, by flat indices: so `np.add.at` takes a quarter of the time."""
+    """Add row i of g to row ``rows[i]`` of ``out``, by flat indices, which makes `np.add.at` four times as fast."""
     places = (rows % max(len(out), 1))[:, None] * g.shape[1] + np.arange(g.shape[1])
     np.add.at(out.reshape(-1), places.reshape(-1), g.reshape(-1))
 
 
 @cache
 def native() -> Any:
-    """Import what compiles loop nests."""
+    """Import the compiler of loop nests."""
     from flnb_backends.native.runner import Native
 
     return Native
@@ -61,7 +61,7 @@ def _host_manager() -> Native:
 
 @lru_cache(4096)
 def _strides(shape: tuple[int, ...], to: tuple[int, ...], itemsize: int) -> tuple[int, ...] | None:
-    """Return the strides, in bytes, by which a C-contiguous array is viewed in another shape; None if it has none."""
+    """Return the strides, in bytes, to view a C-contiguous array in a broadcast shape; None if it cannot be."""
     lead = len(to) - len(shape)
     if lead < 0 or min(to, default=0) < 0 or any(n not in (1, m) for n, m in zip(shape, to[lead:], strict=True)):
         return None
@@ -101,7 +101,7 @@ def _position(function: Any) -> Any:
 
 
 class NumpyBackend(Whole, Convolution, Pooling, LinearAlgebra, Movement, TensorBackend):
-    """The reference backend: NumPy on the CPU, every primitive, every NumPy dtype, one thread of control.
+    """The reference backend: all primitives by NumPy on the CPU, for every NumPy dtype.
 
     Methods take and return `numpy.ndarray`. Derive from it and override methods; every other op, gradient, optimizer
     and loss then goes through yours:

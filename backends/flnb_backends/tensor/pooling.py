@@ -1,4 +1,4 @@
-"""Pooling by NumPy, along one axis after the other: windows of rows first, then windows of those.
+"""Pooling by NumPy, one axis at a time: first windows within rows, then windows of the results.
 
 Of equal maxima in a window the first, in row-major order, counts: it is in the first row that has one.
 """
@@ -22,7 +22,7 @@ SMALL = 1 << 10
 
 
 def piece(shape: Extents, dtype: np.dtype[Any]) -> Array:
-    """Return uninitialised scratch memory; a large array is allocated by the active memory manager."""
+    """Return uninitialized scratch memory; a large array comes from the active memory manager."""
     return np.empty(shape, dtype) if math.prod(shape) * dtype.itemsize <= PIECE else scratch(shape, dtype)
 
 
@@ -34,7 +34,7 @@ def places(x: Array, axis: int, kernel: int, stride: int, fit: int) -> list[Arra
 
 @lru_cache(32)
 def tiling(shape: Extents, kernel: Extents, stride: Extents) -> tuple[Extents, Extents, Array] | None:
-    """Return how to reorder small images so that each window is a row.
+    """Return how to reorder small images so that each window becomes a row; None if windows do not tile them.
 
     Returns:
         The shape to which images are split, the order of its axes, and where each row starts in the flat result.
@@ -49,7 +49,7 @@ def tiling(shape: Extents, kernel: Extents, stride: Extents) -> tuple[Extents, E
 
 
 def tiled(x: Array, split: Extents, order: Extents, starts: Array) -> tuple[Array, Array]:
-    """Return all windows one behind the other, and the place in them of each window's first maximum (or first NaN)."""
+    """Return all windows in one array, and the position in it of each window's first maximum (or first NaN)."""
     tiles = x.reshape(split).transpose(order).reshape(len(starts), -1)
     chosen = tiles.argmax(1)
     chosen += starts

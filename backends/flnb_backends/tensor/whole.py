@@ -1,4 +1,4 @@
-"""Composites and their joint pulls in one method each by NumPy: fewer passes over memory than the ops of their bodies.
+"""Composites and their gradients as single NumPy methods, with fewer passes over memory than op by op.
 
 A method has its composite's name and takes the buffers of the inputs, the attributes, and ``out``, None or a tuple of
 C-contiguous buffers to write (each may be None); it returns ``(result, *kept)``. The method of the pull, ``NAME_pull``,

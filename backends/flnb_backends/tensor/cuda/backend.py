@@ -83,20 +83,20 @@ class CudaBackend(
 
     @property
     def launcher(self) -> Launcher:  # type: ignore[override]
-        """The launcher of flnb's own kernels on this device."""
+        """Return the launcher of flnb's own kernels on this device."""
         return self.gpu.launcher
 
     @cached_property
     def by_cudnn(self) -> Cudnn | None:  # type: ignore[override]
-        """The cuDNN of this device; None if it is not installed or was switched off."""
+        """Return cuDNN on this device; None if it is not installed or was switched off."""
         return cudnn_of(self.gpu, self.tf32) if self.cudnn else None
 
     def own_manager(self) -> MemoryManager:
-        """Return the device's own memory manager, which all backends on it share."""
+        """Return the device's memory manager, which all backends on the device share."""
         return self.gpu.manager
 
     def method(self, name: str) -> Callable[..., Any] | None:
-        """Return the method of an op, wrapped by `issued`; None if this backend has none."""
+        """Return the method of an op, wrapped by `issued`; None if this backend does not have it."""
         function = getattr(self, name, None)
         return None if function is None else self.issued(name, function)
 
@@ -115,7 +115,7 @@ class CudaBackend(
         return getattr(_numpy, name)
 
     def issued(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a function that queues work on buffers: it runs on this device, notes the stream, and is recorded.
+        """Wrap a function that queues GPU work: the wrapper selects the device, notes the stream, and emits events.
 
         The wrapper raises `DriverError` for an error of the device, with the ops that may have caused it.
         """

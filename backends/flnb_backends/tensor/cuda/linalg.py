@@ -43,7 +43,7 @@ class Operand(NamedTuple):
 
 
 def _matrix(x: Buffer) -> tuple[bool, int] | None:
-    """Return whether a matrix (last two axes) is stored transposed, and its leading dimension; None if neither fits."""
+    """Return (stored transposed?, leading dimension) of a matrix; None if cuBLAS cannot take its strides."""
     rows, columns = x.shape[-2:]
     down, right = (stride // x.itemsize for stride in x.strides[-2:])
     if (right == 1 or columns == 1) and (down >= max(columns, 1) or rows == 1):

@@ -1,4 +1,4 @@
-"""CUDA C for loop nests (`flnb.graph.nests`): one kernel for each, or for several that do not depend on one another.
+"""CUDA C for loop nests (`flnb.graph.nests`): one kernel for one nest or several independent ones.
 
 The places of a nest are *rows*: what is computed once for each place of one space is kept, and each row is walked along
 the other, in as many passes as reductions ask for. A block of 256 threads has some rows side by side; the threads of a
@@ -36,7 +36,7 @@ MEMORY = "static __device__ {0} *shared_values({0}) {{\n  __shared__ {0} values[
 
 
 class Written(NamedTuple):
-    """A kernel as text.
+    """The CUDA C text of a kernel.
 
     Attributes:
         text: CUDA C.
@@ -50,7 +50,7 @@ class Written(NamedTuple):
 
 
 def written(nests: Sequence[Nest]) -> Written:
-    """Write the kernel of one or several nests, which may run in any order: each gets some blocks of its own."""
+    """Write the kernel of one or more independent nests, each of which gets its own blocks."""
     text, end = Text(), 0
     parameters: list[str] = []
     shared: dict[str, int] = {}
@@ -72,7 +72,7 @@ def written(nests: Sequence[Nest]) -> Written:
 
 
 class _Rows:
-    """A nest, with the space of which each place is a row, and the one along which rows are walked.
+    """Writes one nest as rows: each place of one loop space is a row, walked by threads along the other space.
 
     Attributes:
         kept, walked: the extents of the loops of both.
@@ -118,7 +118,7 @@ class _Rows:
             self.phase.append(max((self.phase[i] + bool(self.steps[i].over) for i in step.inputs), default=0))
 
     def write(self, text: Text, block: str) -> None:
-        """Write the loop over the rows of a block, given its number."""
+        """Write the loop over the rows of a block, given the block's number as text."""
         self.text = text
         rows, n, span = math.prod(self.kept), math.prod(self.walked), self.across * self.along
         text.add(f"for ({self.index} tile = {block}; tile < {self.tiles}; tile += {self.blocks}) {{")
@@ -146,7 +146,7 @@ class _Rows:
         text.add("}")
 
     def _pass(self, n: int, reductions: Sequence[int], stores: Sequence[int], known: dict[int, Scalar]) -> None:
-        """Write a pass along a row: its reductions, whose results it adds to those known, and its stores."""
+        """Write one pass along a row: its reductions, whose results are added to ``known``, and its stores."""
         if not reductions and not stores:
             return
         text, steps = self.text, self.steps
@@ -169,17 +169,17 @@ class _Rows:
             known[j] = Scalar(text, f"r{j}", steps[j].dtype)
 
     def _is_kept(self, j: int) -> bool:
-        """Whether a step is computed once for each row."""
+        """Return whether a step is computed once per row."""
         step = self.steps[j]
         return not self.varies[j] and not step.over and step.op != "constant"
 
     def _is_repeated(self, i: int) -> bool:
-        """Whether a store writes at each place of a row."""
+        """Return whether a store writes an element at each place of a row, rather than one per row."""
         j, target = self.stores[i]
         return self.varies[j] or (not self.steps[j].over and any(self.ways[target][1]))
 
     def _needed(self, roots: Sequence[int], known: dict[int, Scalar]) -> list[int]:
-        """List the steps that must be computed for some, in order."""
+        """List, in order, the steps that must be computed for ``roots`` and are not in ``known``."""
         found: set[int] = set()
         waiting = list(roots)
         while waiting:
@@ -190,7 +190,7 @@ class _Rows:
         return sorted(found)
 
     def _compute(self, steps: Sequence[int], values: dict[int, Scalar]) -> None:
-        """Write steps whose values are not there yet."""
+        """Write the steps whose values are not computed yet."""
         for j in steps:
             if j not in values:
                 values[j] = self._value(j, values)
@@ -218,7 +218,7 @@ class _Rows:
         return values[j]
 
     def _store(self, i: int, values: dict[int, Scalar], condition: str, walk: str) -> None:
-        """Write a store; of places that are one in memory, the first one's."""
+        """Write a store; where several places share one element, only the first place writes."""
         j, target = self.stores[i]
         kept, walked = self.ways[target]
         loops = [*zip("k" * len(kept), range(len(kept)), kept, self.kept, strict=True)]
@@ -230,7 +230,7 @@ class _Rows:
         self.text.add(f"{test}p{target}[{self._away(walked, walk) if walk else 0}] = {value};")
 
     def _places(self, number: str, extents: tuple[int, ...], letter: str) -> None:
-        """Write the index of each loop at a place of a space."""
+        """Write the index of each loop, computed from the number of a place."""
         below = math.prod(extents)
         for loop, extent in enumerate(extents):
             below //= extent
@@ -240,7 +240,7 @@ class _Rows:
 
     @staticmethod
     def _away(strides: tuple[int, ...], letter: str) -> str:
-        """The distance to a place, in elements."""
+        """Return the distance, in elements, from an array's start to a place, as text."""
         return " + ".join(f"{letter}{loop} * {s}" for loop, s in enumerate(strides) if s) or "0"
 
 

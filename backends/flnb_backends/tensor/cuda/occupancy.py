@@ -64,6 +64,6 @@ def needs(driver: Driver, kernel: int, threads: int, shared: int) -> Needs:
 
 
 def _told(driver: Driver, call: str, *arguments: Any) -> int:
-    """Return the number that a call reports, -1 if it fails."""
+    """Return the number that a driver call reports, or -1 if the call fails."""
     found = c_int()
     return -1 if driver.try_call(call, byref(found), *arguments) else found.value

@@ -1,4 +1,4 @@
-"""What programs of `flnb.jit` ask of the cuda backend: kernels of loop nests, and segments that launch them."""
+"""The cuda backend's part in programs of `flnb.jit`: compiles kernels of loop nests, and launches segments of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Kernels"]
 
 
 class Kernel(NamedTuple):
-    """A kernel on a device: its handle, the blocks that it is launched with, its name, and its scratch memory, none."""
+    """A kernel on a device: its handle, number of blocks, name, and bytes of scratch memory (none)."""
 
     handle: int
     blocks: int
@@ -28,7 +28,7 @@ class Kernel(NamedTuple):
 
 
 class Segment:
-    """Launches of kernels, in order, in the current stream; memory that they refer to has to live until they have run.
+    """Kernel launches in order in the current stream; the caller must keep the memory they use alive.
 
     Attributes:
         pointers: the addresses of the kernels' arrays, which may be set anew before each run.
@@ -62,12 +62,12 @@ class Segment:
             gpu.leave(before)
 
     def place(self, call: int, position: int) -> int:
-        """Return where in `pointers` the address of an array of a call is."""
+        """Return the index in `pointers` of an array's address, given the positions of its call and of the array."""
         return int(self._starts[call]) + position
 
 
 class Kernels:
-    """The kernels of one device (`flnb.interface.TensorBackend.kernels`).
+    """The compiler of loop nests for one device (`flnb.interface.TensorBackend.kernels`).
 
     Attributes:
         mixes: whether one nest may have reductions over its inner and its outer space: each needs a launch.
@@ -96,10 +96,10 @@ class Kernels:
         return found
 
     def Segment(self, calls: Sequence[tuple[Kernel, Sequence[int], int]]) -> Segment:
-        """Make a segment of kernels with the addresses of their arrays."""
+        """Make a segment of kernel launches, given the addresses of their arrays."""
         return Segment(self._gpu, calls)
 
     @staticmethod
     def source(nest: Nest) -> str:
-        """Return the text from which the kernel of a nest is compiled."""
+        """Return the CUDA C from which the kernel of a nest is compiled."""
         return written([nest]).text

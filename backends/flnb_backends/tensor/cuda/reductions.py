@@ -1,4 +1,4 @@
-"""Reductions, cumulative sums and products on a CUDA device, with the results of the NumPy backend.
+"""Reductions and cumulative sums and products on a CUDA device, with the same results as the NumPy backend.
 
 Half precision is summed in float32. Sums are trees that add in a fixed order, so that every run gives the same bits.
 """

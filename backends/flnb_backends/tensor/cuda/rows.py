@@ -44,7 +44,7 @@ class Rows(NamedTuple):
 
     @property
     def parts(self) -> int:
-        """The number of parts into which each row is cut."""
+        """Return the number of parts into which each row is cut."""
         return -(-self.n // self.chunk) if 0 < self.chunk < self.n else 1
 
     def block(self) -> tuple[int, int, int]:

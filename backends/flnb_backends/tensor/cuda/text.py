@@ -58,17 +58,17 @@ class Text:
         self._numbers = count()
 
     def add(self, line: str) -> None:
-        """Append a line."""
+        """Append a line of text."""
         self.lines.append(line)
 
     def name(self, dtype: str, expression: str) -> str:
-        """Define a new name with a value; returns the name."""
+        """Define a new variable with the value of an expression; returns the variable's name."""
         made = f"v{next(self._numbers)}"
         self.add(f"const {type_of(dtype)} {made} = {expression};")
         return made
 
     def constant(self, number: float, dtype: str) -> str:
-        """Return a number of a dtype as text."""
+        """Return a number as a CUDA C literal of a dtype."""
         value = np.dtype(dtype).type(number)
         if kind(dtype) == "f":
             if not math.isfinite(value):
@@ -81,12 +81,12 @@ class Text:
         return f"(({type_of(dtype)}){value}{'ull' if kind(dtype) == 'u' else 'll'})"
 
     def instruction(self, name: str, dtype: str, operands: Sequence[Scalar]) -> str:
-        """Append an instruction; returns the name of its result."""
+        """Append an instruction; returns the name of the variable with its result."""
         values = [str(x.value) for x in operands]
         return self.name(dtype, self._expression(name, dtype, operands[0].dtype, values))
 
     def _expression(self, name: str, dtype: str, source: str, values: list[str]) -> str:
-        """Return an instruction as an expression; ``source`` is the dtype of the first operand."""
+        """Return an instruction as a CUDA C expression; ``source`` is the dtype of the first operand."""
         real = kind(source) == "f"
         if name == "select":
             return "{} ? {} : {}".format(*values)
@@ -110,7 +110,7 @@ class Text:
 
     @staticmethod
     def _unsigned(dtype: str) -> str:
-        """The type without sign as wide as a dtype, or as an int if that is narrower."""
+        """Return the unsigned C type of a dtype's width, at least as wide as int."""
         return "unsigned long long" if np.dtype(dtype).itemsize == 8 else "unsigned"
 
     @staticmethod
