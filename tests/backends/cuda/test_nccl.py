@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,11 @@ def on_ranks(function: Any) -> Any:
     """Run a function on two ranks, each with a device of its own."""
 
     def rank() -> Any:
-        with flnb.use_backend(f"cuda:{distributed.rank()}"), distributed.use_communicator(joined()):
+        with (
+            flnb.use_backend(f"cuda:{distributed.rank()}"),
+            contextlib.closing(joined()) as communicator,  # who waits for this rank learns that it does not come
+            distributed.use_communicator(communicator),
+        ):
             return function()
 
     return distributed.run_threads(2, rank)
@@ -309,7 +314,7 @@ def test_after_an_error_calls_under_way_are_given_up(two: EmulatedDevice) -> Non
         communicator.close()
         communication.abandon(communicator, "a test says so")
         communicator.close()
-        return called
+        return list(called)
 
     assert on_ranks(work) == [["destroy", "abort"]] * 2
 

@@ -47,6 +47,7 @@ struct Meeting {
 struct World {
   std::vector<int> devices;
   int come = 0;
+  bool left = false;  // a rank has destroyed or aborted its communicator: who waits for it need not wait any longer
   std::map<long, std::shared_ptr<Meeting>> meetings;
 };
 struct Communicator {
@@ -91,8 +92,13 @@ API ncclCommInitRankConfig(Communicator **made, int size, Id id, int rank, void 
   *made = new Communicator{mine, rank, device};
   return SUCCESS;
 }
-API ncclCommDestroy(Communicator *communicator) { return delete communicator, SUCCESS; }
-API ncclCommAbort(Communicator *communicator) { return delete communicator, SUCCESS; }
+API ncclCommDestroy(Communicator *communicator) {
+  std::lock_guard<std::mutex> guard(all);
+  communicator->world->left = true;
+  changed.notify_all();
+  return delete communicator, SUCCESS;
+}
+API ncclCommAbort(Communicator *communicator) { return ncclCommDestroy(communicator); }
 API ncclCommCount(const Communicator *communicator, int *count) {
   return *count = communicator->world->devices.size(), SUCCESS;
 }
@@ -169,7 +175,9 @@ static int meet(Communicator *communicator, const Request &request, Part part, v
   part.meeting->differs |= !(request == part.meeting->request);
   part.meeting->events.push_back(event);
   changed.notify_all();
-  if (!changed.wait_for(lock, PATIENCE, [&] { return part.meeting->events.size() == size; })) return SYSTEM_ERROR;
+  auto complete = [&] { return part.meeting->events.size() == size; };
+  if (!changed.wait_for(lock, PATIENCE, [&] { return complete() || communicator->world->left; })) return SYSTEM_ERROR;
+  if (!complete()) return SYSTEM_ERROR;
   if (part.meeting->differs) return INVALID_USAGE;
   lock.unlock();
   for (auto *each : part.meeting->events)
