@@ -24,7 +24,7 @@ __all__ = [
 
 
 def no_grad() -> Any:
-    """Record no gradients inside: ``with flnb.no_grad(): ...``, or as a decorator.
+    """Context manager and decorator that records no gradients: ``with flnb.no_grad(): ...``.
 
     >>> import flnb
     >>> w = flnb.Variable([1.0])
@@ -38,7 +38,7 @@ def no_grad() -> Any:
 
 
 def enable_grad() -> Any:
-    """Record gradients inside, also within `no_grad`; a context manager or a decorator.
+    """Context manager and decorator that records gradients, also within `no_grad`.
 
     >>> import flnb
     >>> with flnb.no_grad(), flnb.enable_grad():
@@ -50,7 +50,7 @@ def enable_grad() -> Any:
 
 
 def is_grad_enabled() -> bool:
-    """Whether ops on Variables that require grad are recorded here.
+    """Return whether ops on Variables that require grad are currently recorded.
 
     >>> import flnb
     >>> flnb.is_grad_enabled()

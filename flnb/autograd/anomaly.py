@@ -1,4 +1,4 @@
-"""Stop at the op whose result has a NaN, an infinity or too large a number; and at any condition, in the debugger."""
+"""Anomaly detection: raises at the first NaN, infinity or huge number; and conditional breakpoints."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class AnomalyError(ArithmeticError):
 
 @with_block
 def detect_anomaly(limit: float = 1e10) -> Iterator[None]:
-    """Raise an error at the first op inside whose result has a NaN, an infinity or a number above ``limit``.
+    """Raise an error at the first op in the block whose result has a NaN, an infinity or a number above ``limit``.
 
     An error in a backward pass also names the op of the forward pass whose gradient was computed, with its line. Every
     result is read once more, so that programs run up to twice as long. An infinity such as ``log(0)`` counts too; pass
@@ -75,7 +75,7 @@ class _Guard(Observer):
 
 
 def _values(buffer: Any) -> np.ndarray[Any, Any]:
-    """The values of a backend's buffer as a NumPy array."""
+    """Return the values of a backend's buffer as a NumPy array."""
     return np.asarray(state.current().backend.to_numpy(buffer))
 
 

@@ -1,4 +1,4 @@
-"""Checks of what the transforms' functions return, and of the vectors that their derivatives are multiplied by."""
+"""Checks of the results of differentiated functions, and of the tangents or cotangents passed to transforms."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def pair_of(value: Any) -> Any:
 
 
 def results_of(value: Any, name: str) -> list[Any]:
-    """Return the tensors in a function's result; anything else in it is a `TypeError` that names the transform."""
+    """Return the tensors in a function's result; raises a TypeError, naming the transform, for anything else in it."""
     found = leaves(value)
     for y in found:
         if not isinstance(y, Tensor):
@@ -31,7 +31,7 @@ def results_of(value: Any, name: str) -> list[Any]:
 
 
 def number_of(value: Any, name: str) -> Any:
-    """Return ``value`` if it is a tensor of one element, else raise an error in the name of the transform."""
+    """Return ``value`` if it is a tensor of one element; otherwise raise an error that names the transform."""
     if not isinstance(value, Tensor):
         raise TypeError(
             f"{name}: the function must compute a Variable from its arguments, it returned {type(value).__name__}"
@@ -45,7 +45,7 @@ def number_of(value: Any, name: str) -> Any:
 
 
 def vectors_of(what: str, name: str, given: Any, like: Any, tensors: list[Any]) -> list[Any]:
-    """Return the leaves of ``given`` as vectors like ``tensors``: as many, of equal shapes, cast to their dtypes.
+    """Return the leaves of ``given`` checked and cast to match ``tensors``: equal count, shapes and dtypes.
 
     Args:
         what: "tangents", "vectors" or "cotangent", for error messages.

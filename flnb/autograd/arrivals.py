@@ -1,4 +1,4 @@
-"""Listeners that are told when the gradient of a leaf is complete, while the backward pass goes on.
+"""Listeners that are called as soon as the gradient of a leaf is complete, while backward is still running.
 
 A leaf's gradient is complete as soon as the earliest op that used the leaf has been pulled: all others were pulled
 before it. One traversal before the pass finds these ops. It is made only while somebody listens.
@@ -20,7 +20,7 @@ __all__ = ["Arrivals", "Listener", "listen", "listeners", "unlisten"]
 
 
 class Listener(Protocol):
-    """What is told of the gradients of some leaves, by backward passes that reach at least one of them.
+    """Base of objects that are called when gradients of certain leaves are complete in a backward pass.
 
     Attributes:
         leaves: the sequence numbers of the leaves.
@@ -29,19 +29,19 @@ class Listener(Protocol):
     leaves: set[int]
 
     def began(self, first: bool) -> None:
-        """Called when a pass that reaches one of the leaves begins; the pass before may have ended by an error.
+        """Called when a backward pass that reaches one of the leaves begins; an earlier pass may have failed.
 
         ``first`` is False if another listener hears of this pass, which is told before this one.
         """
 
     def arrived(self, leaf: Node, gradient: Any) -> bool | None:
-        """Called with a leaf and its complete gradient, after the leaf's hooks; ``.grad`` is as before the pass.
+        """Called with a leaf and its complete gradient, after the leaf's hooks and before ``.grad`` changes.
 
         If it returns True, it has taken the gradient: the pass stores none in ``.grad``, which frees its memory now.
         """
 
     def ended(self) -> None:
-        """Called when the pass has ended and every ``.grad`` is set; `arrived` was not called for unused leaves."""
+        """Called when the pass is over and every ``.grad`` is set; unused leaves had no call of `arrived`."""
 
 
 listeners: dict[int, weakref.ref[Any]] = {}
@@ -49,13 +49,13 @@ listeners: dict[int, weakref.ref[Any]] = {}
 
 
 def listen(listener: Listener) -> None:
-    """Tell an object of gradients from now on, as long as something else refers to it."""
+    """Register a listener, which is called until it is garbage-collected or passed to `unlisten`."""
     key = id(listener)
     listeners[key] = weakref.ref(listener, lambda _: listeners.pop(key, None))
 
 
 def unlisten(listener: Listener) -> None:
-    """Tell an object of gradients no more."""
+    """Remove a listener registered by `listen`."""
     listeners.pop(id(listener), None)
 
 
@@ -74,7 +74,7 @@ class Arrivals:
             listener.began(i == 0)
 
     def around(self, under_way: Walk) -> Callable[[Node], None]:
-        """Wrap the ``pull`` of a pass, so that listeners are told what arrives."""
+        """Wrap the ``pull`` function of a pass to call listeners whenever a gradient is complete."""
         pull, taken, earliest = under_way.pull, under_way.taken, self.earliest
         if not self._told:
             return pull
@@ -106,13 +106,13 @@ class Arrivals:
         return watched
 
     def end(self) -> None:
-        """Tell the listeners that the pass has ended."""
+        """Call the listeners' `ended`."""
         for listener in self._told:
             listener.ended()
 
 
 def _earliest_consumers(root: Node) -> dict[int, int]:
-    """By each leaf that is reached from a node, the earliest node that used it: their sequence numbers."""
+    """Return, for each leaf reached from a node, the earliest node that used it (both as sequence numbers)."""
     if root[SEQ] < 0:
         return {root[SEQ]: root[SEQ]}
     first: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""The batched tensor, which a function under `vmap` gets in place of one example, and the vmap that runs its ops.
+"""Batched tensors, which a function under `vmap` receives in place of one example, and the running vmap.
 
 A batched tensor has the shape of one example and holds all examples: its *value* is a tensor with the examples along
 the first axis. A running vmap is an interpreter (`Vmap`): it applies the batching rule of every op on its tensors to
@@ -32,7 +32,7 @@ KIND = "batched"
 
 
 class Vmap(Interpreter):
-    """A running vmap: sees every op, and runs those on its batched tensors for all examples.
+    """A running vmap: an interpreter that runs ops on its batched tensors for all examples at once.
 
     Attributes:
         size: the number of examples.
@@ -116,7 +116,7 @@ class Batched(Tensor):
 
     @property
     def data(self) -> Batched:
-        """The same examples off the tape, sharing memory."""
+        """Return the same examples as a constant off the tape, sharing memory."""
         return Batched(self._value.data if hasattr(self._value, "data") else self._value, self._level)
 
     def detach(self) -> Batched:
@@ -180,7 +180,7 @@ def _levels_of(x: Any) -> list[Vmap]:
 
 
 def innermost(x: Any) -> Variable | Tensor:
-    """The tensor inside all `Batched` wrappers: the examples of every vmap are an axis, the outermost vmap's first."""
+    """Return the tensor inside all `Batched` wrappers, with one leading axis per vmap, outermost vmap first."""
     while x._level is not None:
         x = x._value
     return x
@@ -192,7 +192,7 @@ def replaced(x: Any, value: Any) -> Any:
 
 
 def unbatch(x: Any, level: Vmap) -> Any:
-    """A tensor with the examples of vmap ``level`` along its first axis, repeated if they all share the tensor."""
+    """Return a tensor with vmap ``level``'s examples along the first axis, repeated if x is the same for all."""
     if x._level is level:
         return x._value
     if x._level is None or x._level.depth < level.depth:

@@ -36,16 +36,16 @@ class BatchedCall(NamedTuple):
     size: int
 
     def ndim(self, i: int) -> int:
-        """Number of dimensions of operand ``i`` in one example."""
+        """Return the number of dimensions of operand ``i`` in one example."""
         return int(getattr(self.values[i], "ndim", 0)) - self.batched[i]
 
     def whole(self, i: int) -> Any:
-        """Operand ``i`` with the examples along the first axis, repeated if all examples share it."""
+        """Return operand ``i`` with the examples along the first axis, repeated if all examples share it."""
         x = asarray(self.values[i])
         return x if self.batched[i] else broadcast_to(x, (self.size, *x.shape))
 
     def wholes(self) -> list[Any]:
-        """All operands with the examples along their first axes."""
+        """Return all operands with the examples along their first axes."""
         return [self.whole(i) for i in range(len(self.values))]
 
     def run(self, *values: Any, attributes: tuple[Any, ...] | None = None) -> Any:
@@ -87,7 +87,7 @@ def one_by_one(call: BatchedCall) -> Any:
 
 
 def aligned(call: BatchedCall) -> list[Any]:
-    """The operands, with dimensions inserted into batched ones so that they broadcast as in one example."""
+    """Return the operands with dimensions inserted into batched ones, so that they broadcast as in one example."""
     ndim = max(call.ndim(i) for i in range(len(call.values)))
     return [
         _lead(x, ndim - call.ndim(i)) if b else x
@@ -149,7 +149,7 @@ def _place(call: BatchedCall) -> Any:
 
 
 def _layout(key: tuple[Any, ...], ndim: int) -> tuple[int, int]:
-    """Where in ``x[key]`` the ``ndim`` dimensions of the index tensors begin, and how many other dimensions there are.
+    """Return where in ``x[key]`` the ``ndim`` dimensions of index tensors begin, and the number of other dimensions.
 
     As in NumPy: where the indices (tensors and ints) are if these are neighbours in the key, else in front.
     """
@@ -159,7 +159,7 @@ def _layout(key: tuple[Any, ...], ndim: int) -> tuple[int, int]:
 
 
 def _indices(call: BatchedCall, first: int) -> tuple[list[Any], int]:
-    """The index tensors (operands ``first`` and later), made to broadcast, and their dimensions in one example."""
+    """Return the index tensors (operands ``first`` and later), broadcast, and their dimensions in one example."""
     ndim = max(call.ndim(i) for i in range(first, len(call.values)))
     return [
         _lead(x, ndim - (x.ndim - 1)) if b else x
@@ -168,7 +168,7 @@ def _indices(call: BatchedCall, first: int) -> tuple[list[Any], int]:
 
 
 def _with_examples(call: BatchedCall, key: tuple[Any, ...], first: int) -> tuple[tuple[Any, ...], list[Any], int]:
-    """Index with the number of the example as one more index, in front of those in the key.
+    """Prepend the example's number to an index, so that each example is indexed by itself.
 
     Returns:
         The new key, the index tensors, and their number of dimensions in one example. In ``x[key]`` the dimensions of

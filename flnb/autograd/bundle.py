@@ -1,4 +1,4 @@
-"""Joins several tensors into one and splits it again, for code that must see all cotangents of a function at once."""
+"""Joining of several tensors into one and splitting again, for code that needs all cotangents of a function at once."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class _Checkpoint(Composite):
         super().__init__("checkpoint", "memory", None, lambda g, plan, *saved: saved[-2].pulled(g))  # type: ignore[arg-type]
 
     def register(self) -> None:
-        """Do nothing: it computes nothing by itself and is not in the op table."""
+        """Do nothing: the op computes nothing itself and is not in the op table."""
 
 
 _op = _Checkpoint()
@@ -71,13 +71,13 @@ class _Run:
         self.since = 0
 
     def note_run(self, start: int) -> None:
-        """Note what the function has read, after it ran for the first time from the sequence number ``start`` on."""
+        """Record which tensors the function has read, after its first run from sequence number ``start`` on."""
         self.since = dispatch.next_seq()
         cells = [x for x in _closed_over(self.function) if type(x) is Tensor]
         self.reads = [x for x in (*getattr(self.function, "reads", ()), *cells) if x._last_write <= start]
 
     def _check_unwritten(self) -> None:
-        """Raise an error if a tensor that the function read was written in place since."""
+        """Raise an error if a tensor that the function read was written in place afterwards."""
         for x in (*self.reads, *_variables(self.function, set(self.parents))):
             if x._last_write > self.since:
                 what = repr(x.name) if getattr(x, "name", "") else "a value"
@@ -88,7 +88,7 @@ class _Run:
                 )
 
     def _again(self) -> Any:
-        """Run the function again on the tape, in the state of the first time; returns its results joined into one."""
+        """Rerun the function on the tape in its original state; returns its results joined into one."""
         start = dispatch.next_seq()
         with state.use(grad=True, tape=LINKED, interpreters=with_own_casts()):
             found = [innermost(y) for y in _made_since(start, self.function(*self.arguments, **self.keywords))]
@@ -113,7 +113,7 @@ class _Run:
 
 
 class _Returned(WithBlock[None]):
-    """Inside, the scope and the states of the random generators are those in which the function was first called."""
+    """Context manager that restores the scope and random generator states of the function's first call."""
 
     def __init__(self, run: _Run) -> None:
         self._run = run
@@ -182,17 +182,17 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _made_since(start: int, result: Any) -> list[Any]:
-    """The tensors in a function's result that ops recorded after the sequence number ``start`` returned."""
+    """Return the tensors in a function's result that were recorded after the sequence number ``start``."""
     return [y for y in leaves(result) if getattr(y, "_node", None) is not None and y._node[SEQ] > start]
 
 
 def _name(function: Any) -> str:
-    """The name of a function or of a recomputed module, for error messages."""
+    """Return the name of a function or of a recomputed module, for error messages."""
     return str(getattr(function, "__name__", None) or "function")
 
 
 def _variables(function: Any, reached: set[int]) -> list[Any]:
-    """Variables that a function refers to and whose nodes' sequence numbers are in ``reached``.
+    """Return Variables that a function refers to whose nodes' sequence numbers are in ``reached``.
 
     The function closes over them, names them as globals, or they are parameters of a module that it refers to so.
     """
@@ -204,7 +204,7 @@ def _variables(function: Any, reached: set[int]) -> list[Any]:
 
 
 def _closed_over(function: Any) -> list[Any]:
-    """The values of a function's closure, without variables that are not set yet."""
+    """Return the values of a function's closure, leaving out variables that are not set yet."""
     found = []
     for cell in getattr(function, "__closure__", None) or ():
         with suppress(ValueError):
@@ -213,7 +213,7 @@ def _closed_over(function: Any) -> list[Any]:
 
 
 def _collapse(result: Any, start: int, run: _Run) -> Variable:
-    """Put a result on the tape as one node instead of those recorded after ``start``; its parents are earlier nodes."""
+    """Replace the nodes recorded after ``start`` by a single node; its parents are earlier nodes."""
     outside, read = _edges(result._node, start)
     run.parents = list(outside)
     specs = tuple(spec for _, spec in outside.values())
@@ -228,7 +228,7 @@ def _collapse(result: Any, start: int, run: _Run) -> Variable:
 
 
 def _edges(root: Node, start: int) -> tuple[dict[int, tuple[Node, Any]], list[Variable]]:
-    """Follow a graph down to the nodes recorded before ``start``.
+    """Follow a graph back to the nodes recorded before ``start``.
 
     Returns:
         These nodes and the shapes and dtypes of their results, by sequence number; and the Variables from before

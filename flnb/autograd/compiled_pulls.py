@@ -41,7 +41,7 @@ AROUND = "here, table, cotangents, owned, reached, leaves, own, lane, retain"
 
 
 class Number:
-    """Stands for a Python number that a node saved, in the listing (trace) of the ops of a gradient function.
+    """Placeholder for a Python number saved by a node, while the ops of a gradient function are traced.
 
     The number differs from node to node, so that it can only be passed to an op.
 
@@ -61,7 +61,7 @@ class Number:
 
 
 class PullTracing(Tracing):
-    """Lists the ops that a gradient function calls when it is run on tensors without values.
+    """Traces the ops that a gradient function calls, by running it on tensors without values.
 
     Numbers may be without a value, too. Functions that make a tensor from no tensor cannot be compiled.
     """
@@ -180,7 +180,7 @@ class _Script:
             self.untold = []
 
     def tell(self, depth: int) -> None:
-        """Add the line that emits the events of the ops since the last such line."""
+        """Append the line that emits the events of the ops since the last such line."""
         rows = []
         for i in range(0, len(self.untold), encoding.ROW_OPS):
             codes = tuple(self.untold[i : i + encoding.ROW_OPS])
@@ -234,7 +234,7 @@ class _Script:
             self.give([(i, result, spec)], 2)
 
     def operand(self, plan: Plan, x: Any, named: dict[int, str]) -> str:
-        """The expression for an operand's buffer; a number becomes a buffer of the op's dtype, as in every call."""
+        """Return the expression for an operand's buffer; a Python number becomes a buffer of the op's dtype."""
         if isinstance(x, Traced):
             return named[id(x)]
         if isinstance(x, Number):
@@ -244,12 +244,12 @@ class _Script:
         return self.name(x._data)
 
     def find(self, places: Sequence[int], depth: int) -> None:
-        """Add the lines that look up the cotangents that parents have received so far."""
+        """Append the lines that look up the cotangents accumulated so far for parents."""
         for i in places:
             self.add(f"key{i} = p{i}[2]", f"before{i} = cotangents.get(key{i})", depth=depth)
 
     def give(self, given: Sequence[tuple[int, str, Spec]], depth: int) -> None:
-        """Add the lines that pass cotangents on to parents as `Walk` does: added to what has arrived there before.
+        """Append the lines that add cotangents to the sums of the parents, as `Walk` does.
 
         The lines for the first parent enclose those for the others, once for each case: whether a sum is computed
         decides which ops share an event.
@@ -365,7 +365,7 @@ def _joint(plan: Plan, saved: Sequence[Any]) -> list[Branch]:
 
 
 def _inputs(trace: Tracing, specs: Sequence[Any], read: Sequence[bool], inputs: list[tuple[Traced, str]]) -> list[Any]:
-    """Make traced tensors (without values) that stand for what a node saved; None for what is not read.
+    """Make traced tensors (without values) for the values that a node saved; None for those not read.
 
     They, and the expressions that read them from the node, are added to ``inputs``.
     """
@@ -384,7 +384,7 @@ def _inputs(trace: Tracing, specs: Sequence[Any], read: Sequence[bool], inputs: 
 
 
 def _checked(result: Any, spec: Any) -> Traced:
-    """Return the result of a gradient function if it is like the input; else it cannot be compiled (`Untraceable`)."""
+    """Return the result of a gradient function if its shape and dtype match the input; else raise `Untraceable`."""
     if type(result) is not Traced or result._spec is not spec:
         raise Untraceable
     return result

@@ -101,7 +101,7 @@ class CustomOp(Composite):
         return rule
 
     def _name(self, i: int) -> str:
-        """The name of the i-th tensor in the user's function; its number where that takes ``*tensors``."""
+        """Return the name of the i-th tensor in the user's function; its number if the function takes ``*tensors``."""
         return self.arguments[i] if i < len(self.arguments) else str(i)
 
     def _forward(self, *values: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -129,7 +129,7 @@ class CustomOp(Composite):
         return result if result._node is None else result.data, ()
 
     def _named(self, values: tuple[Any, ...]) -> dict[str, Any]:
-        """The attributes as keyword arguments."""
+        """Return the attributes as keyword arguments."""
         return dict(zip(self.keywords, values, strict=True))
 
     def _pull(self, g: Any, plan: Any, *saved: Any) -> list[Any]:
@@ -212,7 +212,7 @@ class _Transposed(Op):
         return zeros_like(tensors[self.position]) if found is None else found, ()
 
     def _pull_of(self, i: int) -> Pull:
-        """The gradient rule of the i-th operand, of which `g` is number 0; it reads every operand."""
+        """Return the gradient rule of the i-th operand (``g`` is number 0), which reads every operand."""
         return Pull({*range(self.count + 2), "y"}, self._by_g if i == 0 else partial(self._by_input, i))
 
     def _by_g(self, v: Any, plan: Any, g: Any, *saved: Any) -> Any:
@@ -233,7 +233,7 @@ class _Transposed(Op):
 
 
 def _values(saved: Iterable[Any]) -> list[Any]:
-    """The values that a node saved, as a user's rule gets them: off the tape, unless the rule is itself recorded."""
+    """Return the values that a node saved for a user's rule: off the tape, unless the rule itself is recorded."""
     recorded = state.current().grad
     return [x if recorded or type(x) is Tensor else x.data for x in saved]
 

@@ -18,7 +18,7 @@ Line = source_lines.Line
 
 
 def line_of(node: Node) -> str:
-    """The user's line that called the op of a node, as ``file:line: source``."""
+    """Return the user's line that called the op of a node, as ``file:line: source``."""
     return source_lines.where(node[CODE], node[LASTI])
 
 
@@ -38,7 +38,7 @@ def creation_stack(x: Any) -> list[Line]:
 
 
 def defined_at(function: Any) -> str:
-    """Where a user's function is defined, as text for an error message."""
+    """Return where a user's function is defined, as text for an error message."""
     code = getattr(function, "__code__", None)
     return repr(function) if code is None else f"defined at {code.co_filename}:{code.co_firstlineno}"
 
@@ -50,7 +50,7 @@ def describe_node(node: Node) -> str:
 
 
 def freed_error(node: Node) -> RuntimeError:
-    """The error for a node whose saved values were freed: by an earlier backward, or by its tape (``why_freed``)."""
+    """Make the error for a node whose saved values were freed by an earlier backward or by its tape (``why_freed``)."""
     why = getattr(
         node[MARK],
         "why_freed",
@@ -61,7 +61,7 @@ def freed_error(node: Node) -> RuntimeError:
 
 
 def skipped_error(root: Node, tape: Tape) -> RuntimeError:
-    """The error for a backward that ended before it handled every node at which a gradient had arrived."""
+    """Make the error for a backward that ended before handling every node that received a gradient."""
     return RuntimeError(
         f"backward: {tape!r} did not pull every node at which a gradient arrived: an earlier backward freed a part of "
         f"the graph (give that one retain_graph=True), another thread did so at the same time (give each thread a "
@@ -86,7 +86,7 @@ def check_unwritten(node: Node) -> None:
 
 
 def shape_error(node: Node, position: int, got: Any) -> ValueError:
-    """The error for a gradient rule (pull) whose result ``got`` has another shape or dtype than its argument."""
+    """Make the error for a gradient rule (pull) whose result ``got`` differs in shape or dtype from the argument."""
     plan = node[PLAN]
     given = repr(got._spec) if isinstance(got, Tensor) else repr(got)
     return ValueError(

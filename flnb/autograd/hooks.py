@@ -1,4 +1,4 @@
-"""Hooks on gradients: functions that backward calls with the gradient of a Variable when it is known.
+"""Hooks on gradients: functions that backward calls with a Variable's gradient once it is complete.
 
 A node with hooks gets a plan (the op, its shapes and gradient rules) of its own. That plan has no compiled gradient
 rules, so that backward takes its slower path there and calls the hooks; nodes without hooks cost nothing more. A leaf
@@ -42,7 +42,7 @@ class Handle:
 
 
 class Hooks(tuple[()]):
-    """The hooks of a leaf by number, stored in its node in place of its parents: an empty tuple, as a leaf has none."""
+    """The hooks of a leaf by number, stored in its node in place of its parents, of which a leaf has none."""
 
     functions: dict[int, Any]
 
@@ -69,16 +69,16 @@ class Intercepted(Plan):
         self.compiled = False
 
     def cotangent(self, g: Any) -> Any:
-        """Return the cotangent to go on with, given the one that arrived."""
+        """Return the cotangent to use in place of the one that arrived."""
         return g
 
     def values(self, saved: list[Any]) -> list[Any]:
-        """Return the values that the gradient rule gets, given those that the node stores."""
+        """Return the values to pass to the gradient rule, given the stored ones."""
         return saved
 
 
 def _asked_first(*_: Any) -> Any:
-    """Stand for the gradient rule in a wrapping plan; never called, because backward takes that of the original."""
+    """Placeholder for the gradient rule of a wrapping plan; never called, since backward uses the original's."""
     raise RuntimeError("an intercepted plan is pulled by its original")
 
 
@@ -96,7 +96,7 @@ class Hooked(Intercepted):
 
 
 def call_in_turn(functions: dict[int, Any], g: Any) -> Any:
-    """Call hooks in the order of their registration, each with the gradient that the one before returned, if any."""
+    """Call hooks in registration order, each with the gradient returned by the one before."""
     if g._node is None and hasattr(g, "data"):
         g = g.data  # a plain Tensor, where the walk is not recorded
     for function in list(functions.values()):
@@ -114,7 +114,7 @@ def call_in_turn(functions: dict[int, Any], g: Any) -> Any:
 
 
 def run_hooks(node: Node, g: Any) -> Any:
-    """Call the hooks of a node or leaf on the cotangent that arrived there; returns the cotangent to go on with."""
+    """Run the hooks of a node or leaf on its cotangent; returns the cotangent to continue with."""
     plan = node[PLAN]
     if plan is None:
         return call_in_turn(node[PARENTS].functions, g) if type(node[PARENTS]) is Hooks else g

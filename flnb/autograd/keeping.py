@@ -1,4 +1,4 @@
-"""Moves the values that ops save for their gradients elsewhere while they are idle, and back when they are needed.
+"""Tape that moves saved tensors to another place while they are idle, and back when backward needs them.
 
 Moving a saved tensor frees memory only if nothing but the tape refers to it, and that is not so at the moment when it
 is saved: the line that computed it still refers to it. So the tape takes over the memory behind the tensor's array and
@@ -36,7 +36,7 @@ STAYING = frozenset((PARAMETER, OPTIMIZER_STATE))
 
 
 class Saved(NamedTuple):
-    """Facts about a tensor that an op saved, from which ``select`` of `flnb.memory.offload` decides if it may move.
+    """Facts about a saved tensor, passed to the argument ``select`` of `flnb.memory.offload`.
 
     Attributes:
         op: name of the op that saved it.
@@ -56,7 +56,7 @@ class Saved(NamedTuple):
 
 
 class SavedBlock:
-    """A block of memory with saved tensors: in its place, moved to a store, or both. Nodes on the tape refer to it.
+    """A memory block with saved tensors, which can be in its place, moved to a store, or both.
 
     Attributes:
         owner: the object that owns the block's memory; None while the values are in the store alone.
@@ -78,17 +78,17 @@ class SavedBlock:
         store.held.add(self, block.id)
 
     def watch(self, x: Tensor) -> None:
-        """Store the note of writes to a tensor in this block, which outlives the tensor."""
+        """Share a tensor's record of in-place writes with this block, which outlives the tensor."""
         note = getattr(x, "_root", x)._write_note
         if all(note is not known for known in self.notes):
             self.notes.append(note)
 
     def idle(self) -> bool:
-        """Whether the program has dropped every array in this block, and holds no lock on it."""
+        """Return whether the program no longer refers to any array in this block, and holds no lock on it."""
         return self.array() is None and not self.owner.block.locks
 
     def move(self) -> None:
-        """Release the block after storing its values elsewhere; leave it where it is if the store refuses them."""
+        """Store the block's values elsewhere and free the block; does nothing if the store rejects the values."""
         if self.copy is None:
             block, t0 = self.owner.block, clock()
             self.copy = self.store.put(self.present(), self.code)
@@ -98,7 +98,7 @@ class SavedBlock:
         self.owner = None
 
     def present(self) -> Any:
-        """Return an array of the block's values, which are copied back if they are in the store."""
+        """Return an array of the block's values, copied back from the store if necessary."""
         array = self.array()
         if array is None and self.owner is not None:
             array = np.ndarray(*self.like[:2], self.owner)
@@ -124,7 +124,7 @@ class SavedBlock:
 
 
 class SavedTensor:
-    """A saved tensor as a node stores it: its block, and its offset and strides there if it is a view."""
+    """A saved tensor as a node stores it: its block, and offset and strides within it if it is a view."""
 
     __slots__ = ("held", "spec", "view")
 
@@ -140,7 +140,7 @@ class SavedTensor:
         return max([note[0] for note in self.held.notes])
 
     def unpacked(self) -> Tensor:
-        """Return the tensor, after moving its block back if it is away."""
+        """Return the tensor, after moving its block back if necessary."""
         array = self.held.present()
         if self.view is None:
             return detached(array, self.spec)

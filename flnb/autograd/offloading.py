@@ -1,4 +1,4 @@
-"""Offloading: tensors that ops save are stored on another device, or compressed, until their gradient is computed.
+"""Offloading: tensors saved for backward are stored on another device, or compressed, until they are needed.
 
 `flnb.autograd.keeping` decides when a tensor moves; this module has the place where it is stored (`Store`), the methods
 of compression (`Codec`) and the counts of what moved (`Moves`).
@@ -71,7 +71,7 @@ class Moves:
 
 
 class Store:
-    """Storage for the values of memory blocks, plain or encoded, in blocks of a memory manager.
+    """Storage for the values of memory blocks, plain or compressed, in blocks of a memory manager.
 
     Attributes:
         away, back: codes in telemetry of a move to the store and back.
@@ -89,7 +89,7 @@ class Store:
         self.keep_last = max(2, keep_last)  # both inputs of an op may be needed again by the ops that made them
 
     def put(self, array: Any, code: int) -> Any:
-        """Store a copy of an array for `get` to restore; returns None if the codec does not make it smaller."""
+        """Store a copy of an array for `get`; returns None if the codec does not make it smaller."""
         kept = array if self.codec is None else self.codec.encode(array)
         if kept is None or (kept is not array and kept.nbytes >= array.nbytes):
             return None
@@ -105,7 +105,7 @@ class Store:
             self.codec.decode(copy, out)
 
     def returned(self, held: SavedBlock) -> None:
-        """Note that a block came back; blocks that came back before the last `keep_last` leave the device again."""
+        """Note that a block returned; blocks that returned before the last `keep_last` are moved away again."""
         self.recent.append(weakref.ref(held))
         while len(self.recent) > self.keep_last:
             old = self.recent.popleft()()
@@ -123,7 +123,7 @@ class Codec:
     name = "codec"
 
     def encode(self, array: Any) -> Any:
-        """Return a smaller array from which `decode` restores ``array``, or None to leave ``array`` where it is."""
+        """Return a smaller array from which `decode` restores ``array``; None to leave it uncompressed."""
         raise NotImplementedError(f"codec {self.name!r} does not implement 'encode'")
 
     def decode(self, encoded: Any, out: Any) -> None:
@@ -270,7 +270,7 @@ def compress(
 def _keeping(
     store: Store, what: str, min_bytes: int | str, keep_last: int, select: Callable[[Saved], bool] | None
 ) -> Iterator[Moves]:
-    """Record the ops inside on a tape that moves what they save to a store; yields the store's counts.
+    """Record the block's ops on a tape that moves saved tensors to a store; yields the counts of moves.
 
     ``what`` is the name of the public function, for error messages.
     """

@@ -1,4 +1,4 @@
-"""Saved-tensor hooks: ``pack`` replaces the tensors that ops save for their gradients, ``unpack`` brings them back."""
+"""Saved-tensor hooks: ``pack`` replaces the tensors that ops save for backward, ``unpack`` restores them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["saved_tensors_hooks"]
 
 
 class Packed:
-    """What a node stores in place of a saved tensor: the value that ``pack`` returned for it.
+    """A node's replacement for a saved tensor: the value that ``pack`` returned.
 
     Attributes:
         _spec: shape and dtype of the tensor, which ``unpack`` must return.
@@ -34,7 +34,7 @@ class Packed:
 
     @property
     def _last_write(self) -> int:
-        """Number of the last in-place write to the value; 0 if it is no tensor in the memory that was saved."""
+        """Return the number of the last in-place write to the packed value, if it shares the saved memory; else 0."""
         return getattr(self.value, "_last_write", 0)
 
 
@@ -51,7 +51,7 @@ class Unpacking(Intercepted):
         return [self._unpacked(x) if isinstance(x, Packed) else x for x in saved]
 
     def _unpacked(self, packed: Packed) -> Tensor:
-        """Call the user's ``unpack``; returns its result, checked, at the place on the tape that was packed."""
+        """Call the user's ``unpack`` and check its result; returns it at the tape position of the packed tensor."""
         with state.use(grad=False):
             x = self.unpack(packed.value)
         if not isinstance(x, Tensor) or x._spec is not packed._spec:
@@ -64,7 +64,7 @@ class Unpacking(Intercepted):
 
 
 class PackingTape(Tape):
-    """Base of the tapes that let nodes store something in place of the tensors that they save.
+    """Base of tapes that let nodes store something else in place of the tensors that they save.
 
     Args:
         unpack: turns what a node stores back into the tensor.
@@ -78,7 +78,7 @@ class PackingTape(Tape):
         self._plans: dict[Any, Unpacking] = {}
 
     def packed(self, x: Tensor, node: Node) -> Any:
-        """Return what a node stores in place of a saved tensor; ``x`` itself to leave it as it is."""
+        """Return the replacement that a node stores for a saved tensor; ``x`` itself leaves it unchanged."""
         return x
 
     def record(self, node: Node) -> Node | None:
@@ -111,7 +111,7 @@ class _Hooks(PackingTape):
 
 
 def unpacked_tape() -> Tape | None:
-    """Return the active tape, or if that packs the one around it: of nested blocks only the innermost packs."""
+    """Return the active tape, or the one around it if that packs: of nested blocks only the innermost packs."""
     around: Tape | None = state.current().tape
     while isinstance(around, PackingTape):
         around = around.around

@@ -1,4 +1,4 @@
-"""Backward passes of a backend that defers: one that is like an earlier one is recorded as one value, not walked.
+"""Repeated backward passes on a deferred backend: a pass like an earlier one is recorded as a single value.
 
 What a pass records follows from the nodes: their plans, their order, who their parents are, and which of the values
 that they saved are the same. A description of all that is the key under which the ops of a pass are remembered
@@ -64,12 +64,12 @@ def walk_or_repeat(root: Node, cotangent: Any, walk: Callable[[], Found]) -> Fou
 
 
 def _created(pair: tuple[Node, Any]) -> int:
-    """By the order of creation of leaves."""
+    """Return the sequence number of a leaf, by which leaves are sorted in order of creation."""
     return -pair[0][SEQ]
 
 
 def _is_trusted(plan: Plan) -> bool:
-    """Whether a gradient is computed by flnb's own functions, or the user's function was traced."""
+    """Return whether a gradient rule is flnb's own or was traced, so that its result is repeatable."""
     if plan.compiled:
         return True
     own = all(f is None or str(getattr(f, "__module__", "")).startswith("flnb.") for f in (*plan.pulls, plan.joint))
@@ -77,7 +77,7 @@ def _is_trusted(plan: Plan) -> bool:
 
 
 def _described(root: Node, cotangent: Any, here: Any) -> Any:
-    """Describe what a pass depends on.
+    """Describe everything that a backward pass depends on.
 
     Returns:
         The key, the nodes, the latest first, the values that are read, and the leaves; None if the pass must be walked.

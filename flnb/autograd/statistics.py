@@ -50,7 +50,7 @@ class Statistics:
         bus.want_grad_stats = False
 
     def watching(self) -> AbstractContextManager[Any]:
-        """A context manager in which NumPy reports floating-point errors to `alarms`.
+        """Return a context manager in which NumPy reports floating-point errors to `alarms`.
 
         Errors for which the user set NumPy to raise or to call a function are left alone.
         """
@@ -115,7 +115,7 @@ class Statistics:
         return True
 
     def _begins(self, node: list[Any]) -> None:
-        """Emit that NaN or Inf begins at a node, unless it began at another one before."""
+        """Emit an event that NaN or Inf begins at a node, unless it began at another one before."""
         if not self._found:
             self._found = True
             self._emit(schema.NAN_ORIGIN, node[SEQ])
@@ -147,12 +147,12 @@ class Statistics:
 
 
 def _values(g: Any) -> Any:
-    """The values of a buffer as a flat NumPy array."""
+    """Return the values of a buffer as a flat NumPy array."""
     return state.current().backend.to_numpy(g).ravel()
 
 
 def _bad(g: Any) -> bool:
-    """Whether a buffer holds NaN or Inf: one pass over it finds out, unless the sum of squares overflows."""
+    """Return whether a buffer has a NaN or Inf, by one pass over it unless the sum of squares overflows."""
     values = _values(g)
     return not np.isfinite(np.vdot(values, values)) and not bool(np.isfinite(values).all())
 

@@ -1,4 +1,4 @@
-"""Backward without recursion: gradient rules (pulls) of the recorded nodes are called, those of the latest node first.
+"""Iterative backward pass: calls the gradient rules (pulls) of recorded nodes, latest node first.
 
 Nodes have a global sequence number, and every node that uses a node's result has a larger one. So the nodes at which a
 gradient has arrived wait in a heap: nothing is searched or sorted beforehand, and the heap is as large as the graph is
@@ -68,7 +68,7 @@ def _accumulate(node: Node, cotangent: Any, retain_graph: bool, create_graph: bo
 
 
 def _memory(gradient: Any) -> int:
-    """A number that is equal for two gradients only if they are in the same memory."""
+    """Return a number that is equal for two gradients only if they share memory."""
     return id(gradient if gradient._level is not None else gradient._data)
 
 
@@ -91,7 +91,7 @@ def grad_of(
 
 
 def _start(root: Variable, grad: Any) -> tuple[Node, Any]:
-    """The node and the cotangent with which a backward begins, after the checks of both."""
+    """Return the node and the cotangent at which a backward begins, after checking both."""
     node, value = root._node, root._data
     if bus.lanes is not None and type(value) is np.ndarray and value.size == 1 and not np.isfinite(value.item()):
         bus.want_grad_stats = True
@@ -123,20 +123,20 @@ def _describe_origin(node: Node) -> str:
 
 
 def _pulling(create_graph: bool) -> state.State:
-    """The state (`flnb.dispatch.state.State`) in which gradient rules run: recorded only if ``create_graph``."""
+    """Return the state (`flnb.dispatch.state.State`) for gradient rules: recorded only if ``create_graph``."""
     here, name = state.current(), "pulling on a tape" if create_graph else "pulling"
     known = here.variants.get(name)  # the arguments below cost more than to ask
     return known or here.variant(name, grad=create_graph, category=state.GRADIENT, interpreters=without_casts())
 
 
 class Linked(Tape):
-    """The default tape: only a node's result, and nodes computed from it, refer to the node; it is freed with them."""
+    """The default tape: nodes are kept alive only by their results and later nodes."""
 
     name: ClassVar[str] = "linked"
 
     @property
     def mark(self) -> Any:
-        """None, so that ops make their nodes without calling this tape; derived tapes are called."""
+        """Return None, so that ops make nodes without calling this tape; derived tapes may return a mark."""
         return None if type(self) is Linked else super().mark
 
 
@@ -149,7 +149,7 @@ def walk(
     only_stops: bool = False,
     told: arrivals.Arrivals | None = None,
 ) -> list[tuple[Node, Any]]:
-    """Walk back from a node with its cotangent.
+    """Run the backward pass from a node with its cotangent; returns the leaves reached, with their cotangents.
 
     Args:
         retain: keep the nodes for another walk; else they are emptied.
@@ -201,7 +201,7 @@ def _walk_from(under_way: Walk, root: Node, tape: Tape, finds_own: bool) -> None
 
 
 def _owner(node: Node) -> Tape:
-    """The tape that recorded a node; the default tape if that no longer exists."""
+    """Return the tape that recorded a node; the default tape if it no longer exists."""
     mark = node[MARK]
     if type(mark) is weakref.ref:
         mark = mark()
@@ -212,7 +212,7 @@ LINKED = Linked()
 
 
 def follow(walk: contract.Walk, pull: Callable[[Node], None] | None = None) -> None:
-    """Handle the nodes in ``walk.reached``, and those reached from there, in falling order of sequence numbers."""
+    """Handle all nodes reachable from ``walk.reached``, latest first."""
     pull = pull or walk.pull
     reached = walk.reached
     waiting: dict[int, Node] = {}

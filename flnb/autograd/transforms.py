@@ -33,14 +33,14 @@ _depth: ContextVar[int] = ContextVar("flnb_transforms", default=0)
 
 @with_block
 def _differentiate() -> Iterator[bool]:
-    """Record gradients inside the block; yields whether the block is inside that of another transform."""
+    """Record gradients inside the block; yields whether another transform encloses it."""
     depth = _depth.get()
     with holding(_depth, depth + 1), state.use(grad=True):
         yield depth > 0
 
 
 def _place(x: Any) -> Any:
-    """Put a tensor at a node of its own on the tape, by which derivatives with respect to it are taken.
+    """Give a tensor a tape node of its own, with respect to which derivatives are taken.
 
     The result is a view of a tensor that is on the tape already, else a new leaf.
     """
@@ -54,19 +54,19 @@ def _leaf(x: Any) -> Any:
 
 
 def _on_tape(trees: Any) -> bool:
-    """Whether any tensor in a container is the result of recorded ops, or a leaf that requires grad."""
+    """Return whether a container has any tensor that is a result of recorded ops, or a leaf that requires grad."""
     return any(getattr(x, "_node", None) is not None for x in leaves(trees))
 
 
 def _untaped(tree: Any, nested: bool) -> Any:
-    """Replace Variables in a container by plain Tensors, unless ``nested``: an outer transform needs their graph."""
+    """Replace Variables in a container by plain Tensors; ``nested`` keeps them for an outer transform."""
     return tree if nested else rebuild(tree, [x.data if isinstance(x, Variable | Batched) else x for x in leaves(tree)])
 
 
 def _pull_back(
     outputs: list[Any], inputs: list[Any], cotangents: list[Any], create_graph: bool, retain: bool = False
 ) -> list[Any]:
-    """Vector-Jacobian product: the cotangents of ``inputs``, which `_place` returned, given those of ``outputs``.
+    """Vector-Jacobian product: returns the cotangents of ``inputs`` (made by `_place`), given those of ``outputs``.
 
     An output that is None or off the tape is left out; an input that no gradient reaches gets None.
     """
@@ -83,7 +83,7 @@ def _pull_back(
 
 
 def _inner(left: Any, right: Any) -> Any:
-    """Inner product of two lists of tensors as one number: the sum of all products, the second factor conjugated.
+    """Return the inner product of two lists of tensors: the sum of all products, the second factor conjugated.
 
     The cotangent of z = x + iy is dL/dx + i dL/dy, so that dL is the real part of the inner product of dz with it.
     """
@@ -97,7 +97,7 @@ def _finish(gradients: list[Any], inputs: list[Any], nested: bool) -> list[Any]:
 
 
 def _evaluate(function: Callable[..., Any], primals: Any) -> tuple[list[Any], Any]:
-    """Call a function with its primals (a tuple, or one) on the tape; returns their leaves and the function's value."""
+    """Call a function with its primals on the tape; returns the primals' leaves and the function's value."""
     inputs = [_place(x) for x in leaves(primals)]
     arguments = rebuild(primals, inputs)
     return inputs, function(*arguments) if isinstance(primals, tuple | list) else function(arguments)
@@ -306,7 +306,7 @@ def jacobian(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -
 
 
 def _rows(y: Any, inputs: list[Any], nested: bool, conjugate: bool = False) -> list[Any]:
-    """The derivatives of one result by each input, of shape ``y.shape + input.shape``; ``conjugate``: plain vjps."""
+    """Return the derivatives of one result by each input, of shape ``y.shape + input.shape``."""
 
     def pulled(basis: Any) -> list[Any]:
         rows = vmap(lambda u: _finish(_pull_back([y], inputs, [u], nested, True), inputs, nested))(basis)

@@ -73,12 +73,12 @@ class Variable(Tensor):
 
     @property
     def is_leaf(self) -> bool:
-        """Whether this Variable was made by the user, not by an op on Variables that require grad."""
+        """Return whether the user made this Variable, rather than an op on Variables that require grad."""
         return self._node is None or self._node[0] is None
 
     @property
     def requires_grad(self) -> bool:
-        """Whether a gradient is computed for this Variable. Only leaves can be switched."""
+        """Return whether a gradient is computed for this Variable; can be set on leaves only."""
         return self._node is not None
 
     @requires_grad.setter
@@ -207,7 +207,7 @@ class Variable(Tensor):
 
     @property
     def data(self) -> Tensor:
-        """The values as a plain Tensor that shares memory: writing to it writes to the Variable, without a record."""
+        """Return the values as a plain Tensor that shares memory; writes to it change the Variable unrecorded."""
         tensor = dispatch.detached(self._data, self._spec)
         tensor._root = getattr(self, "_root", self)
         return tensor

@@ -75,7 +75,7 @@ def _fronted(position: int, x: Any, axis: int | None) -> Any:
 
 
 def _size(inputs: list[Any], axes: list[int | None]) -> int:
-    """The number of examples: the one length of the first axis of all inputs that are mapped."""
+    """Return the number of examples: the common length of the mapped axes of all inputs."""
     sizes = {i: x.shape[0] for i, (x, axis) in enumerate(zip(inputs, axes, strict=True)) if axis is not None}
     if not sizes:
         raise ValueError("vmap: nothing to map over: every entry of in_axes is None, or there are no arguments")
@@ -88,7 +88,7 @@ def _size(inputs: list[Any], axes: list[int | None]) -> int:
 
 
 def _out(y: Any, level: Vmap, axis: int | None) -> Any:
-    """A result of the function with the examples at ``axis``; for None as it is, after a check that all share it."""
+    """Move the examples of a result to ``axis``; for None, check that all examples share the result."""
     if not isinstance(y, Tensor):
         if axis is None:
             return y

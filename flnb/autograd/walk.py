@@ -1,4 +1,4 @@
-"""One backward pass: cotangents (gradients of the root by each node's result) on their way from nodes to their parents.
+"""One backward pass: propagates cotangents (gradients of the root by each node's result) from nodes to parents.
 
 A node's gradient rules, its *pulls*, turn its cotangent into those of its parents. If tensors are NumPy memory, raw
 buffers are passed on and pulls are compiled functions (`flnb.autograd.compiled_pulls`); otherwise Tensors are passed on
@@ -36,7 +36,7 @@ ADD = OPS["add"]
 
 
 class Walk:
-    """One backward pass under way.
+    """A running backward pass.
 
     Attributes:
         pull: a function that takes the cotangent that has arrived at a node, computes those of its parents and adds
@@ -114,11 +114,11 @@ class Walk:
         return pull
 
     def _arrived_at(self, parents: tuple[Any, ...]) -> list[Any]:
-        """The cotangents, as buffers, that have arrived at the parents of a node."""
+        """Return the cotangents, as buffers, accumulated so far at the parents of a node."""
         return [self.cotangents[p[2]] for p in parents if p is not None and p[2] in self.cotangents]
 
     def _explain_failure(self, error: Exception, node: Node, g: Tensor) -> NoReturn:
-        """Repeat a compiled gradient function that failed by public ops, so that the error names the op that fails."""
+        """Rerun a failed compiled gradient function op by op, so that the error names the failing op."""
         if node[PARENTS] is not None:  # else it was a sum that failed
             try:
                 self._pulled(node, g)
@@ -128,13 +128,13 @@ class Walk:
         raise error
 
     def _pull(self, node: Node) -> None:
-        """The function `pull` for passes over Tensors."""
+        """Propagate one node's cotangent to its parents, for passes over Tensors (the attribute `pull`)."""
         g = self.cotangents.pop(node[SEQ], None)
         if g is not None:
             self._pull_over(node, g)
 
     def _pull_over(self, node: Node, g: Any) -> None:
-        """Compute the cotangents of a node's parents from ``g``, a Tensor, by public ops; add them to their sums."""
+        """Compute the cotangents of a node's parents from ``g``, a Tensor, by public ops; add them to the sums."""
         for parent, gi in self._pulled(node, g):
             key = parent[SEQ]
             before = self.cotangents.get(key)
@@ -236,11 +236,11 @@ class Walk:
             empty(node)
 
     def watching(self) -> AbstractContextManager[Any]:
-        """Make the context manager for the whole pass, in which a recording notes where NaN and Inf begin."""
+        """Return the context manager for the whole pass in which telemetry detects where NaN and Inf begin."""
         return nullcontext() if self._statistics is None else self._statistics.watching()
 
     def taken(self, leaf: Node) -> Tensor | None:
-        """Take the cotangent that has arrived at a leaf, if any, through the leaf's hooks."""
+        """Remove and return the cotangent of a leaf after running its hooks; None if none arrived."""
         g = self.cotangents.pop(leaf[SEQ], None)
         if g is not None and self.buffers:
             g = self._tensor(g)
@@ -262,7 +262,7 @@ class Walk:
 
 
 class Toward(Walk):
-    """A backward pass that computes only cotangents on the way to the nodes in ``stops``."""
+    """A backward pass restricted to the paths that lead to the nodes in ``stops``."""
 
     def __init__(
         self, root: Node, cotangent: Any, retain: bool, create_graph: bool, stops: frozenset[int], own: Any
@@ -320,7 +320,7 @@ def empty(node: Node) -> None:
 
 
 def _through_body(plan: Any, parents: tuple[Any, ...], g: Any, saved: list[Any]) -> list[Any]:
-    """Compute a composite's cotangents by running the ops it consists of on Variables, and a backward through these.
+    """Compute a composite's cotangents by running its body on Variables and backward through that.
 
     The result can be differentiated again. A parent that occurs several times gets the sum at its first place, and None
     at the others.

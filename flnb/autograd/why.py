@@ -1,4 +1,4 @@
-"""`flnb.why`: the path of the gradient from a loss to a Variable, or where it is cut, with the user's lines."""
+"""`flnb.why`: the path of the gradient from a loss to a Variable, or where the path is cut."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AGAIN = "flnb.why(lambda: <the loss>, x) computes the loss once more and says wh
 
 
 def why(loss: Variable | Callable[[], Any], x: Variable) -> Why:
-    """Explain why a gradient flows from a loss to a Variable, or where its way is cut.
+    """Explain why a gradient flows from a loss to a Variable, or where its path is cut.
 
     Args:
         loss: the loss, before its ``backward`` was called; or a function without arguments that computes it. A function
@@ -67,7 +67,7 @@ def why(loss: Variable | Callable[[], Any], x: Variable) -> Why:
 
 
 def _needs_none(x: Variable) -> str:
-    """The reason why a Variable that is not on the tape gets no gradient."""
+    """Return the reason why a Variable that is not on the tape gets no gradient."""
     if x.dtype.kind not in "fc":
         return f"it is {x._spec!r}, and only floating-point Variables have gradients"
     return (
@@ -77,7 +77,7 @@ def _needs_none(x: Variable) -> str:
 
 
 def _path(loss: Variable, x: Variable) -> Why:
-    """Explain by the shortest path on the tape from a loss to ``x``; or that there is none, without the cause."""
+    """Explain by the shortest path on the tape from a loss to ``x``; without a path, give no cause."""
     root, goal = loss._node, x._node
     if root is None:
         return Why(False, reason=f"the loss itself is not on the tape; {AGAIN}")
@@ -123,7 +123,7 @@ class _Event(NamedTuple):
 
 
 class _Watch(Observer):
-    """Follows the values of a Variable from op to op through their buffers, on the tape and off it.
+    """Follows a Variable's values from op to op through their buffers, on and off the tape.
 
     Buffers are numbered in the order in which they are first seen.
 
@@ -142,19 +142,19 @@ class _Watch(Observer):
         self.live = {self.start}
 
     def after(self, op: Op, arguments: tuple[Any, ...], result: Any) -> None:
-        """Add an op that ran to ``events``."""
+        """Append an executed op to ``events``."""
         inputs = tuple(self._number(buffer) for buffer in call_of(op, arguments).inputs)
         output = self._number(result, fresh=True)
         self.events.append(_Event(op, inputs, output, result.dtype, state.current().grad, source_lines.caller()))
 
     def on_tape(self, node: Node) -> None:
-        """Note a new node, whose result is that of the op that ran last (or of the last op in a composite's body)."""
+        """Match a new node to the op that ran last (or the last one in a composite's body)."""
         if self.events and any(parent is not None and parent[SEQ] in self.below for parent in node[PARENTS]):
             self.below.add(node[SEQ])
             self.live.add(self.events[-1].output)
 
     def _number(self, buffer: Any, fresh: bool = False) -> int:
-        """The number of a buffer, equal for arrays around the same memory unless an op made this one (``fresh``)."""
+        """Return the number of a buffer, equal for arrays of the same memory unless an op made this one (``fresh``)."""
         address = getattr(buffer, "__array_interface__", {"data": (id(buffer), False)})["data"][0]
         place = (address, getattr(buffer, "shape", ()))
         known = self._numbers.get(id(buffer), None if fresh else self._numbers.get(place))
@@ -187,7 +187,7 @@ class _Watch(Observer):
 
 
 def _reason(event: _Event) -> str:
-    """The reason why no gradient flows back through an op that read values of the Variable."""
+    """Return the reason why no gradient flows back through an op that read the Variable's values."""
     name = event.op.name
     if not event.grad:
         return f"{name!r} ran under no_grad()"
@@ -199,7 +199,7 @@ def _reason(event: _Event) -> str:
 
 
 class _Notes(Tape):
-    """A tape that records as the default one does, and passes each node to a `_Watch`."""
+    """A tape that records as the default one, and passes each node to a `_Watch`."""
 
     def __init__(self, watch: _Watch) -> None:
         self._watch = watch

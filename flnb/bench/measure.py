@@ -64,7 +64,7 @@ def measure(workers: Sequence[Worker], rounds: int, seconds: float, clock: str =
         iterations[worker] = min(MOST, max(1, round(seconds / 2 / once)))
 
     def turn(worker: Worker) -> list[dict[str, float]]:
-        """Run one turn; returns the times with the optimizer and without."""
+        """Run one turn; returns the times with and without the optimizer."""
         return [worker.call("run", iterations=iterations[worker], update=update) for update in (True, False)]
 
     found = in_turn(workers, turn, rounds)
@@ -72,7 +72,7 @@ def measure(workers: Sequence[Worker], rounds: int, seconds: float, clock: str =
 
 
 def _measured(turns: list[list[dict[str, float]]], iterations: int, clock: str) -> Measured:
-    """Convert the total times of all turns to seconds of an iteration."""
+    """Convert total times of all turns to seconds per iteration."""
     trained, without = ([turn[half][clock] / iterations for turn in turns] for half in (0, 1))
     wall, processor = (sum(half[each] for turn in turns for half in turn) for each in ("wall", "processor"))
     return Measured(trained, without, processor / wall)

@@ -50,7 +50,7 @@ class Training(Contestant):
         self.iterations = {True: self.captured_by_jit(self.train), False: self.captured_by_jit(self.differentiate)}
 
     def captured_by_jit(self, function: Any) -> Any:
-        """Return the function, or what `flnb.jit` makes of it."""
+        """Return the function itself, or compiled by `flnb.jit` if the benchmark says so."""
         return flnb.jit(function) if self.captured else function
 
     def differentiate(self) -> None:

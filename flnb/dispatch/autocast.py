@@ -1,4 +1,4 @@
-"""Automatic mixed precision: lists state the dtype that each op computes in, and the inputs of ops are cast to it.
+"""Automatic mixed precision: lists state each op's dtype, to which the op's inputs are cast.
 
 Micikevicius et al., 2018, "Mixed precision training"; levels as in NVIDIA's Apex and Flashlight. Casts are ordinary
 `astype` ops: they are on the tape, so that a gradient comes back in the dtype of the tensor that was cast, and they
@@ -180,7 +180,7 @@ class Region(Interpreter):
             return enter(op, self._cast(grad, op, operands), attributes)
 
     def _cast(self, grad: bool, op: Op, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Cast the floating-point arguments of an op, if the region has a dtype for it; returns the arguments."""
+        """Return an op's arguments, with floating-point ones cast if the region has a dtype for the op."""
         target = self.targets.get(op.name)
         if target is None:
             return arguments
@@ -200,14 +200,14 @@ class Region(Interpreter):
 
 
 class _Cast(NamedTuple):
-    """The cast of a parameter, stored with the number of the last write to the parameter before it was cast."""
+    """A stored cast of a parameter, with the number of the parameter's last write before the cast."""
 
     parameter: Any
     written: int
     result: Any
 
     def serves(self, x: Any, grad: bool) -> bool:
-        """Whether the cast can be used again: the parameter is unchanged, and gradients can flow to it if ``grad``."""
+        """Return whether the cast is reusable: the parameter is unchanged, and gradients can flow to it if ``grad``."""
         node = self.result._node
         walked = node is not None and node[1] is None
         recorded = node is not None or not grad or x._node is None
@@ -215,12 +215,12 @@ class _Cast(NamedTuple):
 
 
 def _is_cast(dtype: np.dtype[Any], target: np.dtype[Any]) -> bool:
-    """Whether tensors of a dtype are cast to another: half precision and float32 are, float64 never."""
+    """Return whether autocast casts a dtype to another: half precision and float32 are cast, float64 never."""
     return dtype.name in HALVES if target is FLOAT32 else dtype == FLOAT32
 
 
 def _regions() -> list[Region]:
-    """The regions that are active here, the outermost first."""
+    """Return the active autocast regions, outermost first."""
     return [i for i in state.current().interpreters if isinstance(i, Region)]
 
 
@@ -231,15 +231,15 @@ def forget_casts() -> None:
 
 
 def without_casts() -> tuple[Interpreter, ...]:
-    """The active interpreters without those of autocast regions."""
+    """Return the active interpreters, leaving out autocast regions."""
     return tuple([i for i in state.current().interpreters if not isinstance(i, Region)])
 
 
 def with_own_casts() -> tuple[Interpreter, ...]:
-    """The active interpreters, in which each autocast region is replaced by a copy without stored casts."""
+    """Return the active interpreters, with autocast regions replaced by copies without stored casts."""
     return tuple([Region(i.targets) if isinstance(i, Region) else i for i in state.current().interpreters])
 
 
 def cast_target(name: str) -> np.dtype[Any] | None:
-    """The dtype that active regions choose for an op of this name; None if its inputs decide."""
+    """Return the dtype that active regions choose for an op name; None if the op's inputs decide."""
     return next((region.targets.get(name) for region in _regions()), None)

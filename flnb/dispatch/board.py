@@ -1,4 +1,4 @@
-"""The board: memory that all ranks of a host share, in which each of them writes what it does.
+"""The board: memory shared by the ranks of a host, where each rank writes its state and its latest calls.
 
 Every rank has a row: its process, its state, and its last calls by sequence number. Ranks read it to find out whether
 the others make the same call, and who has died, stopped or not come. It outlives the ranks that wrote it.
@@ -45,7 +45,7 @@ LASTING = 1.0
 
 
 class Row(NamedTuple):
-    """What the board says of one rank: ``seconds`` since it last changed, and its last call (0 and "": none).
+    """The board's data on one rank: ``seconds`` since its last change, and its last call (0 and "" for none).
 
     ``number`` is its rank among all that were started, which messages name; it differs from that in a group of some.
     """
@@ -61,7 +61,7 @@ class Row(NamedTuple):
 
 
 class Board:
-    """The rows of a group's ranks in shared memory.
+    """A table in shared memory with one row for each rank of a group.
 
     Args:
         memory: writable bytes that all ranks see, `Board.nbytes` of them, zero at first.
@@ -83,35 +83,35 @@ class Board:
 
     @staticmethod
     def nbytes(size: int) -> int:
-        """Bytes of shared memory for so many ranks."""
+        """Return the bytes of shared memory needed for ``size`` ranks."""
         return size * _ROW + 8
 
     @staticmethod
     def size_of(memory: Any) -> int:
-        """The number of ranks for which this is the memory."""
+        """Return the number of ranks that fit shared memory of this size."""
         return len(memory) // _ROW
 
     def begin(self, process: int, number: int | None = None) -> None:
-        """Write that this rank has begun: its process (or thread), and its number among all ranks."""
+        """Write to the board that this rank has started: its process or thread, and its number among all ranks."""
         self._process = process
         self._words = memoryview(self.memory).cast("q")  # reading one is three times as quick as unpacking
         _PLACE.pack_into(self.memory, self._row + _HEAD.size, self.rank if number is None else number, self._host, 0)
         _HEAD.pack_into(self.memory, self._row, process, OUTSIDE, 0, monotonic())
 
     def end(self, state: int = LEFT) -> None:
-        """Write that this rank makes no more calls, and why: `LEFT`, `FAILED` or `GAVE_UP`. The first word stands."""
+        """Write that this rank makes no more calls, and why: `LEFT`, `FAILED` or `GAVE_UP`. The first reason stays."""
         process, before, seq, _ = _HEAD.unpack_from(self.memory, self._row)
         if before < LEFT:
             _HEAD.pack_into(self.memory, self._row, process, state, seq, monotonic())
 
     def resume(self) -> None:
-        """Write that this rank makes calls again after it had ended as it should, in the next cell of a notebook."""
+        """Write that this rank makes calls again after a normal end, in the next notebook cell."""
         process, before, seq, _ = _HEAD.unpack_from(self.memory, self._row)
         if before == LEFT:
             _HEAD.pack_into(self.memory, self._row, process, OUTSIDE, seq, monotonic())
 
     def enter(self, seq: int, call: bytes, key: int = 0) -> None:
-        """Write that this rank begins a call; ``key`` is a number that equal calls alone have in common."""
+        """Write that this rank starts a call; ``key`` is a number shared only by equal calls."""
         row, at = self._row, self._row + _CALLS + seq % CALLS * _CALL.size
         if self.lag:  # rows of other hosts are compared now and then only
             self._digest = crc32(call, self._digest)
@@ -121,11 +121,11 @@ class Board:
         self._last = seq
 
     def leave(self) -> None:
-        """Write that a call has finished here: the last one that was made, or one before it."""
+        """Write that a call of this rank has finished: the last one made, or one before it."""
         _HEAD.pack_into(self.memory, self._row, self._process, OUTSIDE, self._last, monotonic())
 
     def agrees(self, seq: int, key: int) -> bool:
-        """Whether all ranks that have come to a call make this one."""
+        """Return whether all ranks that have started call ``seq`` made the same call."""
         words, at = self._words, seq % CALLS * (_CALL.size // 8)
         for first in self._first_words:  # noqa: SIM110  # in a hot path
             if words[first + at] == seq and words[first + at + 1] != key:
@@ -133,7 +133,7 @@ class Board:
         return True
 
     def differing(self, seq: int, key: int = 0) -> list[int]:
-        """The ranks that made another call under this sequence number, of those that have come to it.
+        """Return the ranks that made another call with this sequence number.
 
         With more than `CALLS` calls under way the own row has this one no more: then ``key`` is compared.
         """
@@ -149,26 +149,26 @@ class Board:
         return found
 
     def call(self, rank: int, seq: int) -> str:
-        """What a rank did under a sequence number, "" if the board does not hold it."""
+        """Return a rank's call with a sequence number as text; "" if the board no longer has it."""
         known, _, _, text = _CALL.unpack_from(self.memory, rank * _ROW + _CALLS + seq % CALLS * _CALL.size)
         return text.rstrip(b"\0").decode(errors="replace") if known == seq else ""
 
     def row(self, rank: int) -> Row:
-        """A rank's row."""
+        """Return the row of a rank."""
         process, state, seq, since = _HEAD.unpack_from(self.memory, rank * _ROW)
         place = _PLACE.unpack_from(self.memory, rank * _ROW + _HEAD.size)
         return Row(process, state, seq, monotonic() - since, self.call(rank, seq), *place)
 
     def name(self, rank: int) -> str:
-        """How messages name a rank."""
+        """Return a rank's name for messages."""
         return f"rank {self.row(rank).number}" if self.row(rank).state != NOT_BEGUN else f"rank {rank}"
 
     def missing(self, seq: int) -> list[int]:
-        """The ranks that have not come to a call."""
+        """Return the ranks that have not started a call."""
         return [other for other in self._others if self.row(other).seq < seq]
 
     def unfinished(self, seq: int) -> list[int]:
-        """The ranks that a call may still need: all but those that ended as they should after it.
+        """Return the ranks that a call may still need: all except those that ended normally after it.
 
         One that has come to later calls may not have finished this one: several can be under way at once.
         """
@@ -176,7 +176,7 @@ class Board:
         return [other for other, row in rows if row.seq < seq or row.state != LEFT]
 
     def gone(self, ranks: list[int], seq: int) -> dict[int, str]:
-        """A sentence about each of these ranks that will not come to a call: it ended, died, or is stopped.
+        """Return, for each rank that will not make a call, a sentence on why: it ended, died, or is stopped.
 
         One that ended as it should after this call, or apart from it (``seq`` 0), has a second for its last bytes.
         """
@@ -193,20 +193,20 @@ class Board:
         return found
 
     def _life(self, row: Row) -> str:
-        """How a rank's process is; on another host, as that one reported."""
+        """Return the state of a rank's process, "" if it is running; on another host, as last reported."""
         if row.state == NOT_BEGUN:
             return ""
         return self._alive(row.process) if row.host == self._host else LIVES[row.life]
 
     def last(self, rank: int) -> str:
-        """A sentence about a rank's last call."""
+        """Describe a rank's last call in a sentence."""
         row = self.row(rank)
         if not row.seq:
             return "it has made no call"
         return f"its last call was {row.seq}, {row.call}, {row.seconds:.1f} s ago"
 
     def report(self, to: int | None = None) -> bytes:
-        """The rows of this host, or all but those of the host ``to``, for another host to `take`."""
+        """Return this host's rows as bytes, or all rows except those of the host ``to``, for `take` on another host."""
         found = [self._host.to_bytes(8, "little")]
         for rank in range(self.size):
             row = self.row(rank)
@@ -218,7 +218,7 @@ class Board:
         return b"".join(found)
 
     def take(self, report: bytes) -> int:
-        """Write the rows that another host reported, and compare their calls with ours; returns that host's number."""
+        """Store another host's reported rows, and compare their calls with this host's; returns that host's number."""
         for begin in range(8, len(report), 8 + _ROW):
             rank = int.from_bytes(report[begin : begin + 8], "little")
             row = bytearray(report[begin + 8 : begin + 8 + _ROW])
@@ -231,7 +231,7 @@ class Board:
         return int.from_bytes(report[:8], "little")
 
     def silence(self, host: int) -> None:
-        """Write that a host has not been heard of."""
+        """Write that a host has stopped reporting."""
         for rank in range(self.size):
             row = self.row(rank)
             if row.state != NOT_BEGUN and row.host == host:
@@ -239,15 +239,15 @@ class Board:
                 _PLACE.pack_into(self.memory, place, row.number, host, LIVES.index("silent"))
 
     def trouble(self) -> int:
-        """The call in which ranks of different hosts were found to differ, or 0."""
+        """Return the number of the call in which ranks of different hosts differ, or 0 if none is known."""
         return int.from_bytes(self.memory[-8:], "little")
 
     def clear_trouble(self) -> None:
-        """Forget a difference that a second look does not confirm."""
+        """Clear a suspected difference that a second check did not confirm."""
         self.memory[-8:] = bytes(8)
 
     def history(self) -> list[dict[str, Any]]:
-        """Everything on the board, for `flight.json`: of each rank its process, state and last calls."""
+        """Return each rank's process, state and last calls, as a list of dicts for `flight.json`."""
         return [
             {
                 "rank": row.number if row.state != NOT_BEGUN else rank, "process": row.process,
@@ -261,7 +261,7 @@ class Board:
 
 
 def process_alive(process: int) -> str:
-    """Whether a process of this host runs: "", "gone" or "stopped"."""
+    """Return the state of a process of this host: "" if it runs, "gone" or "stopped"."""
     try:
         with open(f"/proc/{process}/stat") as file:
             state = file.read().rsplit(")", 1)[1].split()[0]
@@ -271,7 +271,7 @@ def process_alive(process: int) -> str:
 
 
 def _state_by_ps(process: int) -> str:
-    """The letter of a process's state where there is no /proc, as on macOS."""
+    """Return a process's state letter from ``ps``, where there is no /proc (macOS)."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -285,5 +285,5 @@ def _state_by_ps(process: int) -> str:
 
 
 def thread_alive(ident: int) -> str:
-    """Whether a thread of this process runs: "" or "gone"."""
+    """Return "" if a thread of this process runs, else "gone"."""
     return "" if any(thread.ident == ident for thread in threading.enumerate()) else "gone"

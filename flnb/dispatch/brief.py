@@ -1,4 +1,4 @@
-"""Describes values in error messages."""
+"""Short descriptions of values for error messages."""
 
 from __future__ import annotations
 

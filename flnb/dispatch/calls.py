@@ -1,4 +1,4 @@
-"""Descriptions of calls between ranks, by which ranks find out whether they make the same call."""
+"""Descriptions of collective calls, which ranks compare to detect that they make different calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MEETING = frozenset(COLLECTIVES) - {"broadcast"}
 
 
 class Call:
-    """The description of a call, equal on all ranks: its text and key for the board, its plan for recordings."""
+    """Describes a call, equally on all ranks: text and key for the board, plan for recordings."""
 
     __slots__ = ("begins", "ends", "key", "meets", "name", "numbered", "text", "waits", "words")
 
@@ -43,7 +43,7 @@ class Call:
 
 
 def described(known: dict[Any, Call], communicator: Communicator, name: str, arguments: tuple[Any, ...]) -> Call:
-    """The call with these arguments; it is checked and added to those that are ``known`` when it is met first."""
+    """Return the description of a call; at its first use the call is checked and added to ``known``."""
     if len(arguments) == 2 and type(first := arguments[0]) is np.ndarray is not type(arguments[1]):
         key: Any = (name, first.dtype, first.size, first.flags.c_contiguous, arguments[1])
     else:
@@ -60,12 +60,12 @@ def described(known: dict[Any, Call], communicator: Communicator, name: str, arg
 
 
 def _buffer(argument: Any) -> bool:
-    """Whether an argument is an array, of the host or of a device."""
+    """Return whether an argument is an array, on the host or a device."""
     return hasattr(argument, "flags")
 
 
 def _check(communicator: Communicator, name: str, arguments: tuple[Any, ...], arrays: list[Any]) -> None:
-    """Raise ValueError for arguments that cannot be right on any rank."""
+    """Raise ValueError for arguments that are wrong on every rank, such as a buffer that is not contiguous."""
     for array in arrays:
         if not array.flags.c_contiguous:
             raise ValueError(f"{name}: the buffer of shape {array.shape} is not contiguous; give a copy of it")

@@ -1,4 +1,4 @@
-"""The one crossing for communication: every operation between ranks passes through here, and becomes events.
+"""The crossing for communication: every operation between ranks passes through here, is checked, and emits events.
 
 It numbers the calls of a group, writes each on the group's board before anything is sent, compares it with those of
 the ranks that have come already, starts it, and waits by asking and yielding: so a wait can be interrupted, ends when a
@@ -45,7 +45,7 @@ LONG = 1.0
 
 
 class Group:
-    """What the crossing knows of one group of ranks: its calls so far, and why it cannot be used any more."""
+    """The crossing's state for one group of ranks: its calls so far, and the reason if it has become unusable."""
 
     def __init__(self, communicator: Communicator) -> None:
         self.seq = 0
@@ -60,7 +60,7 @@ class Group:
         """Operations abandoned by an interrupt or error that still run, with the buffers that they use."""
 
     def release(self) -> None:
-        """Drop the abandoned operations that have finished, and with them their buffers."""
+        """Release the buffers of abandoned operations that have finished."""
         for one in list(self.unfinished):
             try:
                 over = one[0].test()
@@ -71,7 +71,7 @@ class Group:
 
 
 def _facts() -> dict[str, Any]:
-    """Which rank this is, for the facts of a recording that begins."""
+    """Return this rank's number and related facts, for the metadata of a new recording."""
     here = current()
     if here.size == 1:
         return {}
@@ -79,7 +79,7 @@ def _facts() -> dict[str, Any]:
 
 
 def _states() -> dict[int, str]:
-    """What the boards say of ranks for which others have waited for a second; under -1 why a call was given up."""
+    """Return the board's sentences on ranks waited for longer than a second; under -1 why a call was given up."""
     found: dict[int, str] = {}
     keys = [ref() for ref in _groups.keyrefs()]  # other threads may add groups
     known = [(key, _groups[key]) for key in keys if isinstance(key, Board)]
@@ -105,7 +105,7 @@ _groups: WeakKeyDictionary[Any, Group] = WeakKeyDictionary()
 
 
 def current() -> Communicator:
-    """The active communicator of this thread and context; a group of one where none was chosen.
+    """Return the active communicator of this thread and context, by default a group of one rank.
 
     >>> import flnb
     >>> flnb.distributed.current()
@@ -126,12 +126,12 @@ def run(name: str, *arguments: Any, on: Communicator | None = None, bucket: int 
 
 
 def start(name: str, *arguments: Any, on: Communicator | None = None, bucket: int = -1, holds: str = "") -> Pending:
-    """Start an operation of a communicator and return at once; see `run`. Recordings show bucket and what it holds."""
+    """Start a communicator's operation without waiting (see `run`); ``bucket`` and ``holds`` label it in recordings."""
     return _started(_begin(name, arguments, on, bucket, holds))
 
 
 def _started(pending: Pending) -> Pending:
-    """Emit a wait if the engine worked for long before it returned."""
+    """Emit a wait event if starting the operation blocked for long; returns ``pending``."""
     if bus.lanes is not None and (now := clock()) - pending._begun > STANDS:
         lane, group = bus.lanes.lane, pending._group.number
         lane.emit(pending._call.waits, pending._begun, now, pending._seq, group, 0, 0, lane.context)
@@ -146,7 +146,7 @@ def _begin(name: str, arguments: tuple[Any, ...], on: Communicator | None, bucke
 
 
 def start_multiple(buffers: Sequence[Any], op: str, on: Communicator | None = None) -> Pending:
-    """Start a communicator's `all_reduce_multiple` and return at once; see `run`. Ranks give buffers of equal sizes."""
+    """Start a communicator's `all_reduce_multiple` without waiting; ranks must pass buffers of equal sizes."""
     communicator = on or current()
     group = _usable(communicator, "all_reduce_multiple")
     sizes = ",".join(f"{b.dtype.name}[{b.size}]" for b in buffers)
@@ -156,7 +156,7 @@ def start_multiple(buffers: Sequence[Any], op: str, on: Communicator | None = No
 
 
 def wait_any(pending: Mapping[K, Pending]) -> K:
-    """Wait until one of some operations has finished, and return its key. It may take any time.
+    """Wait until one of several operations has finished, without a timeout; returns its key.
 
     Raises:
         CollectiveError: a rank is gone, or made another call.
@@ -175,7 +175,7 @@ def wait_any(pending: Mapping[K, Pending]) -> K:
 
 
 def abandon(communicator: Communicator, reason: str) -> None:
-    """Make every further call of a communicator an error, and tell the ranks that wait for this one."""
+    """Make all further calls of a communicator raise an error, and notify the ranks that wait for this one."""
     _group(communicator).broken = reason
     if communicator.board is not None:
         communicator.board.end(FAILED)
@@ -193,7 +193,7 @@ def _group(communicator: Communicator) -> Group:
 
 
 def refuse_captured() -> None:
-    """Raise a `RuntimeError` if a function is being captured: its calls of other ranks would not be repeated."""
+    """Raise a `RuntimeError` during capture by `flnb.jit`: communication with other ranks would not be repeated."""
     if effects.get() is not None:
         raise RuntimeError("flnb.jit: a call of all ranks cannot be captured: leave it out of the captured function")
 
@@ -209,7 +209,7 @@ def _usable(communicator: Communicator, name: str) -> Group:
 
 
 def difference(board: Board, seq: int, call: Call | None = None) -> str:
-    """A sentence that names the ranks which made another call than this one, or "" if a second look finds none."""
+    """Return a sentence naming the ranks that made another call; "" if a second check finds none."""
     sleep(0.002)  # a row may have been read while it was written
     words, ranks = board.call(board.rank, seq), board.differing(seq, call.key if call else 0)
     words = words or (call.words if call else "")
@@ -221,7 +221,7 @@ def difference(board: Board, seq: int, call: Call | None = None) -> str:
 
 
 class Pending:
-    """An operation that was started: ask with `test`, or `wait` for its end."""
+    """A started operation: `test` polls it, `wait` waits for its end."""
 
     __slots__ = (
         "_asked", "_begun", "_bucket", "_buffers", "_call", "_communicator", "_group", "_over", "_peer", "_seq",
@@ -262,7 +262,7 @@ class Pending:
             raise
 
     def test(self) -> bool:
-        """Whether the operation has finished; returns at once.
+        """Return whether the operation has finished, without waiting.
 
         Raises:
             CollectiveError: it has, and other ranks made another call.
@@ -276,7 +276,9 @@ class Pending:
         return self._over
 
     def wait(self, since: int = 0) -> None:
-        """Return when the operation has finished; ``since`` is when it began (ns) if the program stood still from then.
+        """Wait until the operation has finished.
+
+        ``since`` is the time (ns) at which the wait began, if it was before this call.
 
         Raises:
             CollectiveError: another rank makes another call, is gone, or has not come before the timeout.
@@ -301,7 +303,7 @@ class Pending:
         self._finish()
 
     def _explain(self, error: Exception) -> None:
-        """Give up after an error of the communicator; if a call on another host explains it, raise that."""
+        """Give up after an error of the communicator; if a call on another host explains it, raise that instead."""
         board = self._communicator.board
         end = monotonic() + (board.lag if board is not None else 0.0)
         while not isinstance(error, CollectiveError) and monotonic() < end:
@@ -311,7 +313,7 @@ class Pending:
             self._give_up(str(error))
 
     def _wait_long(self, test: Callable[[], bool]) -> None:
-        """Ask and yield until the operation has finished, with a look at the other ranks now and then."""
+        """Poll until the operation has finished, checking the other ranks from time to time."""
         began = look = monotonic()
         timeout = self._communicator.timeout
         asked, pause = 0, 0.0
@@ -325,7 +327,7 @@ class Pending:
                 self._look(now - began if now - began > timeout else 0.0, test)
 
     def _look(self, waited: float, test: Callable[[], bool] | None = None) -> None:
-        """Raise if a rank runs another operation or is gone; or if ``waited``, seconds beyond the timeout, is not 0.
+        """Raise if a rank makes another call or is gone, or if ``waited``, seconds beyond the timeout, is not 0.
 
         Unless ``test`` returns True: a rank may have ended after it did its part.
         """
@@ -354,7 +356,7 @@ class Pending:
         self._fail(f"{'; '.join(said)}; {board.name(board.rank)} waits in {place}")
 
     def _not_done(self, name: str) -> str:
-        """What a rank has not done that is waited for; what it does with other messages is not on the board."""
+        """Describe what a rank has not done that is being waited for."""
         if self._peer is None:
             return f"{name} has not come:"
         tag = self._buffers[2] if len(self._buffers) > 2 else 0
@@ -363,7 +365,7 @@ class Pending:
         return f"{done}; apart from messages,"
 
     def _finish(self) -> None:
-        """Compare the calls, which all ranks have written by now, and emit the event."""
+        """Compare the ranks' calls, which are all on the board now, and emit the event."""
         self._over = True
         communicator, call, seq = self._communicator, self._call, self._seq
         board = communicator.board
@@ -382,7 +384,7 @@ class Pending:
                 lane.pending += (call.waits, self._asked, now, seq, number, 0, 0, context)
 
     def _refuse(self, outcome: str, seq: int = 0) -> None:
-        """Raise for ranks that made another call, this one or an earlier, if a second look confirms it."""
+        """Raise an error for ranks that made another call, now or earlier, if a second check confirms it."""
         board = self._communicator.board
         if message := difference(board, seq or self._seq, None if seq else self._call):
             self._fail(f"{message}; {outcome}")
@@ -394,7 +396,7 @@ class Pending:
         raise CollectiveError(message)
 
     def _give_up(self, message: str) -> None:
-        """Make every further call an error, and tell the ranks that wait for this one."""
+        """Make all further calls raise an error, and notify the ranks that wait for this one."""
         self._group.broken = message
         if self._communicator.board is not None:
             self._communicator.board.end(GAVE_UP)

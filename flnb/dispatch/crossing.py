@@ -53,12 +53,12 @@ new = object.__new__
 
 @lru_cache(None)
 def _maker(form: Form) -> Any:
-    """Compile the text for a form of op; returns a function that makes the code (entry) of each op of this form."""
+    """Compile the template for a form of op; returns a function that makes each such op's code (entry)."""
     return _compile(entry_text(form), f"<crossing {' '.join(str(part) for part in form)}>")["make"]
 
 
 def _entry(op: Op, operands: int, into: str) -> Callable[..., Any]:
-    """Make the code that runs an op on a number of operands; ``into`` is "out" if it writes into an existing tensor."""
+    """Make the code that runs an op on ``operands`` operands; ``into`` is "out" to write into an existing tensor."""
     makes = "kept" if op.body is not None else "memory" if op.writes_out else "view"
     form = Form(operands, op.arity == 0, op.broadcasts, makes, into)
     made: Any = _maker(form)(op, op.plans, op.index)
@@ -82,7 +82,7 @@ class Entries(dict[tuple[int, str], Any]):
 
 
 def _unregistered(op: Op, *arguments: Any) -> Any:
-    """Run an op that is not in the table, such as a user's own, for which no backend can have a method."""
+    """Run an op that is not in the op table, such as a user's own, by its interpreter or its body."""
     *tensors, attributes = arguments
     here = scoped() or state.session
     if here.interpreters:
@@ -129,7 +129,7 @@ def create(op: Op, spec: Spec, arguments: tuple[Any, ...], category: int = 0) ->
 
 
 def update(op: Update, tensors: tuple[Any, ...], numbers: tuple[float, ...]) -> bool:
-    """Let the active backend write all tensors but the first in one call; returns whether it has a method for that.
+    """Update tensors in place by one backend method, reading the first; returns False if there is no such method.
 
     Tensors of several shapes, dtypes or devices are left to the ops, which say what is wrong with them. The method is
     called with the tensors' buffers and the numbers, which may be others in each call.

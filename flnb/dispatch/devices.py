@@ -92,7 +92,7 @@ class Driver(Protocol):
 
 
 class Anchor(NamedTuple):
-    """A device event that happened at a known time ``t`` of the host's clock, to within ``bound`` (both ns)."""
+    """A device event at a known time ``t`` of the host's clock, accurate to ``bound`` (both ns)."""
 
     event: int
     t: int
@@ -100,7 +100,7 @@ class Anchor(NamedTuple):
 
 
 class Queued(NamedTuple):
-    """A task whose times are pending: its number, the events before and after it, and their anchor."""
+    """A task whose times are not known yet: its number, the events before and after it, and their anchor."""
 
     seq: int
     begin: int
@@ -109,7 +109,7 @@ class Queued(NamedTuple):
 
 
 class Task:
-    """A launch or copy that is about to be queued; call `launched` or `copied` once it is."""
+    """A launch or copy about to be queued; call `launched` or `copied` once it has been queued."""
 
     __slots__ = ("_emitted", "_queued", "_seq", "_stream", "_t0", "_watch")
 
@@ -182,13 +182,13 @@ class Task:
 
 
 class Emitted(local):
-    """The number of launches and copies that a thread has emitted for a device."""
+    """Counts the launches and copies that a thread has emitted for a device."""
 
     emitted = 0
 
 
 class Watch:
-    """The state of telemetry for one device.
+    """Telemetry state of one device.
 
     Attributes:
         queued: by stream, the tasks whose times are pending.
@@ -284,7 +284,7 @@ class Watch:
         return True
 
     def _current_anchor(self) -> Anchor | None:
-        """Return the anchor for a new task, made anew if that is due; None if none has happened in time."""
+        """Return the anchor for a new task, renewed if due; None if no anchor event has happened in time."""
         if clock() < self._anchor_due:
             return self._anchor
         self._idle = self._idle or self.driver.stream()
@@ -323,7 +323,7 @@ def begin(driver: Driver, stream: int = 0) -> Task | None:
 
 
 def records(driver: Driver, event: int, stream: int) -> None:
-    """Emit that an event was recorded in a stream."""
+    """Emit an event: a device event was recorded in a stream."""
     if bus.lanes is not None:
         watch, lane = _watch(driver), bus.lanes.lane
         watch.events[event] = number = _next_event()
@@ -331,7 +331,7 @@ def records(driver: Driver, event: int, stream: int) -> None:
 
 
 def awaits(driver: Driver, stream: int, event: int) -> None:
-    """Emit that later work of a stream waits for an event."""
+    """Emit an event: later work of a stream waits for a device event."""
     if bus.lanes is not None:
         watch, lane = _watch(driver), bus.lanes.lane
         number = max(each.events.get(event, 0) for each in list(_watches.values()))  # the latest: on any device
@@ -339,7 +339,7 @@ def awaits(driver: Driver, stream: int, event: int) -> None:
 
 
 def host_waited(driver: Driver, t0: int, stream: int = ALL, event: int = 0) -> None:
-    """Emit that the host was blocked since t0 (ns) by a stream or an event, and the times of tasks now done."""
+    """Emit a wait of the host since t0 (ns) for a stream or event, and the times of tasks now done."""
     if bus.lanes is not None:
         watch, lane = _watch(driver), bus.lanes.lane
         number = max(each.events.get(event, 0) for each in list(_watches.values()))

@@ -57,7 +57,7 @@ def dtype_of(given: Any) -> Dtype:
 
 
 def real_dtype(dtype: Dtype) -> Dtype:
-    """The dtype of the real and imaginary parts of a complex dtype; any other dtype itself."""
+    """Return the real dtype of a complex dtype's parts; any other dtype unchanged."""
     return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
 
 
@@ -65,7 +65,7 @@ _default = np.dtype(np.float32)
 
 
 def default_dtype() -> np.dtype[Any]:
-    """The dtype of tensors made from Python floats: float32 unless `set_default_dtype` changed it.
+    """Return the dtype of tensors made from Python floats: float32 unless `set_default_dtype` changed it.
 
     >>> import flnb
     >>> flnb.default_dtype()
@@ -94,17 +94,17 @@ def set_default_dtype(dtype: Any) -> None:
 
 
 def complex_dtype() -> np.dtype[Any]:
-    """The dtype of tensors made from Python complex numbers: complex64 if the default dtype is float32."""
+    """Return the dtype of tensors made from Python complex numbers: complex64 if the default dtype is float32."""
     return np.result_type(_default, np.complex64)
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
-    """Whether a dtype is floating point or complex; bfloat16 counts."""
+    """Return whether a dtype is floating point (bfloat16 included) or complex."""
     return dtype.kind in "fc" or dtype.name == "bfloat16"
 
 
 def common_dtype(dtypes: Sequence[np.dtype[Any]], scalars: Sequence[type] = ()) -> np.dtype[Any]:
-    """The dtype in which an op computes, from the dtypes of its tensors and the types of its Python scalars."""
+    """Return the dtype in which an op computes, given its tensors' dtypes and its Python scalars' types."""
     floats = [d for d in dtypes if is_float(d)]
     result = np.result_type(*(floats or dtypes)) if dtypes else np.dtype(bool)
     if complex in scalars and result.kind != "c":

@@ -1,4 +1,4 @@
-"""Effects: what a training step does besides computing tensors, such as counting itself.
+"""Side effects of a captured training step besides tensor computation, such as counting steps.
 
 A step that is captured as a program (`flnb.jit`) runs as Python once; what else it does must be done again each time.
 """
@@ -23,7 +23,7 @@ __all__ = ["Effects", "effects", "repeated"]
 
 
 class Effects:
-    """What a step that is being captured does besides computing.
+    """The side effects of a step that is being captured by `flnb.jit`, and the objects it depends on.
 
     Attributes:
         backend: what will compute.
@@ -54,7 +54,7 @@ class Effects:
         self.used.setdefault(id(leaf._node), leaf)
 
     def reads(self, x: Tensor) -> None:
-        """Note that the step reads a tensor that is there before: a leaf, or the gradient of one."""
+        """Note that the step reads an already existing tensor: a leaf, or the gradient of one."""
         if x._node is not None:
             self.uses(x)
         else:
@@ -62,20 +62,20 @@ class Effects:
             self.grown += [(leaf, x) for leaf in self.used.values() if leaf.grad is x and id(leaf) not in known]
 
     def watch(self, holder: Any, names: Iterable[str]) -> None:
-        """Note that the step depends on what names in a namespace, or attributes of an object, refer to."""
+        """Note that the step depends on the objects that names in a namespace, or attributes, refer to."""
         self.watched += [(holder, name) for name in names]
 
     def watch_module(self, module: Any) -> None:
-        """Note that the step calls a module: it depends on the module's attributes, and on the class's `forward`."""
+        """Note that the step calls a module, and so depends on its attributes and its class's `forward`."""
         self.watch(vars(module), [*vars(module), "training", "forward", "_hooks"])
         self.watch(type(module), ["forward"])
 
     def asked(self, source: Any) -> bool:
-        """Whether the step takes the numbers of an object from `numbers`."""
+        """Return whether the step gets numbers of an object by `numbers`."""
         return any(key[0] is source for key in self._numbers)
 
     def pulling(self, pull: Callable[[Any], None]) -> Callable[[Any], None]:
-        """Make a function that calls ``pull(node)``, the step of a backward pass, while `node` is its argument."""
+        """Wrap a backward step ``pull(node)`` so that `node` is the current node during the call."""
 
         def pull_noted(node: Any) -> None:
             before, self.node = self.node, node
@@ -87,7 +87,7 @@ class Effects:
         return pull_noted
 
     def numbers(self, source: Any, key: Any, dtype: np.dtype[Any]) -> tuple[Tensor, ...]:
-        """Return 0-d tensors that get the values of ``source.coefficients()`` before each run.
+        """Return 0-d tensors that are set to ``source.coefficients()`` before each run.
 
         The function is asked once in each run for each ``key``, such as the number of the step.
         """
@@ -112,7 +112,7 @@ effects: ContextVar[Effects | None] = ContextVar("flnb_effects", default=None)
 
 
 def repeated(function: Callable[[], object], last: bool = False) -> None:
-    """Call a function now, and again in each later run of the step that is being captured, before it or after it."""
+    """Call a function now, and again before (or after) each later run of the step being captured."""
     function()
     if (captured := effects.get()) is not None:
         (captured.last if last else captured.calls).append(function)

@@ -1,4 +1,4 @@
-"""Errors of ops: a note names the op, its inputs and the user's line, and a recording gets an event.
+"""Errors of ops: adds a note with op, inputs and user's line, and emits an event to recordings.
 
 Events of ops refer to leaves by number; other events give the leaves' names.
 """
@@ -30,30 +30,30 @@ MOST = 4096
 
 
 class Untraceable(Exception):
-    """Raised when a function cannot be traced, because it asks for a value or writes in place; it is run as it is."""
+    """Raised if a function cannot be traced, since it reads a value or writes in place; it then runs normally."""
 
 
 def failed(error: Exception, plan: Plan, inputs: tuple[Any, ...]) -> None:
-    """Handle an error that a backend's method raised: add a note with op and line to it, and emit an event."""
+    """Handle an error of a backend's method: add a note with op and line to it, and emit an event."""
     _tell(error, plan.op, inputs, plan.spec)
 
 
 def failed_call(error: Exception, op: Op, inputs: tuple[Any, ...]) -> None:
-    """Handle an error in the call of an op whose inputs were refused, or whose result could not be made."""
+    """Handle an error before or after the backend's method: invalid inputs, or a result that cannot be made."""
     if isinstance(error.__context__, (KeyError, AttributeError)) and error.__cause__ is None:
         error.__suppress_context__ = True  # that no plan was found is how calls begin
     _tell(error, op, inputs, None)
 
 
 class _Called(NamedTuple):
-    """Stands for a public function that is no op in the events about errors; it has what these need of an `Op`."""
+    """Stands in for an `Op` in error events about a public function that is not an op."""
 
     name: str
     family: str
 
 
 def failed_function(error: Exception, name: str, family: str, arguments: Iterable[Any]) -> None:
-    """Emit that a public function raised an error, as if it were an op on the tensors among its arguments."""
+    """Emit an error event for a public function, as if it were an op on the tensors among its arguments."""
     tensors = tuple(_tensors(arguments))
     if not isinstance(error, Untraceable):
         _tell(error, _Called(name, family), tensors, None)
@@ -69,7 +69,7 @@ def refused(error: Exception, name: str, *tensors: Tensor) -> Exception:
 
 
 def _tensors(arguments: Iterable[Any]) -> list[Tensor]:
-    """The tensors among the arguments of a function, also those in lists."""
+    """Return the tensors among a function's arguments, including those in lists."""
     found: list[Tensor] = []
     for x in arguments:
         found += [x] if isinstance(x, Tensor) else _tensors(x) if isinstance(x, (tuple, list)) else []
@@ -77,7 +77,7 @@ def _tensors(arguments: Iterable[Any]) -> list[Tensor]:
 
 
 def _tell(error: Exception, op: Op | _Called, inputs: tuple[Any, ...], expected: Spec | None) -> None:
-    """Add a note to an error, and emit an event; only once for each error."""
+    """Add a note to an error and emit an event, once per error."""
     if hasattr(error, "__notes__"):  # an op inside this one has spoken
         return
     specs = [getattr(x, "_spec", None) for x in inputs]
@@ -105,7 +105,7 @@ def _brief(x: Any) -> str:
 
 
 def emit_leaf(lane: Any, leaf: Node, spec: Spec) -> tuple[int, int]:
-    """Emit the name of a leaf; returns the code for further events about it, and the number of its name."""
+    """Emit a leaf's name; returns the code for further events about the leaf, and the number of the name."""
     plan = intern.plans.id_of(intern.Plan("leaf", "memory", spec.shape, spec.dtype.name, spec.nbytes))
     name = intern.strings.id_of(leaf[NAME]) if leaf[NAME] else 0
     code = plan << schema.PLAN_SHIFT
@@ -114,7 +114,7 @@ def emit_leaf(lane: Any, leaf: Node, spec: Spec) -> tuple[int, int]:
 
 
 def emit_leaves_above(lane: Any, tensors: tuple[Any, ...]) -> None:
-    """Emit the names of the leaves from which tensors were computed, if at most `MOST` nodes lie between."""
+    """Emit the names of the leaves that tensors were computed from, if at most `MOST` nodes lie between."""
     waiting = [(node, x._spec) for x in tensors for node in [getattr(x, "_node", None)] if node is not None]
     seen: set[int] = set()
     while waiting and len(seen) < MOST:

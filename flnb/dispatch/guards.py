@@ -1,4 +1,4 @@
-"""Guards: what a captured step depends on besides its arguments, such as a module's training flag, or a global name."""
+"""Guards: conditions besides arguments that a captured step depends on, such as training flags and global names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Guard = tuple[Any, str, Any]
 
 
 def guarded(settings: Iterable[tuple[Any, str]], references: Iterable[tuple[Any, str]]) -> list[Guard]:
-    """Make guards of holders and names, with what they refer to now.
+    """Make guards that store what attributes and names currently refer to.
 
     Args:
         settings: attributes of modules and optimizers; lists and dicts there are compared item by item.
@@ -35,7 +35,7 @@ def guarded(settings: Iterable[tuple[Any, str]], references: Iterable[tuple[Any,
 
 
 def hold(guards: Iterable[Guard]) -> bool:
-    """Whether names refer to the same objects, equal numbers and texts, or lists and dicts of the same items."""
+    """Return whether all guards still hold: the same objects, equal numbers and texts, or equal lists and dicts."""
     for holder, name, value in guards:
         now = holder.get(name, MISSING) if type(holder) is dict else _find(holder, name)
         if now is not value and not _same(now, value):
@@ -44,7 +44,7 @@ def hold(guards: Iterable[Guard]) -> bool:
 
 
 def referred(function: Any, arguments: Sequence[Any] = ()) -> Iterator[tuple[Any, str]]:
-    """Yield holders and names of what a function refers to: globals, variables of closures, attributes of its object.
+    """Yield (holder, name) for all that a function refers to: globals, closure variables, attributes of its object.
 
     Functions of the same file, or notebook, that are found there are looked into, too.
 
@@ -78,7 +78,7 @@ def _names(code: CodeType, *kinds: str) -> list[str]:
 
 
 def _find(holder: Any, name: str) -> Any:
-    """What a name refers to now."""
+    """Return the object that a holder's name currently refers to; a sentinel if it is undefined."""
     if type(holder) is dict:
         return holder.get(name, MISSING)
     try:
@@ -88,12 +88,12 @@ def _find(holder: Any, name: str) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    """Return a copy of a list or dict; of a long one itself, whose items are not compared in each call."""
+    """Return a copy of a list or dict; a long one is returned itself, and its items are not compared."""
     return value.copy() if type(value) in (list, dict) and len(value) <= LONGEST else value
 
 
 def _same(now: Any, then: Any) -> bool:
-    """Whether two objects are equal numbers or texts, or lists or dicts of items that are the same."""
+    """Return whether two objects are equal numbers or texts, or lists or dicts with identical items."""
     if type(now) is not type(then):
         return False
     if type(now) is list:

@@ -1,4 +1,4 @@
-"""Interpreters: objects that get every call of an op and decide what runs in its place.
+"""Interpreters: objects that receive every op call and decide how it runs.
 
 A stack of them belongs to the state (`flnb.dispatch.state.State`); it is empty by default, which costs an op one
 comparison. The innermost interpreter gets a call before the operands are converted. It may run the op as it is, or
@@ -27,7 +27,7 @@ class Interpreter:
     """Base of interpreters, which by itself runs every op as usual: override `apply`, and others as needed."""
 
     def takes(self, op: Op) -> bool:
-        """Whether a composite op, such as softmax, is passed as one call; else the ops that it consists of are."""
+        """Return whether a composite op, such as softmax, is passed as one call, rather than as its single ops."""
         return False
 
     def apply(self, op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
@@ -49,7 +49,7 @@ class Interpreter:
             return crossing.enter(op, operands, attributes, out)
 
     def outside(self) -> state.entered:
-        """A context manager inside which this interpreter gets no calls, so that it may use any function of flnb."""
+        """Return a context manager that hides ops from this interpreter, so that it can call flnb itself."""
         return state.entered(state.current().without_innermost())
 
 

@@ -116,12 +116,12 @@ holders: WeakSet[Any] = WeakSet()
 
 
 def reclaim(manager: MemoryManager) -> bool:
-    """Let all that holds memory of a manager without need give it back; returns whether any did."""
+    """Ask all holders of unneeded memory of a manager to release it; returns whether any did."""
     return sum(each.release() for each in list(holders) if each.manager is manager) > 0
 
 
 def _give_up(manager: MemoryManager, block: Block) -> None:
-    """Free a block that a manager returned but that no array got, because an error or Ctrl-C came between."""
+    """Free a block that no array received, because of an error or Ctrl-C right after its allocation."""
     live = manager.ledger.live
     if live.get(block.id) is not block:
         block.id, block.manager = _next_id(), manager
@@ -164,7 +164,7 @@ def drain(mine: Block | None = None) -> None:
 
 
 def _forget(entry: Any) -> None:
-    """Take a block that was freed out of the queue, unless another thread has done so."""
+    """Remove a freed block from the queue, unless another thread already has."""
     try:
         dropped.remove(entry)
     except ValueError:
@@ -215,7 +215,7 @@ Ledger.drain = staticmethod(drain)
 
 
 def _tell(lane: Lane, block: Any, segment: Any) -> None:
-    """Emit that a block (a `Block` or a `BlockState`) exists, for a recording that did not see its allocation."""
+    """Emit the existence of a block for a recording that started after its allocation."""
     code = schema.ALLOC | block.category << 8
     lane.emit(code, clock(), block.id, block.address, block.size, block.requested, segment.id)
 
@@ -296,7 +296,7 @@ def owner_in(
 
 
 class Owner:
-    """Keeps a block allocated as long as a buffer or one of its views refers to it; for `owner_in`."""
+    """Object that keeps a block allocated while a buffer or view refers to it; made by `owner_in`."""
 
     __slots__ = ("__weakref__", "block")
 
@@ -305,7 +305,7 @@ class Owner:
 
 
 def _memory(block: Block) -> Any:
-    """Make the object that owns the bytes of a block and of which NumPy makes arrays."""
+    """Make the object that owns a block's bytes, from which NumPy creates arrays."""
     owner = _memory_of(block.size)(block.address)
     owner.block = block
     return owner
@@ -326,7 +326,7 @@ def block_of(array: Any) -> Block | None:
 
 
 class _Owner(weakref.ref):  # type: ignore[type-arg]
-    """A weak reference to the object from which NumPy made an array, with the block that goes when it does.
+    """A weak reference to the memory owner of an array, with the block to free once the owner is deleted.
 
     Its callback is the `append` of the queue `dropped` itself, so that no Python code runs in a finaliser.
     """
@@ -340,7 +340,7 @@ _append_dropped: Any = dropped.append
 
 @lru_cache(4096)
 def _memory_of(size: int) -> Any:
-    """Make the function that makes an object of ``size`` bytes at an address, of which NumPy makes arrays."""
+    """Make a constructor for objects of ``size`` bytes at a given address, from which NumPy creates arrays."""
     kind: Any = type("BlockMemory", (ctypes.c_char * size,), {"__slots__": ("block",)})
     return kind.from_address
 
@@ -374,7 +374,7 @@ _asides: Living[MemoryManager] = Living()
 
 @with_block
 def aside(manager: MemoryManager) -> Iterator[None]:
-    """Inside, recordings count the blocks of a manager apart: it is on another device than the computation."""
+    """Have recordings count a manager's blocks separately in the block: its device is not the one that computes."""
     users, user = manager.device.users, object()
     try:
         manager.device.aside = True

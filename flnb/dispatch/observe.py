@@ -66,7 +66,7 @@ def observe(*observers: Observer) -> Iterator[None]:
 
 
 class _Observing(Interpreter):
-    """The interpreter that calls one observer. It is the outermost one, so that it sees the ops that really run."""
+    """The outermost interpreter, which calls one observer with the ops that really run."""
 
     def __init__(self, observer: Observer) -> None:
         self.observer = observer
@@ -109,13 +109,13 @@ def _observed(observer: Observer, op: Op, method: Callable[..., Any]) -> Callabl
 
 
 def _tell(hook: Callable[..., None], *what: Any) -> None:
-    """Call a method of an observer, whose own ops are then not observed."""
+    """Call a method of an observer with observation off, so that the observer's own ops are not observed."""
     with holding(_telling, True):
         hook(*what)
 
 
 class MethodCall(NamedTuple):
-    """The arguments of a backend's method by role: input buffers, attributes, and the buffer to write or None."""
+    """A backend method's arguments by role: input buffers, attributes, and the output buffer or None."""
 
     inputs: tuple[Any, ...]
     attributes: tuple[Any, ...]

@@ -1,4 +1,4 @@
-"""Swaps parts (backend, memory manager ...) by name, class or instance: for a block, or for the session."""
+"""Exchange of parts (backend, memory manager, ...) by name, class or instance, for a block or the session."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 
 
 def active_facts() -> dict[str, Any]:
-    """Names of the active parts and facts about them, as recordings store them in ``run.meta``."""
+    """Return the names of the active parts and facts about them, as recordings store them in ``run.meta``."""
     here = states.current()
     device = here.manager.device
     return {
@@ -40,7 +40,7 @@ def active_facts() -> dict[str, Any]:
 
 
 def _record(everywhere: bool = False) -> None:
-    """Emit which parts this thread uses from now on; with ``everywhere`` every thread."""
+    """Emit which parts this thread (or every thread, with ``everywhere``) uses from now on."""
     if bus.lanes is not None:
         emit_parts(active_facts(), everywhere)
 

@@ -45,7 +45,7 @@ class Spec:
 
 
 def size_of(shape: tuple[int, ...]) -> int:
-    """Number of elements of a tensor of this shape."""
+    """Return the number of elements of a tensor of this shape."""
     return math.prod(shape)
 
 

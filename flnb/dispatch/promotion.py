@@ -85,7 +85,7 @@ def adopted(op: Op, operands: Sequence[Any], here: State) -> tuple[Any, ...]:
 
 
 def foreign(op: Op, tensors: Sequence[Any], here: State) -> TypeError:
-    """The error for an op on tensors whose buffers belong to another backend."""
+    """Make the error for an op on tensors whose buffers belong to another backend."""
     kind = next((x._spec.kind for x in tensors if isinstance(x, Tensor) and x._spec.kind is not here.kind), here.kind)
     return TypeError(
         f"{op.name}: the tensors keep {kind!r} buffers but the active backend {here.backend.name!r} computes on "

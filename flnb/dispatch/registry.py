@@ -53,7 +53,7 @@ SHIPPED = {
 
 
 def _offered(kind: str) -> dict[str, str]:
-    """The classes of a kind of part that installed distributions offer as entry points, by name, not imported yet."""
+    """Return the entry points of a kind of part by name: classes of installed distributions, not imported yet."""
     from importlib.metadata import entry_points
 
     return {point.name: point.value for point in entry_points(group=CONTRACTS[kind].group)} | SHIPPED.get(kind, {})
@@ -131,6 +131,6 @@ def make(kind: str, what: Any) -> Any:
 
 
 def _public(contract: type) -> str:
-    """The public name of a contract, ``flnb.interface.NAME``."""
+    """Return the public name of a contract, ``flnb.interface.NAME``."""
     module = contract.__module__
     return f"{'flnb.interface' if module.startswith('flnb.interface.') else module}.{contract.__name__}"

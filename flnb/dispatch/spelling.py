@@ -125,7 +125,7 @@ SIMILAR = 0.75
 
 
 def unknown(where: str, name: str, known: Sequence[str] = ()) -> AttributeError:
-    """The error for a name that a module or class does not have; suggests flnb's name for it.
+    """Make the error for a name that a module or class lacks, with a suggestion of flnb's name.
 
     >>> unknown("module 'flnb'", "cat")
     AttributeError("module 'flnb' has no attribute 'cat'; in flnb: flnb.concat(tensors, axis=0)")
@@ -140,7 +140,7 @@ def unknown(where: str, name: str, known: Sequence[str] = ()) -> AttributeError:
 
 
 class Elsewhere:
-    """A method that tensors of other libraries have: asking for it raises an `AttributeError` with flnb's way."""
+    """A method of other libraries' tensors: accessing it raises an `AttributeError` that names flnb's way."""
 
     def __init__(self, name: str, meant: str) -> None:
         self.name, self.meant = name, meant
@@ -183,7 +183,7 @@ _seen: weakref.WeakSet[type] = weakref.WeakSet()
 
 
 def warn_of_misspelt(cls: type, operators: Sequence[Any]) -> None:
-    """Warn, once for each class, of methods that are probably misspelt and so never called."""
+    """Warn once per class about methods that are probably misspelt and so never called."""
     if cls in _seen or cls.__module__.startswith("flnb_backends."):
         return
     _seen.add(cls)

@@ -1,4 +1,4 @@
-"""The state: the active backend with its methods, the memory manager, and whether gradients are recorded.
+"""The state: the active backend with its methods, memory manager, and whether gradients are recorded.
 
 One `State`, found through one ContextVar, has everything that an op needs to know. ``set_*`` functions change the
 session's state; ``use_*`` blocks put a changed copy above it until they end. States are otherwise never changed.
@@ -73,7 +73,7 @@ class State:
         live.add(self)
 
     def change(self, **changes: Any) -> None:
-        """Set parts and modes, and everything that depends on them."""
+        """Set parts and modes, and update everything that depends on them."""
         for name, value in changes.items():
             if name == "backend" and self.parts:
                 value = self.backend.counterpart(value)
@@ -86,7 +86,7 @@ class State:
         self.variants = {}
 
     def bind(self) -> None:
-        """Look up the active backend's methods and facts, so that ops need not at each call."""
+        """Cache the active backend's methods and facts, so that ops need no lookup."""
         warn_of_misspelt(type(self.backend), operators)
         self.kind = self.backend.buffer
         self.overridden = self.backend.overridden()
@@ -94,7 +94,7 @@ class State:
         self.table = [self.bound(op) for op in operators]
 
     def locate(self) -> None:
-        """Choose the manager: the one set, or the backend's own if that one is for memory of another location."""
+        """Choose the memory manager: the one set, or the backend's own if that one's memory is on another device."""
         if "manager" not in self.parts or "backend" not in self.parts:
             return
         manager: Any = self.parts["manager"]
@@ -105,7 +105,7 @@ class State:
         self.manager, self.min_block = manager, max(manager.min_block, 0) if makes_buffers else 0
 
     def bound(self, op: Any) -> Callable[..., Any] | None:
-        """The backend's method for an op; None for a composite op that the backend has no method for."""
+        """Return the backend's method for an op; None if a composite op has none."""
         if op.body is not None:
             return self.backend.method(op.name)
         method = bind(self.backend, op, planned=True)
@@ -114,11 +114,11 @@ class State:
         return method
 
     def offers(self, plan: Any, index: int) -> bool:
-        """Whether the backend has a method for a composite op (or its gradient), though perhaps not to be called."""
+        """Return whether the backend has a method for a composite op or its gradient, even if it may not be used."""
         return self.table[index] is not None and plan.spec.dtype.char in self.backend.whole_dtypes
 
     def whole(self, plan: Any, index: int) -> Callable[..., Any] | None:
-        """The backend's method for a composite op (or its gradient) with this index.
+        """Return the backend's method for a composite op or its gradient, if it may be used; else None.
 
         None if the backend has none, or the user's class overrides a primitive that the composite consists of.
         """
@@ -132,7 +132,7 @@ class State:
         return self.backend.recorder(plan, index) if self.backend.defers else kernel
 
     def variant(self, name: str, **changes: Any) -> State:
-        """Return this state with changes, made once for each ``name`` and then used again."""
+        """Return a copy of this state with changes, cached under ``name``."""
         made = self.variants.get(name)
         if made is None:
             made = self.copy()
@@ -142,21 +142,21 @@ class State:
         return made
 
     def without_innermost(self) -> State:
-        """This state without the innermost interpreter, for the ops that this interpreter runs."""
+        """Return this state without the innermost interpreter, for ops that the interpreter itself runs."""
         return self.variants.get("without_innermost") or self.variant(
             "without_innermost", interpreters=self.interpreters[:-1]
         )
 
     def keeping(self) -> State:
-        """This state for the ops inside a composite that is on the tape: their memory counts as activations."""
+        """Return this state for the ops inside a composite on the tape: their memory counts as activations."""
         return self.variant("keeping", category=ACTIVATION)
 
     def recording(self, grad: bool) -> State:
-        """This state with gradients recorded or not."""
+        """Return this state with gradient recording switched on or off."""
         return self.variant("grad" if grad else "no_grad", grad=grad)
 
     def copy(self) -> State:
-        """A copy of this state that a block may change."""
+        """Return a copy of this state that a block may change."""
         new = object.__new__(State)
         for name in State.__slots__[1:]:  # all but __weakref__; `copy.copy` takes five times as long
             setattr(new, name, getattr(self, name))
@@ -166,7 +166,7 @@ class State:
         return new
 
     def lasting(self) -> State:
-        """A copy of this state that no ``set_*`` changes, for what is computed later as it would be now."""
+        """Return a copy of this state that ``set_*`` functions do not change, for later computation."""
         new = self.copy()
         new.scoped |= new.parts.keys()
         return new
@@ -263,7 +263,7 @@ def _supported(backend: TensorBackend, op: Any, method: Callable[..., Any]) -> C
 
 
 def _accepts_out(method: Any) -> bool:
-    """Whether a method takes an argument ``out``."""
+    """Return whether a method has a parameter ``out``."""
     if isinstance(method, np.ufunc):
         return True
     method = unwrap(method)
@@ -324,7 +324,7 @@ def run_in(state: State, function: Callable[..., T], *arguments: Any) -> T:
 
 
 class entered(holding[State]):
-    """Inside, a given state is the current one.
+    """Context manager that makes a state the current one; an object may be entered again while it is entered.
 
     One object may be entered several times, also while it is entered already.
     """
@@ -337,12 +337,12 @@ class entered(holding[State]):
         return super().begin()
 
     def chosen(self) -> State:
-        """The state to enter; derived classes make it when the block begins."""
+        """Return the state to enter; derived classes create it when the block begins."""
         return self._value
 
 
 class use(entered):
-    """Inside the block, or in the decorated function, the current state has these changes."""
+    """Context manager and decorator that changes fields of the current state."""
 
     def __init__(self, **changes: Any) -> None:
         super().__init__()
@@ -356,7 +356,7 @@ class use(entered):
 
 
 class recording(entered):
-    """Enter a state in which gradients are recorded, or not. A quicker `use(grad=...)`, for `flnb.no_grad`."""
+    """Context manager that switches gradient recording on or off; a faster `use(grad=...)` for `flnb.no_grad`."""
 
     def __init__(self, grad: bool) -> None:
         super().__init__()

@@ -86,7 +86,7 @@ class Op:
 
     @property
     def direct(self) -> bool:
-        """Whether a composite's gradient function reads the output alone, so that it can itself be differentiated."""
+        """Return whether a composite's gradient reads the output alone, so that the gradient is differentiable too."""
         return self.reads == {"y"}
 
     def __post_init__(self) -> None:
@@ -105,29 +105,29 @@ class Op:
             self.gradient = JointPull(f"{self.name}_pull", self.family, body=self.joint, joint=self.joint)
 
     def key(self, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
-        """The key of a call's plan: the specs and the attributes, or only the spec if there is one tensor."""
+        """Return the lookup key of a call's plan: specs and attributes, or just the spec for a single tensor."""
         return (*specs, attributes) if not self.arity else specs[0] if len(specs) == 1 else specs
 
     def _pulls(self, count: int) -> list[Pull | None]:
-        """The gradient functions of the first ``count`` inputs, None for an input without gradient."""
+        """Return the gradient functions of the first ``count`` inputs, None for an input without gradient."""
         pulls = [self.pulls(i) for i in range(count)] if callable(self.pulls) else list(self.pulls)
         return pulls + [None] * (count - len(pulls))
 
     def pulls_for(self, specs: Sequence[Any]) -> tuple[Callable[..., Any] | None, ...]:
-        """The functions that compute the gradient of each argument, for a call on tensors of these specs."""
+        """Return the function for each argument's gradient, in a call on tensors of these specs."""
         return tuple(p and self._for(specs, p.function) for p in self._pulls(len(specs)))
 
     def joint_for(self, specs: Sequence[Any]) -> Callable[..., Any] | None:
-        """The function that computes the gradients of all arguments of a composite, for tensors of these specs."""
+        """Return the function for all gradients of a composite, for tensors of these specs; None if there is none."""
         return self.joint and self._for(specs, self.joint)
 
     def _for(self, specs: Sequence[Any], pull: Callable[..., Any]) -> Callable[..., Any]:
-        """Adapt a gradient function to complex tensors, if there are any and it is written for real numbers."""
+        """Adapt a gradient function written for real numbers to complex tensors, if there are any."""
         has_complex = any(isinstance(s, Spec) and s.dtype.kind == "c" for s in specs)
         return _conjugated(pull) if self.holomorphic and has_complex else pull
 
     def saved(self, mask: int, count: int) -> tuple[bool, ...]:
-        """Which inputs, and at the end whether the output, are needed for the gradients of some inputs.
+        """Return which inputs, and last whether the output, must be saved for the gradients of some inputs.
 
         Bit i of ``mask`` says whether input i is one of those. A composite always needs the same.
         """
@@ -150,7 +150,7 @@ class Op:
         return self.complete(Plan(self, specs, attributes, result._spec))
 
     def complete(self, plan: Plan) -> Plan:
-        """Find out which values a composite saves besides inputs and output, and which primitives it consists of."""
+        """Determine which intermediate values a composite saves, and which primitives it consists of."""
         trace = Tracing()
         inputs = [trace.input(spec) for spec in plan.specs]
         with use_interpreter(trace), state.recording(False):
@@ -224,5 +224,5 @@ def named(function: Callable[..., Any], op: Op) -> Callable[..., Any]:
 
 
 def describe(specs: Sequence[Any]) -> str:
-    """Specs as text for an error message: ``float32[2,3] and float32[4]``."""
+    """Format specs for an error message: ``float32[2,3] and float32[4]``."""
     return " and ".join(repr(s) if isinstance(s, Spec) else s.__name__ for s in specs)

@@ -1,4 +1,4 @@
-"""The text of the crossing: the steps of an op, written once in pieces, from which the code of every op is composed.
+"""Source text of the crossing: the steps of an op in pieces, from which each op's code is composed.
 
 The code of an op, its entry, finds the plan, takes the operands' buffers, asks for memory, calls the active backend's
 method, emits the event and, if an operand is on the tape, records the node. `entry_text` joins the pieces for a form of
@@ -15,7 +15,7 @@ __all__ = ["CREATE", "PULL", "RECORD", "SUM", "UPDATE", "Form", "compiled", "ent
 
 
 class Form(NamedTuple):
-    """What the generated code of an op depends on; ops of equal forms get copies of one code.
+    """The features that the generated code of an op depends on; ops of equal forms share one text.
 
     Attributes:
         operands: how many tensors.
@@ -33,17 +33,17 @@ class Form(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """Names of the operands in the signature."""
+        """Return the names of the operands in the signature."""
         return ["x"] if self.operands == 1 else [f"x{i + 1}" for i in range(self.operands)]
 
     @property
     def listed(self) -> str:
-        """The operands as text inside a tuple."""
+        """Return the operands as the text of a tuple's inside."""
         return "".join(f"{x}, " for x in self.names)
 
     @property
     def again(self) -> str:
-        """The arguments, as text, with which another function handles the same call."""
+        """Return the arguments, as text, for passing the same call on to another function."""
         return f"op, ({self.listed}), {'attributes' if self.attributed else '()'}" + (", out" if self.into else "")
 
 

@@ -1,4 +1,4 @@
-"""Tracing: runs functions on tensors that have a shape and dtype but no value, and lists the ops that they call.
+"""Tracing: runs functions on tensors without values to list the ops that they call.
 
 A trace consists of plans and operands. The plan of a composite op is made from one (`flnb.dispatch.table.Op.outline`),
 and so is the text of a compiled gradient (`flnb.autograd.compiled_pulls`).
@@ -22,7 +22,7 @@ __all__ = ["Traced", "TracedOp", "Tracing"]
 
 
 class TracedOp(NamedTuple):
-    """An op that was called in a traced function: its plan, its operands (tensors or numbers) and its result."""
+    """One op of a trace: its plan, operands (tensors or numbers) and result."""
 
     plan: Plan
     operands: tuple[Any, ...]
@@ -65,7 +65,7 @@ class Traced(Tensor):
 
 
 class Tracing(Interpreter):
-    """The interpreter that lists ops on traced tensors; ops on other tensors run as usual.
+    """The interpreter that lists ops on traced tensors; ops on other tensors run normally.
 
     Attributes:
         steps: the ops in order.

@@ -1,4 +1,4 @@
-"""Looking into backends: comparing them op by op, finding the first op that differs, reopening a recorded op."""
+"""Exploration of backends: comparing them op by op, finding the first op that differs, re-running a recorded op."""
 
 from flnb.dispatch.recording import record
 from flnb.explore.calls import OpCall, digest, generator, run_op, tensor

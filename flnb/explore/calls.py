@@ -78,7 +78,7 @@ class OpCall:
         return Outcome(value, None, seconds, written)
 
     def _target(self, backend: TensorBackend, buffers: Sequence[Any], native: bool) -> Any:
-        """Return the buffer to write the result to: an input, a new buffer of the backend, or None.
+        """Return the buffer for the result: an input, a new buffer of the backend, or None.
 
         ``native`` says that the backend's buffers are NumPy arrays.
         """
@@ -98,7 +98,7 @@ class OpCall:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a call, or the exception that it raised.
+    """The result of an op call, or the exception that it raised.
 
     ``seconds`` is the time it took; ``written`` the index of the first input that the call changed although it was not
     asked to, or -1.

@@ -130,7 +130,7 @@ class Capture(Observer):
         self._rows: tuple[int, dict[int, RecordedOp]] = (-1, {})
 
     def before(self, op: Op, arguments: tuple[Any, ...]) -> None:
-        """Copy the op's inputs before it can write to them."""
+        """Copy the op's inputs before it can overwrite them."""
         call = call_before(op, arguments, state.current().backend)
         fresh = sum(len(kept.memory) for kept in call.inputs if kept.memory not in self._memory)
         if self.nbytes + fresh > self.limit:

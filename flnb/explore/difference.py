@@ -119,7 +119,7 @@ def precision(dtype: np.dtype[Any]) -> float:
 
 
 def _at(text: str, a: Array, b: Array, wrong: Array) -> str:
-    """Insert into a text how many values differ and of how many, and append the first pair of such values."""
+    """Insert the number of differing values into a text, and append the first pair of them."""
     where = tuple(int(i) for i in np.argwhere(wrong)[0])
     inside = f"at {list(where)} " if where else ""
     return f"{text.format(int(wrong.sum()), wrong.size)}; {inside}{b[where]!s} where {a[where]!s} was expected"

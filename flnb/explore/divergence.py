@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Divergence:
-    """The first op of a program on which two backends differ.
+    """The first op of a program whose results on two backends differ.
 
     Attributes:
         op: the op's name in the op table.

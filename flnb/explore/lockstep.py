@@ -66,7 +66,7 @@ class Lockstep(Observer):
         self.call: OpCall
 
     def before(self, op: Op, arguments: tuple[Any, ...]) -> None:
-        """Store the inputs, to which the op may write."""
+        """Store the inputs before the op can overwrite them."""
         self.call = call_before(op, arguments, self.reference)
 
     def after(self, op: Op, arguments: tuple[Any, ...], result: Any) -> None:

@@ -110,7 +110,7 @@ def _by_rule(call: OpCall, kind: str = "ndarray") -> tuple[tuple[int, ...], np.d
 
 
 def _with(call: OpCall, index: int, values: Array, like: Kept | None = None) -> OpCall | None:
-    """Return the call with other values as input ``index``, in the layout of ``like``; None if nothing changes."""
+    """Return the call with new values for input ``index``, in the layout of ``like``; None if nothing changes."""
     old = call.inputs[index]
     if like is not None:
         values = Layout.of(like.array(), values.shape).filled(values)[1]

@@ -47,7 +47,7 @@ class Result:
 
     @property
     def shown(self) -> dict[str, str]:
-        """Error and time as texts, empty where they were not measured."""
+        """Return the error and time as texts, empty where not measured."""
         error = "" if self.error is None else f"{self.error:.1e}" if self.error else "exact"
         if isinstance(self.time, Spread):
             time = f"{self.time.median:.2f}× ({self.time.least:.2f} to {self.time.most:.2f})"

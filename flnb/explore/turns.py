@@ -34,7 +34,7 @@ class Spread(NamedTuple):
 
 
 def in_turn(who: Sequence[Who], work: Callable[[Who], Found], rounds: int) -> list[list[Found]]:
-    """Call `work` with each candidate once a round; returns for each a list with one result a round.
+    """Call `work` with each candidate once per round; returns a list of results for each candidate.
 
     Each round begins with another candidate, so that none profits from its place in the order.
 
@@ -51,7 +51,7 @@ def in_turn(who: Sequence[Who], work: Callable[[Who], Found], rounds: int) -> li
 
 
 def ratios(over: Sequence[float], under: Sequence[float]) -> Spread:
-    """Return the spread of the ratios of two lists of times, which have one entry a round.
+    """Return the spread of the round-by-round ratios of two lists of times, which have one entry per round.
 
     The ratios are taken round by round, because a disturbance slows both candidates of a round.
 

@@ -1,4 +1,4 @@
-"""The contracts: base classes for a backend, memory manager, memory device, tape or communicator of your own."""
+"""Base classes (contracts) for user-defined backends, memory managers, memory devices, tapes and communicators."""
 
 from flnb.interface.communicator import CollectiveError, Communicator, Rendezvous, Work
 from flnb.interface.memory import AllocHint, Block, MemoryDevice, MemoryManager, OutOfMemoryError, Segment

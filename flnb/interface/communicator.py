@@ -21,25 +21,25 @@ REDUCTIONS = ("sum", "max", "min")
 
 
 class CollectiveError(RuntimeError):
-    """The ranks do not make the same call, or one of them is gone: the message names the ranks and their calls.
+    """Raised if ranks make different calls or one is gone; the message names the ranks and their calls.
 
     The communicator cannot be used afterwards: what the ranks have received may differ.
     """
 
 
 class Work:
-    """An operation under way: implement `test`. Buffers given to it must not be used until it returns True."""
+    """A running operation: implement `test`. Its buffers must not be used until `test` returns True."""
 
     def test(self) -> bool:
-        """Whether the operation has finished here; returns at once, and may carry the operation on."""
+        """Return whether the operation has finished on this rank, without blocking; may also advance the operation."""
         raise NotImplementedError(f"{type(self).__name__} does not implement 'test'")
 
 
 class Done(Work):
-    """An operation that had nothing to wait for."""
+    """An operation that is finished from the start."""
 
     def test(self) -> bool:
-        """True."""
+        """Return True."""
         return True
 
 
@@ -75,23 +75,23 @@ class Communicator(Part, kind="communicator"):
     """A method called before each call, before other ranks can see it; None, the default, is quicker."""
 
     def all_reduce(self, buffer: Any, op: str = "sum") -> Work:
-        """Replace the elements by their sum, maximum or minimum over all ranks, which all get the same bits."""
+        """Reduce a buffer in place: each element becomes the sum, maximum or minimum over all ranks, bit-identical."""
         raise self._missing("all_reduce")
 
     def all_reduce_multiple(self, buffers: Sequence[Any], op: str = "sum") -> Work:
-        """`all_reduce` of several buffers as one operation; here one after the other."""
+        """Run `all_reduce` on several buffers as one operation; by default one after the other."""
         return All([self.all_reduce(buffer, op) for buffer in buffers])
 
     def all_gather(self, buffer: Any, out: Any) -> Work:
-        """Write the buffers of all ranks one behind the other, in the order of ranks, into ``out`` on every rank."""
+        """Write the buffers of all ranks, concatenated in rank order, into ``out`` on every rank."""
         raise self._missing("all_gather")
 
     def reduce_scatter(self, buffer: Any, out: Any, op: str = "sum") -> Work:
-        """Reduce a buffer of ``size`` equal parts over all ranks, of which rank i receives part i in ``out``."""
+        """Reduce a buffer of ``size`` equal parts over all ranks; rank i receives part i in ``out``."""
         raise self._missing("reduce_scatter")
 
     def broadcast(self, buffer: Any, root: int = 0) -> Work:
-        """Replace the elements by those of the rank ``root``."""
+        """Replace the buffer's elements on every rank by those of the rank ``root``."""
         raise self._missing("broadcast")
 
     def send(self, buffer: Any, to: int, tag: int = 0) -> Work:
@@ -99,19 +99,19 @@ class Communicator(Part, kind="communicator"):
         raise self._missing("send")
 
     def recv(self, buffer: Any, source: int, tag: int = 0) -> Work:
-        """Receive what the rank ``source`` sends under this ``tag``."""
+        """Receive into ``buffer`` what the rank ``source`` sends with this ``tag``."""
         raise self._missing("recv")
 
     def barrier(self) -> Work:
-        """Finish when every rank has come here."""
+        """Wait until every rank has called this method."""
         raise self._missing("barrier")
 
     def split(self, color: int, key: int) -> Communicator:
-        """Make a communicator of the ranks that give the same ``color``, ordered by ``key``. All ranks call it."""
+        """Make a communicator of the ranks that pass the same ``color``, ordered by ``key``; all ranks call this."""
         raise self._missing("split")
 
     def close(self) -> None:
-        """Release what the communicator holds, such as shared memory."""
+        """Release the communicator's resources, such as shared memory."""
 
     def _missing(self, method: str) -> NotImplementedError:
         return NotImplementedError(f"communicator {self.name!r} does not implement {method!r}")
@@ -121,19 +121,19 @@ class Communicator(Part, kind="communicator"):
 
 
 class All(Work):
-    """Several operations, finished when all of them are."""
+    """Several operations combined; finished when all of them are."""
 
     def __init__(self, works: Sequence[Work]) -> None:
         self._left = list(works)
 
     def test(self) -> bool:
-        """Whether every one has finished."""
+        """Return whether all operations have finished."""
         self._left = [work for work in self._left if not work.test()]
         return not self._left
 
 
 class Rendezvous:
-    """A place where ranks exchange a few bytes before they can communicate: implement `put` and `get`.
+    """A way for ranks to exchange a few bytes before they can communicate: implement `put` and `get`.
 
     Attributes:
         rank: the number of this rank, from 0.
@@ -144,11 +144,11 @@ class Rendezvous:
     size: int = 1
 
     def put(self, key: str, value: bytes) -> None:
-        """Store a value that every rank can get. A key is used once."""
+        """Store a value under a key that every rank can read; each key is used once."""
         raise NotImplementedError(f"{type(self).__name__} does not implement 'put'")
 
     def get(self, key: str, timeout: float) -> bytes:
-        """The value of a key, as soon as a rank has stored it.
+        """Return a key's value, waiting until some rank has stored it.
 
         Raises:
             TimeoutError: no rank has stored it within ``timeout`` seconds.
@@ -156,4 +156,4 @@ class Rendezvous:
         raise NotImplementedError(f"{type(self).__name__} does not implement 'get'")
 
     def close(self) -> None:
-        """Release what the rendezvous holds; what this rank has put may be gone then."""
+        """Release the rendezvous's resources; values stored by this rank may be lost."""

@@ -1,4 +1,4 @@
-"""The contract of memory devices, which lend segments of memory, and the lease by which a manager holds segments."""
+"""The contract of memory devices, which provide segments of memory, and the lease for a manager's segments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ADDRESSES = 1 << 60
 
 
 def in_words(nbytes: int) -> str:
-    """Format a number of bytes with its unit and exactly: ``64.0 MiB (67108864 bytes)``."""
+    """Format a number of bytes with a unit and exactly: ``64.0 MiB (67108864 bytes)``."""
     return f"{size(nbytes)} ({nbytes} bytes)" if nbytes >= 1024 else f"{nbytes} bytes"
 
 
@@ -56,7 +56,7 @@ class OutOfMemoryError(MemoryError):
 
     @property
     def report(self) -> Any:
-        """A `flnb.memory.Postmortem`: what blocked the request and what would have worked. Computed at the first use.
+        """Return a `flnb.memory.Postmortem`: what blocked the request and what would have worked; computed once.
 
         Raises:
             ValueError: the error was raised by hand, so the memory's state is unknown.
@@ -69,7 +69,7 @@ class OutOfMemoryError(MemoryError):
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """A contiguous range of memory that a device lends; sizes in bytes.
+    """A contiguous range of memory reserved from a device; sizes in bytes.
 
     Attributes:
         handle: the object that keeps the memory alive.
@@ -137,17 +137,17 @@ class MemoryDevice(Part, kind="memory device", slot="device"):
 
     @property
     def place(self) -> str:
-        """The device as telemetry names it: "cuda:0", or "" for the host."""
+        """Return the device's name in telemetry, such as "cuda:0"; "" for the host."""
         return "" if self.location == "host" else self.location
 
     @property
     def reserved(self) -> int:
-        """Bytes that are lent now, to all managers together."""
+        """Return the bytes reserved at present, by all managers together."""
         return self._apart + sum([lease.reserved for lease in self._leases])
 
     @reserved.setter
     def reserved(self, nbytes: int) -> None:
-        """Set the sum, for bytes that are lent without a lease."""
+        """Set the bytes reserved, for memory reserved without a lease."""
         self._apart += nbytes - self.reserved
 
     def reserve(self, nbytes: int) -> Segment:
@@ -155,11 +155,11 @@ class MemoryDevice(Part, kind="memory device", slot="device"):
         raise self.lacks("reserve")
 
     def release(self, segment: Segment) -> None:
-        """Take back a segment that nothing uses any more."""
+        """Release a segment that is no longer used."""
         raise self.lacks("release")
 
     def reserve_growing(self, nbytes: int) -> Segment:
-        """Return a new segment as `reserve` does, with room for `resize` to extend it; by default there is none."""
+        """Return a new segment as `reserve` does, with spare addresses for `resize`; by default with none."""
         return self.reserve(nbytes)
 
     def resize(self, segment: Segment, nbytes: int) -> bool:
@@ -175,7 +175,7 @@ class MemoryDevice(Part, kind="memory device", slot="device"):
 
 
 def default_device() -> MemoryDevice:
-    """Make or find the device of a manager that is constructed without one."""
+    """Return the memory device for a manager that is constructed without one."""
     return choose_device[-1]()
 
 
@@ -256,11 +256,11 @@ class Lease:
         self.tell(kind, segment.id, segment.address, segment.size, intern.strings.id_of(self.device.place))
 
     def recount(self) -> None:
-        """Compute `reserved` again from the segments, after Ctrl-C interrupted a call."""
+        """Recompute `reserved` from the segments, after Ctrl-C interrupted a call."""
         self.reserved = sum([segment.size for segment in self.segments.values()])
 
     def tell(self, kind: int, *words: int) -> None:
-        """Emit a telemetry event with the present time and these numbers."""
+        """Emit a telemetry event with the current time and these numbers."""
         bus.emit(kind, clock(), *words)
 
     def _rounded(self, call: str, nbytes: int) -> int:

@@ -1,4 +1,4 @@
-"""The sums and live blocks of one memory manager."""
+"""Statistics and live blocks of one memory manager."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Ledger"]
 
 
 class Ledger:
-    """The accounts that flnb keeps of a manager.
+    """The statistics that flnb maintains for a memory manager.
 
     Attributes:
         allocs, allocated, peak: number of allocations so far; bytes of live blocks now and at most.

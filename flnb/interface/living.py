@@ -1,4 +1,4 @@
-"""A collection of weak references by key, without callbacks in Python."""
+"""A collection of weak references by key, without Python callbacks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Living(Generic[T]):
-    """The objects that were added and still exist, by key; it does not keep them alive.
+    """A dict of weak references to objects, by key: an object disappears when nothing else refers to it.
 
     Unlike the classes of `weakref`, it runs no Python code when an object is deleted: CPython would swallow a Ctrl-C
     that arrives there.

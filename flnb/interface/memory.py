@@ -29,7 +29,7 @@ ALIGNMENT = 64
 
 @dataclass(slots=True)
 class AllocHint:
-    """What an allocation is for: shape, dtype and category of the tensor, and the op and scope that allocate it.
+    """Information on an allocation: shape, dtype and category of the tensor, and the op and scope that allocate it.
 
     A manager that does not need it sets ``wants_hint = False``, which saves half a microsecond per allocation.
     """
@@ -96,7 +96,7 @@ class SegmentState(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Shortage:
-    """The state of the memory when a request failed, from which `OutOfMemoryError.report` is made.
+    """The state of memory at a failed request, from which `OutOfMemoryError.report` is made.
 
     It refers to the active recording, from whose events the report finds out what would have helped. `let_go` drops
     that reference, as does the finished report, so that a stored error does not keep the recording alive.
@@ -124,7 +124,7 @@ class Shortage:
     run: Any
 
     def let_go(self) -> None:
-        """Drop the reference to the recording: remedies that were not computed before no longer can be."""
+        """Drop the reference to the recording; remedies not computed before become unavailable."""
         self.run = None
 
 
@@ -215,12 +215,12 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
             )
 
     def attach(self, state: Any) -> None:
-        """Become the manager of a state, if its backend computes in this manager's memory."""
+        """Activate this manager in a state, if the state's backend computes in this manager's memory."""
         state.locate()
 
     @cached_property
     def min_block(self) -> int:
-        """The size in bytes below which tensors are left to NumPy."""
+        """Return the size in bytes below which NumPy allocates tensors itself."""
         return int(self.device.min_block)
 
     def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
@@ -228,15 +228,15 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
         raise self.lacks("alloc")
 
     def free(self, block: Block) -> None:
-        """Take a block back. It was checked to be this manager's, live and not locked."""
+        """Free a block, already checked to be this manager's, live and not locked."""
         raise self.lacks("free")
 
     def release_cached(self) -> int:
-        """Return the segments without live blocks to the device; returns how many bytes these are."""
+        """Return segments without live blocks to the device; returns the number of bytes released."""
         return 0
 
     def mend(self) -> None:
-        """Build the free lists again from the live blocks, ``self.ledger.live`` (by id), and ``self.device.segments``.
+        """Rebuild the free lists from the live blocks, ``self.ledger.live`` (by id), and ``self.device.segments``.
 
         Called after Ctrl-C interrupted `alloc`, `free` or `release_cached`. A manager that does not implement it may
         then lose the memory of one block.
@@ -300,7 +300,7 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
             return [SegmentState(segment, with_holes(segment, blocks)) for segment, blocks in held]
 
     def _tiled(self) -> list[tuple[Segment, list[Block]]]:
-        """Return every segment that is held, with the live blocks in it by address."""
+        """Return every reserved segment with its live blocks, by address."""
         inside: dict[int, list[Block]] = {number: [] for number in self.device.segments}
         for block in sorted(self.ledger.live.values(), key=lambda block: block.address):
             inside[block.segment.id].append(block)

@@ -1,4 +1,4 @@
-"""Parts: what can be swapped while flnb runs: the tensor backend, the memory manager, the memory device, the tape."""
+"""Parts: objects that can be exchanged at run time, such as tensor backend, memory manager, device and tape."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ class Part:
             notify(cls)
 
     def attach(self, state: Any) -> None:
-        """Adapt a state (`flnb.dispatch.state.State`) in which this part has just become active."""
+        """Adapt a state (`flnb.dispatch.state.State`) in which this part has just been activated."""
 
     def lacks(self, method: str, required: Sequence[str] = ()) -> NotImplementedError:
-        """The error for a call of a method that the class of this part does not define.
+        """Make the error for calling a method that the class of this part does not define.
 
         Args:
             required: names of all required methods; by default those in `required`.

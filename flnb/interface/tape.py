@@ -55,7 +55,7 @@ class Walk(Protocol):
     stops: frozenset[int]
 
     def drop(self, node: Node) -> None:
-        """Empty a node without pulling it, so that its parents receive nothing from it."""
+        """Empty a node without computing its gradients, so that its parents receive nothing from it."""
 
 
 class Tape(Part, kind="tape"):
@@ -98,12 +98,12 @@ class Tape(Part, kind="tape"):
 
     @property
     def mark(self) -> Any:
-        """The object by which nodes refer to this tape: the tape, or a weak reference to it if it `keeps_nodes`."""
+        """Return the object by which nodes refer to this tape: the tape, or a weak reference if it `keeps_nodes`."""
         return weakref.ref(self) if self.keeps_nodes else self
 
     @property
     def keep(self) -> Callable[[Node], None] | None:
-        """A quicker function to call in place of `record` if that only adds a node to the list; else None."""
+        """Return a faster replacement for `record` if it only appends the node to a list; else None."""
         return self.nodes.append if self.keeps_nodes and type(self).record is Tape.record else None
 
     def record(self, node: Node) -> Node | None:

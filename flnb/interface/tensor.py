@@ -83,7 +83,7 @@ class TensorBackend(Part, kind="backend"):
                 setattr(cls, fact, False)
 
     def attach(self, state: Any) -> None:
-        """Put this backend's methods into the table of a state in which it has just become active."""
+        """Enter this backend's methods into the table of a state in which it was activated."""
         state.bind()
         state.locate()
 
@@ -96,7 +96,7 @@ class TensorBackend(Part, kind="backend"):
         raise self.lacks("own_manager")
 
     def overridden(self) -> frozenset[str]:
-        """Names of the methods that the user's own classes define, in place of flnb's.
+        """Return the names of methods that the user's own classes override.
 
         A composite op that uses one of these runs op by op, not by the inherited method for the composite.
         """
@@ -104,39 +104,39 @@ class TensorBackend(Part, kind="backend"):
         return frozenset([name for c in users if c is not TensorBackend for name in vars(c)])
 
     def recorder(self, plan: Any, index: int) -> Any:
-        """Return what records a composite op, or its gradient, of this plan, in place of the method that computes it.
+        """Return the function that records a composite op or its gradient instead of computing it.
 
         Called if the backend `defers`, with the op's index among all ops.
         """
         raise self.lacks("recorder")
 
     def kernels(self) -> Any:
-        """Return what compiles loop nests for this backend's buffers, for programs; None without any."""
+        """Return a compiler of loop nests for this backend's buffers, used by programs; None if it has none."""
         return None
 
     def queue(self) -> Any:
-        """Return what work is queued in now, such as a stream: that of one queue runs in order. None if all does."""
+        """Return the queue (such as a stream) that work goes to now; None if all work runs in order."""
         return None
 
     def uses(self, buffers: Any) -> None:
-        """Note that work which is queued next uses buffers whose addresses, not they themselves, it is given."""
+        """Note that the next queued work uses buffers that are passed by address only."""
 
     def counterpart(self, other: TensorBackend) -> TensorBackend:
-        """Return what takes the place of another backend that becomes active while this one is."""
+        """Return the backend to use in place of another one that is activated while this one is active."""
         return other
 
     def viewer(self, name: str) -> Any:
-        """Return the method for an op that makes a view, to call on a NumPy array of which it finds the strides."""
+        """Return the method for a view op, callable on a NumPy array to find the view's strides."""
         return self.method(name)
 
     def eval(self, *buffers: Any) -> None:
-        """Compute the values of these buffers, or of all, if the backend `defers` that.
+        """Compute the values of these buffers, or of all pending ones, if the backend `defers`.
 
         Called before values are read, and without arguments by optimizers at the end of a step.
         """
 
     def repeated(self, key: Any, function: Callable[[], object], tensors: Sequence[Any], written: int) -> bool:
-        """Run a function that writes the first ``written`` of some tensors, and reads no others.
+        """Run a function that writes the first ``written`` of some tensors and reads no others.
 
         Returns:
             Whether it ran: a backend that `defers` may record what it recorded before in place of that.
@@ -148,7 +148,7 @@ class TensorBackend(Part, kind="backend"):
         return True
 
     def libraries(self) -> str:
-        """Return what computes: libraries with versions, instruction set, threads. Shown by dashboard and doctor."""
+        """Describe the libraries that compute: versions, instruction set, threads; shown by dashboard and doctor."""
         return ""
 
     def sync(self) -> None:
@@ -159,7 +159,7 @@ class TensorBackend(Part, kind="backend"):
         return None
 
     def supports(self, dtype: Any) -> bool:
-        """Whether tensors can have this NumPy dtype."""
+        """Return whether tensors can have this NumPy dtype."""
         return True
 
     def from_numpy(self, array: Any, out: Any = None) -> Any:
@@ -167,7 +167,7 @@ class TensorBackend(Part, kind="backend"):
         raise self.lacks("from_numpy")
 
     def settled(self, buffer: Any) -> Any:
-        """Return a buffer that ops store for later calls, when calls in any stream may read it."""
+        """Make a buffer that ops cache for later calls readable from any stream; returns it."""
         return buffer
 
     def to_numpy(self, buffer: Any) -> Any:
@@ -189,11 +189,11 @@ class TensorBackend(Part, kind="backend"):
         raise self.lacks("empty")
 
     def base_of(self, buffer: Any) -> Any:
-        """Return the buffer of which this one is a view, None if it has memory of its own."""
+        """Return the buffer that this one is a view of; None if it has memory of its own."""
         return None
 
     def is_contiguous(self, buffer: Any) -> bool:
-        """Whether a buffer's elements are in row-major order without gaps, so that a reshape is a view."""
+        """Return whether a buffer is C-contiguous, so that a reshape is a view."""
         return True
 
     def __repr__(self) -> str:

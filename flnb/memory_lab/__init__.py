@@ -1,1 +1,1 @@
-"""What-ifs about memory: replays, packings, plans, remedies, dry runs. Public as `flnb.memory`."""
+"""What-if analyses of memory: replays, packings, plans, remedies and dry runs. Public as `flnb.memory`."""

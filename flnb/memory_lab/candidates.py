@@ -42,7 +42,7 @@ def choices(step: Step, methods: Sequence[str], bandwidth: float) -> list[Choice
 def with_choice(
     again: tuple[str, ...], away: tuple[str, ...], choice: Choice
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the scopes to recompute and to offload with one choice added; of nested ones to recompute the new one."""
+    """Add one choice to the scopes to recompute and to offload; it replaces recomputed scopes nested in it."""
     if choice.method == "offload":
         return again, tuple(dict.fromkeys(away + choice.scopes))
     (scope,) = choice.scopes
@@ -58,7 +58,7 @@ def costs(seconds: float, nbytes: int, moving: float) -> str:
 
 
 def bandwidth_of(run: Recording | None) -> float:
-    """Return the bandwidth of moves in bytes/s: that in a recording, or else measured by copying host memory now."""
+    """Return the bandwidth of memory copies in bytes/s, from a recording or else measured now on the host."""
     if run is not None and len((moves := run.table("transfer"))["t0"]):
         return float(moves["nbytes"].sum() / max(1e-9, (moves["t1"] - moves["t0"]).sum() / 1e9))
     nbytes, best = 4 << 20, float("inf")

@@ -61,8 +61,10 @@ def rerun(source: Any, manager: Any = "caching", capacity: int | str | None = No
 
 
 def _placed(calls: Trace, manager: MemoryManager, lease: Counter) -> tuple[Ints, int, str | None]:
-    """Replay a trace; returns address, size and segment of each block, shape (3, m), the number of calls made, and the
-    text of the error where memory ran out, else None."""
+    """Replay a trace on a manager; returns the blocks' places, the number of calls made, and the error text if any.
+
+    The places are address, size and segment of each block, int64 (3, m); the error is that of memory that ran out.
+    """
     place = np.zeros((3, len(calls.nbytes)), np.int64)
     blocks: dict[int, Block] = {}
     try:
@@ -81,7 +83,7 @@ def _placed(calls: Trace, manager: MemoryManager, lease: Counter) -> tuple[Ints,
 
 
 def _tables(run: Recording, calls: Trace, lease: Counter, place: Ints, done: int) -> dict[str, Columns]:
-    """Return the recording's tables of block and segment events with their new addresses, for the calls ``done``."""
+    """Return a recording's tables of block and segment events with new addresses, for its first ``done`` calls."""
     rows, (born, died) = run.memory.block, calls.lifetimes
     alive, freed = np.flatnonzero(born < done), np.flatnonzero(died < done)
     tables = {"alloc": _rows(run.table("alloc"), rows, alive, place) | {"t": rows["t"][alive]}}
@@ -99,7 +101,7 @@ def _tables(run: Recording, calls: Trace, lease: Counter, place: Ints, done: int
 
 
 def _copied(run: Recording, name: str) -> Recording:
-    """Return a finished recording with the tables of another, which it shares."""
+    """Return a finished recording that shares the tables of another one."""
     found = Recording(name)
     found.tables = {kind: run.table(kind) for kind in schema.KINDS}
     found.catalog, found.meta, found.captured = run.catalog, dict(run.meta), run.captured
@@ -109,7 +111,7 @@ def _copied(run: Recording, name: str) -> Recording:
 
 
 def _rows(table: Columns, rows: Columns, chosen: Ints, place: Ints) -> Columns:
-    """Return those columns of ``rows`` that ``table`` has, for the chosen blocks, with the places they have now."""
+    """Return the columns of ``rows`` that ``table`` has, for chosen blocks, with their new addresses."""
     address, size, segment = place[:, chosen]
     found = {name: rows[name][chosen] for name in table if name in rows}
     return found | {"address": address, "size": size, "segment_id": segment}

@@ -128,7 +128,7 @@ def diff(before: Any, after: Any) -> Diff:
 
 
 def _state(source: Any) -> MemoryState:
-    """Return a state given as an argument of `diff`, or the last state of the recording given there."""
+    """Return the memory state given to `diff`, or the last state of a recording given instead."""
     if isinstance(source, (str, Path)):
         source = load_run(source)
     if isinstance(source, Recording):
@@ -142,7 +142,7 @@ def _state(source: Any) -> MemoryState:
 
 
 def _held(state: MemoryState) -> list[tuple[tuple[str, str, tuple[Frame, ...]], int, int]]:
-    """Return a list of ((op, scope, call stack), requested bytes, number of blocks) of the live blocks."""
+    """List the live blocks of a state as ((op, scope, call stack), requested bytes, number of blocks)."""
     block, catalog = state.block, state.catalog
     pairs, group = np.unique(np.stack([block["plan"].astype(np.int64), block["context"]]), axis=1, return_inverse=True)
     group = group.reshape(-1)
@@ -156,5 +156,5 @@ def _held(state: MemoryState) -> list[tuple[tuple[str, str, tuple[Frame, ...]], 
 
 
 def _signed(number: int, text: str) -> str:
-    """Return a text behind the sign of a number, "+3", "-3", or "0" without one."""
+    """Return ``text`` with the sign of a number in front, "+3" or "-3"; "0" for no change."""
     return f"{'-' if number < 0 else '+'}{text}" if number else text

@@ -176,7 +176,7 @@ def _bar(category: str, share: float) -> Markup:
 
 
 def _scopes(run: Recording, rows: Any) -> Any:
-    """Return the modules of some blocks as ids of the run's strings; for backward ops that of their forward op.
+    """Return the modules of some blocks as string ids of the run; a backward op has the module of its forward op.
 
     Args:
         rows: int64 (n,), rows of `Memory.block`.

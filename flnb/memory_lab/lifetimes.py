@@ -117,7 +117,7 @@ class Step:
         return own and scope.removesuffix(own) + own.partition(".")[0]
 
     def recomputable(self) -> list[Choice]:
-        """Return the modules that can be recomputed: those with one output that save something."""
+        """Return choices for the modules that can be recomputed: those with a single output that save some tensor."""
         worth: dict[str, float] = defaultdict(float)
         single: dict[str, bool] = defaultdict(lambda: True)
         born, died = self.trace.lifetimes
@@ -131,7 +131,7 @@ class Step:
         return [Choice("recompute", (scope,), worth[scope], self.seconds(scope)) for scope in useful]
 
     def offloadable(self, bandwidth: float) -> list[Choice]:
-        """Return the modules that can be offloaded, those together that save the same tensors; bandwidth in bytes/s."""
+        """Return choices for offloading modules, grouped if they save the same tensors; bandwidth in bytes/s."""
         worth: dict[frozenset[str], float] = defaultdict(float)
         nbytes: dict[frozenset[str], int] = defaultdict(int)
         for row, away, back in moved(self, {scope for idle in self.movable.values() for scope in idle.scopes}):
@@ -240,7 +240,7 @@ class Step:
         return [call for span in found if (call := self._call(*span)) is not None]
 
     def _call(self, scope: str, since: float, until: float) -> Call | None:
-        """Return a module's call between two times, or None if no gradient flows through it."""
+        """Return a module's call between two times (s); None if no gradient flows through it."""
         nodes = self.nodes
         first, last = (int(i) for i in np.searchsorted(nodes.t0, [since, until]))
         inside = nodes.between(first, last)
@@ -262,11 +262,11 @@ class Step:
         return Call(scope, begin, end, back, done, frozenset(outputs), inputs, seconds, inside)
 
     def _leaves(self, row: int, first: int, last: int) -> bool:
-        """Return whether an allocation is read by ops outside of the ops [first, last) of the recording."""
+        """Return whether an allocation is read by any op outside of the ops [first, last) of the recording."""
         return any(not first <= node.first < last for node in self.nodes.read_by[row])
 
     def _outside(self, row: int, call: Call) -> int:
-        """Return the index of the trace's call that would free an output (a row) if the module saved nothing."""
+        """Return which call of the trace would free an output (a row) if the module saved nothing for backward."""
         until = call.end
         for node in self.nodes.read_by[row]:
             if call.begin <= np.searchsorted(self._at, node.t0, "right") - 1 < call.end:
@@ -277,8 +277,11 @@ class Step:
         return until
 
     def passed_on(self, node: Node, made: int) -> float:
-        """Return the time (s) until which modules hold a block that a node reads: the end of the last module call
-        around the node that does not contain the block's allocation (``made``, an index of a call of the trace)."""
+        """Return until when (s) modules keep a block that a node reads in use.
+
+        This is the end of the last module call around the node that does not contain the block's allocation (``made``,
+        an index of a call of the trace).
+        """
         born, begins, ends = self._at[made], self._begins, self._ends
         around = (begins <= node.t0) & (node.t0 <= ends) & ~((begins <= born) & (born <= ends))
         return float(ends[around].max(initial=node.t1))

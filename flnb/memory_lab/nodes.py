@@ -139,7 +139,7 @@ class Nodes:
         return sorted(groups, key=lambda rows: int(rows[0]))
 
     def asked(self, i: int) -> list[int]:
-        """Return the blocks that were allocated for an op, given its row in the table of ops.
+        """Return the blocks allocated for an op, given its row in the table of ops.
 
         These are one for its result and, for a composite that ran as one kernel, those of the values that it saves.
         """
@@ -179,8 +179,10 @@ class Nodes:
         return list(dict.fromkeys(found))
 
     def _plain(self, shape: tuple[int, ...], scope: str, before: int, t1: float) -> int | None:
-        """Guess the block of an input that no node made, such as a mask: the latest block of as many elements that was
-        made in the same module or one around it, and lives on after the op; None if there is none.
+        """Guess the block of an input that no node made, such as a mask; None if there is none.
+
+        It is the latest block with as many elements that was made in the same module or one around it, and lives on
+        after the op.
 
         Args:
             before: the row before which to search.
@@ -198,8 +200,10 @@ class Nodes:
         return None
 
     def held_alone(self, row: int) -> bool | None:
-        """Return whether a block was freed when the backward of the last node that saved it was done; None if that is
-        not known. If so, nothing but the tape held it."""
+        """Return whether only the tape referred to a block at its end; None if unknown.
+
+        That is so if the block was freed when the backward of the last node that saved it was done.
+        """
         (born, died), n = self.trace.lifetimes, len(self.trace)
         last = max((node.pulled[1] if node.pulled else n for node in self.saved_by.get(row, ())), default=n)
         later = int(np.searchsorted(born, last))  # dropped blocks are freed by the next allocation
@@ -218,7 +222,7 @@ class Nodes:
 
 
 def _largest(plan: Plan) -> int:
-    """Return the bytes of the largest tensor among an op's result and inputs, taking them to have one dtype."""
+    """Return the bytes of the largest tensor among an op's result and inputs, assuming they share one dtype."""
     item = plan.nbytes / max(1, math.prod(plan.shape))
     return max([plan.nbytes, *(round(item * math.prod(shape)) for shape in plan.inputs)])
 

@@ -33,7 +33,7 @@ KEPT_LAST = 2
 
 
 class Moved(NamedTuple):
-    """A block (row of the trace) that is offloaded: when it leaves, and [begin, end) of each copy that comes back.
+    """An offloaded block (row of the trace): when it leaves, and the time [begin, end) of each copy that returns.
 
     Times are in ticks (`Trace.TICK`).
     """
@@ -44,20 +44,19 @@ class Moved(NamedTuple):
 
 
 class Idle(NamedTuple):
-    """A block that can be offloaded: the modules of the ops that saved it, and the time (s) from which on nothing but
-    the tape holds it."""
+    """A block that can be offloaded: the modules that saved it, and the time (s) after which only the tape uses it."""
 
     scopes: frozenset[str]
     since: float
 
 
 def inside(scope: str, modules: Collection[str]) -> bool:
-    """Return whether a scope is one of these modules' or inside one."""
+    """Return whether a scope belongs to one of these modules or is nested in one."""
     return any(scope == module or scope.startswith(f"{module}.") for module in modules)
 
 
 def movable(step: Step) -> dict[int, Idle]:
-    """Return the blocks that can be offloaded, by row: those that nothing but the tape holds in the end.
+    """Return the blocks that can be offloaded, by row: those that only the tape refers to in the end.
 
     In the recording they were freed with the last node that saved them. If the backward of that node was not recorded,
     these are the blocks that were made, read and saved inside one outermost module.
@@ -80,7 +79,7 @@ def movable(step: Step) -> dict[int, Idle]:
 
 
 def moved(step: Step, modules: Collection[str], again: Collection[Call] = ()) -> list[Moved]:
-    """Return the blocks that move if these modules are offloaded, except for those of calls that are recomputed.
+    """Return the blocks that move if these modules are offloaded, without those of recomputed calls.
 
     Args:
         modules: scopes to offload.
@@ -103,7 +102,7 @@ def moved(step: Step, modules: Collection[str], again: Collection[Call] = ()) ->
 
 
 def shortest(step: Step, modules: Collection[str], again: Collection[Call] = ()) -> tuple[str, ...]:
-    """Return fewer modules whose offloading moves the same blocks: an outer module in place of those inside it."""
+    """Return the fewest modules whose offloading moves the same blocks: an outer module replaces those inside it."""
     found = tuple(dict.fromkeys(modules))
     rows = {one.row for one in moved(step, found, again)}
     for outer in sorted({scope[:end] for scope in found for end, c in enumerate(scope) if c == "."}, key=len):
@@ -115,7 +114,7 @@ def shortest(step: Step, modules: Collection[str], again: Collection[Call] = ())
 
 
 def _returns(step: Step, nodes: list[Node], going: Collection[int]) -> dict[int, list[tuple[int, int]]]:
-    """Return for each offloaded block the times [begin, end), in ticks, at which a copy of it is back for backward."""
+    """Return, for each offloaded block, the intervals [begin, end) in ticks when a copy of it is back for backward."""
     tick, n = Trace.TICK, len(step.trace)
     _, died = step.trace.lifetimes
     found: dict[int, list[tuple[int, int]]] = {row: [] for row in going}

@@ -1,4 +1,4 @@
-"""Who holds each block of memory: variables in the frames of a traceback, and the tape reachable from them."""
+"""Which variables refer to each block of memory, found from the frames of a traceback and the tape."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Owner", "Model", "owners", "models"]
 
 
 class Owner(NamedTuple):
-    """Who holds a block, and where its tensor was made.
+    """The variables that refer to a block, and where its tensor was made.
 
     Attributes:
         names: variables, also "layers[2]" or "net.0.weight".
@@ -36,7 +36,7 @@ class Owner(NamedTuple):
     shape: tuple[int, ...] | None = None
 
     def joined(self, other: Owner) -> Owner:
-        """Return the union of both; of line, op and shape those of self are used if it has them."""
+        """Merge two records of one block; the line, op and shape of ``self`` take precedence."""
         shape = other.shape if self.shape is None else self.shape
         return Owner(
             tuple(dict.fromkeys(self.names + other.names)), tuple(dict.fromkeys(self.owners + other.owners)),
@@ -45,13 +45,13 @@ class Owner(NamedTuple):
 
     @property
     def held(self) -> str:
-        """All holders as one text: "a variable of train(); the tape, for the gradient of exp"."""
+        """Return all references as one text: "a variable of train(); the tape, for the gradient of exp"."""
         tape = [f"the tape, for the gradient of {', '.join(self.gradients)}"] if self.gradients else []
         return "; ".join([*self.owners, *tape])
 
 
 def owners(trace: TracebackType | None) -> dict[int, Owner]:
-    """Return the holders of blocks by the block's id, as far as the frames of a traceback lead to them."""
+    """Return the references to blocks, by block id, found from the frames of a traceback."""
     found: dict[int, Owner] = {}
     roots: dict[int, Node] = {}
     frames = []
@@ -143,7 +143,7 @@ def _called(frame: Any) -> str:
 
 
 def _add(found: dict[int, Owner], tensor: Tensor, owner: Owner) -> None:
-    """Add a holder of a tensor to those of its block, unless NumPy itself allocated the tensor."""
+    """Add a reference from a variable to the records of a tensor's block; skips memory that NumPy allocated itself."""
     block = block_of(tensor._data)
     if block is not None:
         before = found.get(block.id)
@@ -176,7 +176,7 @@ def _inside(name: str, value: Any) -> Iterable[tuple[str, Tensor]]:
 
 
 def _reached(roots: dict[int, Node]) -> Iterator[Node]:
-    """Yield every node of an op that can be reached on the tape from these nodes."""
+    """Yield every op node on the tape that can be reached from the given nodes."""
     waiting, seen = list(roots.values()), set(roots)
     while waiting:
         node = waiting.pop()

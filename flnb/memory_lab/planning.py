@@ -69,7 +69,7 @@ def plan(source: Any, step: int | None = None, seconds: float = 5.0) -> Plan:
 
 
 def _window(run: Recording, step: int | None) -> tuple[int, int, int]:
-    """Return begin and end (ns) of the planned step and the number of its thread in the recording, -1 for any."""
+    """Return begin and end (ns) of the planned step, and its thread's number in the recording (-1 for any)."""
     steps = run.table("step")
     if count := len(steps["t0"]):
         step = -min(2, count) if step is None else step

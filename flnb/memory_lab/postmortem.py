@@ -68,7 +68,7 @@ class Closest(NamedTuple):
 
     @property
     def freed(self) -> int:
-        """Bytes that would have to be freed."""
+        """Return the bytes that would have to be freed."""
         return sum(block.size for block in self.blocks)
 
 
@@ -148,7 +148,7 @@ class Postmortem:
 
 
 def _verdict(error: OutOfMemoryError, at: Shortage, largest: int) -> str:
-    """Return a sentence on why the request failed; ``largest`` is the size of the largest free piece."""
+    """Return one sentence on why a request failed; ``largest`` is the largest free piece in bytes."""
     if error.capacity is not None and error.request > error.capacity:
         return "never to fit: more than the device has"
     if error.free < error.request:
@@ -183,7 +183,7 @@ def _cost(tile: BlockState, at: Shortage) -> int:
 
 
 def _described(at: Shortage, held: dict[int, Owner]) -> Callable[[BlockState], Blocker]:
-    """Return a function that describes a block, by the recording (if there is one) and by who holds it."""
+    """Return a function that describes a block by its recorded op and the variables that refer to it."""
     rows: dict[int, tuple[Any, Any, int]] = {}
     if at.run is not None:
         plans, contexts = at.run.catalog.plans.items, at.run.catalog.contexts.items

@@ -1,4 +1,4 @@
-"""`lean`: training steps in which some modules are run again in backward, or their saved tensors are moved away."""
+"""`lean`: training steps in which some modules are recomputed in backward, or their saved tensors are offloaded."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _texts(scopes: Any, which: str) -> tuple[str, ...]:
 
 
 class _Places:
-    """The modules that are chosen by scopes, to be compared with the scopes in which ops run.
+    """The modules selected by scopes, for comparison with the scopes of running ops.
 
     Attributes:
         anywhere: scopes that begin with a model's own name; scopes of the user may be around them.
@@ -128,6 +128,6 @@ class _Places:
 
 
 def _ends(scope: str) -> list[str]:
-    """Return all endings of a scope: of "a.b.c" these are "a.b.c", "b.c" and "c"."""
+    """Return all dotted endings of a scope: "a.b.c", "b.c" and "c" for "a.b.c"."""
     parts = scope.split(".")
     return [".".join(parts[i:]) for i in range(len(parts))]

@@ -86,7 +86,7 @@ class Remedies:
 
 
 class Candidate(NamedTuple):
-    """A remedy to be replayed: its code, the trace and the manager that it leads to, and its cost as text."""
+    """A remedy to be replayed: its code, the resulting trace and manager, and its cost as text."""
 
     what: str
     trace: Trace
@@ -155,7 +155,7 @@ def search(
 
 
 def requests_until(at: Shortage) -> Columns:
-    """Return the rows of `Memory.block` of the manager that ran out, with frees after the failure left out.
+    """Return the rows of `Memory.block` of the manager that ran out of memory, without frees after the failure.
 
     Its blocks are those in segments that it holds or that were released; other segments are other managers'.
     """
@@ -169,7 +169,7 @@ def requests_until(at: Shortage) -> Columns:
 
 
 def with_request(trace: Trace, at: Shortage, request: int) -> Trace:
-    """Return a trace with the failed request, of so many bytes, appended."""
+    """Return a copy of a trace with the failed request appended."""
     plan = at.run.catalog.plans.items[at.plan]
     return replace(
         trace,
@@ -184,7 +184,7 @@ def with_request(trace: Trace, at: Shortage, request: int) -> Trace:
 
 
 def stand_in(device: Lease | MemoryDevice, capacity: int) -> MemoryDevice:
-    """Return a simulated device like another one: with its granularity, and growing segments if it has them."""
+    """Return a simulated device with another device's granularity and its support for growing segments."""
     real = device if isinstance(device, MemoryDevice) else device.device
     grows = type(real).resize is not MemoryDevice.resize
     kind: Any = SimulatedDevice if grows else type("StandIn", (SimulatedDevice,), {"resize": MemoryDevice.resize})
@@ -192,7 +192,7 @@ def stand_in(device: Lease | MemoryDevice, capacity: int) -> MemoryDevice:
 
 
 def _tried(candidate: Candidate, same: Outcome, device: MemoryDevice) -> Remedy:
-    """Replay a candidate; ``same`` is the replay of the failure, with which its cost is compared."""
+    """Replay a remedy; ``same`` is the replay of the failure without it, for comparison."""
     try:
         outcome = play(candidate.trace, candidate.spec, device)
     except (TypeError, ValueError, MemoryError):  # the manager accepts no device that small, or no other device
@@ -210,7 +210,7 @@ def _tried(candidate: Candidate, same: Outcome, device: MemoryDevice) -> Remedy:
 def _candidates(
     at: Shortage, trace: Trace, rows: Columns, blockers: tuple[Blocker, ...], cached: int, models: Mapping[str, Model]
 ) -> Iterator[tuple[str, Candidate]]:
-    """Yield (group, candidate), the most promising first. Of each group only the best is shown."""
+    """Yield (group, candidate), most promising first; only the best candidate of each group is shown."""
     if cached:
         yield "release", Candidate("flnb.memory.release_cached()", trace, _releasing(at.manager, len(trace.nbytes)))
     yield from _deleted(at, trace, rows, blockers)
@@ -247,7 +247,7 @@ def _releasing(manager: MemoryManager, last: int) -> Callable[[Lease], MemoryMan
 def _deleted(
     at: Shortage, trace: Trace, rows: Columns, blockers: tuple[Blocker, ...]
 ) -> Iterator[tuple[str, Candidate]]:
-    """Yield as candidates the deletion of variables that alone hold a tensor, and the removal of user locks."""
+    """Yield candidates that delete variables or remove user locks, where nothing else refers to the tensor."""
     row_of = {number: row for row, number in enumerate(rows["alloc_id"].tolist())}
     free = [b for b in dict.fromkeys(blockers) if b.id in row_of and b.category not in STEADY and _by_hand(b)]
     for chosen in [[b] for b in free] + ([free] if len(free) > 1 else []):
@@ -277,8 +277,10 @@ def without(trace: Trace, rows: Ints) -> Trace:
 def _leaner(
     at: Shortage, trace: Trace, rows: Columns, models: Mapping[str, Model]
 ) -> Iterator[tuple[str, Candidate]]:  # fmt: skip
-    """Yield candidates in which modules are recomputed or offloaded: more and more of them, the cheapest first, and
-    all of them, since a program that gets past this request soon requests more."""
+    """Yield candidates that recompute or offload more and more modules, the cheapest first.
+
+    All modules come last, since a program that gets past this request soon requests more.
+    """
     if not models or len(at.run.table("op")["t0"]) > READ:
         return
     step = Step(at.run, rows, trace, at.run.seconds_at(at.t))
@@ -311,7 +313,7 @@ def _leaner(
 
 
 def _levels(found: list[str], models: Mapping[str, Model]) -> Iterator[tuple[str, ...]]:
-    """Yield for each depth of nesting the recomputable modules there, with those of their classes that did not run yet.
+    """Yield, for each nesting depth, the recomputable modules and those of the same classes that have not run yet.
 
     Args:
         found: scopes of recomputable modules.
@@ -326,7 +328,7 @@ def _levels(found: list[str], models: Mapping[str, Model]) -> Iterator[tuple[str
 
 
 def _tuned(at: Shortage, trace: Trace) -> Iterator[tuple[str, Candidate]]:
-    """Yield the manager with other values of its settings as candidates."""
+    """Yield candidates that change settings of the manager."""
     manager = at.manager
     parameters = inspect.signature(type(manager).__init__).parameters
     largest = int(trace.nbytes.max())

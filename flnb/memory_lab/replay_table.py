@@ -30,8 +30,7 @@ FORMULA = (
 
 
 class Column(NamedTuple):
-    """A column of the table: its title, the attribute of `Outcome` it shows, the function that makes a text of the
-    value, and whether the least value is marked as the best."""
+    """A column of the table: title, attribute of `Outcome`, text format, and whether the least value is highlighted."""
 
     title: str
     attribute: str

@@ -31,7 +31,7 @@ SLICE = 1 << 13
 
 
 class Change(NamedTuple):
-    """A segment that was reserved, resized or released: in which call of the trace, the kind of event, the segment."""
+    """A change of a segment: the trace's call, the kind of event (reserve, resize, release), and the segment."""
 
     call: int
     kind: int
@@ -43,7 +43,7 @@ class Change(NamedTuple):
 
 
 class Counter(Lease):
-    """A lease that lists every change of a segment and emits no events, which would end up in a running recording."""
+    """A lease that lists changes of segments and emits no events, so that a running recording is not disturbed."""
 
     def __init__(self, device: MemoryDevice) -> None:
         super().__init__(device)
@@ -56,11 +56,11 @@ class Counter(Lease):
         self.changes.append(Change(self.call, kind, segment.id, segment.address, segment.size, self.reserved))
 
     def tell(self, kind: int, *words: int) -> None:
-        """Emit nothing."""
+        """Ignore an event."""
 
 
 class Unmade(ValueError):
-    """Raised where a manager refuses the device or the settings with which it is to be replayed."""
+    """Raised if a manager rejects the device or settings of a replay."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +154,7 @@ def _call(
     requests: Iterable[tuple[int, int, AllocHint | None]],
     blocks: dict[int, Any],
 ) -> None:
-    """Make calls from index ``begin`` on, with ``blocks`` by the number of their allocation.
+    """Replay calls from index ``begin`` on; ``blocks`` maps allocation numbers to live blocks.
 
     ``requests`` are (number of the allocation, negative for its free; bytes; hint). `lease.call` is the index of the
     call that is being made, also after an error.
@@ -174,7 +174,7 @@ def hint_of(source: Trace, row: int) -> AllocHint:
 
 
 def _fragmentation(source: Trace, blocks: dict[int, Any], lease: Counter) -> tuple[float, float, int]:
-    """Return the share of free bytes unusable for the largest request, the internal waste, and the largest hole."""
+    """Return the fraction of free bytes unusable for the largest request, internal waste, and largest hole."""
 
     def columns(rows: list[tuple[int, int, int]]) -> dict[str, Ints]:
         found = np.array(rows, np.int64).reshape(-1, 3).T

@@ -1,4 +1,4 @@
-"""The text of an out-of-memory report for a terminal, and the words that its HTML shares with it."""
+"""The text of an out-of-memory report for terminals, and phrases that its HTML shares."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def where(report: Postmortem) -> str:
 
 
 def blocked(report: Postmortem) -> str:
-    """Describe in a line how much would have to be freed for the request to fit."""
+    """Describe in one line how much would have to be freed for the request to fit."""
     closest = report.closest
     if closest is None:
         return "no segment is large enough for the request; these are the largest blocks"
@@ -94,7 +94,7 @@ def as_text(report: Postmortem) -> str:
 
 
 def _pasted(what: str) -> str:
-    """Return the code of a remedy as it begins a line: those that go around the program behind ``with``."""
+    """Return a remedy's code as a line to paste; a context manager gets ``with`` in front."""
     return f"with {what}" if what.startswith(("flnb.use_memory_manager", "flnb.memory.lean")) else what
 
 
@@ -104,10 +104,10 @@ def peak(fits: bool, nbytes: int, capacity: int | None) -> str:
 
 
 def verdict(fits: bool) -> str:
-    """Return the words for whether a replay with a remedy came past the request that failed."""
+    """Return the phrase for whether a replay with a remedy got past the failed request."""
     return "gets past it" if fits else "does not get past it"
 
 
 def _indented(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return a table as indented lines, with code that is to be copied whole."""
+    """Format a table as indented lines, with code in full."""
     return [f"  {line}" for line in tables.lines(rows, longest=LONGEST_LINE)]

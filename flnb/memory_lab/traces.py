@@ -91,7 +91,7 @@ class Trace:
         return cls(name, calls, np.asarray(nbytes, np.int64), seconds(t[order]), **about)
 
     def with_lifetimes(self, rows: Ints, born: Ints, died: Ints) -> Trace:
-        """Return a trace of these allocations with other lifetimes, such as of a tensor that is freed earlier.
+        """Return a trace of these allocations with other lifetimes, for example of a tensor that is freed earlier.
 
         Args:
             rows: int64 (k,), for each allocation of the result the row in this trace of the one that it copies; a row
@@ -115,7 +115,7 @@ class Trace:
 
     @cached_property
     def live(self) -> Ints:
-        """The sum of live requested bytes after each call, int64 (n,).
+        """Return the sum of live requested bytes after each call, int64 (n,).
 
         Raises:
             ValueError: a sum does not fit into an int64.
@@ -132,7 +132,7 @@ class Trace:
 
     @cached_property
     def lifetimes(self) -> tuple[Ints, Ints]:
-        """The indices of the calls that make and that free each allocation, int64 (m,) each; n if it is never freed."""
+        """Return the indices of the calls that allocate and that free each block, int64 (m,) each; n if never freed."""
         born, died = np.zeros(len(self.nbytes), np.int64), np.full(len(self.nbytes), len(self.calls), np.int64)
         made = self.calls > 0
         born[self.calls[made] - 1] = np.flatnonzero(made)
@@ -207,7 +207,7 @@ def _granularity(meta: dict[str, Any]) -> int:
 
 
 def _check(calls: Ints, nbytes: Ints) -> None:
-    """Raise ValueError unless every allocation is made once, in order, and freed at most once, after that."""
+    """Raise ValueError unless each allocation is made once, in order, and freed at most once afterwards."""
     if (nbytes < 0).any():
         raise ValueError(f"Trace: expected sizes of 0 or more bytes, got {int(nbytes.min())}")
     made = calls[calls > 0]

@@ -1,4 +1,4 @@
-"""Figures of a recording: plotly charts, and a tape drawn by graphviz. (`flnb.dashboard` has live views.)
+"""Plotly figures of recordings, and tapes drawn by graphviz. (`flnb.dashboard` has live views.)
 
 Every function takes a `Recording`, of `flnb.record` or `flnb.load_run`, except `replay`, which takes the result of
 `flnb.memory.replay`, `graph`, which draws what `flnb.jit` made of a function, and `modes`, which takes several
@@ -66,14 +66,14 @@ TEMPLATE = {
 
 
 def _figure(title: str, x: str, y: str) -> Any:
-    """Return an empty plotly figure with a title and the titles of its axes."""
+    """Return an empty plotly figure with a title and axis titles."""
     layout = {"title": html_text(title, LONGEST), "xaxis": {"title": x}, "yaxis": {"title": y, "rangemode": "tozero"}}
     layout |= {"template": TEMPLATE, "margin": {"l": 64, "r": 24, "t": 56, "b": 48}}
     return require("plotly.graph_objects", "lab", "drawing a figure").Figure(layout=layout)
 
 
 def _note(figure: Any, text: str, **place: Any) -> None:
-    """Write a text into a figure at ``x`` and ``y``, as shares of its width and height."""
+    """Write text into a figure at relative position (``x``, ``y``), each from 0 to 1."""
     figure.add_annotation(text=text, xref="paper", yref="paper", showarrow=False, **place)
 
 
@@ -159,7 +159,7 @@ def memory(run: Recording) -> Any:
 
 
 def _teeth(level: Ints) -> int:
-    """Count how often a level rose from the lowest to the highest quarter of its usual range."""
+    """Count how often a series rose from the lowest to the highest quarter of its usual range."""
     low, high = np.quantile(level, (0.05, 0.95)) if len(level) else (0, 0)
     quarter = (high - low) / 4
     side = np.sign((level >= high - quarter).astype(int) - (level <= low + quarter))
@@ -168,7 +168,9 @@ def _teeth(level: Ints) -> int:
 
 
 def _stretches(run: Recording, t: NDArray[np.float64], teeth: int) -> tuple[list[int], str]:
-    """Cut the times ``t`` into stretches, of which a figure shows the highest moment.
+    """Divide the times ``t`` into intervals, each drawn by its highest value.
+
+    Returns the indices at which they begin, and a description of an interval.
 
     Returns the indices at which they begin, and what a stretch is, as text.
     """
@@ -187,7 +189,7 @@ MARKS = {"away": "triangle-down", "back": "triangle-up", "compressed": "triangle
 
 
 def _marks(figure: Any, run: Recording) -> None:
-    """Mark the moves of saved tensors at the live bytes of their times, and draw the bytes that were moved away."""
+    """Mark when saved tensors moved to or from other memory, and draw the bytes moved away."""
     held, aside, moves = run.memory.timeline(), run.memory.aside.spread(POINTS), run.in_seconds(run.memory.transfer)
     if aside.allocated.any():
         dashed = {"color": INK, "dash": "dash", "shape": "hv"}

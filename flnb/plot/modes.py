@@ -1,4 +1,4 @@
-"""`flnb.plot.modes`: when ops are called, compiled and run in different modes, as a plotly figure."""
+"""`flnb.plot.modes`: a plotly figure of when ops are called, compiled and run in eager, deferred and compiled modes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HIGH = 0.7
 
 
 def modes(runs: Mapping[str, Recording], asked: str = "ask") -> Any:
-    """Draw when the ops of a function are called, compiled and run, for several recordings of it, under each other.
+    """Draw when a function's ops are called, compiled and run, one row for each of several recordings.
 
     Each recording has a row with a time axis of its own: ticks where an op is called or recorded, a hatched bar where a
     program is made, bars where ops and kernels run, a mark for each block of memory that is allocated, and a line from
@@ -65,7 +65,7 @@ def modes(runs: Mapping[str, Recording], asked: str = "ask") -> Any:
 
 
 def _row(name: str, run: Recording, asked: str) -> list[Any]:
-    """Return the traces of one recording; its time begins with the first scope."""
+    """Return the plotly traces of one recording; its time axis begins with the first scope."""
     go = require("plotly.graph_objects", "lab", "drawing a figure")
     scope, contexts = run.table("scope"), run.catalog.contexts.items
     inside = np.array([contexts[context].scope.split(".")[-1] == asked for context in scope["context"].tolist()], bool)
@@ -119,7 +119,7 @@ def _row(name: str, run: Recording, asked: str) -> list[Any]:
 
 
 def _bars(go: Any, t0: Any, t1: Any, name: str, marker: Any, plans: Any = (), rows: Any = ()) -> Any:
-    """Return bars from t0 to t1."""
+    """Return horizontal plotly bars from t0 to t1."""
     texts = [html_text(plans[i].op, plot.LONGEST) for i in rows]
     height = HIGH if name != "compile" else 0.5 * HIGH
     return go.Bar(

@@ -1,4 +1,4 @@
-"""`flnb.plot.collectives`: what ranks waited for and transferred, as a plotly figure."""
+"""`flnb.plot.collectives`: a plotly figure of the ranks' waiting and transfer times."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MS = 1e6
 
 
 def collectives(run: Recording | Ranks, steps: tuple[int, int] | None = None) -> Any:
-    """Draw the collective calls of ranks as a plotly figure: waiting for the last rank hatched, transfer filled.
+    """Draw the ranks' collective calls as a plotly figure: waiting for the last rank hatched, transfer filled.
 
     The subtitle says which rank was latest in the steps that are drawn, and why. Of more than 32 ranks the figure shows
     how late each came in each step.
@@ -69,7 +69,7 @@ def collectives(run: Recording | Ranks, steps: tuple[int, int] | None = None) ->
 
 
 def _chosen(calls: Collectives, steps: tuple[int, int] | None) -> Ints:
-    """The numbers of the calls to draw."""
+    """Return the numbers of the calls to draw."""
     if steps is None and len(calls.steps):
         lost = [int(calls.lost[calls.step == index].sum()) for index in calls.steps.tolist()]
         at = int(np.argmax(lost))
@@ -91,7 +91,7 @@ def _chosen(calls: Collectives, steps: tuple[int, int] | None) -> Ints:
 
 
 def _bars(figure: Any, calls: Collectives, chosen: Ints) -> None:
-    """Add a hatched bar for each time of waiting and a filled one for each transfer, and join the ranks of a call."""
+    """Add a hatched bar for each wait and a filled bar for each transfer, and connect the ranks of each call."""
     if not len(chosen):
         return
     begin = calls.begin[:, chosen]
@@ -118,7 +118,7 @@ def _bars(figure: Any, calls: Collectives, chosen: Ints) -> None:
 
 
 def _about(calls: Collectives, rank: Ints, call: Ints, table: Ints) -> Iterator[tuple[str, int]]:
-    """The head of each bar's tooltip, and how long the bar is (ns)."""
+    """Yield each bar's tooltip heading and its length in ns."""
     for row, one in zip(rank.tolist(), call.tolist(), strict=True):
         bucket = f", bucket {calls.bucket[one]}" if calls.bucket[one] >= 0 else ""
         size = quantity.size(int(calls.nbytes[one]))
@@ -126,7 +126,7 @@ def _about(calls: Collectives, rank: Ints, call: Ints, table: Ints) -> Iterator[
 
 
 def _lanes(calls: Collectives, chosen: Ints) -> tuple[int, Ints]:
-    """How many lanes a rank has, and in which of them each call stands: calls in flight at one time side by side."""
+    """Return the number of lanes per rank, and each call's lane: calls that overlap in time get different lanes."""
     free = [0] * LANES
     at = np.zeros(len(chosen), np.int64)
     for place, call in enumerate(chosen.tolist()):
@@ -137,7 +137,7 @@ def _lanes(calls: Collectives, chosen: Ints) -> tuple[int, Ints]:
 
 
 def _heat(figure: Any, calls: Collectives) -> None:
-    """Add how much later than the median each rank came, at most, in each step."""
+    """Add a heat map of each rank's largest delay after the median rank in each step."""
     came = np.where(calls.begin > 0, calls.begin, np.nan)
     late = came - np.nanmedian(came, axis=0)
     most = [np.nanmax(late[:, calls.step == index], axis=1, initial=0) for index in calls.steps.tolist()]
@@ -149,7 +149,7 @@ def _heat(figure: Any, calls: Collectives) -> None:
 
 
 def _say(figure: Any, calls: Collectives, chosen: Ints) -> None:
-    """Write why the latest rank was late into the subtitle, and mark it."""
+    """Write into the subtitle why the slowest rank was late, and mark that rank."""
     known = [call for call in chosen.tolist() if call in calls.reasons]
     if not known:
         return

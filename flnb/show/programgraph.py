@@ -80,7 +80,7 @@ class _Drawing:
         self.beside: set[str] = set()
 
     def draw(self, graph: Any) -> None:
-        """Draw everything into a graph."""
+        """Draw all launches, values and edges of the program into a graph."""
         for each in self.launches:
             self._launch(graph, each)
         for i, value in enumerate(self.program.outputs):
@@ -115,7 +115,7 @@ class _Drawing:
                     self._edge(graph, x, launch, self.node[value])
 
     def _op(self, graph: Any, launch: Launch, value: Value, node: str, title: str, stored: list[Stored]) -> None:
-        """Draw one node: what is computed, and where it is stored."""
+        """Draw one node: an op, with where its result is stored."""
         family = getattr(value.op, "family", "movement")
         own = value.op is not None and value.op.name in self.program.here.backend.overridden()
         heavy = {"color": INK, "penwidth": "4"} if own or (self.closed and launch.own) else {}
@@ -129,18 +129,18 @@ class _Drawing:
         graph.node(node, text, fillcolor=palette.FAMILY.get(family, (INK, INK))[0], **heavy)
 
     def _called(self, value: Value) -> str:
-        """The name of an op, with the numbers among its operands."""
+        """Return an op's name with its constant operands."""
         assert value.op is not None
         numbers = [_number(self.program.layouts[x].root) for x in value.inputs]
         return f"{value.op.name}({', '.join(n or '·' for n in numbers)})" if any(numbers) else value.op.name
 
     def _edge(self, graph: Any, x: Value, launch: Launch, to: str) -> None:
-        """Draw the edge from a value, unless it is a number, to a node of a launch that reads it."""
+        """Draw the edge from a value to the node of the launch that reads it; constants have none."""
         if not _number(x):
             graph.edge(self._source(graph, x, f"_{launch.number}"), to)
 
     def _source(self, graph: Any, value: Value, beside: str) -> str:
-        """Return the node of a value; of one that exists before it is drawn, once for each place beside a launch."""
+        """Return the graphviz node of a value; inputs are drawn beside each launch that reads them."""
         value = self.program.layouts[value].root
         if value in self.node:
             return self.node[value]
@@ -153,16 +153,16 @@ class _Drawing:
         return node
 
     def _name(self, value: Value) -> str:
-        """The name of a value that exists before."""
+        """Return the name of a value that exists before the program runs."""
         return self.existing.get(value) or UNNAMED[bool(value.attributes)]
 
 
 def _number(value: Value) -> str:
-    """The number that a value is, as text; empty for others."""
+    """Return a constant value's number as text, empty for other values."""
     known = value.op is None and value.attributes and not value.spec.ndim
     return quantity.significant(float(value.tensor._data)) if known else ""
 
 
 def _described(value: Value) -> str:
-    """Shape and dtype of a value as text."""
+    """Return a value's shape and dtype as text."""
     return "write of a view" if value.op is PUT else f"{quantity.extents(value.spec.shape)} {value.spec.dtype.name}"

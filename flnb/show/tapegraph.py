@@ -124,7 +124,7 @@ class _Drawing:
         graph.node(_id(last.id), text, fillcolor="transparent", fontcolor=INK, peripheries="2", **bad)
 
     def rest(self, graph: Any) -> None:
-        """Draw the parameters and inputs that drawn ops read, and all edges."""
+        """Draw the parameters and inputs that the drawn ops read, and all edges."""
         columns = self.tape.graph
         alone = np.bincount(self.box, minlength=len(self.box)) == 1
         reads = columns.parent

@@ -54,7 +54,7 @@ def check_communicator(wrap: Wrap | None = None, ranks: tuple[int, ...] = (1, 2,
 
 
 def _results(wrap: Wrap | None) -> Iterator[Result]:
-    """The results on this rank."""
+    """Yield the results of all checks on this rank."""
     chosen = wrap() if wrap is not None else distributed.current()
     with distributed.use_communicator(chosen):
         for title, rule in RULES.items():
@@ -62,7 +62,7 @@ def _results(wrap: Wrap | None) -> Iterator[Result]:
 
 
 def _result(title: str, rule: Rule) -> Result:
-    """Try a rule on all dtypes and numbers of elements, up to the first failure."""
+    """Run a check on all dtypes and numbers of elements, up to the first failure."""
     rank, size, tried = distributed.rank(), distributed.size(), 0
     try:
         for dtype in _dtypes():
@@ -93,7 +93,7 @@ def _few(array: Any) -> str:
 
 
 def _data(rank: int, count: int, dtype: Any) -> Any:
-    """What a rank gives: small whole numbers, so that sums are exact in every dtype."""
+    """Return a rank's input: small whole numbers, so that sums are exact in every dtype."""
     return ((np.arange(count) * 7 + rank * 3) % 11).astype(dtype)
 
 

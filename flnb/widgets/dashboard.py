@@ -28,7 +28,7 @@ log = logging.getLogger("flnb")
 
 
 class Follower:
-    """Chooses what the dashboard shows: the running recording, or else everything that the process runs.
+    """Chooses what the dashboard shows: the running recording, or otherwise all ops of the process.
 
     Attributes:
         live: the source of the dashboard's data.
@@ -52,7 +52,7 @@ class Follower:
             self.live.begin()
 
     def watch(self, run: Recording) -> None:
-        """Follow a recording that begins, or finish one that has ended; called by the recording, and never raises."""
+        """Show a recording that starts, or complete one that has ended; a callback of recordings that never raises."""
         try:
             with self._lock:
                 if run.state != "recording":

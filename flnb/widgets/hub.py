@@ -32,16 +32,16 @@ log = logging.getLogger("flnb")
 
 
 class Source(Protocol):
-    """An object that makes frames: `flnb_telemetry.live.Live`, or another in tests."""
+    """An object that makes frames for the browser: `flnb_telemetry.live.Live`, or another one in tests."""
 
     events: int
     """The number of events so far; while it does not change there is nothing new to send."""
 
     def frame(self, keyframe: bool) -> tuple[dict[str, Any], bytes]:
-        """Return all that is new since the last frame, or everything for a keyframe: JSON content and a buffer."""
+        """Return everything new since the last frame (all data for a keyframe) as JSON content and a binary buffer."""
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the answer to a request of the browser, such as for a part of the tape; None for no answer."""
+        """Return the reply to a browser's request, such as for a part of the tape; None for no reply."""
 
 
 class Hub:
@@ -83,12 +83,12 @@ class Hub:
             self._thread.join(timeout)
 
     def follow(self, source: Source) -> None:
-        """Send frames of this source from now on, beginning with the whole picture; also if its state has changed."""
+        """Switch to another source of frames, starting with a keyframe; also call this when the source has changed."""
         self.source = source
         self._keyframe = True
 
     def receive(self, message: object) -> None:
-        """Note a message of the browser of type "ack", "resync", "hello" or "tape"; ignore all others."""
+        """Handle a browser message of type "ack", "resync", "hello" or "tape"; ignore all others."""
         if not isinstance(message, dict):
             return
         kind, sequence = message.get("type"), message.get("seq")
@@ -105,7 +105,7 @@ class Hub:
         self._heard = time.monotonic()
 
     def tick(self, now: float) -> bool:
-        """Send a frame if one is due at the time `now`, in monotonic seconds; returns whether one was sent."""
+        """Send a frame if one is due at time ``now`` (monotonic seconds); returns whether one was sent."""
         keyframe = asked = self._keyframe
         if not keyframe and self.sequence - self.acknowledged >= WINDOW:
             if now - self._heard < SILENCE or now - self._sent < SILENCE:
@@ -126,7 +126,7 @@ class Hub:
         return True
 
     def _answer(self) -> None:
-        """Answer the requests that have arrived."""
+        """Send replies to the requests that have arrived."""
         while self._asked:
             content = self.source.answer(self._asked.popleft())
             if content is not None:
@@ -149,5 +149,5 @@ class Hub:
 
 
 def pause(spent: float) -> float:
-    """Return the seconds from one frame to the next, given the processor's seconds that the first one took."""
+    """Return the seconds to wait before the next frame, from the processor seconds that the last one took."""
     return min(max(1 / HERTZ, spent / SHARE), 1 / SLOWEST)

@@ -32,7 +32,7 @@ STATIC = Path(__file__).parent / "static"
 
 
 class _View(anywidget.AnyWidget):
-    """Base of the widgets: a view in the browser, whose messages `_receive` answers.
+    """Base of the widgets: a view in the browser, whose messages `_receive` handles.
 
     `only` names the one view to show ("tape", "compare" or "program"); by default there are all.
     """
@@ -47,7 +47,7 @@ class _View(anywidget.AnyWidget):
         _hear_while_busy(self.comm)
 
     def _receive(self, message: dict[str, Any]) -> None:
-        """Answer a message of the browser; ignore one of an unknown type."""
+        """Handle a message of the browser; ignore unknown types."""
         raise NotImplementedError
 
     def _static(self) -> str:
@@ -135,7 +135,7 @@ class TapeWidget(_View):
 
 
 class ProgramWidget(_View):
-    """A view of what `flnb.jit` made of a function; `flnb.program` makes it."""
+    """A widget that shows a function compiled by `flnb.jit`; `flnb.program` makes it."""
 
     def __init__(self, f: Any, run: Recording | None, height: int = 680) -> None:
         self.f, self.run = f, run
@@ -201,14 +201,14 @@ def code_of(run: Recording | None, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def fallback(run: Recording | None) -> str:
-    """Return HTML without scripts that stands for the dashboard on a page without a kernel."""
+    """Return static HTML that replaces the dashboard on pages without a kernel."""
     if run is None:
         return "<p>The live dashboard of flnb needs a running kernel; nothing was recorded when this was saved.</p>"
     return f"<div><p>The live dashboard of flnb, as it was when this was saved.</p>{run._repr_html_()}</div>"
 
 
 def _hear_while_busy(comm: Any) -> None:
-    """Let a widget receive the browser's messages while a cell runs.
+    """Let a widget receive the browser's messages while a cell is running.
 
     ipykernel 7 handles such messages in a thread of their own (a subshell), but 7.4 queues those of a widget that the
     running cell has made behind that cell. ``comm`` is the widget's channel to the browser.

@@ -1,4 +1,4 @@
-"""`flnb.program`: a function of `flnb.jit` as a program, with its rewriting, its kernels and the plan of its memory."""
+"""`flnb.program`: a widget that shows a compiled function: its graph rewrites, kernels and memory plan."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HEIGHT = 680
 
 
 def program(f: Any, run: Any = None, height: int = HEIGHT) -> ProgramWidget:
-    """Return a view of what `flnb.jit` made of a function: what was rewritten, its kernels, and its plan of memory.
+    """Return a widget that shows a function compiled by `flnb.jit`: graph rewrites, kernels and memory plan.
 
     A step of the list on the left shows the recorded ops, those that rewriting replaced, the kernels into which the
     others were fused, or where each value is stored. It is also shown where the function alone is a cell's last line.
@@ -82,13 +82,13 @@ def view(f: Any) -> dict[str, Any]:
 
 
 def message(f: Any, run: Recording | None) -> dict[str, Any]:
-    """Describe the programs of a function for the browser (frontend/src/program/model.ts)."""
+    """Return a description of a function's programs as JSON for the browser (frontend/src/program/model.ts)."""
     programs = [_described(f, each, run) for each in programs_of(f, "flnb.program")]
     return {"type": "program", "name": getattr(f, "__qualname__", "program").rpartition(".")[2], "programs": programs}
 
 
 def source_of(f: Any, request: dict[str, Any]) -> dict[str, Any]:
-    """Return a message with the text from which a kernel was compiled."""
+    """Return a message with the source text of a kernel."""
     texts = {}
     programs = programs_of(f, "flnb.program")
     number, launch = request.get("program"), request.get("launch")
@@ -98,7 +98,7 @@ def source_of(f: Any, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _described(f: Any, program: Program, run: Recording | None) -> dict[str, Any]:
-    """Describe one program."""
+    """Return the JSON description of one program."""
     found = launches(program)
     names: dict[Value | None, str] = {x.value: x.name for each in found for x in each.stored if x.name}
     names = existing_names(f, program) | names
@@ -119,14 +119,14 @@ def _described(f: Any, program: Program, run: Recording | None) -> dict[str, Any
 
 
 def _results(program: Program) -> int:
-    """The bytes of a program's results in new memory."""
+    """Return the bytes of a program's outputs that get new memory."""
     return sum(x.spec.nbytes for x in program.fresh)
 
 
 def _rewritten(
     program: Program, where: dict[Value, int]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int, int]:
-    """Describe the recorded values and the rules that replaced some; returns also how many views and values are left.
+    """Describe recorded values and the rewrites that replaced some; also returns how many views and values remain.
 
     Args:
         program: the program.
@@ -152,7 +152,7 @@ def _rewritten(
 
 
 def _context(program: Program, value: Value) -> tuple[str, str]:
-    """The module path and the phase in which a value was recorded."""
+    """Return the module path and the phase in which a value was recorded."""
     context = intern.contexts.items[program.contexts.get(value, max(value.context, 0))]
     return context.scope, schema.PHASES[context.phase]
 
@@ -160,7 +160,7 @@ def _context(program: Program, value: Value) -> tuple[str, str]:
 def _launch(
     program: Program, launch: Launch, names: dict[Value | None, str], loops: str, ns: float | None
 ) -> dict[str, Any]:
-    """Describe a kernel or a call."""
+    """Return the JSON description of a kernel or a call."""
     context = launch.event[1]
     phase = _context(program, launch.members[0])[1] if launch.members else schema.PHASES[context.phase]
     parts = []
@@ -184,7 +184,7 @@ CATEGORY_OF = {"forward": "activation", "backward": "gradient", "optimizer": "te
 
 
 def _stored(program: Program, stored: Stored, names: dict[Value | None, str]) -> dict[str, Any]:
-    """Describe a value in memory."""
+    """Return the JSON description of a value in memory."""
     spec = stored.value.spec
     home = names.get(stored.home, "")
     return {

@@ -57,7 +57,7 @@ class Proposals:
         self._plan: Fit | None = None
 
     def receive(self, message: dict[str, Any]) -> None:
-        """Note a message of the browser, start what it asks for, and return at once."""
+        """Handle a browser message by starting the search that it requests; returns at once."""
         capacity = message.get("capacity")
         if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
             return
@@ -75,7 +75,7 @@ class Proposals:
 
     @property
     def _runs(self) -> bool:
-        """Whether model and step were given, so that a proposal can be run."""
+        """Return whether a model and a step were given, so that a proposal can be run."""
         return self._step is not None and self._model is not None
 
     def _search(self, capacity: int) -> None:
@@ -89,7 +89,7 @@ class Proposals:
         self._send(answer)
 
     def _fitted(self, capacity: int) -> dict[str, Any]:
-        """Search for a memory plan by which the run fits a capacity in bytes; return it as a message to the browser."""
+        """Search for a memory plan that fits a capacity in bytes; returns it as a message to the browser."""
         run = self._run()
         if run is None or run.state == "recording":
             raise ValueError("a proposal needs a recording that has ended; there is none, or it is still running")

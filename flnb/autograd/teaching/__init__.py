@@ -1,1 +1,1 @@
-"""Tapes to learn from: each shows one idea in few lines, is chosen by its name, and is not meant for daily use."""
+"""Teaching tapes: each shows one idea in few lines and is chosen by name; not meant for daily use."""

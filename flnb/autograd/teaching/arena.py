@@ -18,7 +18,7 @@ __all__ = ["Arena"]
 
 
 class _Cleared(Tape):
-    """Marks nodes that an arena cleared although no gradient had reached them."""
+    """Marker for nodes that an arena cleared although no gradient had reached them."""
 
     name: ClassVar[str] = "arena"
     why_freed = (

@@ -33,7 +33,7 @@ Pattern = Any
 
 
 class MatchedOp(NamedTuple):
-    """One op of a fused sequence, as the function that computes the gradient gets it: its plan and what it saved."""
+    """One op of a fused sequence, as passed to the gradient function: its plan and its saved values."""
 
     plan: Any
     saved: list[Any]
@@ -199,7 +199,7 @@ class Prefused(Linked):
 
 
 class _Made(NamedTuple):
-    """What all fused nodes of one sequence and the same plans share.
+    """Facts shared by all fused nodes of one sequence with the same plans.
 
     Attributes:
         plan: the plan of the fused node.
@@ -215,7 +215,7 @@ class _Made(NamedTuple):
 
 
 def _shared_facts(sequence: Sequence, parts: list[Node]) -> _Made | None:
-    """Make what the fused nodes of a sequence share; None if an op broadcasts, is complex or was fused before."""
+    """Make the facts that fused nodes of a sequence share; None if an op broadcasts, is complex or already fused."""
     plans = [part[PLAN] for part in parts]
     if any(type(p.op) is Sequence or p.shrinks.count(None) < len(p.shrinks) for p in plans):
         return None
@@ -250,20 +250,20 @@ def _shared_facts(sequence: Sequence, parts: list[Node]) -> _Made | None:
 
 
 def _alone(x: Any) -> Tensor:
-    """The value of a Variable as a Tensor without its node; in-place writes to either are noted for both."""
+    """Return a Variable's value as a Tensor without a node; in-place writes to either are noted for both."""
     kept = dispatch.detached(x._data, x._spec)
     kept._written = getattr(x, "_root", x)._write_note
     return kept
 
 
 def _logaddexp(g: Any, log: MatchedOp, _: MatchedOp, a: MatchedOp, b: MatchedOp) -> Any:
-    """The gradient of log(exp(a) + exp(b)): the quotient g / (exp(a) + exp(b)) is computed once for both arguments."""
+    """Gradient of log(exp(a) + exp(b)); the quotient g / (exp(a) + exp(b)) is computed once for both arguments."""
     share = e.divide(g, log.saved[0])
     return e.multiply(share, a.output), e.multiply(share, b.output)
 
 
 def _logsumexp(g: Any, log: MatchedOp, total: MatchedOp, exp: MatchedOp) -> Any:
-    """The gradient of log(sum(exp(x)))."""
+    """Gradient of log(sum(exp(x)))."""
     shares = total.plan.pulls[0](e.divide(g, log.saved[0]), total.plan, *total.saved)
     return (e.multiply(shares, exp.output),)
 

@@ -77,12 +77,12 @@ class Pruning(Linked):
 
 
 def values(x: Any) -> Any:
-    """The values of a tensor as a NumPy array, read without a record on the tape or an event."""
+    """Return a tensor's values as a NumPy array, without recording an op or event."""
     return state.current().backend.to_numpy(x._data)
 
 
 def _is_zero(walk: Walk, node: Node) -> bool:
-    """Whether the gradient that has arrived at a node is zero everywhere."""
+    """Return whether the gradient that arrived at a node is zero everywhere."""
     g = walk.cotangents.get(node[SEQ])
     if g is None or walk.create_graph:
         return False
@@ -90,14 +90,14 @@ def _is_zero(walk: Walk, node: Node) -> bool:
 
 
 def _product(node: Node) -> tuple[int, ...]:
-    """The position of the argument of a product whose other factor is the Python number 0, in a tuple."""
+    """Return, as a tuple, the position of a product's argument whose other factor is the Python number 0."""
     a, b = node[PLAN].specs
     saved = node[SAVED:]
     return tuple(i for i, other in ((0, 1), (1, 0)) if (a, b)[other] in (int, float) and saved[other] == 0)
 
 
 def _where(node: Node) -> tuple[int, ...]:
-    """The position of the argument that the condition of `where` never selects, in a tuple."""
+    """Return, as a tuple, the position of `where`'s argument that the condition never selects."""
     condition = node[SAVED]
     if not isinstance(condition, Tensor):
         return ()
@@ -106,7 +106,7 @@ def _where(node: Node) -> tuple[int, ...]:
 
 
 def _extremum(better: Callable[[Any, Any], bool]) -> Callable[[Node], tuple[int, ...]]:
-    """Make the function that returns the position of the argument that `maximum` or `minimum` did not choose."""
+    """Make a function that returns the position of the argument that `maximum` or `minimum` did not choose."""
 
     def loser(node: Node) -> tuple[int, ...]:
         a, b = (values(x) if isinstance(x, Tensor) else x for x in node[SAVED : SAVED + 2])

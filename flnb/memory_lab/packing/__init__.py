@@ -53,7 +53,7 @@ class Packing:
 
     @property
     def optimal(self) -> bool:
-        """Whether it is proved that no packing is lower."""
+        """Return whether the packing is proved to be optimal: none is lower."""
         return self.height == self.lower_bound
 
     def __repr__(self) -> str:
@@ -171,12 +171,12 @@ class _Part:
 
     @property
     def base(self) -> int:
-        """The highest offset of the places of the part."""
+        """Return the highest offset, in bytes, at which a copy of the part is placed."""
         return max(base for _, base in self.places)
 
     @property
     def top(self) -> int:
-        """The end of the part at its highest place."""
+        """Return the end, in bytes, of the part at its highest place."""
         return self.base + self.height
 
     def take(self, offsets: Ints) -> bool:

@@ -158,7 +158,7 @@ class _Slices:
         self.placed[row] = True
 
     def near(self, born: int, died: int) -> Ints:
-        """Return all placed blocks that may overlap [born, died)."""
+        """Return all placed blocks whose lifetimes may overlap [born, died)."""
         first = born // self.width
         here = self.table[first, : self.used[first]]
         later = (first + 1) * self.width

@@ -54,12 +54,12 @@ class Problem:
 
     @property
     def key(self) -> bytes:
-        """Bytes that are equal for equal problems."""
+        """Return a hashable key that is equal for equal problems."""
         return self.begin.tobytes() + self.end.tobytes() + self.nbytes.tobytes()
 
 
 def taken_apart(whole: Problem, offsets: Ints) -> Iterator[tuple[Problem, Ints, int]]:
-    """Yield independent parts of a problem as (part, rows of its blocks, offset of the part).
+    """Split a problem into independent parts; yields each as (part, rows of its blocks, offset).
 
     Blocks that live all the time of a part go below all others of it, which is never worse: any other block is entirely
     above or below such a block, and could change places with it. Their ``offsets`` are written at once. What is left of
@@ -81,7 +81,7 @@ def taken_apart(whole: Problem, offsets: Ints) -> Iterator[tuple[Problem, Ints, 
 
 
 def _apart(problem: Problem, blocks: Ints) -> Iterator[Ints]:
-    """Yield the blocks (rows) in groups that share no section."""
+    """Yield groups of blocks (rows) that share no section of time with another group."""
     if len(blocks):
         by_begin = blocks[np.argsort(problem.begin[blocks], kind="stable")]
         reached = np.maximum.accumulate(problem.end[by_begin])

@@ -73,7 +73,7 @@ def search(problem: Problem, capacity: int, seconds: float) -> Ints | None:
 
 
 class _Spent(Exception):
-    """Raised when an attempt has used its nodes or the time."""
+    """Raised when a search attempt has used up its nodes or time."""
 
 
 class _State(NamedTuple):
@@ -224,7 +224,7 @@ def _key(problem: Problem, letter: str) -> Ints:
 
 
 def _result(first: Answer) -> bool:
-    """Run a recursive generator, to any depth, and return its result."""
+    """Run a recursive generator without Python's recursion limit, and return its result."""
     waiting: list[Answer] = [first]
     value: bool | None = None
     while waiting:

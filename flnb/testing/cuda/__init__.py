@@ -29,7 +29,7 @@ ORDERS: tuple[Order, ...] = get_args(Order)
 
 
 class Traffic(NamedTuple):
-    """The memory traffic of a kernel's warps, counted by the rules of the CUDA C Programming Guide.
+    """Memory traffic of a kernel's warps, counted by the rules of the CUDA C Programming Guide.
 
     Attributes:
         requests: loads and stores of device memory, one for all lanes of a warp that execute an instruction.
@@ -45,7 +45,7 @@ class Traffic(NamedTuple):
 
     @property
     def sectors_per_request(self) -> float:
-        """Sectors divided by requests; NaN without requests."""
+        """Return sectors divided by requests; NaN if there are no requests."""
         return self.sectors / self.requests if self.requests else float("nan")
 
 
@@ -76,7 +76,7 @@ class EmulatedDriver(Driver):
         return reports[-1] if reports else ""
 
     def tell_unused(self, address: int, nbytes: int) -> None:
-        """Have accesses to this memory reported until it is in a block."""
+        """Report accesses to this memory until it belongs to a block."""
         self._tell(address, nbytes, -1, None)
 
     def counted(self, kernel: str) -> tuple[int, int, int, int]:
@@ -86,12 +86,12 @@ class EmulatedDriver(Driver):
         return one, two, three, four
 
     def tell_free(self, address: int, nbytes: int, streams: Sequence[int]) -> None:
-        """Have accesses to a freed block reported if one stream alone has used it: several are not ordered yet."""
+        """Report accesses to a freed block if a single stream has used it; several streams are not checked yet."""
         if len(streams) == 1:
             self._tell(address, nbytes, 0, streams[0])
 
     def tell_used(self, address: int, nbytes: int, stream: int) -> None:
-        """Have reads of a block's earlier content reported from this point of a stream on."""
+        """Report reads of a block's earlier content from this point of a stream on."""
         self._tell(address, nbytes, 1, stream)
 
 
@@ -126,7 +126,7 @@ class EmulatedDevice:
 
     @property
     def reports(self) -> list[str]:
-        """The errors that the checks have found since `begin`, without duplicates."""
+        """Return the errors that the checks have found since `begin`, without duplicates."""
         count = self._library.flnb_device_reports()
         return [self._library.flnb_device_report(i).decode() for i in range(count)]
 

@@ -1,4 +1,4 @@
-"""Builds the emulated device, and libraries of kernels for it, by g++; what was built is stored in a folder."""
+"""Builds the emulated device and its kernel libraries with g++, and caches them in a folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CHECKED = ("-O1", "-fsanitize=thread")
 
 
 def build_device() -> Path:
-    """Build the emulated device, unless that has been done; returns the library's path.
+    """Build the emulated device unless it is cached; returns the library's path.
 
     Raises:
         FileNotFoundError: there is no g++.
@@ -38,7 +38,7 @@ def build_device() -> Path:
 
 
 def build_kernels(text: str, checks: bool = True, headers: Sequence[str] = ()) -> bytes:
-    """Compile kernels, the text that NVRTC gets, for the emulated device; returns an image that its driver loads.
+    """Compile kernels, given as the text for NVRTC, for the emulated device; returns an image for its driver.
 
     Args:
         text: CUDA C.
@@ -65,7 +65,7 @@ def _headers_text() -> str:
 
 
 def precompiled(names: tuple[str, ...], options: Sequence[str]) -> Path:
-    """A header that includes others, which g++ has parsed already; made at the first call."""
+    """Return a header, precompiled by g++, that includes the named ones; compiled at the first call."""
     text = "".join(f"#include <{name}>\n" for name in names[1:])
     text = f'#include "{SOURCE / names[0]}"\n{text}'
     digest = hashlib.blake2b("\0".join([*options, text, _headers_text()]).encode(), digest_size=12).hexdigest()
@@ -84,7 +84,7 @@ def precompiled(names: tuple[str, ...], options: Sequence[str]) -> Path:
 def built(
     options: Sequence[str], sources: Sequence[Path], libraries: Sequence[str], key: str, linked_apart: bool = False
 ) -> Path:
-    """Return the library made of some sources, from the folder of those that were built if it is there."""
+    """Return the library built from some sources, from the cache folder if it exists there."""
     digest = hashlib.blake2b("\0".join([*options, key]).encode(), digest_size=12).hexdigest()
     library = cache_folder() / f"{digest}.so"
     if library.exists():
@@ -110,7 +110,7 @@ def _compiler() -> str:
 
 
 def _shared_spans(symbols: str) -> str:
-    """A table in C++ of where the arrays in shared memory begin and end, from the symbols of an object file.
+    """Return a C++ table of the begin and end of each shared-memory array, from an object file's symbols.
 
     They lie side by side, so that only this table tells an access beyond the end of one; behind the last one is a gap.
     Beside it are the bytes of the arrays that each kernel may use: all but those of other kernels.
@@ -126,13 +126,13 @@ def _shared_spans(symbols: str) -> str:
 
 
 def _function_of(symbol: str) -> str:
-    """The function that declares a variable, from the variable's symbol: "f" of ``_ZZ1fE4part``."""
+    """Return the function that declares a variable, given the variable's symbol: "f" for ``_ZZ1fE4part``."""
     match = re.match(r"_ZZL?(\d+)", symbol)
     return symbol[match.end() :][: int(match[1])] if match else ""
 
 
 def run(command: Sequence[str], **environment: str) -> str:
-    """Run a command; returns what it prints.
+    """Run a command; returns its output.
 
     Raises:
         CompileError: it failed; with what it printed.

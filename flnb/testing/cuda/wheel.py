@@ -1,4 +1,4 @@
-"""The real CuPy on the emulated device: its runtime module is rebuilt, and its kernels are compiled by g++.
+"""Real CuPy on the emulated device: its runtime module is rebuilt, and its kernels are compiled by g++.
 
 Some modules of CuPy's wheel have NVIDIA's runtime library linked in, which needs NVIDIA's driver. The one that is
 needed, ``runtime``, is rebuilt from CuPy's source distribution; the others (CUB, Thrust, cuRAND's generators, Jitify)
