@@ -36,7 +36,8 @@ LAZY = {f"flnb.{name}" for name, home in flnb._LAZY.items() if removed(home)}
 LAZY |= {f"flnb.memory.{name}" for home, names in flnb.memory._LAB.items() for name in names.split()}
 LAZY |= {name for name in modules() if removed(name)}
 WHOLE = ["tests/ops/test_creation.py::test_everything_public_exists"]  # of flnb as a whole
-METHODS = r"\.(to_torch_snapshot|report|calls|captured|to_code)\b|inputs=True|\.pickle\b"  # which ask for a tool
+# which ask for a tool
+METHODS = r"\.(to_torch_snapshot|save_html|save_trace|report|calls|captured|to_code)\b|inputs=True|\.pickle\b"
 NAMED = re.compile("|".join([*(rf"\b{re.escape(name)}\b" for name in sorted(LAZY)), METHODS]))
 
 

@@ -1,6 +1,6 @@
 """The `flnb` command line: lab, record, launch, merge, view, export, bench, dry-run, replay, doctor, cache.
 
-Example: `flnb record train.py -o run.flnb && flnb view run.flnb --html run.html`
+Example: `flnb record train.py -o run.flnb && flnb view run.flnb --browser`
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-EXAMPLE = """Example:  flnb record train.py -o run.flnb && flnb view run.flnb --html run.html
+EXAMPLE = """Example:  flnb record train.py -o run.flnb && flnb view run.flnb --browser
 flnb COMMAND --help describes a command and its arguments."""
 
 
@@ -132,40 +132,58 @@ def merge(options: argparse.Namespace) -> None:
 
 
 def view(options: argparse.Namespace) -> None:
-    """Print a saved recording as text, or write it as one HTML file.
+    """Print a saved recording as text, or show it in the browser.
 
-    The text has a summary and a table of the ops with their times; the HTML file needs no network.
+    The text has a summary and a table of the ops with their times. With --browser the dashboard of one recording, or of
+    two side by side, is served on this machine only, until Ctrl-C.
     """
     import flnb
 
-    run = flnb.load_run(options.run)
-    several = isinstance(run, Mapping)  # ranks
-    if options.html is None:
-        print(*[run] if several else [run, run.ops], sep="\n\n")
-        return
-    if several:
-        from flnb_telemetry.formats.html import write_page
+    if options.browser:
+        from flnb.widgets import server
 
-        write_page(options.html, f"{len(run)} ranks", {"Ranks": run._repr_html_()})
-    else:
-        flnb.telemetry.write_report(run, options.html)
-    _say(f"view: wrote {options.html}")
+        server.serve(*options.runs, opened=_open_page)
+        return
+    for path in options.runs:
+        run = flnb.load_run(path)
+        print(*[run] if isinstance(run, Mapping) else [run, run.ops], sep="\n\n")  # a mapping: of ranks
+
+
+def _open_page(url: str) -> None:
+    """Print the address of a page, and open it in the user's browser."""
+    import webbrowser
+
+    _say(f"view: {url} shows it, until Ctrl-C")
+    webbrowser.open(url)
+
+
+ENDINGS = {"html": ".html", "csv": ".csv", "svg": ".svg", "torch-snapshot": ".pickle"}
+"""The formats of `flnb export`, and the ending of the file that each writes."""
+VIEWERS = {
+    "torch-snapshot": "see it with: python -m torch.cuda._memory_viz trace_plot {}, or on pytorch.org/memory_viz",
+}
 
 
 def export(options: argparse.Namespace) -> None:
-    """Write a saved recording in another tool's format.
+    """Write a saved recording in another format.
 
-    The only format so far is torch-snapshot, PyTorch's memory snapshot, for the viewer on pytorch.org/memory_viz.
+    html is one file with the dashboard, for any browser, without a network; csv the times of the ops; svg a picture;
+    torch-snapshot PyTorch's memory snapshot, for the viewer on pytorch.org/memory_viz.
     """
     import flnb
 
     source = Path(options.run)
-    target = Path(options.output or source.with_suffix(".pickle"))
+    target = Path(options.output or source.with_suffix(ENDINGS[options.to]))
     if target == source:
-        raise ValueError(f"flnb export: {source} is a snapshot already; name another file with -o FILE")
-    flnb.load_run(source).to_torch_snapshot(target)
-    viewer = f"python -m torch.cuda._memory_viz trace_plot {target}, or on pytorch.org/memory_viz"
-    _say(f"export: wrote {target}; see it with: {viewer}")
+        raise ValueError(f"flnb export: {source} is the recording itself; name another file with -o FILE")
+    run = flnb.load_run(source)
+    if isinstance(run, Mapping) and options.to != "html":
+        ranks = ", ".join(map(str, run))
+        raise ValueError(f"flnb export: {source} has the ranks {ranks}; only --to html writes several ranks")
+    write = {"html": "save_html", "svg": "save_svg", "torch-snapshot": "to_torch_snapshot"}
+    run.ops.to_csv(target) if options.to == "csv" else getattr(run, write[options.to])(target)
+    hint = VIEWERS.get(options.to, "").format(target)
+    _say(f"export: wrote {target}" + (f"; {hint}" if hint else ""))
 
 
 def bench(options: argparse.Namespace) -> int:
@@ -253,13 +271,13 @@ def parser() -> argparse.ArgumentParser:
     one = command(merge, "run.flnb run-0.flnb run-1.flnb")
     one("output", metavar="OUT", help="the file to write")
     one("runs", nargs="+", metavar="RUN", help="a saved recording of one rank")
-    one = command(view, "run.flnb --html run.html")
+    one = command(view, "run.flnb --browser")
+    one("runs", metavar="RUN", nargs="+", help="a saved recording, or a PyTorch memory snapshot")
+    one("--browser", action="store_true", help="serve the dashboard on this machine, and open it in the browser")
+    one = command(export, "run.flnb --to html -o run.html")
     one("run", metavar="RUN", help="a saved recording, or a PyTorch memory snapshot")
-    one("--html", metavar="FILE", help="write a self-contained HTML report instead")
-    one = command(export, "run.flnb --to torch-snapshot -o run.pickle")
-    one("run", metavar="RUN", help="a saved recording")
-    one("--to", required=True, choices=("torch-snapshot",), help="the format: PyTorch's memory snapshot")
-    one("-o", "--output", metavar="FILE", help="the file to write (default: RUN with the ending .pickle)")
+    one("--to", required=True, choices=tuple(ENDINGS), help="the format")
+    one("-o", "--output", metavar="FILE", help="the file to write (default: RUN with the format's ending)")
     one = command(bench, "resnet50 vit --backend numpy --rounds 3")
     one("models", nargs="*", metavar="MODEL", help="of flnb.models (default: the six of the paper's table 3)")
     one("--size", default="small", choices=("small", "paper"), help="size of the models (default: small)")

@@ -91,7 +91,35 @@ def test_export_then_view(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert cli.main(["view", str(target)]) == 0
     assert "run 'exported' finished" in capsys.readouterr().out
     assert cli.main(["export", str(target), "--to", "torch-snapshot"]) == 2
-    assert "is a snapshot already; name another file with -o FILE" in capsys.readouterr().err
+    assert "is the recording itself; name another file with -o FILE" in capsys.readouterr().err
+    for name, head in (("html", "<!doctype html>"), ("csv", "op,count,total"), ("svg", "<svg ")):
+        assert cli.main(["export", str(tmp_path / "a.flnb"), "--to", name]) == 0
+        assert f"export: wrote {tmp_path / 'a'}.{name}\n" in capsys.readouterr().err
+        assert (tmp_path / f"a.{name}").read_text(encoding="utf-8").startswith(head)
+
+
+def test_view_serves_the_page_until_ctrl_c(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    with flnb.record("served") as run_:
+        y = flnb.ones((64, 64)) + 1.0
+    del y
+    run_.save(tmp_path / "a.flnb")
+    command = [sys.executable, "-m", "flnb.cli", "view", "a.flnb", "--browser"]
+    environment = {**os.environ, "BROWSER": "true"}  # a command that opens nothing
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        url = line.split()[2]
+        assert "until Ctrl-C" in line
+        with urllib.request.urlopen(url, timeout=20) as page:
+            assert "<title>served (a.flnb)</title>" in page.read().decode()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+        assert process.stderr.read() == ""
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_ctrl_c_while_jupyterlab_is_imported_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,12 +146,6 @@ def test_record_then_view(script: Path, tmp_path: Path) -> None:
     shown = run("view", "a.flnb", folder=tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert "matmul" in shown.stdout
-    report = run("view", "a.flnb", "--html", "a.html", folder=tmp_path)
-    assert report.returncode == 0, report.stderr
-    html = (tmp_path / "a.html").read_text()
-    assert html.lstrip().lower().startswith("<!doctype html>")
-    assert "matmul" in html
-    assert "<script src" not in html
 
 
 def test_replay_compares_managers_and_writes_a_page(

@@ -73,7 +73,7 @@ GRAPH = (
     "flnb.plot.modes", "flnb.autograd.repeated", "flnb.optim.repeated",
 )  # fmt: skip
 """Modules of the graph, which the goals do not count either."""
-WITH_ALL, GOAL_WITH_ALL = 24_231, 18_000
+WITH_ALL, GOAL_WITH_ALL = 24_266, 18_000
 """The most lines of the core with graph, ranks and devices, and the goal, which the core alone exceeds by its part.
 
 Raised by 250 for the communicator nccl, convolution by cuDNN and stream capture, which issue 13 asks for, and by 328
@@ -88,7 +88,7 @@ several devices,
 by 15 for kernels and the events of programs in frames."""
 
 
-@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 13_996, 11_500), ("", 27_523, 24_500)])
+@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 14_029, 11_500), ("", 27_740, 24_500)])
 def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     """``most`` may only become smaller, until it is the goal.
 
@@ -103,6 +103,7 @@ def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     (`flnb_telemetry.liveprograms`), and the figure of modes. By 9 for gradients that overriding classes leave whole,
     scratch that no program writes, and the peak of one iteration.
     By 349 for controls: the sliders of `flnb.memory.tune`.
+    By 217 for exports: a run as one page, the page that is served, CSV and SVG.
     """
     counted = {name: path for name, path in modules().items() if not name.startswith(RANKS + DEVICES + GRAPH)}
     total = sum(code_lines(path) for name, path in counted.items() if storey in ("", room(name).storey))

@@ -57,17 +57,17 @@ def view(
     if (model is None) is not (step is None):
         alone = "model" if step is None else "step"
         raise TypeError(f"flnb.view: got {alone}= alone; give both model= and step=, or neither")
-    found = [_recording(run) for run in runs]
+    found = [recording_of(run) for run in runs]
     require("anywidget", extra="lab", purpose="the dashboard")
     from flnb.widgets.model import RunWidget
 
     return RunWidget(found, height, model, step)
 
 
-def _recording(run: Any) -> Recording:
+def recording_of(run: Any) -> Recording:
     """Return a recording, loaded from its file if it is a path."""
     if isinstance(run, (str, os.PathLike)):
-        loaded = _recording(load_run(run))
+        loaded = recording_of(load_run(run))
         loaded.name = f"{loaded.name} ({Path(run).name})"
         return loaded
     if isinstance(run, Ranks):

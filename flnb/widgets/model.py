@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import anywidget
 import traitlets
 from flnb_telemetry.live import tape_frame
-from flnb_telemetry.liverecording import LiveRecording
 from flnb_telemetry.livetape import LiveTape
 from flnb_telemetry.safe_text import WHOLE, html_text
 from IPython.core.getipython import get_ipython
@@ -17,6 +16,7 @@ from IPython.display import publish_display_data
 
 from flnb.graph.inspection import programs_of
 from flnb.widgets import program
+from flnb.widgets.answers import RunAnswers, code_of
 from flnb.widgets.hub import Hub
 from flnb.widgets.proposals import Proposals
 
@@ -160,44 +160,14 @@ class RunWidget(_View):
     def __init__(
         self, runs: list[Recording], height: int = 680, model: Any = None, step: Callable[[], object] | None = None
     ) -> None:
-        self.runs, self.frames = runs, [LiveRecording(run) for run in runs]
-        self.proposals = Proposals(lambda: runs[0], self.send, model, step)
-        super().__init__(height=height, only="compare" if len(runs) > 1 else "")
+        self.runs, self.answers = runs, RunAnswers(runs, lambda *answer: self.send(*answer), model, step)
+        super().__init__(height=height, only=self.answers.only)
 
     def _receive(self, message: dict[str, Any]) -> None:
-        kind = message.get("type")
-        if kind in ("hello", "resync"):
-            for side, run in enumerate(self.frames):
-                for content, buffer in run.frames():
-                    self.send(content | {"side": side}, [buffer])
-        elif kind in ("tape", "stack"):
-            if (answer := self.frames[0].answer(message)) is not None:
-                self.send(answer)
-        elif kind in ("fit", "apply"):
-            self.proposals.receive(message)
-        elif kind == "code":
-            self.send(code_of(self.runs[0], message))
+        self.answers.receive(message)
 
     def _static(self) -> str:
         return "".join(fallback(run) for run in self.runs)
-
-
-def code_of(run: Recording | None, request: dict[str, Any]) -> dict[str, Any]:
-    """Return a message with the code of an op's last call, or with empty code and the reason why there is none.
-
-    Args:
-        run: the recording that the dashboard shows, or None.
-        request: the browser's message: ``op``, the op's name, and perhaps ``scope``, the path of a module, whose calls
-            are preferred.
-    """
-    op, scope, found = str(request.get("op", "")), request.get("scope"), None
-    if run is None or run.captured is None:
-        text = "the inputs of ops were not kept: record with flnb.record(inputs=True)"
-    elif (found := run.calls.last(op, scope) or run.calls.last(op)) is None:
-        text = f"no call of {op} with its inputs was kept; {run.calls.summary()}"
-    else:
-        text = f"op {found.index} of {run.name!r}, {op}"
-    return {"type": "code", "code": found.to_code() if found else "", "said": text}
 
 
 def fallback(run: Recording | None) -> str:

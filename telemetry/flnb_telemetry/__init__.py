@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from flnb_telemetry.bus import log, phase, scope, step
 
 if TYPE_CHECKING:
-    from flnb_telemetry.formats.html import write_report
     from flnb_telemetry.formats.parquet import RunFileError, load_run
     from flnb_telemetry.live import Live
     from flnb_telemetry.pump import attach, detach, flush
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from flnb_telemetry.recording import Recording, record
 
 _HOME = {
-    "formats.html": ("write_report",),
     "formats.parquet": ("RunFileError", "load_run"),
     "live": ("Live",),
     "pump": ("attach", "detach", "flush"),
@@ -27,7 +25,7 @@ _HOME = {
 }
 
 __all__ = ["Live", "Ranks", "Recording", "RunFileError", "attach", "detach", "flush", "load_run"]
-__all__ += ["log", "phase", "record", "scope", "step", "write_report"]
+__all__ += ["log", "phase", "record", "scope", "step"]
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 from flnb_telemetry import quantity, tables
 from flnb_telemetry.analysis.collectives import Collectives, collectives
 from flnb_telemetry.analysis.joining import PAIRS, View, of_recording
-from flnb_telemetry.formats import aside, parquet
+from flnb_telemetry.formats import aside, foreign, parquet
 from flnb_telemetry.recording import Recording
 from flnb_telemetry.safe_text import safe_text
 
@@ -118,6 +118,10 @@ class Ranks(Mapping[int, Recording]):
                 "ranks": list(self._runs),
             }
             archive.writestr("manifest.json", json.dumps(manifest))
+
+    def save_html(self, path: str | os.PathLike[str]) -> None:
+        """Write one HTML file with the dashboard of the first rank and the collective calls of all."""
+        foreign("write page")(path, self)
 
     def cells(self) -> list[list[str]]:
         """The table of ranks as rows of texts, first the titles."""

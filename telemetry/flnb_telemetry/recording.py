@@ -13,6 +13,7 @@ from flnb_telemetry.analysis import tape
 from flnb_telemetry.analysis.collectives import Collectives, collectives
 from flnb_telemetry.analysis.memory import Memory
 from flnb_telemetry.analysis.ops import OpStats
+from flnb_telemetry.exports import Exports
 from flnb_telemetry.extras import require, tool
 from flnb_telemetry.formats import svg
 from flnb_telemetry.parts import UsedParts
@@ -48,7 +49,7 @@ class _Table:
         return dict(self._known[kind])
 
 
-class Recording(Run):
+class Recording(Exports, Run):
     """The events of a program and the analyses of them: `flnb.record` yields one, `flnb.load_run` reads one.
 
     It is complete as soon as the block of `record` ends, even by an error; while recording, each analysis covers the
@@ -248,16 +249,6 @@ class Recording(Run):
 
         parquet.save(self, path)
 
-    def to_torch_snapshot(self, path: str | os.PathLike[str]) -> None:
-        """Write the memory events of the run as a PyTorch memory snapshot; `flnb.load_run` reads it again.
-
-        pytorch.org/memory_viz and `python -m torch.cuda._memory_viz trace_plot FILE` display it. An allocation's call
-        stack is that of the run if it has any, else one frame with the op as its function and the scope as its file.
-        """
-        from flnb_telemetry import formats
-
-        tool(*formats.FOREIGN["write"].split(":"))(self, path)
-
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"the recording {self.name!r} cannot be pickled: save it with run.save(path), then load_run")
 
@@ -305,8 +296,7 @@ class Recording(Run):
 
     def _repr_html_(self) -> str:
         facts = "".join(f"<div>{html_text(fact)}</div>" for fact in self.summary())
-        curves = "".join(svg.curve(name, m["step"], m["value"]) for name, m in self.metrics.items())
-        return f"<div>{facts}{curves}{svg.memory_timeline(self.memory, self.seconds)}{svg.op_bars(self.ops)}</div>"
+        return f"<div>{facts}{''.join(svg.pictures(self))}</div>"
 
 
 class record(WithBlock[Recording]):

@@ -113,17 +113,19 @@ def test_wrong_recordings_are_answered() -> None:
         ranks.ops  # noqa: B018
 
 
-def test_a_merged_file_holds_all_ranks(tmp_path: Path) -> None:
+def test_a_merged_file_holds_all_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Ranks([recording(0, [(10, 20)]), recording(1, [(13, 20)])]).save(tmp_path / "all.flnb")
     again = flnb.load_run(tmp_path / "all.flnb")
     assert isinstance(again, Ranks)
     assert again.collectives.late_ns.tolist() == [3 * MS]
     assert "barrier" in repr(again)
     assert again._repr_html_()
-    assert cli.main(["view", str(tmp_path / "all.flnb"), "--html", str(tmp_path / "all.html")]) == 0
-    assert "2 ranks" in (tmp_path / "all.html").read_text()
+    assert cli.main(["export", str(tmp_path / "all.flnb"), "--to", "html"]) == 0
+    assert '"collectives":' in (tmp_path / "all.html").read_text()
+    assert cli.main(["export", str(tmp_path / "all.flnb"), "--to", "csv"]) == 2
+    assert "all.flnb has the ranks 0, 1; only --to html writes several ranks" in capsys.readouterr().err
     shown = flnb.view(tmp_path / "all.flnb")
-    content, _ = next(shown.frames[0].frames())
+    content, _ = next(shown.answers.frames[0].frames())
     assert [one["rank"] for one in content["collectives"]["ranks"]] == [0, 1]
     with zipfile.ZipFile(tmp_path / "all.flnb") as whole, zipfile.ZipFile(tmp_path / "cut.flnb", "w") as archive:
         for name in ("manifest.json", "rank-0.flnb"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gc
 import io
 import os
@@ -11,10 +12,11 @@ import sys
 import weakref
 import zipfile
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from flnb_telemetry import bus, load_run, log, record, schema, step, write_report
+from flnb_telemetry import bus, load_run, log, record, schema, step
 from flnb_telemetry.formats.svg import memory_timeline
 
 if TYPE_CHECKING:
@@ -198,17 +200,6 @@ def test_a_missing_extra_is_named(run: Any, tmp_path: Path, monkeypatch: pytest.
     assert not os.listdir(tmp_path)
 
 
-def test_the_report_is_one_file_without_scripts_or_links(run: Any, tmp_path: Path) -> None:
-    write_report(run, tmp_path / "a.html")
-    page = (tmp_path / "a.html").read_text(encoding="utf-8")
-    assert page.startswith("<!doctype html>")
-    for title in ("Ops", "Ops by scope and phase", "Memory at its peak", "Tape"):
-        assert f"<h2>{title}</h2>" in page
-    assert "<script" not in page
-    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
-    assert os.listdir(tmp_path) == ["a.html"]
-
-
 def test_parquet_members_are_plain_tables(run: Any, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
@@ -241,3 +232,20 @@ def test_reference_counting_frees_a_recording_whatever_was_asked_of_it(program: 
         assert len(tape.table("op")["t0"]) == 2  # what was taken from it still answers
     finally:
         gc.enable()
+
+
+def test_a_picture_and_a_table_are_files(run: Any, tmp_path: Path) -> None:
+    run.save_svg(tmp_path / "run.svg")
+    root = ElementTree.fromstring((tmp_path / "run.svg").read_text(encoding="utf-8"))
+    inner = [each for each in root if each.tag.endswith("svg")]
+    tops = [float(each.get("y", "nan")) for each in inner]
+    heights = [float(each.get("viewBox", "").split()[3]) for each in inner]
+    assert len(inner) >= 2  # memory, ops
+    assert all(low + height <= high for low, height, high in zip(tops, heights, tops[1:], strict=False))
+    assert tops[-1] + heights[-1] <= float(root.get("height", 0))
+    run.ops.by("op", "shape").to_csv(tmp_path / "ops.csv")
+    with open(tmp_path / "ops.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert sum(int(row["count"]) for row in rows) == len(run.table("op")["t0"])
+    assert sum(int(row["total"]) for row in rows) == sum(row.total for row in run.ops)
+    assert sorted(os.listdir(tmp_path)) == ["ops.csv", "run.svg"]

@@ -1,4 +1,4 @@
-// Builds ../static/dashboard.js, one minified ES module with its styles inlined, and card.js, the script of a post-mortem.
+// Builds ../static/dashboard.js, one minified ES module with its styles inlined, card.js, the script of a post-mortem, and page.js, that of a saved page.
 //   node build.mjs          write the bundles
 //   node build.mjs --check  fail when a committed bundle differs from what the sources give
 //   node build.mjs --dev    the developer page with simulated data, into build/
@@ -25,7 +25,7 @@ if (process.argv.includes("--dev")) {
   await writeFile(at("build/index.html"), await readFile(at("src/dev/page.html")));
   console.log(`open file://${at("build/index.html")}`);
 } else {
-  for (const [from, name, format] of [["src/index.ts", "dashboard.js", "esm"], ["src/card-main.ts", "card.js", "iife"]]) {
+  for (const [from, name, format] of [["src/index.ts", "dashboard.js", "esm"], ["src/card-main.ts", "card.js", "iife"], ["src/page-main.ts", "page.js", "iife"]]) {
     const { outputFiles } = await build({ ...options, format, entryPoints: [from], minify: true });
     const target = at(`../static/${name}`);
     const fresh = Buffer.from(outputFiles[0].contents);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
@@ -9,8 +10,10 @@ import numpy as np
 
 from flnb_telemetry import quantity, schema, tables
 from flnb_telemetry.extras import require
+from flnb_telemetry.formats import aside
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterator, Sequence
 
     from flnb_telemetry.intern import Catalog
@@ -98,6 +101,16 @@ class OpStats:
         """Return a pandas DataFrame with a column for each key and number. Needs pandas, of the extra "lab"."""
         rows = [(*row.key, *(getattr(row, name) for name in NUMBERS)) for row in self.rows]
         return require("pandas", "lab", "a DataFrame").DataFrame(rows, columns=[*self.keys, *NUMBERS])
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write the table to a CSV file, with a column for each key and number: times in ns, share from 0 to 1.
+
+        An existing file is replaced only when the new one is complete.
+        """
+        with aside(path) as part, open(part, "w", newline="", encoding="utf-8") as file:
+            rows = csv.writer(file)
+            rows.writerow([*self.keys, *NUMBERS])
+            rows.writerows([*row.key, *(getattr(row, name) for name in NUMBERS)] for row in self.rows)
 
     def cells(self) -> list[list[str]]:
         """Return the table as rows of texts, first the titles, then one row for each group."""

@@ -6,12 +6,21 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+from flnb_telemetry.extras import tool
 
 FOREIGN = {
-    "read": "flnb_telemetry.foreign.torch_snapshot:load_snapshot",
-    "write": "flnb_telemetry.foreign.torch_export:save_snapshot",
+    "read snapshot": "flnb_telemetry.foreign.torch_snapshot:load_snapshot",
+    "write snapshot": "flnb_telemetry.foreign.torch_export:save_snapshot",
+    "write page": "flnb.widgets.page:save",
 }
-"""The functions that read and write PyTorch memory snapshots, imported when one is needed ("module:function")."""
+"""The functions of flnb's tools that read and write other formats ("module:function")."""
+
+
+def foreign(name: str) -> Any:
+    """Import a function of `FOREIGN` and return it."""
+    return tool(*FOREIGN[name].split(":"))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""HTML files that fetch nothing: the report of a run, and pages made of given sections."""
+"""HTML without scripts: the report of a run, and pages made of given sections, which fetch nothing."""
 
 from __future__ import annotations
 
@@ -19,27 +19,15 @@ _STYLE = (
 )
 
 
-def write_report(run: Recording, path: str | os.PathLike[str]) -> None:
-    """Write a report of a run as one HTML file of tables and drawings: ops, memory at its peak, tape.
-
-    The file fetches nothing and has no scripts. An existing file is replaced only when the new one is complete.
-
-    >>> import pathlib
-    >>> import flnb
-    >>> with flnb.record("demo") as run:
-    ...     y = flnb.ones(3) * 2.0
-    >>> flnb.telemetry.write_report(run, "report.html")
-    >>> pathlib.Path("report.html").read_text(encoding="utf-8").count("<h2>")
-    5
-    """
-    sections = {
+def report_sections(run: Recording) -> dict[str, str]:
+    """Return the report of a run as HTML without scripts, by heading: ops, memory at its peak, tape."""
+    return {
         "Run": run._repr_html_(),
         "Ops": run.ops._repr_html_(),
         "Ops by scope and phase": run.ops.by("scope", "phase")._repr_html_(),
         "Memory at its peak": run.memory.peak._repr_html_() + f"<pre>{html_text(repr(run.memory))}</pre>",
         "Tape": run.tape._repr_html_(),
     }
-    write_page(path, run.name, sections)
 
 
 def write_page(path: str | os.PathLike[str], title: str, sections: Mapping[str, str]) -> None:

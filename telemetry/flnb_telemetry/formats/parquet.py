@@ -18,7 +18,7 @@ import numpy as np
 
 from flnb_telemetry import device_words, schema
 from flnb_telemetry.extras import require, tool
-from flnb_telemetry.formats import FOREIGN, aside
+from flnb_telemetry.formats import aside, foreign
 from flnb_telemetry.intern import Catalog, Context, Frame, GroupInfo, Plan, Table
 from flnb_telemetry.recording import Recording
 from flnb_telemetry.safe_text import safe_text
@@ -94,7 +94,7 @@ def load_run(path: str | os.PathLike[str]) -> Any:
         raise FileNotFoundError(f"flnb.load_run: no file {os.fspath(path)!r}; save one with run.save(path)")
     with open(path, "rb") as file:
         if file.read(1) == b"\x80":  # a pickle
-            return tool(*FOREIGN["read"].split(":"))(path)
+            return foreign("read snapshot")(path)
     try:
         with zipfile.ZipFile(path) as archive:
             manifest = json.loads(member(archive, "manifest.json"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from flnb_telemetry.analysis.memory import Memory, MemoryState, SegmentView
     from flnb_telemetry.analysis.ops import OpStats
+    from flnb_telemetry.recording import Recording
     from flnb_telemetry.schema import Ints
 
 WIDTH, HEIGHT = 640, 150
@@ -59,6 +61,22 @@ def _path(shape: str, x: NDArray[np.float64], y: NDArray[np.float64], style: str
 def _box(x: float, y: float, width: float, height: float, style: str, title: str = "") -> str:
     about = f"<title>{html_text(title)}</title>" if title else ""
     return f'<rect x="{x:.2f}" y="{y}" width="{width:.2f}" height="{height}" {style}>{about}</rect>'
+
+
+def pictures(run: Recording) -> list[str]:
+    """Return the pictures of a recording: a curve for each metric, memory over time, the slowest ops."""
+    curves = [curve(name, metric["step"], metric["value"]) for name, metric in run.metrics.items()]
+    return [each for each in (*curves, memory_timeline(run.memory, run.seconds), op_bars(run.ops)) if each]
+
+
+def stacked(images: Sequence[str]) -> str:
+    """Return one SVG document with pictures of this module below each other, in dark ink on white."""
+    heights = [int(re.findall(rf'viewBox="0 0 {WIDTH} (\d+)"', image)[0]) + 8 for image in images]
+    tops = itertools.accumulate(heights, initial=8)
+    parts = (image.replace("<svg ", f'<svg y="{top}" ', 1) for image, top in zip(images, tops, strict=False))
+    size = f'width="{WIDTH}" height="{sum(heights) + 16}"'
+    paper = f'<rect {size} fill="#fff"/>' + "".join(parts)
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} color="#222">{paper}</svg>'
 
 
 def curve(name: str, step: Ints, value: NDArray[np.float64]) -> str:

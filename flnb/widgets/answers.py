@@ -1,0 +1,71 @@
+"""Answers to the browser about recordings that have ended, whatever carries them: a widget, a server or a file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flnb_telemetry.liverecording import LiveRecording
+
+from flnb.widgets.proposals import Proposals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flnb_telemetry.recording import Recording
+
+    Send = Callable[..., None]
+
+
+class RunAnswers:
+    """Answers the messages of one view of a recording, or of two side by side.
+
+    Args:
+        runs: the recordings.
+        send: is called with the content of each answer, and a list of its binary buffers if it has any.
+        model: the module that was recorded, or several in a list; None if the step cannot be run again.
+        step: a function without arguments that runs the recorded step again.
+    """
+
+    def __init__(
+        self, runs: list[Recording], send: Send, model: Any = None, step: Callable[[], object] | None = None
+    ) -> None:
+        self.runs, self.send, self.frames = runs, send, [LiveRecording(run) for run in runs]
+        self.proposals = Proposals(lambda: runs[0], send, model, step)
+
+    @property
+    def only(self) -> str:
+        """The one view that shows these recordings: "compare" for two, "" for the whole dashboard."""
+        return "compare" if len(self.runs) > 1 else ""
+
+    def receive(self, message: dict[str, Any]) -> None:
+        """Answer a message of the browser; ignore one of an unknown type."""
+        kind = message.get("type")
+        if kind in ("hello", "resync"):
+            for side, run in enumerate(self.frames):
+                for content, buffer in run.frames():
+                    self.send(content | {"side": side}, [buffer])
+        elif kind in ("tape", "stack"):
+            if (answer := self.frames[0].answer(message)) is not None:
+                self.send(answer)
+        elif kind in ("fit", "apply"):
+            self.proposals.receive(message)
+        elif kind == "code":
+            self.send(code_of(self.runs[0], message))
+
+
+def code_of(run: Recording | None, request: dict[str, Any]) -> dict[str, Any]:
+    """Return a message with the code of an op's last call, or with empty code and the reason why there is none.
+
+    Args:
+        run: the recording that the dashboard shows, or None.
+        request: the browser's message: ``op``, the op's name, and perhaps ``scope``, the path of a module, whose calls
+            are preferred.
+    """
+    op, scope, found = str(request.get("op", "")), request.get("scope"), None
+    if run is None or run.captured is None:
+        text = "the inputs of ops were not kept: record with flnb.record(inputs=True)"
+    elif (found := run.calls.last(op, scope) or run.calls.last(op)) is None:
+        text = f"no call of {op} with its inputs was kept; {run.calls.summary()}"
+    else:
+        text = f"op {found.index} of {run.name!r}, {op}"
+    return {"type": "code", "code": found.to_code() if found else "", "said": text}

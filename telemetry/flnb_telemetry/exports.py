@@ -1,0 +1,47 @@
+"""The files besides its own format that a recording can be written to: a page, a snapshot, a picture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flnb_telemetry.formats import aside, foreign, svg
+
+if TYPE_CHECKING:
+    import os
+
+
+class Exports:
+    """The methods of `Recording` that write it in other formats.
+
+    Each writes a new file aside and replaces an existing one only when the new one is complete.
+    """
+
+    def save_html(self, path: str | os.PathLike[str]) -> None:
+        """Write the run as one HTML file with the dashboard's views, which needs no kernel and no network.
+
+        >>> import flnb
+        >>> with flnb.record("demo") as run:
+        ...     y = flnb.ones(3) * 2.0
+        >>> run.save_html("run.html")
+        """
+        foreign("write page")(path, self)
+
+    def save_svg(self, path: str | os.PathLike[str]) -> None:
+        """Write a picture of the run as an SVG file: metrics, memory by category, the slowest ops.
+
+        >>> import flnb
+        >>> with flnb.record("demo") as run:
+        ...     y = flnb.ones(3) * 2.0
+        >>> run.save_svg("run.svg")
+        """
+        run: Any = self
+        with aside(path) as part:
+            part.write_text(svg.stacked(svg.pictures(run)), encoding="utf-8")
+
+    def to_torch_snapshot(self, path: str | os.PathLike[str]) -> None:
+        """Write the memory events of the run as a PyTorch memory snapshot; `flnb.load_run` reads it again.
+
+        pytorch.org/memory_viz and `python -m torch.cuda._memory_viz trace_plot FILE` display it. An allocation's call
+        stack is that of the run if it has any, else one frame with the op as its function and the scope as its file.
+        """
+        foreign("write snapshot")(self, path)
