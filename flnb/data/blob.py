@@ -161,7 +161,7 @@ class BlobFile:
         return BlobFile, (self.path,)
 
     def _error(self, what: str) -> ValueError:
-        """The error for a file that cannot be read, for the reason ``what``."""
+        """Make the error for a file that cannot be read; ``what`` is the reason."""
         return ValueError(f"flnb: {self.path} is not a valid blob file: {what}")
 
     def _parse(self, index: bytes, end: int) -> None:
@@ -224,7 +224,7 @@ def _storable(entry: Any) -> npt.NDArray[Any]:
 
 
 def _dtype(name: Any) -> np.dtype[Any]:
-    """The numeric dtype of a name in a file's index, or a ValueError."""
+    """Return the numeric dtype for a name in a file's index; raises a ValueError for any other name."""
     dtype = np.dtype(name) if isinstance(name, str) else None
     if dtype is None or dtype.kind not in "biufc":
         raise ValueError(f"{name!r:.40} is no dtype of numbers")
@@ -232,7 +232,7 @@ def _dtype(name: Any) -> np.dtype[Any]:
 
 
 def _shape(extents: Any) -> tuple[int, ...]:
-    """The shape in a file's index, or a ValueError."""
+    """Return the shape in a file's index; raises a ValueError if it is invalid."""
     if not isinstance(extents, list) or not all(type(n) is int and n >= 0 for n in extents):
         raise ValueError(f"{extents!r:.40} is no shape")
     return tuple(extents)

@@ -124,7 +124,7 @@ def _batch(name: str, content: bytes) -> tuple[np.ndarray[Any, Any], np.ndarray[
 
 
 class _Kept:
-    """Stands for NumPy's array and dtype when a pickle is read: stores the arguments and makes no array."""
+    """Placeholder for NumPy's array and dtype while reading a pickle: stores the arguments, makes no array."""
 
     def __init__(self, *args: Any) -> None:
         self.args = args

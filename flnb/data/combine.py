@@ -30,7 +30,7 @@ class ConcatDataset(Dataset):
         return int(self._ends[-1])
 
     def _part(self, index: int) -> int:
-        """The number of the dataset that has a sample."""
+        """Return the number of the dataset that contains a sample."""
         return int(np.searchsorted(self._ends, index, side="right"))
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:

@@ -96,7 +96,7 @@ class Dataset:
 
     @property
     def state(self) -> dict[str, int]:
-        """The position in the latest epoch, for a checkpoint; after it is set, the next `for` loop continues there.
+        """Position in the latest epoch, for a checkpoint; setting it makes the next `for` loop continue there.
 
         A dict of "epoch", which counts from 0, "index", the number of the next item, and "size", the dataset's length.
 

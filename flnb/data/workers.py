@@ -187,7 +187,7 @@ class Processes:
 
 @with_block
 def _no_rank() -> Iterator[None]:
-    """Hide from processes started here that this one is a rank: one that loads MPI would speak in its place and die."""
+    """Hide from child processes that this process is an MPI rank; one that loads MPI would act as it and die."""
     hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(MPI)}
     try:
         yield
@@ -281,7 +281,7 @@ def _load(epoch: int, index: int, where: tuple[int, str] | None) -> tuple[list[A
 
 
 def _is_array(entry: Any) -> bool:
-    """Whether an entry can be written to shared memory."""
+    """Return whether an entry can be written to shared memory."""
     return isinstance(entry, Tensor) or (isinstance(entry, np.ndarray) and not entry.dtype.hasobject)
 
 

@@ -50,7 +50,7 @@ _RECIPES = {
 
 
 def names() -> tuple[str, ...]:
-    """The names that `get` accepts, in alphabetical order.
+    """Return the names that `get` accepts, in alphabetical order.
 
     >>> import flnb
     >>> "lenet" in flnb.models.names()
@@ -60,7 +60,7 @@ def names() -> tuple[str, ...]:
 
 
 def get(name: str) -> Recipe:
-    """The recipe of a model: how it is built, random batches for it, and its loss.
+    """Return the recipe of a model: how to build it, random batches for it, and its loss.
 
     >>> import flnb
     >>> flnb.models.get("lenet").parameters["paper"]

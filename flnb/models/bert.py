@@ -83,7 +83,7 @@ class BERT(Module):
 
 
 def masked_tokens(vocabulary: int, length: int) -> Draw:
-    """Batches of random tokens (N, length), 15% of the positions (N, K), and the tokens hidden there (N, K), all int64.
+    """Return a function that draws random tokens (N, length), 15% of the positions (N, K), and their tokens (N, K).
 
     The token at a drawn position is replaced by the mask, which is the vocabulary's last token, with probability 0.8,
     by a random token with probability 0.1, and stays otherwise (Devlin et al. 2019, section 3.1).

@@ -111,7 +111,7 @@ class Captioner(Module):
 
 
 def caption_loss(model: Module, frames: Any, words: Any) -> Any:
-    """Mean cross-entropy of words (N, L), each predicted from the frames (N, F, features) and the words before it."""
+    """Return the mean cross-entropy of words (N, L), each predicted from the frames and the words before it."""
     return token_loss(model(frames, words), words)
 
 

@@ -76,7 +76,7 @@ class GoogLeNet(Module):
         channels: int = 3,
     ) -> None:  # fmt: skip
         def scaled(count: int) -> int:
-            """The number of channels for one of the paper's."""
+            """Return a number of channels scaled by the model's width."""
             return max(1, round(count * width))
 
         made = second = scaled(192)
@@ -116,7 +116,7 @@ def _halving() -> MaxPool2d:
 
 
 def _auxiliary(channels: int, extent: int, width: float, classes: int) -> Sequential:
-    """An auxiliary classifier (section 5): (N, channels, extent, extent) -> logits (N, classes)."""
+    """Return an auxiliary classifier (section 5): (N, channels, extent, extent) -> logits (N, classes)."""
     if extent < 5:
         raise ValueError(
             f"GoogLeNet: the auxiliary classifiers need 5 x 5 positions, the convolutions leave {extent} x {extent}; "
@@ -130,7 +130,7 @@ def _auxiliary(channels: int, extent: int, width: float, classes: int) -> Sequen
 
 
 def with_auxiliary(model: Module, x: Any, targets: Any) -> Any:
-    """Cross-entropy of the model's logits, plus 0.3 times that of each auxiliary classifier's logits (section 5)."""
+    """Return the model's cross-entropy plus 0.3 times that of each auxiliary classifier (section 5)."""
     made = model(x)
     logits, *asides = made if isinstance(made, tuple) else (made,)
     loss = ops.cross_entropy(logits, targets)

@@ -57,7 +57,7 @@ def expect_images(model: object, x: Any, channels: int, extent: int | None = Non
 
 
 def extent_after(model: Module, image: int) -> int:
-    """The height (and width) of square images after all convolutions and poolings of `model`, one after another.
+    """Return the height (and width) of square images after all convolutions and poolings of `model`.
 
     Args:
         model: its kernels, strides and paddings are the same for rows and columns.

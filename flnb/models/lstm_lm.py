@@ -46,13 +46,13 @@ class LSTMLM(Module):
 
 
 def next_word_loss(model: Module, words: Any, targets: Any) -> Any:
-    """Mean cross-entropy of the logits for words (N, T) and the words after them (N, T), from a state of zeros."""
+    """Return the mean cross-entropy of predicting targets (N, T) from words (N, T), with a zero initial state."""
     logits, _ = model(words)
     return token_loss(logits, targets)
 
 
 def _recipe(name: str, features: int, layers: int, steps: int, small: int, parameters: tuple[int, int]) -> Recipe:
-    """One of the paper's three language models, of 10,000 words as in the Penn Treebank, or 5,000 if "small".
+    """Return the recipe of one of the paper's three language models, of 10,000 words, or 5,000 if "small".
 
     Args:
         steps: the words of a sequence.

@@ -22,7 +22,7 @@ Draw = Callable[[np.random.Generator, int], Batch]
 
 
 def noise(shape: Sequence[int], classes: int, targets: Sequence[int] = ()) -> Draw:
-    """Random batches: normally distributed inputs (N, *shape), float32, and integers below `classes` (N, *targets).
+    """Return a function that draws random batches: float32 inputs (N, *shape) and integer targets (N, *targets).
 
     >>> import numpy as np
     >>> [x.shape for x in noise((3, 8, 8), 10)(np.random.default_rng(0), 2)]
@@ -37,7 +37,7 @@ def noise(shape: Sequence[int], classes: int, targets: Sequence[int] = ()) -> Dr
 
 
 def classification(model: Module, x: Any, targets: Any) -> Any:
-    """Mean cross-entropy of the model's logits (N, classes) and integer targets (N,)."""
+    """Return the mean cross-entropy of the model's logits (N, classes) for integer targets (N,)."""
     return ops.cross_entropy(model(x), targets)
 
 

@@ -112,7 +112,7 @@ class ResNet(Module):
 
 
 def _recipe(name: str, depths: tuple[int, ...], block: str, parameters: dict[str, int], small_batch: int) -> Recipe:
-    """The recipe of a ResNet with ``depths`` blocks a stage; ``small_batch`` is the batch size of the scale "small"."""
+    """Return the recipe of a ResNet with ``depths`` blocks per stage; ``small_batch`` is the small scale's batch."""
     settings = {"depths": depths, "block": block}
     return Recipe(
         name=name,

@@ -53,7 +53,7 @@ class Row:
     kept: int
 
     def cells(self) -> tuple[str, ...]:
-        """The row as text, in the order of the table's columns."""
+        """Return the row as text, in the order of the table's columns."""
         shapes = ", ".join(map(quantity.extents, self.output)) or quantity.UNKNOWN
         numbers = f"{self.parameters:,}", quantity.count(self.flops), quantity.size(self.kept)
         return (self.path.rpartition(".")[2], self.kind, shapes, *numbers)
@@ -83,7 +83,7 @@ class Summary:
         return found
 
     def _lines(self) -> list[tuple[int, tuple[str, ...]]]:
-        """The lines of the table as pairs of depth and cells: the titles, every row, the total."""
+        """Return the lines of the table as pairs of depth and cells: titles, every row, total."""
         rows = [(row.path.count("."), row.cells()) for row in self.rows]
         return [(0, TITLES), *rows, (0, ("total", *self.total.cells()[1:]))]
 
@@ -101,7 +101,7 @@ class Summary:
 
 
 def _cells(depth: int, cells: tuple[str, ...], share: float) -> list[str]:
-    """The HTML cells of one row: the name indented by depth, and behind the FLOPs a bar.
+    """Return the HTML cells of one row: the name indented by depth, and a bar behind the FLOPs.
 
     Args:
         depth: the number of modules around this one.
@@ -171,13 +171,13 @@ def summary(of: Module | Recipe | str, *inputs: Any, scale: str = "small", depth
 
 
 class EveryTensor(Native):
-    """A memory manager for tensors of any size, so that each of them is recorded (others ignore tiny ones)."""
+    """A memory manager that allocates tensors of any size, so that tiny ones are recorded too."""
 
     min_block = 0
 
 
 def _prepared(of: Module | Recipe | str, inputs: tuple[Any, ...], scale: str) -> tuple[Module, Callable[[], Any]]:
-    """The model that `summary` is to run, and a function without arguments that runs it."""
+    """Return the model that `summary` runs, and a function without arguments that runs it."""
     if isinstance(of, str):
         of = models.get(of)
     model = of.build(scale) if isinstance(of, Recipe) else of
@@ -222,7 +222,7 @@ def _outputs(model: Module) -> Iterator[dict[int, tuple[tuple[int, ...], ...]]]:
 
 
 def _by_module(run: Recording, root: str, paths: set[str], contexts: Any, amounts: Any) -> Counter[str]:
-    """Sum amounts by the path of the module that they belong to; each counts for all modules around it as well.
+    """Sum amounts by module path; each amount also counts for all enclosing modules.
 
     Args:
         run: the recording, whose catalog has the names of the contexts.

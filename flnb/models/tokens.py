@@ -16,7 +16,7 @@ __all__ = ["draw_weights", "expect_tokens", "next_tokens", "sequence_loss", "tok
 
 
 def next_tokens(vocabulary: int, length: int) -> Draw:
-    """Batches of random tokens (N, length), int64, and targets of the same shape: the token after each of them."""
+    """Return a function that draws random tokens (N, length), int64, and as targets the tokens that follow them."""
 
     def draw(generator: np.random.Generator, size: int) -> Batch:
         tokens = generator.integers(vocabulary, size=(size, length + 1))
@@ -59,7 +59,7 @@ def draw_weights(model: Module, std: float) -> None:
 
 
 def token_loss(logits: Any, targets: Any) -> Any:
-    """Mean cross-entropy, in nats per token, of logits (N, T, vocabulary) and integer targets (N, T)."""
+    """Return the mean cross-entropy, in nats per token, of logits (N, T, vocabulary) for targets (N, T)."""
     if logits.shape[:-1] != targets.shape:
         raise ValueError(
             f"token_loss: expected targets {logits.shape[:-1]} for logits {logits.shape}, got {targets.shape}"
@@ -68,6 +68,6 @@ def token_loss(logits: Any, targets: Any) -> Any:
 
 
 def sequence_loss(model: Module, *batch: Any) -> Any:
-    """Mean cross-entropy of ``model(*inputs)`` (N, T, vocabulary); a batch is the inputs, then the targets (N, T)."""
+    """Return the mean cross-entropy of ``model(*inputs)``; a batch is the inputs, then the targets (N, T)."""
     *inputs, targets = batch
     return token_loss(model(*inputs), targets)

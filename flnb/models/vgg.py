@@ -39,7 +39,7 @@ class VGG(Convolutional):
 
 
 def _stages(channels: int, depths: Sequence[int], widths: Sequence[int]) -> Iterator[Module]:
-    """The convolutions, ReLUs and poolings for images with `channels`, in order."""
+    """Yield the convolutions, ReLUs and poolings for images with `channels`, in order."""
     for depth, width in zip(depths, widths, strict=True):
         for _ in range(depth):
             yield Conv2d(channels, width, 3, padding=1)
@@ -49,7 +49,7 @@ def _stages(channels: int, depths: Sequence[int], widths: Sequence[int]) -> Iter
 
 
 def _recipe(name: str, column: str, depths: tuple[int, ...], parameters: dict[str, int], batch: int) -> Recipe:
-    """The recipe of the network in a column of the paper's table 1; `batch` is the batch size of the scale "paper"."""
+    """Return the recipe of a column of the paper's table 1; `batch` is the batch size of the scale "paper"."""
     small = {"widths": (16, 32, 64, 128, 128), "hidden": 256, "image": 64, "classes": 100}
     return Recipe(
         name=name,

@@ -151,12 +151,12 @@ def _bounds(name: str, entries: int, cutoffs: Sequence[int]) -> tuple[int, ...]:
 
 
 def _width(features: int, factor: float, cluster: int) -> int:
-    """The number of features of a cluster: features / factor ** cluster, at least 1."""
+    """Return the number of features of a cluster: features / factor ** cluster, at least 1."""
     return max(1, int(features // factor**cluster))
 
 
 def _clusters(targets: Any, bounds: tuple[int, ...]) -> Iterator[tuple[int, Any, Any]]:
-    """Yield for each cluster that occurs in targets (N,): its number, where its targets are, their index inside it."""
+    """Yield for each cluster that occurs in targets (N,): its number, its targets' positions, their indices in it."""
     for i, (low, high) in enumerate(itertools.pairwise((0, *bounds))):
         (places,) = ops.nonzero(ops.logical_and(targets >= low, targets < high))
         if places.size:
@@ -164,7 +164,7 @@ def _clusters(targets: Any, bounds: tuple[int, ...]) -> Iterator[tuple[int, Any,
 
 
 def _in_order(found: list[Any], order: list[Any]) -> Any:
-    """Concatenate values that were computed cluster by cluster, and sort them by their positions in ``order``."""
+    """Concatenate values computed cluster by cluster, and sort them by their positions in ``order``."""
     return ops.concat(found)[ops.argsort(ops.concat(order))]
 
 

@@ -17,7 +17,7 @@ Draw = np.random.Generator
 
 
 class _Masks(Module):
-    """Base of the two modules: the sizes of the masks, checked, and random spans of time."""
+    """Base of the two modules: checked sizes of the masks, and random spans of time."""
 
     def __init__(
         self, frequency_width: int, frequency_masks: int, time_width: int, time_masks: int, time_share: float,
@@ -36,7 +36,7 @@ class _Masks(Module):
             raise ValueError(f"{name}: value must be a number or 'mean', got {value!r}")
 
     def _over_time(self, draw: Draw, n: int, length: int) -> npt.NDArray[np.bool_]:
-        """The masked steps of n examples of that length: (n, length), true where masked."""
+        """Return the masked steps of n examples of a length: bool (n, length), true where masked."""
         return spans(draw, n, self.time_masks, length, min(self.time_width, int(length * self.time_share)))
 
     def _masked(self, x: Any, mask: npt.NDArray[np.bool_]) -> Any:
@@ -158,7 +158,7 @@ class RawWavSpecAugment(_Masks):
         return self._masked(x, self._over_time(draw, n, length).reshape(*wide, length))
 
     def _band(self, low: int, high: int) -> npt.NDArray[Any]:
-        """The filter that passes the frequencies between two edges, padded to the length of the longest filter."""
+        """Return the filter that passes frequencies between two edges, padded to the length of the longest filter."""
         half = int(self._halves[self._first])
         kernel = np.zeros(2 * half + 1)
         for edge, sign in ((high, 1.0), (low, -1.0)) if high > low else ():
@@ -184,7 +184,7 @@ class RawWavSpecAugment(_Masks):
 
 
 def _low_pass(cutoff: float, half: int) -> npt.NDArray[Any]:
-    """A low-pass filter of 2 * half + 1 samples: a sinc under a Blackman window, with sum 1.
+    """Return a low-pass filter of 2 * half + 1 samples: a sinc under a Blackman window, with sum 1.
 
     The cutoff frequency is in cycles per sample.
     """

@@ -117,7 +117,7 @@ class Conformer(Module):
 
 
 def _feed(features: int, hidden: int, dropout: float) -> Sequential:
-    """The feed-forward module of the paper's section 2.3, without its residual."""
+    """Return the feed-forward module of the paper's section 2.3, without its residual."""
     return Sequential(
         norm=LayerNorm(features), linear1=Linear(features, hidden), swish=Swish(), dropout1=Dropout(dropout),
         linear2=Linear(hidden, features), dropout2=Dropout(dropout),

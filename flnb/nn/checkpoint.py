@@ -106,7 +106,7 @@ def load_checkpoint(path: str | os.PathLike[str], /, *, random: bool = True, **p
 def _parsed(
     path: str | os.PathLike[str], text: str, arrays: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any], Any]:
-    """The states by part, the plain values by name and the generator's state, from the JSON of a checkpoint."""
+    """Parse a checkpoint's JSON; returns the states by part, plain values by name, and the random generator's state."""
     try:
         tree = json.loads(text, object_hook=lambda found: arrays[found[ARRAY]] if ARRAY in found else found)
         return dict(tree["states"]), dict(tree["values"]), tree["random"]
@@ -118,7 +118,7 @@ def _parsed(
 
 
 def _has_state(part: Any) -> bool:
-    """Whether a part has a state; if not, it is a plain value."""
+    """Return whether a part has a state dict, rather than being a plain value."""
     return hasattr(part, "state_dict") or hasattr(part, "state")
 
 
@@ -136,7 +136,7 @@ def _put(part: Any, state: Any) -> None:
 
 
 def _encoded(value: Any, name: str, arrays: dict[str, Any]) -> Any:
-    """Convert `value` to what JSON can represent; its arrays go into `arrays`, under names that begin with `name`."""
+    """Convert `value` to JSON; its arrays are added to `arrays`, under names that begin with `name`."""
     if isinstance(value, (Tensor, np.ndarray)):
         while name in arrays:  # {"a.b": x, "a": {"b": y}}
             name += "+"

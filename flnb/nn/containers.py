@@ -36,7 +36,7 @@ class Container(Module):
         setattr(self, name, module)
 
     def _held(self) -> dict[str, Module]:
-        """The modules by name."""
+        """Return the modules by name."""
         return {name: member for name, member in vars(self).items() if isinstance(member, Module)}
 
     def __iter__(self) -> Iterator[Any]:
@@ -71,7 +71,7 @@ class Sequential(Container):
 
 
 class _Uncalled(Container):
-    """Base of containers that are not called themselves: their name is part of their modules' names."""
+    """Base of containers without a `forward`; their name becomes part of their modules' names."""
 
     def _path(self, name: str) -> str:
         return f"{self._name}.{name}"
@@ -83,7 +83,7 @@ class _Uncalled(Container):
 
 
 class ModuleList(_Uncalled):
-    """A list of modules, whose parameters are found; the module that has the list calls them in its `forward`.
+    """A list of modules whose parameters are registered; the owner calls the modules in its `forward`.
 
     >>> import flnb.nn as nn
     >>> layers = nn.ModuleList(nn.Linear(2, 2, bias=False) for _ in range(3))
@@ -109,7 +109,7 @@ class ModuleList(_Uncalled):
 
 
 class ModuleDict(_Uncalled):
-    """A dict of modules, whose parameters are found; the module that has the dict calls them in its `forward`.
+    """A dict of modules whose parameters are registered; the owner calls the modules in its `forward`.
 
     >>> import flnb.nn as nn
     >>> heads = nn.ModuleDict({"mean": nn.Linear(4, 1), "scale": nn.Linear(4, 1)})

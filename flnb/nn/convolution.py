@@ -19,7 +19,7 @@ Extents = int | tuple[int, ...]
 
 
 class _Conv(Module):
-    """Base of the convolutions; ``rank`` is the number of dimensions without examples and channels."""
+    """Base of the convolutions; ``rank`` is the number of spatial dimensions."""
 
     rank: ClassVar[int]
 

@@ -22,7 +22,7 @@ scope_hooks: list[Callable[[Module, tuple[Any, ...], dict[str, Any]], Any]] = []
 
 
 def run_forward(module: Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """Call `module.forward`, or the last function in ``scope_hooks`` in its place."""
+    """Call `module.forward`, or the innermost function in ``scope_hooks`` instead."""
     for hook in scope_hooks[-1:]:  # a loop, because another thread may remove the last one meanwhile
         return hook(module, inputs, options)
     return module.forward(*inputs, **options)
@@ -68,12 +68,12 @@ class _Passage:
         self.grad_output: tuple[Any, ...] = ()
 
     def enter(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the inputs for `forward`, whose gradients `arrive` will get."""
+        """Return the inputs for `forward`, with their gradients routed to `arrive`."""
         self.inputs = _specs(inputs)
         return _through(inputs, self.arrive)
 
     def leave(self, output: Any) -> Any:
-        """Return the call's result, whose gradients `begin` will get."""
+        """Return the call's result, with its gradients routed to `begin`."""
         self.outputs = _specs(output)
         return _through(output, self.begin)
 
@@ -84,12 +84,12 @@ class _Passage:
             self.call_hooks(tuple(self.inputs))
 
     def arrive(self, g: Any) -> Any:
-        """Call the hooks with the gradients of the inputs; return those that replace them, joined, or None."""
+        """Run the hooks on the gradients of the inputs; return replacements, joined into one tensor, or None."""
         replaced = self.call_hooks(_spread(g, self.inputs))
         return None if replaced is None else join([r for r in replaced if r is not None])
 
     def call_hooks(self, grad_input: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """Call the hooks; return the gradients of the inputs that they returned, None if no hook returned any."""
+        """Call the hooks; return the input gradients that they returned, or None if none did."""
         changed = None
         for hook in self.hooks:
             given = hook(self.module, grad_input, self.grad_output)
@@ -110,12 +110,12 @@ class _Passage:
 
 
 def _listens(x: Any) -> bool:
-    """Whether x is a tensor on the tape, so that it gets a gradient."""
+    """Return whether x is a tensor on the tape, so that it gets a gradient."""
     return isinstance(x, Tensor) and x._node is not None
 
 
 def _specs(tree: Any) -> list[Any]:
-    """The shape and dtype (a Spec) of each tensor in nested containers; None for tensors without a gradient."""
+    """Return the shape and dtype (a Spec) of each tensor in nested containers; None for tensors without a gradient."""
     return [x._spec if _listens(x) else None for x in leaves(tree) if isinstance(x, Tensor)]
 
 

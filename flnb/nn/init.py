@@ -137,7 +137,7 @@ def kaiming_normal(
 
 
 def _kaiming(shape: Shape, mode: str, slope: float) -> float:
-    """The standard deviation of `kaiming_normal`."""
+    """Return the standard deviation for `kaiming_normal`."""
     if mode not in ("in", "out"):
         raise ValueError(f"init: mode must be 'in' or 'out', got {brief(mode)}")
     return math.sqrt(2.0 / ((1.0 + slope**2) * max(1, fans(shape)[mode == "out"])))

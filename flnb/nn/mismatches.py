@@ -1,4 +1,4 @@
-"""Checks of a saved state before it is loaded, which report all missing, unexpected and mis-shaped names at once."""
+"""Checks of a saved state before it is loaded; all missing, unexpected and mis-shaped names are reported at once."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ def refuse(problems: Sequence[str], what: str) -> None:
 
 
 def _described(tensor: Any) -> str:
-    """Shape and dtype as text."""
+    """Return shape and dtype as text."""
     return f"{tuple(tensor.shape)} {tensor.dtype}"

@@ -84,7 +84,7 @@ class Module:
                     self._lengthen(path, member)
 
     def _lengthen(self, path: str, part: Module) -> None:
-        """Prefix ``path``, the name of a submodule, to the names of the parameters in it."""
+        """Prefix ``path``, the name of a submodule, to the names of the parameters in the submodule."""
         inside = list(part._named_members())
         if all(member is not self for _, member in inside):
             for name, member in inside:
@@ -201,7 +201,7 @@ class Module:
                 _rename(member, path)
 
     def _path(self, name: str) -> str:
-        """Return the name for a member: its own, since the names of modules that are being called come before it.
+        """Return the recorded name of a member: the name itself, or for list members the list's name in front.
 
         A list of modules, which is never called itself, puts its own name before it.
         """
@@ -334,7 +334,7 @@ class Module:
         )
 
     def _summary(self) -> str:
-        """The number of parameters as text; empty if there are none."""
+        """Return the number of parameters as text; empty if there are none."""
         count = sum(item.size for item in self.parameters())
         return f"{count:,} parameter{'' if count == 1 else 's'}" if count else ""
 
@@ -348,7 +348,7 @@ class Module:
 
 
 def _note_module(error: Exception, module: Module) -> None:
-    """Add a note to an error that names the module that raised it, unless a module inside has done so."""
+    """Add a note to an error with the module that raised it, unless an inner module has done so."""
     if not any(note.startswith("in module ") for note in getattr(error, "__notes__", ())):
         error.add_note(f"in module {safe_text(bus.threads.here.path)} ({type(module).__name__})")
 

@@ -1,4 +1,4 @@
-"""Modules that save nothing for backward and run a second time there, for `flnb.memory.lean`.
+"""Recomputation of modules in backward, so that they save nothing for it (`flnb.memory.lean`).
 
 Which modules do so is stored in the context rather than in the modules, so that copies, files and calls elsewhere are
 unaffected.
@@ -27,7 +27,7 @@ __all__ = ["running_again", "scopes"]
 
 
 class _Marks:
-    """Modules whose calls are repeated in backward, where a function of the path of the call says so.
+    """A set of modules to recompute in backward, with a condition on the path of each call.
 
     The modules are referred to weakly.
     """
@@ -37,12 +37,12 @@ class _Marks:
         self.where = where
 
     def has(self, module: Module, path: str) -> bool:
-        """Whether the call of a module under a path is repeated in backward."""
+        """Return whether the call of a module under a path is recomputed in backward."""
         known = self.modules.get(id(module))
         return known is not None and known() is module and self.where(path)
 
     def __call__(self, module: Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Call `module.forward`, checkpointed if any marks that are active here have the module."""
+        """Call `module.forward`, checkpointed if any active set contains the module."""
         path = bus.threads.here.path
         if any(marks.has(module, path) for marks in _marks.get()):
             return checkpoint(_Twice(module))(*inputs, **options)
@@ -53,7 +53,7 @@ _marks: ContextVar[tuple[_Marks, ...]] = ContextVar("marks", default=())
 
 
 class running_again(WithBlock[None]):
-    """A context manager in which calls of some modules are checkpointed.
+    """Context manager in which calls of some modules are recomputed in backward.
 
     Args:
         modules: the modules.
@@ -74,7 +74,7 @@ class running_again(WithBlock[None]):
 
 
 class _Twice:
-    """One call of a module that is repeated in backward, in the same training modes and without changing buffers again.
+    """A module call that is recomputed in backward, in its original training modes, without updating buffers again.
 
     Attributes:
         module: the module.
@@ -98,7 +98,7 @@ class _Twice:
         return self.module.forward(*inputs, **options)
 
     def _again(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Repeat the call in the modes of the first one; afterwards modes and buffers are restored."""
+        """Repeat the call in its original training modes; modes and buffers are restored afterwards."""
         others = [(part, part.training) for part, mode in self.modes if part.training is not mode]
         values = [(x, x._values().copy()) for _, x in self.module.named_buffers() if families[x._spec.kind].reads_host]
         try:

@@ -72,7 +72,7 @@ class Reorder(Module):
 
 
 class Flatten(Module):
-    """Flatten all axes but the first: (N, ...) -> (N, features).
+    """Return the suffixes of the parameters' names: "l0" or "l0_reverse", one for every layer and direction.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.Flatten()(flnb.ones((2, 3, 4))).shape

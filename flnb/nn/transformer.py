@@ -119,7 +119,7 @@ class _Layer(Module):
         return x + self.dropout(part(norm(x))) if self.norm_first else norm(x + self.dropout(part(x)))
 
     def _fed_forward(self, x: Any) -> Any:
-        """The two linear maps, with activation and dropout between them."""
+        """Apply the two linear maps, with activation and dropout between them."""
         return self.linear2(self.dropout(ACTIVATIONS[self.activation](self.linear1(x))))
 
 
@@ -188,7 +188,7 @@ class TransformerDecoderLayer(_Layer):
 
 
 class _Stack(Module):
-    """Layers that are called one after another with the same further arguments, then a layer norm."""
+    """Base of stacks: layers called in turn with the same further arguments, then a layer norm."""
 
     def __init__(self, layers: Iterable[Module], norm: LayerNorm) -> None:
         self.layers, self.norm = ModuleList(layers), norm

@@ -36,7 +36,7 @@ class _Decaying(Optimizer):
         self.descend(data, gradient, state, *scratch[: self._works])
 
     def decays(self) -> tuple[float, float]:
-        """Return the factor of the data itself, and how much of the data is added to the gradient."""
+        """Return the factor of the parameter itself, and the factor of the parameter that is added to the gradient."""
         return (1.0 - self.lr * self.weight_decay, 0.0) if self.decoupled else (1.0, self.weight_decay)
 
     def coefficients(self) -> tuple[float, ...]:
@@ -178,7 +178,7 @@ class Adam(_Decaying):
         return *self.decays(), self.beta1, self.beta2, self.eps * root, rate
 
     def scale(self, state: dict[str, Tensor]) -> Tensor:
-        """The tensor of squares by whose root the step is divided."""
+        """Return the average of squares whose root divides the step."""
         return state["square"]
 
     whole = Update(

@@ -94,7 +94,7 @@ def clip_grad_norm(
 
 
 def _clip_recorded(gradients: Sequence[Tensor], max_norm: float, p: float) -> Tensor:
-    """Do what `clip_grad_norm` does without reading a norm."""
+    """Clip gradients like `clip_grad_norm`, without reading a norm as a number."""
     norms = [linalg.vector_norm(g if g.dtype.itemsize > 2 else g.astype(np.float32), ord=p) for g in gradients]
     total = functools.reduce(ops.maximum, norms) if p == math.inf else sum(norm**p for norm in norms) ** (1.0 / p)
     factor = ops.where(ops.isfinite(total), ops.minimum(max_norm / (total + 1e-6), 1.0), math.nan)
@@ -130,7 +130,7 @@ def clip_grad_value(parameters: Iterable[Variable], value: float) -> None:
 
 
 def _norm(gradient: Tensor, p: float) -> float:
-    """The p-norm of all elements of a gradient, computed in float32 or wider."""
+    """Return the p-norm of all elements of a gradient, computed in float32 or wider."""
     if gradient.dtype.itemsize < 4:
         gradient = gradient.astype(np.float32)  # squares of float16 overflow above 256
     if p == 2.0 and gradient.dtype.kind == "f":

@@ -1,4 +1,4 @@
-"""Small parameters that are updated as one vector: a dozen ops for all of them, rather than a dozen for each.
+"""Updates of small parameters as one vector, to save the call overhead of updating each by itself.
 
 The time of an update of a few kilobytes is spent on calls, not on arithmetic. If an algorithm treats every element
 alike, in many ops (`Optimizer.gathers`), several parameters are copied into one vector, updated there, and copied back:
@@ -30,7 +30,7 @@ LONGEST = 256 << 10
 
 
 class Gathered:
-    """Parameters of one dtype that are updated in one vector, with the optimizer's state for them.
+    """Parameters of one dtype that are updated as one vector, with the optimizer's state for them.
 
     Neighbours in the vector are updated together if they have a gradient and have been updated equally often; a
     parameter without a gradient separates its neighbours. A copied or unpickled optimizer has no such vectors, because
@@ -79,7 +79,7 @@ class Gathered:
         return done
 
     def _fits(self, i: int) -> bool:
-        """Whether a parameter has a gradient of its own shape and dtype, and still the memory it had at first.
+        """Return whether a parameter has a gradient of its own shape and dtype, and its memory was not replaced.
 
         If its memory was replaced since (`Module.to`, say), it may be shared, so the parameter is updated alone.
         """
@@ -114,7 +114,7 @@ class Gathered:
 
 
 def gathered(optimizer: Optimizer, like: Sequence[Tensor]) -> list[Gathered]:
-    """Make the vectors of an optimizer's small parameters; those that share memory with another are left out.
+    """Make the vectors of an optimizer's small parameters, leaving out those that share memory with another.
 
     Args:
         optimizer: the optimizer; one whose `gathers` is false, or whose algorithm is one call, gets no vectors, nor
@@ -150,7 +150,7 @@ def gathered(optimizer: Optimizer, like: Sequence[Tensor]) -> list[Gathered]:
 
 
 def _owner(buffer: Any) -> int:
-    """Identify the memory of a buffer: the id of the array that owns it, which for a view is its base."""
+    """Return a number that identifies a buffer's memory: the id of the array that owns it."""
     while (base := getattr(buffer, "base", None)) is not None:
         buffer = base
     return id(buffer)

@@ -137,10 +137,10 @@ class Optimizer:
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> float:
-            """The value of a setting; `__init__` stores settings as attributes."""
+            """Return the value of a setting, such as ``lr``; `__init__` stores settings as attributes."""
 
     def coefficients(self) -> tuple[float, ...]:
-        """Return the numbers of an update that may change from step to step, such as the learning rate.
+        """Return the numbers that may change from step to step, such as the learning rate.
 
         The backend's method for the whole update, if there is one, is called with them.
         """

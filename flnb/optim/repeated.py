@@ -1,4 +1,4 @@
-"""Steps of optimizers on a backend that defers: ops that were recorded alike before are repeated as one value."""
+"""Optimizer steps on a deferred backend: ops recorded alike before are repeated as a single value."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["step_repeated"]
 
 
 def step_repeated(optimizer: Optimizer) -> bool:
-    """Update every parameter that has a gradient, if the ops depend on what is known here; returns whether they do.
+    """Update all parameters that have a gradient by a repeated segment; returns False if that is impossible.
 
     Coefficients, such as the learning rate, are tensors meanwhile, which have other values in the next step.
     """

@@ -156,7 +156,7 @@ class LossScaler:
 
 
 class _Scaled(Variable):
-    """A loss whose ``backward`` accepts a value of NaN, for which that of other Variables raises an error."""
+    """A loss whose ``backward`` accepts a NaN value, which raises an error for other Variables."""
 
     __slots__ = ()
 

@@ -49,7 +49,7 @@ class Together:
 
     @property
     def parameters(self) -> list[Variable]:
-        """The parameters of all optimizers, in order."""
+        """Return the parameters of all optimizers, in order."""
         return [item for part in self.optimizers for item in part.parameters]
 
     def parts(self) -> list[Optimizer]:

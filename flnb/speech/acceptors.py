@@ -40,7 +40,7 @@ class Acceptor(NamedTuple):
 
 
 def bigram(transitions: Any) -> Acceptor:
-    """The acceptor of all sequences of tokens; the number of a state is that of the latest token.
+    """Return the acceptor of all sequences of tokens; a state's number is that of the latest token.
 
     Args:
         transitions: the scores of each token after each other and after itself, (tokens, tokens), indexed [from, to].
@@ -57,7 +57,7 @@ def bigram(transitions: Any) -> Acceptor:
 
 
 def forced(tokens: Sequence[int], transitions: Any = None) -> Acceptor:
-    """The acceptor of the paths that spell ``tokens`` in this order, each for one frame or more, without blanks.
+    """Return the acceptor of the paths that spell ``tokens`` in order, each for one frame or more, without blanks.
 
     In state i the latest token is ``tokens[i]``. ``transitions`` are as for `bigram`.
 
@@ -75,7 +75,7 @@ def forced(tokens: Sequence[int], transitions: Any = None) -> Acceptor:
 
 
 def ctc(tokens: Sequence[int], blank: int = 0) -> Acceptor:
-    """The acceptor of the paths that become ``tokens`` if repetitions and then blanks are removed (CTC).
+    """Return the acceptor of the paths that become ``tokens`` once repetitions and then blanks are removed (CTC).
 
     With emissions that are log-probabilities in every frame, its negative `path_score` is the CTC loss (A. Graves et
     al., 2006, section 3.2).
@@ -102,7 +102,7 @@ def lexicon(
     scores: Sequence[Any] | None = None,
     sentence: Sequence[int] | None = None,
 ) -> Acceptor:
-    """The acceptor of paths that spell words, each letter for one frame or more, in any order or in a given one.
+    """Return the acceptor of paths that spell words, each letter for one frame or more.
 
     Both acceptors of a criterion can be made by this function: the numerator with a sentence, the denominator without.
 
@@ -178,7 +178,7 @@ class _Words:
         return states[0], states[-1]
 
     def _weight(self, a: int, b: int) -> Any:
-        """The score of token b after token a."""
+        """Return the score of token b after token a."""
         return None if self.weights is None else self.weights[a][b]
 
     def _state(self, token: int, bonus: Any) -> int:

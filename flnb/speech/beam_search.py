@@ -88,7 +88,7 @@ def _arrivals(acceptor: Acceptor, alive: dict[int, Any], frame: Numbers) -> dict
 
 
 def beam_search_loss(numerator: Acceptor, denominator: Acceptor, emissions: Any, beam: int | None = None) -> Any:
-    """The negative log-probability of the target's paths among all paths that the search considers; 0 or more.
+    """Return the negative log-probability of the target's paths among all paths that the search considers.
 
     Training with it makes the search, including its beam, prefer the target. The beam is applied to the denominator
     only, and states on the target's own paths are always kept there, because otherwise the target could be missing
@@ -134,7 +134,7 @@ def common_states(numerator: Acceptor, denominator: Acceptor, frames: int) -> li
 
     @cache
     def successors(pair: tuple[int, int]) -> list[tuple[int, int]]:
-        """The pairs of states, one of each acceptor, that one token leads to from a pair."""
+        """Return the pairs of states, one per acceptor, that a single token leads to from a pair."""
         n, d = pair
         return [(a.to, b.to) for a in numerator.arcs[n] for b in denominator.arcs[d] if a.token == b.token]
 
@@ -202,19 +202,19 @@ def _best(scores: dict[int, Any], beam: int, keep: Collection[int]) -> dict[int,
 
 
 def _number(weight: Any) -> float:
-    """The weight of an arc as a float."""
+    """Return the weight of an arc as a float."""
     return 0.0 if weight is None else weight if isinstance(weight, (int, float)) else weight.item()
 
 
 def _no_path(acceptor: Acceptor, frames: int, beam: int | None) -> ValueError:
-    """The error for a search that reached no final state."""
+    """Make the error for a search that reached no final state."""
     wider = "" if beam is None else f", or a beam wider than {beam}"
     states = len(acceptor.arcs) - 1
     return ValueError(f"no path through {states} states ends after {frames} frames; give more frames{wider}")
 
 
 def _arc(g: Any, meeting: MatchedOp, *additions: MatchedOp) -> tuple[Any, ...]:
-    """The gradients of ``logaddexp(other, score + step)`` with respect to all summands; ``step`` may be a sum."""
+    """Gradients of ``logaddexp(other, score + step)`` by all summands; ``step`` may be a sum."""
     other, along = (
         None if x is None else pull(g, meeting.plan, *meeting.saved)
         for x, pull in zip(meeting.saved[:2], meeting.plan.pulls, strict=True)

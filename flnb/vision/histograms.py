@@ -34,7 +34,7 @@ def _edges(op: str, x: Any, bins: int, bounds: Any) -> Matrix:
 
 
 def _bounds(dtype: Any) -> tuple[float, float]:
-    """The default bounds of a histogram, which the docstring of `histogram` lists."""
+    """Return the default bounds of a histogram for a dtype, as listed in the docstring of `histogram`."""
     if dtype.kind not in "iu":
         return 0, 1
     return limits(dtype) if dtype.itemsize < 4 else (0, 255)

@@ -1,4 +1,4 @@
-"""The event bus: one buffer of events per thread, and the scope, phase and step that user code declares.
+"""The event bus: one event buffer per thread, and the scope, phase and step that user code declares.
 
 While nothing records, an event costs the check ``bus.lanes is None``. Else it is eight numbers, which are appended to a
 list of the thread that emits it:
@@ -35,7 +35,7 @@ _context_ids: dict[Any, int] = intern.contexts.ids
 
 
 class Place:
-    """The scope path, phase and step of one thread; kept up to date also while nothing records.
+    """The scope path, phase and step of one thread; also updated while nothing records.
 
     `step` is the index of the open `step` block, or None; `walked` is True if a backward pass ran since the last step
     ended, so that the next implicit step is under way.
@@ -57,7 +57,7 @@ class Place:
 
 
 class _Threads(threading.local):
-    """A thread-local: ``threads.here`` is the `Place` of the calling thread."""
+    """Thread-local storage: ``threads.here`` is the `Place` of the calling thread."""
 
     def __init__(self) -> None:
         self.here = Place()
@@ -118,7 +118,7 @@ def exclude(before: int, after: int) -> None:
 
 
 class _OthersOnly:
-    """Stands in for a buffer's list of numbers: discards the records of ops and passes on all others."""
+    """Replacement for a buffer's list that discards op records and passes on all others."""
 
     def __init__(self, rows: Any) -> None:
         self.rows = rows
@@ -139,7 +139,7 @@ class _OthersOnly:
 
 
 class uncounted(WithBlock[None]):
-    """Leave this thread's ops out of all recordings inside the block, such as ops repeated to be timed."""
+    """Leave this thread's ops out of all recordings inside the block, for example repetitions for timing."""
 
     def __init__(self) -> None:
         self._lane: Lane | None = None
@@ -223,7 +223,7 @@ class scope(WithBlock[None]):
 
 
 class phase(WithBlock[None]):
-    """Say which phase of a training step runs inside the block: "forward", "backward", "optimizer" or "other".
+    """Declare the phase of a training step that runs inside the block: "forward", "backward", "optimizer", "other".
 
     Raises:
         ValueError: an unknown phase.
@@ -299,7 +299,7 @@ def _end_step(t0: int, index: int, total: int) -> None:
 
 
 def current_step() -> int:
-    """Return the index of the open step; between steps that of the last one, or after a backward pass the next."""
+    """Return the index of the open step; between steps the last one's, or after a backward pass the next one's."""
     if threads.here.step is not None:
         return threads.here.step
     number = _steps.get().number

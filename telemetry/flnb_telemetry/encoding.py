@@ -1,4 +1,4 @@
-"""Conversion of events as threads write them, flat lists of numbers, to records as they are stored, rows of int64.
+"""Conversion of events from the flat number lists that threads write to stored records, rows of int64.
 
 The most frequent events have a short form while they wait: an op's times are float seconds, up to three ops that ran
 without a pause are one record, a block's request to be freed and its free are one. `packed` makes plain records of all.
@@ -48,7 +48,7 @@ _new_row = threading.Lock()
 
 
 def row_code(codes: tuple[int, ...]) -> int:
-    """Return the code of the one record that stands for ops with these codes, run one after the other."""
+    """Return the code of a single record for a sequence of ops with these codes."""
     with _new_row:
         code = _rows.get(codes)
         if code is None:
@@ -61,7 +61,7 @@ _parts: list[tuple[schema.Records, NDArray[np.float64]]] = []  # records of ops,
 
 
 def parts_number(codes: list[int], contexts: list[int], shares: list[float]) -> int:
-    """Return the number by which records of a kernel name the ops that it computes.
+    """Return the number by which a kernel's records refer to the ops that it computes.
 
     Args:
         codes, contexts: of the events of the ops.
@@ -76,7 +76,7 @@ def parts_number(codes: list[int], contexts: list[int], shares: list[float]) -> 
 
 
 def _with_parts(records: schema.Records, kernels: NDArray[np.intp]) -> schema.Records:
-    """Insert behind each record of a kernel, of which the positions are given, those of the ops that it computes."""
+    """Insert, after each kernel record at the given positions, the records of the ops that it computes."""
     made, before = [], 0
     for at in kernels.tolist():
         parts, places = _parts[records[at, 3]]
@@ -91,7 +91,7 @@ def _with_parts(records: schema.Records, kernels: NDArray[np.intp]) -> schema.Re
 
 
 def count_events(numbers: list[Any]) -> int:
-    """Return how many events a flat list of numbers stands for."""
+    """Return how many events a flat list of numbers represents."""
     codes = numbers[:: schema.WORDS]
     return sum(
         len(_row_ops[code >> schema.PLAN_SHIFT]) if code & _KIND == _ROW_KIND else 1 + (code == FREE) for code in codes
@@ -99,7 +99,7 @@ def count_events(numbers: list[Any]) -> int:
 
 
 def _opened(records: schema.Records, rows: NDArray[np.bool_]) -> schema.Records:
-    """Replace each record that is marked in `rows` and stands for several ops by one record for each op."""
+    """Replace each marked record of several ops by one record per op."""
     numbers, which = np.unique(records[rows, 0] >> schema.PLAN_SHIFT, return_inverse=True)
     known = [_row_ops[number] for number in numbers.tolist()]
     counts = np.ones(len(records), np.int64)
@@ -116,7 +116,7 @@ def _opened(records: schema.Records, rows: NDArray[np.bool_]) -> schema.Records:
 
 
 def _own_times(records: schema.Records, excluded: NDArray[np.bool_]) -> schema.Records:
-    """Remove the marked records, each of which excludes some ns from the duration of the op after it, and do so."""
+    """Remove the marked records, each of which subtracts some ns from the duration of the following op."""
     kept = np.flatnonzero(~excluded)
     rows = np.flatnonzero(excluded)
     op = np.searchsorted(kept, rows)
@@ -128,7 +128,7 @@ def _own_times(records: schema.Records, excluded: NDArray[np.bool_]) -> schema.R
 
 
 def _both(records: schema.Records, freed: NDArray[np.bool_]) -> schema.Records:
-    """Replace each record that is marked in `freed` by two: the request to free a block, and its free."""
+    """Replace each marked record by two: the request to free a block, and the free itself."""
     opened = np.repeat(records, 1 + freed, axis=0)
     first = np.flatnonzero(freed) + np.arange(np.count_nonzero(freed))
     opened[first, 0], opened[first, 1] = schema.FREE_REQUESTED, opened[first, 5]
@@ -148,7 +148,7 @@ def nanoseconds(t: float) -> int:
 
 
 def _packed_or_dropped(record: list[Any]) -> bytes:
-    """Pack one record; if a value does not fit (a user's memory manager may return any), a `dropped` one instead."""
+    """Pack one record as bytes; if a value is out of range, return a `dropped` record instead."""
     try:
         return _pack_one(*record)
     except struct.error:

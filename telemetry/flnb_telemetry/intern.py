@@ -1,4 +1,4 @@
-"""Tables that give names, contexts, plans, kernels and the like small integer ids, so that records hold integers only.
+"""Tables that assign small integer ids to names, contexts, plans and the like, so that records hold only integers.
 
 The tables only grow and are shared by all threads and recordings of the process; id 0 means "none". A `Catalog` has
 their content as arrays, so that whole columns of ids can be looked up at once.
@@ -27,7 +27,7 @@ _lock = threading.Lock()
 
 
 class Plan(NamedTuple):
-    """An op on inputs of certain shapes and dtypes: what all its events have in common.
+    """An op on inputs of certain shapes and dtypes: the facts common to all its events.
 
     `shape`, `dtype` and `nbytes` are those of the result, `inputs` the shapes of the inputs.
     """
@@ -57,7 +57,7 @@ class Context(NamedTuple):
 
 
 class GroupInfo(NamedTuple):
-    """A group of ranks as one of its members sees it: the group's name, the member's number, and where that runs."""
+    """A group of ranks as seen by one member: the group's name, the member's number, and its host and process."""
 
     name: str
     rank: int
@@ -79,7 +79,7 @@ class Frame(NamedTuple):
 
 
 class Table(Generic[T]):
-    """A table that only grows: `id_of(value)` is the same number for equal values, `items[number]` is the item.
+    """A table that only grows: `id_of(value)` returns equal numbers for equal values, `items[number]` the item.
 
     Args:
         items: the first values, from number 0 on.
@@ -141,7 +141,7 @@ class Catalog:
         self.refresh()
 
     def refresh(self) -> None:
-        """Extend the arrays to the present length of the tables."""
+        """Extend the arrays to the current length of the tables."""
         name = self.strings.id_of
         plans = self.plans.items[len(self.op) :]
         if fresh := [(name(p.op), name(p.family), min(p.nbytes, MOST), min(p.saved, MOST)) for p in plans]:
@@ -152,7 +152,7 @@ class Catalog:
             self.scope, self.phase, self.line = np.concatenate([known, np.array(new).T], axis=1)
 
     def told(self, name: str, first: int = 0) -> list[Any]:
-        """Return items of a table ("strings", "plans", "contexts") from number `first` on, as JSON and safe to show."""
+        """Return a table's items ("strings", "plans", "contexts") from number `first` on, as display-safe JSON."""
         items: list[Any] = list(getattr(self, name).items[first:])
         if name == "plans":
             keys = ("op", "family", "shape", "dtype", "nbytes")

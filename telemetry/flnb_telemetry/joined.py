@@ -39,7 +39,7 @@ log = logging.getLogger("flnb")
 
 
 class RankSource:
-    """Makes messages of what happens on this rank, and sends them to a `JoinedLive` in another process.
+    """Sends messages about this rank's events to a `JoinedLive` in another process.
 
     Args:
         send: called on a thread of its own with each message.
@@ -66,14 +66,14 @@ class RankSource:
         self._thread = threading.Thread(target=self._loop, name="flnb-rank", daemon=True)
 
     def start(self) -> RankSource:
-        """Begin to record and to send."""
+        """Start recording and sending."""
         self._window.fresh = []
         self.live.begin()
         self._thread.start()
         return self
 
     def stop(self, error: BaseException | None = None) -> None:
-        """Send what is left and end."""
+        """Send the remaining events and stop."""
         self._halt.set()
         if self._thread.is_alive():
             self._thread.join(2.0)
@@ -87,7 +87,7 @@ class RankSource:
         self.stop(error)
 
     def message(self, last: bool = False) -> Message | None:
-        """What has happened since the last message; None if there is nothing to say yet."""
+        """Return a message with everything since the last one; None if there is nothing to send yet."""
         live, now = self.live, clock()
         with live._lock:
             live._fold()
@@ -127,7 +127,7 @@ class RankSource:
 
 
 class JoinedLive(Live):
-    """The live view of several ranks: their collective calls joined, and beside them the view of one chosen rank.
+    """The live view of several ranks: their collective calls joined, and the view of one chosen rank.
 
     `receive` takes messages of `RankSource` in any order, on any thread; it is a source of frames like `Live`.
 
@@ -153,7 +153,7 @@ class JoinedLive(Live):
         self._sent: Any = None
 
     def receive(self, message: Message) -> None:
-        """Take a message of a rank."""
+        """Process a message of a rank."""
         rows, lanes = _decoded(message, self.catalog)
         rank, offset = int(message["rank"]), int(message["offset"])
         about = {key: value for key, value in message.items() if key not in LARGE} | {"heard": clock()}
@@ -175,7 +175,7 @@ class JoinedLive(Live):
             self._observe(message, rank, offset)
 
     def _observe(self, message: Message, rank: int, offset: int) -> None:
-        """Note what is known of the states of ranks, and the view of the chosen one."""
+        """Store a message's information on the states of ranks, and the view of the chosen one."""
         states: dict[int, str] = {}
         for one in self.ranks.values():
             states |= {int(other): text for other, text in json.loads(str(one["states"])).items()}
@@ -212,17 +212,17 @@ class JoinedLive(Live):
             return content | {"arrays": content["arrays"] | shifted}, buffer + more
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """None: the tape is on the rank."""
+        """Return None: the tape is available on the rank only."""
         return None
 
 
 def _age(message: Message) -> tuple[int, int]:
-    """What grows from one message of a rank to the next, also when it begins anew."""
+    """Return a pair of numbers that grows from one message of a rank to the next, even after a restart."""
     return int(message["start"]), int(message["number"])
 
 
 def _each(rows: schema.Records, change: dict[str, Callable[[schema.Ints], schema.Ints]]) -> schema.Records:
-    """Records with the fields that `change` names (also "t", "t0", "t1") replaced by what its functions return."""
+    """Return records with the fields named by `change` (also "t", "t0", "t1") mapped by its functions."""
     rows, numbers = rows.copy(), rows[:, 0] & 0xFF
     for kind in schema.KINDS.values():
         chosen = numbers == kind.number
@@ -238,12 +238,12 @@ def _each(rows: schema.Records, change: dict[str, Callable[[schema.Ints], schema
 
 
 def _moved(rows: schema.Records, offset: int) -> schema.Records:
-    """Records with all times `offset` ns later."""
+    """Return records with all times shifted by `offset` ns."""
     return _each(rows, dict.fromkeys(("t", "t0", "t1"), lambda times: times + offset)) if offset else rows
 
 
 class _Numbers:
-    """Gives ids numbers of their own, from 0, in the order in which they are first asked for."""
+    """Assigns numbers to ids, from 0, in the order of their first use."""
 
     def __init__(self) -> None:
         self.ids: dict[int, int] = {}
@@ -254,7 +254,7 @@ class _Numbers:
 
 
 def _encoded(batches: list[tuple[int, schema.Records]]) -> Message:
-    """Records as bytes, with the names behind their ids."""
+    """Return records as bytes, with the names behind their ids."""
     rows = np.concatenate([np.empty((0, schema.WORDS), np.int64), *(part for _, part in batches)])
     lanes = np.repeat(np.array([lane for lane, _ in batches], np.int32), [len(part) for _, part in batches])
     numbers: dict[str, _Numbers] = {field: _Numbers() for field in FIELDS}
@@ -264,7 +264,7 @@ def _encoded(batches: list[tuple[int, schema.Records]]) -> Message:
 
 
 def _decoded(message: Message, catalog: intern.Catalog) -> tuple[schema.Records, schema.Ints]:
-    """The records of a message, with ids of the catalog, to which it adds names, and the thread of each."""
+    """Return the records of a message, with their names added to the catalog, and each record's thread."""
     rows = np.frombuffer(message["rows"], np.int64).reshape(-1, schema.WORDS)  # type: ignore[arg-type]
     lanes = np.frombuffer(message["lanes"], np.int32).astype(np.int64)  # type: ignore[arg-type]
     tables = json.loads(str(message["tables"]))

@@ -16,12 +16,12 @@ DEFAULT_BUFFER = 16 << 20
 
 
 def numbers_in(nbytes: int) -> int:
-    """Return how many numbers (eight per record) a buffer of so many bytes holds, at least those of one record."""
+    """Return how many numbers (eight per record) fit a buffer of so many bytes; at least one record."""
     return max(1, nbytes // schema.RECORD_BYTES) * schema.WORDS
 
 
 class Lane:
-    """The event buffer of one thread: that thread alone writes it, the pump alone empties it.
+    """The event buffer of one thread: only that thread writes to it, only the pump empties it.
 
     Attributes:
         pending: a flat list of numbers, eight for each record. Adding a tuple to it is one call and leaves no container
@@ -62,7 +62,7 @@ class Lane:
 
     @property
     def undrained(self) -> int:
-        """Bytes waiting to be drained."""
+        """Return the bytes waiting to be drained."""
         return len(self.pending) * 8
 
 
@@ -86,7 +86,7 @@ class Lanes:
 
     @property
     def lane(self) -> Lane:
-        """The buffer of the calling thread."""
+        """Return the buffer of the calling thread."""
         lane: Lane | None = getattr(self._own, "lane", None)
         if lane is None:
             self._own.lane = lane = self._new()

@@ -17,7 +17,7 @@ __all__ = ["Parts", "UsedParts", "emit_parts"]
 
 
 class Parts(NamedTuple):
-    """The backend and the memory manager that are active at one time, and the manager's properties in bytes."""
+    """The backend and memory manager active at a time, and the manager's properties in bytes."""
 
     backend: str = ""
     manager: str = ""
@@ -32,7 +32,7 @@ _libraries: dict[str, str] = {}
 
 
 def emit_parts(facts: dict[str, Any], everywhere: bool = False) -> None:
-    """Emit an event: from now on this thread, or every thread, uses the backend and memory manager that `facts` names.
+    """Emit an event that this thread, or every thread, uses the backend and memory manager in `facts` from now on.
 
     Its keys are the fields of `Parts`, and "libraries": what the backend computes with.
     """
@@ -59,7 +59,7 @@ class UsedParts:
         self._ops: Counter[Parts] = Counter()
 
     def take(self, batches: Sequence[tuple[int, schema.Records]]) -> None:
-        """Count the ops in the next batches of records."""
+        """Count the ops in further batches of records."""
         told: list[tuple[int, int, bool, Parts]] = []
         for lane, rows in batches:
             for code, t, *numbers in rows[rows[:, 0] & 0xFF == schema.USE].tolist():

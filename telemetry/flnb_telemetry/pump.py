@@ -1,4 +1,4 @@
-"""Carry events from the threads that write them to the recordings and dashboards that listen.
+"""Transport of events from the threads that write them to attached recordings and dashboards.
 
 A `Session` holds one buffer (`Lane`) per thread and a daemon thread, the pump, which empties the buffers into all
 attached sinks. `attach` starts it with the first sink, `detach` ends it with the last.
@@ -103,7 +103,7 @@ class Session:
                 work()
 
     def ask(self, work: Callable[[], None]) -> None:
-        """Run a function on the pump's thread and wait until it returns; its errors are raised here.
+        """Run a function on the pump's thread and wait for it; its errors are raised here.
 
         The function runs to its end even if Ctrl-C interrupts the wait.
         """
@@ -154,7 +154,7 @@ class Session:
         self.pump_ns += thread_time_ns() - began
 
     def _want_grad_stats(self) -> None:
-        """Ask the next backward pass to measure gradient norms if some sink's `grad_interval` has passed."""
+        """Have the next backward pass measure gradient norms if some sink's `grad_interval` has passed."""
         now = clock()
         for sink in self.sinks:
             if sink.grad_interval is not None and now >= self._grad_due.get(id(sink), 0):
@@ -162,7 +162,7 @@ class Session:
                 bus.want_grad_stats = True
 
     def add(self, sink: Sink, buffer: int, caller: Context) -> None:
-        """Feed a sink from now on, first with records of the memory blocks and segments that already exist.
+        """Start feeding a sink, first with records of the existing memory blocks and segments.
 
         To be called on the pump's thread. Of the buffers (bytes per thread) that the sinks of a session ask for, the
         largest is used. Existing blocks are those of the memory manager in the caller's context.
@@ -182,7 +182,7 @@ class Session:
         self._want_grad_stats()
 
     def remove(self, sink: Sink) -> None:
-        """Feed a sink the records written until now and remove it; removing the last sink ends the session.
+        """Feed a sink all records written so far and remove it; removing the last sink ends the session.
 
         To be called on the pump's thread.
         """
@@ -199,11 +199,11 @@ class Session:
 
     @property
     def buffer_used(self) -> int:
-        """Bytes waiting in the fullest of the threads' buffers; `capacity` is the limit of each."""
+        """Return the bytes waiting in the fullest thread's buffer; `capacity` is the limit of each."""
         return max((lane.undrained for lane in list(self.lanes)), default=0)
 
     def share(self) -> float:
-        """Estimate the CPU time that telemetry took, as a share (0 to 1) of the time since the session began."""
+        """Estimate the CPU time of telemetry, as a fraction (0 to 1) of the time since the session began."""
         wall = max(1, clock() - self.started)
         return min(1.0, (self.events * event_ns() + self.pump_ns) / wall)
 
@@ -251,7 +251,7 @@ def attach(sink: Sink, *, buffer: int = DEFAULT_BUFFER, interval: float = INTERV
 
 
 def _start(thread: threading.Thread) -> None:
-    """Start a thread, and raise Ctrl-C as itself where `Condition.wait` turned it into a RuntimeError."""
+    """Start a thread; a Ctrl-C that `Condition.wait` turned into a RuntimeError is raised as KeyboardInterrupt."""
     try:
         thread.start()
     except RuntimeError as error:
@@ -298,7 +298,7 @@ def flush() -> None:
 
 
 def recording() -> Sink | None:
-    """Return the attached sink that is no live view and was attached first; None if there is none."""
+    """Return the first attached sink that is not a live view; None if there is none."""
     current = session
     return next((sink for sink in list(current.sinks) if not sink.live), None) if current is not None else None
 

@@ -1,4 +1,4 @@
-"""Numbers as text for people, with three significant digits and units, and sizes in bytes from text."""
+"""Formatting of numbers with three significant digits and units, and parsing of sizes in bytes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def significant(value: float) -> str:
 
 
 def norm(value: float) -> str:
-    """Format a norm with three significant digits, far from 1 with an exponent: 412, 0.0314, 3.92e-08."""
+    """Format a norm with three significant digits, with an exponent if far from 1: 412, 0.0314, 3.92e-08."""
     return f"{value:.2e}" if 0 < value < 1e-6 or 1e9 <= value < math.inf else significant(value)
 
 
 def _in(units: Mapping[str, float], value: float) -> str:
-    """Format a number with the first of the units (name: size) in which it is below 1000, or with the last."""
+    """Format a number in the first unit (from name to size) in which it is below 1000, or in the last."""
     if not math.isfinite(value):
         return UNKNOWN
     unit = next((unit for unit, scale in units.items() if abs(value) < 999.5 * scale), list(units)[-1])

@@ -1,4 +1,4 @@
-"""Recordings of several ranks on one clock: a mapping from rank to `Recording`, in one file if so wished.
+"""Recordings of several ranks on one clock: a mapping from rank to `Recording`, which can be saved in one file.
 
 Ids and times of a recording are its process's own and stay as they are. What is joined is the clock: for each rank an
 offset to the clock of the first one, and a bound of its error.
@@ -91,16 +91,16 @@ class Ranks(Mapping[int, Recording]):
 
     @property
     def name(self) -> str:
-        """The name of the run: that of its first rank."""
+        """Return the name of the run, which is that of its first rank."""
         return next(iter(self._runs.values())).name
 
     def views(self) -> list[View]:
-        """The ranks as analyses read them: times on the common clock."""
+        """Return the ranks as analyses read them, with times on the common clock."""
         return [_only(run, rank, self.offsets[rank], self.bounds[rank]) for rank, run in self._runs.items()]
 
     @property
     def collectives(self) -> Collectives:
-        """The collective calls of all ranks, joined: who was late and why, waiting, overlap. See `Collectives`."""
+        """Return the collective calls of all ranks, joined: lateness and its reasons, waiting, overlap."""
         return collectives(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -124,7 +124,7 @@ class Ranks(Mapping[int, Recording]):
         foreign("write page")(path, self)
 
     def cells(self) -> list[list[str]]:
-        """The table of ranks as rows of texts, first the titles."""
+        """Return the table of ranks as rows of texts; the first row has the titles."""
         titles = ["rank", "host", "process", "clock", "recorded", "steps", "events"]
         return [titles] + [
             [
@@ -154,7 +154,7 @@ def restored(archive: zipfile.ZipFile, manifest: dict[str, Any]) -> Ranks:
 
 
 def _rank_of(run: Recording) -> int:
-    """The rank that a recording is of, as its facts or its calls tell."""
+    """Return the rank that a recording belongs to, from its metadata or its calls."""
     if "rank" in run.meta:
         return int(run.meta["rank"])
     ranks = [view.rank for view in of_recording(run)]
@@ -171,13 +171,13 @@ def _rank_of(run: Recording) -> int:
 
 
 def _only(run: Recording, rank: int, offset: int = 0, bound: int = 0) -> View:
-    """The view of a recording of one rank."""
+    """Return the view of a recording that has a single rank."""
     (view,) = of_recording(run, offset, bound)
     return view._replace(rank=rank)
 
 
 def _measured(run: Recording, rank: int) -> tuple[int, int] | None:
-    """The offset of a recording's clock to that of rank 0, and its bound, ns; None if they were not compared."""
+    """Return the measured offset of a recording's clock from rank 0's, and its bound, in ns; None if unmeasured."""
     sync = run.table("clock_sync")
     if len(sync["bound"]):
         best = sync["bound"].argmin()
@@ -188,7 +188,7 @@ def _measured(run: Recording, rank: int) -> tuple[int, int] | None:
 
 
 def _clock(own: tuple[int, int] | None, view: View, of_base: tuple[int, int] | None, base: View) -> tuple[int, int]:
-    """A rank's offset to the clock of the first one and its bound, ns: measured, 0 on its host, or from their calls."""
+    """Return a rank's clock offset from the first rank and its bound, in ns: measured, 0 on one host, or from calls."""
     if view.rank == base.rank:
         return 0, 0
     measured = (own[0] - of_base[0], own[1] + of_base[1]) if own and of_base else None
@@ -206,7 +206,7 @@ def _clock(own: tuple[int, int] | None, view: View, of_base: tuple[int, int] | N
 
 
 def _from_calls(view: View, base: View) -> tuple[int, int] | None:
-    """The offset that agrees with all calls of both ranks, none of which a rank has left before the other came."""
+    """Return a clock offset (ns) with which no rank leaves a call before the other has come; None if there is none."""
     ours, theirs = (_ended(one) for one in (view, base))
     both = sorted(ours.keys() & theirs.keys())
     if not both:
@@ -217,7 +217,7 @@ def _from_calls(view: View, base: View) -> tuple[int, int] | None:
 
 
 def _ended(view: View) -> dict[tuple[str, int], tuple[int, int]]:
-    """Begin and end of the calls that no rank leaves before all have come, by group and sequence number."""
+    """Return begin and end of calls that no rank leaves before all have come, by group and sequence number."""
     ended, plans, groups = view.table("collective"), view.catalog.plans.items, view.catalog.groups.items
     columns = (ended[name].tolist() for name in ("plan", "group", "seq", "t0", "t1"))
     return {

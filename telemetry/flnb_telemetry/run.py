@@ -1,4 +1,4 @@
-"""What a recording and a dashboard's live view have in common."""
+"""The common base of recordings and live views."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _numbers = itertools.count(1)
 
 
 class Run:
-    """Base class of `Recording` and `Live`: a receiver of events with a name, a beginning, a state and an end.
+    """Base class of `Recording` and `Live`: receives events, and has a name, begin, state and end.
 
     Args:
         name: what displays call it.
@@ -55,13 +55,13 @@ class Run:
         raise NotImplementedError
 
     def begin(self) -> None:
-        """Start to receive the events of all threads."""
+        """Start receiving the events of all threads."""
         self.meta = _facts()
         self._used = UsedParts(self.meta)
         self.session = pump.attach(self, buffer=self.buffer)
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Receive the last events and stop. Given the error that ended the program, the state becomes "failed"."""
+        """Receive the last events and stop; with an error that ended the program, the state becomes "failed"."""
         try:
             for emit in bus.finishers:
                 emit()

@@ -1,4 +1,4 @@
-"""Texts from files and users made safe to display: short, on one line, without control characters."""
+"""Texts from files and users made safe to display: shortened, on one line, without control characters."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _escaped(character: str) -> str:
 
 
 def brief(value: Any) -> str:
-    """Describe a value of a file for an error message, without looking into the values that it contains.
+    """Describe a value from a file for an error message, without inspecting nested values.
 
     >>> brief("name"), brief(3), brief([[1], [2]]), brief({"device": 0})
     ("'name'", '3', 'a list of 2', "a dict with 'device'")

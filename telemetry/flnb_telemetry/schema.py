@@ -136,7 +136,7 @@ def kind_of(name: str) -> Kind:
 
 
 def among(*numbers: int) -> NDArray[np.bool_]:
-    """Make a table that tells of each kind's number whether it is one of these; quicker to index than `numpy.isin`."""
+    """Return a boolean table, indexed by kind number, that is true for these kinds; faster than `numpy.isin`."""
     found = np.zeros(256, np.bool_)
     found[list(numbers)] = True
     return found

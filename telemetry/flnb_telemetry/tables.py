@@ -1,4 +1,4 @@
-"""Tables as text for a terminal and as HTML."""
+"""Tables of texts, formatted for terminals and as HTML."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CELL = "padding:1px 8px;vertical-align:top;text-align:"
 
 
 class Markup(str):
-    """A text that is HTML already and is not escaped in a table."""
+    """A text that is already HTML and is not escaped in tables."""
 
     __slots__ = ()
 

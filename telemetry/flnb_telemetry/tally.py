@@ -1,4 +1,4 @@
-"""Op statistics that are updated with each batch of events: constant work per event, however long the run."""
+"""Op statistics updated batch by batch: constant work per event, regardless of the run's length."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def buckets(spent: Ints) -> Ints:
 
 
 class Tally:
-    """A table of names (string ids) with count, total, maximum (ns), bytes and a histogram of durations for each."""
+    """A table from names (string ids) to count, total and maximum time (ns), bytes, and a histogram of durations."""
 
     def __init__(self) -> None:
         self.name = np.empty(0, np.int64)
@@ -32,7 +32,7 @@ class Tally:
         self._histogram = np.empty((0, BUCKETS), np.int64)
 
     def add(self, names: Ints, spent: Ints, bucket: Ints, nbytes: Ints) -> None:
-        """Add events; given are the name (string id), duration (ns), its bucket and the output bytes of each."""
+        """Add events, each given by name (string id), duration (ns), duration bucket and output bytes."""
         slot_of = np.full(max(names.max(initial=0), self.name.max(initial=0)) + 1, -1)
         slot_of[self.name] = np.arange(len(self.name))
         if len(fresh := np.unique(names[slot_of[names] < 0])):

@@ -1,4 +1,4 @@
-"""Context managers that always undo what they did, even if Ctrl-C arrives in `__exit__` itself.
+"""Context managers that always clean up, even if Ctrl-C arrives inside `__exit__`.
 
 Ctrl-C that arrives while ``__exit__`` is called is raised at its first line, and what it should undo would remain. But
 a ``with`` statement fetches the bound ``__exit__`` before it enters the block and drops it in any case when the block
@@ -33,14 +33,14 @@ def _leave(block: WithBlock[Any], _: object = None, error: BaseException | None 
 
 
 class _Watch(weakref.ref):  # type: ignore[type-arg]
-    """A weak reference to the bound ``__exit__`` of a block."""
+    """A weak reference to the bound ``__exit__`` of a block, which detects that it was dropped."""
 
     __slots__ = ("block",)
     block: WithBlock[Any]
 
 
 def _left(watch: _Watch) -> None:
-    """End a block whose bound ``__exit__`` was dropped before `_leave` came to its end."""
+    """End a block whose bound ``__exit__`` was dropped before `_leave` finished."""
     block: WithBlock[Any] | None = getattr(watch, "block", None)  # None: the block was not entered
     if block is not None and block._watch is watch:
         block._watch = None
@@ -70,11 +70,11 @@ class WithBlock(ContextDecorator, Generic[T]):
     _watch: _Watch | None = None
 
     def begin(self) -> T:
-        """Do what the block needs at its beginning; returns the value for ``as``."""
+        """Set up the block; returns the value for ``as``."""
         raise NotImplementedError
 
     def end(self, error: BaseException | None) -> None:
-        """Undo what `begin` did; `error` is the exception that ended the block, None without one."""
+        """Undo the effects of `begin`; `error` is the exception that ended the block, or None."""
         raise NotImplementedError
 
     def __enter__(self) -> T:
@@ -88,7 +88,7 @@ class WithBlock(ContextDecorator, Generic[T]):
 
 
 class holding(WithBlock[T]):
-    """Set a context variable to a value until the block ends. One object may be entered again while it is entered."""
+    """Set a context variable until the block ends; an object may be entered again while it is entered."""
 
     def __init__(self, variable: ContextVar[Any], value: Any) -> None:
         self._variable = variable
@@ -114,7 +114,7 @@ class holding(WithBlock[T]):
 
 
 class _Generated(WithBlock[T]):
-    """The `WithBlock` of a generator function that yields once."""
+    """A `WithBlock` made from a generator function that yields once."""
 
     def __init__(self, make: Callable[[], Iterator[T]]) -> None:
         self._make = make

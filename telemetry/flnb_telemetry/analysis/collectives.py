@@ -1,4 +1,4 @@
-"""Collective calls joined over ranks: who waited for whom, what the transfer took, and what of it the program hid.
+"""Collective calls joined over ranks: who waited for whom, how long transfers took, and how much computing hid.
 
 A call of all ranks is one column of the arrays of `Collectives`; times are ns on the clock of the first rank. Until
 the last rank has begun a call the others wait, afterwards data is transferred.
@@ -104,31 +104,31 @@ class Collectives:
 
     @property
     def partial(self) -> str:
-        """Which ranks these are of how many, where recordings of others are missing; "" if none is."""
+        """Return which ranks are recorded, if recordings of others are missing; "" if none is."""
         if len(self.ranks) >= self.size:
             return ""
         return f"rank{'s' * (len(self.ranks) > 1)} {', '.join(map(str, self.ranks))} of {self.size}"
 
     @cached_property
     def waiting(self) -> Ints:
-        """How long each rank waited for the last one in each call, ns."""
+        """Return how long each rank waited for the last one in each call, in ns: an array (ranks, calls)."""
         stop = np.where(self.end > 0, np.minimum(self.end, self.last), self.last)
         return np.where((self.begin > 0) & (self.last > 0), np.maximum(stop - self.begin, 0), 0)
 
     @cached_property
     def transfer(self) -> Ints:
-        """How long after the last rank's call each rank noticed the end of each call, ns."""
+        """Return how long after the last rank's call each rank noticed the end of each call, in ns (ranks, calls)."""
         return np.where((self.end > 0) & (self.last > 0), np.maximum(self.end - self.last, 0), 0)
 
     @cached_property
     def blocked(self) -> Ints:
-        """How long each rank's program stood still in each call because the last rank had not called, ns."""
+        """Return how long each rank's program was blocked in each call before the last rank had called, in ns."""
         stop = np.minimum(self.asked + self.waited, self.last)
         return np.where((self.waited > 0) & (self.last > 0), np.maximum(stop - self.asked, 0), 0)
 
     @cached_property
     def lost(self) -> Ints:
-        """What the rank that called last cost the median of the others in each call, ns."""
+        """Return the time that the last rank cost the median of the other ranks in each call, in ns."""
         members = self.begin > 0
         count = members.sum(axis=0)
         lost = np.where(members, self.blocked, -1)  # absent ranks first, then the last one, which waited for nobody
@@ -137,19 +137,19 @@ class Collectives:
 
     @cached_property
     def late(self) -> Ints:
-        """The row of the rank that called last in each call, -1 for none."""
+        """Return the row of the rank that called last in each call, -1 for none."""
         place = {rank: row for row, rank in enumerate(self.ranks)}
         return np.array([place.get(rank, -1) for rank in self.late_rank.tolist()], np.int64)
 
     @cached_property
     def lost_ns(self) -> Ints:
-        """What each rank has cost the others by being last, ns."""
+        """Return the total time that each rank cost the others by being last, in ns."""
         late = self.late
         return np.bincount(late[late >= 0], self.lost[late >= 0], len(self.ranks)).astype(np.int64)
 
     @cached_property
     def gb_s(self) -> NDArray[np.float64]:
-        """The bus bandwidth of each call in GB/s: bytes that pass each link over the time of transfer; NaN: unknown.
+        """Return each call's bus bandwidth in GB/s: bytes per link divided by the transfer time; NaN if unknown.
 
         The transfer is timed where a program stood still for it; a call that ran beside other work ends unnoticed.
         Calls of less than 16 KiB measure the latency of a link instead, and are left out.
@@ -168,17 +168,17 @@ class Collectives:
 
     @property
     def peak_gb_s(self) -> float:
-        """The best bandwidth that was measured, GB/s; 0 if none was."""
+        """Return the highest bandwidth measured, in GB/s; 0 if none was measured."""
         known = self.gb_s[~np.isnan(self.gb_s)]
         return float(known.max(initial=0.0))
 
     @cached_property
     def reasons(self) -> dict[int, Reason]:
-        """Why the last rank was late, by number of the call, for the calls that cost most. See `lateness.reasons`."""
+        """Return why the last rank was late, by call number, for the most expensive calls; see `lateness.reasons`."""
         return lateness.reasons(self)
 
     def who(self) -> list[dict[str, Any]]:
-        """The ranks by what they cost the others, the worst first: how often each was last, and mostly in what scope.
+        """Return the ranks by the time they cost the others, worst first.
 
         Keys: rank, host, last (how many calls it was the last to come to; a step may have many), lost_ns (what that
         cost the others in all), lost_ms_per_step, scope (where it lost most of this).
@@ -199,7 +199,7 @@ class Collectives:
         return sorted(rows, key=lambda row: -row["lost_ns"])
 
     def to_pandas(self) -> Any:
-        """Return a pandas DataFrame with a row for each call and rank that took part; times in ms since the first."""
+        """Return a pandas DataFrame with a row for each call and participating rank; times in ms from the first on."""
         rank, call = np.nonzero(self.begin)
         origin = self.begin[self.begin > 0].min(initial=1 << 62)
         named = {name: getattr(self, name)[call] for name in ("op", "group", "seq", "nbytes", "bucket", "step")}
@@ -210,7 +210,7 @@ class Collectives:
         return require("pandas", "lab", "a DataFrame").DataFrame(named)
 
     def summary(self) -> list[str]:
-        """The facts that the repr begins with, one text each."""
+        """Return the facts that begin the repr, one text each."""
         ops = [f"{quantity.count(int((self.op == op).sum()))} {op}" for op in dict.fromkeys(self.op.tolist())]
         ranks, steps = len(self.ranks), len(self.steps)
         about = self.partial or f"{ranks} rank{'s' * (ranks != 1)}"
@@ -231,7 +231,7 @@ class Collectives:
         return facts + [reason.text for _, reason in worst[:1]]
 
     def cells(self) -> list[list[str]]:
-        """The table of ranks as rows of texts, first the titles; the worst rank first; none if some are missing."""
+        """Return the table of ranks as rows of texts, titles first, worst rank first; empty if ranks are missing."""
         if self.partial:
             return []
         rows = self.who()[:SHOWN]

@@ -111,12 +111,12 @@ class Devices:
 
     @property
     def emulated(self) -> bool:
-        """Whether any device of the recording is emulated, so that its durations are meaningless."""
+        """Return whether any device of the recording is emulated, so that its durations are meaningless."""
         return any(info.emulated for info in self.infos.values())
 
     @property
     def queued(self) -> NDArray[np.float64]:
-        """The time (ns) from the end of the host's call to the start of each task on the device; NaN if unknown."""
+        """Return the time (ns) between the host's call and each task's start on the device; NaN if unknown."""
         known = (self.task["ran1"] > 0) & (self.task["bound"] >= 0)
         return np.where(known, np.maximum(0, self.task["ran0"] - self.task["t1"]), np.nan)
 
@@ -195,7 +195,7 @@ def devices(source: Source) -> Devices:
 
 
 def _where(catalog: Catalog, context: Ints, places: list[str]) -> tuple[Ints, Ints]:
-    """Return the device (index into `places`, to which new ones are appended) and the stream of each context."""
+    """Return each context's device (an index into `places`, which is extended as needed) and stream."""
     known, which = np.unique(context, return_inverse=True)
     pairs = []
     for number in known.tolist():
@@ -253,7 +253,7 @@ def _gaps(all_of: Devices, place: str) -> list[Gap]:
 
 
 def _awaiting(all_of: Devices) -> NDArray[np.bool_]:
-    """Return, for each task, whether its stream was made to wait for an event since its previous task."""
+    """Return, for each task, whether its stream had to wait for an event since its previous task."""
     task, event = all_of.task, all_of.event
     awaited = event["awaited"] == 1
     both = {name: np.concatenate([task[name], event[name][awaited]]) for name in ("device", "stream", "seq")}
@@ -341,7 +341,7 @@ def blocks(source: Source, task: Columns, event: Columns) -> tuple[Columns, Colu
 
 
 def _uses(addresses: Columns, seq: Ints, block: Columns) -> dict[int, list[int]]:
-    """Return, by row of the block, the rows of the tasks with an address in it as an argument while it lived."""
+    """Return, for each block's row, the rows of the tasks that had an address in it as an argument during its life."""
     at = np.searchsorted(seq, addresses["seq"])
     known = (at < len(seq)) & (seq[np.minimum(at, max(len(seq) - 1, 0))] == addresses["seq"]) if len(seq) else at < 0
     given = [addresses[f"address{i}"][known].tolist() for i in range(5)]

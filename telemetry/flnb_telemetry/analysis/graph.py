@@ -1,4 +1,4 @@
-"""The graph of one backward pass as columns, so that a million nodes are some arrays and not a million objects."""
+"""The graph of one backward pass as columns: a million nodes need a few arrays, rather than a million objects."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FINE, SPREAD, ORIGIN = 0, 1, 2  # from good to worst
 
 
 class Gradients(NamedTuple):
-    """The measured gradients, a value for each row: norm, whether it was measured, bad and all elements.
+    """Measured gradients, one entry per row: norm, whether measured, number of bad elements, number of all elements.
 
     `bad` counts the elements that are NaN or Inf. Where nothing was measured, `norm` is NaN and `seen` is False.
     """
@@ -73,12 +73,12 @@ class Graph:
 
     @cached_property
     def child(self) -> Ints:
-        """For each entry of `parent`, the row of the node that reads it."""
+        """Return, for each entry of `parent`, the row of the node that reads it."""
         return np.repeat(np.arange(len(self.id)), np.diff(self.start))
 
     @cached_property
     def last_reader(self) -> Ints:
-        """For each node, the row of the last node that reads its result, -1 if none does."""
+        """Return, for each node, the row of the last node that reads its result, -1 if none does."""
         last = np.full(len(self.id), -1)
         inner = self.parent >= 0
         last[self.parent[inner]] = self.child[inner]  # ascending: the last one remains
@@ -86,7 +86,7 @@ class Graph:
 
     @cached_property
     def health(self) -> NDArray[np.int8]:
-        """For each node: FINE, SPREAD (its gradient has NaN or Inf) or ORIGIN (these first appeared there)."""
+        """Return, for each node, FINE, SPREAD (its gradient has NaN or Inf) or ORIGIN (these first appeared there)."""
         bad = (self.gradient.bad > 0) | (self.gradient.seen & np.isnan(self.gradient.norm))
         found = np.where(bad, SPREAD, FINE).astype(np.int8)
         if self.origin >= 0:
@@ -95,7 +95,7 @@ class Graph:
 
     @property
     def origins(self) -> Ints:
-        """The row of the node where NaN or Inf first appeared, as an array of one element, or of none."""
+        """Return the row of the node where NaN or Inf first appeared, in an array of one element or none."""
         return np.flatnonzero(self.health == ORIGIN)
 
     def parents(self, row: int) -> list[int]:
@@ -105,7 +105,7 @@ class Graph:
 
 
 def acts(table: Table) -> schema.Columns:
-    """Return the columns of the ops that may have made nodes: those that ran, and those recorded to run later.
+    """Return the ops that may have made tape nodes: those that ran, and those recorded to run later.
 
     A recorded op has duration 0 here: its execution emits an op event of its own, without a node.
     """
@@ -128,7 +128,7 @@ def read(
     failed: dict[str, int] | None = None,
     origin: int = 0,
 ) -> tuple[Graph, int]:
-    """Make the graph of everything that one node depends on.
+    """Make the graph of all nodes that one node depends on.
 
     Args:
         table: returns the columns of a kind of events.
@@ -202,7 +202,7 @@ def pairs(ops: schema.Columns, edges: schema.Columns) -> tuple[Ints, Ints]:
 
 
 def _ascending(values: Ints) -> Ints:
-    """Return the different values, ascending. (`numpy.unique` hashes, which takes several times as long for ids.)"""
+    """Return the distinct values, ascending; faster for ids than `numpy.unique`, which hashes."""
     values = np.sort(values)
     return values[np.append(True, values[1:] != values[:-1])] if len(values) else values
 

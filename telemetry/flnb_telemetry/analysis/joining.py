@@ -1,4 +1,4 @@
-"""Ranks of recordings on one clock, and their collective calls joined by group and sequence number."""
+"""Ranks of recordings on a common clock, and their collective calls joined by group and sequence number."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DIFFERS = "dtypes differ"
 
 
 class View(NamedTuple):
-    """What an analysis reads of one rank: events with times on the common clock, and the names behind their ids.
+    """One rank's data for analyses: events with times on the common clock, and the names behind their ids.
 
     `bound` is how far off (ns) the clock may be; `table` returns the events of one kind of the threads that
     communicate.
@@ -39,14 +39,14 @@ class View(NamedTuple):
 
 
 def views(source: Any) -> list[View]:
-    """The ranks of a `Ranks`, or of one recording in which they are threads."""
+    """Return the ranks of a `Ranks`, or of one recording in which ranks are threads."""
     if hasattr(source, "views"):
         return source.views()
     return of_recording(source)
 
 
 def of_recording(run: Any, offset: int = 0, bound: int = 0) -> list[View]:
-    """The ranks in one recording: one per process, or one per thread; `offset` (ns) is added to all times."""
+    """Return the ranks in one recording (one per process or thread); ``offset`` (ns) is added to all times."""
     begun = run.table("collective_begin")
     infos = run.catalog.groups.items
     lanes: dict[int, set[int]] = {}
@@ -80,7 +80,7 @@ def _view(run: Any, rank: int, lanes: set[int], offset: int, bound: int) -> View
 
 
 def join(ranks: Sequence[View]) -> dict[str, Any]:
-    """Join the collective calls of ranks: the values of the attributes of `analysis.collectives.Collectives`."""
+    """Join the ranks' collective calls; returns the attributes of `analysis.collectives.Collectives` by name."""
     names: dict[str, int] = {}
     sizes: dict[int, int] = {}
     calls = [_calls(view, names, sizes) for view in ranks]
@@ -125,7 +125,7 @@ def join(ranks: Sequence[View]) -> dict[str, Any]:
 
 
 def _calls(view: View, names: dict[str, int], sizes: dict[int, int]) -> Columns:
-    """The calls of one rank: key (group and sequence number), times, plan, bytes, bucket and step of each."""
+    """Return the calls of one rank: key (group and sequence number), times, plan, bytes, bucket and step of each."""
     begun, ended, waits = (view.table(kind) for kind in ("collective_begin", "collective", "wait"))
     infos, plans = view.catalog.groups.items, view.catalog.plans.items
     number = np.full(len(infos), -1, np.int64)
@@ -136,7 +136,7 @@ def _calls(view: View, names: dict[str, int], sizes: dict[int, int]) -> Columns:
     met = np.array([plan.op not in PAIRS and plan.family == "communication" for plan in plans], np.bool_)
 
     def only(table: Columns) -> Columns:
-        """The last event of each call in a table, in order of calls, with a column "key"."""
+        """Return the last event of each call in a table, in order of calls, with a column "key"."""
         group = number[table["group"]]
         key = np.where((group >= 0) & met[table["plan"]], (group << SEQ_BITS) | table["seq"], -1)
         order = np.argsort(key, kind="stable")
@@ -163,7 +163,7 @@ def _calls(view: View, names: dict[str, int], sizes: dict[int, int]) -> Columns:
 
 
 def step_of(view: View, t: Ints) -> Ints:
-    """The index of the rank's training step at each time, -1 outside of steps."""
+    """Return the index of the rank's training step at each time (ns), -1 outside of steps."""
     steps = view.table("step")
     if not len(steps["t0"]):
         return np.full(len(t), -1, np.int64)
@@ -174,7 +174,7 @@ def step_of(view: View, t: Ints) -> Ints:
 
 
 def median(values: Ints, first: Any, count: Any) -> Ints:
-    """The median of ``count`` values of each column, from number ``first`` in ascending order on; 0 of none."""
+    """Return the median of ``count`` values per column, from ascending position ``first`` on; 0 for none."""
     ascending = np.sort(values, axis=0)
     columns, most = np.arange(values.shape[1]), max(len(values) - 1, 0)
     low = ascending[np.clip(first + (count - 1) // 2, 0, most), columns] if len(values) else columns
@@ -183,7 +183,10 @@ def median(values: Ints, first: Any, count: Any) -> Ints:
 
 
 def _lateness(begin: Ints, size: Ints, ranks: tuple[int, ...]) -> dict[str, Ints]:
-    """When the last rank called, which that was, and how long after the median of the others; 0 and -1: not all did."""
+    """Return when the last rank called, which rank it was, and its delay after the median of the others.
+
+    Where not all ranks called, these are 0 and -1.
+    """
     count = (begin > 0).sum(axis=0)
     complete = (count == size) & (count > 1)
     last = np.where(complete, begin.max(axis=0, initial=0), 0)
@@ -195,7 +198,7 @@ def _lateness(begin: Ints, size: Ints, ranks: tuple[int, ...]) -> dict[str, Ints
 
 
 def _exposure(ranks: Sequence[View], calls: dict[str, Ints], last: Ints, step: Ints) -> dict[str, Any]:
-    """The steps: indices, how long each took on each rank, stood still for calls, and what share of transfers not."""
+    """Return each step's index, its time on each rank, blocked time, and the share of transfers that was not hidden."""
     tables_ = [view.table("step") for view in ranks]
     steps = np.unique(np.concatenate([np.empty(0, np.int64), *(table["index"] for table in tables_)]))
     took, exposed = np.zeros((2, len(steps), len(ranks)), np.int64)
@@ -218,7 +221,7 @@ def _exposure(ranks: Sequence[View], calls: dict[str, Ints], last: Ints, step: I
 
 
 def _covered(start: Ints, end: Ints, bins: Ints, count: int) -> Ints:
-    """How much time is in at least one interval, by the bin of the interval that covers it first."""
+    """Return the time covered by at least one interval, summed in the bin of the interval that covers it first."""
     order = np.argsort(start, kind="stable")
     start, end, bins = start[order], end[order], bins[order]
     before = np.concatenate([[0], np.maximum.accumulate(end)[:-1]]) if len(end) else end

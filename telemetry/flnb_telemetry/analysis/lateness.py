@@ -1,4 +1,4 @@
-"""Why a rank was the last to come to a call: where its time went since the ranks last met, against the median rank.
+"""Why a rank was last in a call: its time since the ranks last met, by scope, compared with the median rank.
 
 Ranks meet where at least one of them stood still for a call. From there to the next call every moment of a rank belongs
 to the innermost scope that was open, an op of a backward pass to the scope of the op that it differentiates, and a wait
@@ -32,7 +32,7 @@ SHARE = 0.25
 
 
 class Reason(NamedTuple):
-    """Where a rank's time went before a call to which it came last: ns in a scope, and the median of the other ranks.
+    """The scope where a late rank lost time before a call: its ns there, and the median of the other ranks.
 
     `scope` is "" if no module and no named block explains it.
     """
@@ -45,7 +45,7 @@ class Reason(NamedTuple):
 
 
 def reasons(calls: Collectives) -> dict[int, Reason]:
-    """The reason for each call to which a rank came late, by number of the call, for those that cost most.
+    """Return the reason for each late call, by call number, for the calls that cost most.
 
     Calls between two meetings (buckets of one backward) have one reason.
     """
@@ -85,7 +85,7 @@ def _reason(
 
 
 def _chosen(calls: Collectives) -> tuple[dict[int, list[int]], Ints]:
-    """The calls to explain, each with all calls that share its reason, and when each rank had met the others before."""
+    """Return the calls to explain, each with all calls that share its reason, and when each rank last met others."""
     met = np.flatnonzero((calls.waited > 0).any(axis=0) & (calls.last > 0))
     since, meeting = np.zeros((2, *calls.begin.shape), np.int64)
     for row, view in enumerate(calls.views):
@@ -107,13 +107,13 @@ def _chosen(calls: Collectives) -> tuple[dict[int, list[int]], Ints]:
 
 
 def _beginning(view: View) -> int:
-    """The time of the first event of a rank that says what it did, 0 if there is none."""
+    """Return the time (ns) of a rank's first event about its program, 0 if there is none."""
     times = [view.table(kind)[name] for kind, name in (("scope", "t"), ("op", "t0"), ("collective_begin", "t"))]
     return min((int(t.min()) for t in times if len(t)), default=0)
 
 
 def _spent(view: View, since: Ints, until: Ints, names: dict[str, int]) -> NDArray[np.float64]:
-    """The time (ns) of a rank in each scope, a row for each span of time; adds new scopes to `names`."""
+    """Return a rank's time (ns) in each scope, one row per time span; new scopes are added to `names`."""
     order = np.argsort(since, kind="stable")
     start, stop = since[order], np.maximum(until, since)[order]
     at, context = partition(view)
@@ -146,7 +146,7 @@ def _spent(view: View, since: Ints, until: Ints, names: dict[str, int]) -> NDArr
 
 
 def partition(view: View) -> tuple[Ints, Ints]:
-    """The moments at which a rank's innermost scope changes, ascending, and the context from each moment on."""
+    """Return the times at which a rank's innermost scope changes, ascending, and the context from each time on."""
     found = [np.empty((2, 0), np.int64)]
     for t, context, entered, depth in _nested(view):
         order = np.lexsort((np.arange(len(depth)), depth))
@@ -163,7 +163,7 @@ def partition(view: View) -> tuple[Ints, Ints]:
 
 
 def blocks(view: View) -> tuple[Ints, Ints, Ints]:
-    """Beginning, end (0: still open) and context of the blocks that a rank's program has named."""
+    """Return begin, end (0 if still open) and context of the blocks named by a rank's program."""
     found = [np.empty((3, 0), np.int64)]
     for t, context, entered, depth in _nested(view):
         inner = np.where(entered > 0, depth, depth + 1)
@@ -177,7 +177,7 @@ def blocks(view: View) -> tuple[Ints, Ints, Ints]:
 
 
 def _nested(view: View) -> Iterator[tuple[Ints, Ints, Ints, Ints]]:
-    """The scope events of each thread of a rank: time, context, what was entered (0: left), and the depth after it."""
+    """Yield the scope events of each thread of a rank: time, context, scope entered (0: left), and depth afterwards."""
     scopes = view.table("scope")
     for lane in np.unique(scopes["lane"]).tolist():
         t, context, entered = (scopes[name][scopes["lane"] == lane] for name in ("t", "context", "enter"))

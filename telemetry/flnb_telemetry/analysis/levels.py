@@ -1,4 +1,4 @@
-"""The tape as a tree of groups that a reader opens level by level: module calls, repeated blocks, parts of long rows.
+"""The tape as a tree of groups to open level by level: module calls, repeated blocks, parts of long sequences.
 
 Nodes are in order of execution, so a module call is a sequence of neighbours with the same scope prefix, and drawing
 such a sequence as one box never makes a cycle. Only levels that are opened are computed, by array operations on the
@@ -34,7 +34,7 @@ NOT_A_MODULE = -1
 
 
 class Parts(NamedTuple):
-    """What a group of nodes contains, as columns.
+    """The contents of a group of nodes, as columns.
 
     Call j (a module call or a single op) is the nodes `bound[j]` to `bound[j + 1]` - 1; `token[j]` is the string id of
     the module's name (NOT_A_MODULE for an op), `depth[j]` the number of names in its scope path. Entry i, one item on
@@ -100,7 +100,7 @@ class Levels:
         self.root = Group("", "", "", 0, len(graph), parts=self._outermost())
 
     def over(self, graph: Graph) -> Levels:
-        """Return the tree of another graph of equal structure, with the levels that were opened; its figures differ."""
+        """Return the tree of another graph with the same structure, with the same levels opened."""
         other = copy(self)
         other.graph = graph
         return other
@@ -109,7 +109,7 @@ class Levels:
 
     @cached_property
     def _scopes(self) -> dict[int, list[str]]:
-        """The names in the scope path of each context id that occurs."""
+        """Return the names in the scope path of each context id that occurs."""
         found = np.unique(self.graph.context).tolist()
         return {context: self.catalog.contexts.items[context].scope.split(".") for context in found}
 
@@ -126,7 +126,7 @@ class Levels:
 
     @cached_property
     def _powers(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """Prefix sums of hash(plan of node i) * r**i modulo 2**64, and r**-i, for comparing sequences of plans.
+        """Return prefix sums of hash(plan of node i) * r**i modulo 2**64, and r**-i, to compare sequences of plans.
 
         The difference of two sums times r**-first is the same for equal sequences, wherever they begin.
         """
@@ -268,7 +268,7 @@ class Levels:
         return self._known.get(key)
 
     def way(self, row: int) -> list[str]:
-        """Return the keys of the groups to open, outermost first, to see the node in a row."""
+        """Return the keys of the groups to open, outermost first, to reach the node in a row."""
         keys: list[str] = []
         group = self.root
         while True:
@@ -301,7 +301,7 @@ class Levels:
         return Level(items, found, entered.tolist(), left.tolist())
 
     def opened(self, most: int) -> list[str]:
-        """Return the keys of the groups to open first, so that at most `most` items are seen.
+        """Return the keys of the groups to open initially, such that at most `most` items are shown.
 
         Those where NaN or an error begins come first, then those that took longest.
         """
@@ -381,6 +381,6 @@ def folds(kind: NDArray[np.uint64], single: NDArray[np.bool_]) -> tuple[Ints, In
 
 
 def _shown(scope: list[str], depth: int) -> str:
-    """Return the name at a depth of a scope path; a mere number with the name before it ("layers.0")."""
+    """Return the name at a depth of a scope path; a bare number is prefixed by the name before it ("layers.0")."""
     name = scope[depth - 1]
     return f"{scope[depth - 2]}.{name}" if name.isdigit() and depth > 1 else name

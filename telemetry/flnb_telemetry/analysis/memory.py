@@ -130,21 +130,21 @@ class MemoryState:
 
     @property
     def largest_hole(self) -> int:
-        """The largest gap between blocks, in bytes: the largest request that fits without a new segment."""
+        """Return the largest gap between blocks in bytes: the largest request that fits without a new segment."""
         return int(self.holes.max(initial=0))
 
     @property
     def internal(self) -> float:
-        """Internal fragmentation (0 to 1): sum(size - requested) / sum(size) over the live blocks."""
+        """Return the internal fragmentation (0 to 1): sum(size - requested) / sum(size) over live blocks."""
         return (self.allocated - self.requested) / self.allocated if self.allocated else 0.0
 
     def unusable(self, request: int) -> float:
-        """Return the share (0 to 1) of the free bytes in gaps smaller than a request (bytes); 0 if none are free."""
+        """Return the fraction (0 to 1) of free bytes in gaps smaller than a request (bytes); 0 if none are free."""
         return float(self.holes[self.holes < request].sum() / max(1, self.holes.sum()))
 
     @cached_property
     def segments(self) -> tuple[SegmentView, ...]:
-        """The segments by address, each with its live blocks."""
+        """Return the segments by address, each with its live blocks."""
         memory, start = self._memory, self._memory.start
         locks = memory.locks(self._ns)
         plans, contexts = memory.catalog.plans.items, memory.catalog.contexts.items
@@ -162,7 +162,7 @@ class MemoryState:
 
     @property
     def besides(self) -> str:
-        """A sentence about small results, which have no block and are in none of the sums; "" if there are none."""
+        """Return a sentence on small results, which have no block and count in no sum; "" if there are none."""
         count, nbytes = self._memory.small(self._ns)
         if not count:
             return ""
@@ -227,7 +227,7 @@ class Memory:
 
     @cached_property
     def _checkpoints(self) -> tuple[int, list[Ints]]:
-        """The number of blocks between two checkpoints, and for each checkpoint the rows of the blocks live then."""
+        """Return the number of blocks between checkpoints, and the rows of the live blocks at each checkpoint."""
         born, end = self.block["t"], self.block["end"]
         # As far apart as the most blocks that live at once: all checkpoints together are no larger than the events.
         alive = np.arange(1, len(born) + 1) - np.searchsorted(np.sort(end), born, "right")
@@ -255,7 +255,7 @@ class Memory:
 
     @property
     def peak(self) -> MemoryState:
-        """The state at the first moment at which most bytes were allocated."""
+        """Return the state at the first moment with the most allocated bytes."""
         line = self._timeline
         return self.at(float(line.t[np.argmax(line.allocated)]) if len(line.t) else 0.0)
 
@@ -310,7 +310,7 @@ def timeline(block: schema.Columns, segment: schema.Columns, start: int) -> Time
 
 
 def _lifetimes(begins: schema.Columns, ends: schema.Columns, key: str) -> schema.Columns:
-    """Return the first beginning of each id, in order of time, with the time of its end (or NEVER) as "end"."""
+    """Return each id's first begin event in order of time, with the time of its end (or NEVER) as "end"."""
     _, first = np.unique(begins[key], return_index=True)  # the table is in order of time: the first is the earliest
     rows = _rows(begins, np.sort(first))
     rows["end"] = np.maximum(joined(rows[key], ends[key], ends["t"], NEVER), rows["t"])
@@ -318,7 +318,7 @@ def _lifetimes(begins: schema.Columns, ends: schema.Columns, key: str) -> schema
 
 
 def _sizes(begins: schema.Columns, resizes: schema.Columns, ends: schema.Columns) -> schema.Columns:
-    """Return the segments' columns with a row for each size that one had and its "end", in order of time."""
+    """Return the segments' columns with one row for each size that a segment had, with its "end", in order of time."""
     first = _lifetimes(begins, ends, "segment_id")
     if not len(resizes["t"]):
         return first

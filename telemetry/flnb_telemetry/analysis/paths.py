@@ -52,7 +52,7 @@ def why(tape: Tape, x: Any) -> Why:
 
 
 def _asked(tape: Tape, x: Any) -> int | Why:
-    """Return the id of the node or leaf that x stands for, or the answer for a Variable that requires no gradient."""
+    """Return the id of the node or leaf that x denotes, or an answer if x is a Variable without gradient."""
     if isinstance(x, str):
         named = [leaf for leaf in tape.leaves if leaf.name == x] or [
             leaf for leaf in tape.leaves if leaf.name.endswith(f".{x}")
@@ -121,7 +121,7 @@ def _told(tape: Tape, row: int) -> str:
 
 
 def _cut(tape: Tape, number: int) -> Why:
-    """Explain why the loss does not depend on a node or leaf: follow the ops that use it until the tape ends."""
+    """Explain why the loss does not depend on a node or leaf, by following its users until the tape ends."""
     ops, cuts = acts(tape.table), tape.table("cut")
     child, parent = pairs(ops, tape.table("edge"))
     below, fresh = np.array([number]), np.array([number])

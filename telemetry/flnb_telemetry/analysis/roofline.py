@@ -1,4 +1,4 @@
-"""The roofline of a recording: the speed of each op against the number of FLOPs it does for each byte it moves.
+"""The roofline of a recording: the speed of each op against its FLOPs per byte moved.
 
 Williams, Waterman and Patterson 2009, "Roofline: an insightful visual performance model for multicore architectures":
 an op is limited by the speed of the processor and by the rate at which memory delivers the bytes it needs. `measured`
@@ -28,7 +28,7 @@ SIDE = 512  # of the matrices: a product of a few milliseconds, so that some are
 
 
 class Peaks(NamedTuple):
-    """The measured peaks of a machine: FLOPs per second, bytes per second from memory and from the innermost cache."""
+    """Measured limits of a machine: FLOPs/s, and bytes/s from memory and from the innermost cache."""
 
     flops: float
     memory: float
@@ -36,7 +36,7 @@ class Peaks(NamedTuple):
 
 
 class Point(NamedTuple):
-    """All calls of one op on the same shapes and dtypes: median and total time in ns, share (0 to 1) of all op time."""
+    """All calls of one op with the same shapes and dtypes: median and total time in ns, fraction of all op time."""
 
     plan: Plan
     calls: int
@@ -46,17 +46,17 @@ class Point(NamedTuple):
 
     @property
     def intensity(self) -> float:
-        """FLOPs per byte moved."""
+        """Return the FLOPs per byte moved."""
         return self.plan.flops / traffic(self.plan)
 
     @property
     def rate(self) -> float:
-        """FLOPs per second of the median call."""
+        """Return the FLOPs per second of the median call."""
         return self.plan.flops / self.median * 1e9
 
 
 def traffic(plan: Plan) -> int:
-    """Return the fewest bytes that an op moves: each input is read and the result written once.
+    """Return the least number of bytes that an op moves: it reads each input and writes the result once.
 
     All elements are taken to have the size of the result's dtype.
 
@@ -68,7 +68,7 @@ def traffic(plan: Plan) -> int:
 
 
 def points(ops: schema.Columns, catalog: Catalog) -> list[Point]:
-    """Return the ops of a recording that compute with floating-point numbers, one point for each op and shapes.
+    """Return the floating-point ops of a recording as points, one for each op and shapes.
 
     Ops without FLOPs (such as those that only move data), without a measurable time or with another kind of result are
     left out.
@@ -93,7 +93,7 @@ def points(ops: schema.Columns, catalog: Catalog) -> list[Point]:
 
 
 def measured() -> Peaks:
-    """Measure the peaks of this process in float32, by a matrix product and by copies of a large and a small array.
+    """Measure this process's limits in float32, by a matrix product and by copies of a large and a small array.
 
     It takes half a second to a second, and 128 MiB. A copy reads and writes, so it moves twice its bytes.
     """
@@ -108,7 +108,7 @@ def measured() -> Peaks:
 
 
 def _best(work: Callable[[], object], calls: int, rounds: int = 40) -> float:
-    """Return the seconds that one call takes in the fastest of `rounds` rounds: other programs only make it slower."""
+    """Return the seconds per call in the fastest of `rounds` rounds."""
     times = []
     for _ in range(rounds + 1):
         began = time.perf_counter()

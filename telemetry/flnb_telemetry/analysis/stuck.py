@@ -1,4 +1,4 @@
-"""A call that does not end: which ranks have come to it, which make another one, and what each did last."""
+"""Detection of a call that does not end: which ranks have started it, and what the others do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FAILURE = -1
 
 
 def stuck(calls: Collectives, ranks: list[View], now: int, states: dict[int, str]) -> dict[str, Any] | None:
-    """The call that does not end, and what each rank of its group does; None if there is none.
+    """Return the call that does not end, and each rank's state in it; None if all calls end.
 
     Args:
         calls: the joined calls of the ranks.
@@ -63,7 +63,7 @@ def stuck(calls: Collectives, ranks: list[View], now: int, states: dict[int, str
 
 
 def _open(calls: Collectives) -> Any:
-    """Which calls each rank has begun and not ended, without those after which it went on to others."""
+    """Return which calls each rank has begun and not ended, without those it has moved on from."""
     found = (calls.begin > 0) & (calls.end == 0)
     for group in dict.fromkeys(calls.group.tolist()):
         own = calls.group == group
@@ -73,7 +73,7 @@ def _open(calls: Collectives) -> Any:
 
 
 def _words(view: View, calls: Collectives, call: int) -> str:
-    """What a rank called: operation, dtype and number of elements."""
+    """Describe a rank's call: operation, dtype and number of elements."""
     begun, infos = view.table("collective_begin"), view.catalog.groups.items
     for plan, seq, group in zip(*(begun[name][::-1].tolist() for name in ("plan", "seq", "group")), strict=True):
         if seq == calls.seq[call] and infos[group].name == calls.group[call]:
@@ -83,6 +83,6 @@ def _words(view: View, calls: Collectives, call: int) -> str:
 
 
 def latest(view: View) -> int:
-    """The time of the last event of a rank."""
+    """Return the time (ns) of a rank's last event."""
     times: list[Ints] = [view.table(kind)[name] for kind, name in LAST]
     return max(int(t.max(initial=0)) for t in times)

@@ -53,7 +53,7 @@ class TapeNode(NamedTuple):
 
     @property
     def took(self) -> str:
-        """The known times as text: "forward 412 µs, backward 1.98 ms"."""
+        """Return the known times as text: "forward 412 µs, backward 1.98 ms"."""
         times = {"forward": self.forward_ns, "backward": self.backward_ns}
         return ", ".join(f"{phase} {quantity.duration(ns)}" for phase, ns in times.items() if ns)
 
@@ -140,7 +140,7 @@ class Tape:
     other: Callable[[int], Tape]
 
     def step(self, index: int) -> Tape:
-        """Return the tape of another step of the recording; it has gradient norms if these were measured in that step.
+        """Return the tape of another step; it has gradient norms if these were measured in that step.
 
         Raises:
             LookupError: the recording has no such step.
@@ -149,12 +149,12 @@ class Tape:
 
     @cached_property
     def nodes(self) -> Nodes:
-        """The ops on the tape, in the order in which they ran."""
+        """Return the ops on the tape, in the order in which they ran."""
         return Nodes(self.graph, self.catalog)
 
     @cached_property
     def failure(self) -> Failure | None:
-        """The error that ended the forward pass, raised by the op of the last node; None without an error."""
+        """Return the error that ended the forward pass, raised by the op of the last node; None if there was none."""
         if not self.graph.failed:
             return None
         last = self.nodes[-1]
@@ -164,7 +164,7 @@ class Tape:
 
     @cached_property
     def leaves(self) -> tuple[TapeLeaf, ...]:
-        """The tensors on the tape that no op made: parameters and inputs."""
+        """Return the tensors on the tape that no op made: parameters and inputs."""
         graph, found = self.graph, []
         columns = (graph.leaf_id, graph.leaf_plan, graph.leaf_name, graph.leaf_parameter)
         for row, (number, plan, name, parameter) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
@@ -175,12 +175,12 @@ class Tape:
 
     @cached_property
     def levels(self) -> Levels:
-        """The nodes as a tree of modules, repeated blocks and parts of long sequences."""
+        """Return the nodes as a tree of modules, repeated blocks and parts of long sequences."""
         return Levels(self.graph, self.catalog)
 
     @property
     def edges(self) -> list[tuple[int, int]]:
-        """Pairs (parent id, node id), one for each tensor that a node read; ids of leaves are negative."""
+        """Return pairs (parent id, node id), one for each tensor that a node read; ids of leaves are negative."""
         graph = self.graph
         inner = graph.parent >= 0
         parent = np.empty_like(graph.parent)
@@ -223,7 +223,7 @@ class Tape:
         return (name, count, *times, quantity.size(saved), f"{quantity.extents(last.shape)} {last.dtype}", norm)
 
     def why(self, x: Any) -> Why:
-        """Explain why the gradient of the loss reaches x, by the path from the loss, or why not, by the line to blame.
+        """Explain how the loss's gradient reaches x, by the path from the loss, or why not, by a line of code.
 
         The recording knows the lines of `detach` and `no_grad` only; `flnb.why` runs the function that computes the
         loss and knows all.
@@ -330,7 +330,7 @@ def of(table: Table, start: int, catalog: Catalog, index: int | None = None) -> 
 def _failed(
     ops: schema.Columns, stats: schema.Columns, failures: schema.Columns, catalog: Catalog
 ) -> dict[str, int] | None:
-    """Return the record of the op that last raised an error, unless the program has made nodes since.
+    """Return the record of the op that last raised an error, unless newer nodes exist.
 
     "since" in it is the time (ns) at which the last backward pass before it ended.
     """
@@ -387,7 +387,7 @@ def _origin(shown: Measured, origins: schema.Columns) -> int:
 
 
 def worth_showing(found: list[Measured]) -> Measured:
-    """Return the last backward pass, or if any had NaN or Inf, the first of the last consecutive ones that had."""
+    """Return the last backward pass, or the first of the latest consecutive ones with NaN or Inf, if any had these."""
     bad = [i for i, one in enumerate(found) if one.bad]
     if not bad:
         return found[-1]
