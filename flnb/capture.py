@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from threading import RLock
 from time import perf_counter_ns as clock
 from types import MethodType
@@ -20,7 +21,8 @@ from flnb.dispatch.plan import Plan, residents, spec_of
 from flnb.dispatch.table import OPS
 from flnb.graph.calls import KernelCalls
 from flnb.graph.lending import address_of
-from flnb.graph.program import Program, Recorded
+from flnb.graph.program import MOST_OPS, Program, Recorded
+from flnb.graph.values import reachable
 from flnb.interface.tape import CODE, PLAN, SAVED, SEQ, Tape
 from flnb.tensor import Tensor, detached
 
@@ -110,6 +112,7 @@ class Captured:
         self.guards = guarded(self.effects.watched, referred(function, objects))
         donated = [inputs[i] for i in donate if i < len(tensors)]
         recorded = Recorded(inputs, outputs, updates, backend.random, donated, self.effects.generators)
+        _warn_if_long(function, len(reachable(recorded.wanted)))
         self.program = Program(recorded, here, fuse)
         self._kinds = [x.place.backend.buffer for x in self.program.outputs]
         calls = sum(len(step.events) if isinstance(step, KernelCalls) else 1 for step in self.program.steps)
@@ -153,6 +156,17 @@ class Captured:
         for call in self.effects.last if repeat else ():
             call()
         return rebuild(self.tree, values)
+
+
+def _warn_if_long(function: Any, count: int) -> None:
+    """Warn of a function with so many ops that planning its program takes long."""
+    if count > MOST_OPS:
+        warnings.warn(
+            f"flnb.jit: {getattr(function, '__qualname__', function)} has {count:,} ops, and planning a program of "
+            f"more than {MOST_OPS:,} takes long: jit a part of it, such as some of its time steps",
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
 
 def _now(found: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:

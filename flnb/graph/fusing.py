@@ -7,6 +7,7 @@ both are computed for the same places and no value outside of the group would be
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry import intern
@@ -98,9 +99,9 @@ class Grouping:
 
     def __init__(self, layouts: Layouts, kept_apart: Collection[str], apart: bool, mixes: bool) -> None:
         self.layouts, self.kept_apart, self.apart, self.mixes = layouts, kept_apart, apart, mixes
-        self.groups: list[Group] = []
+        self.groups: dict[Group, None] = {}  # in the order in which they were begun
         self.of: dict[Value, Group] = {}
-        self.readers: dict[Value, Group] = {}
+        self.readers: dict[Value, list[Value]] = {}  # of a value in memory, in order
 
     def add(self, value: Value) -> None:
         """Add a value to an existing group that fits, or to a new group."""
@@ -115,7 +116,7 @@ class Grouping:
             if group is None:
                 group = self._new(space)
                 if not self._join(value, group):
-                    self.groups.pop()
+                    del self.groups[group]
                     group = None
         if group is None:
             group = self._new(None)
@@ -125,9 +126,10 @@ class Grouping:
 
     def _new(self, shape: tuple[int, ...] | None) -> Group:
         """Append an empty group with loops of a shape; None makes a group for one call of a backend method."""
-        self.groups.append(Group(self.count, shape))
+        made = Group(self.count, shape)
+        self.groups[made] = None
         self.count += 1
-        return self.groups[-1]
+        return made
 
     count = 0
 
@@ -135,7 +137,7 @@ class Grouping:
         """Try to add a value to the group of one of its inputs, or of another reader of an input; None if none fits."""
         roots = [self.layouts[x].root for x in value.inputs]
         writers = [self.of[root] for root in roots if root in self.of]
-        readers = [self.readers[root] for root in roots if root in self.readers and root.spec.size > 1]
+        readers = [self.of[self.readers[x][-1]] for x in roots if x in self.readers and x.spec.size > 1]
         for group in dict.fromkeys([*writers[::-1], *readers]):
             if group.shape is None or len(group.members) >= MOST_MEMBERS or self._apart(group, value):
                 continue
@@ -242,7 +244,7 @@ class Grouping:
             return
         both = group.mask | other.mask
         between = (group.before | other.before) & ~both
-        if any(third.before & both and third.mask & between for third in self.groups):
+        if any(third.mask & between for each in (group, other) for third in self._readers(each)):
             return
         crossing = any(self.layouts[x].root in other.strides for v in group.members for x in v.inputs)
         if crossing and not self._reads_members(group, other):
@@ -269,46 +271,61 @@ class Grouping:
         group.loads = {x for x in group.loads | other.loads if x not in group.strides}
         group.inner = other.inner if group.inner is UNDECIDED else group.inner
         group.mask |= other.mask
-        group.before = (group.before | other.before) & ~group.mask
         for value in other.members:
             self.of[value] = group
-        self.readers = {x: group if reader is other else reader for x, reader in self.readers.items()}
-        self.groups.remove(other)
+        del self.groups[other]
+        self._put_before(group, other.before, united=True)
 
     def _depend(self, value: Value, group: Group) -> None:
         """Record a value's membership in a group, and update which groups must be computed before which."""
         self.of[value] = group
-        before = group.before
+        before = 0
         for x in value.inputs:
             root = self.layouts[x].root
-            self.readers[root] = group
+            self.readers.setdefault(root, []).append(value)
             other = self.of.get(root)
             if other is not None and other is not group:
                 before |= other.before | other.mask
-        group.before = before & ~group.mask
-        for other in self.groups:
-            if other.before & group.mask:
-                other.before = (other.before | group.mask | before) & ~other.mask
+        self._put_before(group, before)
+
+    def _put_before(self, group: Group, more: int, united: bool = False) -> None:
+        """Note groups that must be computed before a group: also before those that depend on it, if that is new."""
+        if not united and not more & ~(group.before | group.mask):
+            return
+        group.before = (group.before | more) & ~group.mask
+        more = group.before | group.mask
+        waiting = [*self._readers(group)]
+        while waiting:
+            other = waiting.pop()
+            if more & ~(other.before | other.mask):
+                other.before = (other.before | more) & ~other.mask
+                waiting += self._readers(other)
+
+    def _readers(self, group: Group) -> set[Group]:
+        """The groups that read values of a group from memory, and perhaps the group itself."""
+        return {self.of[reader] for value in group.members for reader in self.readers.get(value, ())}
 
     def ordered(self, joins: bool) -> list[Group]:
         """Return the groups in topological order; independent groups are ordered by their last values.
 
         If one launch computes several nests (``joins``), methods come first, so that nests wait for one another.
         """
-        waiting = {id(group): group for group in self.groups}
-        ready: list[tuple[bool, int, int]] = []
-        done, order = 0, []
-        pending = sorted(self.groups, key=lambda group: group.members[-1].number)
-        while waiting:
-            for group in pending:
-                if not group.before & ~done:
-                    late = joins and group.shape is not None
-                    heapq.heappush(ready, (late, group.members[-1].number, id(group)))
-            pending = [group for group in pending if group.before & ~done]
-            assert ready, "groups depend on one another"
-            group = waiting.pop(heapq.heappop(ready)[-1])
-            done |= group.mask
+        followers = {group: self._readers(group) - {group} for group in self.groups}
+        awaited = Counter([follower for each in followers.values() for follower in each])
+        ready: list[tuple[bool, int]] = []
+        numbered: dict[int, Group] = {}
+        order: list[Group] = []
+        free = [group for group in self.groups if not awaited[group]]
+        while free or ready:
+            for group in free:
+                number = group.members[-1].number
+                numbered[number] = group
+                heapq.heappush(ready, (joins and group.shape is not None, number))
+            group = numbered[heapq.heappop(ready)[1]]
             order.append(group)
+            awaited.subtract(followers[group])
+            free = [follower for follower in followers[group] if not awaited[follower]]
+        assert len(order) == len(self.groups), "groups depend on one another"
         return order
 
 

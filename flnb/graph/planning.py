@@ -7,9 +7,10 @@ memory management for deep neural net inference" (2020), section 5.2.
 
 from __future__ import annotations
 
-from bisect import insort
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from flnb.graph.values import ITEM, PUT
 
@@ -174,14 +175,15 @@ class _Tenant:
 
 def _packed(tenants: Sequence[_Tenant]) -> int:
     """Assign offsets to memory ranges so that simultaneous ones do not overlap; returns the total bytes."""
-    placed: list[_Tenant] = []
-    for tenant in sorted(tenants, key=lambda each: -each.size):
-        offset = 0
-        for other in placed:  # by offset
-            if other.first <= tenant.last and tenant.first <= other.last:
-                if other.offset - offset >= tenant.size:
-                    break
-                offset = max(offset, other.offset + other.size)
-        tenant.offset = offset
-        insort(placed, tenant, key=lambda each: each.offset)
-    return max((each.offset + each.size for each in placed), default=0)
+    table = np.empty((4, len(tenants)), np.int64)  # of those that have a place: offset, end, first and last, by offset
+    for count, tenant in enumerate(sorted(tenants, key=lambda each: -each.size)):
+        offsets, ends, first, last = placed = table[:, :count]
+        alive = np.flatnonzero((first <= tenant.last) & (last >= tenant.first))
+        floors = np.zeros(len(alive) + 1, np.int64)  # where it may begin: before each of these, and behind all
+        np.maximum.accumulate(ends[alive], out=floors[1:])
+        fits = np.flatnonzero(offsets[alive] - floors[:-1] >= tenant.size)
+        tenant.offset = int(floors[fits[0] if len(fits) else -1])
+        at = int(np.searchsorted(offsets, tenant.offset, "right"))
+        table[:, at + 1 : count + 1] = placed[:, at:]
+        table[:, at] = tenant.offset, tenant.offset + tenant.size, tenant.first, tenant.last
+    return int(table[1].max(initial=0))

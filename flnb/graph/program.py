@@ -33,9 +33,11 @@ if TYPE_CHECKING:
     from flnb.graph.fusing import Group
     from flnb.graph.joining import Span
 
-__all__ = ["Program", "Recorded"]
+__all__ = ["MOST_OPS", "Program", "Recorded"]
 
 BYTES = np.dtype(np.uint8)
+MOST_OPS = 20_000
+"""`flnb.jit` warns of programs of more ops, which take long to plan, and `deferred` makes none."""
 
 
 class Recorded(NamedTuple):

@@ -21,7 +21,7 @@ from flnb.dispatch.plan import spec_of
 from flnb.dispatch.table import OPS
 from flnb.graph.calls import KernelCalls
 from flnb.graph.layouts import is_view
-from flnb.graph.program import Program, Recorded
+from flnb.graph.program import MOST_OPS, Program, Recorded
 from flnb.graph.running import at_once, compute, materializing, run, running
 from flnb.graph.segments import Segment
 from flnb.graph.values import CONSTANT, ITEM, Place, Value, reachable
@@ -74,10 +74,11 @@ class Known:
         numbers: those of the trace that was seen last.
         contexts: those of the trace from which the program was made.
         specs: of the arrays that it returns.
+        reported: whether a warning said that they are too long for a program.
     """
 
     def __init__(self, key: Any) -> None:
-        self.key, self.ops, self.changes = key, -1, 0
+        self.key, self.ops, self.changes, self.reported = key, -1, 0, False
         self.program: Program | None = None
         self.contexts: list[int] = []
         self.specs: list[Spec] = []
@@ -239,7 +240,7 @@ def _program(trace: Trace | None, recorder: Callable[[Place], Any]) -> tuple[Tra
     known.move_to_end(number)
     if len(known) > MOST_KNOWN:
         known.popitem(last=False)
-    if not found.wants_program(trace):
+    if not found.wants_program(trace) or _is_too_long(trace, found):
         return None
     if not found.fits(trace):
         found.changes += found.program is not None and found.contexts == trace.contexts
@@ -251,6 +252,20 @@ def _program(trace: Trace | None, recorder: Callable[[Place], Any]) -> tuple[Tra
         for each in programs[: -MOST_PROGRAMS or None]:
             each.program = None
     return trace, found
+
+
+def _is_too_long(trace: Trace, found: Known) -> bool:
+    """Whether planning a program for a trace would take too long, which is reported once."""
+    count = sum([len(x.op.rows) if isinstance(x.op, Segment) else 1 for x in trace.values])
+    if count > MOST_OPS and not found.reported:
+        found.reported = True
+        warnings.warn(
+            f"flnb: deferred recorded {count:,} ops before a value was needed, and computes them one by one, which is "
+            f"slower: programs have at most {MOST_OPS:,} ops. Call flnb.sync() more often, as after some time steps",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return count > MOST_OPS
 
 
 def _built(trace: Trace, constants: dict[int, bytes], backend: Any) -> Program:
