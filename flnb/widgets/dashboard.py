@@ -112,20 +112,26 @@ def dashboard(height: int = 680, follow: str | None = None) -> Dashboard:
     True
     >>> board.close()
     """
-    global _shown
     require("anywidget", extra="lab", purpose="the dashboard")
     if isinstance(height, bool) or not isinstance(height, int) or height < 200:
         raise ValueError(f"flnb.dashboard: got height={height!r}; expected at least 200 (CSS pixels)")
     if follow is not None and not isinstance(follow, str):
         raise TypeError(f"flnb.dashboard: got follow={follow!r}; expected the name of recordings, or None for all")
+    board = shared(follow)
+    board.height, board.follower.name = height, follow
+    show_cluster()
+    return board
+
+
+def shared(follow: str | None = None) -> Dashboard:
+    """Return the dashboard of this process, which is made if there is none; single views show its run, too."""
+    global _shown
     if _shown is None or _shown.comm is None or not _shown.hub.running:
         close()
         from flnb.widgets.model import Dashboard
 
-        _shown = Dashboard(Follower(follow), height)
+        _shown = Dashboard(Follower(follow))
         _shown.hub.start()
-    _shown.height, _shown.follower.name = height, follow
-    show_cluster()
     return _shown
 
 

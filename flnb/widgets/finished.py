@@ -64,10 +64,10 @@ def view(
     return RunWidget(found, height, model, step)
 
 
-def recording_of(run: Any) -> Recording:
-    """Return a recording, loaded from its file if it is a path."""
+def recording_of(run: Any, function: str = "flnb.view") -> Recording:
+    """Return a recording, loaded from its file if it is a path; `function` is named in errors."""
     if isinstance(run, (str, os.PathLike)):
-        loaded = recording_of(load_run(run))
+        loaded = recording_of(load_run(run), function)
         loaded.name = f"{loaded.name} ({Path(run).name})"
         return loaded
     if isinstance(run, Ranks):
@@ -76,6 +76,6 @@ def recording_of(run: Any) -> Recording:
         return first
     if not isinstance(run, Recording):
         raise TypeError(
-            f"flnb.view: expected a recording (flnb.record) or the path of a saved one, got {type(run).__name__}"
+            f"{function}: expected a recording (flnb.record) or the path of a saved one, got {type(run).__name__}"
         )
     return run

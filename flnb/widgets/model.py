@@ -35,11 +35,16 @@ class _View(anywidget.AnyWidget):
     """Base of the widgets: a view in the browser, whose messages `_receive` handles.
 
     `only` names the one view to show ("tape", "compare" or "program"); by default there are all.
+
+    `selection` is what is selected, such as ``{"kind": "op", "label": "matmul", "op": "matmul"}``, or None; `cursor` is
+    the time cursor in seconds since the run began, or None. They may be set, observed and linked to another view's.
     """
 
     _esm: ClassVar[Path] = STATIC / "dashboard.js"
     height = traitlets.Int(680, help="height of a view in CSS pixels").tag(sync=True)
     only = traitlets.Unicode("", help="the one view that is shown").tag(sync=True)
+    selection = traitlets.Dict(None, allow_none=True, help="what is selected, or None").tag(sync=True)
+    cursor = traitlets.Float(None, allow_none=True, help="the time cursor, s since the run began").tag(sync=True)
 
     def __init__(self, **traits: Any) -> None:
         super().__init__(**traits)
@@ -70,15 +75,23 @@ class Dashboard(_View):
 
     def __init__(self, follower: Follower, height: int = 680) -> None:
         self.follower = follower
-        self.hub = Hub(follower.live, self.send)
+        self.views: list[_View] = []
+        self._greeted = False
+        self.hub = Hub(follower.live, self._send_to_all)
         self.proposals = Proposals(lambda: follower.last, self.send)
         super().__init__(height=height)
         follower.changed = self.hub.follow
         self._display_id = uuid.uuid4().hex
         self._pictured: tuple[int, str] | None = None
 
+    def _send_to_all(self, content: dict[str, Any], buffers: list[bytes]) -> None:
+        """Send a frame to the dashboard, if it is displayed, and to the single views of the same run."""
+        for widget in [*([self] if self._greeted or not self.views else []), *self.views]:
+            widget.send(content, buffers)
+
     def _receive(self, message: dict[str, Any]) -> None:
         kind = message.get("type")
+        self._greeted |= kind in ("hello", "ack")
         if kind == "code":
             self.send(code_of(self.follower.last, message))
         elif kind in ("fit", "apply"):
@@ -99,6 +112,7 @@ class Dashboard(_View):
 
     def _ipython_display_(self) -> None:
         """Display the widget with an id, by which the static picture can be updated if no browser shows the widget."""
+        self._greeted = True
         self._publish()
         shell = get_ipython()
         if shell is not None and self._picture not in shell.events.callbacks["post_run_cell"]:

@@ -233,7 +233,7 @@ export class Dashboard {
       this.theme.refresh();
     }
     const { store } = this;
-    const line = this.options.only ? ALONE : stateLine(store, performance.now());
+    const line = this.options.only === "tape" ? ALONE : stateLine(store, performance.now());
     const waiting = !store.run || (store.run.state === "waiting" && store.counters?.events === 0);
     this.empty.element.hidden = !waiting;
     if (waiting) this.empty.update(store);
@@ -347,7 +347,7 @@ export class Dashboard {
         store.setCursor(null);
       } else store.setRange(Math.max(0, middle - part * next), Math.max(0, middle - part * next) + next);
     };
-    if (this.options.only && !["/", "Escape"].includes(event.key)) return false;
+    if (this.options.only === "tape" && !["/", "Escape"].includes(event.key)) return false;
     const onArrows = (event.target as Element).closest("[role=tablist], [role=radiogroup], [role=grid]") === null;
     switch (event.key) {
       case " ": if (!store.memory.whole) this.setPaused(!store.paused); return true;

@@ -8,12 +8,11 @@ import styles from "./style.css";
 import { h } from "./dom.ts";
 import type { SourceRequest } from "./program/model.ts";
 import type { ToKernel } from "./protocol.ts";
+import { syncTraits, type TraitModel } from "./traits.ts";
 import type { TabName } from "./view.ts";
 
 /** What is used of anywidget's model. */
-interface Model {
-  get(name: string): unknown;
-  set?(name: string, value: unknown): void;
+interface Model extends TraitModel {
   send(content: unknown): void;
   on(event: string, listener: (content: unknown, buffers: DataView[]) => void): void;
   off(event: string, listener: (content: unknown, buffers: DataView[]) => void): void;
@@ -29,6 +28,8 @@ declare global {
  * and does so before the old one goes, in which the user may still choose a tab.
  */
 const TAB = "shown_tab";
+/** Views that may be all there is. */
+const VIEWS: readonly TabName[] = ["ops", "memory", "tape", "timeline", "metrics"];
 
 function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   const given = model.get("height");
@@ -41,7 +42,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
       // The comm is gone with its kernel; the data stays readable, and the kernel's own signal tells the reader.
     }
   };
-  const shown = only === "compare" ? new Comparison(send, height) : only === "program" ? new ProgramView(send, height) : new Dashboard({ send, height, only: only === "tape" ? only : undefined, tab: model.get(TAB) as TabName | undefined, onTab: (tab) => model.set?.(TAB, tab) });
+  const shown = only === "compare" ? new Comparison(send, height) : only === "program" ? new ProgramView(send, height) : new Dashboard({ send, height, only: VIEWS.find((name) => name === only), tab: model.get(TAB) as TabName | undefined, onTab: (tab) => model.set?.(TAB, tab) });
   el.append(h("style", {}, styles), shown.element);
   const receive = (content: unknown, buffers: DataView[]): void => shown.receive(content, buffers);
   model.on("msg:custom", receive);
@@ -55,6 +56,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
     shown.store.kernel = status;
     shown.store.notify();
   });
+  const unlink = shown instanceof Dashboard ? syncTraits(model, shown.store) : undefined;
   if (shown instanceof Dashboard) window.__flnb = shown.testState;
   else if (shown instanceof Comparison) window.__flnbPair = shown.testState;
   else window.__flnbProgram = shown.testState;
@@ -62,6 +64,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
     model.off("msg:custom", receive);
     model.off(`change:${TAB}`, follow);
     unwatch();
+    unlink?.();
     shown.destroy();
   };
 }

@@ -1,0 +1,41 @@
+/** Selection and time cursor of a dashboard as traits of its widget: Python and other widgets read, set and link them. */
+
+import type { Selection } from "./selection.ts";
+import type { Store } from "./store.ts";
+
+/** What is used of anywidget's model. */
+export interface TraitModel {
+  get(name: string): unknown;
+  set?(name: string, value: unknown): void;
+  save_changes?(): void;
+  on(event: string, listener: () => void): void;
+  off(event: string, listener: () => void): void;
+}
+
+const same = (one: unknown, two: unknown): boolean => JSON.stringify(one ?? null) === JSON.stringify(two ?? null);
+
+/** Keep the traits "selection" and "cursor" (seconds since the run began) equal to the store's; returns the function that ends it. */
+export function syncTraits(model: TraitModel, store: Store): () => void {
+  let sent: { selection: unknown; cursor: unknown } = { selection: store.selection, cursor: store.cursor };
+  const send = (): void => {
+    const now = { selection: store.selection, cursor: store.cursor };
+    if (same(now.selection, sent.selection) && same(now.cursor, sent.cursor)) return;
+    sent = now;
+    model.set?.("selection", now.selection);
+    model.set?.("cursor", now.cursor);
+    model.save_changes?.();
+  };
+  const take = (): void => {
+    const [selection, cursor] = [(model.get("selection") ?? null) as Selection | null, (model.get("cursor") ?? null) as number | null];
+    if (same(selection, store.selection) && same(cursor, store.cursor)) return;
+    sent = { selection, cursor };
+    if (!same(selection, store.selection)) store.select(selection);
+    if (!same(cursor, store.cursor)) store.setCursor(cursor);
+  };
+  const ends = [store.subscribe(send)];
+  for (const name of ["change:selection", "change:cursor"]) {
+    model.on(name, take);
+    ends.push(() => model.off(name, take));
+  }
+  return () => ends.forEach((end) => end());
+}

@@ -1,0 +1,48 @@
+import { describe, expect, it } from "vitest";
+import { Store } from "../src/store.ts";
+import { syncTraits } from "../src/traits.ts";
+
+class Model {
+  values = new Map<string, unknown>();
+  saved: [unknown, unknown][] = [];
+  listeners = new Map<string, Set<() => void>>();
+  get(name: string): unknown { return this.values.get(name); }
+  set(name: string, value: unknown): void { this.values.set(name, value); }
+  save_changes(): void { this.saved.push([this.values.get("selection"), this.values.get("cursor")]); }
+  on(event: string, listener: () => void): void { (this.listeners.get(event) ?? this.listeners.set(event, new Set()).get(event)!).add(listener); }
+  off(event: string, listener: () => void): void { this.listeners.get(event)?.delete(listener); }
+  /** As Python does. */
+  put(name: string, value: unknown): void {
+    this.values.set(name, value);
+    for (const listener of this.listeners.get(`change:${name}`) ?? []) listener();
+  }
+}
+
+describe("traits", () => {
+  const op = { kind: "op", label: "matmul", op: "matmul" } as const;
+
+  it("follow what is selected and the cursor, once per change", () => {
+    const [model, store] = [new Model(), new Store()];
+    const end = syncTraits(model, store);
+    store.select(op);
+    store.notify();
+    store.setCursor(0.5);
+    expect(model.saved).toEqual([[op, null], [op, 0.5]]);
+    end();
+    store.select(null);
+    expect(model.saved.length).toBe(2);
+    expect([...model.listeners.values()].every((set) => set.size === 0)).toBe(true);
+  });
+
+  it("set selection and cursor, and are not sent back", () => {
+    const [model, store] = [new Model(), new Store()];
+    syncTraits(model, store);
+    model.put("selection", op);
+    model.put("cursor", 0.25);
+    expect(store.selection).toEqual(op);
+    expect(store.cursor).toBe(0.25);
+    model.put("cursor", null);
+    expect(store.cursor).toBe(null);
+    expect(model.saved).toEqual([]);
+  });
+});

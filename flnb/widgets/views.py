@@ -1,0 +1,105 @@
+"""Single views of the dashboard as widgets, of a recording or of what is recorded now. Needs the extra "lab"."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from flnb.widgets.answers import RunAnswers, code_of
+from flnb.widgets.dashboard import shared
+from flnb.widgets.finished import recording_of
+from flnb.widgets.model import _View, fallback
+from flnb.widgets.proposals import Proposals
+
+if TYPE_CHECKING:
+    from flnb_telemetry.recording import Recording
+
+    from flnb.widgets.model import Dashboard
+
+__all__ = ["Memory", "Metrics", "Ops", "Tape", "Timeline"]
+
+
+class _SingleView(_View):
+    """One view of the dashboard, with its selection and time cursor as traits, to put into any box of ipywidgets.
+
+    Args:
+        run: a recording, or the path of a saved one; None for what is recorded now, as `flnb.dashboard` shows it.
+        height: the height in CSS pixels, 200 or more.
+
+    Raises:
+        TypeError: ``run`` is something else.
+        ValueError: the height is less than 200.
+    """
+
+    tab: ClassVar[str]
+    _board: Dashboard | None = None  # also of one whose arguments were wrong, which Python closes
+
+    def __init__(self, run: Any = None, height: int = 420) -> None:
+        called = f"flnb.widgets.{type(self).__name__}"
+        if isinstance(height, bool) or not isinstance(height, int) or height < 200:
+            raise ValueError(f"{called}: got height={height!r}; expected at least 200 (CSS pixels)")
+
+        def send(*answer: Any) -> None:
+            self.send(*answer)
+
+        if run is None:
+            self._board = shared()
+            self._proposals = Proposals(lambda: self._run, send)
+        else:
+            self._answers = RunAnswers([recording_of(run, called)], send)
+        super().__init__(height=height, only=self.tab)
+        if self._board is not None:
+            self._board.views.append(self)
+
+    @property
+    def _run(self) -> Recording | None:
+        """The recording that is shown."""
+        return self._answers.runs[0] if self._board is None else self._board.follower.last
+
+    def _receive(self, message: dict[str, Any]) -> None:
+        if self._board is None:
+            self._answers.receive(message)
+        elif message.get("type") in ("fit", "apply"):
+            self._proposals.receive(message)
+        elif message.get("type") == "code":
+            self.send(code_of(self._run, message))
+        else:
+            self._board.hub.receive(message)
+
+    def close(self) -> None:
+        """Remove the widget from the page; the recording, and other views of it, go on."""
+        if self._board is not None and self in self._board.views:
+            self._board.views.remove(self)
+        super().close()
+
+    def _static(self) -> str:
+        return fallback(self._run)
+
+
+class Ops(_SingleView):
+    """The table of ops by name or scope: calls, times, memory."""
+
+    tab = "ops"
+
+
+class Memory(_SingleView):
+    """Memory by category over time, fragmentation, and the map of segments and blocks at the time cursor."""
+
+    tab = "memory"
+
+
+class Tape(_SingleView):
+    """The tape of the last measured backward pass as a graph of ops, module by module."""
+
+    tab = "tape"
+
+
+class Timeline(_SingleView):
+    """What ran when, on lanes."""
+
+    tab = "timeline"
+
+
+class Metrics(_SingleView):
+    """The curves of logged metrics, the gradient norm and the steps a second."""
+
+    tab = "metrics"
