@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     # isort: split
     from flnb.autograd.anomaly import breakpoint_if, detect_anomaly
     from flnb.capture import jit
-    from flnb.explore import bisect, compare_backends
+    from flnb.explore import bisect, compare_backends, compare_runs
     from flnb.magics import load_ipython_extension as load_ipython_extension
     from flnb.tensor import ArrayLike
     from flnb.widgets.dashboard import dashboard
@@ -81,7 +81,8 @@ e, pi, inf, nan, newaxis = _math.e, _math.pi, _math.inf, _math.nan, None
 __array_api_version__ = _VERSIONS[-1]
 
 _LAZY = {
-    "bisect": "flnb.explore", "compare_backends": "flnb.explore", "load_run": "flnb_telemetry",
+    "bisect": "flnb.explore", "compare_backends": "flnb.explore", "compare_runs": "flnb.explore",
+    "load_run": "flnb_telemetry",
     "jit": "flnb.capture",
     "breakpoint_if": "flnb.autograd.anomaly", "detect_anomaly": "flnb.autograd.anomaly",
     "dashboard": "flnb.widgets.dashboard", "view": "flnb.widgets.finished", "program": "flnb.widgets.program",
@@ -90,9 +91,9 @@ _LAZY = {
 """Names that are imported when they are first used, and their modules."""
 __all__ = [
     "OutOfMemoryError", "Tensor", "Variable", "autocast", "autograd", "backends", "bisect", "bool", "bool_",
-    "breakpoint_if", "category", "checkpoint", "compare_backends", "complex128", "complex64", "creation_stack",
-    "creation_stacks", "custom_op", "dashboard", "data", "default_dtype", "detect_anomaly", "dispatch",
-    "distributed", "e", "graph",
+    "breakpoint_if", "category", "checkpoint", "compare_backends", "compare_runs", "complex128", "complex64",
+    "creation_stack", "creation_stacks", "custom_op", "dashboard", "data", "default_dtype", "detect_anomaly",
+    "dispatch", "distributed", "e", "graph",
     "enable_grad", "explore", "float16", "float32", "float64", "grad", "hessian", "hvp", "inf", "int16", "int32",
     "int64", "int8", "interface", "is_grad_enabled", "jacobian", "jit", "jvp", "load_run", "log", "magics",
     "manual_seed", "memory", "meters", "nan", "newaxis", "nn", "no_grad", "ops", "optim", "phase", "pi", "plot",

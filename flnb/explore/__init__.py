@@ -6,8 +6,10 @@ from flnb.explore.capture import RecordedOp, inputs_of
 from flnb.explore.compare import compare_backends
 from flnb.explore.difference import Difference, compare_op
 from flnb.explore.divergence import Divergence, bisect
+from flnb.explore.runs import compare_runs
 
 __all__ = [
-    "Difference", "Divergence", "OpCall", "RecordedOp", "bisect", "compare_backends", "compare_op", "digest",
+    "Difference", "Divergence", "OpCall", "RecordedOp", "bisect", "compare_backends", "compare_op",
+    "compare_runs", "digest",
     "generator", "inputs_of", "record", "run_op", "tensor",
 ]  # fmt: skip

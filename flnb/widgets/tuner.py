@@ -223,9 +223,9 @@ def _figure(tuner: Tuner) -> Any:
         figure.add_scatter(x=ends, y=[height / MIB] * 2, name=label, mode="lines", line=line)
     figure.update_layout(
         xaxis={"title": "calls", "anchor": "y2", "range": ends},
-        yaxis={"title": "MiB", "rangemode": "tozero", "domain": [0.16, 1]},
+        yaxis={"title": "MiB", "rangemode": "tozero", "domain": [0.2, 1]},
         yaxis2={
-            "domain": [0, 0.1], "range": [-0.5, 1.5], "tickvals": [0, 1], "ticktext": ["now", "default"],
+            "domain": [0, 0.12], "range": [-0.5, 1.5], "tickvals": [0, 1], "ticktext": ["now", "default"],
             "showgrid": False,
         },
         legend={"orientation": "h", "y": -0.22},

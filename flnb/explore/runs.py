@@ -1,0 +1,266 @@
+"""`flnb.compare_runs`: two recordings aligned by scope and op: what is slower, bigger, called more often."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from flnb_telemetry import Recording, load_run, quantity, tables
+from flnb_telemetry.analysis import roofline
+from flnb_telemetry.extras import require
+from flnb_telemetry.safe_text import html_text, safe_text
+
+if TYPE_CHECKING:
+    from flnb_telemetry.analysis.roofline import Peaks
+
+__all__ = ["ComparedRow", "RunComparison", "Work", "compare_runs"]
+
+SHOWN = 20
+TITLES = (
+    "op",
+    "scope",
+    "calls A",
+    "B",
+    "time A",
+    "B",
+    "B - A",
+    "bytes A",
+    "B",
+    "changed",
+    "bound",
+    "FLOP/s B",
+    "bytes/s B",
+)
+measured_peaks = cache(roofline.measured)
+"""The machine's peaks, measured once in a process."""
+
+
+class Work(NamedTuple):
+    """What one run did of an op in a scope: calls, ns, bytes of results, FLOPs and bytes moved, each in one step.
+
+    FLOPs are estimated by the shapes, and bytes moved are the fewest possible (`roofline.traffic`). Both are zero for
+    ops without FLOPs, many of which are views.
+    """
+
+    calls: float = 0.0
+    time: float = 0.0
+    median: float = 0.0
+    """Of one call, ns."""
+    bytes: float = 0.0
+    flops: float = 0.0
+    traffic: float = 0.0
+
+
+@dataclass(frozen=True)
+class ComparedRow:
+    """An op in a scope in both runs; zeros where a run has none of it.
+
+    Attributes:
+        a, b: the work in run A and in run B.
+        share: of run B's time (0 to 1).
+        least: the ratio from which a difference is stated.
+    """
+
+    op: str
+    scope: str
+    a: Work
+    b: Work
+    share: float
+    least: float
+
+    @property
+    def difference(self) -> float:
+        """Time in B less that in A, ns in one step."""
+        return self.b.time - self.a.time
+
+    @property
+    def bound(self) -> float:
+        """Amdahl's bound: how many times as quick run B could become if this row took no time, 1 / (1 - share)."""
+        return 1 / max(1e-12, 1 - self.share)
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """What differs by at least the ratio `least`, as texts such as "slower 2.1×"."""
+        if not self.a.calls or not self.b.calls:
+            return ("only in B" if self.b.calls else "only in A",)
+        pairs = (
+            ("slower", "faster", self.a.median, self.b.median),
+            ("bigger", "smaller", self.a.bytes / self.a.calls, self.b.bytes / self.b.calls),
+            ("more often", "less often", self.a.calls, self.b.calls),
+        )
+        found = []
+        for more, less, before, after in pairs:
+            if min(before, after) > 0 and max(before, after) / min(before, after) >= self.least:
+                ratio = max(before, after) / min(before, after)
+                found.append(f"{more if after > before else less} {quantity.significant(ratio)}×")
+        return tuple(found)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RunComparison:
+    """Two runs, op by op and scope by scope. It prints as a table, in a notebook as HTML.
+
+    Attributes:
+        names: of the runs A and B.
+        rows: a `ComparedRow` for each op and scope, the largest difference in time first.
+        seconds: of one step of each run (of the whole run where not both have steps).
+        per: "step" or "run", to which all numbers refer.
+        peaks: the machine's measured peaks, which FLOP/s and bytes/s are compared with.
+    """
+
+    names: tuple[str, str]
+    rows: tuple[ComparedRow, ...]
+    seconds: tuple[float, float]
+    per: str
+    peaks: Peaks
+
+    def __getitem__(self, key: str | tuple[str, str]) -> ComparedRow:
+        """Return the row of an op (the first), or of a pair (op, scope)."""
+        for row in self.rows:
+            if key in (row.op, (row.op, row.scope)):
+                return row
+        known = ", ".join(dict.fromkeys(row.op for row in self.rows))
+        raise KeyError(f"no op {key!r} in these runs; they have {known or 'none'}")
+
+    def cells(self, rows: int | None = None) -> list[list[str]]:
+        """Return the table as texts: the titles, then a row for each op and scope, at most so many."""
+        return [list(TITLES), *([*self._texts(row)] for row in self.rows[:rows])]
+
+    def _texts(self, row: ComparedRow) -> tuple[str, ...]:
+        """Return the cells of a row."""
+        a, b, change = row.a, row.b, row.difference
+        sign = "-" if change < 0 else "+"
+        rates = ((b.flops, self.peaks.flops, "FLOP/s"), (b.traffic, self.peaks.memory, "B/s"))
+        return (
+            row.op, row.scope or quantity.UNKNOWN, _calls(a.calls), _calls(b.calls), quantity.duration(a.time),
+            quantity.duration(b.time), f"{sign}{quantity.duration(abs(change))}", quantity.size(a.bytes),
+            quantity.size(b.bytes), ", ".join(row.changes), f"{quantity.significant(row.bound)}×",
+            *(_rate(work, b.time, peak) for work, peak, _ in rates),
+        )  # fmt: skip
+
+    def summary(self) -> str:
+        """Return what was compared, and the peaks, as text."""
+        a, b = (quantity.duration(seconds * 1e9) for seconds in self.seconds)
+        return (
+            f"A: {safe_text(self.names[0])}, {a}; B: {safe_text(self.names[1])}, {b}; all numbers of one {self.per}. "
+            f"Peaks of this machine: {quantity.count(self.peaks.flops)}FLOP/s, {quantity.size(self.peaks.memory)}/s "
+            f"from memory. Bound: B's speed-up if the row took no time"
+        )
+
+    def __repr__(self) -> str:
+        shown = tables.lines(self.cells(SHOWN), "<<>>>>>>><>>>") if self.rows else ["no op events"]
+        more = len(self.rows) - SHOWN
+        return "\n".join(
+            [self.summary(), *shown, *([f"... and {more} more; .to_pandas() has all"] if more > 0 else [])]
+        )
+
+    def _repr_html_(self) -> str:
+        table = tables.html(self.cells(4 * SHOWN), "<<>>>>>>><>>>") if self.rows else "<p>no op events</p>"
+        return f"<div>{html_text(self.summary(), 1000)}</div>{table}"
+
+    def to_pandas(self) -> Any:
+        """Return a DataFrame of all rows: times in ns, bytes and FLOPs, of one step. Needs the extra "lab"."""
+        fields = Work._fields
+        names = [*(f"{name}_a" for name in fields), *(f"{name}_b" for name in fields)]
+        rows = [[r.op, r.scope, *r.a, *r.b, r.difference, r.share, r.bound, ", ".join(r.changes)] for r in self.rows]
+        columns = ["op", "scope", *names, "difference", "share", "bound", "changes"]
+        return require("pandas", "lab", "a DataFrame").DataFrame(rows, columns=columns)
+
+
+def compare_runs(a: Any, b: Any, *, least: float = 1.1, peaks: Peaks | None = None) -> RunComparison:
+    """Compare two recordings by scope and op: which became slower, bigger, or are called more often.
+
+    Numbers are of one step if both runs have steps, so that runs of different length can be compared.
+
+    Args:
+        a, b: recordings, or paths of saved ones.
+        least: the ratio from which a difference is stated.
+        peaks: the machine's peaks; by default they are measured, which takes a second once in a process.
+
+    Raises:
+        TypeError: neither a recording nor a path.
+        ValueError: ``least`` is less than 1.
+
+    >>> import flnb
+    >>> from flnb_telemetry.analysis.roofline import Peaks
+    >>> def run(size):
+    ...     with flnb.record(f"{size}") as run, flnb.step():
+    ...         for _ in range(size // 32):
+    ...             flnb.exp(flnb.ones((size, size)))
+    ...     return run
+    >>> found = flnb.compare_runs(run(32), run(64), peaks=Peaks(1e11, 1e10, 1e11))
+    >>> row = found["exp"]
+    >>> row.a.calls, row.b.calls, row.a.bytes, row.b.bytes
+    (1.0, 2.0, 4096.0, 32768.0)
+    >>> [text for text in row.changes if "often" in text or "bigger" in text]
+    ['bigger 4.00×', 'more often 2.00×']
+    """
+    if not least >= 1:
+        raise ValueError(f"flnb.compare_runs: got least={least!r}; expected a ratio of 1 or more")
+    runs = [_recording(run) for run in (a, b)]
+    steps = [len(run.steps["t0"]) for run in runs]
+    per = "step" if all(steps) else "run"
+    counts = steps if all(steps) else [1, 1]
+    seconds = [
+        float(run.steps["seconds"].sum()) / count if per == "step" else run.seconds
+        for run, count in zip(runs, counts, strict=True)
+    ]
+    works = [_works(run, count) for run, count in zip(runs, counts, strict=True)]
+    whole = max(seconds[1] * 1e9, sum(work.time for work in works[1].values()), 1.0)  # threads may add up to more
+    rows = []
+    for op, scope in dict.fromkeys([*works[0], *works[1]]):
+        before, after = (found.get((op, scope), Work()) for found in works)
+        rows.append(ComparedRow(op, scope, before, after, after.time / whole, least))
+    rows.sort(key=lambda row: (-abs(row.difference), row.op, row.scope))
+    names = (runs[0].name, runs[1].name)
+    return RunComparison(names, tuple(rows), (seconds[0], seconds[1]), per, peaks or measured_peaks())
+
+
+def _recording(run: Any) -> Recording:
+    """Return a recording, loaded from its file if it is a path."""
+    found = load_run(run) if isinstance(run, (str, os.PathLike)) else run
+    if not isinstance(found, Recording):
+        raise TypeError(
+            f"flnb.compare_runs: expected two recordings (flnb.record) or paths of saved ones, got {type(run).__name__}"
+        )
+    return found
+
+
+def _works(run: Recording, steps: int) -> dict[tuple[str, str], Work]:
+    """Return the work of a run by op and scope, divided by the number of steps."""
+    ops, catalog = run.table("op"), run.catalog
+    if not len(ops["plan"]):
+        return {}
+    plans, strings = catalog.plans.items, catalog.strings.items
+    scope, _, _ = catalog.places(ops["context"], ops["node"])
+    codes, member = np.unique((ops["plan"].astype(np.int64) << 32) | scope, return_inverse=True)
+    groups: dict[tuple[str, str], int] = {}
+    each = [(plans[code >> 32], strings[code & 0xFFFFFFFF]) for code in codes.tolist()]
+    group = np.array([groups.setdefault((plan.op, place), len(groups)) for plan, place in each])[member]
+    moved = [roofline.traffic(plan) if plan.flops and plan.dtype in roofline.FLOATS else 0 for plan, _ in each]
+    sizes = np.array([[plan.nbytes, plan.flops, nbytes] for (plan, _), nbytes in zip(each, moved, strict=True)], float)
+    spent = (ops["t1"] - ops["t0"]).astype(np.float64)
+    sums = [np.bincount(group), np.bincount(group, spent), *(np.bincount(group, column[member]) for column in sizes.T)]
+    order = np.lexsort((spent, group))
+    medians = [float(np.median(times)) for times in np.split(spent[order], np.cumsum(sums[0])[:-1])]
+    rows = zip(*(column / steps for column in sums), strict=True)
+    return {
+        key: Work(float(calls), float(time), median, *map(float, rest))
+        for key, median, (calls, time, *rest) in zip(groups, medians, rows, strict=True)
+    }
+
+
+def _calls(number: float) -> str:
+    """Return calls in one step as text, with decimals where they are not whole."""
+    return quantity.count(number) if number == int(number) else quantity.significant(number)
+
+
+def _rate(work: float, ns: float, peak: float) -> str:
+    """Return work per second with its share of the peak, as text; a dash where there is none."""
+    if not work or not ns:
+        return quantity.UNKNOWN
+    rate = work / ns * 1e9
+    return f"{quantity.count(rate)} ({quantity.percent(rate / peak)})"

@@ -1,0 +1,111 @@
+"""`flnb.compare_runs`: rows aligned by scope and op, in numbers of one step, beside the machine's peaks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from flnb_telemetry.analysis.roofline import Peaks
+
+import flnb
+from flnb.explore.runs import ComparedRow, Work
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from flnb_telemetry.recording import Recording
+
+PEAKS = Peaks(1e11, 1e10, 1e11)
+
+
+def trained(name: str, batch: int, steps: int, times: int = 1) -> Recording:
+    layer = flnb.nn.Linear(32, 32)
+    with flnb.record(name) as run:
+        for _ in range(steps):
+            with flnb.step(), flnb.scope("net"):
+                for _ in range(times):
+                    layer(flnb.ones((batch, 32)))
+    return run
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[Recording, Recording]:
+    return trained("short", 16, 2), trained("long", 64, 3, times=2)
+
+
+def test_numbers_are_of_one_step_and_add_up_to_the_runs(pair: tuple[Recording, Recording]) -> None:
+    found = flnb.compare_runs(*pair, peaks=PEAKS)
+    assert (found.per, found.names) == ("step", ("short", "long"))
+    for at, (run, steps) in enumerate(zip(pair, (2, 3), strict=True)):
+        assert found.seconds[at] == pytest.approx(run.steps["seconds"].sum() / steps)
+        for stats in run.ops.by("op", "scope"):
+            op, scope = stats.key
+            work = (found[op, scope].a, found[op, scope].b)[at]
+            assert work.calls == stats.count / steps
+            assert work.time == pytest.approx(stats.total / steps)
+            assert work.bytes == pytest.approx(stats.bytes / steps)
+    row = found["matmul"]
+    assert (row.a.calls, row.b.calls) == (1, 2)
+    assert row.b.flops == 2 * (2 * 64 * 32 * 32)
+    assert row.b.traffic == 2 * 4 * (64 * 32 + 32 * 32 + 64 * 32)
+    ops = pair[0].table("op")
+    mine = [plan.op == "matmul" for plan in (pair[0].catalog.plans.items[number] for number in ops["plan"].tolist())]
+    assert row.a.median == np.median((ops["t1"] - ops["t0"])[mine])
+    assert {"bigger 4.00×", "more often 2.00×"} <= set(row.changes)
+
+
+def test_a_row_states_what_changed_and_its_bound() -> None:
+    row = ComparedRow("add", "net", Work(2, 200, 100, 64), Work(4, 1000, 250, 64), 0.75, 1.1)
+    assert row.changes == ("slower 2.50×", "smaller 2.00×", "more often 2.00×")
+    assert (row.difference, row.bound) == (800, 4.0)
+    assert ComparedRow("add", "", Work(1, 100, 100, 8), Work(1, 105, 105, 8), 0, 1.1).changes == ()
+    assert ComparedRow("add", "", Work(), Work(1, 1, 1, 1), 0, 1.1).changes == ("only in B",)
+    assert ComparedRow("add", "", Work(1, 1, 1, 1), Work(), 0, 1.1).changes == ("only in A",)
+
+
+def test_it_prints_as_a_table_also_from_files(pair: tuple[Recording, Recording], tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    pair[0].save(tmp_path / "a.flnb")
+    found = flnb.compare_runs(tmp_path / "a.flnb", pair[1], peaks=PEAKS)
+    text, html = repr(found), found._repr_html_()
+    assert "A: short" in text
+    assert "100 GFLOP/s, 9.31 GiB/s from memory" in text
+    line = next(line for line in text.splitlines() if line.startswith("matmul"))
+    assert "bigger 4.00×, more often 2.00×" in line
+    assert html.count("<tr>") == 1 + len(found.rows)
+    frame = found.to_pandas()
+    assert len(frame) == len(found.rows)
+    assert frame.set_index("op").loc["matmul", "flops_b"] == found["matmul"].b.flops
+
+
+def test_runs_without_steps_are_compared_whole() -> None:
+    with flnb.record("a") as a:
+        flnb.exp(flnb.ones((8, 8)))
+    with flnb.record("nothing") as nothing:
+        pass
+    found = flnb.compare_runs(a, nothing, peaks=PEAKS)
+    assert found.per == "run"
+    assert found["exp"].changes == ("only in A",)
+    assert "no op events" in repr(flnb.compare_runs(nothing, nothing, peaks=PEAKS))
+
+
+def test_the_peaks_are_measured_once(pair: tuple[Recording, Recording], monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+
+    def measure() -> Peaks:
+        calls.append(1)
+        return PEAKS
+
+    monkeypatch.setattr("flnb.explore.runs.measured_peaks", measure)
+    assert flnb.compare_runs(*pair).peaks == PEAKS
+    assert calls == [1]
+
+
+def test_what_is_wrong_is_said(pair: tuple[Recording, Recording]) -> None:
+    with pytest.raises(TypeError, match=r"compare_runs: expected two recordings \(flnb.record\) or paths .* got int"):
+        flnb.compare_runs(pair[0], 3)
+    with pytest.raises(ValueError, match=r"compare_runs: got least=0.5; expected a ratio of 1 or more"):
+        flnb.compare_runs(*pair, least=0.5)
+    with pytest.raises(KeyError, match="no op 'sinh' in these runs; they have "):
+        flnb.compare_runs(*pair, peaks=PEAKS)["sinh"]
