@@ -89,7 +89,7 @@ by 15 for kernels and the events of programs in frames.
 By 37 for plans of long programs in linear time, and warnings of very long ones."""
 
 
-@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 14_029, 11_500), ("", 27_740, 24_500)])
+@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 14_029, 11_500), ("", 27_992, 24_500)])
 def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     """``most`` may only become smaller, until it is the goal.
 
@@ -103,7 +103,7 @@ def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     By 24, of which 12 in core, for frames with what programs did, which a tool describes
     (`flnb_telemetry.liveprograms`), and the figure of modes. By 9 for gradients that overriding classes leave whole,
     scratch that no program writes, and the peak of one iteration.
-    By 349 for controls: the sliders of `flnb.memory.tune`.
+    By 601 for controls: the sliders of `flnb.memory.tune`, views as widgets of their own, `flnb.compare_runs`.
     By 217 for exports: a run as one page, the page that is served, CSV and SVG.
     """
     counted = {name: path for name, path in modules().items() if not name.startswith(RANKS + DEVICES + GRAPH)}

@@ -75,6 +75,7 @@ export class MemoryDetails {
   private links(...which: ("op" | "tape")[]): HTMLElement {
     const { actions } = this.context;
     const row = h("div", { class: "fl-links" });
+    if (this.context.alone) return row;
     for (const one of which) {
       const button = h("button", { class: "fl-button", type: "button" }, one === "op" ? "Op" : "Tape", h("kbd", {}, one === "op" ? "O" : "T"));
       button.addEventListener("click", () => actions.show(one === "op" ? "ops" : "tape"));
