@@ -289,7 +289,7 @@ class Jitted(Generic[P, R]):
         except TypeError:
             wrong = next(type(x).__name__ for x in given if type(x).__hash__ is None)
             raise TypeError(
-                f"flnb.jit: expected tensors, and values that can be looked up in a dict, got {wrong}: pass arrays as "
+                f"flnb.jit: expected arguments that are tensors or hashable, got {wrong}: pass arrays as "
                 f"tensors (flnb.asarray)"
             ) from None
         return key
@@ -306,8 +306,8 @@ def _described(x: Any, grad: bool) -> Any:
     if grad and x._node is not None and x._node[PLAN] is not None:
         raise RuntimeError(
             f"flnb.jit: an argument, {x._spec!r}, is the result of {x._node[PLAN].op.name!r} and requires grad, and "
-            f"backward cannot go through the program to where it was computed: pass x.detach(), or call what computes "
-            f"it inside of the function"
+            f"gradients cannot flow out of a compiled function through it: pass x.detach(), or compute the argument "
+            f"inside the function"
         )
     return x._spec, type(x), x._data.strides, x._node is None
 

@@ -294,7 +294,7 @@ def test_what_was_not_captured_is_not_drawn() -> None:
     f(flnb.ones(3))
     with pytest.raises(ValueError, match=message):
         plot.graph(f)
-    with pytest.raises(TypeError, match=r"expected a function of flnb.jit or one of its programs, got function"):
+    with pytest.raises(TypeError, match=r"expected a function wrapped by flnb.jit or its program, got function"):
         plot.graph(double)
 
 

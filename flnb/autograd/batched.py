@@ -146,8 +146,8 @@ class Batched(Tensor):
 
     def _values(self, *_: Any) -> NoReturn:
         raise TypeError(
-            f"vmap: the value of a batched tensor ({self._facts()}) was asked for, by bool(), float(), .item(), "
-            f".numpy() or the like. There is one value per example: choose by flnb.where(condition, a, b) instead of "
+            f"vmap: the value of a batched tensor ({self._facts()}) was read, by bool(), float(), .item(), "
+            f".numpy() or the like. There is one value per example: use flnb.where(condition, a, b) instead of "
             f"an `if`, or call the function in a loop instead of vmap"
         )
 

@@ -136,13 +136,13 @@ class autocast(state.use):
 def _known(which: str, names: Collection[Any]) -> set[str]:
     """Check a collection of op names; returns them with ``"*"`` expanded. ``which`` names the argument in errors."""
     if isinstance(names, str):
-        raise TypeError(f"autocast: {which} is a list of names of ops, got the text {names!r}; write [{names!r}]")
+        raise TypeError(f"autocast: {which} must be a list of op names, got the text {names!r}; write [{names!r}]")
     given = {item if isinstance(item, str) else item.name for item in names}
     for name in sorted({item for item in names if isinstance(item, str)} - OPS.keys() - set(EVERYTHING)):
         near = difflib.get_close_matches(name, OPS, 3)
         raise ValueError(
-            f"autocast: {which} names {name!r}, which is no op of the table{', near are ' * bool(near)}"
-            f"{', '.join(near)}; of a function that is made of several ops (flnb.record() shows which) name those"
+            f"autocast: {which} names {name!r}, which is not an op{', similar ops: ' * bool(near)}"
+            f"{', '.join(near)}; for a function made of several ops, name these (flnb.record() shows them)"
         )
     if "*" not in given:
         return given

@@ -355,7 +355,7 @@ def _check(manager: MemoryManager, block: Block, nbytes: int) -> None:
     if not inside or block.size < nbytes or start % ALIGNMENT:
         raise ValueError(
             f"memory manager {manager.name!r}: alloc({nbytes}) returned {block!r}; expected at least {nbytes} bytes "
-            f"at a multiple of {ALIGNMENT}, inside a segment that self.device.reserve gave and that is not released"
+            f"at a multiple of {ALIGNMENT}, inside a segment returned by self.device.reserve and not yet released"
         )
     index = bisect_left(places, (start, end))
     for low, high in places[max(0, index - 1) : index + 1]:

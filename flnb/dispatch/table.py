@@ -171,7 +171,7 @@ class Op:
 
 def not_inferred(op: Op, *_: Any) -> Any:
     """Raise an error: an op without a shape rule cannot be planned from specs."""
-    raise TypeError(f"{op.name} is a composite: its shape is what its body gives")
+    raise TypeError(f"{op.name} is a composite without a shape rule: its shape is found by running its body")
 
 
 @dataclass(eq=False, repr=False)

@@ -60,7 +60,7 @@ class _Shared:
                 os.unlink(made)
         if not reached[0]:
             raise CollectiveError(
-                f"the ranks share no memory of host {host!r}: give controller=0, a rank that the others send to"
+                f"not all ranks share the memory of host {host!r}: pass controller=0, a rank to send to"
             )
         self.values = np.frombuffer(mmap.mmap(self._handle, max(1, values.nbytes)), values.dtype, values.size)
 
@@ -78,7 +78,7 @@ class _Shared:
                 sleep(0)
                 if monotonic() - began > timeout:
                     raise CollectiveError(
-                        f"rank {current().rank} has waited {timeout:.0f} s for the center, which another rank holds"
+                        f"rank {current().rank} has waited {timeout:.0f} s for the center's lock, held by another rank"
                     )
             yield
         finally:  # also after an interrupt as the lock was got; unlocking what another holds does nothing

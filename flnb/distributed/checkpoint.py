@@ -56,4 +56,4 @@ def save_checkpoint(path: str | os.PathLike[str], /, **parts: Any) -> None:
     finally:
         run("broadcast", written, 0)
     if not written[0]:
-        raise RuntimeError(f"save_checkpoint: rank 0 could not write {path}; its own error says why")
+        raise RuntimeError(f"save_checkpoint: rank 0 could not write {path}; see the error of rank 0 for the reason")

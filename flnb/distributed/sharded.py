@@ -144,7 +144,7 @@ class Sharded(Exchanging):
         name = next(name for name, parameter in self.module.named_parameters() if parameter is changed)
         raise RuntimeError(
             f"the parameter {name!r} {changed.shape} was converted, or set to require a gradient, after Sharded had "
-            f"divided the module; do that before"
+            f"divided the module; do this before wrapping the module in Sharded"
         )
 
     def _rest(self) -> None:

@@ -154,7 +154,7 @@ def _check(part: Optimizer, known: Mapping[int, Division]) -> None:
     name = type(part).__name__
     if part.numbers:
         raise TypeError(
-            f"Sharded: {name} stores {', '.join(part.numbers)} of each whole parameter, a rank has only a part of it; "
+            f"Sharded: {name} stores {', '.join(part.numbers)} of each whole parameter, but a rank has only a part; "
             f"use an optimizer that treats all elements alike, such as Adam"
         )
     other = next((item for item in part.parameters if id(item) not in known), None)

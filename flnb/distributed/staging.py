@@ -47,8 +47,8 @@ def values(x: Any, message: bool = False) -> Any:
     refuse_captured()
     if not hasattr(backend, "staged"):
         raise TypeError(
-            f"communication needs tensors in this machine's memory, or on a device from which they are copied; the "
-            f"active backend {backend.name!r} has others: compute with flnb.use_backend('numpy')"
+            f"communication needs tensors whose values are in host memory or can be copied there; those of the "
+            f"active backend {backend.name!r} cannot: compute with flnb.use_backend('numpy')"
         )
     return backend.staged(x._data)
 

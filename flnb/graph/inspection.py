@@ -42,12 +42,12 @@ def programs_of(f: Any, who: str) -> list[Program]:
         return [f]
     programs = getattr(f, "programs", None)
     if not isinstance(programs, list):
-        raise TypeError(f"{who}: expected a function of flnb.jit or one of its programs, got {type(f).__name__}")
+        raise TypeError(f"{who}: expected a function wrapped by flnb.jit or its program, got {type(f).__name__}")
     if not programs:
         name = getattr(f, "__name__", "the function")
         raise ValueError(
             f"{who}: nothing of {name} was captured yet: call it twice with arguments of the same shapes and dtypes; "
-            f"the first call runs as always, the second one is captured"
+            f"the first call runs normally, the second is captured"
         )
     return programs
 

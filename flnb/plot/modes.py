@@ -72,7 +72,7 @@ def _row(name: str, run: Recording, asked: str) -> list[Any]:
     begins = scope["t"][inside & (scope["enter"] > 0)]
     if not len(begins):
         raise ValueError(
-            f"flnb.plot.modes: {name!r} has no scope {asked!r}: ask for the value in `flnb.scope({asked!r})`"
+            f"flnb.plot.modes: {name!r} has no scope {asked!r}: read the value inside `flnb.scope({asked!r})`"
         )
     origin, begin = int(scope["t"][0]), int(begins[0])
     ends = scope["t"][(scope["enter"] == 0) & (scope["t"] > begin)]

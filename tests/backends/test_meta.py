@@ -141,7 +141,7 @@ def with_gradient(x):
 @pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
 def test_asking_for_a_value_says_that_there_is_none(ask):
     message = (
-        r"backend 'meta' keeps shapes and dtypes but no values, and the values of \w+\[[\d,]*\] were asked for: by "
+        r"backend 'meta' stores shapes and dtypes but no values, and the values of \w+\[[\d,]*\] were read: by "
         r"float\(\).*Leave this out of a dry run, or compute with values: flnb.use_backend\('numpy'\)"
     )
     with flnb.use_backend("meta"), flnb.use_memory_manager(on_addresses()), pytest.raises(TypeError, match=message):

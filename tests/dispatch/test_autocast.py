@@ -221,13 +221,13 @@ def test_an_op_that_fails_names_itself_and_the_next_is_cast():
     ("arguments", "error", "text"),
     [
         ({"level": "O4"}, ValueError, r"autocast: got level 'O4', expected one of O0, O1, O2, O3"),
-        ({"half": ["matmult"]}, ValueError, r"half names 'matmult', which is no op of the table, near are matmul"),
+        ({"half": ["matmult"]}, ValueError, r"half names 'matmult', which is not an op, similar ops: matmul"),
         (
             {"full": ["mse_loss"]},
             ValueError,
-            r"'mse_loss', .* several ops \(flnb\.record\(\) shows which\) name those",
+            r"'mse_loss', .* several ops, name these \(flnb\.record\(\) shows them\)",
         ),
-        ({"half": "matmul"}, TypeError, r"half is a list of names of ops, got the text 'matmul'; write \['matmul'\]"),
+        ({"half": "matmul"}, TypeError, r"half must be a list of op names, got the text 'matmul'; write \['matmul'\]"),
         ({"dtype": np.float64}, ValueError, r"expected the dtype float16 or bfloat16, got float64"),
     ],
 )

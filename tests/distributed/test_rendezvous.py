@@ -48,7 +48,7 @@ def test_a_value_may_come_later(meeting: list[Rendezvous]) -> None:
 
 
 def test_a_value_that_does_not_come_is_named(meeting: list[Rendezvous]) -> None:
-    with pytest.raises(TimeoutError, match=r"no rank has put 'never' within 0\.05 s; rank 1 of 3 waits for it"):
+    with pytest.raises(TimeoutError, match=r"no rank has stored 'never' within 0\.05 s; rank 1 of 3 waits for it"):
         meeting[1].get("never", 0.05)
 
 

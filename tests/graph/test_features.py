@@ -264,7 +264,7 @@ def test_t4_a_transposed_product_is_the_product_of_the_transposes() -> None:
 def test_m11_an_if_on_a_value_is_an_error_with_its_line() -> None:
     f = flnb.jit(lambda x: x if x[0] > 0 else -x)
     f(flnb.asarray(X))
-    with pytest.raises(RuntimeError, match=r"test_features\.py:\d+ asks for the values of bool\[\]"):
+    with pytest.raises(RuntimeError, match=r"test_features\.py:\d+ reads the values of bool\[\]"):
         f(flnb.asarray(X))
 
 

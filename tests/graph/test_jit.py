@@ -264,7 +264,7 @@ def test_a_function_that_reads_elements_is_told_so() -> None:
     x = flnb.asarray(X)
     f(x)
     with pytest.raises(
-        RuntimeError, match=r"test_jit.py:\d+ asks for the values of bool.*return the tensor and read it outside"
+        RuntimeError, match=r"test_jit.py:\d+ reads the values of bool.*return the tensor and read it outside"
     ):
         f(x)
     weight = nn.Parameter(x)
@@ -291,7 +291,7 @@ def test_a_tensor_that_is_kept_elsewhere_is_an_error() -> None:
         return x * 2.0
 
     f(flnb.asarray(X))
-    with pytest.raises(RuntimeError, match=r"keeps float32\[3,4\].*return it, or write it into memory"):
+    with pytest.raises(RuntimeError, match=r"stores a tensor, float32\[3,4\].*return the tensor, or write it"):
         f(flnb.asarray(X))
 
 
@@ -418,7 +418,7 @@ def test_memory_that_two_tensors_share_is_not_written() -> None:
         return part * 1.0
 
     f()
-    with pytest.raises(RuntimeError, match=r"writes to memory that float32\[2,4\] and float32\[3,4\] share"):
+    with pytest.raises(RuntimeError, match=r"writes to memory shared by float32\[2,4\] and float32\[3,4\]"):
         f()
     g = flnb.jit(lambda: flnb.sum(whole) + flnb.sum(part))  # reading it is no problem
     assert [g().item() for _ in range(3)] == [g().item()] * 3

@@ -103,7 +103,7 @@ def _start_exchange(rendezvous: Rendezvous, handle: int, host: int, timeout: flo
         print(json.dumps(settings), file=given, flush=True)
         port = told.readline()
     if not port:
-        raise RuntimeError(f"the process that tells other hosts of this host's ranks ended with {process.wait()}")
+        raise RuntimeError(f"the process that reports to other hosts ended with status {process.wait()}")
     if host == 0:
         server = {"address": settings["address"], "port": int(port), "token": settings["token"]}
         rendezvous.put("board/server", json.dumps(server).encode())

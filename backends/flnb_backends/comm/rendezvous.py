@@ -28,7 +28,7 @@ def wait_for(rendezvous: Rendezvous, key: str, timeout: float, look: Callable[[]
     while (found := look()) is None:
         if monotonic() > end:
             raise TimeoutError(
-                f"{type(rendezvous).__name__}: no rank has put {key!r} within {timeout:g} s; "
+                f"{type(rendezvous).__name__}: no rank has stored {key!r} within {timeout:g} s; "
                 f"rank {rendezvous.rank} of {rendezvous.size} waits for it"
             )
         sleep(PAUSE)

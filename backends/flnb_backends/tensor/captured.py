@@ -144,8 +144,8 @@ class CapturedBackend(DeferredBackend):
             now, (begin, stop) = buffer.read(), _bounds(array)
             if before is not None and begin < end and (now is not first or before[1] is not before[0]):
                 raise RuntimeError(
-                    f"flnb.jit: the captured function writes to memory that {first.spec!r} and {before[0].spec!r} "
-                    f"share: make both of one tensor in the function, as views, or copy one of them before"
+                    f"flnb.jit: the captured function writes to memory shared by {first.spec!r} and "
+                    f"{before[0].spec!r}: make both views of one tensor in the function, or copy one before"
                 )
             if stop > end:
                 before, end = (first, now), stop
@@ -166,8 +166,8 @@ class CapturedBackend(DeferredBackend):
         if not kept:
             return
         raise RuntimeError(
-            f"flnb.jit: the captured function keeps {kept[0]!r}, in an attribute, a list or a closure, where no "
-            f"later run would put a new tensor: return it, or write it into memory that is there before (flnb.assign)"
+            f"flnb.jit: the captured function stores a tensor, {kept[0]!r}, in an attribute, list or closure, which "
+            f"later runs would not update: return the tensor, or write it into an existing one with flnb.assign"
         )
 
     def _kept(self) -> list[Spec]:
@@ -203,7 +203,7 @@ class CapturedBackend(DeferredBackend):
         """
         frame = source_lines.outside(sys._getframe(1))
         raise RuntimeError(
-            f"flnb.jit: {frame.f_code.co_filename}:{frame.f_lineno} asks for the values of {buffer.spec!r}: by "
+            f"flnb.jit: {frame.f_code.co_filename}:{frame.f_lineno} reads the values of {buffer.spec!r}: by "
             f"float(), bool(), .item(), .numpy() or the like, or because a shape depends on them (nonzero, x[mask]). "
             f"A program is recorded before it has values: return the tensor and read it outside"
         )

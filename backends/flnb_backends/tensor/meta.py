@@ -113,8 +113,8 @@ class MetaBackend(TensorBackend):
             TypeError: always.
         """
         raise TypeError(
-            f"backend {self.name!r} keeps shapes and dtypes but no values, and the values of {buffer.spec!r} were "
-            f"asked for: by float(), bool(), .item(), .numpy() or the like, or because a shape depends on them "
+            f"backend {self.name!r} stores shapes and dtypes but no values, and the values of {buffer.spec!r} were "
+            f"read: by float(), bool(), .item(), .numpy() or the like, or because a shape depends on them "
             f"(nonzero, x[mask]). Leave this out of a dry run, or compute with values: flnb.use_backend('numpy')"
         )
 
