@@ -94,7 +94,7 @@ class Tape(_SingleView):
 
 
 class Timeline(_SingleView):
-    """What ran when, on lanes."""
+    """The Timeline view: when each thread and device ran which work, on one lane each."""
 
     tab = "timeline"
 
