@@ -34,22 +34,28 @@ def free_name(folder: Path, name: str) -> Path:
 
 
 def shipped(name: str, folder: Path | None = None) -> Path:
-    """Return the path of a notebook of flnb: the file in a checkout, else a new copy in `folder` (default: here)."""
+    """Return the path of a new copy of a notebook of flnb, so that running it changes no file of flnb.
+
+    The copy is made in `folder`; by default in the working directory, and of a checkout's notebooks in its folder
+    output/lab, which git ignores.
+    """
     package = Path(__file__).resolve().parent
+    original, place = package / "notebooks" / name, Path.cwd()
     checkout = package.parent / "notebooks" / name
     if checkout.exists() and (package.parent / "pyproject.toml").exists():
-        return checkout
-    packaged = package / "notebooks" / name
-    if not packaged.exists():
-        raise FileNotFoundError(f"flnb lab: this installation lacks {packaged}; reinstall flnb or name a notebook")
-    copy = free_name(folder or Path.cwd(), name)
+        original, place = checkout, package.parent / "output" / "lab"
+    if not original.exists():
+        raise FileNotFoundError(f"flnb lab: this installation lacks {original}; reinstall flnb or name a notebook")
+    place = folder or place
+    place.mkdir(parents=True, exist_ok=True)
+    copy = free_name(place, name)
     with aside(copy) as part:
-        shutil.copyfile(packaged, part)
+        shutil.copyfile(original, part)
     return copy
 
 
 def opened(named: str | None) -> Path:
-    """Return the path to open: an existing file or folder, a notebook of flnb by its name, or by default the first."""
+    """Return the path to open: an existing file or folder, or a copy of a notebook of flnb, by default the first."""
     if named is None:
         return shipped(NOTEBOOKS[0])
     target = Path(named)
@@ -83,6 +89,18 @@ def address(server: Any, target: Path) -> str:
     return f"{server.connection_url}{page}?token={server.identity_provider.token}"
 
 
+def without_news() -> None:
+    """Switch off JupyterLab's question about news, which would cover the first picture.
+
+    Adds the folder of a page_config.json that disables this extension to JUPYTER_CONFIG_PATH; in JupyterLab 4.6 the
+    option `--LabApp.news_url` does not prevent the question.
+    """
+    ours = str(Path(__file__).resolve().parent / "widgets" / "static")
+    given = os.environ.get("JUPYTER_CONFIG_PATH", "")
+    if ours not in given.split(os.pathsep):
+        os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, [ours, given]))
+
+
 def run(arguments: Sequence[str]) -> int:
     """Open what the arguments name (default: the quickstart) in JupyterLab until Ctrl-C; returns the exit status."""
     require("jupyterlab", "lab")
@@ -92,6 +110,7 @@ def run(arguments: Sequence[str]) -> int:
 
     # Half the processors for matrix products: server and browser need theirs, and OpenBLAS threads that wait for one
     # make small products several times slower. What the user has set stays.
+    without_news()
     os.environ.setdefault("FLNB_TUNE_GC", "1")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", str(max(1, (os.cpu_count() or 2) // 2)))
     # As root, the usual case in a container, JupyterLab would refuse to start. The user's flags come last: they win.

@@ -248,9 +248,18 @@ def test_a_path_is_a_file_a_folder_or_the_name_of_a_notebook_of_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    ours = Path(lab.__file__).resolve().parents[1] / "notebooks"
-    assert lab.opened(None) == ours / "quickstart.ipynb"
-    assert lab.opened("autograd_graphs.ipynb") == ours / "autograd_graphs.ipynb"
+    root = tmp_path / "clone"
+    (root / "flnb").mkdir(parents=True)
+    (root / "notebooks").mkdir()
+    (root / "pyproject.toml").touch()
+    for name in ("quickstart.ipynb", "autograd_graphs.ipynb"):
+        (root / "notebooks" / name).write_text(name)
+    monkeypatch.setattr(lab, "__file__", str(root / "flnb" / "lab.py"))
+    for asked, name in ((None, "quickstart.ipynb"), ("autograd_graphs.ipynb", "autograd_graphs.ipynb")):
+        copy = lab.opened(asked)
+        assert copy == root / "output" / "lab" / name, "the tracked notebook stays as it is"
+        assert copy.read_text() == name
+        assert lab.opened(asked).name == name.replace(".ipynb", "-1.ipynb")
     assert lab.opened(".") == Path()
     Path("autograd_graphs.ipynb").touch()
     assert lab.opened("autograd_graphs.ipynb") == Path("autograd_graphs.ipynb")
@@ -347,6 +356,9 @@ def test_lab_serves_prints_its_address_and_ends_with_its_kernels(tmp_path: Path,
         with pytest.raises(urllib.error.HTTPError):  # a token is needed
             urllib.request.urlopen(f"{address}api/kernels", timeout=10)
         token = rest.partition("token=")[2]
+        with urllib.request.urlopen(f"{address}lab?token={token}", timeout=30) as answer:
+            page = json.loads(re.search(r'id="jupyter-config-data"[^>]*>(.*?)</script>', answer.read().decode(), re.S)[1])
+        assert "@jupyterlab/apputils-extension:announcements" in page["disabledExtensions"], "no question covers the page"
         request = urllib.request.Request(f"{address}api/kernels?token={token}", data=b"{}", method="POST")
         with urllib.request.urlopen(request, timeout=30) as answer:
             assert json.load(answer)["id"]
