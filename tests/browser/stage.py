@@ -248,7 +248,11 @@ def remembered(
     run = Recording("remembered")
     run.meta = {"backend": "numpy", "manager": "slots", "device": "simulated", "capacity": capacity}
     scopes = [f"net.block{i}.{part}" for i in range(4) for part in ("conv", "norm", "act")]
-    contexts = [intern.contexts.id_of(intern.Context(scope, schema.FORWARD)) for scope in scopes]
+    lines = [f"net.py:{10 + i}: x = {scope.rpartition('.')[2]}(x)" for i, scope in enumerate(scopes)]
+    contexts = [
+        intern.contexts.id_of(intern.Context(scope, schema.FORWARD, line=line))
+        for scope, line in zip(scopes, lines, strict=True)
+    ]
     plans = [
         intern.plans.id_of(intern.Plan(op, family, (64, 16, 8), "float32", 32768))
         for op, family in (("conv2d", "matmul"), ("batch_norm", "norm"), ("relu", "elementwise"))

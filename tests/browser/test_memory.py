@@ -93,6 +93,36 @@ def test_a_block_tells_its_tensor_and_its_life(stage: Stage, run: Recording, scr
     assert not stage.page.flnb_errors  # type: ignore[attr-defined]
 
 
+def test_the_keyboard_reaches_a_hole_and_it_names_its_neighbours(stage: Stage, run: Recording, screenshots: Path) -> None:
+    page = stage.page
+    page.locator(MAP).first.focus()
+    for _ in range(80):
+        page.keyboard.press("ArrowRight")
+        chosen = page.evaluate("() => window.__flnb.selection")
+        segment = next(s for s in run.memory.at(chosen["t"]).segments if s.id == chosen["segment"])
+        beside = chosen["kind"] == "hole" and [
+            b for b in segment.blocks if chosen["offset"] in (b.offset + b.size, b.offset - chosen["bytes"])
+        ]
+        if beside and len(beside) == 2:
+            break
+    else:
+        pytest.fail("no hole between two blocks is reached by 80 presses")
+    page.wait_for_function("() => document.querySelector('.fl-side .fl-title')?.innerText.includes('hole')")
+    side = page.get_by_label("Selected block").inner_text()
+    assert quantity.size(chosen["bytes"]) in side
+    at = run.memory.block["context"]
+    for block in beside:
+        line = run.catalog.contexts.items[at[run.memory.block["alloc_id"] == block.id].item()].line
+        for said in (block.op, block.scope, line):
+            assert said
+            assert said in side
+    assert side.count("Age") == 2
+    page.screenshot(path=str(screenshots / "memory-hole.png"))
+    page.get_by_label("Selected block").locator(".fl-rowlist button").last.click()
+    page.wait_for_function("block => window.__flnb.selection?.block === block", arg=beside[1].id)
+    page.get_by_label("Selected block").locator(".fl-stack").wait_for()
+
+
 @pytest.mark.timeout(60)
 def test_two_managers_stand_side_by_side_under_one_scrubber(stage: Stage, run: Recording, screenshots: Path) -> None:
     page = stage.page

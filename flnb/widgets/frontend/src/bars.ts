@@ -63,6 +63,7 @@ export class ViewBar {
     for (const [name, button] of this.buttons) {
       attribute(button, "aria-selected", name === tab);
       button.tabIndex = name === tab ? 0 : -1;
+      if (name === tab) showTab(button);
     }
   }
 
@@ -75,9 +76,18 @@ export class ViewBar {
       if (button?.hidden && this.current === tab) this.context.actions.show("overview");
     }
     setText(this.name, run?.name ?? "flnb");
+    attribute(this.name, "title", run?.name);
     setText(this.meta, run ? [run.backend, run.manager, run.capacity === null ? run.device : `${run.device} ${text(bytes(run.capacity))}`, run.libraries].filter(Boolean).join(" · ") : "");
     this.meta.title = this.meta.textContent ?? "";
   }
+}
+
+/** Scroll the row of tabs, where it is narrower than they are, so that this one is whole. */
+function showTab(tab: HTMLElement): void {
+  const row = tab.parentElement!;
+  const [left, right] = [tab.offsetLeft - row.offsetLeft, tab.offsetLeft - row.offsetLeft + tab.offsetWidth];
+  if (left < row.scrollLeft) row.scrollLeft = left;
+  else if (right > row.scrollLeft + row.clientWidth) row.scrollLeft = right - row.clientWidth;
 }
 
 class Stat {

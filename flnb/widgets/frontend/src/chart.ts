@@ -122,6 +122,7 @@ export class Chart {
     this.log = options.log;
     setText(this.value, options.shown);
     setText(this.caption, options.log ? `${options.name} · log` : options.name);
+    this.caption.title = options.name;
     const first = curve.length ? curve.steps[0]! : 0;
     const begin = Math.min(0, first, options.first ?? 0);
     this.span = [begin, Math.max(options.last ?? 0, curve.length ? curve.steps[curve.length - 1]! : 1, begin + 1)];

@@ -1,6 +1,6 @@
 /** The memory of two recordings beside each other: timelines on one scale, block maps, and one scrubber for both. */
 
-import { h, setText } from "./dom.ts";
+import { attribute, h, setText } from "./dom.ts";
 import { bytes, integer, ratio, significant, text, UNKNOWN } from "./format.ts";
 import { nameOf } from "./memory/bands.ts";
 import { BlockMap } from "./memory/blockmap.ts";
@@ -21,6 +21,7 @@ import { Theme } from "./theme.ts";
 import type { Actions, ViewContext } from "./view.ts";
 
 const NAMES = ["A", "B"] as const;
+const HINT = "Click a block: the same allocation is marked on the other side. A drag on a timeline moves the scrubber; W and S zoom, A and D move, F shows all, [ and ] step.";
 
 /** A figure of one recording: at the scrubber, or of the whole run. */
 interface Figure { readonly name: string; readonly kind: "bytes" | "ratio" | "share" | "count"; readonly values: readonly number[]; readonly wide?: boolean }
@@ -56,7 +57,7 @@ class Side {
   constructor(readonly letter: string, theme: Theme, actions: (store: Store) => Actions) {
     this.model = memoryOf(this.store);
     const context: ViewContext = { store: this.store, theme, actions: actions(this.store), alone: true };
-    this.panels = ["Allocated by category", "Fragmentation", "Block map"].map((title) => new Panel(title));
+    this.panels = ["Allocated by category", "Fragmentation", "Block map"].map((title) => new Panel(title, undefined, `${letter}: ${title}`));
     this.hosts = this.panels.map(({ body }) => body.appendChild(h("div", { style: "position:absolute;inset:0" })));
     const [first, second, third] = this.hosts as [HTMLElement, HTMLElement, HTMLElement];
     this.timeline = new TimelineChart(context, this.model, first);
@@ -131,8 +132,8 @@ export class Comparison {
     peak.addEventListener("click", () => this.land());
     this.element.append(
       h("div", { class: "fl-viewbar" }, h("span", { class: "fl-run" }, "Memory side by side"), this.words, h("span", { class: "fl-space" }), order, peak),
-      h("div", { class: "fl-comparefigures" }, this.table, this.legend),
-      h("div", { class: "fl-comparesides" }, a.element, b.element), this.status);
+      h("div", { class: "fl-comparefigures", tabindex: 0 }, this.table, this.legend),
+      h("div", { class: "fl-comparesides", tabindex: 0 }, a.element, b.element), this.status);
     this.sizes = new ResizeObserver(() => this.resize());
     for (const element of [this.element, a.element, b.element]) this.sizes.observe(element);
     this.theme.onChange(() => this.schedule());
@@ -195,7 +196,7 @@ export class Comparison {
     if (selection?.kind === "block") {
       const row = counterpartRow(here, there, here.memory.lifetimes.row(selection.block!));
       other = row < 0 ? null : selectionOfBlock(there, row);
-    } else if (selection?.kind === "segment") other = null;
+    } else if (selection?.kind === "segment" || selection?.kind === "hole") other = null;
     there.select(other);
     this.schedule();
   }
@@ -234,7 +235,9 @@ export class Comparison {
 
   private write(): void {
     const [a, b] = this.sides;
-    setText(this.words, `one scrubber: ${inWords(a.store, b.store, a.store.at, integer)}`);
+    const words = `one scrubber: ${inWords(a.store, b.store, a.store.at, integer)}`;
+    setText(this.words, words);
+    attribute(this.words, "title", words);
     const request = Math.max(...this.sides.map(({ model }) => model.request().bytes));
     const states = this.sides.map(({ store, model }) => model.state(store.at));
     const now = this.sides.map(({ model }, at) => fragmentationOf(model.index, states[at]!, request));
@@ -271,7 +274,7 @@ export class Comparison {
   private tell(): void {
     const chosen = this.sides.find(({ store }) => store.selection)?.store.selection;
     if (!chosen) {
-      setText(this.status, "Click a block: the same allocation is marked on the other side. A drag on a timeline moves the scrubber; W and S zoom, A and D move, F shows all, [ and ] step.");
+      this.status.replaceChildren(h("span", { class: "fl-text", title: HINT }, HINT));
       return;
     }
     const places = this.sides.map(({ store, letter }) => {

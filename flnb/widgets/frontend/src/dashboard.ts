@@ -192,7 +192,7 @@ export class Dashboard {
       : [{ ops: createOpsView, memory: createMemoryView, tape: createTapeView, timeline: createActivityView, collectives: createCollectivesView, devices: createDevicesView, metrics: createMetricsView }[tab](context)];
     const slots = views.map((view) => ({ view, slot: h("div", { class: "fl-slot" }, view.element) }));
     const element = h("div", {
-      class: `fl-page fl-${tab === "overview" ? "overview" : "single"}`, role: "tabpanel",
+      class: `fl-page fl-${tab === "overview" ? "overview" : "single"}`, role: "tabpanel", "data-tab": tab,
       id: `${this.prefix}-page-${tab}`, "aria-labelledby": `${this.prefix}-tab-${tab}`,
     }, ...slots.map(({ slot }) => slot));
     this.pages.set(tab, { element, views: slots });

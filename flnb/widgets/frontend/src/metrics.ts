@@ -91,7 +91,7 @@ class Metrics implements View {
     this.context = context;
     this.limit = full ? Infinity : PANEL_CHARTS;
     this.panel = new Panel("Metrics", () => this.describe());
-    this.grid = h("div", { class: "fl-charts" });
+    this.grid = h("div", { class: "fl-charts", tabindex: full ? 0 : null });
     this.none = h("div", { class: "fl-none" }, "Nothing logged yet: flnb.log(loss=…) inside a step draws its curve here.");
     this.panel.body.append(this.grid, this.none);
     this.element = this.panel.element;

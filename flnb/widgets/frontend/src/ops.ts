@@ -54,7 +54,7 @@ class Row {
     };
     this.cells.name.append(this.swatch, this.name);
     this.cells.share.append(h("span", { class: "fl-share" }, this.bar), this.shareText);
-    this.spark = h("canvas", { role: "img" });
+    this.spark = h("canvas", { role: "img", "aria-label": "time a step" });
     this.element = h("tr", { tabindex: -1, "aria-selected": false });
     this.element.dataset["name"] = name;
     for (const { key, full: only } of columns) if (full || !only) this.element.append(this.cells[key]);
@@ -205,6 +205,7 @@ class Ops implements View {
     const active = document.activeElement;
     if (!(active && this.body.contains(active))) [...this.body.children].forEach((row, at) => attribute(row, "tabindex", at === 0 ? 0 : -1));
     for (const [key, cell] of this.heads) this.mark(key, cell);
+    this.scroll.classList.toggle("fl-nohistory", store.memory.whole && !all.some(({ history }) => history.length > 1)); // opened after its end
     this.fit();
     this.sparklines();
   }
@@ -213,7 +214,7 @@ class Ops implements View {
   private fit(): void {
     const { scroll } = this;
     if (!scroll.clientWidth) return;
-    const key = `${scroll.clientWidth} ${this.context.theme.version} ${this.grouping}`;
+    const key = `${scroll.clientWidth} ${this.context.theme.version} ${this.grouping} ${scroll.classList.contains("fl-nohistory")}`;
     let level = key === this.fitted ? this.tight : 0;
     this.fitted = key;
     scroll.classList.remove(...TIGHT.slice(1));

@@ -1,6 +1,6 @@
 /** The frame of a panel: a 28 px header with title, one line of text, tools, and the table behind the canvas. */
 
-import { h, icon, icons, setText } from "./dom.ts";
+import { attribute, h, icon, icons, setText } from "./dom.ts";
 import type { DataTable } from "./view.ts";
 
 export class Panel {
@@ -15,8 +15,8 @@ export class Panel {
   private readonly describe: (() => DataTable) | undefined;
   private shown = 0;
 
-  /** `describe`: the data as a table; gives the header its table button. */
-  constructor(title: string, describe?: () => DataTable) {
+  /** `describe`: the data as a table; gives the header its table button. `label`: the section's name where titles repeat. */
+  constructor(title: string, describe?: () => DataTable, label = title) {
     this.describe = describe;
     this.subtitle = h("span", { class: "fl-sub" });
     this.tools = h("div", { class: "fl-tools" });
@@ -26,7 +26,7 @@ export class Panel {
       ? h("button", { class: "fl-iconbutton", type: "button", "aria-pressed": false, "aria-label": `${title} as a table`, title: "Show as a table" }, icon(icons.table))
       : null;
     this.button?.addEventListener("click", () => this.showTable(!this.tableShown));
-    this.element = h("section", { class: "fl-panel", "aria-label": title },
+    this.element = h("section", { class: "fl-panel", "aria-label": label },
       h("header", { class: "fl-head" }, h("h2", {}, title), this.subtitle, h("span", { class: "fl-space" }), this.tools, ...(this.button ? [this.button] : [])),
       this.body);
     this.body.append(this.table);
@@ -34,6 +34,7 @@ export class Panel {
 
   set sub(text: string) {
     setText(this.subtitle, text);
+    attribute(this.subtitle, "title", text);
   }
 
   get tableShown(): boolean {

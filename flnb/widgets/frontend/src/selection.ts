@@ -8,7 +8,7 @@ import type { Store } from "./store.ts";
  * `kind` says what was clicked; views mark what matches with `selectsBlock` and `selectsNode`.
  */
 export interface Selection {
-  kind: "op" | "scope" | "node" | "nodes" | "leaf" | "block" | "segment" | "step" | "collective" | "task" | "kernel";
+  kind: "op" | "scope" | "node" | "nodes" | "leaf" | "block" | "segment" | "hole" | "step" | "collective" | "task" | "kernel";
   label: string;
   /** First and last id of a row of tape nodes, and the key of their group. */
   nodes?: readonly [number, number];
@@ -20,6 +20,8 @@ export interface Selection {
   node?: number;
   block?: number;
   segment?: number;
+  /** Of a hole: where it begins in its segment. */
+  offset?: number;
   step?: number;
   /** Of a collective: the name of its group, its number in it, and its bucket. */
   communicator?: string;
@@ -79,7 +81,7 @@ export function selectsBlock(store: Store, row: number, selection = store.select
     case "op": return selection.op !== undefined && store.plan(lifetimes.plan[row]!)?.op === selection.op;
     case "scope": return inScope(store.context(lifetimes.context[row]!)?.scope, selection.scope);
     case "step": return selection.step !== undefined && store.stepAt(lifetimes.start[row]!) === selection.step;
-    case "collective": case "task": case "kernel": return false;
+    case "hole": case "collective": case "task": case "kernel": return false;
   }
 }
 

@@ -3,14 +3,14 @@
  * stylesheet (as --fl-* variables on the root). Follows the page: themes, forced colours, scale of the screen.
  */
 
-import { categories, css, families, labelOn, luminance, over, parseColour, type Rgb } from "./palette.ts";
+import { categories, contrast, css, families, labelOn, luminance, over, parseColour, type Rgb } from "./palette.ts";
 
 export interface Colours {
   /** Strongest text, lines that carry data, selection. */
   ink: string;
   text: string;
   bg: string;
-  /** Secondary text: ink at 62 %, at least 4.5:1. */
+  /** Secondary text: ink at 62 %, or as much as gives 4.5:1 on the page, soft fills, hovered and selected rows. */
   dim: string;
   /** Separators (13 %), grid lines (7 %), soft fills (3.5 %), hover (6 %), neutral marks (24 %). */
   line: string;
@@ -37,6 +37,10 @@ const fallbacks: Readonly<Record<"light" | "dark", Source>> = {
 const forced: Source = {
   ink: "CanvasText", text: "CanvasText", bg: "Canvas", brand: "Highlight", error: "CanvasText", warn: "CanvasText",
 };
+
+/** Shares of ink in fills, of the brand in selected rows, and those tried for secondary text. */
+const [SOFT, HOVER, SELECTED] = [0.035, 0.06, 0.15];
+const DIM = [0.62, 0.66, 0.7, 0.74, 0.78, 0.82, 0.86];
 
 const UI_FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, Helvetica, Arial, sans-serif';
 const CODE_FONT = 'ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace';
@@ -98,11 +102,14 @@ export class Theme {
     const bg = solid("bg", dark ? [17, 17, 17] : [255, 255, 255]);
     const ink = solid("ink", bg);
     const brand = solid("brand", bg);
-    const mix = (top: Rgb, amount: number): string => css(over([...top, 1], bg, amount));
+    const mixed = (top: Rgb, amount: number): Rgb => over([...top, 1], bg, amount);
+    const mix = (top: Rgb, amount: number): string => css(mixed(top, amount));
+    const fills = [bg, mixed(ink, SOFT), mixed(ink, HOVER), mixed(brand, SELECTED)];
+    const dim = DIM.find((amount) => fills.every((fill) => contrast(mixed(ink, amount), fill) >= 4.5)) ?? 1;
     const colours: Colours = {
       ink: css(ink), text: css(solid("text", bg)), bg: css(bg),
-      dim: mix(ink, active ? 1 : 0.62), line: mix(ink, active ? 1 : 0.13), grid: mix(ink, 0.07), soft: mix(ink, active ? 0 : 0.035),
-      hover: mix(ink, 0.06), mark: mix(ink, 0.24), selected: mix(brand, active ? 0.35 : 0.15),
+      dim: mix(ink, active ? 1 : dim), line: mix(ink, active ? 1 : 0.13), grid: mix(ink, 0.07), soft: mix(ink, active ? 0 : SOFT),
+      hover: mix(ink, HOVER), mark: mix(ink, 0.24), selected: mix(brand, active ? 0.35 : SELECTED),
       brand: css(brand), range: `rgba(${brand.join(", ")}, 0.16)`,
       error: css(solid("error", bg)), warn: css(solid("warn", bg)),
     };

@@ -10,6 +10,7 @@ import { CROWD, FIGURES, NAME, ordered, placeCompact, placeSegments, type Place,
 import type { MemoryModel } from "./model.ts";
 import { Tip } from "../tip.ts";
 import { selectionOfBlock, selectsBlock } from "../selection.ts";
+import { type Hole, holeAt, selectionOfHole, selectsHole, type Stop, stopsOf } from "./holes.ts";
 
 interface Caption { text: string; x: number; y: number; dim: boolean; right: boolean; bold: boolean }
 
@@ -83,7 +84,7 @@ export class BlockMap {
     if (!this.compact) for (const caption of this.captions()) this.caption(c, caption);
     this.rings(c);
     c.restore();
-    this.surface.canvas.setAttribute("aria-label", `${state.segments.length} segments with ${state.blocks} blocks, ${text(bytes(state.totals[8]!))} reserved. Arrow keys move from block to block.`);
+    this.surface.canvas.setAttribute("aria-label", `${state.segments.length} segments with ${state.blocks} blocks, ${text(bytes(state.totals[8]!))} reserved. Arrow keys move from block to block and hole to hole.`);
   }
 
   private place(state: MemoryState): void {
@@ -190,6 +191,9 @@ export class BlockMap {
     for (let at = 0; at < holes.length; at += 2) {
       const x0 = x + (holes[at]! / segment.size) * width;
       const wide = (holes[at + 1]! / segment.size) * width;
+      if (selectsHole(this.context.store.selection, { segment: segment.id, offset: holes[at]!, size: holes[at + 1]!, before: -1, after: -1 })) {
+        ring(c, Math.round(x0) + 1, y, Math.max(3, Math.round(wide) - 2), height, colours.ink, colours.bg);
+      }
       if (wide <= 4) continue;
       c.setLineDash([2, 2]);
       c.strokeRect(Math.round(x0) + 1.5, y + 1.5, Math.round(wide) - 3, height - 3);
@@ -259,7 +263,7 @@ export class BlockMap {
           continue;
         }
         // A step holds nearly everything: rings around all of it would say nothing.
-        if (store.selection.kind === "segment" || store.selection.kind === "step") continue;
+        if (["segment", "step", "hole"].includes(store.selection.kind)) continue;
         for (const mark of place.marks) {
           if (drawn >= 400 || !this.selected(place.segment, mark)) continue;
           drawn++;
@@ -300,7 +304,7 @@ export class BlockMap {
   private point(place: { x: number; y: number } | null): void {
     this.hover = place;
     const over = place ? this.hit(place.x, place.y) : null;
-    this.surface.canvas.style.cursor = over?.mark ? "pointer" : "default";
+    this.surface.canvas.style.cursor = over ? "pointer" : "default";
     if (!over || !place) this.tip.hide();
     else this.tip.show(this.describe(over.place, over.mark, place.x), place.x, place.y + 4, this.surface.width);
     this.draw();
@@ -310,12 +314,8 @@ export class BlockMap {
     const { store } = this.context;
     const { segment } = place;
     if (mark === null) {
-      const offset = ((x - place.x) / place.width) * segment.size;
-      const holes = holesOf(this.model.index.blocks, segment.rows, segment.size);
-      for (let at = 0; at < holes.length; at += 2) {
-        if (offset >= holes[at]! && offset < holes[at]! + holes[at + 1]!) return `free ${text(bytes(holes[at + 1]!))} · S${segment.id} + 0x${holes[at]!.toString(16)}`;
-      }
-      return `S${segment.id} · ${text(bytes(segment.size))}`;
+      const hole = this.holeAt(place, x);
+      return hole ? `free ${text(bytes(hole.size))} · S${segment.id} + 0x${hole.offset.toString(16)}` : `S${segment.id} · ${text(bytes(segment.size))}`;
     }
     const { lifetimes } = store.memory;
     const row = segment.rows[mark.first]!;
@@ -335,7 +335,9 @@ export class BlockMap {
     if (!over) return;
     const { place, mark } = over;
     if (mark === null) {
-      actions.select({ kind: "segment", label: `S${place.segment.id}`, segment: place.segment.id, bytes: place.segment.size });
+      const hole = this.holeAt(place, x);
+      if (hole) this.select(hole);
+      else actions.select({ kind: "segment", label: `S${place.segment.id}`, segment: place.segment.id, bytes: place.segment.size });
       return;
     }
     // A second click on merged blocks goes to the next of them.
@@ -344,21 +346,26 @@ export class BlockMap {
     this.select(rows[(now + 1) % rows.length]!);
   }
 
-  /** Selecting stands still: the picture stays at the time at which the block was seen. */
-  private select(row: number): void {
-    const { store, actions } = this.context;
-    if (store.cursor === null && !store.paused) actions.setCursor(store.at);
-    actions.select(selectionOfBlock(store, row));
+  private holeAt({ segment, x, width }: Place, at: number): Hole | null {
+    return holeAt(this.model.index.blocks, segment, ((at - x) / width) * segment.size);
   }
 
-  /** The arrow keys on the focused map: sideways from block to block, up and down from segment to segment. */
+  /** Selecting stands still: the picture stays at the time at which the block or hole was seen. */
+  private select(stop: Stop): void {
+    const { store, actions } = this.context;
+    if (store.cursor === null && !store.paused) actions.setCursor(store.at);
+    actions.select(typeof stop === "number" ? selectionOfBlock(store, stop) : selectionOfHole(stop, store.at));
+  }
+
+  /** The arrow keys on the focused map: sideways from block or hole to the next, up and down from segment to segment. */
   key(event: KeyboardEvent): boolean {
     const by = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: Infinity, ArrowUp: -Infinity }[event.key];
     if (by === undefined) return false;
     const { store } = this.context;
-    const all = this.places.flatMap((place, at) => [...place.segment.rows].map((row) => ({ row, at })));
+    const all = this.places.flatMap((place, at) => stopsOf(this.model.index.blocks, place.segment).map((stop) => ({ stop, at })));
     if (all.length === 0) return true;
-    const now = all.findIndex(({ row }) => store.memory.lifetimes.id[row] === store.selection?.block);
+    const { selection } = store;
+    const now = all.findIndex(({ stop }) => typeof stop === "number" ? store.memory.lifetimes.id[stop] === selection?.block : selectsHole(selection, stop));
     let next: number;
     if (now < 0) next = 0;
     else if (Number.isFinite(by)) next = Math.min(Math.max(now + by, 0), all.length - 1);
@@ -366,11 +373,11 @@ export class BlockMap {
       const others = all.flatMap((block, index) => (by > 0 ? block.at > all[now]!.at : block.at < all[now]!.at) ? [index] : []);
       next = (by > 0 ? others[0] : others[others.length - 1]) ?? now;
     }
-    const { row, at } = all[next]!;
+    const { stop, at } = all[next]!;
     const place = this.places[at]!;
     if (place.y < this.element.scrollTop) this.element.scrollTop = place.y - 4;
     else if (place.y + place.height > this.element.scrollTop + this.surface.height) this.element.scrollTop = place.y + place.height + 8 - this.surface.height;
-    this.select(row);
+    this.select(stop);
     return true;
   }
 }

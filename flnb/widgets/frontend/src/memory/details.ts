@@ -6,6 +6,7 @@ import { bytes, dtype, duration, exactBytes, integer, moment, text } from "../fo
 import { categoryLabels, categoryOrder } from "../palette.ts";
 import type { Phase } from "../protocol.ts";
 import { selectionOfBlock, selectsBlock, selectsNode } from "../selection.ts";
+import { freeSince, holeAt } from "./holes.ts";
 import type { Store } from "../store.ts";
 import type { ViewContext } from "../view.ts";
 import type { MemoryModel } from "./model.ts";
@@ -54,6 +55,7 @@ export class MemoryDetails {
     const { selection } = store;
     if (selection?.kind === "block") this.block(selection.block!);
     else if (selection?.kind === "segment") this.segment(selection.segment!);
+    else if (selection?.kind === "hole") this.hole(selection.segment!, selection.offset!);
     else if (selection && selection.kind !== "step") this.group();
     else this.hint();
   }
@@ -120,9 +122,7 @@ export class MemoryDetails {
     if (plan) this.pair("Op", plan.op, "", true);
     if (context?.scope) this.pair("Scope", context.scope, context.phase === "other" ? "" : context.phase, true);
     if (node) this.pair("Tape node", `#${integer(node)}`);
-    // Lines are told where a backward was sampled: else of the same op at the same place in that tape.
-    const nodes = store.tape?.nodes ?? [];
-    const line = (nodes.find(({ id }) => id === node) ?? nodes.find((one) => selectsNode(store, one)))?.line;
+    const line = this.lineOf(row);
     if (line) this.pair("Line", line, "", true);
     this.pair("Requested", text(bytes(requested)), requested >= 1000 ? exactBytes(requested) : "");
     this.pair("Rounded", text(bytes(size)), `waste ${text(bytes(size - requested))}`);
@@ -147,6 +147,16 @@ export class MemoryDetails {
     const lines = store.stacks.get(context);
     if (!lines?.length) return [];
     return [h("div", { class: "fl-section" }, "Allocated at"), h("ol", { class: "fl-stack" }, ...lines.map((line) => h("li", { class: "fl-code" }, line)))];
+  }
+
+  /** The user's line that made a block. Without one of its own, that of its node in the sampled tape, or of a node like it. */
+  private lineOf(row: number): string | undefined {
+    const { store } = this.context;
+    const { lifetimes } = store.memory;
+    const own = store.context(lifetimes.context[row]!)?.line;
+    if (own) return own;
+    const nodes = store.tape?.nodes ?? [];
+    return (nodes.find(({ id }) => id === lifetimes.node[row]) ?? nodes.find((one) => selectsNode(store, one, selectionOfBlock(store, row))))?.line;
   }
 
   private age(row: number): HTMLElement {
@@ -232,9 +242,62 @@ export class MemoryDetails {
     this.element.replaceChildren(this.head(`S${id}`, "segment"), pairs);
   }
 
+  /** A free range: how large, since when, and the blocks that keep it from being larger. */
+  private hole(id: number, offset: number): void {
+    const { store } = this.context;
+    const { blocks } = this.model.index;
+    const segment = this.model.state(store.at).segments.find((one) => one.id === id);
+    const hole = segment ? holeAt(blocks, segment, offset) : null;
+    const where = `hole · S${id} + 0x${(hole?.offset ?? offset).toString(16)}`;
+    if (!segment || !hole) {
+      this.element.replaceChildren(this.head(store.selection!.label, where), h("div", { class: "fl-none" }, segment ? "A block stands there at the cursor." : "Its segment is not reserved at the cursor."));
+      return;
+    }
+    const pairs = this.begin();
+    this.pair("Size", text(bytes(hole.size)), exactBytes(hole.size));
+    const free = segment.size - segment.used;
+    this.pair("Of all free", `${((hole.size / free) * 100).toFixed(1)} %`, `of ${text(bytes(free))} in S${id}`);
+    const since = freeSince(blocks, hole, store.at);
+    if (since !== null) this.pair("Free for", text(duration((store.at - since) * 1e9)), `since ${moment(since)}`);
+    else this.pair("Free for", "as long as is known");
+    this.element.replaceChildren(this.head(`free ${text(bytes(hole.size))}`, where), pairs,
+      ...this.neighbour("Before it", hole.before, "the segment begins here"), ...this.neighbour("After it", hole.after, "the segment ends here"));
+  }
+
+  /** A block beside a hole: a button that selects it, its op, line and age. */
+  private neighbour(title: string, row: number, none: string): HTMLElement[] {
+    const section = h("div", { class: "fl-section" }, title);
+    if (row < 0) return [section, h("div", { class: "fl-none" }, none)];
+    const { store } = this.context;
+    const { lifetimes } = store.memory;
+    const list = this.rowList([row]);
+    const pairs = this.begin();
+    const op = store.plan(lifetimes.plan[row]!)?.op;
+    this.pair("Op", op ?? "unknown", "", op !== undefined);
+    const line = this.lineOf(row);
+    this.pair("Line", line ?? "unknown", "", line !== undefined);
+    this.pair("Age", text(duration((store.at - lifetimes.start[row]!) * 1e9)), categoryLabels[lifetimes.category[row]!] ?? "");
+    return [section, list, pairs];
+  }
+
+  /** Blocks as buttons that select them. */
+  private rowList(rows: readonly number[]): HTMLElement {
+    const { store, actions, theme } = this.context;
+    const { lifetimes } = store.memory;
+    return h("ul", { class: "fl-rowlist" }, ...rows.map((row) => {
+      const button = h("button", { type: "button" }, h("i", { class: "fl-square", style: `background:${theme.category(lifetimes.category[row]!)}` }),
+        h("span", { class: "fl-code" }, selectionOfBlock(store, row).label), h("span", { class: "fl-unitright" }, text(bytes(lifetimes.size[row]!))));
+      button.addEventListener("click", () => {
+        if (store.cursor === null) actions.setCursor(store.at);
+        actions.select(selectionOfBlock(store, row));
+      });
+      return h("li", {}, button);
+    }));
+  }
+
   /** An op, scope, node or step: what it holds at the cursor, and its blocks there. */
   private group(): void {
-    const { store, actions } = this.context;
+    const { store } = this.context;
     const selection = store.selection!;
     const { lifetimes } = store.memory;
     const state = this.model.state(store.at);
@@ -249,17 +312,7 @@ export class MemoryDetails {
     const pairs = this.begin();
     this.pair("Holds now", text(bytes(size)), rows.length === 1 ? "in 1 block" : `in ${integer(rows.length)} blocks`);
     for (const category of [...categoryOrder].reverse()) if (perCategory[category]! > 0) this.pair(categoryLabels[category]!, text(bytes(perCategory[category]!)));
-    const list = h("ul", { class: "fl-rowlist" });
-    for (const row of rows.slice(0, 40)) {
-      const button = h("button", { type: "button" }, h("i", { class: "fl-square", style: `background:${this.context.theme.category(lifetimes.category[row]!)}` }),
-        h("span", { class: "fl-code" }, selectionOfBlock(store, row).label), h("span", { class: "fl-unitright" }, text(bytes(lifetimes.size[row]!))));
-      button.addEventListener("click", () => {
-        if (store.cursor === null) actions.setCursor(store.at);
-        actions.select(selectionOfBlock(store, row));
-      });
-      list.append(h("li", {}, button));
-    }
-    const some = rows.length > 0 ? [h("div", { class: "fl-section" }, rows.length > 40 ? "Its largest blocks" : "Its blocks"), list] : [];
+    const some = rows.length > 0 ? [h("div", { class: "fl-section" }, rows.length > 40 ? "Its largest blocks" : "Its blocks"), this.rowList(rows.slice(0, 40))] : [];
     const where = selection.kind === "op" ? "op" : selection.kind === "scope" ? "scope" : selection.kind === "leaf" ? "parameter" : "tape node";
     this.element.replaceChildren(this.head(selection.label, `${where} · allocations at the cursor`), pairs, ...some, this.links("op", "tape"));
   }

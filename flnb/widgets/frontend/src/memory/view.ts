@@ -47,7 +47,7 @@ export class MemoryView implements View {
 
   constructor(private readonly context: ViewContext) {
     this.model = memoryOf(context.store);
-    const beside = "width:192px;flex:none;font-size:11px;overflow:hidden";
+    const beside = "width:192px;flex:none;font-size:11px;overflow:hidden auto";
     const canvasHost = (): HTMLElement => h("div", { style: "position:relative;flex:1;min-width:0" });
     const row = (...children: HTMLElement[]): HTMLElement => h("div", { style: "position:absolute;inset:0;display:flex" }, ...children);
 
@@ -85,7 +85,7 @@ export class MemoryView implements View {
     this.proposal = new ProposalPanel(context, this.model);
     this.timeline.chart.capacityLine = this.line = new CapacityLine(context, firstHost, (limit) => this.proposal.ask(limit));
     const side = h("div", { class: "fl-sides" }, this.proposal.element, this.details.element);
-    const main = h("div", { style: "display:grid;grid-template-rows:minmax(150px,250fr) minmax(130px,170fr) minmax(110px,164fr);min-width:0;min-height:0" },
+    const main = h("div", { style: "display:grid;grid-template-rows:minmax(216px,250fr) minmax(160px,170fr) minmax(114px,164fr);min-width:0;min-height:0" },
       first.element, second.element, third.element);
     this.element = h("div", { class: "fl-split", style: "height:100%;width:100%" }, main, side);
   }

@@ -44,8 +44,8 @@ export class ProgramView {
   private readonly meta = h("span", { class: "fl-meta" });
   private readonly chooser = h("span", {});
   private readonly stages = h("ol", { class: "fl-stages", role: "listbox", "aria-label": "Stages", tabindex: 0 });
-  private readonly below = h("div", { class: "fl-programbelow" });
-  private readonly main = h("div", { class: "fl-scroll fl-programmain" });
+  private readonly below = h("div", { class: "fl-programbelow", tabindex: 0 });
+  private readonly main = h("div", { class: "fl-scroll fl-programmain", tabindex: 0 });
   private readonly side = h("div", { class: "fl-side", tabindex: 0, "aria-label": "Details" });
   private readonly status = h("div", { class: "fl-status", role: "status", "aria-live": "polite" });
   private readonly planned: Panel;
@@ -54,7 +54,7 @@ export class ProgramView {
   private readonly sizes: ResizeObserver;
 
   constructor(private readonly send: (message: { type: "hello"; protocol: number } | SourceRequest) => void, height?: number) {
-    this.element = h("div", { class: "fl-root fl-program", role: "region", "aria-label": "program", tabindex: -1 });
+    this.element = h("div", { class: "fl-root fl-program", role: "region", "aria-label": "program of a function", tabindex: -1 });
     if (height) this.element.style.height = `${height}px`;
     this.theme = new Theme(this.element);
     const left = new Panel("Stages");
@@ -141,7 +141,7 @@ export class ProgramView {
     this.plan.select(launch);
     for (const card of this.main.querySelectorAll<HTMLElement>("[data-launch]")) {
       const own = Number(card.dataset["launch"]) === launch;
-      card.setAttribute("aria-selected", String(own));
+      card.setAttribute("aria-pressed", String(own));
       if (own && reveal && card.classList.contains("fl-card")) card.scrollIntoView({ block: "nearest" });
     }
     this.tell();
@@ -203,7 +203,7 @@ export class ProgramView {
       ["recorded", `${integer(data.recorded.length)} ops`, data.recorded.length],
       ["rewritten", data.recorded.length === data.after && !data.rules.length ? "unchanged" : `${integer(data.recorded.length)} → ${integer(data.after)}`, data.after],
       ["fused", `${integer(compute)} that compute → ${integer(length)}: ${integer(kernels)} ${kernels === 1 ? "kernel" : "kernels"}, ${integer(length - kernels)} calls`, length],
-      ["planned", `${integer(held)} values in ${text(bytes(data.block))}`, length],
+      ["planned", `${integer(held)} ${held === 1 ? "value" : "values"} in ${text(bytes(data.block))}`, length],
     ];
     const most = Math.max(1, data.recorded.length, data.after);
     this.stages.replaceChildren(...rows.map(([stage, words, count], at) => {
@@ -291,7 +291,7 @@ export class ProgramView {
     const line = stage === "planned" ? where.slice(0, 2).join(", ") + (where.length > 2 ? ", …" : "") : ns === null ? kind : text(duration(ns));
     const badge = stage === "fused" && kind === "kernel" && parts.length > 1 ? h("span", { class: "fl-fusedcount" }, `${parts.length}→1`) : "";
     return h("button", {
-      type: "button", class: `fl-card${kind === "kernel" && parts.length > 1 && stage === "fused" ? " fl-fused" : ""}${launch.own ? " fl-own" : ""}`, "data-launch": at, "aria-selected": at === this.selected,
+      type: "button", class: `fl-card${kind === "kernel" && parts.length > 1 && stage === "fused" ? " fl-fused" : ""}${launch.own ? " fl-own" : ""}`, "data-launch": at, "aria-pressed": at === this.selected,
       title: `#${at} ${launch.name}${launch.own ? ", of the user's class" : ""}`,
     },
     h("i", { class: "fl-cardedge", style: `background:${theme.family(familyOf(launch))}` }),

@@ -1,0 +1,55 @@
+// What of a dashboard cannot be read: texts that are cut without a title, texts on texts, what sticks out of the page.
+() => {
+    const root = document.querySelector(".fl-root");
+    const found = [];
+    const shown = element => !element.closest(".fl-hidden, .fl-tip")
+        && element.checkVisibility({checkOpacity: true, checkVisibilityCSS: true});
+    const scrolls = style => /auto|scroll/.test(style.overflowX + style.overflowY);
+    // The part of a rectangle that its ancestors leave, and whether one that does not scroll cuts some of it.
+    const clipped = ({left, top, right, bottom}, from) => {
+        const part = {left, top, right, bottom, cut: false};
+        let movable = false;
+        for (let at = from; at && at !== root.parentElement; at = at.parentElement) {
+            const style = getComputedStyle(at);
+            if (style.overflowX === "visible" && style.overflowY === "visible") continue;
+            const box = at.getBoundingClientRect();
+            movable ||= scrolls(style) || style.textOverflow === "ellipsis";
+            if (!movable && (left < box.left - 2 || top < box.top - 2 || right > box.right + 2 || bottom > box.bottom + 2)) part.cut = true;
+            part.left = Math.max(part.left, box.left);
+            part.top = Math.max(part.top, box.top);
+            part.right = Math.min(part.right, box.right);
+            part.bottom = Math.min(part.bottom, box.bottom);
+        }
+        if (!movable && (left < -1 || right > innerWidth + 1)) part.cut = true;
+        return part;
+    };
+    for (const element of root.querySelectorAll("canvas, button, h2")) {
+        const box = element.getBoundingClientRect();
+        if (box.width > 1 && shown(element) && clipped(box, element.parentElement).cut) found.push(`cut: ${element.ariaLabel ?? element.textContent}`);
+    }
+    const lines = [];
+    const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+    while (walker.nextNode()) {
+        const node = walker.currentNode;
+        const element = node.parentElement;
+        const words = node.textContent.trim();
+        if (!words || !shown(element)) continue;
+        const style = getComputedStyle(element);
+        if (style.textOverflow === "ellipsis" && element.scrollWidth > element.clientWidth + 1 && !element.closest("[title]")) found.push(`no title: ${words}`);
+        const range = document.createRange();
+        range.selectNodeContents(node);
+        for (const rect of range.getClientRects()) {
+            const part = clipped(rect, element);
+            if (part.cut && style.textOverflow !== "ellipsis") found.push(`cut: ${words}`);
+            if (part.right - part.left > 2 && part.bottom - part.top > 2) lines.push({node, words, ...part, head: element.closest("thead") !== null});
+        }
+    }
+    lines.slice(0, 1200).forEach((one, at) => {
+        for (const other of lines.slice(at + 1, 1200)) {
+            const wide = Math.min(one.right, other.right) - Math.max(one.left, other.left);
+            const high = Math.min(one.bottom, other.bottom) - Math.max(one.top, other.top);
+            if (one.node !== other.node && one.head === other.head && wide > 2 && high > 4) found.push(`on each other: ${one.words} | ${other.words}`); // rows pass under a head
+        }
+    });
+    return [...new Set(found)];
+}

@@ -1,0 +1,140 @@
+"""Every view on a small page and a usual one, light and dark: nothing is cut, axe-core finds nothing to complain of."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import flnb
+from flnb import distributed, nn, optim
+from tests.browser.conftest import ROOT
+from tests.browser.stage import Stage, remembered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from playwright.sync_api import Page
+
+LAYOUT = Path(__file__).with_name("layout.js").read_text(encoding="utf-8")
+AXE = ROOT / "flnb" / "widgets" / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
+VIOLATIONS = """async () => (await axe.run(".fl-root", {resultTypes: ["violations"]})).violations.flatMap(
+    ({id, nodes}) => nodes.map(({target, failureSummary}) => `${id}: ${target} ${failureSummary}`))"""
+SIZES = (("small", 600, 420, False), ("usual", 1000, 680, True))
+
+
+@pytest.fixture(scope="module")
+def stage(page: Page) -> Stage:
+    if not AXE.exists():
+        if os.environ.get("FLNB_REQUIRE_BROWSER"):
+            pytest.fail("needs axe-core: run npm ci in flnb/widgets/frontend")
+        pytest.skip("needs axe-core: run npm ci in flnb/widgets/frontend")
+    return Stage(page)
+
+
+def train(steps: int = 4) -> None:
+    """A small network, whose ops, blocks, tape and metrics every view shows."""
+    model = nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 10))
+    optimizer = optim.Adam(model.parameters(), lr=1e-2)
+    x, y = flnb.randn(32, 16), flnb.asarray([i % 10 for i in range(32)])
+    for i in range(steps):
+        with flnb.step():
+            optimizer.zero_grad()
+            loss = flnb.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            flnb.log(loss=loss.item(), **{"accuracy/validation top-1": i / steps})
+
+
+def recorded() -> Any:
+    with flnb.use_memory_manager("caching"), flnb.record("training a small network") as run:
+        train()
+    return run
+
+
+def of_ranks() -> Any:
+    def work() -> None:
+        model = distributed.DataParallel(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)), bucket=20_000)
+        for _ in range(3):
+            with flnb.step():
+                (model(flnb.ones((8, 64))) ** 2).mean().backward()
+        model.close()
+
+    with flnb.record("ranks") as run:
+        distributed.run_threads(3, work)
+    return run
+
+
+def of_programs() -> Any:
+    pytest.importorskip("llvmlite")
+    with flnb.use_backend("deferred"), flnb.record("programs") as run:
+        train(5)
+    return run
+
+
+def on_device() -> Any:
+    if shutil.which("g++") is None and "CI" not in os.environ:
+        pytest.skip("g++ is not installed")
+    from tests.testing.cuda.training import trained
+
+    return trained(steps=2, seed=17)
+
+
+def complaints(page: Page, name: str, screenshots: Path) -> list[str]:
+    """What is wrong with the view that is shown."""
+    page.wait_for_timeout(350)  # the texts of a panel follow four times a second
+    page.screenshot(path=str(screenshots / f"screen-{name}.png"))
+    if not page.evaluate("() => 'axe' in window"):
+        page.evaluate(AXE.read_text(encoding="utf-8"))
+    return [f"{name}: {said}" for said in (*page.evaluate(LAYOUT), *page.evaluate(VIOLATIONS))]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("make", "tabs"),
+    [
+        (recorded, ["Overview", "Ops", "Memory", "Tape", "Metrics"]),
+        (of_ranks, ["Collectives"]),
+        (of_programs, ["Timeline"]),
+        (on_device, ["Devices"]),
+    ],
+)
+def test_views_are_whole_and_accessible(
+    stage: Stage, screenshots: Path, make: Callable[[], Any], tabs: list[str]
+) -> None:
+    run, page = make(), stage.page
+    found = []
+    for size, width, height, light in SIZES:
+        stage.view(run, width=width, height=height, light=light)
+        for tab in tabs:
+            page.get_by_role("tab", name=tab).click()
+            found += complaints(page, f"{tab.lower()}-{size}", screenshots)
+    assert found == []
+    assert not page.flnb_errors  # type: ignore[attr-defined]
+
+
+@pytest.mark.timeout(60)
+def test_comparisons_and_programs_are_whole_and_accessible(stage: Stage, screenshots: Path) -> None:
+    page, found = stage.page, []
+    run = remembered(2000, live=200, capacity=64 << 20)
+    other = flnb.memory.rerun(run, "buddy")
+    w = flnb.Variable(flnb.ones((16, 16)))
+
+    @flnb.jit
+    def f(x: Any) -> Any:
+        return flnb.gelu(x @ w + 1.0).sum()
+
+    for _ in range(3):
+        f(flnb.ones((8, 16)))
+    for size, width, height, light in SIZES:
+        stage.view(run, other, width=width, height=height, light=light)
+        found += complaints(page, f"compare-{size}", screenshots)
+        stage.program(f, width=width, height=height, light=light)
+        for name in ("recorded", "rewritten", "fused", "planned"):
+            page.get_by_role("option", name=name).click()
+            found += complaints(page, f"program-{name}-{size}", screenshots)
+    assert found == []
+    assert not page.flnb_errors  # type: ignore[attr-defined]
