@@ -357,8 +357,10 @@ def test_lab_serves_prints_its_address_and_ends_with_its_kernels(tmp_path: Path,
             urllib.request.urlopen(f"{address}api/kernels", timeout=10)
         token = rest.partition("token=")[2]
         with urllib.request.urlopen(f"{address}lab?token={token}", timeout=30) as answer:
-            page = json.loads(re.search(r'id="jupyter-config-data"[^>]*>(.*?)</script>', answer.read().decode(), re.S)[1])
-        assert "@jupyterlab/apputils-extension:announcements" in page["disabledExtensions"], "no question covers the page"
+            settings = re.search(r'id="jupyter-config-data"[^>]*>(.*?)</script>', answer.read().decode(), re.S)
+        assert settings is not None
+        disabled = json.loads(settings[1])["disabledExtensions"]
+        assert "@jupyterlab/apputils-extension:announcements" in disabled, "no question about news covers the page"
         request = urllib.request.Request(f"{address}api/kernels?token={token}", data=b"{}", method="POST")
         with urllib.request.urlopen(request, timeout=30) as answer:
             assert json.load(answer)["id"]

@@ -93,7 +93,9 @@ def test_a_block_tells_its_tensor_and_its_life(stage: Stage, run: Recording, scr
     assert not stage.page.flnb_errors  # type: ignore[attr-defined]
 
 
-def test_the_keyboard_reaches_a_hole_and_it_names_its_neighbours(stage: Stage, run: Recording, screenshots: Path) -> None:
+def test_the_keyboard_reaches_a_hole_and_it_names_its_neighbours(
+    stage: Stage, run: Recording, screenshots: Path
+) -> None:
     page = stage.page
     page.locator(MAP).first.focus()
     for _ in range(80):
