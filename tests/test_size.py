@@ -86,10 +86,11 @@ by 110 for what is computed again to keep less, by 313 for backward passes and s
 for programs on devices: the generator of CUDA C, its launches, the joining of nests to one launch, and functions over
 several devices,
 by 15 for kernels and the events of programs in frames.
-By 37 for plans of long programs in linear time, and warnings of very long ones."""
+By 37 for plans of long programs in linear time, and warnings of very long ones.
+By 8 for `flnb lab` without a question about news."""
 
 
-@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 14_029, 11_500), ("", 27_992, 24_500)])
+@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 14_029, 11_500), ("", 28_000, 24_500)])
 def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     """``most`` may only become smaller, until it is the goal.
 
