@@ -109,7 +109,7 @@ __all__ = [name for name in __all__ if not hasattr(_builtins, name)]
 
 
 def __getattr__(name: str) -> Any:
-    """Import public names that this module does not hold yet when they are first used: `import flnb` stays quick."""
+    """Import public names at their first use, so that `import flnb` stays fast."""
     if name in _LAZY:
         value = _tool(_LAZY[name], name)
     elif name in __all__:
@@ -182,7 +182,7 @@ _describers.append(_active_facts)
 
 
 def _show_in_notebook() -> None:
-    """If IPython runs, register with it how tensors, modules and memory managers are displayed (`flnb.show`)."""
+    """Register flnb's displays of tensors, modules and memory managers with IPython, if it is running."""
     ipython = _sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is not None and _find_spec("flnb.show") is not None:

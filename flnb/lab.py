@@ -24,7 +24,7 @@ NOTEBOOKS = tuple(f"{name}.ipynb" for name in NAMES)
 
 
 def free_name(folder: Path, name: str) -> Path:
-    """Return a path in `folder` that does not exist yet: `name`, or with a number before its suffix."""
+    """Return a path in `folder` that does not exist yet: `name`, or `name` with a number before its suffix."""
     stem, suffix = Path(name).stem, Path(name).suffix
     candidate, number = folder / name, 0
     while candidate.exists():
@@ -70,7 +70,7 @@ def opened(named: str | None) -> Path:
 
 
 def split(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Separate the path from JupyterLab's flags in the arguments of `flnb lab`; returns both, the path None without.
+    """Separate the path from JupyterLab's options in the arguments of `flnb lab`; the path is None if missing.
 
     The path is the first argument, or the last if it ends in .ipynb: any other word may be the value of a flag.
     """
@@ -102,7 +102,7 @@ def without_news() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Open what the arguments name (default: the quickstart) in JupyterLab until Ctrl-C; returns the exit status."""
+    """Open the notebook or folder in the arguments (default: the quickstart) until Ctrl-C; returns the exit status."""
     require("jupyterlab", "lab")
     named, flags = split(arguments)
     target = opened(named)

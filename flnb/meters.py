@@ -1,4 +1,4 @@
-"""Meters, which accumulate a figure over many steps: `add` the results of a step, read `value`, `reset` to begin anew.
+"""Meters, which accumulate a metric over steps: `add` results, read `value`, `reset` to start over.
 
 Outputs and targets may be Tensors, Variables, NumPy arrays or lists.
 """

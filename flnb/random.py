@@ -47,7 +47,7 @@ class Generator:
 
     @cached_property
     def numpy(self) -> np.random.Generator:
-        """The NumPy generator that draws; it is made for the first number, as `numpy.random` takes 20 ms to import."""
+        """Return NumPy's random generator, created at the first number (importing `numpy.random` takes 20 ms)."""
         return np.random.default_rng(self.seed)
 
     @property

@@ -96,7 +96,7 @@ class Tensor:
         return self._written
 
     def _adopt(self, other: Tensor) -> None:
-        """Use the memory of another tensor, which may be a view of this one, in place of this tensor's own.
+        """Replace this tensor's memory by that of another tensor, which may be a view of this one.
 
         Views of the former memory still note writes in this tensor; writes to the new memory are noted in its root.
         """
@@ -231,7 +231,7 @@ class Tensor:
         return values.min(), values.max()
 
     def _are_positions(self, n: int) -> bool:
-        """Whether all elements, integers, are from 0 to n - 1; also true if the backend has no values."""
+        """Return whether all elements, integers, are from 0 to n - 1; also true if the backend has no values."""
         if not state.current().backend.has_values:
             return True
         least, most = getattr(getattr(self, "_root", self), "_limits", (-1, 0))
@@ -242,7 +242,7 @@ class Tensor:
         return not values.size or bool(np.maximum.reduce(unsigned, None) < n)
 
     def _is_contiguous(self) -> bool:
-        """Whether the elements are stored in row-major order without gaps."""
+        """Return whether the elements are stored in row-major order without gaps."""
         return state.current().backend.is_contiguous(self._data)
 
     def __float__(self) -> float:
@@ -349,7 +349,7 @@ def detached(data: Any, spec: Spec) -> Tensor:
 
 
 def alias(x: Tensor, data: Any, spec: Spec) -> Tensor:
-    """Make a tensor of another backend's buffer for the memory of x: writes and gradients are those of x."""
+    """Make a tensor with another backend's buffer of x's memory, sharing x's writes and gradients."""
     made: Tensor = object.__new__(x._lift or Tensor)
     made._data, made._spec, made._root = data, spec, getattr(x, "_root", x)
     if x._lift is not None:

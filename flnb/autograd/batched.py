@@ -187,7 +187,7 @@ def innermost(x: Any) -> Variable | Tensor:
 
 
 def replaced(x: Any, value: Any) -> Any:
-    """Wrap ``value`` in batched tensors of the same vmaps as ``x``, as if it were ``innermost(x)``."""
+    """Wrap ``value`` in batched tensors of the same vmaps as ``x``, in place of ``innermost(x)``."""
     return value if x._level is None else Batched(replaced(x._value, value), x._level)
 
 
@@ -224,7 +224,7 @@ def rebatch(x: Any, level: Vmap) -> Any:
 
 
 def wrap(x: Any) -> Any:
-    """Make a tensor batched by every vmap that is running, so that each example has its own."""
+    """Make a batched tensor of every running vmap, so that each example has its own."""
     have = _levels_of(x)
     for level in vmaps.get():
         if level not in have:

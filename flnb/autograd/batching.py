@@ -181,7 +181,7 @@ def _with_examples(call: BatchedCall, key: tuple[Any, ...], first: int) -> tuple
 
 
 def _has_truth(key: tuple[Any, ...]) -> bool:
-    """Whether the key contains a bool, which adds a dimension that the rules below do not cover."""
+    """Return whether the key contains a bool, which adds a dimension that the rules below do not cover."""
     return any(isinstance(k, tuple) and k[0] == "truth" for k in key)
 
 

@@ -13,7 +13,7 @@ __all__ = ["join", "split"]
 
 
 def join(tensors: Sequence[Any]) -> Any:
-    """Concatenate the elements of tensors into one dimension and a common dtype; one tensor is returned as it is."""
+    """Concatenate tensors' elements into one vector of their common dtype; a single tensor is returned unchanged."""
     if len(tensors) == 1:
         return tensors[0]
     dtype = common_dtype([x.dtype for x in tensors])

@@ -121,7 +121,7 @@ class Compiled:
         self.ways: list[Callable[..., Any] | None] = [None] * 4
 
     def write(self, way: int) -> Callable[..., Any]:
-        """Write the version with these bits; returns the function."""
+        """Write and compile the version for a combination of options, given as bits; returns the function."""
         script = _Script(self.plan, bool(way & TOLD), bool(way & BLOCKS))
         script.add(", ".join(f"p{i}" for i in range(len(self.plan.specs))) + ", = node[1]", depth=1)
         for branch in self.branches:
@@ -131,7 +131,7 @@ class Compiled:
 
 
 class _Script:
-    """Writes the text of one function, line by line, and collects the values of the names in it."""
+    """Builds the source text of one function line by line, and collects the values of the names in it."""
 
     def __init__(self, plan: Plan, told: bool, blocks: bool) -> None:
         self.plan, self.told, self.blocks = plan, told, blocks

@@ -105,7 +105,7 @@ class CustomOp(Composite):
         return self.arguments[i] if i < len(self.arguments) else str(i)
 
     def _forward(self, *values: Any) -> tuple[Any, tuple[Any, ...]]:
-        """Call the user's function with tensors and attributes; returns its result, and () for nothing else to save.
+        """Call the user's function with tensors and attributes; returns its result, and () as it saves nothing else.
 
         It runs in a scope of the op's name. An event is emitted only if it returns an array, which NumPy computed.
         """
@@ -147,7 +147,7 @@ class CustomOp(Composite):
         return self._cotangents(g, plan.attributes, tensors, y)
 
     def _cotangents(self, g: Any, attributes: tuple[Any, ...], tensors: list[Any], y: Any) -> list[Any]:
-        """Call the user's vjp; returns one cotangent per tensor, checked to be like the tensor, or None."""
+        """Call the user's vjp; returns one cotangent (or None) per tensor, checked for the tensor's shape and dtype."""
         if self.vjp is None:
             raise GradientRuleError(
                 f"custom op {self.name!r} has no gradient: define it with @{self.name}.def_vjp, as "

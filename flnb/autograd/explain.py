@@ -1,4 +1,4 @@
-"""Errors of a backward pass, whose messages name the op with its shapes, what is wrong, and the user's line."""
+"""Errors of a backward pass: their messages name the op with its shapes, the problem, and the user's line."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def run_hooks(node: Node, g: Any) -> Any:
 
 
 class Inside(Plan):
-    """The plan of a node that a tape fused into another, named ``whole``: no gradient passes through it any more."""
+    """The plan of a node that a tape has fused into a later one (``whole``), so that no gradient passes through it."""
 
     __slots__ = ("whole",)
 

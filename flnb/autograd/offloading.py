@@ -142,7 +142,7 @@ class Zlib(Codec):
         self.name, self.level = "zlib", level
 
     def encode(self, array: Any) -> Any:
-        """Return the compressed bytes, or None if they are more than nine tenths of the original."""
+        """Return the compressed bytes; None if they exceed nine tenths of the original size."""
         found = np.frombuffer(zlib.compress(array.reshape(-1).view(np.uint8), self.level), np.uint8)
         return found if found.nbytes <= 0.9 * array.nbytes else None
 
@@ -180,7 +180,7 @@ class LossyCast(Codec):
 def offload(
     to: Any = None, min_bytes: int | str = "1MiB", keep_last: int = 2, select: Callable[[Saved], bool] | None = None
 ) -> Iterator[Moves]:
-    """Move tensors that ops inside save for their gradients off the device while idle, and back before they are used.
+    """Move tensors saved for backward off the device while idle, and back before they are used, inside the block.
 
     A tensor's memory block moves once the program has dropped the tensor and all views of it: moving it before would
     free nothing. It moves when a later op saves something, and is copied back, to the manager that it came from, when
@@ -237,7 +237,7 @@ def compress(
     keep_last: int = 2,
     select: Callable[[Saved], bool] | None = None,
 ) -> Iterator[Moves]:
-    """Compress tensors that ops inside save for their gradients while they are idle, as `offload` moves them.
+    """Compress tensors saved for backward while they are idle, inside the block.
 
     Args:
         codec: "zlib" (lossless), "lossy-float16" (a cast to float16), or a `Codec` such as ``Zlib(level=6)``.

@@ -43,7 +43,7 @@ def backward(root: Variable, grad: Any, retain_graph: bool, create_graph: bool) 
 
 
 def _accumulate(node: Node, cotangent: Any, retain_graph: bool, create_graph: bool) -> None:
-    """Walk back from a node with its cotangent, and add the gradients of the leaves to their ``.grad``."""
+    """Run the backward pass from a node with its cotangent, and add the gradients of leaves to their ``.grad``."""
     taken = {_memory(cotangent)}
     told = arrivals.Arrivals(node) if arrivals.listeners else None
     retain = retain_graph or create_graph
@@ -187,7 +187,7 @@ def walk(
 
 
 def _walk_from(under_way: Walk, root: Node, tape: Tape, finds_own: bool) -> None:
-    """Let a tape walk back from a node, then handle the nodes that it left over.
+    """Let a tape run the backward pass from a node, then handle the nodes that the tape left over.
 
     With ``finds_own``, the tape finds its nodes by itself: it is an error if a cotangent is left at one of them.
     """

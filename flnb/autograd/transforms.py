@@ -40,7 +40,7 @@ def _differentiate() -> Iterator[bool]:
 
 
 def _place(x: Any) -> Any:
-    """Give a tensor a tape node of its own, with respect to which derivatives are taken.
+    """Make a tensor a leaf of the tape; a tensor batched by `vmap` becomes a batched tensor around a leaf.
 
     The result is a view of a tensor that is on the tape already, else a new leaf.
     """
@@ -106,7 +106,7 @@ def _evaluate(function: Callable[..., Any], primals: Any) -> tuple[list[Any], An
 def _by_arguments(
     function: Callable[..., Any], argnums: int | tuple[int, ...], name: str, derive: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """Make the function that calls ``function`` with its arguments at ``argnums`` on the tape and returns derivatives.
+    """Make a function that calls ``function`` with some arguments on the tape and returns derivatives.
 
     Args:
         name: that of the transform, for errors.

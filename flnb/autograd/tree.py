@@ -27,7 +27,7 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def rebuild(tree: Any, values: Iterable[Any]) -> Any:
-    """Build the same containers with other leaves, which are taken from ``values`` in order.
+    """Build the same nested containers with other leaves, taken in order from ``values``.
 
     >>> rebuild({"a": 1, "b": (2, [3])}, "xyz")
     {'a': 'x', 'b': ('y', ['z'])}
@@ -47,7 +47,7 @@ def _rebuilt(tree: Any, values: Iterator[Any]) -> Any:
 
 
 def spread(prefix: Any, tree: Any, what: str) -> list[Any]:
-    """List one value for each leaf of ``tree``, from a tree ``prefix`` of the same arrangement that may be less deep.
+    """List one value for each leaf of ``tree``, from ``prefix``, a tree of the same structure or less deep.
 
     A value in ``prefix`` in place of a container applies to all leaves in that container.
 

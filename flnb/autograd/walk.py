@@ -221,7 +221,7 @@ class Walk:
         return found
 
     def _joint(self, plan: Any, node: Node, parents: tuple[Any, ...], g: Any, saved: list[Any]) -> Any:
-        """Compute the cotangents of all inputs of a composite, by the backend's method if it has one, else by ops."""
+        """Compute the cotangents of all inputs of a composite: by the backend's method, or op by op without one."""
         if self.buffers and plan.op.gradient is not None:
             data, wanted = [getattr(x, "_data", x) for x in saved], [p is not None for p in parents]
             made = dispatch.pull_whole(plan, state.current(), node[SEQ], g._data, data, wanted)

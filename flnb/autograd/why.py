@@ -166,7 +166,7 @@ class _Watch(Observer):
         return known
 
     def cut(self, loss: Tensor) -> Why:
-        """Explain the last cut: the last op that read the Variable's values on their way to the loss off the tape."""
+        """Explain the last cut: the last op that used the Variable's values off the tape on their way to the loss."""
         goal = self._number(loss._data)
         if goal in self.live:
             return Why(False, reason="the loss that was returned is detached from the tape: by .detach() or .data")

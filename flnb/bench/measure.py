@@ -42,7 +42,7 @@ class Measured(NamedTuple):
 
 
 def _text(seconds: float) -> str:
-    """Format seconds with two decimals, or with four below one second."""
+    """Format seconds with two decimals, or four below one second."""
     return f"{seconds:.2f}" if seconds >= 1.0 else f"{seconds:.4f}"
 
 

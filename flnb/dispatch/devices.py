@@ -120,7 +120,7 @@ class Task:
 
     @property
     def alone(self) -> bool:
-        """Whether this thread has emitted no launch or copy since the task began."""
+        """Return whether this thread has emitted no launch or copy since the task began."""
         return self._watch.mine.emitted == self._emitted
 
     def launched_by(self, name: str, addresses: Sequence[Any] = ()) -> None:

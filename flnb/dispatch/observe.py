@@ -137,5 +137,5 @@ def call_of(op: Op, arguments: tuple[Any, ...]) -> MethodCall:
 
 
 def _is_buffer(value: Any) -> bool:
-    """Whether an argument is a buffer, with a shape and elements, not an attribute (number, tuple, dtype)."""
+    """Return whether an argument is a buffer, with a shape and elements, not an attribute (number, tuple, dtype)."""
     return hasattr(value, "shape") and not isinstance(value, (np.dtype, np.generic))

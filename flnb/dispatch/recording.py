@@ -1,4 +1,4 @@
-"""`flnb.record`: telemetry's recording, with the inputs of ops where these are asked for."""
+"""`flnb.record`: telemetry's recording, optionally with the inputs of ops."""
 
 from __future__ import annotations
 

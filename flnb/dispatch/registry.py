@@ -1,4 +1,4 @@
-"""Finds parts (backends, memory managers, ...) by name: those of flnb, and those that other distributions offer."""
+"""Registry of parts (backends, memory managers, ...) by name: flnb's own and those of other distributions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Out-of-memory errors: their text, and the state of memory from which their report is made."""
+"""Out-of-memory errors: their text, and the snapshot of memory for their report."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["out_of_memory"]
 def out_of_memory(
     manager: MemoryManager, nbytes: int, plan_code: int, category: int, cause: BaseException
 ) -> OutOfMemoryError:
-    """Emit the event of a request that failed, and return the error, whose text has the sizes and what to do.
+    """Emit the event of a failed request; returns the error, whose text has the sizes and advice.
 
     Args:
         nbytes: bytes requested.

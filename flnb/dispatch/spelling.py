@@ -1,4 +1,4 @@
-"""Suggestions for names that do not exist: flnb's name for one of torch or NumPy, and likely misspelt methods."""
+"""Suggestions for unknown names: flnb's name for one of torch or NumPy, and likely misspelt methods."""
 
 from __future__ import annotations
 

@@ -306,7 +306,7 @@ def start(backends: Sequence[str], manager: str) -> None:
 
 
 def first_installed(backends: Sequence[str]) -> TensorBackend:
-    """Make the first of these backends whose class can be made here."""
+    """Make the first of these backends that can be made on this machine."""
     for name in backends[:-1]:
         with suppress(ImportError):  # `flnb doctor` says what is missing
             return registry.make("backend", name)
@@ -314,7 +314,7 @@ def first_installed(backends: Sequence[str]) -> TensorBackend:
 
 
 def run_in(state: State, function: Callable[..., T], *arguments: Any) -> T:
-    """Call a function in a state; returns its result.
+    """Call a function in a given state; returns its result.
 
     It runs in a copied context (`contextvars`), so that there is nothing to undo, even after Ctrl-C.
     """

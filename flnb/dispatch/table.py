@@ -39,7 +39,7 @@ def _one_each(plan: Plan) -> int:
 
 @dataclass(eq=False, repr=False)
 class Op:
-    """An op, as the table of ops has it.
+    """An op of the op table: name, shape rule and gradients.
 
     Args:
         name: array-API name; the backend's method has the same.
@@ -138,7 +138,7 @@ class Op:
         return tuple(i in read for i in (*range(count), "y"))
 
     def outline(self, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> Plan:
-        """Make the plan of a composite by running the ops that it consists of without values.
+        """Make the plan of a composite by running its ops on tensors without values.
 
         Raises:
             Untraceable: which ops run depends on values.
@@ -217,7 +217,7 @@ def shaped(rule: Callable[..., tuple[int, ...]] = lambda shape, *_: shape) -> Ca
 
 
 def named(function: Callable[..., Any], op: Op) -> Callable[..., Any]:
-    """Give a public function the name of its op."""
+    """Set a public function's name to that of its op."""
     function.__name__ = function.__qualname__ = op.name
     function.__module__ = "flnb.ops"
     return function

@@ -317,7 +317,7 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 def compiled(text: str, filename: str, names: dict[str, Any]) -> dict[str, Any]:
-    """Run generated source with these names as its globals; returns the globals.
+    """Run generated source text with the given globals; returns the globals.
 
     Tracebacks and debuggers show its lines; ufuncs that it calls issue no warnings (`flnb.dispatch.quiet`).
     """

@@ -1,4 +1,4 @@
-"""Distributed programs: the same code on several ranks, which exchange tensors by collective calls.
+"""Distributed programs: several ranks run the same code and exchange tensors by collective calls.
 
 A rank is a process that ``flnb launch``, ``mpiexec``, Slurm or ipyparallel started and that has called `init`, or a
 thread of `run_threads`. Without either there is one rank, and every function here works as well.

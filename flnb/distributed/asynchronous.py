@@ -1,4 +1,4 @@
-"""Asynchronous training: every rank takes steps of its own and now and then exchanges its parameters with a center.
+"""Asynchronous training: each rank steps on its own and occasionally exchanges parameters with a shared center.
 
 No rank waits for the others' steps. The center is a vector in memory that the ranks of a host share, or the property of
 one rank, the controller, with which the others exchange messages.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class _Call(NamedTuple):
-    """One call of an op on a backend, without its arrays: inputs as text, line, difference, times of the rounds."""
+    """One call of an op on a backend: inputs as text, line, difference, and times of all rounds; no arrays."""
 
     inputs: str
     line: str
@@ -93,7 +93,7 @@ def compare_backends(
 
 
 def misspelt_methods(backend: TensorBackend, name: str = "") -> list[Result]:
-    """Return a failed row for each method whose name is nearly that of an op; ``name`` is the backend's."""
+    """Return a failed report row for each method whose name is similar to an op's; ``name`` is the backend's."""
     found = misspelt(type(backend), state.operators)
     reason = "is never called: no op has this name; did you mean {!r}?"
     return [

@@ -26,7 +26,7 @@ ULPS_OF_SUMS = 32  # allowed error of reductions and matrix products
 
 @dataclass(frozen=True)
 class Difference:
-    """How two results differ; false if they agree.
+    """The difference between two results; false if they agree.
 
     Attributes:
         what: the difference as text, empty if the results agree.
@@ -40,7 +40,7 @@ class Difference:
 
     @property
     def kind(self) -> str:
-        """The first word of the text, or "raised" and the exception's type: alike for differences with one cause."""
+        """Return a category of the difference: the text's first word, or "raised" with the exception's type."""
         return " ".join(self.what.split()[: 2 if self.what.startswith("raised") else 1])
 
     def __bool__(self) -> bool:
@@ -101,12 +101,12 @@ def arrays_differ(a: Array, b: Array, allowed: Callable[[float], float]) -> Diff
 
 
 def _sums(op: str) -> bool:
-    """Return whether an op adds up many terms, so that rounding errors accumulate."""
+    """Return whether an op sums many terms, so that rounding errors accumulate."""
     return OPS[op].family in ("reduction", "matmul") or op == "scatter_add"
 
 
 def _without_cancelling(call: OpCall, reference: TensorBackend) -> float:
-    """Return the largest finite value of the call on its inputs' absolute values, where nothing cancels."""
+    """Return the largest finite value of the call on absolute inputs, whose sums have no cancellation."""
     positive = replace(call, inputs=tuple(keep(np.abs(k.array())) if is_float(k.dtype) else k for k in call.inputs))
     outcome = replace(positive, out=None if call.out != NEW else NEW).on(reference)
     values = np.abs(np.asarray(outcome.value, np.float64)) if outcome.error is None else np.zeros(())

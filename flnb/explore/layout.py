@@ -82,7 +82,7 @@ class Layout:
 
     @classmethod
     def of(cls, like: Array, shape: tuple[int, ...] | None = None) -> Layout:
-        """Return the layout of the array ``like``, or one of the same kind for another shape with as many axes."""
+        """Return the layout of the array ``like``, or a layout of the same kind for another shape."""
         shape = like.shape if shape is None else shape
         still = [n > 1 and s == 0 for n, s in zip(like.shape, like.strides, strict=True)]
         extents = [1 if fixed else n for n, fixed in zip(shape, still, strict=True)]
@@ -108,7 +108,7 @@ class Layout:
 
     @property
     def plain(self) -> bool:
-        """Whether arrays of this layout are C-contiguous."""
+        """Return whether arrays of this layout are C-contiguous."""
         return self.base == self.shape and self.axes == tuple(range(len(self.shape))) and not self.flips
 
     def filled(self, values: Array) -> tuple[Array, Array]:

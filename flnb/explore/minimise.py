@@ -28,7 +28,7 @@ REPEATS = 64  # tries of a call on a backend that is wrong only sometimes
 
 
 class Minimised:
-    """A call that is being shrunk: ``call`` is the smallest so far, ``found`` the difference that it shows.
+    """A call being shrunk: ``call`` is the smallest so far, ``found`` the difference it shows.
 
     ``repeats`` is how often a call is tried until it shows a difference.
     """
@@ -86,7 +86,7 @@ def minimise(
 
 
 def _valid(call: OpCall, reference: TensorBackend) -> bool:
-    """Return whether the reference runs a call, and its result has shape and dtype by the op's rule."""
+    """Return whether the reference runs a call, and its result's shape and dtype follow the op's rule."""
     with np.errstate(all="ignore"):
         outcome = call.on(reference)
     if outcome.error is not None or outcome.written >= 0:
@@ -121,7 +121,7 @@ def _with(call: OpCall, index: int, values: Array, like: Kept | None = None) -> 
 
 
 def _smaller(call: OpCall) -> Iterator[OpCall]:
-    """Yield calls in which one extent is smaller, on all axes and in all attributes that have it or on one axis."""
+    """Yield calls with a smaller extent, replaced on one axis or on all axes and attributes that have it."""
     extents = sorted({n for kept in call.inputs for n in kept.shape if n > 1}, reverse=True)
     if call.result is not None and not call.inputs:
         extents = sorted({n for n in call.result[0] if n > 1}, reverse=True)
@@ -139,7 +139,7 @@ def _smaller(call: OpCall) -> Iterator[OpCall]:
 
 
 def _cut(call: OpCall, chosen: tuple[tuple[int, int], ...], part: slice, n: int, attributes: tuple[Any, ...]) -> OpCall:
-    """Return the call with a slice of some axes of its inputs, and with other attributes.
+    """Return the call on slices of its inputs along some axes, and with other attributes.
 
     Args:
         chosen: pairs of an input's index and an axis of it.
@@ -173,7 +173,7 @@ def _replaced(value: Any, n: int, m: int) -> Any:
 
 
 def _simplify(now: Minimised, index: int) -> None:
-    """Simplify the values of one input: all equal, counting or rounded; or else as many of them as possible zero."""
+    """Simplify one input's values: all equal, counting, rounded, or as many zeros as possible."""
     kept = now.call.inputs[index]
     values = kept.array()
     if not values.size:

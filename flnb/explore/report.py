@@ -57,7 +57,7 @@ class Result:
 
     @property
     def numbers(self) -> str:
-        """The number of calls, the largest error and the time in one line of aligned text."""
+        """Return the number of calls, the largest error and the time as one line of aligned text."""
         error, time = self.shown.values()
         calls = f"{self.tried} call{'' if self.tried == 1 else 's'}"
         error = error if error in ("", "exact") else f"error {error}"
@@ -99,7 +99,7 @@ class Report:
 
     @property
     def title(self) -> str:
-        """One line that says how many checks failed."""
+        """Return one line with the number of failed checks."""
         total, failed = len(self.results), len(self.failed)
         return f"{self.subject}: {f'{failed} of {total} checks failed' if failed else f'all {total} checks passed'}"
 

@@ -1,4 +1,4 @@
-"""Python code that a person can read and run: arrays as short expressions, classes with what they use."""
+"""Readable Python code for reproducing a call: arrays as short expressions, classes with their dependencies."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def where(*parts: str, between: str = ", ") -> str:
 
 
 def definition(value: Any, name: str, known: frozenset[str] = frozenset(("np", "flnb"))) -> list[str]:
-    """Return lines of code after which ``name`` stands for a value, in a namespace that has the names in ``known``.
+    """Return lines of code that define ``name`` as a value, given the already defined names ``known``.
 
     Modules, classes and functions are imported. Of those that cannot be, because they were typed into a cell or made in
     a function, the source is returned, after the definitions of the globals and enclosing variables that it uses.

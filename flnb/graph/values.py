@@ -23,7 +23,7 @@ _next_number = _numbers.__next__
 
 
 class Pseudo(NamedTuple):
-    """A stand-in for an op that is not in the op table."""
+    """Stand-in for an op that is not in the op table, such as a copy between devices."""
 
     name: str
     family: str = "movement"

@@ -44,7 +44,7 @@ class Done(Work):
 
 
 class Communicator(Part, kind="communicator"):
-    """Base of all communicators: give `rank`, `size` and `board`, and implement the operations.
+    """Base of all communicators: set `rank`, `size` and `board`, and implement the operations.
 
     Buffers are C-contiguous NumPy arrays. Every rank of a group makes the same collective calls in the same order, with
     the same dtypes and numbers of elements; `send` and `recv` concern two ranks alone.

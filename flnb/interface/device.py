@@ -32,7 +32,7 @@ def in_words(nbytes: int) -> str:
 
 
 class OutOfMemoryError(MemoryError):
-    """A request for memory that neither the manager's free blocks nor its device can serve.
+    """Raised for a memory request that neither the manager's free blocks nor its device can serve.
 
     Attributes:
         request: bytes asked for.
@@ -184,7 +184,7 @@ choose_device: list[Callable[[], MemoryDevice]] = []
 
 
 class Lease:
-    """The segments that one manager has reserved from a device, with their sum; emits an event for every change.
+    """A manager's reserved segments on a device, with their total; emits an event for each change.
 
     It is the manager's ``self.device``: attributes that it does not have itself are those of the device.
 
@@ -250,7 +250,7 @@ class Lease:
         self._count(schema.SEGMENT_FREE, segment, -segment.size)
 
     def _count(self, kind: int, segment: Segment, more: int) -> None:
-        """Add ``more`` bytes to `reserved` and emit an event of this kind about a segment."""
+        """Add ``more`` bytes to `reserved`, and emit an event of this kind for a segment."""
         self.reserved += more
         self.peak = max(self.peak, self.reserved)
         self.tell(kind, segment.id, segment.address, segment.size, intern.strings.id_of(self.device.place))

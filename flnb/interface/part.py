@@ -16,7 +16,7 @@ redefined: list[Callable[[type], None]] = []
 
 
 class Part:
-    """Base of the contracts. A contract names its kind of part; the classes that derive from it are implementations.
+    """Base of the contracts: a contract names a kind of part; classes that derive from it are implementations.
 
     A new kind needs no more than a contract: `flnb.dispatch.parts.use_part` then makes its parts active for a block,
     given by name, class or instance, and an active part gets the new code if its class is defined again.

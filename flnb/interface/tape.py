@@ -34,7 +34,7 @@ PLAN, PARENTS, SEQ, MARK, CODE, LASTI, SAVED = range(7)
 
 
 class Walk(Protocol):
-    """One backward pass under way, as a tape sees it.
+    """A running backward pass, as seen by a tape.
 
     Attributes:
         pull: a function that turns the cotangent of a node into those of its parents; the node is empty afterwards.
@@ -59,7 +59,7 @@ class Walk(Protocol):
 
 
 class Tape(Part, kind="tape"):
-    """Base of all tapes. Override `record`, `walk`, or both: the other's default works alone.
+    """Base of all tapes: override `record`, `walk`, or both.
 
     This tape stores its nodes in a list, in the order in which they were made, and backward goes through that list:
 

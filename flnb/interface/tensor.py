@@ -14,7 +14,7 @@ __all__ = ["TensorBackend"]
 
 
 class TensorBackend(Part, kind="backend"):
-    """Base of all tensor backends. A backend computes; checks, timing, telemetry and gradients are not its task.
+    """Base of all tensor backends: computes ops on raw buffers, without checks, timing or gradients.
 
     Every primitive op is one method under the op's array-API name. It takes the buffers of its tensors, then the op's
     attributes (such as axes) as the NumPy backend's method of that name does, and, unless it returns a view, ``out``:
@@ -155,7 +155,7 @@ class TensorBackend(Part, kind="backend"):
         """Wait until all computations that were started have finished. Called by `flnb.sync`."""
 
     def adopt(self, buffer: Any, family: str) -> Any:
-        """Convert a buffer of another family that was passed to an op; return None to refuse it, which is an error."""
+        """Convert a buffer of another family that was passed to an op; None refuses it with an error."""
         return None
 
     def supports(self, dtype: Any) -> bool:

@@ -26,7 +26,7 @@ METHODS = ("recompute", "offload")
 
 
 def choices(step: Step, methods: Sequence[str], bandwidth: float) -> list[Choice]:
-    """Return all modules that can be recomputed or offloaded, those first that free most for their cost.
+    """List the modules that can be recomputed or offloaded, by memory freed per cost, the best first.
 
     The benefit is bytes x the time for which they are freed, the cost seconds of computing or moving.
 

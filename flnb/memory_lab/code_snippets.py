@@ -54,12 +54,12 @@ def lean(models: tuple[str, ...], method: str, scopes: tuple[str, ...]) -> str:
 
 
 def _called(kind: type) -> str:
-    """Return how a notebook cell names a class: flnb's own as ``flnb.memory.Name``, others by their bare name."""
+    """Return a class's name in a notebook cell: ``flnb.memory.Name`` for flnb's own, else the bare name."""
     return f"flnb.memory.{kind.__name__}" if kind.__module__.startswith("flnb_backends.") else kind.__name__
 
 
 def _size(nbytes: int) -> str:
-    """Return code for a number of bytes: ``"64MiB"`` in quotes where it is a whole number of a unit, else digits."""
+    """Return code for a number of bytes: a text such as ``"64MiB"`` if exact, else digits."""
     for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
         if nbytes and not nbytes % (1 << shift):
             return f'"{nbytes >> shift}{unit}"'

@@ -23,7 +23,7 @@ SHOWN = 20
 
 
 class DiffRow(NamedTuple):
-    """The requested bytes and the number of live blocks of one op at one place, before and after."""
+    """Requested bytes and live blocks of one op at one place in the program, before and after."""
 
     op: str
     scope: str

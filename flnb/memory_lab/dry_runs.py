@@ -1,4 +1,4 @@
-"""Dry runs: the memory that a program would take, found by recording it on tensors without values."""
+"""Dry runs: a program's memory, found by recording it on tensors without values."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class DryRun:
 
     @property
     def fits(self) -> bool:
-        """Whether the program ran to its end within the capacity."""
+        """Return whether the program ran to its end within the capacity."""
         return self.error is None
 
     @cached_property
@@ -109,7 +109,7 @@ class DryRun:
 
     @cached_property
     def when(self) -> str:
-        """The moment of the peak as text: the step, the phase, the op and its module."""
+        """Return the moment of the peak as text: step, phase, op and module."""
         memory, run = self.whole.memory, self.whole
         row = int(np.searchsorted(memory.block["t"], memory.start + round(self.peak.t * 1e9), "right")) - 1
         if row < 0:
@@ -170,7 +170,7 @@ class DryRun:
 
 
 def _bar(category: str, share: float) -> Markup:
-    """Return an HTML bar in a category's colour, as long as its share."""
+    """Return an HTML bar in a category's colour, with a length proportional to its share."""
     style = f"background:{palette.CATEGORY[category][0]};height:10px;width:{220 * share:.0f}px"
     return Markup(f"<div style='min-width:220px'><div style='{style}'></div></div>")
 

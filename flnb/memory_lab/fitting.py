@@ -181,7 +181,7 @@ def fit(
 
 
 def _nothing(step: Step, name: str, methods: Sequence[str]) -> str:
-    """Return the message for a recording of which nothing can be recomputed or offloaded.
+    """Return the message for a recording in which nothing can be recomputed or offloaded.
 
     Args:
         name: of the run.
@@ -200,6 +200,6 @@ def _nothing(step: Step, name: str, methods: Sequence[str]) -> str:
 
 
 def _outcome(trace: Trace, spec: Any) -> Outcome:
-    """Replay a trace on a manager, on a device like its own but without a limit."""
+    """Replay a trace on a manager, on a device like the manager's but without a limit."""
     device = stand_in(spec.device, 1 << 50) if isinstance(spec, MemoryManager) else None
     return play(trace, spec, device)

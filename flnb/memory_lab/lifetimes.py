@@ -1,4 +1,4 @@
-"""Tensor lifetimes of a recorded training step as they would be if some modules were recomputed in backward.
+"""Predicted tensor lifetimes of a recorded training step if some modules were recomputed in backward.
 
 Calls of modules are found as the scopes that the recording entered and left. Memory that a call allocated and did not
 free before its end was saved for backward, or is its output. If the call is recomputed, what it saved is freed at its
@@ -54,7 +54,7 @@ class Call(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A method ("recompute" or "offload") for some modules, with its benefit and cost.
+    """A choice of method ("recompute" or "offload") for some modules, with its benefit and cost.
 
     Attributes:
         worth: the benefit: sum of bytes x the number of calls of the trace for which they are not allocated.
@@ -78,7 +78,7 @@ class Activation(NamedTuple):
 
 
 class Step:
-    """A recording of training steps with the calls of modules in it, from which changed lifetimes are computed.
+    """A recording of training steps and its module calls, for predicting changed tensor lifetimes.
 
     Args:
         run: the recording.
@@ -107,12 +107,12 @@ class Step:
         return movable(self)
 
     def own(self, scope: str) -> str:
-        """Return a scope without the scopes of the user around its outermost module; "" if it is in no module."""
+        """Return a scope without the user's scopes around its outermost module; "" if it is in no module."""
         outside = max((path for path in self.around if f"{scope}.".startswith(f"{path}.")), key=len, default="")
         return scope.removeprefix(outside).removeprefix(".")
 
     def outermost(self, scope: str) -> str:
-        """Return the scope of the outermost module around a scope, "" if it is in no module."""
+        """Return the scope of the outermost module that contains a scope; "" if there is none."""
         own = self.own(scope)
         return own and scope.removesuffix(own) + own.partition(".")[0]
 
@@ -164,7 +164,7 @@ class Step:
         )
 
     def changed(self, recompute: Iterable[str], offload: Collection[str] = ()) -> tuple[Trace, int]:
-        """Return the trace as it would be with some modules recomputed and others offloaded, and the bytes moved.
+        """Return the trace with some modules recomputed and others offloaded, and the bytes moved.
 
         Args:
             recompute: scopes of modules, none inside another.

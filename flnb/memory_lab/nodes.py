@@ -56,7 +56,7 @@ class Node:
 
 
 class Nodes:
-    """The tape nodes of a recording in order of time, and for each block the nodes that read and that save it.
+    """The tape nodes of a recording in order of time, and which nodes read and save each block.
 
     Args:
         trace: the recording's trace.
@@ -148,7 +148,7 @@ class Nodes:
         return [row for row in range(first, last) if self.trace.op[row] == self._names[i]]
 
     def _pulls(self) -> dict[int, tuple[int, int]]:
-        """Return the range of calls of the trace in which each node's backward ran, by sequence number."""
+        """Return the range of trace calls during which each node's backward ran, by the node's sequence number."""
         rows = np.flatnonzero(self.back & (self.node > 0))
         born, _ = self.trace.lifetimes
         later = np.append(born, len(self.trace))
@@ -228,7 +228,7 @@ def _largest(plan: Plan) -> int:
 
 
 def usual(plans: Ints, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return for each op the median time of all ops with the same plan, that is the same op, shapes and dtypes.
+    """Return, for each op, the median time of all ops with the same plan (op, shapes and dtypes).
 
     Args:
         plans: int64 (n,), the number of each op's plan.

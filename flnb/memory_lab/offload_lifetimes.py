@@ -1,4 +1,4 @@
-"""Tensor lifetimes of a recorded training step as they would be if saved tensors of some modules were offloaded.
+"""Predicted tensor lifetimes of a recorded training step if tensors saved by some modules were offloaded.
 
 As `flnb.memory.offload` does it, a saved block moves away once nothing but the tape holds it, when the next op on large
 tensors runs, and comes back for the backward of the first op that saved it. A recording does not say who else holds a

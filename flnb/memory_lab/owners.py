@@ -89,7 +89,7 @@ class Model(NamedTuple):
 
 
 def models(trace: TracebackType | None) -> dict[str, Model]:
-    """Return the modules in the user's variables of a traceback, by the scope in which they are called.
+    """Return the modules in a traceback's user variables, by the scope in which they are called.
 
     Modules of one scope must all be in variables of one frame; otherwise the scope is left out.
     """

@@ -1,4 +1,4 @@
-"""The report of an out-of-memory error: what blocked the request, who holds it, and which remedies would have worked.
+"""The report of an out-of-memory error: what blocked the request, what refers to it, and which remedies help.
 
 It is made from the state of memory that the error stored, from the frames of its traceback, and from the recording that
 ran at the time, if any. Remedies are predicted from a recording only.
@@ -48,13 +48,13 @@ class Blocker(NamedTuple):
 
     @property
     def label(self) -> str:
-        """A short name: its variable, or else the module and op that made it, or else its number."""
+        """Return a short name: a variable, or else the module and op, or else the block's number."""
         made = ".".join(part for part in (self.scope, self.op) if part)
         return self.names[0] if self.names else made or f"block {self.id}"
 
 
 class Closest(NamedTuple):
-    """The segment in which the fewest bytes have to be freed for the request to fit.
+    """The segment in which the fewest bytes must be freed to serve the request.
 
     Attributes:
         begin, end: the place of the request, offsets in bytes.
@@ -73,7 +73,7 @@ class Closest(NamedTuple):
 
 
 class Postmortem:
-    """The report of an out-of-memory error: why a request failed, and what would have worked. All sizes are in bytes.
+    """The report of an out-of-memory error: why a request failed, and which changes would have helped.
 
     Attributes:
         request: the requested size; op, scope: the op that requested it, and the module in which it ran.
@@ -161,7 +161,7 @@ def _verdict(error: OutOfMemoryError, at: Shortage, largest: int) -> str:
 
 
 def closest_segment(at: Shortage, request: int) -> Closest | None:
-    """Return the place for a request at which the fewest bytes have to be freed, if possible none of them locked."""
+    """Return the place at which the fewest bytes must be freed for a request, avoiding locked blocks if possible."""
     best: tuple[int, int, Closest] | None = None
     for state in at.segments:
         tiles = state.blocks

@@ -119,11 +119,11 @@ class _Places:
         return bool(self.anywhere or self.exact)
 
     def have(self, path: str) -> bool:
-        """Return whether a scope is that of one of the modules."""
+        """Return whether a scope belongs to one of the modules."""
         return path in self.exact or any(f".{path}".endswith(f".{scope}") for scope in self.anywhere)
 
     def cover(self, path: str) -> bool:
-        """Return whether a scope is that of one of the modules or inside one."""
+        """Return whether a scope belongs to one of the modules or is nested in one."""
         return inside(path, self.exact) or any(f".{scope}." in f".{path}." for scope in self.anywhere)
 
 

@@ -224,8 +224,7 @@ def _candidates(
 
 
 def _releasing(manager: MemoryManager, last: int) -> Callable[[Lease], MemoryManager]:
-    """Return a function of a lease that creates a manager like this one that releases its cache just before its
-    ``last``-th request."""
+    """Return a factory of managers like this one that release their cache just before the ``last``-th request."""
 
     def made(lease: Lease) -> MemoryManager:
         inner: Any = type(manager)(lease, **manager.told)
@@ -259,14 +258,14 @@ def _deleted(
 
 
 def _by_hand(blocker: Blocker) -> bool:
-    """Return whether the user can free a block by deleting variables or by removing its locks."""
+    """Return whether the user can free a block by deleting variables or removing locks."""
     if blocker.locks:
         return blocker.held.startswith("a user lock alone")
     return bool(blocker.names) and "the tape" not in blocker.held and all(n.isidentifier() for n in blocker.names)
 
 
 def without(trace: Trace, rows: Ints) -> Trace:
-    """Return a trace in which some allocations (rows) are freed just before the last call."""
+    """Return a copy of a trace in which some allocations (rows) are freed just before the last call."""
     born, died = trace.lifetimes
     tick = Trace.TICK
     ends = np.where(died < len(trace), died * tick, NEVER)

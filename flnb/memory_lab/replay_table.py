@@ -1,4 +1,4 @@
-"""The result of a replay: a table of managers beside the live bytes and the offline packing."""
+"""The result of a replay: a table comparing managers with the live bytes and the offline packing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _ratio(value: float) -> str:
 
 
 def _shortage(value: tuple[int, int] | None) -> str:
-    """Return where memory ran out (index of the call, bytes) as text, a dash if it did not."""
+    """Format where memory ran out (call index, bytes); a dash if it did not."""
     if value is None:
         return quantity.UNKNOWN
     return f"{f'call {value[0]}' if value[0] else 'at once'}, for {quantity.size(value[1])}"
@@ -67,7 +67,7 @@ WIDTH, NAME = 100, 18
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Replay:
-    """The replays of one trace on several memory managers, one row (`Outcome`) for each, and two lower bounds.
+    """Replays of one trace on several memory managers, one row (`Outcome`) each, with two lower bounds.
 
     No manager can reserve less than the live bytes. None that keeps its memory in one piece can reserve less than the
     lowest packing; one that returns segments at once, such as `native`, can.

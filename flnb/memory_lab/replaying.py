@@ -103,7 +103,7 @@ def play(
     capacity: int | str | MemoryDevice | None = None,
     tell: Callable[[int], object] | None = None,
 ) -> Outcome:
-    """Replay a trace on one memory manager and measure it.
+    """Replay a trace on one memory manager; returns the measured `Outcome`.
 
     Args:
         spec: the manager: a name, class, instance or function, as for `replay`, or a pair of class and settings.
@@ -190,7 +190,7 @@ def _fragmentation(source: Trace, blocks: dict[int, Any], lease: Counter) -> tup
 
 
 def fresh(spec: Any, lease: Lease, asked: Trace | None = None) -> tuple[str, MemoryManager]:
-    """Create a manager on a lease; returns its name with its settings, and the manager.
+    """Create a manager on a lease; returns its name with settings, and the manager.
 
     Args:
         spec: a name, class, instance (whose settings are taken), pair of class and settings, or function of a device.
@@ -275,7 +275,7 @@ def replay(
 
 
 def _bar(total: int) -> Any:
-    """Return a progress bar of so many calls."""
+    """Return a progress bar for ``total`` calls."""
     from flnb.data.progress import progress
 
     return progress(None, "replay", total, unit="call", unit_scale=True)

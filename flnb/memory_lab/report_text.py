@@ -73,7 +73,7 @@ def row(blocker: Blocker) -> tuple[str, ...]:
 
 
 def as_text(report: Postmortem) -> str:
-    """Return the report as some ten lines of text, of which the first says what to do."""
+    """Return the report as about ten lines of text; the first says what to do."""
     found, size = report.remedies, quantity.size
     fitting = [(_pasted(r.what), f"peak {size(r.peak)}", f"costs {r.cost}") for r in found.fitting]
     hint = f"; {fitting[0][0]} lets it through" if fitting else ""
@@ -99,7 +99,7 @@ def _pasted(what: str) -> str:
 
 
 def peak(fits: bool, nbytes: int, capacity: int | None) -> str:
-    """Return a predicted peak as text; if the request did not fit, only that it is over the capacity is known."""
+    """Format a predicted peak; if the request did not fit, only that it exceeds the capacity is known."""
     return quantity.size(nbytes) if fits else f"over {quantity.size(capacity or nbytes)}"
 
 

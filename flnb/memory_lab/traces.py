@@ -1,4 +1,4 @@
-"""Traces: the allocations and frees of a program in their order, without addresses, to repeat on any manager."""
+"""Traces: a program's allocations and frees in order, without addresses, for replay on any manager."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Trace", "recorded", "recording", "trace"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trace:
-    """The allocations and frees of a program: n calls, of which m are allocations.
+    """A program's allocations and frees: n calls, m of them allocations.
 
     Attributes:
         name: name of the recording or file that it was made from.
@@ -55,7 +55,7 @@ class Trace:
 
     @classmethod
     def of_calls(cls, calls: ArrayLike, nbytes: ArrayLike, t: ArrayLike | None = None, name: str = "trace") -> Trace:
-        """Create a trace from arrays of calls and sizes; see the attributes. Without ``t`` calls are a second apart.
+        """Create a trace from arrays of calls and sizes; without times ``t``, calls are one second apart.
 
         Raises:
             ValueError: an allocation that is made twice, out of turn or never, freed twice or before it is made.

@@ -1,4 +1,4 @@
-"""Networks of the literature by name, each as large as in its paper and small enough for a laptop.
+"""Published network architectures by name, each in the size of its paper and in a small size for laptops.
 
 >>> import flnb
 >>> recipe = flnb.models.get("lenet")

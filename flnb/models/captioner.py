@@ -1,4 +1,4 @@
-"""An LSTM that describes a video and attends to its frames anew at each word."""
+"""An LSTM that captions a video, attending to the frames at each word."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class GoogLeNet(Module):
 
 
 def _halving() -> MaxPool2d:
-    """Max pooling to half of an even height and width: by padding, where the paper rounds up."""
+    """Return max pooling that halves an even height and width by padding, where the paper rounds up."""
     return MaxPool2d(3, stride=2, padding=1)
 
 

@@ -81,7 +81,7 @@ def extent_after(model: Module, image: int) -> int:
 
 
 def begin_rectified(model: Module) -> None:
-    """Draw the weights of all convolutions by `init.kaiming_normal`, which suits ReLUs, and set their biases to 0."""
+    """Initialise all convolutions for ReLUs: weights by `init.kaiming_normal`, biases 0."""
     for _, layer in model.named_modules():
         if isinstance(layer, Conv2d):
             ops.assign(layer.weight.data, init.kaiming_normal(layer.weight.shape))

@@ -1,4 +1,4 @@
-"""Recipe: everything needed to build a model of the literature, to feed it, and to train it."""
+"""Recipe: everything needed to build a published model, feed it and train it."""
 
 from __future__ import annotations
 

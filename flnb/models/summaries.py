@@ -1,4 +1,4 @@
-"""Tables of what each module of a model computes, trains and stores, from the events of one recorded forward pass."""
+"""Tables of each module's shapes, parameters, FLOPs and memory, from one recorded forward pass."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TITLES = ("module", "kind", "output", "parameters", "FLOPs", "kept")
 
 @dataclass(frozen=True)
 class Row:
-    """Figures of one module, with all modules inside it.
+    """Statistics of one module, including the modules inside it.
 
     Attributes:
         path: its dotted path; "" for the model itself.

@@ -1,4 +1,4 @@
-"""Softmax and embedding for many classes, of which rare ones have fewer features (Grave et al. 2017).
+"""Softmax and embedding for many classes, with fewer features for rare classes (Grave et al. 2017).
 
 Classes are sorted by frequency, the most frequent first, and divided into clusters: classes below the first cutoff are
 the first cluster, classes between two cutoffs, or between the last one and the end, another.

@@ -208,7 +208,7 @@ def spans(draw: Draw, n: int, count: int, extent: int, widest: int) -> npt.NDArr
 
 
 def _warped(x: Any, draw: Draw, most: int) -> Any:
-    """Move one random step of each example by at most ``most`` steps, interpolating linearly between steps."""
+    """Shift one random time step of each example by up to ``most`` steps, interpolating linearly."""
     n, length, _ = x.shape
     steps, last = np.arange(length), length - 1
     from_step = draw.integers(most + 1, last - most, n)

@@ -29,7 +29,7 @@ def run_forward(module: Module, inputs: tuple[Any, ...], options: dict[str, Any]
 
 
 class ModuleHooks:
-    """The hooks of one module: before and after `forward`, and in backward, each kind in order of registration."""
+    """The hooks of one module (before and after `forward`, and in backward), in order of registration."""
 
     def __init__(self) -> None:
         self.before: dict[int, Any] = {}
@@ -131,6 +131,6 @@ def _through(tree: Any, hook: Callable[[Any], Any]) -> Any:
 
 
 def _spread(g: Any, specs: list[Any]) -> tuple[Any, ...]:
-    """Split a joined gradient into one for each tensor of ``specs``, with None where the spec is None."""
+    """Split a joined gradient into one per tensor of ``specs``, with None where the spec is None."""
     parts = iter(split(g, [spec for spec in specs if spec is not None]))
     return tuple(None if spec is None else next(parts) for spec in specs)

@@ -122,7 +122,7 @@ class Module:
             here.path = outer
 
     def _hooked(self) -> ModuleHooks:
-        """Return the hooks of this module, which are made with the first one."""
+        """Return the hooks of this module, created at the first registration."""
         if self._hooks is None:
             self.__dict__["_hooks"] = ModuleHooks()
         return self.__dict__["_hooks"]

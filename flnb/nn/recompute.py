@@ -113,7 +113,7 @@ class _Twice:
 
 
 def scopes(module: Module, around: str = "", above: tuple[Module, ...] = ()) -> Iterator[tuple[str, Module]]:
-    """Yield the paths under which the ops of a module and of its submodules are recorded, with the module.
+    """Yield the recorded scope paths of a module and its submodules, each with the module.
 
     A module that several others contain has several paths.
 

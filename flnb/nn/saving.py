@@ -66,7 +66,7 @@ def load(model: Module, path: str | os.PathLike[str]) -> None:
 def write_whole(
     path: str | os.PathLike[str], arrays: Mapping[str, Any], metadata: Mapping[str, str], purpose: str
 ) -> None:
-    """Write a safetensors file under another name, then rename it to `path`: an interruption leaves an older file.
+    """Write a safetensors file atomically: under a temporary name, then renamed to `path`.
 
     Args:
         path: the file's name.

@@ -26,7 +26,7 @@ def _gelu(x: Any) -> Body:
 
 
 def _pull_gelu(g: Any, plan: Any, x: Any, below: Any, y: Any) -> tuple[Any, ...]:
-    """Gradient of gelu; ``below`` holds the standard normal CDF of x."""
+    """Gradient of gelu; ``below`` is the standard normal CDF of x."""
     return (g * (below + x * (e.exp(e.square(x) * -0.5) * ONE_OVER_ROOT_TWO_PI)),)
 
 
@@ -106,7 +106,7 @@ def glu(x: ArrayLike, /, axis: int = -1) -> Tensor:
 
 
 def _elu(x: Any, alpha: float) -> Body:
-    """Return x where positive, else alpha (exp(x) - 1), computed of min(x, 0) so that it cannot overflow."""
+    """Return x where positive, else alpha (exp(x) - 1), computed from min(x, 0) to avoid overflow."""
     return e.where(x > 0.0, x, e.expm1(e.minimum(x, 0.0)) * alpha), ()
 
 

@@ -61,7 +61,7 @@ class Composite(Op):
 
 
 def in_one_dtype(*tensors: Any) -> list[Any]:
-    """Cast tensors to their common dtype by an op that is recorded, so that gradients are cast back."""
+    """Cast tensors to their common dtype by recorded ops, so that gradients are cast back."""
     dtypes = {x.dtype for x in tensors}
     dtype = dtypes.pop() if len(dtypes) == 1 else result_type(*tensors)
     return [x if x.dtype == dtype else e.astype(x, dtype) for x in tensors]
@@ -100,7 +100,7 @@ def sigmoid(x: ArrayLike, /) -> Tensor:
 
 
 def _softmax(x: Any, axis: int) -> Body:
-    """Softmax, computed of x minus its maximum, so that it cannot overflow."""
+    """Softmax, computed from x minus its maximum to avoid overflow."""
     powers = e.exp(x - r.max(x, axis, keepdims=True))
     return powers / r.sum(powers, axis, keepdims=True), ()
 
@@ -171,7 +171,7 @@ def _checked_targets(op: str, scores: Any, targets: Any) -> Any:
 
 
 def by_reduction(losses: Any, reduction: str) -> Any:
-    """Reduce the losses of elements to their "mean" or "sum", or return them as they are ("none")."""
+    """Reduce per-element losses to their "mean" or "sum", or return them unchanged ("none")."""
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"loss: reduction must be 'mean', 'sum' or 'none', got {brief(reduction)}")
     return losses if reduction == "none" else getattr(r, reduction)(losses)

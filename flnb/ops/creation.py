@@ -19,7 +19,7 @@ from flnb.tensor import ArrayLike, DTypeLike, Tensor, check_device
 
 
 def _no_rule(op: Op, *_: Any) -> Any:
-    """Shape rule of ops that make a tensor from no tensor: there is none, as the caller gives the shape."""
+    """Shape rule of creation ops: raises an error, since the caller gives the shape."""
     raise TypeError(f"{op.name}: takes no tensors")
 
 
@@ -93,7 +93,7 @@ def asarray(obj: ArrayLike, dtype: DTypeLike = None, copy: bool | None = None, d
 
 
 def of_buffer(buffer: Any, dtype: np.dtype[Any]) -> Tensor:
-    """Make a tensor of the values of a buffer that the active backend can copy from another one's memory."""
+    """Make a tensor by copying a buffer of another device's memory."""
     spec = spec_of(buffer.shape, dtype, state.current().kind)
     return dispatch.create(_from_numpy, spec, (buffer,), state.INPUT)
 
@@ -103,7 +103,7 @@ Tensor._of_buffer = staticmethod(of_buffer)
 
 @quiet
 def _array_of(values: Any, dtype: np.dtype[Any] | None) -> np.ndarray[Any, Any]:
-    """Convert values that contain no Tensors to a NumPy array of the dtype that their tensor will have."""
+    """Convert values without Tensors to a NumPy array of a dtype (by default that of their tensor)."""
     refuse_complex("asarray", getattr(values, "dtype", dtype), dtype)
     try:
         array = np.asarray(values, dtype=dtype)
@@ -134,7 +134,7 @@ def _elements(values: Sequence[Any]) -> Iterator[Any]:
 
 
 def _common(values: Sequence[Any]) -> np.dtype[Any]:
-    """Return the common dtype of nested lists with tensors in them, which Python numbers do not widen."""
+    """Return the common dtype of nested lists that contain tensors; Python numbers do not widen it."""
     elements = list(_elements(values))
     strong = [v.dtype for v in elements if isinstance(v, (Tensor, np.ndarray))]
     scalars = (v for v in elements if not isinstance(v, (Tensor, np.ndarray)))
@@ -145,7 +145,7 @@ def _common(values: Sequence[Any]) -> np.dtype[Any]:
 
 
 def _joined(values: Sequence[Any], dtype: np.dtype[Any]) -> Tensor:
-    """Join nested lists of tensors and numbers into one tensor, by ops if gradients are recorded, else by one copy."""
+    """Combine nested lists of tensors and numbers into one tensor: by recorded ops if needed, else by a copy."""
     tensors = [v for v in _elements(values) if isinstance(v, Tensor)]
     recorded = state.current().grad and any(x._node is not None for x in tensors)
     if not recorded and all(x._can_be_read() for x in tensors):

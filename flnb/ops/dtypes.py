@@ -67,7 +67,7 @@ def dtypes_of_kind(kind: str) -> tuple[str, ...]:
 
 
 def isdtype(dtype: DTypeLike, kind: DTypeLike | tuple[DTypeLike, ...]) -> bool:
-    """Whether a dtype is of a kind: a dtype, the name of a kind, or a tuple of these.
+    """Return whether a dtype is of a kind: a dtype, the name of a kind, or a tuple of these.
 
     Kinds are "bool", "signed integer", "unsigned integer", "integral", "real floating", "complex floating", "numeric".
 
@@ -99,7 +99,7 @@ def result_type(*arrays_and_dtypes: ArrayLike | DTypeLike) -> Dtype:
 
 
 def can_cast(from_: DTypeLike | Tensor, to: DTypeLike, /) -> bool:
-    """Whether promotion (`result_type`) can lead from a dtype, or a tensor's dtype, to the dtype ``to``.
+    """Return whether promotion (`result_type`) can lead from a dtype, or a tensor's dtype, to the dtype ``to``.
 
     >>> import flnb
     >>> flnb.can_cast(flnb.int8, flnb.int32), flnb.can_cast(flnb.float64, flnb.float32)

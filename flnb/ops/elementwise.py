@@ -100,7 +100,7 @@ def _extremum(name: str, wide: Function, strict: Function) -> Function:
 
 
 def _flat(g: Any, plan: Any, *_: Any) -> Any:
-    """Zero, the gradient of a function that is constant between its jumps."""
+    """Zero gradient, for functions that are constant between jumps, such as floor."""
     return g * 0.0
 
 

@@ -27,7 +27,7 @@ TRUTHS = (("truth", True), ("truth", False))
 
 @lru_cache(4096)
 def basic(key: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Decode a key without index tensors for NumPy, with a final ... so that NumPy returns a view, never a number."""
+    """Decode a key without index tensors for NumPy; a final ... makes NumPy return a view, never a number."""
     return (*decode(key), ...)
 
 
@@ -62,7 +62,7 @@ _PLAIN = {int, type(None)}
 
 
 def _hashable(k: Any) -> tuple[Any, ...]:
-    """Convert one part of a key to a hashable tuple, by which the encoded key can be cached; () if that is impossible.
+    """Convert one part of a key to a hashable tuple for caching; () if that is impossible.
 
     It is possible for ints, None, ..., slices of ints, and integer tensors, for which the stand-in `POSITIONS` is used.
     """
@@ -77,7 +77,7 @@ def _hashable(k: Any) -> tuple[Any, ...]:
 
 @lru_cache(4096)
 def _known(parts: tuple[tuple[Any, ...], ...], shape: tuple[int, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    """Encode a key, given by the results of `_hashable`; returns it, and the axes that its index tensors index."""
+    """Encode a key given as the results of `_hashable`; returns it, and the axes that its index tensors index."""
     key = [slice(*part) if len(part) == 3 else part[0] for part in parts]
     return _encoded(key, shape)[:2]
 
@@ -123,7 +123,7 @@ def _is_truth(k: Any) -> bool:
 
 
 def _is_int(k: Any) -> bool:
-    """Whether a part of a key is one integer; a tensor under vmap is not, as it has one for each example."""
+    """Return whether a part of a key is one integer; a tensor under vmap is not, as it has one for each example."""
     if not hasattr(k, "__index__") or isinstance(k, bool) or getattr(k, "_level", None) is not None:
         return False
     return getattr(k, "ndim", 0) == 0 and np.dtype(getattr(k, "dtype", np.int64)).kind in "iu"
@@ -252,7 +252,7 @@ def setitem(x: Any, key: Any, value: Any) -> None:
 
 
 def put_add(x: Any, places: tuple[Any, ...], shape: tuple[int, ...]) -> Any:
-    """Make zeros of ``shape`` and add ``x`` at ``[places]``, one integer array for each of the first axes.
+    """Make zeros of ``shape`` and add ``x`` at ``places``, one integer array for each of the first axes.
 
     Where a position occurs several times, all its values are added.
     """

@@ -37,7 +37,7 @@ def apply_ufunc(_: Tensor, ufunc: Any, method: str, *inputs: Any, **keywords: An
 
 
 def apply_function(_: Tensor, function: Any, types: Any, arguments: Any, keywords: Any) -> Any:
-    """Call a NumPy function on the Tensors' values as arrays; one that flnb has is a TypeError that names flnb's."""
+    """Call a NumPy function on the Tensors' values; raises a TypeError naming flnb's function if there is one."""
     name = RENAMED.get(function.__name__, function.__name__)
     if name in ops.__all__ or name in REARRANGED:
         raise _refused(f"np.{function.__name__}", name)

@@ -78,7 +78,7 @@ def packed(
 
 
 def plain(x: Any) -> Any:
-    """Return the real part of complex numbers, whose imaginary part is known to be 0; real ones as they are."""
+    """Return the real part of complex numbers (whose imaginary part is zero); real numbers are unchanged."""
     return e.real(x) if x.dtype.kind == "c" else x
 
 

@@ -28,7 +28,7 @@ def adjoint(x: Any) -> Any:
 
 
 def conjugate(x: Any) -> Any:
-    """Return the complex conjugate; a real tensor is returned as it is."""
+    """Return the complex conjugate; a real tensor is returned unchanged."""
     return e.conj(x) if x.dtype.kind == "c" else x
 
 

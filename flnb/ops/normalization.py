@@ -116,7 +116,7 @@ def _layer_norm(x: Any, *more: Any) -> Body:
 
 
 def _pull_layer_norm(g: Any, plan: Any, x: Any, *more: Any) -> tuple[Any, ...]:
-    """Gradients of x and, as far as given, weight and bias (Ba et al. 2016)."""
+    """Gradients of x and, if present, of weight and bias (Ba et al. 2016)."""
     *affine, normal, inverse, _, _ = more
     count, _ = plan.attributes
     axes, examples = tuple(range(-count, 0)), tuple(range(g.ndim - count))

@@ -31,7 +31,7 @@ NONLINEARITIES: dict[str, Callable[[Any], Any]] = {"tanh": e.tanh, "relu": relu}
 
 
 def _rnn(inputs: Any, h: Any, w_hidden: Any, nonlinearity: str) -> Body:
-    """Run all steps of a simple recurrent layer; ``inputs`` (T, N, H) are multiplied by their weights already."""
+    """Run all steps of a simple recurrent layer; ``inputs`` (T, N, H) are already multiplied by the weights."""
     activate, weight, outputs = NONLINEARITIES[nonlinearity], w_hidden.mT, []
     for t in range(inputs.shape[0]):
         h = activate(inputs[t] + h @ weight)
@@ -99,7 +99,7 @@ def _halves(h: Any) -> tuple[Any, Any]:
 
 
 def _lstm(inputs: Any, h: Any, c: Any, w_hidden: Any) -> Body:
-    """Run all steps of an LSTM; ``inputs`` (T, N, 4H) are multiplied by their weights already.
+    """Run all steps of an LSTM; ``inputs`` (T, N, 4H) are already multiplied by the weights.
 
     The result is (T + 1, N, H): all h, then the last c. Kept for the gradient are the gates of each step, c before each
     step, and tanh(c) after it.
@@ -177,7 +177,7 @@ def lstm(
 
 
 def _gru(inputs: Any, h: Any, w_hidden: Any, *bias: Any) -> Body:
-    """Run all steps of gated recurrent units; ``inputs`` (T, N, 3H) are multiplied by their weights already.
+    """Run all steps of gated recurrent units; ``inputs`` (T, N, 3H) are already multiplied by the weights.
 
     The result holds all h. Kept for the gradient are the gates r, z and n of each step, and the part of n's argument
     that r multiplies.
@@ -279,7 +279,7 @@ def _of_weight(g: Any, before: Any) -> Any:
 
 
 def _unsquashed(y: Any) -> Any:
-    """Return the inverse of tanh; where y was rounded to 1 or -1, a finite number that tanh rounds so too."""
+    """Return the inverse of tanh; finite also where y was rounded to 1 or -1."""
     most = 1.0 - finfo(y.dtype).eps
     return e.atanh(e.clip(y, -most, most))
 

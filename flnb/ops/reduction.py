@@ -82,7 +82,7 @@ def _pull_prod(g: Any, plan: Any, x: Any, y: Any) -> Any:
 
 
 def reduced_last(x: Any, axes: tuple[int, ...]) -> tuple[Any, tuple[int, ...]]:
-    """Move the axes to reduce behind the others; returns the tensor and the order of its axes."""
+    """Move the axes to reduce to the end; returns the tensor and the order of its axes."""
     order = (*[i for i in range(x.ndim) if i not in axes], *axes)
     return permute_dims(x, order), order
 
@@ -131,7 +131,7 @@ def _reduction(
 
 
 def _casting(reduce: Callable[..., Any]) -> Callable[..., Any]:
-    """Add an argument ``dtype`` to a public reduction: the dtype in which it computes, and of its result."""
+    """Add an argument ``dtype`` to a public reduction: the dtype of its computation and result."""
 
     def apply(
         x: ArrayLike, /, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, dtype: DTypeLike = None

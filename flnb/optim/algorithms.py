@@ -1,4 +1,4 @@
-"""Optimization algorithms, with the arithmetic and the defaults of torch where torch has them."""
+"""Optimization algorithms, with torch's arithmetic and defaults where torch has them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["NAG", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "AMSgrad", "Nov
 
 
 class _Decaying(Optimizer):
-    """Base of optimizers with weight decay, which `update` applies before it calls `descend`."""
+    """Base of optimizers with weight decay: `update` applies the decay, then calls `descend`."""
 
     decoupled = False
     """Shrink the data itself by lr * weight_decay, rather than add weight_decay * data to the gradient."""

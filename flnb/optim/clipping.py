@@ -24,7 +24,7 @@ __all__ = ["clip_grad_norm", "clip_grad_value", "everywhere", "gradients_of", "w
 
 
 def gradients_of(parameters: Iterable[Variable]) -> list[Tensor]:
-    """Return the gradients of the parameters that have one, as Tensors without a graph, which can be written to.
+    """Return the gradients of parameters that have one, as writable Tensors without a graph.
 
     For a parameter that `flnb.distributed.Sharded` has divided among ranks it is the gradient of this rank's part.
     """
@@ -32,7 +32,7 @@ def gradients_of(parameters: Iterable[Variable]) -> list[Tensor]:
 
 
 def with_gradient(parameters: Iterable[Variable]) -> list[Variable]:
-    """Return the parameters that have a gradient; in place of one divided among ranks, this rank's part of it."""
+    """Return the parameters that have a gradient; a sharded one is replaced by this rank's shard."""
     here: list[Variable] = [getattr(parameter, "_shard", parameter) for parameter in parameters]
     return [item for item in here if item.grad is not None]
 
@@ -104,7 +104,7 @@ def _clip_recorded(gradients: Sequence[Tensor], max_norm: float, p: float) -> Te
 
 
 def everywhere(items: Sequence[Variable], norms: list[float], p: float) -> list[float]:
-    """Return the norms of gradients; those of parts of parameters become one for each rank that has such parts."""
+    """Return the norms of gradients; norms of shards are replaced by one for each rank's shards."""
     part: Any = next((item for item in items if hasattr(item, "_everywhere")), None)
     return norms if part is None else part._everywhere(items, norms, p)
 

@@ -66,7 +66,7 @@ class Gathered:
         return [whole[a:b].reshape(item.shape) for item, (a, b) in zip(self._items, ends, strict=True)]
 
     def update(self, optimizer: Optimizer) -> set[int]:
-        """Update all runs of two or more parameters that can be updated together; return the positions of these."""
+        """Update all runs of two or more parameters that can be updated together; returns their positions."""
         counts = [optimizer._counts[index] if self._fits(i) else -1 - i for i, index in enumerate(self.members)]
         done: set[int] = set()
         first = 0

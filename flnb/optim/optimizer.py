@@ -228,13 +228,13 @@ class Optimizer:
         self._counts[index] = self.count = self._counts[index] + 1
 
     def _update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor]) -> None:
-        """Update one parameter by the backend's method for the whole update if it has one, else by `update`."""
+        """Update one parameter by the backend's fused method if there is one, else by `update`."""
         tensors = gradient, data, *[state[slot] for slot in self.slots]
         if self.whole is None or not update(self.whole, tensors, self.coefficients()):
             self.update(data, gradient, state, self._work(data))
 
     def _work(self, data: Tensor) -> list[Tensor]:
-        """Return work tensors for a parameter: those of its shape, or ones that end with it where ops are recorded."""
+        """Return the work tensors for a parameter: shared ones of its shape, or new ones while ops are recorded."""
         recorded = effects.get() is not None or current().backend.defers
         found = self._scratch[data._spec]
         if recorded or len(found) < self.scratch:

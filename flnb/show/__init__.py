@@ -40,7 +40,7 @@ def register(shell: Any) -> None:
 
 
 def _later(module: str, name: str) -> Callable[..., Any]:
-    """Return a function that imports ``module`` when called, and passes positional arguments to its ``name``."""
+    """Return a function that imports ``module`` when called, and calls its function ``name``."""
     return lambda *given, **_: getattr(import_module(module), name)(*given)
 
 

@@ -112,7 +112,7 @@ def histogram(values: Array, bins: int = 40) -> str:
 
 
 def _step(extent: int) -> int:
-    """Return the step of a slice that takes at most `WIDTH` of ``extent`` rows or columns."""
+    """Return the slice step that selects at most `WIDTH` of ``extent`` rows or columns."""
     return -(-extent // WIDTH)
 
 

@@ -114,7 +114,7 @@ def show_after(result: Any) -> None:
 
 
 def users_frames(trace: TracebackType | None) -> tuple[TracebackType | None, int]:
-    """Return a traceback without the frames of flnb and IPython, unless it has no others, and how many were removed."""
+    """Return a traceback without frames of flnb and IPython, and how many were removed."""
     import IPython
 
     ipython = str(Path(IPython.__file__).parent)

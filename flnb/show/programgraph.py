@@ -22,7 +22,7 @@ UNNAMED = ("existing", "constant")
 
 
 def graph(f: Any) -> Any:
-    """Draw what `flnb.jit` made of a function as a `graphviz.Digraph`: kernels as boxes around their ops.
+    """Draw a function compiled by `flnb.jit` as a `graphviz.Digraph`: kernels as boxes around their ops.
 
     Each value that is in memory is named as in ``print(program)``, with its place: at an offset of the program's block,
     in new memory, or in place of a value that exists, such as a parameter. Ellipses are results, and what exists

@@ -99,7 +99,7 @@ class _Drawing:
         return self.drawn + more <= NODES
 
     def _op(self, graph: Any, node: TapeNode, group: Group) -> None:
-        """Draw one op: name, module if it is not the one around, shape, times, and the norm of its gradient."""
+        """Draw one op: name, module if it differs from the enclosing one, shape, times, and gradient norm."""
         bad = {"color": "#d32f2f", "penwidth": "3"} if node.bad else {}
         colour = palette.FAMILY.get(node.family, (INK, INK))[0]
         where = "" if node.scope == group.path else node.scope
@@ -145,7 +145,7 @@ class _Drawing:
                 graph.edge(_id(int(columns.leaf_id[-1 - a])) if a < 0 else ends[a], ends[b])
 
     def _names(self) -> dict[int, str]:
-        """Return the name of each box in graphviz, which is that of its last node, by the box's first node."""
+        """Return each box's name in graphviz (the name of its last node), by the box's first node."""
         first = np.unique(self.box)
         last = np.append(first[1:], len(self.box)) - 1
         return {a: _id(int(self.tape.graph.id[b])) for a, b in zip(first.tolist(), last.tolist(), strict=True)}

@@ -198,7 +198,7 @@ class _Words:
 
 
 class Numbers(dict[int, Any]):
-    """The numbers of a row as 0-d tensors, each made when it is first used, so that all its uses share one node."""
+    """The numbers of a row as 0-d tensors, created once each, so that all uses share one node."""
 
     def __init__(self, row: Any) -> None:
         self.row = row

@@ -70,7 +70,7 @@ def path_score(
 
 
 def _arrivals(acceptor: Acceptor, alive: dict[int, Any], frame: Numbers) -> dict[int, Any]:
-    """Read one frame: from the scores of the states before it (``alive``), compute those of the states after it.
+    """Compute the scores of the states after a frame from those before it (``alive``).
 
     Args:
         acceptor: the graph.

@@ -86,7 +86,7 @@ def _row(op: str, trials: list[Trial], backend: TensorBackend) -> Result:
 
 
 def _trial(sample: Sample, backend: TensorBackend, dtype: np.dtype[Any], tolerance: float) -> Trial:
-    """Run a sample on NumPy and on a backend, its float64 inputs cast to ``dtype``, and compare."""
+    """Compare a sample on NumPy and on a backend, with its float64 inputs cast to ``dtype``."""
     inputs = [a.astype(dtype) if a.dtype == np.float64 else a for a in sample.inputs]
     expected, reference = _run(sample, "numpy", inputs)
     shapes = ", ".join(f"{a.dtype.name}[{','.join(map(str, a.shape))}]" for a in inputs) or "none"
@@ -103,7 +103,7 @@ def _trial(sample: Sample, backend: TensorBackend, dtype: np.dtype[Any], toleran
 
 
 def _run(sample: Sample, backend: str | TensorBackend, inputs: list[Any]) -> tuple[Any, float]:
-    """Run a sample; returns its result, as an array unless the backend computes no values, and the median time."""
+    """Run a sample; returns its result (as an array, if there are values) and the median time in seconds."""
     with use_backend(backend) as chosen:
         tensors = [asarray(a) for a in inputs]
         made = sample.function(*tensors)  # the first call makes the plan, and is not timed

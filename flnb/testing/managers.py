@@ -91,7 +91,7 @@ def conformance(part: Any, **options: Any) -> Report:
 
 
 class Adjoining(SimulatedDevice):
-    """A simulated device whose segments adjoin, so that a manager that merges blocks of two segments is found out."""
+    """A simulated device with adjoining segments, to detect managers that merge blocks of two segments."""
 
     def _range(self, nbytes: int, room: int) -> Segment:
         """Return a segment of ``nbytes`` usable bytes that begins where the one before it ends."""
@@ -109,7 +109,7 @@ def _new(factory: Factory, capacity: int) -> MemoryManager:
 
 
 def _serves(manager: MemoryManager, nbytes: int) -> bool:
-    """Return whether a manager has memory for a request; an error of another kind is left for the trials to meet."""
+    """Return whether a manager can serve a request; errors other than out-of-memory are ignored here."""
     try:
         allocate(manager, nbytes)
     except Exception as error:

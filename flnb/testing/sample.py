@@ -35,7 +35,7 @@ class Sample:
 
 
 def apart(rng: np.random.Generator, *shape: int) -> Array:
-    """Return random values in (0.5, 2.5) that are well apart, so that ties, zeros and ends of domains are avoided."""
+    """Return random values in (0.5, 2.5) that differ clearly, to avoid ties, zeros and domain boundaries."""
     size = int(np.prod(shape))
     return (0.5 + 2.0 * (rng.permutation(size) + rng.uniform(0.2, 0.8, size)) / max(size, 1)).reshape(shape)
 

@@ -1,4 +1,4 @@
-"""Sample calls with complex numbers: functions of real arrays that compute with complex ones in between."""
+"""Sample calls with complex numbers: functions of real arrays that use complex numbers internally."""
 
 from __future__ import annotations
 

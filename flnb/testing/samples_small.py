@@ -1,4 +1,4 @@
-"""Sample calls with tensors that have no elements or no dimensions, for every op that accepts them."""
+"""Sample calls on empty tensors and 0-d tensors, for every op that accepts them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ ZERO_DIMENSIONAL = {"gather": lambda x: x[True], "max": ops.max, "min": ops.min,
 
 
 def small_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    """Yield samples with tensors of no elements, and with tensors of one element and no dimensions."""
+    """Yield samples on empty tensors, and on 0-d tensors."""
     for op, (function, shape) in ({name: (f, (0, 3)) for name, f in EITHER.items()} | EMPTY).items():
         yield Sample(op, function, (rng.uniform(0.5, 1.5, shape),), "nothing")
     yield Sample("gather", lambda x: x[LABELS], (rng.normal(size=(3, 2)),), "nothing chosen")

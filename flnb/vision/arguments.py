@@ -1,4 +1,4 @@
-"""Checks of arguments; their errors name the function of `flnb.vision` (``op``), what it got and what it expects."""
+"""Checks of arguments, whose errors name the function (``op``), the value received and the one expected."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def picture(op: str, x: Any, method: str = "linear") -> Any:
 
 
 def whole(given: Any) -> int:
-    """Return a whole number of 1 or more as an int, and 0 for anything else."""
+    """Return a whole number >= 1 as an int, and 0 for any other value."""
     try:
         return max(index(given), 0)
     except TypeError:

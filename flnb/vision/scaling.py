@@ -97,7 +97,7 @@ BLOCK = 256
 
 
 def _smoothed(x: Any, axis: int, sigma: float, truncate: float, mode: str) -> Any:
-    """Smooth along one axis, block by block with one matrix, whose size does not grow with the square of the length."""
+    """Smooth along one axis block by block, with one matrix for all blocks, so that memory grows linearly."""
     reach, n = int(truncate * sigma + 0.5), x.shape[axis]
     if not reach:
         return x

@@ -63,7 +63,7 @@ class Follower:
             log.exception("flnb: the dashboard cannot follow recording %r; the recording itself goes on", run.name)
 
     def _begins(self, run: Recording) -> None:
-        """Show a recording from its first event on."""
+        """Show a recording from its first event."""
         self.live.finish()
         self._followed = self.last = run
         self.live = Live(run.name)

@@ -65,7 +65,7 @@ class Hub:
 
     @property
     def running(self) -> bool:
-        """Whether the thread is alive; a forked process has none."""
+        """Return whether the thread is alive; a forked process has none."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:

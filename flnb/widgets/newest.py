@@ -37,7 +37,7 @@ class Newest(Generic[Request]):
 
     @property
     def superseded(self) -> bool:
-        """Whether a newer request waits, so that the present one may be given up."""
+        """Return whether a newer request waits, so that the present one may be given up."""
         return bool(self._waiting)
 
     def drop(self) -> None:

@@ -1,4 +1,4 @@
-"""Proposals for fitting a recorded step into less memory, which the dashboard's memory view asks for.
+"""Proposals for fitting a recorded step into less memory, computed for the dashboard's memory view.
 
 The search takes seconds, so it runs in a thread of its own, and only the newest request is answered. The step itself is
 the user's code: it runs in the main thread, after the notebook cell that may be running.
@@ -70,7 +70,7 @@ class Proposals:
         self._newest.ask(capacity)
 
     def wait(self, timeout: float = 60.0) -> None:
-        """Wait until no search is running, at most ``timeout`` seconds."""
+        """Wait until no search is running, or ``timeout`` seconds have passed."""
         self._newest.wait(timeout)
 
     @property

@@ -214,7 +214,7 @@ _event_ns: float | None = None
 
 
 def attach(sink: Sink, *, buffer: int = DEFAULT_BUFFER, interval: float = INTERVAL) -> Session:
-    """Feed `sink` with the events of all threads from now on, until `detach(sink)`.
+    """Feed `sink` with the events of all threads until `detach(sink)` is called.
 
     Args:
         sink: an object with `feed(lane, records)` and the other members of `pump.Sink`, such as a `Recording`.

@@ -52,7 +52,7 @@ def count(number: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Format a share (0 to 1) as a percentage with one decimal: 12.3 %."""
+    """Format a fraction (0 to 1) as a percentage with one decimal: 12.3 %."""
     return f"{100 * share:.1f} %" if math.isfinite(share) else UNKNOWN
 
 

@@ -1,4 +1,4 @@
-"""Ranks as threads of one process: for laptops, notebooks and tests. They meet in memory; nothing is sent.
+"""Ranks as threads of one process, for laptops, notebooks and tests; data is exchanged in shared memory.
 
 The rank that comes last computes the result of a collective from all buffers, in the order of ranks, so that all get
 the same bits whoever was late.

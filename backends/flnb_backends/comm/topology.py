@@ -32,7 +32,7 @@ ALGORITHMS = ("ring", "tree", "halving")
 
 @dataclass(frozen=True)
 class Topology:
-    """Links between ranks, and the algorithm by which collective calls use them.
+    """Links between ranks, with the algorithm that collective calls use on them.
 
     Args:
         latency: seconds until the first byte of a message arrives.

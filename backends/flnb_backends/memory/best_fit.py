@@ -1,4 +1,4 @@
-"""Best fit with merging in one segment for all sizes, as textbooks describe it."""
+"""Best fit with merging in one segment for all sizes: the textbook allocator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["BestFit"]
 
 
 class BestFit(Growing):
-    """Place a block in the smallest free piece that is large enough, of these in that with the lowest address.
+    """Best fit: places a block in the smallest free piece that is large enough, at the lowest address of these.
 
     There is one segment for blocks of all sizes. It grows at its end; on devices that cannot enlarge it there are
     several.

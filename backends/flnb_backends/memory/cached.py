@@ -68,7 +68,7 @@ def rounded(nbytes: int, step: int) -> int:
 
 
 def tunable(name: str, given: Any, variable: str, default: Any, read: Callable[[Any, str], Any] = bytes_of) -> Any:
-    """Return a manager's setting: the argument that was given, or else the environment's, or else the default.
+    """Return a manager's setting: the argument if given, else the environment variable, else the default.
 
     Args:
         name: the argument as errors name it: ``"Buddy(arena=...)"``.

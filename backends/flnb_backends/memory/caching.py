@@ -1,4 +1,4 @@
-"""The caching manager: it keeps freed memory, splits large free pieces, and merges free neighbours.
+"""The caching manager: caches freed memory, splits large free pieces, and merges free neighbours.
 
 Sizes are rounded up to multiples of 512 bytes. Requests up to 1 MiB come from segments of 2 MiB, those below 10 MiB
 from segments of 20 MiB, larger ones from a segment of their own, a multiple of 2 MiB. Each gets the smallest free piece
@@ -28,7 +28,7 @@ ROUND_SEGMENT = 2 * MIB
 
 
 class Caching(Fitting):
-    """Best fit with splitting and merging, in segments that are kept when they are empty.
+    """Best fit with splitting and merging; empty segments are cached.
 
     Args:
         device: the device of the segments; the host by default.

@@ -91,7 +91,7 @@ class CudaDevice(MemoryDevice):
 
 
 class EventOrder:
-    """Makes a stream that is given a block wait for the streams that used its memory before, under any manager.
+    """Makes a stream wait for the streams that used a new block's memory before, under any manager.
 
     Managers know nothing of streams. This object remembers which streams have used each range of free memory; a stream
     that allocates part of it waits for those streams by events, on the device. The host never blocks, and reuse within
@@ -150,7 +150,7 @@ class EventOrder:
             self._cut(address, address + nbytes)
 
     def _cut(self, begin: int, end: int) -> list[tuple[int, ...]]:
-        """Remove a range of addresses from the free memory; returns the streams of each part of it."""
+        """Remove a range of addresses from the free memory; returns the streams that used each part of it."""
         free = self._free
         at = bisect_right(free, begin, key=lambda part: part[0])
         at -= at > 0 and free[at - 1][1] > begin

@@ -33,11 +33,11 @@ class HostDevice(MemoryDevice):
         super().__init__(_machine_memory() if capacity is None else capacity)
 
     def reserve(self, nbytes: int) -> Segment:
-        """Map a segment of ``nbytes`` bytes, which are zero until written."""
+        """Map a segment of ``nbytes`` bytes of zeros."""
         return self._map(nbytes, nbytes)
 
     def reserve_growing(self, nbytes: int) -> Segment:
-        """Map a segment of ``nbytes`` bytes with addresses behind it for all of the capacity.
+        """Map a segment of ``nbytes`` bytes, followed by unused addresses up to the capacity, for growth.
 
         Pages that are never written take no memory.
         """

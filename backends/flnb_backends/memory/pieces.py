@@ -54,7 +54,7 @@ class Piece(Block):
 
     @property
     def whole(self) -> bool:
-        """Whether the piece fills its segment."""
+        """Return whether the piece fills its segment."""
         return self.size == self.segment.size
 
 

@@ -1,4 +1,4 @@
-"""A manager that gives the allocations of a training step the addresses that were computed for them beforehand."""
+"""A manager that places a training step's allocations at addresses computed in advance."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["Plan", "Planned"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Plan:
-    """The places of the m allocations of a training step, in the order in which they are made.
+    """The planned offsets of a training step's m allocations, in order.
 
     Attributes:
         offsets: int64 (m,), bytes from the segment's beginning, multiples of 64; -1 for tensors that outlive the step,
@@ -44,7 +44,7 @@ class Plan:
 
 
 class Planned(Caching):
-    """Follow a plan (`flnb.memory.plan`): the k-th allocation of a step gets the k-th place in one segment.
+    """Places the k-th allocation of each step at the k-th offset of a plan (`flnb.memory.plan`).
 
     A step begins with ``flnb.step()``, or outside of such blocks when the segment is empty and a request is as large as
     the plan's first. A request of another size than planned ends the plan for this step. One whose place is still in
@@ -95,7 +95,7 @@ class Planned(Caching):
         self.here: bus.Place | None = None  # of the thread in which the plan is followed
 
     def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
-        """Return the block at its planned place, or else one as from `Caching`."""
+        """Return the block at its planned place, or one from the inherited caching manager."""
         sizes = self.sizes
         if not sizes:
             return super().alloc(nbytes)
@@ -158,7 +158,7 @@ class Planned(Caching):
         return super().stats() | {"missed": self.missed}
 
     def _follows(self, here: bus.Place, size: int) -> bool:
-        """Return whether another thread, which requests ``size`` bytes, follows the plan from now on; if so, begin."""
+        """Return whether another thread, requesting ``size`` bytes, follows the plan from now on."""
         before = self.here
         begins = here.step is not None or (not self.taken and size == self.sizes[0])
         if before is not None and (before.step is not None or not begins):
@@ -167,7 +167,7 @@ class Planned(Caching):
         return True
 
     def _miss(self, nbytes: int, turn: int) -> Block:
-        """Serve a request that differs from the plan; the next one is compared with the plan's allocation ``turn``."""
+        """Serve a request that differs from the plan; the next request is compared with allocation ``turn``."""
         self.turn = turn
         self.missed += 1
         return super().alloc(nbytes)

@@ -1,4 +1,4 @@
-"""A manager whose memory is reserved when it is created: no other program takes it, and no request waits for it."""
+"""A manager whose memory is reserved at creation, so that no request waits and no other program takes it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Reserved"]
 
 
 class Reserved(Fitting):
-    """Best fit with splitting and merging in one segment that is reserved when the manager is created, and kept.
+    """Best fit with splitting and merging in one segment reserved at creation.
 
     Requests that do not fit into it come from further segments, multiples of 2 MiB, while the device has room for them.
     Only these are released when memory is short.

@@ -10,7 +10,7 @@ __all__ = ["SimulatedDevice"]
 
 
 class SimulatedDevice(MemoryDevice):
-    """A device whose segments are ranges of addresses, never used twice, in which nothing can be stored.
+    """A device whose segments are unique ranges of addresses without memory behind them.
 
     Args:
         capacity: bytes or a text with a unit; None for no limit.

@@ -55,7 +55,7 @@ class Product:
 
 
 def layout(shape: Shape, strides: Shape) -> tuple[bytes, int]:
-    """Return b"N" and the distance of rows if rows of a matrix are contiguous, b"T" and that of columns if these are.
+    """Return (b"N", row distance) of a matrix with contiguous rows, or (b"T", column distance) with columns.
 
     Raises:
         Unsuitable: neither are.

@@ -70,7 +70,7 @@ class Generator(ABC):
 
     @abstractmethod
     def _write_loops(self) -> None:
-        """Write the loops over both spaces."""
+        """Emit the loops over both spaces."""
 
     # Steps
 
@@ -106,7 +106,7 @@ class Generator(ABC):
             self._store(i, values, places)
 
     def _store(self, i: int, values: dict[int, Scalar], places: Sequence[str]) -> None:
-        """Emit one store of the nest."""
+        """Emit one store instruction of the nest."""
         j, array = self.nest.stores[i]
         self.code.store(self._operand(j, values).to(self.nest.arrays[array].dtype), places[array])
 

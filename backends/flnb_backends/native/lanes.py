@@ -54,7 +54,7 @@ def lane_of(simple: Simplified) -> int | None:
 
 
 class SideBySide(Generator):
-    """Vectorizes one outer loop, in blocks of places; that loop becomes the innermost one.
+    """Vectorizes one outer loop in blocks, by making it the innermost loop.
 
     Args:
         simple: the nest, without reductions over the outer space.

@@ -40,7 +40,7 @@ def compiler() -> Compiler:
 
 
 class Compiler:
-    """Compiles texts of LLVM's IR for this processor, and loads them; what it loaded stays until the process ends."""
+    """Compiles LLVM IR for this processor and loads it; loaded code stays until the process ends."""
 
     def __init__(self) -> None:
         self.llvm: Any = require("llvmlite.binding", "cpu", "compiling kernels")
@@ -65,7 +65,7 @@ class Compiler:
 
     @cached_property
     def version(self) -> str:
-        """What machine code depends on besides its text: LLVM, the processor, and the sources of the generator."""
+        """Return the LLVM version, the processor and a hash of the generator's sources, which identify machine code."""
         from flnb.graph import approximations, emitter, loops, nests, scalars
 
         binding = self.llvm

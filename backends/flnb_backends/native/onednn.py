@@ -1,4 +1,4 @@
-"""oneDNN by its C API: opens the library, makes its objects, and turns its status codes into errors.
+"""oneDNN through its C API: loads the library, creates its objects, and turns status codes into errors.
 
 The functions are called by cffi in ABI mode, from the declarations below: cffi takes 0.4 s to read the whole header.
 Their numbers are those of the header of version 3.2, and did not change until 3.12.
@@ -93,7 +93,7 @@ class OneDnnError(RuntimeError):
 
 
 class OneDnn:
-    """The open library, with one engine (this CPU) and one stream, which runs each call before it returns.
+    """The loaded library, with one engine (this CPU) and one stream; calls run before they return.
 
     Args:
         found: the library.
@@ -136,7 +136,7 @@ class OneDnn:
         return count
 
     def check(self, status: int, doing: str) -> None:
-        """Raise `OneDnnError` unless a status is success; ``doing`` says what was tried, with shapes."""
+        """Raise `OneDnnError` unless a status is success; ``doing`` describes the attempt, with shapes."""
         if status:
             raise OneDnnError(status, doing)
 

@@ -31,7 +31,7 @@ def _threads() -> tuple[Callable[[int], object], int, Callable[[], int]] | None:
 
 
 def numpys_libraries() -> str:
-    """Return the versions of NumPy and of its BLAS, and how many threads that has.
+    """Return the versions of NumPy and its BLAS, and the BLAS's number of threads.
 
     >>> numpys_libraries()  # doctest: +ELLIPSIS
     'NumPy ...'

@@ -20,7 +20,7 @@ LINE = 64
 
 
 class Unsuitable(Exception):
-    """A way to compute that exists, but is not worth a try: oneDNN has only its slow reference code for it."""
+    """Raised for a way to compute for which oneDNN has only slow reference code."""
 
 
 def contiguous(shape: Shape) -> Shape:
@@ -36,7 +36,7 @@ def channels_last(shape: Shape) -> Shape:
 
 
 def regular(shape: Shape, strides: Shape, itemsize: int = 4) -> Shape | None:
-    """Return the strides in elements if they are positive and no element is met twice; else None.
+    """Return the strides, in elements, if they are positive and do not overlap; else None.
 
     The strides of extents of 1, which mean nothing, become those of a C-contiguous array where the others are.
     """
@@ -58,7 +58,7 @@ def span(shape: Shape, strides: Shape) -> int:
 
 
 class Operand(NamedTuple):
-    """A tensor of a primitive: the number of its argument, its shape, its strides in memory and those to compute on.
+    """A tensor of a primitive: argument number, shape, strides in memory and strides to compute on.
 
     Strides count elements; ``wanted`` is None where oneDNN may choose. ``padding`` is how many zeros are put on
     both sides of each extent, in a C-contiguous copy.
@@ -76,7 +76,7 @@ class Operand(NamedTuple):
         return tuple(n + 2 * p for n, p in zip(self.shape, self.padding or (0,) * len(self.shape), strict=True))
 
     def chosen(self) -> Shape | None:
-        """Return the strides to compute on: its own if they differ from those wanted in extents of 1 only."""
+        """Return the strides to compute on; the tensor's own are used if they differ only in axes of extent 1."""
         if self.padding:
             return contiguous(self.inner)
         if self.wanted is None:
@@ -86,7 +86,7 @@ class Operand(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A primitive with its arguments: what `dnnl_primitive_execute` takes besides the stream."""
+    """A primitive with the arguments that `dnnl_primitive_execute` takes besides the stream."""
 
     what: str
     primitive: Any
@@ -152,7 +152,7 @@ class Prepared:
         self.calls = (*self._moves[0], *calls, *self._moves[1])
 
     def run(self, addresses: Sequence[int], scratch: int) -> None:
-        """Compute on arrays at these addresses, the operands' and the result's, and on ``self.scratch`` bytes.
+        """Run the primitives on arrays at these addresses, with ``self.scratch`` bytes of scratch memory.
 
         Raises:
             OneDnnError: oneDNN reports a failure.
@@ -166,7 +166,7 @@ class Prepared:
                 raise OneDnnError(status, f"{call.what} in {self._what}")
 
     def place(self, addresses: Sequence[int], scratch: int) -> None:
-        """Set the addresses on which `calls` work, until they are set again."""
+        """Set the addresses that `calls` use until the next call of this method."""
         put = self._set
         scratch += -scratch % LINE
         status = 0
@@ -212,7 +212,7 @@ class Prepared:
         return inside
 
     def _call(self, what: str, made: Any, arguments: list[tuple[int, Any]]) -> Call:
-        """Make a primitive of its descriptor, and the C array of its arguments."""
+        """Create a primitive from its descriptor, and the C array of its arguments."""
         dnn = self.dnn
         pad = dnn.lib.dnnl_primitive_desc_query_md(made, EXEC_ARG_MD, SCRATCHPAD)
         if pad != dnn.ffi.NULL and dnn.lib.dnnl_memory_desc_get_size(pad):
@@ -221,14 +221,14 @@ class Prepared:
         return Call(what, primitive, len(arguments), dnn.ffi.new("dnnl_exec_arg_t[]", arguments))
 
     def _memory(self, described: Any) -> Any:
-        """Return a memory object without an address, and keep it: C arrays of arguments only point at it."""
+        """Create a memory object without an address; it is stored here, since C arrays only point at it."""
         dnn = self.dnn
         made = dnn.new("dnnl_memory_t", "memory_create", described, dnn.engine, dnn.ffi.NULL, doing=self._what)
         self._memories.append(made)
         return made
 
     def _in_scratch(self, described: Any) -> Any:
-        """Return memory at a place of its own in scratch memory."""
+        """Create a memory object with its own place in scratch memory."""
         made = self._memory(described)
         self._inner.append((made, self.scratch - LINE))
         size = self.dnn.lib.dnnl_memory_desc_get_size(described)

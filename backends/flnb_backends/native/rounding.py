@@ -14,7 +14,7 @@ __all__ = ["rounded_steps"]
 
 
 def rounded_steps(nest: Nest) -> set[int]:
-    """Return the steps that must give NumPy's bits, or at least the same bits in all kernels that compute them.
+    """Return the steps that must round exactly as NumPy does, or at least equally in all kernels.
 
     The first are those that are computed by exact operations alone, and are stored or used by one that is: what an
     approximation or a reordered sum has changed already needs no such care. The second are what comparisons, extrema
@@ -39,5 +39,5 @@ def rounded_steps(nest: Nest) -> set[int]:
 
 
 def _approximate(step: Step) -> bool:
-    """Whether a step's result may differ from NumPy's in the last bits."""
+    """Return whether a step's result may differ from NumPy's in the last bits."""
     return step.op in APPROXIMATE or (step.op in ("sum", "prod") and kind(step.dtype) == "f")

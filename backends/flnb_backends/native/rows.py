@@ -55,7 +55,7 @@ class PlaceByPlace(Generator):
             self._reserve("total", j, "d", size if varies[j] else 1)
 
     def _tiles(self) -> bool:
-        """Whether reductions over the outer space are computed for one part of the inner space after the other."""
+        """Return whether reductions over the outer space are computed tile by tile of the inner space."""
         alone = all(step.over != "inner" for step in self.nest.steps) and not self.plan.single
         columns = bool(self.columns) and all(self.plan.varies[j] for j in self.columns)
         return alone and columns and len(self.nest.inner) == 1 and self.nest.inner[0] > 2 * TILE

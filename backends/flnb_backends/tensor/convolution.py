@@ -69,7 +69,7 @@ def scratch(shape: Extents, dtype: np.dtype[Any]) -> Array:
 
 
 def inside(places: Iterable[Any]) -> Any:
-    """Return the NumPy index that takes these slices along the last axes: ``(..., *places)``."""
+    """Return the NumPy index that applies slices to the last axes: ``(..., *places)``."""
     return (..., *places)
 
 

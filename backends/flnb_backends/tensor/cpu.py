@@ -261,7 +261,7 @@ def _prepared(
 
 
 def _by_numpy(threads: int, method: Callable[..., Array], *arguments: Any) -> Array:
-    """Call a method of the NumPy backend, in one thread if oneDNN has several: two pools would share the processors."""
+    """Call a method of the NumPy backend, single-threaded if oneDNN has threads that would compete."""
     return method(*arguments) if threads == 1 else in_one_thread(method, *arguments)
 
 
@@ -280,14 +280,14 @@ def _run(ready: Prepared | Product, arrays: tuple[Array, ...]) -> bool:
 
 
 def _apart(arrays: tuple[Array, ...]) -> bool:
-    """Return whether arrays are aligned to their elements, and the last one shares no memory with the others."""
+    """Return whether arrays are aligned, and the last one shares no memory with the others."""
     *inputs, y = arrays
     return all(x.flags.aligned for x in arrays) and not any(np.may_share_memory(x, y) for x in inputs)
 
 
 @unnamed
 def _finite(x: Array) -> bool:
-    """Return whether the sum of the squares is finite, so that there is no NaN or -inf: oneDNN's maxima omit these."""
+    """Return whether the sum of squares is finite; if not, NaN or -inf may occur, which oneDNN's maxima ignore."""
     if x.dtype != FLOAT:
         return False
     flat = x.ravel("K")
@@ -329,7 +329,7 @@ def _columns(op: str, arrays: tuple[Array, ...], attributes: tuple[Any, ...]) ->
 
 
 def _size_class(operand: tuple[Extents, Extents]) -> tuple[Any, ...]:
-    """Return the bits of a matrix's extents, and the axis along which its elements are next to each other (or none)."""
+    """Return the bit lengths of a matrix's extents, and the axis of contiguous elements (or none)."""
     shape, strides = operand
     return tuple(n.bit_length() for n in shape), -1 if strides[-1] == 1 else -2 if strides[-2] == 1 else None
 

@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 
 def is_half(x: Any) -> bool:
-    """Whether an array is of float16 or bfloat16 (whose kind is "V", that of no NumPy dtype of its own)."""
+    """Return whether an array is of float16 or bfloat16 (NumPy kind "V")."""
     return x.itemsize == 2 and x.dtype.kind not in "iu"
 
 
@@ -38,7 +38,7 @@ def rounded(values: Any, x: Array, out: Array | None) -> Array:
 
 
 def in_single(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a method ``(self, x, ..., out)`` compute half-precision arrays in float32 and round its result once."""
+    """Wrap a method ``(self, x, ..., out)`` to compute half-precision arrays in float32 and round once."""
     last = method.__code__.co_argcount - 3  # of the arguments before out
 
     @wraps(method)

@@ -19,7 +19,7 @@ Axes = tuple[int, ...]
 
 
 def pack(parts: Any, x: Array, out: Array | None) -> Array:
-    """Flatten the results of one decomposition and join them along one last axis, behind the batch axes of x."""
+    """Flatten the results of a decomposition and join them along the last axis, after x's batch axes."""
     batch = x.shape[:-2]
     flat = [part.reshape(*batch, math.prod(part.shape[len(batch) :])) for part in parts]
     if out is None:

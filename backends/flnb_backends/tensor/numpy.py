@@ -29,7 +29,7 @@ Array = np.ndarray[Any, Any]
 
 @unnamed
 def into(values: Array, out: Array | None) -> Array:
-    """Write values into ``out``, cast to its dtype; without ``out`` return them."""
+    """Write values into ``out``, cast to its dtype; return them unchanged without ``out``."""
     if out is None:
         return values
     np.copyto(out, values, casting="unsafe")

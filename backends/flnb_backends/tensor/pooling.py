@@ -84,7 +84,7 @@ def firsts(x: Array, y: Array, axis: int, kernel: int, stride: int) -> Iterator[
 
 
 def maxima(x: Array, kernel: Extents, stride: Extents, out: Array | None = None) -> list[Array]:
-    """Return x, its maxima over windows along the last axis, the maxima of these along the axis before, and so on."""
+    """Return x, and its window maxima along the last axis, then along the previous one as well, and so on."""
     found = [x]
     for axis in range(x.ndim - 1, 1, -1):
         k, s = kernel[axis - 2], stride[axis - 2]

@@ -30,7 +30,7 @@ def _filled(shape: tuple[int, ...], dtype: np.dtype[Any], value: float = 1.0) ->
 
 
 def target(out: Out, index: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return the buffer given for result number ``index``, or a new one."""
+    """Return the given output buffer number ``index``, or a new one."""
     if out is None or out[index] is None:
         return np.empty(shape, dtype)
     return out[index]  # type: ignore[return-value]

@@ -233,7 +233,7 @@ class Softmax:
 
 
 def _places(targets: Array, n: int, classes: int) -> Array:
-    """Return where each target's score is in the flattened scores (n, classes)."""
+    """Return the index of each target's score in the flattened scores (n, classes)."""
     places: Array = np.arange(0, n * classes, classes)
     np.add(places, targets, places, casting="unsafe")  # unsigned targets, too
     return places

@@ -165,7 +165,7 @@ class Prefused(Linked):
         return node
 
     def _fuse(self, sequence: Sequence, parts: list[Node]) -> Node | None:
-        """Make one node of those of a sequence, the last op's first; returns it, or None if they cannot be fused."""
+        """Fuse the nodes of a sequence (last op's node first) into one; returns it, or None if they cannot be fused."""
         key = (sequence, *[part[PLAN] for part in parts])
         if key not in self._plans:
             self._plans[key] = _shared_facts(sequence, parts)

@@ -62,7 +62,7 @@ class Packing:
 
 
 def pack(source: Any, seconds: float = 5.0, alignment: int = ALIGNMENT, capacity: int | str | None = None) -> Packing:
-    """Find offsets for all allocations of a trace in as little memory as possible, so that no live ones overlap.
+    """Pack all allocations of a trace into as little memory as possible; simultaneous ones must not overlap.
 
     The packings of the last few traces are stored and returned again.
 
@@ -110,7 +110,7 @@ _packings: dict[bytes, tuple[Packing | None, float]] = {}
 def packed(
     born: Ints, died: Ints, nbytes: Ints, seconds: float, alignment: int = ALIGNMENT, enough: int = 0
 ) -> Packing:
-    """Pack allocations that live in [born, died), int64 (m,) each, for at most so many seconds; see `pack`.
+    """Pack allocations with lifetimes [born, died), int64 (m,) each, within ``seconds``; see `pack`.
 
     Args:
         enough: bytes that are low enough, 0 for as few as possible.
@@ -152,7 +152,7 @@ def _in_units(born: Ints, died: Ints, nbytes: Ints, deadline: float, enough: int
 
 @dataclass(eq=False)
 class _Part:
-    """A part of the problem that is packed on its own, with its best packing so far.
+    """An independently packed part of the problem, with its best packing so far.
 
     Attributes:
         problem: the blocks of the part.
@@ -180,7 +180,7 @@ class _Part:
         return self.base + self.height
 
     def take(self, offsets: Ints) -> bool:
-        """Store a packing if it is lower than the best so far, and return whether it is."""
+        """Store a packing if it is lower than the best so far; returns whether it was stored."""
         height = int((offsets + self.problem.nbytes).max())
         better = height < self.height
         if better:
@@ -200,7 +200,7 @@ class _Part:
             self.take(found)
 
     def improve(self, bound: int, deadline: float) -> bool:
-        """Search for a lower packing; returns False if there is nothing left to try before the deadline."""
+        """Search for a lower packing; returns False if no further attempt is possible before the deadline."""
         least = max(self.proven, bound - self.base)
         goal = least if self.missed < least else (self.missed + self.height) // 2
         if len(self.problem.nbytes) > SEARCHED or self.height > HIGHEST or goal == self.missed:
@@ -216,7 +216,7 @@ class _Part:
         return self.take(found)
 
     def _shuffled(self, deadline: float) -> bool:
-        """Move blocks that end highest to random earlier turns of first fit, until the packing is lower.
+        """Move the blocks that end highest to earlier random turns of first fit, until the packing is lower.
 
         Returns False if the deadline came first.
         """

@@ -127,7 +127,7 @@ def fitted(problem: Problem, order: Ints, tight: bool, deadline: float) -> Ints 
 
 
 class _Slices:
-    """The blocks placed so far, indexed by slices of time, to find those that live at some time.
+    """The placed blocks, indexed by time slices for finding those alive in an interval.
 
     Args:
         begin, end: int64 (n,), the lifetimes of all blocks, in order of ``begin``.

@@ -51,7 +51,7 @@ Answer: TypeAlias = "Generator[Answer, bool | None, bool]"
 
 
 def search(problem: Problem, capacity: int, seconds: float) -> Ints | None:
-    """Return offsets with which all blocks end within the capacity, or None if it is proved that there are none.
+    """Return offsets with which all blocks fit the capacity; None if it is proved that none exist.
 
     Args:
         problem: at most 4,000 blocks.
@@ -77,7 +77,7 @@ class _Spent(Exception):
 
 
 class _State(NamedTuple):
-    """A node of the search tree. Open blocks are those without a place yet.
+    """A node of the search tree; open blocks are those not placed yet.
 
     Attributes:
         low: the lowest offset that each block can have, `PLACED` for placed ones; one more entry for "no block".
@@ -95,7 +95,7 @@ class _State(NamedTuple):
 
 
 class _Search:
-    """A search with one order of blocks, which are numbered in that order.
+    """A search with one fixed order of blocks, which are numbered in that order.
 
     Args:
         order: letters of `ATTEMPTS`.
@@ -117,7 +117,7 @@ class _Search:
         self.offsets = np.zeros(len(rank), np.int64)
 
     def offsets_found(self, nodes: int) -> Ints | None:
-        """Search with at most so many nodes; see `search`."""
+        """Search within a limit of ``nodes`` search nodes; see `search`."""
         self.nodes = nodes
         sections = len(self.live)
         low = np.zeros(len(self.begin), np.int64)
@@ -134,7 +134,7 @@ class _Search:
         return found
 
     def parts(self, state: _State, part: Span) -> Answer:
-        """Return whether the open blocks of a range of sections can be placed, each independent range by itself."""
+        """Return whether the open blocks of a range of sections can be placed; independent sub-ranges separately."""
         begin, end = part
         cuts = np.flatnonzero(state.crossing[begin + 1 : end] == 0) + begin + 1
         for span in pairwise([begin, *cuts.tolist(), end]):
@@ -170,7 +170,7 @@ class _Search:
         return higher is not None and bool((yield self.place(higher, part)))
 
     def section(self, state: _State, part: Span) -> tuple[int, int, int]:
-        """Choose the section to decide next; returns it, the lowest offset there, and how many bytes can stay empty."""
+        """Choose the section to decide next; returns it, its lowest offset, and how many bytes may stay empty."""
         begin, end = part
         floor = state.floor[begin:end]
         bottom = int(floor.min())
@@ -185,7 +185,7 @@ class _Search:
         return int(sections[chosen]), bottom, int(spare[chosen])
 
     def put(self, state: _State, block: int, offset: int) -> _State | None:
-        """Return the state with one more block placed, or None if the open blocks do not fit any more."""
+        """Return the state after placing one more block; None if the open blocks no longer fit."""
         over, top, low = self.overlaps[block], offset + int(self.nbytes[block]), state.low.copy()
         lifted = over[low[over] < top]
         low[lifted] = top
@@ -213,7 +213,7 @@ class _Search:
 
 
 def _key(problem: Problem, letter: str) -> Ints:
-    """Return for each block the key that a letter of `ATTEMPTS` stands for."""
+    """Return the sort key of each block that a letter of `ATTEMPTS` denotes."""
     lifetime = problem.end - problem.begin
     if letter == "W":
         return lifetime

@@ -114,7 +114,7 @@ class Levels:
         return {context: self.catalog.contexts.items[context].scope.split(".") for context in found}
 
     def _token(self, depth: int) -> Ints:
-        """Return for each context id the string id of the name at a depth of its scope, NOT_A_MODULE beyond its end."""
+        """Return, for each context id, the string id of the scope's name at a depth; NOT_A_MODULE beyond its end."""
         while len(self._tokens) <= depth:
             at = len(self._tokens)
             table = np.full(max(self._scopes, default=0) + 1, NOT_A_MODULE)
@@ -173,7 +173,7 @@ class Levels:
         return Parts(bound, token, depth, cut, period)
 
     def _parts(self, group: Group) -> Parts:
-        """Return what a group contains, calls and their division into entries."""
+        """Return the contents of a group: its calls and their division into entries."""
         if group.parts is None:
             return self._folded(*self._calls(group.first, group.last, group.depth))
         if len(group.parts.cut) == 0:  # a single block, whose contents may repeat in turn
@@ -191,7 +191,7 @@ class Levels:
         return [self._entry(group, parts, i, names) for i in range(count)]
 
     def _portion(self, group: Group, parts: Parts, first: int, last: int) -> Group | int:
-        """Return entries `first` to `last` - 1 of a group with many entries as one group, or a single one as it is."""
+        """Return entries `first` to `last` - 1 of a large group as one group; a single entry is returned itself."""
         if last - first == 1:
             return self._entry(group, parts, first, {})
         own = parts.between(first, last)

@@ -35,7 +35,7 @@ FORMULAS = {
 
 
 class BlockView(NamedTuple):
-    """A block of memory at one moment; offset within its segment and sizes in bytes, `born` in seconds.
+    """A block of memory at one moment: its offset in the segment, sizes in bytes, `born` in seconds.
 
     `state` is "active", "locked" (a user keeps it allocated even when its array is gone) or "pending" (its free was
     requested and has not happened yet).

@@ -199,7 +199,7 @@ class Tape:
         return "\n".join(tables.lines(rows, "<>>>><>"))
 
     def _rows(self, rows: list[tuple[str, ...]], group: Group, depth: int, indent: str) -> None:
-        """Append the rows of the summary for what a group contains."""
+        """Append the summary's rows for the contents of a group."""
         items = self.levels.level(group).items
         for item in items[:1] if group.repeat else items:  # of equal blocks one
             if isinstance(item, int):

@@ -12,7 +12,7 @@ __all__ = ["Buddy"]
 
 
 class Buddy(Cached):
-    """Sizes are powers of two: a larger block is halved until it fits, and two halves that are both free are joined.
+    """Buddy allocation: sizes are powers of two; larger blocks are halved, and free halves are merged.
 
     Every call takes at most as many steps as there are sizes, and free memory is never in pieces too small to use. On
     the other hand a quarter of each block is waste on average, and half at worst.
@@ -59,7 +59,7 @@ class Buddy(Cached):
         return Block(address, size, segment)
 
     def free(self, block: Block) -> None:
-        """Join the block with its other half if that is free, then the result with its own, up to the whole segment."""
+        """Merge the block with its other half if that is free, repeatedly, up to the whole segment."""
         address, size, segment = block.address, block.size, block.segment
         begin, whole = segment.address, segment.size
         while size < whole:

@@ -1,4 +1,4 @@
-"""The caching manager with long-lived tensors in segments of their own, so that others can be released."""
+"""The caching manager with separate segments for long-lived tensors, so that other segments can be released."""
 
 from __future__ import annotations
 

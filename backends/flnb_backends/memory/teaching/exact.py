@@ -11,7 +11,7 @@ __all__ = ["ExactFit"]
 
 
 class ExactFit(Cached):
-    """Every block is a segment of its own, which is kept when the block is freed and reused for the same size only.
+    """Every block is a segment of its own, which is cached when freed and reused only for the same size.
 
     There is no search and no waste inside blocks. A training step that repeats requests the same sizes again and finds
     them. If sizes change, as with sequences of many lengths, memory is kept for each until the device is full.
@@ -38,7 +38,7 @@ class ExactFit(Cached):
         return Block(segment.address, segment.size, segment)
 
     def free(self, block: Block) -> None:
-        """Keep the segment for the next request of its size."""
+        """Keep the freed segment for the next request of its size."""
         self.kept.setdefault(block.size, []).append(block.segment)
 
     def mend(self) -> None:

@@ -39,7 +39,7 @@ class Slot(Block):
 
 
 class Slab(Cached):
-    """Sizes are rounded up to one of four classes for each power of two, and blocks of a class share slabs.
+    """Slab allocation: sizes are rounded up to four classes per power of two; blocks of a class share slabs.
 
     A block above a quarter of a slab has a slab of its own, as large as its class. An empty slab serves the next class
     that needs one of its size. Above 256 bytes at most a fifth of a block is waste.

@@ -230,7 +230,7 @@ class CudaBackend(
             self.gpu.leave(before)
 
     def settled(self, buffer: Buffer) -> Buffer:
-        """Wait until a buffer that ops store for later calls is uploaded, which these may read in any stream."""
+        """Wait until the upload of a buffer that ops cache is complete, so that any stream may read it."""
         with self.gpu.driver.using(self.gpu.ordinal):
             self.gpu.driver.wait(self.gpu.stream())
         return buffer
@@ -297,7 +297,7 @@ _noting = Lock()
 
 
 def report_launch(task: devices.Task, name: str, arguments: tuple[Any, ...], result: Any) -> None:
-    """Emit one launch event for all kernels that CuPy launched for an op; none if the result is a view of an argument.
+    """Emit one launch event for all kernels that CuPy launched for an op; none for views.
 
     CuPy's launches in an op that also launches flnb's own kernels are not recorded.
     """

@@ -46,7 +46,7 @@ class CudaBuffers(ABC):
         return out[index]
 
     def written(self, out: Buffer | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Buffer:
-        """Return a C-contiguous buffer for a kernel to write: ``out`` if it is one of this dtype, else a new one.
+        """Return a C-contiguous buffer for a kernel to write: ``out`` if it is suitable, else a new one.
 
         Pass the buffer to `finished` after the launch.
         """

@@ -30,7 +30,7 @@ class Capture:
 
     @property
     def captures(self) -> bool:
-        """Whether the loaded library has all functions for graphs."""
+        """Return whether the loaded library has all functions for graphs."""
         return self._calls.keys() >= CAPTURE.keys()
 
     def begin_capture(self, stream: int, relaxed: bool = False) -> None:

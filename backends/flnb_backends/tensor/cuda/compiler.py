@@ -99,7 +99,7 @@ def nvrtc_version() -> tuple[int, int]:
 
 @cache
 def include_options() -> tuple[str, ...]:
-    """Return the ``-I`` options for the headers of NVIDIA's packages and those that CuPy includes."""
+    """Return the ``-I`` options for the headers of NVIDIA's packages and of CuPy."""
     folders = [Path(each, part) for each in _packages("nvidia") for part in ("cu13/include", "cuda_runtime/include")]
     folders += [Path(each, "_core/include", part) for each in _packages("cupy") for part in HEADERS]
     return tuple(f"-I{folder}" for folder in folders if folder.is_dir())

@@ -24,7 +24,7 @@ MOST_ROWS = 65535
 
 
 def pointwise(kernel: Extents, stride: Extents, padding: Extents, groups: int) -> bool:
-    """Return whether a convolution is a matrix product for each example as it is: kernel 1, stride 1, no padding."""
+    """Return whether a convolution is a plain matrix product per example: kernel 1, stride 1, no padding."""
     return groups == 1 and {*kernel, *stride} == {1} and not any(padding)
 
 

@@ -60,7 +60,7 @@ class Staging:
             self._pieces.append((size, piece, event))
 
     def _take(self, nbytes: int) -> tuple[int, int, int]:
-        """Take a buffer whose last copy is done from the list, or allocate one: size, address and event."""
+        """Take a free staging buffer from the list, or allocate one; returns size, address and event."""
         for i, (size, _, event) in enumerate(self._pieces):
             if nbytes <= size <= max(LEAST_PIECE, 4 * nbytes) and self._driver.happened(event):
                 return self._pieces.pop(i)

@@ -27,7 +27,7 @@ _PART = np.dtype([(name, np.int64, 64) for name in ("extent", "start", "step", "
 
 
 def part_of(shape: tuple[int, ...], key: Key) -> Any:
-    """Return the region selected by a key of slices and ints, as the struct that the kernel ``place`` takes."""
+    """Return the region that a key of slices and ints selects, as the struct for the kernel ``place``."""
     made = np.zeros((), _PART)
     made["extent"][: len(shape)], made["count"][: len(shape)], made["step"] = shape, shape, 1
     for axis, k in enumerate(k for k in key if k is not None):
@@ -85,7 +85,7 @@ class Indexing(Creation, Sorting):
         return self.finished(y, out)
 
     def _rows(self, indices: list[Buffer], shape: tuple[int, ...], key: Key) -> tuple[Buffer, int, int, int]:
-        """Return the row of y to which each row of g is added, and y's extents (outer, extent, inner).
+        """Return the target row in y of each row of g, and y's extents (outer, extent, inner).
 
         g is seen as (outer, n, inner): ``y[:, rows[i]] += g[:, i]``. If the indexed axes are not adjacent, every
         element is a row of its own.

@@ -98,7 +98,7 @@ class Reductions(RowKernels):
     def _in_stages(
         self, stages: Sequence[Rows], x: Buffer, y: Buffer, dtype: np.dtype[Any], first: Any, further: Any
     ) -> None:
-        """Launch a kernel for each stage on the result of the stage before, of ``dtype``; the last one writes y."""
+        """Launch a kernel for each stage, on the result of the previous one; the last stage writes y."""
         for number, rows in enumerate(stages):
             size = rows.outer * rows.parts * rows.inner
             to = self.new((size,), dtype) if number < len(stages) - 1 else y

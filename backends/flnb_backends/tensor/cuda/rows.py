@@ -59,7 +59,7 @@ class Rows(NamedTuple):
         return self.outer * self.parts * -(-self.inner // self.block()[0])
 
     def cut(self) -> Rows:
-        """Return the rows cut into parts if they are long, for accurate sums, or long and few, to occupy the device."""
+        """Return the rows cut into parts if they are long (for accurate sums), or long and few (for occupancy)."""
         along = self.block()[1]
         most = 32 * along if self.tiles() < FEW_TILES else THREADS * along
         return self._replace(chunk=32 * along) if self.n > most else self

@@ -32,7 +32,7 @@ def bits_of(dtype: np.dtype[Any], op: str) -> Bits:
 
 
 def key_rules(dtype: np.dtype[Any], bits: Bits) -> tuple[Any, Any]:
-    """Return the bits from which kernels make keys: the sign bit and the bits of infinity, 0 if there is none."""
+    """Return bit constants for sort keys: the sign bit, and the bits of infinity (0 if there is none)."""
     is_float = dtype.kind in "fV"  # bfloat16 is of kind "V"
     top = 1 << 8 * dtype.itemsize - 1 if is_float or dtype.kind == "i" else 0
     infinity = np.array(np.inf, dtype).view(bits)[()] if is_float else 0
@@ -117,7 +117,7 @@ class Sorting(CudaBuffers):
 
 
 def _mask(dtype: np.dtype[Any]) -> Any:
-    """Return the mask under which an element's bits are 0 only if it is zero: all but the sign bits of floats."""
+    """Return the bit mask that is zero only for zero elements: all bits except the sign of floats."""
     number = np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
     bits = np.dtype(f"u{number.itemsize}")
     parts = dtype.itemsize // number.itemsize
