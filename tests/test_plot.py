@@ -100,6 +100,41 @@ def test_memory_is_stacked_by_category_under_reserved(run: Any) -> None:
     assert figure.layout.yaxis.range == (0, 1.18 * 8)
 
 
+def test_memory_is_stacked_by_what_allocated_it() -> None:
+    with flnb.use_backend("numpy"), flnb.use_memory_manager("caching"), flnb.record() as run:
+        with flnb.scope("first"):
+            a = flnb.ones((64, 64))
+        kept = []
+        for i in range(10):
+            with flnb.scope(f"block{i}"):
+                kept.append(flnb.exp(flnb.ones((64 * (i + 2), 64))))
+        kept.clear()
+        del a
+    line = run.memory.timeline()
+    for by, named in (("scope", {f"block{i}" for i in range(2, 10)}), ("op", {"exp", "full"})):
+        figure = plot.memory(run, by=by)
+        areas = figure.data[:-1]
+        np.testing.assert_allclose(np.sum([area.y for area in areas], axis=0) * 2**20, line.allocated)
+        assert {area.name for area in areas} - {"3 others"} == named
+        assert (areas[-1].name == "3 others") == (by == "scope"), "first, block0 and block1"
+        assert figure.data[-1].name.startswith("reserved")
+    with pytest.raises(ValueError, match=r"plot\.memory: by='module', expected one of category, scope, op, line"):
+        plot.memory(run, by="module")
+
+
+def test_memory_is_stacked_by_lines_where_they_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bus, "announcers", [])
+    lines = ["net.py:3: x = relu(x)", ""]
+    with record() as run:
+        t = time.perf_counter_ns()
+        bus.emit(schema.SEGMENT_ALLOC, t, 1, 0, 64 << 20)
+        for i, line in enumerate(lines):
+            context = intern.contexts.id_of(intern.Context("net", schema.FORWARD, line=line))
+            bus.emit(schema.ALLOC, t + i, 1 + i, i << 24, (1 + i) << 20, (1 + i) << 20, 1, context)
+    areas = plot.memory(run, by="line").data[:-1]
+    assert [(area.name, max(area.y)) for area in areas] == [("(unknown line)", 2.0), (lines[0], 1.0)]
+
+
 def test_the_bands_keep_their_height_under_a_large_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bus, "announcers", [])
     with record() as run:

@@ -25,6 +25,7 @@ from flnb.show.tapegraph import tape
 
 if TYPE_CHECKING:
     from flnb_telemetry import Recording
+    from flnb_telemetry.analysis.memory import Timeline
     from flnb_telemetry.schema import Ints
     from numpy.typing import NDArray
 
@@ -43,6 +44,8 @@ __all__ = [
     "tape",
 ]
 
+OWNERS = {"scope": "(outside of scopes)", "op": "(no op)", "line": "(unknown line)"}
+"""What `memory` can group blocks by besides their category, and the name of those without one."""
 POINTS = 10_000  # of a line at most
 LONGEST = 100  # characters of a name
 TEETH, CRESTS = 60, 200
@@ -113,8 +116,14 @@ def op_times(run: Recording, top: int = 20) -> Any:
     return figure
 
 
-def memory(run: Recording) -> Any:
-    """Draw live bytes over time, stacked by category, and reserved bytes, as a plotly figure.
+def memory(run: Recording, by: str = "category") -> Any:
+    """Draw live bytes over time, stacked by category, scope, op or line, and reserved bytes, as a plotly figure.
+
+    Args:
+        run: a recording.
+        by: what an area stands for: the "category" of the memory, or what allocated it: a "scope", an "op", or a
+            "line" of the program. The 8 with the most bytes live at one time have areas, the others one. Lines are
+            known of programs (`flnb.jit`, "deferred")
 
     If more than twice the peak is reserved, the legend says how much and the axis ends above the peak. Saved tensors
     that were moved (`flnb.memory.offload`, `compress`) are marks, and a line shows how many bytes were moved away. In
@@ -125,7 +134,11 @@ def memory(run: Recording) -> Any:
     ...     y = flnb.exp(flnb.ones((64, 64)))
     >>> flnb.plot.memory(run).layout.title.text
     'Memory of example'
+    >>> [area.name for area in flnb.plot.memory(run, by="op").data]
+    ['exp', 'full', 'reserved']
     """
+    if by not in ("category", *OWNERS):
+        raise ValueError(f"plot.memory: by={by!r}, expected one of category, {', '.join(OWNERS)}")
     every = run.memory.timeline()
     figure = _figure(f"Memory of {run.name}", "time, s", "MiB")
     line = every.spread(POINTS)
@@ -134,13 +147,9 @@ def memory(run: Recording) -> Any:
         highest = [a + int(np.argmax(every.allocated[a:b])) for a, b in pairwise([*edges, len(every.t)])]
         line = type(every)._make(column[highest] for column in every)
         figure.update_layout(title={"subtitle": {"text": f"each point: the most live in {each}"}})
-    for name in palette.STACK:
-        held = line.by_category[:, schema.CATEGORIES.index(name)]
-        if held.any():
-            colour = palette.CATEGORY[name][0]
-            stroke = {"width": 0.5, "color": colour, "shape": "hv"}
-            label = name.replace("_", " ")
-            figure.add_scatter(x=line.t, y=held / MIB, name=label, stackgroup="live", line=stroke, fillcolor=colour)
+    for name, colour, held in _by_category(line) if by == "category" else _by_owner(run, line, by):
+        stroke = {"width": 0.5, "color": colour, "shape": "hv"}
+        figure.add_scatter(x=line.t, y=held / MIB, name=name, stackgroup="live", line=stroke, fillcolor=colour)
     dashed = {"color": INK, "dash": "dot", "shape": "hv"}
     most, reserved = int(line.allocated.max(initial=0)), int(line.reserved.max(initial=0))
     above = reserved > 2 * most > 0
@@ -156,6 +165,40 @@ def memory(run: Recording) -> Any:
         figure.add_annotation(x=at, y=most / MIB, text=text, **beside)
         figure.update_yaxes(range=[0, 1.18 * top])
     return figure
+
+
+def _by_category(line: Timeline) -> list[tuple[str, str, Ints]]:
+    """Return name, colour and live bytes at each moment of a timeline of the categories that have any."""
+    held = [(name, line.by_category[:, schema.CATEGORIES.index(name)]) for name in palette.STACK]
+    return [(name.replace("_", " "), palette.CATEGORY[name][0], own) for name, own in held if own.any()]
+
+
+def _by_owner(run: Recording, line: Timeline, by: str) -> list[tuple[str, str, Ints]]:
+    """Return name, colour and live bytes at each moment of a timeline of the scopes, ops or lines with the most.
+
+    Owners with the most bytes at one of these moments come first; those beyond the eighth are one entry, the last.
+    """
+    block, catalog, moments = run.memory.block, run.catalog, np.rint(line.t * 1e9).astype(np.int64) + run.start
+    catalog.refresh()
+    owner = catalog.op[block["plan"]] if by == "op" else getattr(catalog, by)[block["context"]]
+    known, which = np.unique(owner, return_inverse=True)
+
+    def live(rows: NDArray[np.bool_]) -> Ints:
+        size, edges = block["size"][rows], [block["t"][rows], block["end"][rows]]
+        change, order = np.concatenate([size, -size]), np.argsort(np.concatenate(edges), kind="stable")
+        held: Ints = np.concatenate([[0], np.cumsum(change[order])])
+        return held[np.searchsorted(np.concatenate(edges)[order], moments, "right")]
+
+    found = [(catalog.strings.items[known[i]], live(which == i)) for i in range(len(known))]
+    found = sorted((one for one in found if one[1].any()), key=lambda one: -int(one[1].max()))
+    shown, rest = found[: len(MANAGERS)], found[len(MANAGERS) :]
+    areas = [
+        (html_text(name or OWNERS[by], LONGEST), colour, own)
+        for (name, own), colour in zip(shown, MANAGERS, strict=False)
+    ]
+    if rest:
+        areas.append((f"{len(rest)} others", INK, np.sum([own for _, own in rest], axis=0)))
+    return areas
 
 
 def _teeth(level: Ints) -> int:

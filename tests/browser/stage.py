@@ -39,7 +39,7 @@ const model = {{
             window.taken = (window.taken ?? 0) + performance.now() - began;
         }}
     }},
-    on: (_, listener) => listeners.add(listener),
+    on: (name, listener) => name === "msg:custom" && listeners.add(listener),
     off: (_, listener) => listeners.delete(listener),
 }};
 window.tell = content => listeners.forEach(listener => listener(content, [new ArrayBuffer(0)]));
