@@ -87,10 +87,11 @@ for programs on devices: the generator of CUDA C, its launches, the joining of n
 several devices,
 by 15 for kernels and the events of programs in frames.
 By 37 for plans of long programs in linear time, and warnings of very long ones.
-By 8 for `flnb lab` without a question about news."""
+By 8 for `flnb lab` without a question about news.
+By 23 for figures of memory by scope, op and line."""
 
 
-@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 14_029, 11_500), ("", 28_000, 24_500)])
+@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 14_029, 11_500), ("", 28_023, 24_500)])
 def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     """``most`` may only become smaller, until it is the goal.
 
