@@ -14,6 +14,7 @@ NAMES = (
     "complexity",
     "digits",
     "distributed",
+    "export",
     "gpu",
     "imports",
     "kernels",

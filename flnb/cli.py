@@ -157,9 +157,10 @@ def _open_page(url: str) -> None:
     webbrowser.open(url)
 
 
-ENDINGS = {"html": ".html", "csv": ".csv", "svg": ".svg", "torch-snapshot": ".pickle"}
+ENDINGS = {"html": ".html", "chrome": ".json.gz", "csv": ".csv", "svg": ".svg", "torch-snapshot": ".pickle"}
 """The formats of `flnb export`, and the ending of the file that each writes."""
 VIEWERS = {
+    "chrome": "see it on ui.perfetto.dev, or in chrome://tracing",
     "torch-snapshot": "see it with: python -m torch.cuda._memory_viz trace_plot {}, or on pytorch.org/memory_viz",
 }
 
@@ -167,8 +168,9 @@ VIEWERS = {
 def export(options: argparse.Namespace) -> None:
     """Write a saved recording in another format.
 
-    html is one file with the dashboard, for any browser, without a network; csv the times of the ops; svg a picture;
-    torch-snapshot PyTorch's memory snapshot, for the viewer on pytorch.org/memory_viz.
+    html is one file with the dashboard, for any browser, without a network; chrome a trace for ui.perfetto.dev and
+    chrome://tracing, with the keys of PyTorch's profiler; csv the times of the ops; svg a picture; torch-snapshot
+    PyTorch's memory snapshot, for the viewer on pytorch.org/memory_viz.
     """
     import flnb
 
@@ -180,7 +182,7 @@ def export(options: argparse.Namespace) -> None:
     if isinstance(run, Mapping) and options.to != "html":
         ranks = ", ".join(map(str, run))
         raise ValueError(f"flnb export: {source} has the ranks {ranks}; only --to html writes several ranks")
-    write = {"html": "save_html", "svg": "save_svg", "torch-snapshot": "to_torch_snapshot"}
+    write = {"html": "save_html", "chrome": "save_trace", "svg": "save_svg", "torch-snapshot": "to_torch_snapshot"}
     run.ops.to_csv(target) if options.to == "csv" else getattr(run, write[options.to])(target)
     hint = VIEWERS.get(options.to, "").format(target)
     _say(f"export: wrote {target}" + (f"; {hint}" if hint else ""))
@@ -272,10 +274,10 @@ def parser() -> argparse.ArgumentParser:
     one("output", metavar="OUT", help="the file to write")
     one("runs", nargs="+", metavar="RUN", help="a saved recording of one rank")
     one = command(view, "run.flnb --browser")
-    one("runs", metavar="RUN", nargs="+", help="a saved recording, or a PyTorch memory snapshot")
+    one("runs", metavar="RUN", nargs="+", help="a saved recording, or a memory snapshot or profiler trace of PyTorch")
     one("--browser", action="store_true", help="serve the dashboard on this machine, and open it in the browser")
     one = command(export, "run.flnb --to html -o run.html")
-    one("run", metavar="RUN", help="a saved recording, or a PyTorch memory snapshot")
+    one("run", metavar="RUN", help="a saved recording, or a memory snapshot or profiler trace of PyTorch")
     one("--to", required=True, choices=tuple(ENDINGS), help="the format")
     one("-o", "--output", metavar="FILE", help="the file to write (default: RUN with the format's ending)")
     one = command(bench, "resnet50 vit --backend numpy --rounds 3")

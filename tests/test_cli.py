@@ -96,6 +96,10 @@ def test_export_then_view(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         assert cli.main(["export", str(tmp_path / "a.flnb"), "--to", name]) == 0
         assert f"export: wrote {tmp_path / 'a'}.{name}\n" in capsys.readouterr().err
         assert (tmp_path / f"a.{name}").read_text(encoding="utf-8").startswith(head)
+    assert cli.main(["export", str(tmp_path / "a.flnb"), "--to", "chrome"]) == 0
+    assert "a.json.gz; see it on ui.perfetto.dev" in capsys.readouterr().err
+    assert cli.main(["view", str(tmp_path / "a.json.gz")]) == 0
+    assert "run 'exported' finished" in capsys.readouterr().out
 
 
 def test_view_serves_the_page_until_ctrl_c(tmp_path: Path) -> None:

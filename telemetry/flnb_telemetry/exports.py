@@ -1,4 +1,4 @@
-"""The files besides its own format that a recording can be written to: a page, a snapshot, a picture."""
+"""The files besides its own format that a recording can be written to: a page, a trace, a snapshot, a picture."""
 
 from __future__ import annotations
 
@@ -25,6 +25,21 @@ class Exports:
         >>> run.save_html("run.html")
         """
         foreign("write page")(path, self)
+
+    def save_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the run as a trace in Chrome's JSON format, for ui.perfetto.dev; compressed if `path` ends in ".gz".
+
+        The keys are those of PyTorch's profiler: ops, scopes and steps, arrows from forward to backward ops,
+        allocations and frees, counters of memory and metrics. `flnb.load_run` reads the file again.
+
+        >>> import flnb
+        >>> with flnb.record("demo") as run:
+        ...     y = flnb.ones(3) * 2.0
+        >>> run.save_trace("run.json.gz")
+        >>> flnb.load_run("run.json.gz").ops["multiply"].count
+        1
+        """
+        foreign("write trace")(self, path)
 
     def save_svg(self, path: str | os.PathLike[str]) -> None:
         """Write a picture of the run as an SVG file: metrics, memory by category, the slowest ops.

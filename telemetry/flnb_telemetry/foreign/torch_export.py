@@ -64,7 +64,7 @@ def save_snapshot(run: Recording, path: str | os.PathLike[str]) -> None:
         file.write(encoded("external_annotations") + encoded(_steps(run)) + b"u.")
 
 
-def _epoch(run: Recording) -> int:
+def epoch(run: Recording) -> int:
     """Return the time at which the run began, in ns since 1970."""
     try:
         return int(datetime.strptime(run.meta["began"], "%Y-%m-%dT%H:%M:%S%z").timestamp()) * 1_000_000_000
@@ -165,7 +165,7 @@ class _Stacks:
         lists = [encoded(frames) for frames in self.lists]
         memoized = [code + b"r" + i.to_bytes(4, "little") for i, code in enumerate((*texts, *self.frames, *lists))]
         meta = {key: value for key, value in run.meta.items() if type(value) in (str, int, float, bool)}
-        begin, last = _epoch(run), _epoch(run) + round(run.seconds * 1e9)
+        begin, last = epoch(run), epoch(run) + round(run.seconds * 1e9)
         times = {"start": divmod(begin, 1000), "end": divmod(last, 1000)}
         return encoded({"name": run.name, "meta": meta, "memo": memoized, "cuts": cuts} | times)
 
@@ -254,7 +254,7 @@ def _segment_events(segment: Columns) -> Iterator[tuple[int, int, int, int, int]
 
 def _traced(run: Recording, events: _Events, stacks: _Stacks) -> Iterator[bytes]:
     """Yield the opcodes that append all events to a list, last one that says that the snapshot was taken."""
-    shift, sizes = _epoch(run) - run.start, bool(events.block.any())
+    shift, sizes = epoch(run) - run.start, bool(events.block.any())
 
     def between(begin: int, stop: int) -> Iterator[bytes]:
         for first in range(begin, stop, CHUNK):
@@ -271,7 +271,7 @@ def _traced(run: Recording, events: _Events, stacks: _Stacks) -> Iterator[bytes]
         yield encoded({"action": "oom", "device_free": max(0, oom["free"] - held), "stream": 0} | oom | when) + b"a"
         done = stop
     yield from between(done, len(events.t))
-    last = (_epoch(run) + round(run.seconds * 1e9)) // 1000
+    last = (epoch(run) + round(run.seconds * 1e9)) // 1000
     taken = {"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "time_us": last, "category": "unknown"}
     yield encoded(taken | {"frames": []}) + b"a"
 
@@ -350,7 +350,7 @@ def _tiles(begin: int, end: int, blocks: list[tuple[int, ...]]) -> Iterator[dict
 
 def _steps(run: Recording) -> list[dict[str, Any]]:
     """Return the training steps in the form that PyTorch uses for profiled regions: their START and END (µs)."""
-    begin, steps = _epoch(run) - run.start, run.table("step")
+    begin, steps = epoch(run) - run.start, run.table("step")
     return [
         {"name": f"step {index}", "stage": stage, "device": 0, "time_us": (t + begin) // 1000}
         for index, t0, t1 in schema.tuples(steps, "index", "t0", "t1")

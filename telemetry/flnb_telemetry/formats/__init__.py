@@ -13,6 +13,8 @@ from flnb_telemetry.extras import tool
 FOREIGN = {
     "read snapshot": "flnb_telemetry.foreign.torch_snapshot:load_snapshot",
     "write snapshot": "flnb_telemetry.foreign.torch_export:save_snapshot",
+    "read trace": "flnb_telemetry.foreign.kineto:load_trace",
+    "write trace": "flnb_telemetry.foreign.chrome_trace:save_trace",
     "write page": "flnb.widgets.page:save",
 }
 """The functions of flnb's tools that read and write other formats ("module:function")."""

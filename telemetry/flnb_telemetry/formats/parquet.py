@@ -6,6 +6,7 @@ version of the format, the facts of the run and the names behind the ids.
 
 from __future__ import annotations
 
+import codecs
 import io
 import json
 import os
@@ -71,10 +72,11 @@ def _manifest(run: Recording, kinds: dict[str, int]) -> dict[str, Any]:
 
 
 def load_run(path: str | os.PathLike[str]) -> Any:
-    """Read a run that `Recording.save` wrote, or a PyTorch memory snapshot (see `flnb.memory.load_snapshot`).
+    """Read a run that `Recording.save` wrote, or a memory snapshot or profiler trace of PyTorch.
 
     Args:
-        path: a `.flnb` file, which needs pyarrow, or a pickle of `torch.cuda.memory._dump_snapshot`.
+        path: a `.flnb` file, which needs pyarrow; a pickle of `torch.cuda.memory._dump_snapshot` (see
+            `flnb.memory.load_snapshot`); or the JSON, perhaps compressed by gzip, of `torch.profiler` or `save_trace`.
 
     Returns:
         A `Recording`; of a file that ``flnb merge`` wrote `Ranks`, the recordings of all ranks.
@@ -93,8 +95,11 @@ def load_run(path: str | os.PathLike[str]) -> Any:
     if not Path(path).exists():
         raise FileNotFoundError(f"flnb.load_run: no file {os.fspath(path)!r}; save one with run.save(path)")
     with open(path, "rb") as file:
-        if file.read(1) == b"\x80":  # a pickle
-            return foreign("read snapshot")(path)
+        first = file.read(64).removeprefix(codecs.BOM_UTF8).lstrip()[:2]
+    if first[:1] == b"\x80":  # a pickle
+        return foreign("read snapshot")(path)
+    if first[:1] in (b"{", b"[") or first == b"\x1f\x8b":  # JSON, or gzip
+        return foreign("read trace")(path)
     try:
         with zipfile.ZipFile(path) as archive:
             manifest = json.loads(member(archive, "manifest.json"))

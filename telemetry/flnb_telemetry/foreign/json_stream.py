@@ -1,0 +1,168 @@
+"""Read the events of a JSON trace one by one, so that a file of gigabytes needs little memory."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import zlib
+from typing import TYPE_CHECKING, Any, TextIO
+
+from flnb_telemetry.safe_text import brief
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+
+CHUNK = 1 << 18
+LONGEST = 1 << 24
+"""The most characters of one value."""
+ESCAPE = 16
+"""Characters before the end of the window in which an error may be a literal or an escape that goes on."""
+_SPACE = re.compile(r"[ \t\r\n]*")
+
+
+class TraceError(ValueError):
+    """Raised for a file that is no trace; the message says what was found and what was expected."""
+
+
+def read_trace(path: str | os.PathLike[str], head: dict[str, Any]) -> Iterator[Any]:
+    """Yield the items of "traceEvents", or of a file that is one list of events; other values go into `head`.
+
+    Args:
+        path: a file of JSON, compressed by gzip or not.
+        head: receives the values of the other keys of the outermost object, those after the events at the end.
+
+    Raises:
+        TraceError: the file is no JSON, ends in the middle, or one value in it is longer than `LONGEST`.
+    """
+    with open(path, "rb") as raw:
+        packed = raw.read(2) == b"\x1f\x8b"
+    try:
+        with (gzip.open if packed else open)(path, "rt", encoding="utf-8-sig") as file:
+            yield from _Reader(file).events(head)
+    except UnicodeDecodeError as error:
+        raise TraceError(f"it is no text in UTF-8: {error.reason} at byte {error.start}") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise TraceError(f"its compressed data is damaged or cut off: {error}") from None
+    except RecursionError:
+        raise TraceError("a value is nested too deeply") from None
+
+
+class _Reader:
+    """A text of which a window is in memory: `text` from `at` on, and what the file still has."""
+
+    def __init__(self, file: TextIO) -> None:
+        self.file, self.text, self.at, self.ended = file, "", 0, False
+        self.decode = json.JSONDecoder().raw_decode
+
+    def events(self, head: dict[str, Any]) -> Iterator[Any]:
+        first = self.peek()
+        if first == "[":
+            yield from self.items()
+        elif first == "{":
+            yield from self.members(head)
+        else:
+            raise TraceError(f"it begins with {brief(first)}, expected an object with traceEvents, or a list of events")
+        if self.peek(end=True):
+            raise TraceError(f"behind its end is {brief(self.text[self.at : self.at + 20])}, expected nothing")
+
+    def members(self, head: dict[str, Any]) -> Iterator[Any]:
+        """Yield the events of an object; store its other members in `head`."""
+        self.at += 1
+        found = False
+        while self.peek() != "}":
+            key = self.value()
+            self.expect(":")
+            if key == "traceEvents" and self.peek() == "[" and not found:
+                found = True
+                yield from self.items()
+            elif key == "traceEvents":
+                raise TraceError(f"traceEvents begins with {brief(self.peek())}, expected one list of events")
+            elif isinstance(key, str):
+                head[key] = self.value()
+            else:
+                raise TraceError(f"a key is {brief(key)}, expected a text")
+            if self.peek() != "}":
+                self.expect(",")
+        self.at += 1
+        if not found:
+            raise TraceError(f"it is {brief(head)}, expected traceEvents among its keys")
+
+    def items(self) -> Iterator[Any]:
+        """Yield the items of a list."""
+        self.at += 1
+        while self.peek() != "]":
+            yield self.value()
+            if self.peek() != "]":
+                self.expect(",")
+        self.at += 1
+
+    def value(self) -> Any:
+        """Read one value of any kind."""
+        self.peek()
+        while True:
+            try:
+                found, at = self.decode(self.text, self.at)
+            except json.JSONDecodeError as error:
+                if not error.msg.startswith("Unterminated") and error.pos < len(self.text) - ESCAPE:
+                    raise TraceError(f"it is no JSON at {brief(self.text[error.pos : error.pos + 20])}") from None
+                at = len(self.text)
+            except ValueError as error:  # an integer of thousands of digits
+                raise TraceError(str(error)) from None
+            if at < len(self.text):  # a number may go on where the window ends
+                self.at = at
+                return found
+            self.more()
+
+    def expect(self, mark: str) -> None:
+        """Read one character that must be there."""
+        if self.peek() != mark:
+            raise TraceError(f"it has {brief(self.text[self.at : self.at + 20])}, expected {mark!r}")
+        self.at += 1
+
+    def peek(self, end: bool = False) -> str:
+        """Return the next character that is no space; "" at the end of the file, which is an error unless `end`."""
+        while True:
+            space = _SPACE.match(self.text, self.at)
+            assert space is not None
+            self.at = space.end()
+            if self.at < len(self.text):
+                return self.text[self.at]
+            if self.ended:
+                if end:
+                    return ""
+                raise TraceError("it ends in the middle: it was cut off, or is still being written")
+            self.more()
+
+    def more(self) -> None:
+        """Read the next part of the file, and forget what was read before the present place."""
+        if self.ended:
+            raise TraceError("it ends in the middle: it was cut off, or is still being written")
+        if len(self.text) - self.at > LONGEST:
+            raise TraceError(f"one value is longer than {LONGEST:,} characters")
+        size = max(CHUNK, len(self.text) - self.at)  # doubled for long values, which are decoded anew each time
+        part = self.file.read(size)
+        self.ended = len(part) < size
+        self.text, self.at = self.text[self.at :] + part + "\n" * self.ended, 0
+
+
+def text(value: Any, name: str) -> str:
+    """Return a value that must be a text; surrogates, which no file can hold, are replaced."""
+    if type(value) is not str:
+        raise ValueError(f"{name} is {brief(value)}, expected a text")
+    return value.encode("utf-8", "replace").decode()
+
+
+def integer(value: Any) -> int:
+    """Return a value that must be an integer of at most 62 bits."""
+    if type(value) is not int or value.bit_length() > 62:
+        raise ValueError(f"a number is {brief(value)}, expected an integer")
+    return value
+
+
+def extents(value: Any) -> tuple[int, ...] | None:
+    """Return the shape that a list of extents stands for; None for anything else, such as lists of shapes."""
+    if type(value) not in (list, tuple) or not all(type(extent) is int and 0 <= extent < 1 << 62 for extent in value):
+        return None
+    return tuple(value)

@@ -1,0 +1,221 @@
+"""Read traces of PyTorch's profiler (Kineto), and those that `run.save_trace` writes, as recordings.
+
+It reads ops, annotations (`record_function`), modules, steps, allocations and frees, and metrics, and counts the other
+events, such as kernels of GPUs, in `run.meta["not read"]` by category. Nothing in the file is executed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flnb_telemetry import schema
+from flnb_telemetry.foreign.json_stream import TraceError, extents, integer, read_trace, text
+from flnb_telemetry.foreign.kineto_memory import Memory
+from flnb_telemetry.foreign.nesting import Slices
+from flnb_telemetry.formats.parquet import RunFileError
+from flnb_telemetry.intern import Catalog, Context, Plan, Table
+from flnb_telemetry.recording import Recording
+from flnb_telemetry.safe_text import brief
+
+if TYPE_CHECKING:
+    from flnb_telemetry.schema import Columns
+
+__all__ = ["load_trace"]
+
+MOST_US = 1e15  # µs, thirty years; so that sums of two times fit in 64 bits of ns
+MOST_EVENTS = 50_000_000
+STEP = "ProfilerStep#"
+MODULE = "nn.Module: "
+
+
+def load_trace(path: str | os.PathLike[str]) -> Recording:
+    """Read a Chrome trace of PyTorch's profiler or of `run.save_trace`, compressed by gzip or not, as a `Recording`.
+
+    Ops that PyTorch runs inside of others (``aten::addmm`` in ``aten::linear``) are ops of their own, so that the times
+    of all ops together are more than the time that passed. The scope of an op is that of the annotations around it.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        RunFileError: the file is damaged, cut off, or no such trace.
+    """
+    try:
+        return _Trace(Path(path).name).read(path)
+    except TraceError as error:
+        raise RunFileError(
+            f"flnb.load_run: {os.fspath(path)!r} is no readable trace: {error}. Expected the JSON that "
+            f"torch.profiler's export_chrome_trace or run.save_trace wrote"
+        ) from error
+
+
+FAMILIES = {
+    "matmul": r"conv|(add|b|addb|badd|badb)?mm\b|linear|matmul|einsum|dot\b",
+    "norm": r"\w*norm|softmax|log_softmax",
+    "reduction": r"sum|mean|a?max\b|a?min\b|\w*loss|prod|argm",
+    "movement": r"view|reshape|transpose|permute|expand|copy|cat\b|stack|select|slice|clone|flatten|as_strided|"
+    r"(to|t|detach|zeros|ones|empty|resize|fill|zero)(_|\b)",
+    "elementwise": r"r?(add|sub|mul|div)|exp|log|relu|tanh|sigmoid|gelu|pow|sqrt|threshold|where|neg|abs|clamp",
+}
+"""The families of PyTorch's ops, by patterns of a part of their names; the first that matches counts."""
+
+
+class _Trace:
+    """The events of a trace as columns, while it is read."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name.removesuffix(".gz").removesuffix(".json")
+        self.lanes: dict[tuple[Any, Any], int] = {}
+        self.plans, self.strings = Table([Plan("", "", (), "", 0)]), Table([""])
+        self.contexts = Table([Context("", 0)])
+        self.slices = Slices()
+        self.memory = Memory(self)
+        self.steps: list[tuple[int, ...]] = []
+        self.metrics: list[tuple[Any, ...]] = []
+        self.unread: Counter[str] = Counter()
+        self.window: tuple[int, int] | None = None
+        self.first, self.last = 1 << 62, -(1 << 62)
+
+    def read(self, path: str | os.PathLike[str]) -> Recording:
+        head: dict[str, Any] = {}
+        for number, event in enumerate(read_trace(path, head)):
+            if number == MOST_EVENTS:
+                raise TraceError(f"it has more than {MOST_EVENTS:,} events")
+            if type(event) is not dict or type(event.get("ph")) is not str:
+                raise TraceError(f"event {number} is {brief(event)}, expected an object with a text as ph")
+            try:
+                self.take(event)
+            except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
+                raise TraceError(f"event {number} is {brief(event)}: {error}") from error
+        return self.recording(head)
+
+    def take(self, event: dict[str, Any]) -> None:
+        """Read one event."""
+        kind, category, name = event["ph"], event.get("cat"), event.get("name")
+        if kind == "X":
+            t0 = self.ns(event, "ts")
+            t1 = t0 + self.ns(event, "dur")
+            self.slice(event, str(category), text(name, "name"), t0, max(t0, t1))
+        elif kind == "i" and name in ("[memory]", "[segment]"):
+            self.memory.take(event, self.ns(event, "ts"), self.lane(event))
+        elif kind == "C" and category == "metric":
+            value = event["args"]["value"] if event["args"] else float(event["value"])
+            at = self.ns(event, "ts"), integer(event.get("step", 0)), float(value)
+            self.metrics.append((self.strings.id_of(text(name, "name")), *at, self.lane(event)))
+        elif kind not in ("M", "s", "f", "C"):
+            self.unread[str(category or name)] += 1
+
+    def slice(self, event: dict[str, Any], category: str, name: str, t0: int, t1: int) -> None:
+        """Read an event with a beginning and an end."""
+        arguments = event.get("args") or {}
+        if category == "Trace":
+            self.window = t0, t1
+        elif category == "cpu_op":
+            context = arguments.get("scope"), arguments.get("phase"), arguments.get("line")
+            node = integer(arguments.get("Sequence number", -1)) + (context[0] is None)  # PyTorch's begin at 0
+            details = (self.plan(name, arguments), max(0, node), integer(arguments.get("block", 0)))
+            known = self.context(*context) if context[0] is not None else -1
+            self.slices.op(self.lane(event), t0, t1, name, (*details, integer(arguments.get("estimated", 0)), known))
+        elif category == "user_annotation" and name.startswith(STEP) and name[len(STEP) :].isdecimal():
+            total = integer(arguments.get("steps", 0))
+            self.steps.append((t0, t1, int(name[len(STEP) :]), total, self.lane(event)))
+        elif category == "user_annotation" or (category == "python_function" and name.startswith(MODULE)):
+            scope = arguments.get("scope")
+            module = bool(arguments.get("module", name.startswith(MODULE)))
+            whole = text(scope, "scope") if scope is not None else None
+            self.slices.scope(self.lane(event), t0, t1, name.removeprefix(MODULE), whole, module)
+        else:
+            self.unread[category] += 1
+            return
+        self.first, self.last = min(self.first, t0), max(self.last, t1)
+
+    def ns(self, event: dict[str, Any], key: str) -> int:
+        """Return a time of an event in ns: `key` is "ts" or "dur"."""
+        value: Any = event.get(key)
+        if type(value) not in (int, float) or not abs(value) < MOST_US:
+            raise ValueError(f"{key} is {brief(value)}, expected µs, a number below {MOST_US:.0e}")
+        return round(value * 1000)
+
+    def lane(self, event: dict[str, Any]) -> int:
+        """Return the number of an event's thread, from 1."""
+        key = event.get("pid"), event.get("tid")
+        if not all(type(part) in (int, str) for part in key):
+            raise ValueError(f"pid and tid are {brief(key[0])} and {brief(key[1])}, expected numbers or texts")
+        return self.lanes.setdefault(key, len(self.lanes) + 1)
+
+    def context(self, scope: Any, phase: Any, line: Any) -> int:
+        """Return the id of a scope, phase and line that the trace names."""
+        number = schema.PHASES.index(phase) if phase in schema.PHASES else 0
+        return self.contexts.id_of(Context(text(scope, "scope"), number, "", 0, text(line or "", "line")))
+
+    def plan(self, name: str, arguments: dict[str, Any]) -> int:
+        """Return the id of the plan of an op with these arguments."""
+        shapes = arguments.get("Input Dims", ())
+        inputs = tuple(shape for each in shapes if (shape := extents(each)) is not None)
+        shape = extents(arguments.get("Output Dims", ())) or ()
+        nbytes, flops = (integer(arguments.get(key, 0)) for key in ("nbytes", "flops"))
+        family, dtype = (text(arguments.get(key, ""), key) for key in ("family", "dtype"))
+        return self.plans.id_of(Plan(name, family or family_of(name), shape, dtype, nbytes, flops, inputs))
+
+    def recording(self, head: dict[str, Any]) -> Recording:
+        """Make the recording of what was read, and of the values besides the events."""
+        ours = head["flnb"] if type(head.get("flnb")) is dict else {}
+        base = head.get("baseTimeNanoseconds", 0)
+        first, last = min(self.first, self.memory.first), max(self.last, self.memory.last)
+        start, end = self.window or (first, last)
+        end = max(end, last)
+        if end < start:
+            raise TraceError("it has no ops, annotations or memory events")
+        run = Recording(self.name)
+        ops, scopes = self.slices.tables(self.contexts)
+        listed: dict[str, Columns] = {"op": ops, "scope": scopes, **self.memory.tables()}
+        listed["step"] = columns(self.steps, "t0", "t1", "index", "total", "lane")
+        listed["metric"] = columns(self.metrics, "name", "t", "step", "value", "lane")
+        run.tables = {name: _typed(name, listed.get(name)) for name in schema.KINDS}
+        run.catalog = Catalog(self.strings, self.plans, self.contexts)
+        run.events = sum(len(table["lane"]) for table in run.tables.values())
+        run.start, run.end, run.state = start, max(end, start + 1), "finished"
+        meta = ours["meta"].items() if type(ours.get("meta")) is dict else ()
+        run.meta = {key: value for key, value in meta if type(value) in (str, int, bool)}
+        run.meta |= {"format": "Chrome trace"} | ({"began": began(base + start)} if type(base) is int and base else {})
+        run.meta |= self.memory.facts() | ({"not read": dict(self.unread)} if self.unread else {})
+        if ours:
+            run.name, run.error = str(head.get("traceName", self.name)), ours.get("error") and str(ours["error"])
+            run.state = "failed" if ours.get("state") == "failed" else "finished"
+        return run
+
+
+def family_of(op: str) -> str:
+    """Return the family of an op of PyTorch by its name; "" if the name tells none.
+
+    >>> family_of("aten::addmm"), family_of("aten::view"), family_of("aten::frobnicate")
+    ('matmul', 'movement', '')
+    """
+    return next((family for family, names in FAMILIES.items() if re.search(rf"aten::(\w*_)?({names})", op)), "")
+
+
+def _typed(name: str, table: Columns | None) -> Columns:
+    """Return a table with the dtypes and the order of its kind, sorted by time; an empty one for None."""
+    empty = schema.table(schema.kind_of(name), [])
+    if table is None or not len(table["lane"]):
+        return empty
+    order = np.argsort(table["t0" if "t0" in table else "t"], kind="stable")
+    none = np.zeros(len(order), np.int64)
+    return {key: table.get(key, none)[order].astype(column.dtype) for key, column in empty.items()}
+
+
+def columns(rows: list[tuple[Any, ...]], *names: str) -> Columns:
+    """Return rows as columns; numbers that are no integers make a column of floats."""
+    return {name: np.array([row[i] for row in rows]) for i, name in enumerate(names)}
+
+
+def began(ns: int) -> str:
+    """Spell a time in ns since 1970 as `Run.meta` does; "" for one that is no date."""
+    if not 0 < ns < 1 << 62:
+        return ""
+    return datetime.fromtimestamp(ns // 1_000_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S%z")

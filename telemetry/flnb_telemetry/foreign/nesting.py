@@ -1,0 +1,66 @@
+"""Slices of threads that lie within each other: which annotations are around each op."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flnb_telemetry import schema
+from flnb_telemetry.intern import Context
+
+if TYPE_CHECKING:
+    from flnb_telemetry.intern import Table
+    from flnb_telemetry.schema import Columns
+
+BACKWARD = "autograd::engine::evaluate_function"
+OPTIMIZER = "Optimizer.step#"
+
+
+class Slices:
+    """Ops and annotations by thread, as a trace lists them, in any order."""
+
+    def __init__(self) -> None:
+        self._ops: dict[int, list[tuple[Any, ...]]] = {}
+        self._scopes: dict[int, list[tuple[Any, ...]]] = {}
+
+    def op(self, lane: int, t0: int, t1: int, name: str, details: tuple[int, ...]) -> None:
+        """Add an op; `details` are plan, node, block, whether its time is estimated, and context (-1: not known)."""
+        phase = schema.BACKWARD if name.startswith(BACKWARD) else 0
+        self._ops.setdefault(lane, []).append((t0, -t1, 1, phase, details))
+
+    def scope(self, lane: int, t0: int, t1: int, name: str, path: str | None, module: bool) -> None:
+        """Add an annotation; `path` is its whole scope, None if that is its name within the scopes around it."""
+        phase = schema.OPTIMIZER if name.startswith(OPTIMIZER) else 0
+        self._scopes.setdefault(lane, []).append((t0, -t1, 0, phase, (name, path, module)))
+
+    def tables(self, contexts: Table[Context]) -> tuple[Columns, Columns]:
+        """Return the tables of ops and of scope events; contexts that are new are added to the table of contexts."""
+        ops, scopes = list[tuple[int, ...]](), list[tuple[int, ...]]()
+        for lane in sorted(self._ops.keys() | self._scopes.keys()):
+            around: list[tuple[int, str, int]] = []  # end, scope and phase of each slice that is open
+            every = self._ops.pop(lane, []) + self._scopes.pop(lane, [])
+            for t0, end, is_op, own, details in sorted(every, key=lambda one: one[:3]):
+                while around and around[-1][0] < -end:  # it ended before this one ends: it is not around it
+                    around.pop()
+                _, scope, phase = around[-1] if around else (0, "", 0)
+                phase = own or phase
+                if is_op:
+                    plan, node, block, estimated, context = details
+                    known = context if context >= 0 else contexts.id_of(Context(scope, phase))
+                    ops.append((t0, -end, block, node, known, estimated, plan, lane))
+                else:
+                    name, path, module = details
+                    scope = path if path is not None else f"{scope}.{name}" if scope else name
+                    context = contexts.id_of(Context(scope, phase))
+                    enter = schema.ENTER_MODULE if module else schema.ENTER_BLOCK
+                    scopes += [(t0, context, enter, lane), (-end, context, 0, lane)]
+                around.append((-end, scope, phase))
+        names = ("t0", "t1", "alloc_id", "node", "context", "estimated", "plan", "lane")
+        return _columns(ops, names), _columns(scopes, ("t", "context", "enter", "lane"))
+
+
+def _columns(rows: list[tuple[int, ...]], names: tuple[str, ...]) -> Columns:
+    """Return rows of integers as columns."""
+    made = np.array(rows, np.int64).reshape(-1, len(names)).T
+    return dict(zip(names, made, strict=True))

@@ -1,0 +1,239 @@
+"""Chrome traces: written with Kineto's keys and read again to the same numbers; PyTorch's own; and bad files."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jsonschema  # nbformat needs it
+import pytest
+from flnb_telemetry import RunFileError, load_run, log, phase, record, schema, scope, step
+from flnb_telemetry.foreign import json_stream
+
+if TYPE_CHECKING:
+    from flnb_telemetry.recording import Recording
+
+TRACES = Path(__file__).with_name("traces")
+NAMES = ("mlp", "conv", "threads")
+
+
+def plain(name: str) -> list[dict[str, Any]]:
+    """The events of one of PyTorch's traces, as `json` reads them."""
+    with gzip.open(TRACES / f"torch-{name}.json.gz", "rt") as file:
+        events: list[dict[str, Any]] = json.load(file)["traceEvents"]
+    return events
+
+
+@pytest.fixture
+def run(program: Any) -> Any:
+    """Two steps with forward and backward ops, blocks in a segment, scopes and metrics, of which one value is NaN."""
+    with record("a </script> trace") as recorded:
+        program.segment(1, 1 << 40, 1 << 20)
+        for i in range(2):
+            with step(), scope("net.block1"):
+                block = program.alloc(1 << 40, 1024 << i, 1000, category="gradient")
+                node = program.forward("matmul", block=block)
+                program.op("exp", 1234, shape=(3, 5))
+                with phase("backward"):
+                    program.op("exp_pull", 777, node=node)
+                program.free(block, 1 << 40, 1024 << i)
+            log(loss=1.0 / (i + 1), bad=float("nan"))
+    return recorded
+
+
+def sums(run: Recording) -> list[tuple[Any, ...]]:
+    """Counts, times and bytes by all that tells ops apart."""
+    rows = run.ops.by("op", "family", "scope", "phase", "line", "shape", "dtype")
+    return sorted((row.key, row.count, row.total, row.max, row.bytes) for row in rows)
+
+
+@pytest.mark.parametrize("ending", [".json", ".json.gz"])
+def test_a_run_is_the_same_after_it_was_read_again(run: Any, tmp_path: Path, ending: str) -> None:
+    run.save_trace(tmp_path / f"run{ending}")
+    again = load_run(tmp_path / f"run{ending}")
+    assert (again.name, again.state, again.error) == (run.name, run.state, run.error)
+    assert sums(again) == sums(run)
+    assert again.seconds == run.seconds
+    for kind in ("op", "step", "metric", "scope", "alloc", "free_completed", "segment_alloc"):
+        ours, theirs = run.table(kind), again.table(kind)
+        assert len(ours["lane"]) == len(theirs["lane"]), kind
+        for key in {"t", "t0", "t1"} & ours.keys():
+            assert (ours[key] - run.start).tolist() == (theirs[key] - again.start).tolist()
+        for key in {"alloc_id", "node", "index", "total", "step", "address", "size", "category", "enter"} & ours.keys():
+            assert ours[key].tolist() == theirs[key].tolist(), (kind, key)
+    assert repr(again.memory.peak) == repr(run.memory.peak)
+    assert (again.memory.timeline().by_category == run.memory.timeline().by_category).all()
+    assert {name: repr(one["value"]) for name, one in again.metrics.items()} == {
+        name: repr(one["value"]) for name, one in run.metrics.items()
+    }
+    assert os.listdir(tmp_path) == [f"run{ending}"]
+
+
+def test_the_trace_has_kinetos_keys(run: Any, tmp_path: Path) -> None:
+    run.save_trace(tmp_path / "run.json")
+    whole = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
+    form = json.loads((TRACES / "kineto.schema.json").read_text())
+    validator = jsonschema.Draft202012Validator(form)
+    assert [error.message for error in validator.iter_errors(whole)] == []
+    for breaks in ({"ph": "?"}, {"ts": "1"}, {"dur": -1.0, "ph": "X"}):  # the schema does find what is wrong
+        assert list(validator.iter_errors(whole | {"traceEvents": [whole["traceEvents"][-1] | breaks]}))
+    events = whole["traceEvents"]
+    counts = Counter((event["ph"], event.get("cat")) for event in events)
+    assert counts["X", "cpu_op"] == len(run.table("op")["t0"]) == 6
+    assert counts["s", "fwdbwd"] == counts["f", "fwdbwd"] == 2
+    spent = sum(round(event["dur"] * 1000) for event in events if event.get("cat") == "cpu_op")
+    assert spent == sum(row.total for row in run.ops)
+    totals = [event["args"]["Total Allocated"] for event in events if event["name"] == "[memory]"]
+    assert totals == [1024, 0, 2048, 0]
+    counted = [event["args"]["live"] for event in events if event["ph"] == "C" and event["name"] == "memory"]
+    assert max(counted) == run.memory.peak.allocated
+    steps = [event["name"] for event in events if event["name"].startswith("ProfilerStep#")]
+    assert steps == ["ProfilerStep#0", "ProfilerStep#1"]
+    for begin in [event for event in events if event["ph"] == "s"]:
+        (end,) = [event for event in events if event["ph"] == "f" and event["id"] == begin["id"]]
+        assert begin["ts"] < end["ts"]
+        assert any(event["ts"] == begin["ts"] and event.get("cat") == "cpu_op" for event in events)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pytorchs_traces_pass_the_same_schema(name: str) -> None:
+    with gzip.open(TRACES / f"torch-{name}.json.gz", "rt") as file:
+        whole = json.load(file)
+    form = json.loads((TRACES / "kineto.schema.json").read_text())
+    assert [error.message for error in jsonschema.Draft202012Validator(form).iter_errors(whole)] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_trace_of_pytorch_has_the_counts_of_plain_json(name: str) -> None:
+    events, run = plain(name), load_run(TRACES / f"torch-{name}.json.gz")
+    ops = [event for event in events if event.get("cat") == "cpu_op"]
+    assert Counter(event["name"] for event in ops) == {row.key[0]: row.count for row in run.ops}
+    spent: Counter[str] = Counter()
+    for event in ops:
+        spent[event["name"]] += round(event["dur"] * 1000)
+    assert spent == {row.key[0]: row.total for row in run.ops}
+    sizes = [event["args"]["Bytes"] for event in events if event["name"] == "[memory]"]
+    assert run.table("alloc")["size"].tolist() == [size for size in sizes if size >= 0]
+    assert (-run.table("free_completed")["size"]).tolist() == [size for size in sizes if size < 0]
+    assert len({event["tid"] for event in ops}) == len(set(run.table("op")["lane"].tolist()))
+    steps = sorted(event["name"] for event in events if event["name"].startswith("ProfilerStep#"))
+    assert [f"ProfilerStep#{index}" for index in run.steps["index"]] == steps
+    assert run._repr_html_()
+    assert repr(run.tape)
+
+
+def test_a_trace_of_pytorch_knows_where_its_ops_ran() -> None:
+    conv, mlp, threads = (load_run(TRACES / f"torch-{name}.json.gz") for name in NAMES[1:2] + NAMES[:1] + NAMES[2:])
+    scopes = {row.key: row for row in conv.ops.by("op", "scope", "phase")}
+    assert scopes["aten::conv2d", "forward part.Sequential_0.Conv2d_0", "forward"].count == 1
+    assert {key[2] for key in scopes if key[0].startswith("autograd::engine")} == {"backward"}
+    assert conv.ops.by("op", "family")["aten::conv2d", "matmul"].count == 1
+    assert {row.key[0] for row in mlp.ops.by("phase")} == {"forward", "backward", "optimizer", "other"}
+    assert {row.key[0] for row in threads.ops.by("scope")} == {f"worker {number}" for number in (0, 1, 2, 9)}
+    shapes = {plan.inputs for plan in mlp.catalog.plans.items if plan.op == "aten::addmm"}
+    assert ((16,), (32, 8), (8, 16), (), ()) in shapes
+    assert conv.meta["not read"]["python_function"] == 164
+
+
+def event(**keys: Any) -> dict[str, Any]:
+    return {"ph": "X", "cat": "cpu_op", "name": "add", "pid": 1, "tid": 1, "ts": 1.5, "dur": 2.0, "args": {}} | keys
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "damaged or no flnb run"),
+        ("{", "it ends in the middle: it was cut off, or is still being written"),
+        ("{}", "it is a dict of 0, expected traceEvents among its keys"),
+        ('{"a": 1}', "it is a dict with 'a', expected traceEvents among its keys"),
+        ('{"traceEvents": 3}', "traceEvents begins with '3', expected one list of events"),
+        ('{"traceEvents": [], "traceEvents": []}', "expected one list of events"),
+        ("[]", "it has no ops, annotations or memory events"),
+        ("[1]", "event 0 is 1, expected an object with a text as ph"),
+        ('[{"ph": "M"} {', r"it has '{.*', expected ','"),
+        ('[{"ph": X, "name": "something that is long"}]', r"it is no JSON at 'X, "),
+        ('{"traceEvents": []} more', "behind its end is 'more"),
+        ("[" * 100_000, "a value is nested too deeply|it ends in the middle"),
+        ("[" + "9" * 5000 + "]", "integer string conversion"),
+        (json.dumps([event(ts="1")]), "ts is '1', expected µs, a number below 1e"),
+        (json.dumps([event(ts=1e300)]), r"ts is 1e\+300, expected µs"),
+        (json.dumps([event(dur=float("nan"))]), "dur is nan, expected µs"),
+        (json.dumps([event(name=["add"])]), "name is a list of 1, expected a text"),
+        (json.dumps([event(tid=[1])]), "pid and tid are 1 and a list of 1, expected numbers or texts"),
+        (json.dumps([event(args=[1])]), "event 0 is a dict with 'ph'"),
+        (json.dumps([event(args={"Sequence number": 1 << 80})]), "expected an integer"),
+        (json.dumps([event(ph="i", name="[memory]", args={"Addr": 1})]), "a number is None, expected an integer"),
+    ],
+)
+def test_a_bad_trace_is_refused_with_the_reason(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "bad.json").write_text(text, encoding="utf-8")
+    with pytest.raises(RunFileError, match=message) as caught:
+        load_run(tmp_path / "bad.json")
+    assert "bad.json" in str(caught.value)
+
+
+def test_a_trace_that_is_cut_off_anywhere_is_refused(tmp_path: Path) -> None:
+    path, whole = tmp_path / "cut.json.gz", (TRACES / "torch-threads.json.gz").read_bytes()
+    for size in (2, 10, 11, 500, len(whole) - 9, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(
+            RunFileError, match=r"is no readable trace: (its compressed data is damaged|it ends in the)"
+        ):
+            load_run(path)
+    path, text = tmp_path / "cut.json", gzip.decompress(whole)
+    for size in random.Random(0).sample(range(2, len(text) - 3), 12):
+        path.write_bytes(text[:size])
+        with pytest.raises(RunFileError, match="it ends in the middle"):
+            load_run(path)
+
+
+def test_events_with_values_of_other_types_are_read_or_refused(tmp_path: Path) -> None:
+    rng, events = random.Random(0), plain("conv")
+    kinds = [next(each for each in events if (each["ph"], each.get("cat")) == kind)
+             for kind in dict.fromkeys((each["ph"], each.get("cat")) for each in events)]  # fmt: skip
+    refused = 0
+    for _ in range(150):
+        broken = json.loads(json.dumps(rng.choice(kinds)))
+        place = broken["args"] if broken.get("args") and rng.random() < 0.5 else broken
+        place[rng.choice(list(place))] = rng.choice([None, -1, 1e30, "", [], {}, [[[]]], True, "\ud800", 1 << 70])
+        (tmp_path / "broken.json").write_text(json.dumps([event(), broken]))
+        try:
+            repr(load_run(tmp_path / "broken.json"))
+        except RunFileError:
+            refused += 1
+    assert 20 < refused < 140
+
+
+def test_long_values_and_many_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from flnb_telemetry.foreign import kineto
+
+    monkeypatch.setattr(json_stream, "CHUNK", 64)
+    (tmp_path / "long.json").write_text(json.dumps([event(), event(name="x" * 5000, ts=12345.25)]))
+    assert load_run(tmp_path / "long.json").table("op")["t0"].tolist() == [1500, 12345250]
+    monkeypatch.setattr(json_stream, "LONGEST", 2000)
+    with pytest.raises(RunFileError, match="one value is longer than 2,000 characters"):
+        load_run(tmp_path / "long.json")
+    monkeypatch.setattr(kineto, "MOST_EVENTS", 5)
+    (tmp_path / "many.json").write_text(json.dumps([event()] * 6))
+    with pytest.raises(RunFileError, match="it has more than 5 events"):
+        load_run(tmp_path / "many.json")
+
+
+def test_memory_of_other_devices_is_told_apart(tmp_path: Path) -> None:
+    def memory(t: float, size: int, kind: int) -> dict[str, Any]:
+        told = {"Addr": 64, "Bytes": size, "Device Type": kind, "Device Id": kind - 1}
+        return event(ph="i", name="[memory]", ts=t, args=told)
+
+    events = [memory(1, 512, 0), memory(2, 1024, 1), memory(3, -1024, 1), memory(4, 256, 1), memory(5, -4096, 0)]
+    (tmp_path / "two.json").write_text(json.dumps([event(), *events]))
+    run = load_run(tmp_path / "two.json")
+    assert run.meta["device"] == "device 1:0"
+    assert run.meta["devices"] == {"device 1:0": 3, "host": 2}
+    assert run.memory.timeline().allocated.max() == 1024
+    assert [len(run.table(kind)["t"]) for kind in ("alloc", "free_completed")] == [2, 1]
+    assert schema.KINDS.keys() == run.tables.keys()
