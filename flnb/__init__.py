@@ -53,7 +53,7 @@ from flnb.random import manual_seed, rand, randn
 from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
-    from flnb_telemetry import load_run
+    from flnb_telemetry import load_run, runs
 
     from flnb import backends, data, distributed, explore, graph, magics, memory, meters, models, nn
 
@@ -82,7 +82,7 @@ __array_api_version__ = _VERSIONS[-1]
 
 _LAZY = {
     "bisect": "flnb.explore", "compare_backends": "flnb.explore", "compare_runs": "flnb.explore",
-    "load_run": "flnb_telemetry",
+    "load_run": "flnb_telemetry", "runs": "flnb_telemetry",
     "jit": "flnb.capture",
     "breakpoint_if": "flnb.autograd.anomaly", "detect_anomaly": "flnb.autograd.anomaly",
     "dashboard": "flnb.widgets.dashboard", "view": "flnb.widgets.finished", "program": "flnb.widgets.program",
@@ -97,7 +97,7 @@ __all__ = [
     "enable_grad", "explore", "float16", "float32", "float64", "grad", "hessian", "hvp", "inf", "int16", "int32",
     "int64", "int8", "interface", "is_grad_enabled", "jacobian", "jit", "jvp", "load_run", "log", "magics",
     "manual_seed", "memory", "meters", "nan", "newaxis", "nn", "no_grad", "ops", "optim", "phase", "pi", "plot",
-    "program", "random", "record",
+    "program", "random", "record", "runs",
     "saved_tensors_hooks", "scope", "set_backend", "set_default_dtype", "set_memory_device", "set_memory_manager",
     "set_tape", "step", "stop_gradient", "sync", "telemetry", "testing", "tune_gc", "uint16", "uint32", "uint64",
     "uint8", "use_backend", "use_memory_device", "use_memory_manager", "use_tape", "value_and_grad", "view", "vjp",

@@ -32,7 +32,7 @@ def record(
         inputs: store the inputs of each op of this thread, so that ``run.calls[i]`` can be opened in a cell
             (`flnb.explore.RecordedOp`). Copying them takes time, which does not count as that of the ops.
         inputs_limit: the most bytes of these inputs; later ones are not stored, and a note says so.
-        options: ``buffer``, ``limit`` and ``grad_interval`` of `flnb_telemetry.record`.
+        options: ``path``, ``replace``, ``buffer``, ``limit`` and ``grad_interval`` of `flnb.telemetry.record`.
 
     >>> import flnb
     >>> with flnb.record(inputs=True) as run:

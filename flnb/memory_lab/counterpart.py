@@ -55,7 +55,7 @@ def rerun(source: Any, manager: Any = "caching", capacity: int | str | None = No
     found.meta |= {"manager": label, "device": lease.device.name, "capacity": lease.device.capacity}
     if error is not None:
         found.state, found.error = "failed", error
-    found.tables |= _tables(run, calls, lease, place, done)
+    found.tables = {**found.tables, **_tables(run, calls, lease, place, done)}
     found.events = sum(len(table["lane"]) for table in found.tables.values())
     return found
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flnb_telemetry import quantity, schema
-from flnb_telemetry.recording import record
+from flnb_telemetry.recorder import record
 
 from flnb.dispatch.parts import use_memory_manager
 from flnb.dispatch.state import current

@@ -10,22 +10,28 @@ from typing import TYPE_CHECKING, Any
 from flnb_telemetry.bus import log, phase, scope, step
 
 if TYPE_CHECKING:
-    from flnb_telemetry.formats.parquet import RunFileError, load_run
+    from flnb_telemetry.formats.listing import runs
+    from flnb_telemetry.formats.parquet import load_run
+    from flnb_telemetry.formats.stored import RunFileError
     from flnb_telemetry.live import Live
     from flnb_telemetry.pump import attach, detach, flush
     from flnb_telemetry.ranks import Ranks
-    from flnb_telemetry.recording import Recording, record
+    from flnb_telemetry.recorder import record
+    from flnb_telemetry.recording import Recording
 
 _HOME = {
-    "formats.parquet": ("RunFileError", "load_run"),
+    "formats.listing": ("runs",),
+    "formats.parquet": ("load_run",),
+    "formats.stored": ("RunFileError",),
     "live": ("Live",),
     "pump": ("attach", "detach", "flush"),
     "ranks": ("Ranks",),
-    "recording": ("Recording", "record"),
+    "recorder": ("record",),
+    "recording": ("Recording",),
 }
 
 __all__ = ["Live", "Ranks", "Recording", "RunFileError", "attach", "detach", "flush", "load_run"]
-__all__ += ["log", "phase", "record", "scope", "step"]
+__all__ += ["log", "phase", "record", "runs", "scope", "step"]
 
 
 def __getattr__(name: str) -> Any:

@@ -26,11 +26,14 @@ from time import perf_counter, thread_time_ns
 from time import perf_counter_ns as clock
 from typing import Protocol
 
+import numpy as np
+
 from flnb_telemetry import bus, encoding, schema
 from flnb_telemetry.lane import DEFAULT_BUFFER, NOBODY, Lane, Lanes, numbers_in
 
 INTERVAL = 0.05
 SWITCH_INTERVAL = 0.001
+NOTHING = np.empty((0, schema.WORDS), np.int64)
 PATIENCE = 0.2  # seconds after which a thread that waits for the pump checks that the pump runs
 
 
@@ -42,6 +45,8 @@ class Sink(Protocol):
     live: bool
     """True: receive records every few milliseconds. False: receive them when a buffer is half full, at a flush and at
     the end, so that the pump takes no time from the program in between."""
+    patience: float | None
+    """Seconds after which a sink that is not live wants all records too, then with an empty batch; None: never."""
     failure: BaseException | None
     """The error that `feed` raised, after which the sink receives nothing more; None without an error."""
 
@@ -75,6 +80,7 @@ class Session:
         self._numbers = itertools.count(1)
         self._grad_due: dict[int, int] = {}  # by a sink's id: when (ns) it wants gradient norms again
         self._asked: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._waited = perf_counter()
         self._working = threading.RLock()
         self._switch = sys.getswitchinterval()
         self.thread = threading.Thread(target=self._run, name="flnb-telemetry", daemon=True)
@@ -98,7 +104,10 @@ class Session:
                 work = self._asked.get(timeout=self.interval)
             except Empty:
                 with self._working:
-                    self._drain(any(sink.live for sink in self.sinks))
+                    waiting = self._impatient()
+                    self._drain(bool(waiting) or any(sink.live for sink in self.sinks))
+                    for sink in waiting:
+                        self._feed(sink, 0, NOTHING)
             else:
                 work()
 
@@ -130,6 +139,10 @@ class Session:
         if failures:
             raise failures[0]
 
+    def later(self, work: Callable[[], None]) -> None:
+        """Run a function on the pump's thread after what it does now."""
+        self._asked.put(work)
+
     def _drain(self, everything: bool = True) -> None:
         """Empty the buffers into the sinks: all of them, or only those half full and those of ended threads."""
         began = thread_time_ns()
@@ -143,15 +156,28 @@ class Session:
             if len(records):
                 self.events += len(records)
                 for sink in list(self.sinks):
-                    try:
-                        sink.feed(lane.number, records)
-                    except Exception as error:
-                        sink.failure = error  # the recorded program continues
-                        self.sinks.remove(sink)
+                    self._feed(sink, lane.number, records)
             if ended:
                 self.lanes.remove(lane)
         self._want_grad_stats()
         self.pump_ns += thread_time_ns() - began
+
+    def _feed(self, sink: Sink, lane: int, records: schema.Records) -> None:
+        """Feed a sink; one that raises an error is removed, and the recorded program continues."""
+        try:
+            sink.feed(lane, records)
+        except Exception as error:
+            sink.failure = error
+            self.sinks.remove(sink)
+
+    def _impatient(self) -> list[Sink]:
+        """Return the sinks that want all records now, though they are not live."""
+        now = perf_counter()
+        waiting = [sink for sink in self.sinks if sink.patience is not None]
+        if not waiting or now - self._waited < min(sink.patience or 0.0 for sink in waiting):
+            return []
+        self._waited = now
+        return waiting
 
     def _want_grad_stats(self) -> None:
         """Have the next backward pass measure gradient norms if some sink's `grad_interval` has passed."""
@@ -270,6 +296,13 @@ def detach(sink: Sink) -> None:
     >>> session = flnb.telemetry.attach(run)
     >>> flnb.telemetry.detach(run)
     """
+    if is_pump():
+        # The garbage collector ended a recording there: whoever holds the lock may wait for this thread, and a buffer
+        # may be half emptied. Nobody waits for this end.
+        current = session
+        if current is not None:
+            current.later(partial(current.remove, sink))
+        return
     with _lock:
         current = session
         if current is not None:
@@ -278,6 +311,12 @@ def detach(sink: Sink) -> None:
                 current.thread.join()
     if sink.failure is not None:
         warnings.warn(f"flnb: {type(sink).__name__} stopped recording early: {sink.failure!r}", stacklevel=3)
+
+
+def is_pump() -> bool:
+    """Return whether the calling thread is the pump."""
+    current = session
+    return current is not None and get_ident() == current.thread.ident
 
 
 def flush() -> None:

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+import warnings
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import numpy as np
-
-from flnb_telemetry import device_words, pump, quantity, schema
+from flnb_telemetry import device_words, named, pump, quantity, schema, summary
 from flnb_telemetry.analysis import tape
 from flnb_telemetry.analysis.collectives import Collectives, collectives
-from flnb_telemetry.analysis.memory import Memory
+from flnb_telemetry.analysis.memory import NEVER, Memory
 from flnb_telemetry.analysis.ops import OpStats
 from flnb_telemetry.exports import Exports
 from flnb_telemetry.extras import require, tool
 from flnb_telemetry.formats import svg
+from flnb_telemetry.formats.stored import Stored, merge
 from flnb_telemetry.parts import UsedParts
 from flnb_telemetry.run import Run
-from flnb_telemetry.safe_text import html_text, safe_lines, safe_text
-from flnb_telemetry.withblock import WithBlock
+from flnb_telemetry.safe_text import html_text, safe_lines
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-    from flnb_telemetry.intern import Frame, Table
+    from flnb_telemetry.formats.folder import Folder
+    from flnb_telemetry.intern import Frame
 
 watchers: list[Callable[[Recording], None]] = []
 """Functions called with each recording just before it begins and again when it has ended (see its `state`), so that a
@@ -38,14 +37,16 @@ class _Table:
     Analyses keep it instead of the recording: a reference cycle would keep all records alive.
     """
 
-    def __init__(self, events: int, batches: schema.Batches, known: dict[str, schema.Columns]) -> None:
-        self.events, self._batches, self._known = events, batches, dict(known)
+    def __init__(self, events: int, batches: schema.Batches, stored: Mapping[str, schema.Columns]) -> None:
+        self.events, self._batches, self._stored = events, batches, stored
+        self._known: dict[str, schema.Columns] = {}
 
     def __call__(self, kind: str) -> schema.Columns:
         """Return the columns of one kind, such as "op"."""
         what = schema.kind_of(kind)
         if kind not in self._known:
-            self._known[kind] = schema.table(what, self._batches)
+            emitted, stored = schema.table(what, self._batches), self._stored.get(kind)
+            self._known[kind] = emitted if stored is None else merge(what, [stored, emitted])
         return dict(self._known[kind])
 
 
@@ -56,13 +57,14 @@ class Recording(Exports, Run):
     events until now.
 
     Analyses: `ops`, `memory`, `tape`, `metrics`, `steps`, `collectives`, `devices`, `calls` for single ops. Raw data:
-    `table(kind)`, `to_pandas`, `to_arrow`, `save`. Times are seconds since the beginning, except in `table`, which has
-    nanoseconds of `time.perf_counter_ns`, as `start` has.
+    `table`, `to_pandas`, `to_arrow`, `to_polars`, `sql`, `save`. Times are seconds since the beginning, except in
+    `table`, which has nanoseconds of `time.perf_counter_ns`, as `start` has.
 
     Args:
         name: what displays call it.
-        limit: bytes of records to keep; further ones are counted in `dropped`.
+        limit: bytes of records to keep, None without a limit; further ones are counted in `dropped`.
         grad_interval: seconds between two backward passes whose gradient norms are measured; None measures none.
+        folder: where events are written while they come; None keeps them in memory.
 
     >>> import flnb
     >>> with flnb.record("demo") as run:
@@ -76,14 +78,26 @@ class Recording(Exports, Run):
     captured: Any = None
     """The stored inputs of ops (`flnb.explore.Calls`), None unless `flnb.record(inputs=True)` stored them."""
 
-    def __init__(self, name: str = "run", *, limit: int = 1 << 30, grad_interval: float | None = 0.5) -> None:
+    def __init__(
+        self, name: str = "run", *, limit: int | None = 1 << 30, grad_interval: float | None = 0.5,
+        folder: Folder | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(name, grad_interval, "recording")
-        self.over_limit = 0  # records that arrived after `limit` bytes
-        self._limit = limit // schema.RECORD_BYTES
+        self.over_limit = 0  # records that arrived after `limit` bytes, or could not be written
+        self._limit = NEVER if limit is None else limit // schema.RECORD_BYTES
+        self.folder, self.patience = folder, None if folder is None else folder.patience
+        self._settings = {"limit": limit, "grad_interval": grad_interval} | (folder.settings() if folder else {})
         self._batches: schema.Batches = []
-        self.tables: dict[str, schema.Columns] = {}  # those of a file, which has no batches
+        self.tables: Mapping[str, schema.Columns] = {}  # those of a file
         self._table = _Table(-1, [], {})
         self._analyses: dict[str, tuple[_Table, Any]] = {}  # by name: what it was made from, and the analysis
+
+    def describe(self) -> None:
+        """Set `meta` to what is known at the beginning, the settings of the recording included."""
+        super().describe()
+        self.meta |= self._settings | {"buffer": self.buffer}
+        if self.folder is not None:
+            self.folder.begin(self)
 
     def feed(self, lane: int, records: schema.Records) -> None:
         """Receive the next records, shape (n, 8), of the thread with the number `lane`."""
@@ -93,13 +107,56 @@ class Recording(Exports, Run):
             self.over_limit += len(records) - len(fitting)
             if len(fitting):
                 self._batches.append((lane, fitting))
+            if self.folder is not None and self.folder.due(self._batches):
+                self._store(self.folder)
+
+    def _store(self, folder: Folder) -> None:
+        """Write the events in memory to the folder, and forget them."""
+        batches, self._batches = self._batches, []
+        try:
+            self._used.take(batches)
+            self.meta |= self._used.facts()
+            folder.write(self, batches)
+        except BaseException:
+            self.over_limit += sum(len(rows) for _, rows in batches)
+            raise
 
     def finish(self, error: BaseException | None = None) -> None:
         """Receive the last events and stop; `meta` then names the backends and managers that ran."""
-        super().finish(error)
-        used = UsedParts(self.meta)
-        used.take(list(self._batches))  # no lock: nothing is fed any more
-        self.meta |= used.facts()
+        try:
+            super().finish(error)
+        finally:
+            if self.folder is not None:
+                self._close(self.folder)
+            else:
+                self._used = UsedParts(self.meta)
+                self._used.take(list(self._batches))  # no lock: nothing is fed any more
+                self.meta |= self._used.facts()
+
+    def _close(self, folder: Folder) -> None:
+        """Write the last events, and make the folder a file."""
+        with self._lock:
+            try:
+                if self._batches and self.failure is None:
+                    self._store(folder)
+            except OSError as error:
+                self.failure = error
+                warnings.warn(str(error), RuntimeWarning, stacklevel=2)
+        if self.failure is not None:
+            self.over_limit += sum(len(rows) for _, rows in self._batches)
+            self._batches = []
+            self.state, self.error = "failed", f"{type(self.failure).__name__}: {self.failure}"
+        folder.close(self)
+
+    def chunks(self, kind: str) -> Iterator[schema.Columns]:
+        """Yield the events of one kind as tables like that of `table`; of a file piece by piece, in order of writing.
+
+        So a recording larger than the memory can be looked through.
+        """
+        if self.end is not None and not self._batches and isinstance(self.tables, Stored):
+            yield from self.tables.chunks(kind)
+        else:
+            yield self.table(kind)
 
     def table(self, kind: str) -> schema.Columns:
         """Return the events of one kind as named columns, in order of time.
@@ -123,7 +180,8 @@ class Recording(Exports, Run):
         self.catalog.refresh()
         with self._lock:
             if self._table.events != self.events:
-                self._table = _Table(self.events, list(self._batches), self.tables)
+                written = self.tables if self.folder is None or self.end is not None else self.folder.stored()
+                self._table = _Table(self.events, list(self._batches), written)
                 self._analyses.clear()
             return self._table
 
@@ -218,27 +276,33 @@ class Recording(Exports, Run):
 
         Times are seconds since the beginning. Needs pandas, of the extra "lab".
         """
-        found, catalog = self.in_seconds(self.table(kind)), self.catalog
-        named: schema.Columns = {}
-        if "plan" in found:
-            plans = [catalog.plans.items[number] for number in found.pop("plan")]
-            for part in ("op", "family", "dtype", "shape", "nbytes"):
-                named[part] = np.fromiter((getattr(plan, part) for plan in plans), object, len(plans))
-        if "context" in found:
-            context = found.pop("context")
-            scope, phase, _ = catalog.places(context, found.get("node", np.zeros_like(context)))
-            named["scope"] = catalog.named(scope)
-            named["phase"] = np.array(schema.PHASES, object)[phase]
-        for name, values in (("category", schema.CATEGORIES), ("direction", schema.DIRECTIONS)):
-            if name in found:
-                found[name] = np.array(values, object)[found[name]]
-        if "name" in found:
-            found["name"] = catalog.named(found["name"])
-        return require("pandas", "lab", "a DataFrame").DataFrame(named | found)
+        return named.frame(self, kind)
 
     def to_arrow(self, kind: str = "op") -> Any:
         """Return `table(kind)` as a `pyarrow.Table`: ids and nanoseconds as recorded. Needs pyarrow."""
         return require("pyarrow", "lab", "an Arrow table").table(self.table(kind))
+
+    def to_polars(self, kind: str = "op") -> Any:
+        """Return the events of one kind as a polars DataFrame, named as in `to_pandas`. Needs polars and pyarrow."""
+        return require("polars", "polars", "a polars DataFrame").from_arrow(named.arrow(self, kind))
+
+    def sql(self, query: str, *parameters: Any) -> Any:
+        """Return the answer to a SQL query as a pandas DataFrame, by DuckDB, which the extra "lab" installs.
+
+        Tables are `ops`, `memory` (blocks, with the time at which each was `freed`), `scopes`, `steps`, `metrics`, and
+        one for each kind of event; times are seconds since the beginning. Those that a query names are read first.
+
+        Args:
+            query: the SQL text, with "?" for each parameter.
+            parameters: their values.
+
+        >>> import flnb
+        >>> with flnb.record() as run:
+        ...     y = flnb.ones(3) * 2.0 * 3.0
+        >>> run.sql("select op, count(*) as n from ops group by op having n > ?", 1).values.tolist()
+        [['multiply', 2]]
+        """
+        return named.query(self, query, *parameters)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the run to a `.flnb` file, which `flnb.load_run` reads. Needs pyarrow.
@@ -254,36 +318,7 @@ class Recording(Exports, Run):
 
     def summary(self) -> list[str]:
         """Return the facts about the run that its repr begins with, one text each."""
-        numbers = self.steps["index"].tolist()
-        steps = f"{len(numbers)} steps" + (f" ({numbers[0]} to {numbers[-1]})" if numbers and numbers[0] else "")
-        head = f"run '{safe_text(self.name)}' {self.state}: {quantity.duration(self.seconds * 1e9)}, {steps}, "
-        facts = [head + f"{quantity.count(self.events)} events"]
-        if self.captured is not None:
-            facts.append(self.captured.summary())
-        if self.error:
-            facts.append(f"ended by {self.error}")
-        about = [f"{key} {self.meta[key]}" for key in ("backend", "manager", "device") if self.meta.get(key)]
-        if about:
-            facts.append(", ".join(about))
-        if dropped := self.dropped:
-            facts.append(f"{quantity.count(dropped)} events were dropped: counts, times and memory are lower bounds")
-        if len((oom := self.table("oom"))["t"]):
-            asked, free, hole = (quantity.size(oom[key][-1]) for key in ("requested", "free", "largest_hole"))
-            facts.append(f"out of memory: asked for {asked}, free {free}, largest hole {hole}")
-        if len((locked := self.table("locked"))["t"]):
-            still = len(self.memory.locks(int(locked["t"][-1])))
-            facts.append(f"user locks: on {len(np.unique(locked['alloc_id']))} blocks, {still} of them still locked")
-        if len((released := self.table("released"))["t"]):
-            given = quantity.size(int(released["nbytes"].sum()))
-            facts.append(f"release_cached gave back {given}: {len(released['t'])} times, by managers too")
-        if len((moves := self.table("transfer"))["t0"]):
-            facts.append("saved tensors moved: " + ", ".join(_moved(moves)))
-        if len((chosen := self.table("choice"))["t0"]):
-            facts.append("quickest ways, timed once: " + ", ".join(_chosen(chosen, self.catalog.strings)))
-        for name, metric in self.metrics.items():
-            first, last = (quantity.significant(metric["value"][i]) for i in (0, -1))
-            facts.append(f"{name}: {first} → {last} ({len(metric['value'])} values)")
-        return facts
+        return summary.facts(self)
 
     def __repr__(self) -> str:
         parts = list(self.summary())
@@ -297,71 +332,3 @@ class Recording(Exports, Run):
     def _repr_html_(self) -> str:
         facts = "".join(f"<div>{html_text(fact)}</div>" for fact in self.summary())
         return f"<div>{facts}{''.join(svg.pictures(self))}</div>"
-
-
-class record(WithBlock[Recording]):
-    """Record everything that runs inside: ``with flnb.record() as run: train()``, then read ``run.ops`` and the rest.
-
-    Args:
-        name: what displays call the run.
-        buffer: bytes of records (64 each) that may wait in each thread's buffer ("16MiB" or an int); further ones are
-            dropped and counted. As Python numbers, waiting records take about three times as much.
-        limit: bytes of records that the whole recording may hold; further events are dropped and counted.
-        grad_interval: seconds between two backward passes whose gradient norms are measured; None measures only those
-            that produce NaN or Inf.
-
-    >>> import flnb
-    >>> with flnb.telemetry.record("demo") as run:
-    ...     y = flnb.ones(3) * 2.0
-    >>> run.ops["multiply"].count
-    1
-    """
-
-    def __init__(
-        self,
-        name: str = "run",
-        *,
-        buffer: str | int = "16MiB",
-        limit: str | int = "1GiB",
-        grad_interval: float | None = 0.5,
-    ) -> None:
-        self._name, self._grad_interval = name, grad_interval
-        self._buffer = quantity.bytes_of(buffer, "record(buffer=...)")
-        self._limit = quantity.bytes_of(limit, "record(limit=...)")
-        self._run: Recording | None = None
-
-    def begin(self) -> Recording:
-        self._run = run = Recording(self._name, limit=self._limit, grad_interval=self._grad_interval)
-        run.buffer = self._buffer
-        _tell(run)
-        run.begin()
-        return run
-
-    def end(self, error: BaseException | None) -> None:
-        if self._run is not None:
-            try:
-                self._run.finish(error)
-            finally:
-                _tell(self._run)
-
-
-def _tell(run: Recording) -> None:
-    """Call all `watchers` with a recording that begins or has ended."""
-    for watch in watchers[:]:
-        watch(run)
-
-
-def _chosen(choices: schema.Columns, strings: Table[str]) -> Iterator[str]:
-    """Describe the ways that were chosen for ops, from the table of kind "choice"."""
-    counts = Counter(schema.tuples(choices, "name", "way"))
-    for (op, way), count in sorted(counts.items()):
-        yield f"{strings.items[op]} by {strings.items[way]} ({quantity.count(count)})"
-
-
-def _moved(moves: schema.Columns) -> Iterator[str]:
-    """Describe the transfers of saved tensors, one text for each direction, from the table of kind "transfer"."""
-    for direction in np.unique(moves["direction"]):
-        chosen = moves["direction"] == direction
-        spent, nbytes = (moves["t1"] - moves["t0"])[chosen].sum(), moves["nbytes"][chosen].sum()
-        count = quantity.count(int(chosen.sum()))
-        yield f"{count} {schema.DIRECTIONS[direction]} ({quantity.size(nbytes)} in {quantity.duration(spent)})"

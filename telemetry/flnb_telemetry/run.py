@@ -32,6 +32,7 @@ class Run:
     """
 
     live = False
+    patience: float | None = None
     failure: BaseException | None = None
     buffer = DEFAULT_BUFFER
     session: pump.Session | None = None
@@ -56,9 +57,13 @@ class Run:
 
     def begin(self) -> None:
         """Start receiving the events of all threads."""
+        self.describe()
+        self.session = pump.attach(self, buffer=self.buffer)
+
+    def describe(self) -> None:
+        """Set `meta` to what is known at the beginning."""
         self.meta = _facts()
         self._used = UsedParts(self.meta)
-        self.session = pump.attach(self, buffer=self.buffer)
 
     def finish(self, error: BaseException | None = None) -> None:
         """Receive the last events and stop; with an error that ended the program, the state becomes "failed"."""

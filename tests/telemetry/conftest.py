@@ -20,6 +20,7 @@ class Collector:
 
     grad_interval: float | None = None
     live = True
+    patience: float | None = None
     failure: BaseException | None = None
 
     def __init__(self) -> None:

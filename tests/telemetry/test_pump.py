@@ -210,6 +210,7 @@ def test_a_sink_need_not_be_hashable() -> None:
     class Sink:
         grad_interval: float | None = 0.5
         live: bool = False
+        patience: float | None = None
         failure: BaseException | None = None
         count: int = 0
 

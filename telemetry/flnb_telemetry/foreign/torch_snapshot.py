@@ -18,7 +18,7 @@ from flnb_telemetry.analysis.memory import NEVER
 from flnb_telemetry.foreign import torch_events as te
 from flnb_telemetry.foreign.plain_pickle import PickleError, read
 from flnb_telemetry.foreign.torch_segments import Held, held_over
-from flnb_telemetry.formats.parquet import RunFileError
+from flnb_telemetry.formats.stored import RunFileError
 from flnb_telemetry.intern import Catalog, Context, Plan, Table
 from flnb_telemetry.recording import Recording
 from flnb_telemetry.safe_text import brief
@@ -182,8 +182,8 @@ def _recording(
         tables[name] = _like(tables[name], {key: column[rows] for key, column in (told | {"t": block[when]}).items()})
     run.tables, run.state, run.start = tables, "finished", start
     run.end = max(end, last, start + 1)
-    run.tables["oom"] = _ooms(events, t, context, run)
-    run.events = sum(len(table["lane"]) for table in run.tables.values())
+    tables["oom"] = _ooms(events, t, context, run)
+    run.events = sum(len(table["lane"]) for table in tables.values())
     return run
 
 

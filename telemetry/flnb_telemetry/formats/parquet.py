@@ -8,34 +8,37 @@ from __future__ import annotations
 
 import codecs
 import io
+import itertools
 import json
 import os
+import struct
 import zipfile
-from collections.abc import Sized
+from collections.abc import Iterator, Sized
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from flnb_telemetry import device_words, schema
-from flnb_telemetry.extras import require, tool
-from flnb_telemetry.formats import aside, foreign
+from flnb_telemetry.extras import tool
+from flnb_telemetry.formats import aside, foreign, stored
+from flnb_telemetry.formats.stored import RunFileError, Source, Stored
 from flnb_telemetry.intern import Catalog, Context, Frame, GroupInfo, Plan, Table
 from flnb_telemetry.recording import Recording
-from flnb_telemetry.safe_text import safe_text
 
 FORMAT, RANKS = "flnb run", "flnb ranks"
 FORMAT_VERSION = 1
-ROWS_PER_BYTE, BYTES_PER_BYTE = 8, 64
-"""The most rows per byte of a Parquet file, and bytes per byte of a compressed member, that are read: a file with more
-was made to fill the memory. In others the times alone take a byte per row."""
+BYTES_PER_BYTE = 64
+"""The most bytes per byte of a compressed member that are read; one with more was made to fill the memory."""
 FACTS: dict[str, Any] = {
     "name": str, "state": str, "error": (str, type(None)), "start": int, "end": int, "over_limit": int
 }  # fmt: skip
-
-
-class RunFileError(ValueError):
-    """Raised for a file that is no readable run; the message names it, and says what was found and what to do."""
+META: dict[str, Any] = {
+    "min_block": int, "granularity": int, "capacity": (int, type(None)),
+    "rank": int, "ranks": int, "clock_offset": int, "clock_bound": int, "process": int, "host": str, "began": str,
+}  # fmt: skip
+"""The types of those values of `meta` with which analyses compute."""
 
 
 def save(run: Recording, path: str | os.PathLike[str]) -> None:
@@ -46,16 +49,20 @@ def save(run: Recording, path: str | os.PathLike[str]) -> None:
 
 
 def write(run: Recording, archive: zipfile.ZipFile) -> None:
-    """Write a run to an open archive."""
-    parquet, kinds = require("pyarrow.parquet", "lab", "saving a run"), {}
-    for name in schema.KINDS:
-        table = run.to_arrow(name)
-        kinds[name] = table.num_rows
-        if table.num_rows:
-            buffer = io.BytesIO()
-            parquet.write_table(table, buffer, compression="zstd")
-            archive.writestr(f"{name}.parquet", buffer.getbuffer())
+    """Write a run to an open archive, in pieces: in memory there is one at a time."""
+    kinds = {name: _write_kind(name, run.chunks(name), archive) for name in schema.KINDS}
     archive.writestr("manifest.json", json.dumps(_manifest(run, kinds), indent=1))
+
+
+def _write_kind(kind: str, chunks: Iterator[schema.Columns], archive: zipfile.ZipFile) -> int:
+    """Write the events of one kind as a member of an archive, if there are any; returns their number."""
+    groups, count = stored.regrouped(chunks), 0
+    for first in groups:  # once, or not at all
+        with archive.open(f"{kind}.parquet", "w", force_zip64=True) as member, stored.writer(kind, first, member) as to:
+            for columns in itertools.chain([first], groups):
+                to.write(columns)
+                count += len(columns["lane"])
+    return count
 
 
 def _manifest(run: Recording, kinds: dict[str, int]) -> dict[str, Any]:
@@ -65,17 +72,24 @@ def _manifest(run: Recording, kinds: dict[str, int]) -> dict[str, Any]:
         facts |= {"state": "finished", "end": run.start + int(run.seconds * 1e9)}
     names = {name: getattr(run.catalog, name).items for name in ("strings", "contexts", "plans", *OPTIONAL)}
     versions = {"format": FORMAT, "version": FORMAT_VERSION, "schema": schema.VERSION}
+    return versions | {"run": facts, "meta": run.meta, "kinds": kinds} | called(run) | names
+
+
+def called(run: Recording) -> dict[str, Any]:
+    """Return the part of a manifest that holds call stacks, empty without any."""
     number: dict[Any, int] = {}
     stacks = {i: [number.setdefault(frame, len(number)) for frame in row] for i, row in run.stacks.items()}
-    called = {"frames": list(number), "stacks": stacks} if stacks else {}
-    return versions | {"run": facts, "meta": run.meta, "kinds": kinds} | called | names
+    return {"frames": list(number), "stacks": stacks} if stacks else {}
 
 
 def load_run(path: str | os.PathLike[str]) -> Any:
-    """Read a run that `Recording.save` wrote, or a memory snapshot or profiler trace of PyTorch.
+    """Open a run that `Recording.save` or `flnb.record(path=...)` wrote, or PyTorch's memory snapshot or profiler trace.
+
+    Events are read from the file when they are first asked for. A recording that still runs, or whose process was
+    killed, is a folder: what was written until now opens, and the run's `error` says what is missing.
 
     Args:
-        path: a `.flnb` file, which needs pyarrow; a pickle of `torch.cuda.memory._dump_snapshot` (see
+        path: a `.flnb` file or folder, which needs pyarrow; a pickle of `torch.cuda.memory._dump_snapshot` (see
             `flnb.memory.load_snapshot`); or the JSON, perhaps compressed by gzip, of `torch.profiler` or `save_trace`.
 
     Returns:
@@ -92,38 +106,70 @@ def load_run(path: str | os.PathLike[str]) -> Any:
     >>> flnb.load_run("demo.flnb").ops["multiply"].count
     1
     """
+    if not Path(path).exists() and Path(path).with_name(f".{Path(path).name}.closing").exists():
+        path = Path(path).with_name(f".{Path(path).name}.closing")  # its process was killed while it closed it
     if not Path(path).exists():
         raise FileNotFoundError(f"flnb.load_run: no file {os.fspath(path)!r}; save one with run.save(path)")
-    with open(path, "rb") as file:
-        first = file.read(64).removeprefix(codecs.BOM_UTF8).lstrip()[:2]
-    if first[:1] == b"\x80":  # a pickle
-        return foreign("read snapshot")(path)
-    if first[:1] in (b"{", b"[") or first == b"\x1f\x8b":  # JSON, or gzip
-        return foreign("read trace")(path)
+    if not Path(path).is_dir():
+        with open(path, "rb") as file:
+            first = file.read(64).removeprefix(codecs.BOM_UTF8).lstrip()[:2]
+        if first[:1] == b"\x80":  # a pickle
+            return foreign("read snapshot")(path)
+        if first[:1] in (b"{", b"[") or first == b"\x1f\x8b":  # JSON, or gzip
+            return foreign("read trace")(path)
     try:
+        if Path(path).is_dir():
+            return tool("flnb_telemetry.formats.folder", "read_folder")(Path(path))
         with zipfile.ZipFile(path) as archive:
             manifest = json.loads(member(archive, "manifest.json"))
             check(path, manifest)
             if manifest["format"] == RANKS:
                 return tool("flnb_telemetry.ranks", "restored")(archive, manifest)
-            return read(archive, manifest)
+            return read(archive, manifest, path)
     except (RunFileError, ImportError):
         raise
     except Exception as error:  # ZIP, JSON and Parquet each have many kinds of errors
-        raise RunFileError(
-            f"flnb.load_run: {os.fspath(path)!r} is damaged or no flnb run "
-            f"({type(error).__name__}: {safe_text(str(error))}); "
-            f"expected a whole file that run.save wrote. Copy it again, or record the run again"
-        ) from error
+        raise stored.damaged(path, error) from error
 
 
-def read(archive: zipfile.ZipFile, manifest: dict[str, Any]) -> Recording:
-    """Read a run from an open archive with this manifest."""
-    parquet = require("pyarrow.parquet", "lab", "loading a run")
-    tables = {name: schema.table(kind, []) for name, kind in schema.KINDS.items()}
-    for name in [name for name, count in manifest["kinds"].items() if count]:
-        tables[name] = _table(parquet, member(archive, f"{name}.parquet"), tables[name], manifest["kinds"][name])
-    return _restored(manifest, tables)
+def read(archive: zipfile.ZipFile, manifest: dict[str, Any], path: str | os.PathLike[str] = "") -> Recording:
+    """Read a run from an open archive with this manifest; its events are read from the file at `path` when needed.
+
+    Without a path, the archive's Parquet files are read into memory now.
+    """
+    members, opened = checked(archive), stored.Opened(path) if path else None
+    sources = {}
+    for kind, count in manifest["kinds"].items():
+        if count:
+            schema.kind_of(kind)
+            info = members[f"{kind}.parquet"]
+            if opened is not None and info.compress_type == zipfile.ZIP_STORED:
+                source = Source(partial(opened.span, _data_offset(opened, info), info.file_size), count)
+                if stored.checksum(source) != info.CRC:  # damaged Parquet can end the process
+                    raise ValueError(f"the bytes of {info.filename} do not have their checksum")
+                sources[kind] = [source]
+            else:
+                sources[kind] = [Source(partial(io.BytesIO, member(archive, f"{kind}.parquet")), count)]
+    return restored(manifest, Stored(path, sources))
+
+
+def checked(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    """Return the members of an archive by name; two of one name, or that share bytes, are an error."""
+    infos = sorted(archive.infolist(), key=lambda info: info.header_offset)
+    for one, other in itertools.pairwise(infos):
+        if one.header_offset + 30 + len(one.filename) + one.compress_size > other.header_offset:
+            raise ValueError(f"the members {one.filename!r} and {other.filename!r} overlap")
+    members = {info.filename: info for info in infos}
+    if len(members) != len(infos):
+        raise ValueError("the archive has several members of one name")
+    return members
+
+
+def _data_offset(opened: stored.Opened, info: zipfile.ZipInfo) -> int:
+    """Return where in the file the bytes of a member begin."""
+    with opened.span(info.header_offset, 30) as header:
+        name, extra = struct.unpack("<26xHH", header.read())
+    return info.header_offset + 30 + int(name) + int(extra)
 
 
 def member(archive: zipfile.ZipFile, name: str) -> bytes:
@@ -136,37 +182,9 @@ def member(archive: zipfile.ZipFile, name: str) -> bytes:
     return archive.read(info)
 
 
-def _table(parquet: Any, data: bytes, empty: schema.Columns, count: int) -> schema.Columns:
-    """Read the columns of a Parquet file, after a check of its metadata: a few bytes may claim any number of rows.
-
-    Args:
-        parquet: the module `pyarrow.parquet`.
-        data: the file.
-        empty: the columns to read, with their dtypes.
-        count: the number of rows that the manifest names.
-    """
-    file = parquet.ParquetFile(io.BytesIO(data))
-    metadata = file.metadata
-    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-    chunks = [group.column(i) for group in groups for i in range(group.num_columns)]
-    rows = sum(group.num_rows for group in groups)
-    if not rows == metadata.num_rows == count or any(chunk.num_values > count for chunk in chunks):
-        raise ValueError(f"the table has {metadata.num_rows:,} rows, the manifest says {count:,}")
-    if rows > ROWS_PER_BYTE * len(data) or any(chunk.total_uncompressed_size > 16 * rows + 4096 for chunk in chunks):
-        raise ValueError(f"the table claims {rows:,} rows, more than its {len(data):,} bytes can hold")
-    kinds = {metadata.schema.column(i).physical_type for i in range(metadata.num_columns)}
-    if not kinds <= {"INT32", "INT64", "DOUBLE"}:
-        raise ValueError(f"the table has columns of the types {sorted(kinds)}, expected numbers only")
-    found = file.read(columns=list(empty), use_threads=False)
-    # older files do not name what buckets of gradients hold, of which device memory is, and have no kernels
-    older = dict.fromkeys(("name", "place", "estimated"), np.zeros(count, np.uint16))
-    table = older | dict(zip(found.column_names, found.columns, strict=True))
-    return {key: np.asarray(table[key]).astype(none.dtype, casting="safe") for key, none in empty.items()}
-
-
-def check(path: str | os.PathLike[str], manifest: Any) -> None:
+def check(path: str | os.PathLike[str], manifest: Any, *formats: str) -> None:
     """Raise an error for a manifest that is not of a run, or of a newer version."""
-    if not isinstance(manifest, dict) or manifest.get("format") not in (FORMAT, RANKS):
+    if not isinstance(manifest, dict) or manifest.get("format") not in (formats or (FORMAT, RANKS)):
         raise RunFileError(
             f"flnb.load_run: {os.fspath(path)!r} is a ZIP file but no flnb run; expected one that run.save wrote"
         )
@@ -201,8 +219,8 @@ def _require(name: str, formed: bool) -> None:
         raise ValueError(f"the manifest's {name} do not have the form that run.save writes")
 
 
-def _restored(manifest: dict[str, Any], tables: dict[str, schema.Columns]) -> Recording:
-    """Make the recording of a manifest and the tables by kind, whose ids are checked."""
+def restored(manifest: dict[str, Any], tables: Stored) -> Recording:
+    """Make the recording of a manifest and its tables, whose ids are checked when they are read."""
     # of schema version 1: without devices; of 2: without lines
     listed = manifest | {"contexts": [[*one, *("", 0, "")[len(one) - 2 :]] for one in manifest["contexts"]]}
     _require("strings", _formed(listed["strings"], [str]))
@@ -222,22 +240,33 @@ def _restored(manifest: dict[str, Any], tables: dict[str, schema.Columns]) -> Re
         "kernel": more["kernels"],
         "info": more["devices"],
     }
-    # An id without a name is an error now, not in the middle of an analysis.
-    for kind, table in tables.items():
-        for name, known in (CODES | known_ids).items():
-            ids = table.get(name, np.empty(0, np.int64))
-            if not 0 <= int(ids.min(initial=0)) <= int(ids.max(initial=0)) < len(known):
-                raise ValueError(f"{kind}.parquet has {name} id {ids.max()}, the manifest names {len(known)} of them")
+    tables.check = partial(_check_ids, CODES | known_ids)
+    tables.inspect()
     run = Recording()
     run.tables, run.catalog, run.meta = tables, Catalog(strings, plans, contexts), dict(manifest["meta"])
     vars(run.catalog).update(more)
     run.catalog.stacks = _stacks(manifest.get("frames", []), manifest.get("stacks", {}))
-    run.events = sum(len(table["lane"]) for table in tables.values())
+    run.events = sum(map(tables.rows, tables))
+    for name, kind in META.items():
+        _require("meta", name not in run.meta or _sound(run.meta[name], kind))
     for name, kind in FACTS.items():
         value = manifest["run"][name]
-        _require("facts", isinstance(value, kind) and not (kind is int and value.bit_length() > 63))
+        _require("facts", _sound(value, kind))
         setattr(run, name, value)
     return run
+
+
+def _sound(value: Any, kind: Any) -> bool:
+    """Return whether a value is of a type; of whole numbers, whether int64 can hold sums of a few such."""
+    return isinstance(value, kind) and not (isinstance(value, int) and (value.bit_length() > 61 or value is True))
+
+
+def _check_ids(known: dict[str, Sized], kind: str, table: schema.Columns) -> None:
+    """Raise an error for an id without a name: now, not in the middle of an analysis."""
+    for name, names in known.items():
+        ids = table.get(name, np.empty(0, np.int64))
+        if not 0 <= int(ids.min(initial=0)) <= int(ids.max(initial=0)) < len(names):
+            raise ValueError(f"{kind}.parquet has {name} id {ids.max()}, the manifest names {len(names)} of them")
 
 
 def _optional(manifest: dict[str, Any], name: str) -> Table[Any]:

@@ -1,0 +1,344 @@
+"""A recording on disk while it runs: a folder of closed Parquet parts, and a journal that says which are whole.
+
+``manifest.json`` has the facts known at the beginning. Events are written in batches, for each kind one Parquet file;
+then a line is added to ``journal.jsonl``: sizes and checksums of these files, and the names that are new since the last
+line. A batch without its line does not exist. When the recording ends, the folder becomes one `.flnb` file. Until then
+its process holds a lock on the file ``lock``, which the system releases however the process ends.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import warnings
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from flnb_telemetry import device_words, quantity, schema
+from flnb_telemetry.extras import require
+from flnb_telemetry.formats import aside, parquet
+from flnb_telemetry.formats.stored import RunFileError, Source, Stored, checksum, files, regrouped, writer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flnb_telemetry.recording import Recording
+
+FORMAT = "flnb folder"
+MANIFEST, JOURNAL, LOCK, WHOLE = "manifest.json", "journal.jsonl", "lock", "whole.flnb"
+ROWS, SECONDS = 1 << 18, 2.0
+"""A batch has at most about so many events, and is written after at most about so many seconds."""
+NAMES = ("strings", "contexts", "plans", "groups", *device_words.TABLES)
+
+_open: set[tuple[int, int]] = set()
+"""Device and inode of the folders that this process writes: it must not open their lock files, since closing one
+releases the lock."""
+os.register_at_fork(after_in_child=_open.clear)
+
+
+class Folder:
+    """The folder of a running recording.
+
+    Args:
+        path: where the recording will be.
+        replace: delete a recording that is there already.
+
+    Raises:
+        FileExistsError: there is something at `path`.
+        FileNotFoundError: the folder in which `path` is does not exist.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], replace: bool = False) -> None:
+        require("pyarrow.parquet", "lab", "recording to a file")
+        self.path = Path(path)
+        _vacate(self.path, replace)
+        self.path.mkdir()
+        self._process, self._known = os.getpid(), dict.fromkeys(NAMES, 0)
+        self._parts: dict[str, list[tuple[str, int]]] = {}
+        self._batch, self._written, self._events = 0, monotonic(), 0
+        self._lock = open(self.path / LOCK, "wb")  # noqa: SIM115  # both are closed by `close`
+        fcntl.lockf(self._lock, fcntl.LOCK_EX)
+        self._identity = _identity(self.path)
+        _open.add(self._identity)
+        self._journal = open(self.path / JOURNAL, "ab", buffering=0)  # noqa: SIM115
+        self._ended = False
+
+    def begin(self, run: Recording) -> None:
+        """Write the facts that are known at the beginning."""
+        about = {"format": FORMAT, "version": parquet.FORMAT_VERSION, "schema": schema.VERSION, "meta": run.meta}
+        with aside(self.path / MANIFEST) as part:
+            part.write_text(json.dumps(about | {"run": {"name": run.name, "start": run.start}}))
+
+    patience = SECONDS
+
+    def settings(self) -> dict[str, Any]:
+        """Return the facts about how the recording is stored, for `meta`."""
+        return {"path": os.fspath(self.path), "batch_events": ROWS, "batch_seconds": SECONDS}
+
+    def due(self, batches: schema.Batches) -> bool:
+        """Return whether the events in memory should be written now."""
+        return sum(len(rows) for _, rows in batches) >= ROWS or (
+            bool(batches) and monotonic() - self._written >= SECONDS
+        )
+
+    def write(self, run: Recording, batches: schema.Batches) -> None:
+        """Write the next events, and the names that are new.
+
+        Raises:
+            OSError: the disk is full, or the folder cannot be written; what was written before stays readable.
+        """
+        if os.getpid() != self._process:
+            return  # a forked process has no part in its parent's recording
+        sizes, until = {}, 0
+        made: list[Path] = []
+        try:
+            for kind in schema.KINDS.values():
+                columns = schema.table(kind, batches)
+                if count := len(columns["lane"]):
+                    made.append(self.path / f"{self._batch:06}.{kind.name}.parquet")
+                    with writer(kind.name, columns, made[-1]) as file:
+                        for group in regrouped([columns]):
+                            file.write(group)
+                    source = Source(partial(open, made[-1], "rb"), count)
+                    sizes[kind.name] = [count, made[-1].stat().st_size, checksum(source)]
+                    until = max(until, *(int(columns[name].max()) for name in ("t", "t1") if name in columns))
+            tables = {name: getattr(run.catalog, name).items for name in NAMES}
+            names = {name: items[self._known[name] :] for name, items in tables.items()}
+            facts = {"until": until, "over_limit": run.over_limit, "meta": run.meta}
+            self._append({"parts": sizes, "names": {name: new for name, new in names.items() if new}} | facts)
+        except BaseException as error:
+            for path in made:
+                path.unlink(missing_ok=True)
+            if isinstance(error, OSError):
+                raise self._failed(error) from error
+            raise
+        for name, items in names.items():
+            self._known[name] += len(items)
+        for name, (count, *_) in sizes.items():
+            self._parts.setdefault(name, []).append((f"{self._batch:06}.{name}.parquet", count))
+            self._events += count
+        self._batch, self._written = self._batch + 1, monotonic()
+
+    def _failed(self, error: OSError) -> OSError:
+        """Return the error for a batch that could not be written."""
+        return OSError(
+            error.errno, f"flnb.record: {os.fspath(self.path)!r} could not be written ({error.strerror or error}); "
+            f"the first {quantity.count(self._events)} events are in it, later ones are lost. Free some space and "
+            f"record again",
+        )  # fmt: skip
+
+    def _append(self, line: dict[str, Any]) -> None:
+        """Add a line to the journal, whole or not at all."""
+        data, before = json.dumps(line).encode() + b"\n", os.fstat(self._journal.fileno()).st_size
+        try:
+            if self._journal.write(data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except BaseException:
+            os.ftruncate(self._journal.fileno(), before)
+            raise
+
+    def stored(self) -> Stored:
+        """Return the events that have been written until now."""
+        return Stored(self.path, files(self.path, {kind: list(parts) for kind, parts in self._parts.items()}))
+
+    def close(self, run: Recording) -> None:
+        """Turn the folder into one file, from which `run` reads from now on; does nothing when that is done.
+
+        If the file cannot be written, the folder stays, which `flnb.load_run` opens as well.
+        """
+        if os.getpid() != self._process or self._lock.closed:
+            return
+        run.tables = self.stored()
+        try:
+            if not self._ended:
+                facts = {name: getattr(run, name) for name in parquet.FACTS}
+                self._append({"end": facts, "meta": run.meta, "stacks": parquet.called(run)})
+                self._ended = True
+            if run.failure is None:
+                self._pack(run)
+        except OSError as error:
+            warnings.warn(
+                f"flnb.record: {os.fspath(self.path)!r} could not be made one file ({error.strerror or error}); it "
+                f"stays a folder, which flnb.load_run opens: run.save(path) writes the file elsewhere",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        self._journal.close()
+        self._lock.close()
+        _open.discard(self._identity)
+
+    def _pack(self, run: Recording) -> None:
+        """Write the file, put it in the folder's place, and delete the folder."""
+        closing = closing_name(self.path)
+        if self.path.is_dir():
+            parquet.save(run, self.path / WHOLE)
+            os.rename(self.path, closing)
+        if (closing / WHOLE).exists():
+            os.replace(closing / WHOLE, self.path)
+        run.tables = parquet.load_run(self.path).tables
+        shutil.rmtree(closing, ignore_errors=True)
+
+
+def closing_name(path: Path) -> Path:
+    """Return what a folder is called in the moment when its file takes its place."""
+    return path.with_name(f".{path.name}.closing")
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino
+
+
+def _vacate(path: Path, replace: bool) -> None:
+    """Make sure that there is nothing at a path where a recording will be; if told to, delete a recording there."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(
+            f"flnb.record: there is no folder {os.fspath(path.parent)!r} for path={os.fspath(path)!r}; make it first"
+        )
+    for place in (path, closing_name(path)):
+        if not os.path.lexists(place):
+            continue
+        what = f"flnb.record: path={os.fspath(path)!r} exists already"
+        if not replace:
+            raise FileExistsError(
+                f"{what}; choose another path, or give replace=True to delete what was recorded there"
+            )
+        if place.is_dir() and not place.is_symlink():
+            if not _is_recording(place):
+                raise FileExistsError(f"{what} and is a folder, but no recording; choose another path")
+            if is_written(place):
+                raise FileExistsError(f"{what} and is being recorded now; end that recording, or choose another path")
+            shutil.rmtree(place)
+        elif place.stat().st_size and not _is_file_of_flnb(place):
+            raise FileExistsError(f"{what} and is a file, but no recording; choose another path")
+        else:
+            place.unlink()
+
+
+def _is_recording(place: Path) -> bool:
+    """Return whether a folder holds a recording and nothing else."""
+    known = (MANIFEST, JOURNAL, LOCK, WHOLE)
+    names = [name for name in os.listdir(place) if name not in known and not name.endswith((".parquet", ".part"))]
+    return (place / JOURNAL).exists() and not names
+
+
+def _is_file_of_flnb(place: Path) -> bool:
+    """Return whether a file is a ZIP archive, as recordings are."""
+    with open(place, "rb") as file:
+        return file.read(4) == b"PK\x03\x04"
+
+
+def is_written(place: Path) -> bool:
+    """Return whether a process, this one or another, is writing the recording in a folder."""
+    if _identity(place) in _open:
+        return True
+    try:
+        with open(place / LOCK, "rb") as lock:
+            fcntl.lockf(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            return True
+        raise
+    return False
+
+
+class Journal(NamedTuple):
+    """What the journal of a folder says.
+
+    Attributes:
+        names: the items of each table of names.
+        parts: for each kind the names and rows of its whole files.
+        until: the time of the last event (ns).
+        meta: the facts of the run.
+        lost: events in files that are missing or do not have the bytes that were written.
+        end: the facts of the ended run, None if it has not ended.
+        called: the call stacks, as in a manifest.
+    """
+
+    names: dict[str, list[Any]]
+    parts: dict[str, list[tuple[str, int]]]
+    until: int
+    over_limit: int
+    meta: dict[str, Any]
+    lost: int
+    end: dict[str, Any] | None
+    called: dict[str, Any]
+
+
+def _lines(place: Path) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a journal; what follows the last newline was being written."""
+    with open(place / JOURNAL, "rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield json.loads(line)
+
+
+def read_journal(place: Path) -> Journal:
+    """Read the journal of a folder."""
+    names: dict[str, list[Any]] = {name: [] for name in NAMES}
+    parts: dict[str, list[tuple[str, int]]] = {}
+    until = over_limit = lost = 0
+    end, meta, called = None, {}, {}
+    for batch, line in enumerate(_lines(place)):
+        meta = line["meta"]
+        if "end" in line:
+            end, called = line["end"], line["stacks"]
+            break
+        for name, items in line["names"].items():
+            names[name] += items
+        for kind, (rows, size, crc) in line["parts"].items():
+            name = f"{batch:06}.{schema.kind_of(kind).name}.parquet"
+            if _is_whole(place / name, size, crc):
+                parts.setdefault(kind, []).append((name, rows))
+            else:
+                lost += rows
+        until, over_limit = max(until, line["until"]), line["over_limit"]
+    return Journal(names, parts, until, over_limit, meta, lost, end, called)
+
+
+def _is_whole(part: Path, size: int, crc: int) -> bool:
+    """Return whether a part has the bytes that were written: not so where the machine lost its power."""
+    return part.exists() and part.stat().st_size == size and checksum(Source(partial(open, part, "rb"), 0)) == crc
+
+
+def read_folder(place: Path) -> Recording:
+    """Read a recording that is still a folder: its process runs, was killed, or could not make it a file.
+
+    Raises:
+        RunFileError: it is no such folder.
+    """
+    if not (place / MANIFEST).exists() or not (place / JOURNAL).exists():
+        raise RunFileError(
+            f"flnb.load_run: {os.fspath(place)!r} is a folder but no recording; expected one that "
+            f"flnb.record(path=...) wrote, or a .flnb file in it"
+        )
+    running = is_written(place)
+    manifest = json.loads((place / MANIFEST).read_bytes())
+    parquet.check(place, manifest, FORMAT)
+    journal = read_journal(place)
+    start = manifest["run"]["start"]
+    facts = journal.end or {
+        "name": manifest["run"]["name"], "state": "recording" if running else "failed",
+        "error": None if running else INTERRUPTED.format(quantity.count(ROWS), SECONDS),
+        "start": start, "end": max(start, journal.until), "over_limit": journal.over_limit,
+    }  # fmt: skip
+    if journal.lost:
+        facts["over_limit"] += journal.lost
+        lost = f"{quantity.count(journal.lost)} events in damaged parts are missing"
+        facts["error"] = f"{facts['error']}; {lost}" if facts["error"] else f"interrupted: {lost}"
+    whole = manifest | journal.called | journal.names | {"run": facts, "meta": journal.meta or manifest["meta"]}
+    return parquet.restored(whole, Stored(place, files(place, journal.parts)))
+
+
+INTERRUPTED = (
+    "interrupted: the process ended without closing the recording; what it had not written yet is missing, at most "
+    "about {} events of the last {:g} s"
+)
+"""The error of a recording whose process was killed."""

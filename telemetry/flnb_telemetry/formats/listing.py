@@ -1,0 +1,114 @@
+"""`flnb.runs`: the recordings in a folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from flnb_telemetry import quantity, tables
+from flnb_telemetry.extras import require
+from flnb_telemetry.formats.parquet import load_run
+from flnb_telemetry.formats.stored import RunFileError
+from flnb_telemetry.safe_text import html_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class RunEntry(NamedTuple):
+    """A recording in a folder.
+
+    Attributes:
+        name: the name of the run, "" if it cannot be read.
+        began: the time at which it began, as ISO 8601.
+        seconds: how long it took.
+        events: how many events it has.
+        state: "complete", "interrupted" (its process was killed), "recording" (it runs now) or "unreadable".
+        error: why the program ended, what is missing, or why the file cannot be read; None if all is well.
+        path: where it is, for `flnb.load_run`.
+    """
+
+    name: str
+    began: str
+    seconds: float
+    events: int
+    state: str
+    error: str | None
+    path: str
+
+
+class Runs:
+    """The recordings in a folder, the newest first: ``runs()[0]`` is an entry, `to_pandas` has all."""
+
+    def __init__(self, folder: str, entries: list[RunEntry]) -> None:
+        self.folder, self.entries = folder, entries
+
+    def __iter__(self) -> Iterator[RunEntry]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __getitem__(self, number: int) -> RunEntry:
+        return self.entries[number]
+
+    def to_pandas(self) -> Any:
+        """Return a pandas DataFrame with a row for each recording. Needs pandas, of the extra "lab"."""
+        return require("pandas", "lab", "a DataFrame").DataFrame(self.entries, columns=list(RunEntry._fields))
+
+    def cells(self) -> list[list[str]]:
+        """Return the table as rows of texts, first the titles."""
+        rows = [
+            [
+                each.name, each.began, quantity.duration(each.seconds * 1e9), quantity.count(each.events), each.state,
+                os.path.relpath(each.path, self.folder),
+            ]
+            for each in self.entries
+        ]  # fmt: skip
+        return [["name", "began", "duration", "events", "state", "file"], *rows]
+
+    def __repr__(self) -> str:
+        if not self.entries:
+            return f"no recordings (.flnb) in {self.folder!r}"
+        return "\n".join(tables.lines(self.cells(), "<<>><"))
+
+    def _repr_html_(self) -> str:
+        return tables.html(self.cells(), "<<>><") if self.entries else f"<p>{html_text(repr(self))}</p>"
+
+
+def runs(folder: str | os.PathLike[str] = ".") -> Runs:
+    """List the recordings (files and folders called ``*.flnb``) in a folder, the newest first. Needs pyarrow.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+
+    >>> import flnb
+    >>> with flnb.record("demo", path="demo.flnb"):
+    ...     y = flnb.ones(3) * 2.0
+    >>> [(run.name, run.state) for run in flnb.runs()]
+    [('demo', 'complete')]
+    """
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(f"flnb.runs: there is no folder {os.fspath(folder)!r}")
+    entries = [_entry(path) for path in sorted(Path(folder).glob("*.flnb"))]
+    return Runs(os.fspath(folder), sorted(entries, key=lambda each: each.began, reverse=True))
+
+
+def _entry(path: Path) -> RunEntry:
+    """Describe a recording; of a merged one, the ranks together."""
+    try:
+        found = load_run(path)
+    except (RunFileError, OSError) as error:
+        return RunEntry("", "", 0.0, 0, "unreadable", str(error), str(path))
+    ranks = list(found.values()) if hasattr(found, "values") else [found]
+    first = ranks[0]
+    states = {"recording": "recording", "failed": "interrupted" if _interrupted(first.error) else "complete"}
+    return RunEntry(
+        found.name, str(first.meta.get("began", "")), max(run.seconds for run in ranks),
+        sum(run.events for run in ranks), states.get(first.state, "complete"), first.error, str(path),
+    )  # fmt: skip
+
+
+def _interrupted(error: str | None) -> bool:
+    return (error or "").startswith("interrupted")

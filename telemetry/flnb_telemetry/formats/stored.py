@@ -1,0 +1,316 @@
+"""Columns of events that are read from Parquet when they are asked for: of a `.flnb` file, or of a folder of parts."""
+
+from __future__ import annotations
+
+import io
+import os
+import weakref
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+
+from flnb_telemetry import schema
+from flnb_telemetry.extras import require
+from flnb_telemetry.safe_text import safe_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+    from typing import IO
+
+ROWS_PER_BYTE = 8
+"""The most rows per byte of a Parquet file that are read: a file with more was made to fill the memory. In others the
+times alone take a byte per row."""
+GROUP = 1 << 18
+"""Rows of a row group, the unit in which events are written and read."""
+
+
+class RunFileError(ValueError):
+    """Raised for a file that is no readable run; the message names it, and says what was found and what to do."""
+
+
+class Source(NamedTuple):
+    """A Parquet file with events of one kind: how to open it, and how many rows it has."""
+
+    open: Callable[[], Any]
+    rows: int
+
+
+class Span(io.RawIOBase):
+    """A range of bytes of a file as a file of its own, which any number of threads may read.
+
+    Args:
+        file: the descriptor of the file.
+        first, length: the range in bytes.
+    """
+
+    def __init__(self, file: int, first: int, length: int) -> None:
+        self._file, self._first, self._length, self._at = file, first, length, 0
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = max(0, offset + (0, self._at, self._length)[whence])
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        wanted = max(0, min(len(buffer), self._length - self._at))
+        data = os.pread(self._file, wanted, self._first + self._at)
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+
+class Opened:
+    """An open file, of which ranges are read later: also when another file has taken its name meanwhile."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._file = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._file)
+
+    def span(self, first: int, length: int) -> IO[bytes]:
+        """Return a range of its bytes as a file."""
+        span = Span(self._file, first, length)
+        span.opened = self  # type: ignore[attr-defined]  # stays open as long as the range is used
+        return io.BufferedReader(span, 1 << 16)
+
+
+class Stored(Mapping[str, schema.Columns]):
+    """The columns of a stored recording by kind, in order of time; each kind is read when it is first asked for.
+
+    Args:
+        path: the file or folder, for messages.
+        sources: for each kind its Parquet files, in the order in which they were written.
+        check: called with each kind and its columns before they are returned; it raises `ValueError` for invalid ones.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], sources: Mapping[str, Sequence[Source]],
+        check: Callable[[str, schema.Columns], None] = lambda kind, columns: None,
+    ) -> None:  # fmt: skip
+        self.path, self.sources, self.check = os.fspath(path), sources, check
+        self._read: dict[str, schema.Columns] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(schema.KINDS)
+
+    def __len__(self) -> int:
+        return len(schema.KINDS)
+
+    def __contains__(self, kind: object) -> bool:
+        return kind in schema.KINDS
+
+    def __getitem__(self, kind: str) -> schema.Columns:
+        if kind not in self._read:
+            self._read[kind] = merge(schema.kind_of(kind), list(self.chunks(kind)))
+        return self._read[kind]
+
+    def rows(self, kind: str) -> int:
+        """Return the number of events of a kind, without reading them."""
+        return sum(source.rows for source in self.sources.get(kind, ()))
+
+    def chunks(self, kind: str) -> Iterator[schema.Columns]:
+        """Yield the columns of a kind in pieces of about `GROUP` rows, in the order in which they were written.
+
+        Raises:
+            RunFileError: a part cannot be read.
+        """
+        empty = schema.table(schema.kind_of(kind), [])
+        for source in self.sources.get(kind, ()):
+            try:
+                with source.open() as file:
+                    for columns in _groups(file, empty, source.rows):
+                        self.check(kind, columns)
+                        yield columns
+            except (ImportError, RunFileError, GeneratorExit):
+                raise
+            except FileNotFoundError as error:
+                raise RunFileError(
+                    f"flnb: {error.filename!r} is gone: the recording {self.path!r} was closed or removed after it "
+                    f"was opened; open it again with flnb.load_run"
+                ) from error
+            except Exception as error:
+                raise damaged(self.path, error, f"the events {kind!r} of ") from error
+
+    def inspect(self) -> None:
+        """Check the metadata of all Parquet files, extremes of ids included, without reading events."""
+        for kind, sources in self.sources.items():
+            empty = schema.table(schema.kind_of(kind), [])
+            for source in sources:
+                with source.open() as file:
+                    self.check(kind, _extremes(inspected(file, empty, source.rows)))
+
+
+def damaged(path: str | os.PathLike[str], error: Exception, what: str = "") -> RunFileError:
+    """Return the error for a file that cannot be read."""
+    return RunFileError(
+        f"flnb.load_run: {what}{os.fspath(path)!r} is damaged or no flnb run "
+        f"({type(error).__name__}: {safe_text(str(error))}); "
+        f"expected a whole file that run.save wrote. Copy it again, or record the run again"
+    )
+
+
+def _extremes(file: Any) -> schema.Columns:
+    """Return the least and the greatest numbers in each column, as the metadata of a Parquet file has them."""
+    found: dict[str, list[Any]] = {}
+    for i in range(file.metadata.num_row_groups):
+        for column in map(file.metadata.row_group(i).column, range(file.metadata.num_columns)):
+            if (known := column.statistics) is not None and known.has_min_max:
+                found.setdefault(column.path_in_schema, []).extend((known.min, known.max))
+    return {name: np.array(numbers) for name, numbers in found.items()}
+
+
+def merge(kind: schema.Kind, tables: list[schema.Columns]) -> schema.Columns:
+    """Return tables of one kind as one, in order of time."""
+    tables = [table for table in tables if len(table["lane"])]
+    if not tables:
+        return schema.table(kind, [])
+    whole = _joined(tables) if tables[1:] else tables[0]
+    t = whole[kind.words[0]]
+    if (t[1:] < t[:-1]).any():
+        order = np.argsort(t, kind="stable")
+        whole = {name: column[order] for name, column in whole.items()}
+    return whole
+
+
+def regrouped(chunks: Iterable[schema.Columns]) -> Iterator[schema.Columns]:
+    """Join small tables that follow each other, and divide large ones, into tables of about `GROUP` rows."""
+    waiting: list[schema.Columns] = []
+    for columns in chunks:
+        for first in range(0, len(columns["lane"]), GROUP):
+            waiting.append({name: column[first : first + GROUP] for name, column in columns.items()})
+            if sum(len(table["lane"]) for table in waiting) >= GROUP:
+                yield _joined(waiting)
+                waiting = []
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(tables: list[schema.Columns]) -> schema.Columns:
+    return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+
+
+class writer:
+    """Writes columns of one kind to a path or an open binary file as Parquet, a row group for each `write`.
+
+    Numbers that grow by little are stored as differences, ids as dictionaries; times plainly (see `ROWS_PER_BYTE`).
+
+    Args:
+        kind: the kind of the events.
+        columns: a table with the columns of those that will be written.
+        target: a path, or a file, which need not be seekable.
+    """
+
+    def __init__(self, kind: str, columns: schema.Columns, target: Any) -> None:
+        self._arrow = arrow = require("pyarrow", "lab", "saving a run")
+        fields = arrow.schema([(name, arrow.from_numpy_dtype(column.dtype)) for name, column in columns.items()])
+        plain = {schema.KINDS[kind].words[0], *(name for name, column in columns.items() if column.dtype.kind == "f")}
+        ids = [name for name, column in columns.items() if column.itemsize < 8 or name in IDS]
+        deltas = dict.fromkeys(columns.keys() - plain - set(ids), "DELTA_BINARY_PACKED")
+        self._writer = require("pyarrow.parquet", "lab", "saving a run").ParquetWriter(
+            target if isinstance(target, os.PathLike) else _Counted(target), fields,
+            compression="zstd", use_dictionary=ids, column_encoding=deltas,
+        )  # fmt: skip
+
+    def write(self, columns: schema.Columns) -> None:
+        """Write a table as the next row group."""
+        self._writer.write_table(self._arrow.table(columns), row_group_size=len(columns["lane"]))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.close()
+
+
+IDS = ("context", "name", "place", "group")
+
+
+class _Counted(io.RawIOBase):
+    """A file that only writes, such as a member of an archive, and knows how much."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._count = file, 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._count += len(data)
+        return self._file.write(data)
+
+    def tell(self) -> int:
+        return self._count
+
+
+def inspected(file: IO[bytes], empty: schema.Columns, count: int) -> Any:
+    """Return a `pyarrow.parquet.ParquetFile` after a check of its metadata: a few bytes may claim any number of rows.
+
+    Args:
+        file: the open Parquet file.
+        empty: the columns to read, with their dtypes.
+        count: the number of rows that the manifest names.
+    """
+    found = require("pyarrow.parquet", "lab", "loading a run").ParquetFile(file)
+    size, metadata = file.seek(0, os.SEEK_END), found.metadata
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    chunks = [group.column(i) for group in groups for i in range(group.num_columns)]
+    rows = sum(group.num_rows for group in groups)
+    if not rows == metadata.num_rows == count or any(chunk.num_values > count for chunk in chunks):
+        raise ValueError(f"the table has {metadata.num_rows:,} rows, the manifest says {count:,}")
+    if rows > ROWS_PER_BYTE * size or any(chunk.total_uncompressed_size > 16 * rows + 4096 for chunk in chunks):
+        raise ValueError(f"the table claims {rows:,} rows, more than its {size:,} bytes can hold")
+    kinds = {metadata.schema.column(i).physical_type for i in range(metadata.num_columns)}
+    if not kinds <= {"INT32", "INT64", "DOUBLE"}:
+        raise ValueError(f"the table has columns of the types {sorted(kinds)}, expected numbers only")
+    names, types = set(metadata.schema.names), require("pyarrow", "lab").types
+    if not all(types.is_integer(field.type) or types.is_floating(field.type) for field in found.schema_arrow):
+        raise ValueError("the table has columns that are no numbers")
+    if len(names) != metadata.num_columns or not empty.keys() - OLDER <= names:
+        raise ValueError(f"the table has the columns {sorted(names)}, expected {sorted(empty)}")
+    return found
+
+
+OLDER = {"name", "place", "estimated"}
+"""Columns that older files lack: they do not name what buckets of gradients hold, of which device memory is, and have
+no kernels."""
+
+
+def _groups(file: IO[bytes], empty: schema.Columns, count: int) -> Iterator[schema.Columns]:
+    """Yield the columns of each row group of a Parquet file."""
+    found = inspected(file, empty, count)
+    names = [name for name in empty if name in found.schema_arrow.names]
+    for i in range(found.metadata.num_row_groups):
+        group = found.read_row_group(i, columns=names, use_threads=False)
+        table = dict(zip(group.column_names, group.columns, strict=True))
+        older = np.zeros(group.num_rows, np.uint16)
+        yield {
+            name: np.asarray(table[name]).astype(none.dtype, casting="safe", copy=False)
+            if name in table
+            else older.astype(none.dtype)
+            for name, none in empty.items()
+        }
+
+
+def checksum(source: Source) -> int:
+    """Return the CRC-32 of a source's bytes, as ZIP archives have it."""
+    found = 0
+    with source.open() as file:
+        while piece := file.read(1 << 20):
+            found = zlib.crc32(piece, found)
+    return found
+
+
+def files(folder: Path, names: Mapping[str, Sequence[tuple[str, int]]]) -> dict[str, list[Source]]:
+    """Return the sources for files of a folder, given for each kind their names and numbers of rows."""
+    return {
+        kind: [Source(partial(open, folder / name, "rb"), rows) for name, rows in parts]
+        for kind, parts in names.items()
+    }

@@ -1,0 +1,158 @@
+"""Events with names in place of ids: as data frames, as Arrow tables, and as tables that SQL queries."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from flnb_telemetry import device_words, quantity, schema
+from flnb_telemetry.extras import require
+from flnb_telemetry.intern import NONE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from flnb_telemetry.intern import Catalog
+    from flnb_telemetry.recording import Recording
+    from flnb_telemetry.schema import Ints
+
+CODES = {"category": schema.CATEGORIES, "direction": schema.DIRECTIONS, "route": device_words.ROUTES}
+
+
+class Names(NamedTuple):
+    """A column of few different values: `values[ids[i]]` is row i."""
+
+    ids: NDArray[Any]
+    values: Sequence[Any]
+
+    def texts(self) -> Any:
+        """Return the column as an Arrow array of texts, each of which is stored once.
+
+        Names may hold bytes that are no UTF-8, of a file's name for example; these become "?".
+        """
+        arrow = require("pyarrow", "lab", "an Arrow table")
+        used, numbers = np.unique(self.ids, return_inverse=True)
+        known: dict[str, int] = {}
+        codes = [known.setdefault(_text(self.values[i]), len(known)) for i in used.tolist()]
+        return arrow.DictionaryArray.from_arrays(
+            arrow.array(np.array(codes, np.int32)[numbers]), arrow.array(list(known), arrow.string())
+        )
+
+
+def _text(value: Any) -> str:
+    text = quantity.extents(value) if isinstance(value, tuple) else str(value)
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def columns(catalog: Catalog, found: schema.Columns, earlier: Ints = NONE) -> tuple[dict[str, Any], Ints]:
+    """Replace the ids in a table of one kind: returns arrays and `Names` by column, and the forward ops it has.
+
+    Args:
+        catalog: the names.
+        found: the table, with times as they shall be.
+        earlier: the forward ops of the tables before it, as `Catalog.places` has them.
+    """
+    found, named = dict(found), dict[str, Any]()
+    if "plan" in found:
+        plan = found.pop("plan")
+        for part in ("op", "family", "dtype", "shape"):
+            named[part] = Names(plan, [getattr(each, part) for each in catalog.plans.items])
+        named["nbytes"] = catalog.nbytes[plan]
+    if "context" in found:
+        context = found.pop("context")
+        scope, phase, earlier = catalog.places(context, found.get("node", np.zeros_like(context)), earlier)
+        named["scope"] = Names(scope, catalog.strings.items)
+        named["phase"] = Names(phase, schema.PHASES)
+        named["line"] = Names(catalog.line[context], catalog.strings.items)
+    for name, values in CODES.items():
+        if name in found:
+            found[name] = Names(found[name], values)  # type: ignore[assignment]
+    if "name" in found:
+        found["name"] = Names(found["name"], catalog.strings.items)  # type: ignore[assignment]
+    return named | found, earlier
+
+
+def frame(run: Recording, kind: str) -> Any:
+    """Return the events of one kind as a pandas DataFrame."""
+    named, _ = columns(run.catalog, run.in_seconds(run.table(kind)))
+    objects = {
+        name: np.fromiter(column.values, object, len(column.values))[column.ids]
+        if isinstance(column, Names)
+        else column
+        for name, column in named.items()
+    }
+    return require("pandas", "lab", "a DataFrame").DataFrame(objects)
+
+
+def arrow(run: Recording, kind: str) -> Any:
+    """Return the events of one kind as an Arrow table, made piece by piece: its names take 4 bytes a row."""
+    module = require("pyarrow", "lab", "an Arrow table")
+    run.catalog.refresh()
+    pieces, earlier = [], NONE
+    for chunk in run.chunks(kind):
+        table = run.in_seconds(chunk)
+        named, earlier = columns(run.catalog, table, earlier)
+        if "t0" in table:
+            named["seconds"] = table["t1"] - table["t0"]
+        pieces.append(_arrow(module, named))
+    whole = module.concat_tables(pieces or [_arrow(module, columns(run.catalog, run.table(kind))[0])])
+    return whole.unify_dictionaries()
+
+
+def _arrow(module: Any, named: dict[str, Any]) -> Any:
+    return module.table({name: c.texts() if isinstance(c, Names) else c for name, c in named.items()})
+
+
+def _memory(run: Recording) -> Any:
+    """Return the blocks of memory as an Arrow table, with the seconds at which each was freed (null if it was not)."""
+    block, never = run.memory.block, np.iinfo(np.int64).max
+    named, _ = columns(run.catalog, run.in_seconds({k: v for k, v in block.items() if k not in ("end", "dropped")}))
+    module = require("pyarrow", "lab", "an Arrow table")
+    freed = module.array(run.seconds_at(block["end"].astype(float)), mask=block["end"] == never)
+    return _arrow(module, named).append_column("freed", freed)
+
+
+def _columns_of(make: Callable[[Recording], Iterator[tuple[str, schema.Columns]]]) -> Callable[[Recording], Any]:
+    """Make a function that returns an Arrow table of named groups of rows."""
+
+    def table(run: Recording) -> Any:
+        module = require("pyarrow", "lab", "an Arrow table")
+        empty = {"step": np.empty(0, np.int64), "t": np.empty(0), "value": np.empty(0)}
+        groups = list(make(run)) or [("", empty)]
+        rows = [len(next(iter(group.values()))) for _, group in groups]
+        name = Names(np.repeat(np.arange(len(groups)), rows), [name for name, _ in groups])
+        whole = {key: np.concatenate([group[key] for _, group in groups]) for key in groups[0][1]}
+        return _arrow(module, {"name": name} | whole)
+
+    return table
+
+
+TABLES: dict[str, Callable[[Recording], Any]] = {
+    "ops": lambda run: arrow(run, "op"),
+    "memory": _memory,
+    "scopes": lambda run: arrow(run, "scope"),
+    "steps": lambda run: require("pyarrow", "lab", "SQL").table(run.steps),
+    "metrics": _columns_of(lambda run: iter(run.metrics.items())),
+}
+"""The tables that queries name, besides those of all kinds of events: what makes each."""
+
+
+def query(run: Recording, text: str, *parameters: Any) -> Any:
+    """Answer a SQL query of a recording by DuckDB (see `Recording.sql`)."""
+    duckdb = require("duckdb", "lab", "run.sql")
+    made = TABLES | {kind: (lambda run, kind=kind: arrow(run, kind)) for kind in schema.KINDS}
+    words = set(re.findall(r"\w+", text.lower()))
+    with duckdb.connect(":memory:", config={"autoinstall_known_extensions": False}) as connection:
+        for name in sorted(words & made.keys()):
+            connection.register(name, made[name](run))
+        try:
+            return connection.execute(text, list(parameters)).df()
+        except duckdb.Error as error:
+            raise ValueError(
+                f"run.sql: {str(error).strip()}\nThe tables are {', '.join(TABLES)}, and one for each kind of event "
+                f"({', '.join(schema.KINDS)}); 'from ops limit 3' shows the columns of one"
+            ) from error

@@ -1,0 +1,90 @@
+"""`flnb.record`: the block that records what runs inside."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from flnb_telemetry import pump, quantity, recording
+from flnb_telemetry.recording import Recording
+from flnb_telemetry.withblock import WithBlock
+
+if TYPE_CHECKING:
+    import os
+
+    from flnb_telemetry.formats.folder import Folder
+
+
+class record(WithBlock[Recording]):
+    """Record everything that runs inside: ``with flnb.record() as run: train()``, then read ``run.ops`` and the rest.
+
+    Args:
+        name: what displays call the run.
+        buffer: bytes of records (64 each) that may wait in each thread's buffer ("16MiB" or an int); further ones are
+            dropped and counted. As Python numbers, waiting records take about three times as much.
+        limit: bytes of records that the whole recording may hold; further events are dropped and counted. By default
+            1 GiB, or with `path` no limit.
+        path: write the events to this `.flnb` file while they come, so that memory holds a few seconds of them and the
+            recording outlives a killed process: until it ends it is a folder, which `load_run` opens too. Needs
+            pyarrow, of the extra "lab".
+        replace: delete a recording that is at `path` already.
+        grad_interval: seconds between two backward passes whose gradient norms are measured; None measures only those
+            that produce NaN or Inf.
+
+    >>> import flnb
+    >>> with flnb.telemetry.record("demo") as run:
+    ...     y = flnb.ones(3) * 2.0
+    >>> run.ops["multiply"].count
+    1
+    """
+
+    def __init__(
+        self,
+        name: str = "run",
+        *,
+        buffer: str | int = "16MiB",
+        limit: str | int | None = None,
+        grad_interval: float | None = 0.5,
+        path: str | os.PathLike[str] | None = None,
+        replace: bool = False,
+    ) -> None:
+        self._name, self._grad_interval, self._path, self._replace = name, grad_interval, path, replace
+        self._buffer = quantity.bytes_of(buffer, "record(buffer=...)")
+        if limit is None and path is None:
+            limit = "1GiB"
+        self._limit = None if limit is None else quantity.bytes_of(limit, "record(limit=...)")
+        self._run: Recording | None = None
+
+    def begin(self) -> Recording:
+        folder: Folder | None = None
+        if self._path is not None:
+            from flnb_telemetry.formats.folder import Folder
+
+            folder = Folder(self._path, self._replace)
+        self._run = run = Recording(self._name, limit=self._limit, grad_interval=self._grad_interval, folder=folder)
+        run.buffer = self._buffer
+        _tell(run)
+        run.begin()
+        return run
+
+    def end(self, error: BaseException | None) -> None:
+        if self._run is None:
+            return
+        if pump.is_pump():  # Python's garbage collector found the block there: the end has to wait for the pump
+            threading.Thread(target=_end, args=(self._run, error), name="flnb-end-recording").start()
+        else:
+            _end(self._run, error)
+
+
+def _end(run: Recording, error: BaseException | None) -> None:
+    """End a recording, and report that to the watchers."""
+    try:
+        run.finish(error)
+    finally:
+        _tell(run)
+
+
+def _tell(run: Recording) -> None:
+    """Call all `watchers` with a recording that begins or has ended."""
+    for watch in recording.watchers[:]:
+        watch(run)

@@ -1,0 +1,67 @@
+"""The facts about a recording that its repr begins with."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flnb_telemetry import quantity, schema
+from flnb_telemetry.safe_text import safe_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flnb_telemetry.intern import Table
+    from flnb_telemetry.recording import Recording
+
+
+def facts(run: Recording) -> list[str]:
+    """Return the facts, one text each."""
+    numbers = run.steps["index"].tolist()
+    steps = f"{len(numbers)} steps" + (f" ({numbers[0]} to {numbers[-1]})" if numbers and numbers[0] else "")
+    head = f"run '{safe_text(run.name)}' {run.state}: {quantity.duration(run.seconds * 1e9)}, {steps}, "
+    facts = [head + f"{quantity.count(run.events)} events"]
+    if run.captured is not None:
+        facts.append(run.captured.summary())
+    if run.error:
+        facts.append(run.error if run.error.startswith("interrupted") else f"ended by {run.error}")
+    about = [f"{key} {run.meta[key]}" for key in ("backend", "manager", "device") if run.meta.get(key)]
+    if about:
+        facts.append(", ".join(about))
+    if dropped := run.dropped:
+        facts.append(f"{quantity.count(dropped)} events were dropped: counts, times and memory are lower bounds")
+    if len((oom := run.table("oom"))["t"]):
+        asked, free, hole = (quantity.size(oom[key][-1]) for key in ("requested", "free", "largest_hole"))
+        facts.append(f"out of memory: asked for {asked}, free {free}, largest hole {hole}")
+    if len((locked := run.table("locked"))["t"]):
+        still = len(run.memory.locks(int(locked["t"][-1])))
+        facts.append(f"user locks: on {len(np.unique(locked['alloc_id']))} blocks, {still} of them still locked")
+    if len((released := run.table("released"))["t"]):
+        given = quantity.size(int(released["nbytes"].sum()))
+        facts.append(f"release_cached gave back {given}: {len(released['t'])} times, by managers too")
+    if len((moves := run.table("transfer"))["t0"]):
+        facts.append("saved tensors moved: " + ", ".join(_moved(moves)))
+    if len((chosen := run.table("choice"))["t0"]):
+        facts.append("quickest ways, timed once: " + ", ".join(_chosen(chosen, run.catalog.strings)))
+    for name, metric in run.metrics.items():
+        first, last = (quantity.significant(metric["value"][i]) for i in (0, -1))
+        facts.append(f"{name}: {first} → {last} ({len(metric['value'])} values)")
+    return facts
+
+
+def _chosen(choices: schema.Columns, strings: Table[str]) -> Iterator[str]:
+    """Describe the ways that were chosen for ops, from the table of kind "choice"."""
+    counts = Counter(schema.tuples(choices, "name", "way"))
+    for (op, way), count in sorted(counts.items()):
+        yield f"{strings.items[op]} by {strings.items[way]} ({quantity.count(count)})"
+
+
+def _moved(moves: schema.Columns) -> Iterator[str]:
+    """Describe the transfers of saved tensors, one text for each direction, from the table of kind "transfer"."""
+    for direction in np.unique(moves["direction"]):
+        chosen = moves["direction"] == direction
+        spent, nbytes = (moves["t1"] - moves["t0"])[chosen].sum(), moves["nbytes"][chosen].sum()
+        count = quantity.count(int(chosen.sum()))
+        yield f"{count} {schema.DIRECTIONS[direction]} ({quantity.size(nbytes)} in {quantity.duration(spent)})"

@@ -1,0 +1,361 @@
+"""Recordings on disk: written while they come, readable however they end, one file when they are closed."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from flnb_telemetry import RunFileError, bus, encoding, load_run, log, pump, record, schema, step
+from flnb_telemetry.formats import folder, parquet, stored
+
+from tests.telemetry.conftest import Collector
+
+pytest.importorskip("pyarrow")
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def emit(program: Any, count: int, plan: int = 0) -> None:
+    """Emit ops at times of the program, in the order of their nodes."""
+    lane = bus.lanes.lane  # type: ignore[union-attr]
+    code = schema.OP | plan << schema.PLAN_SHIFT
+    for _ in range(count):
+        program.node += 1
+        program.t += 1000
+        lane.pending += (code, program.t, program.t + 500, 0, program.node, lane.context, 0, 0)
+
+
+def settled(run: Any) -> None:
+    """Make the recording write what it has, as it does every two seconds."""
+    pump.flush()
+    with run._lock:
+        run._store(run.folder)
+
+
+def test_a_recording_to_a_file_is_the_one_in_memory(program: Any, tmp_path: Path) -> None:
+    path, plan = tmp_path / "a.flnb", program.plan("exp")
+    with record("disk", path=path) as run, record("memory") as other:
+        for i in range(3):
+            with step(total=3), bus.scope("net"):
+                emit(program, 50, plan)
+                block = program.alloc(4096 * i, 4096)
+                log(loss=1.0 / (1 + i))
+            settled(run)
+            assert run.ops["exp"].count == 50 * (i + 1)  # of the parts, and of what waits
+            emit(program, 5, program.plan(f"new {i}"))
+            assert run.ops[f"new {i}"].count == 5
+        program.free(block, 8192, 4096)
+        assert path.is_dir()
+        running = load_run(path)
+        assert (running.state, running.ops["exp"].count) == ("recording", 150)
+    assert path.is_file()
+    assert [item.name for item in tmp_path.iterdir()] == ["a.flnb"]
+    for one in (run, load_run(path)):
+        assert (one.name, one.state, one.error, one.events) == ("disk", "finished", None, other.events)
+        assert {key: one.meta[key] for key in ("path", "limit", "batch_events", "batch_seconds", "grad_interval")} == {
+            "path": str(path), "limit": None, "batch_events": 1 << 18, "batch_seconds": 2.0, "grad_interval": 0.5
+        }  # fmt: skip
+        for kind in schema.KINDS:
+            there, here = other.table(kind), one.table(kind)
+            assert there.keys() == here.keys()
+            for name in there:
+                np.testing.assert_array_equal(here[name], there[name])
+                assert here[name].dtype == there[name].dtype
+        assert repr(one.ops.by("scope", "op")) == repr(other.ops.by("scope", "op"))
+        one.save(tmp_path / "copy.flnb")
+        copy = load_run(tmp_path / "copy.flnb")
+        assert copy.memory.timeline().allocated.tolist() == other.memory.timeline().allocated.tolist() != []
+
+
+def test_events_leave_the_memory_and_groups_of_rows_are_joined(
+    program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder, "ROWS", 100)
+    monkeypatch.setattr(stored, "GROUP", 250)
+    path = tmp_path / "a.flnb"
+    with record(path=path) as run:
+        for _ in range(10):
+            emit(program, 120)
+            pump.flush()
+            assert sum(len(rows) for _, rows in run._batches) < 100
+        assert len(list(path.glob("*.op.parquet"))) == 10
+    assert [len(table["t0"]) for table in load_run(path).chunks("op")] == [360, 360, 360, 120]
+    assert run.table("op")["node"].tolist() == list(range(1, 1201))
+
+
+def test_the_pump_writes_what_waits_without_further_events(
+    program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder, "SECONDS", 0.0)
+    monkeypatch.setattr(folder.Folder, "patience", 0.01)
+    path, written = tmp_path / "a.flnb", threading.Event()
+    write = folder.Folder.write
+
+    def seen(self: Any, *arguments: Any) -> None:
+        write(self, *arguments)
+        written.set()
+
+    monkeypatch.setattr(folder.Folder, "write", seen)
+    with record(path=path):
+        emit(program, 3)
+        assert written.wait(10)
+        assert load_run(path).events >= 1
+
+
+KILLED = """
+import os, signal, sys
+from flnb_telemetry import bus, pump, record, schema
+from flnb_telemetry.intern import Plan, plans
+number = plans.id_of(Plan("exp", "elementwise", (2,), "float32", 8))
+with record("long", path=sys.argv[1]) as run:
+    lane = bus.lanes.lane
+    for i in range(3):
+        for j in range(1000):
+            t = run.start + 1000 * (1000 * i + j)
+            lane.pending += (schema.OP | number << schema.PLAN_SHIFT, t, t + 500, 0, j, lane.context, 0, 0)
+        pump.flush()
+        if i < 2:
+            with run._lock:
+                run._store(run.folder)
+    sys.stdout.write("ready\\n")
+    sys.stdout.flush()
+    sys.stdin.readline()
+"""
+
+
+def test_a_killed_process_loses_the_last_batch_and_that_is_stated(tmp_path: Path) -> None:
+    path = tmp_path / "a.flnb"
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        assert load_run(path).state == "recording"  # seen from another process
+        with pytest.raises(FileExistsError, match="is being recorded now; end that recording"):
+            record(path=path, replace=True).begin()
+        assert load_run(path).state == "recording"
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(30)
+    run = load_run(path)
+    assert run.state == "failed"
+    assert run.error == (
+        "interrupted: the process ended without closing the recording; what it had not written yet is missing, at most "
+        "about 262 k events of the last 2 s"
+    )
+    assert repr(run).splitlines()[1] == run.error
+    assert run.ops["exp"].count == 2000
+    assert run.seconds == pytest.approx(2e-3, abs=1e-5)
+    with open(path / folder.JOURNAL, "ab") as journal:
+        journal.write(b'{"parts": {"op"')  # the process was killed while it wrote
+    (path / "000002.op.parquet").write_bytes(b"PAR1")
+    assert load_run(path).ops["exp"].count == 2000
+    (path / "000001.op.parquet").write_bytes(b"")  # a machine without power
+    run = load_run(path)
+    assert run.ops["exp"].count == run.dropped == 1000
+    assert run.error is not None
+    assert run.error.endswith("; 1000 events in damaged parts are missing")
+    run.save(tmp_path / "rest.flnb")
+    assert load_run(tmp_path / "rest.flnb").ops["exp"].count == 1000
+    with record(path=path, replace=True):
+        pass
+    assert load_run(path).events == 0
+
+
+def test_what_is_at_the_path_is_not_overwritten(run: Any, tmp_path: Path) -> None:
+    path, other = tmp_path / "a.flnb", tmp_path / "mine"
+    run.save(path)
+    with pytest.raises(FileExistsError, match=r"path='.*a\.flnb' exists already; choose another path, or give replace"):
+        record(path=path).begin()
+    assert load_run(path).events == run.events
+    other.mkdir()
+    (other / "thesis.tex").write_text("precious")
+    with pytest.raises(FileExistsError, match="exists already and is a folder, but no recording; choose another path"):
+        record(path=other, replace=True).begin()
+    with pytest.raises(FileExistsError, match="exists already and is a file, but no recording; choose another path"):
+        record(path=other / "thesis.tex", replace=True).begin()
+    assert (other / "thesis.tex").read_text() == "precious"
+    with pytest.raises(FileNotFoundError, match=r"there is no folder '.*nowhere' for path='.*a\.flnb'; make it first"):
+        record(path=tmp_path / "nowhere" / "a.flnb").begin()
+    with record(path=path, replace=True), pytest.raises(FileExistsError, match="is being recorded now"):
+        record(path=path, replace=True).begin()
+    assert load_run(path).events == 0
+    with pytest.raises(RunFileError, match="mine' is a folder but no recording; expected one that"):
+        load_run(other)
+
+
+def full(*_: Any, **__: Any) -> Any:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("what", ["part", "journal"])
+def test_a_full_disk_is_reported_and_what_was_written_stays(
+    program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    path = tmp_path / "a.flnb"
+    append = folder.Folder._append
+
+    def short(self: Any, line: Any) -> None:
+        if "parts" in line:
+            self._journal.write(json.dumps(line).encode()[:20])  # the part of the line that had space
+            os.ftruncate(self._journal.fileno(), self._journal.tell() - 20)
+            full()
+        append(self, line)
+
+    block, other = record(path=path), Collector()
+    run = block.__enter__()
+    pump.attach(other)
+    emit(program, 100)
+    settled(run)
+    with monkeypatch.context() as patch:
+        patch.setattr(folder, "ROWS", 10)
+        if what == "part":
+            patch.setattr(stored.writer, "write", full)
+        else:
+            patch.setattr(folder.Folder, "_append", short)
+        emit(program, 50)
+        pump.flush()
+    emit(program, 50)  # the program goes on
+    pump.detach(other)
+    with pytest.warns(UserWarning, match=r"stopped recording early.*No space left.*the first 100 events are in it"):
+        block.__exit__(None, None, None)
+    assert len(other.rows()) == 200
+    for one in (run, load_run(path)):
+        assert one.state == "failed"
+        assert one.error is not None
+        assert one.error.startswith(f"OSError: [Errno 28] flnb.record: {str(path)!r} could not be written (No space")
+        assert len(one.table("op")["t0"]) == 100
+        assert one.dropped == 50  # those of its batch; later ones are not counted
+    assert path.is_dir()
+
+
+def test_a_folder_that_cannot_become_a_file_stays_and_opens(
+    program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.flnb"
+    block = record(path=path)
+    block.__enter__()
+    emit(program, 10)
+    monkeypatch.setattr(parquet, "write", full)
+    with pytest.warns(RuntimeWarning, match=r"could not be made one file \(No space left .*\); it stays a folder"):
+        block.__exit__(None, None, None)
+    monkeypatch.undo()
+    run = load_run(path)
+    assert (run.state, run.error, run.events) == ("finished", None, 10)
+    run.save(tmp_path / "b.flnb")
+    assert load_run(tmp_path / "b.flnb").events == 10
+
+
+def test_a_forked_process_leaves_its_parent_s_recording_alone(program: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.flnb"
+    with record(path=path) as run:
+        emit(program, 10)
+        settled(run)
+        child = os.fork()
+        if child == 0:
+            try:
+                run.finish()
+                os._exit(0 if load_run(path).state == "recording" else 3)
+            except BaseException:
+                os._exit(4)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert load_run(path).state == "recording"
+        emit(program, 5)
+    assert load_run(path).events == 15
+
+
+def test_a_recording_collected_on_the_pump_s_thread_ends_without_waiting_for_it(program: Any, tmp_path: Path) -> None:
+    """As the garbage collector may do it, while a thread that holds the lock of `attach` waits for the pump."""
+    path = tmp_path / "a.flnb"
+
+    class Cycle:
+        def __init__(self) -> None:
+            self.body = self.recorded()
+            next(self.body)
+
+        def recorded(self) -> Iterator[None]:
+            with record(path=path):
+                yield  # the collector raises GeneratorExit here
+
+    cycle = Cycle()
+    emit(program, 10)
+    ended, session = weakref.ref(cycle), pump.session
+    assert session is not None
+    before = set(threading.enumerate())
+
+    def collect() -> None:
+        gc.collect()
+        assert pump.is_pump()
+
+    gc.disable()
+    try:
+        del cycle
+        with pump._lock:  # as `attach` holds it
+            session.ask(collect)
+        assert ended() is None
+    finally:
+        gc.enable()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(30)
+    assert pump.session is None
+    run = load_run(path)
+    assert (run.state, run.error, run.events) == ("failed", "GeneratorExit", 10)
+
+
+def test_a_sink_detached_on_the_pump_s_thread_gets_what_was_emitted(program: Any, sink: Any) -> None:
+    session = pump.attach(sink)
+    emit(program, 3)
+    with pump._lock:
+        session.ask(lambda: pump.detach(sink))
+    session.thread.join(30)
+    assert len(sink.rows()) == 3
+    assert pump.session is None
+
+
+def test_values_that_are_no_numbers_are_refused(run: Any, tmp_path: Path) -> None:
+    for value in ("many", -(2**70), 1.5, True):
+        run.meta["min_block"] = value
+        run.save(tmp_path / "a.flnb")
+        with pytest.raises(RunFileError, match=r"the manifest's meta do not have the form that run.save writes"):
+            load_run(tmp_path / "a.flnb")
+
+
+def test_events_that_are_damaged_are_named_when_they_are_read(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.flnb"
+    run.save(path)
+    back = load_run(path)
+    content = bytearray(path.read_bytes())
+    at = content.index(b"op.parquet") + 10
+    content[at + 40 : at + 80] = bytes(40)
+    path.write_bytes(content)  # the file that `back` has open
+    with pytest.raises(RunFileError, match=r"the events 'op' of '.*a\.flnb' is damaged"):
+        back.table("op")
+    assert back.table("step").keys() == run.table("step").keys()
+
+
+def test_a_file_that_is_replaced_after_it_was_opened_is_still_read(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.flnb"
+    run.save(path)
+    back = load_run(path)
+    path.unlink()
+    assert repr(back.ops) == repr(run.ops)
+
+
+def test_float_values_come_back(program: Any, tmp_path: Path) -> None:
+    with record(path=tmp_path / "a.flnb"):
+        program.gradient(3, 0.25)
+        bus.emit(schema.METRIC, program.t, 1, encoding.float_bits(-2.5))
+    run = load_run(tmp_path / "a.flnb")
+    assert run.table("grad_stat")["norm"].tolist() == [0.25]
+    assert run.table("metric")["value"].tolist() == [-2.5]
