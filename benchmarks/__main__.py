@@ -24,6 +24,7 @@ NAMES = (
     "offloading",
     "ops",
     "overhead",
+    "recordings",
     "tape",
     "tapeview",
     "trained",

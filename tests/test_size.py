@@ -73,7 +73,7 @@ GRAPH = (
     "flnb.plot.modes", "flnb.autograd.repeated", "flnb.optim.repeated",
 )  # fmt: skip
 """Modules of the graph, which the goals do not count either."""
-WITH_ALL, GOAL_WITH_ALL = 24_311, 18_000
+WITH_ALL, GOAL_WITH_ALL = 25_040, 18_000
 """The most lines of the core with graph, ranks and devices, and the goal, which the core alone exceeds by its part.
 
 Raised by 250 for the communicator nccl, convolution by cuDNN and stream capture, which issue 13 asks for, and by 328
@@ -88,10 +88,11 @@ several devices,
 by 15 for kernels and the events of programs in frames.
 By 37 for plans of long programs in linear time, and warnings of very long ones.
 By 8 for `flnb lab` without a question about news.
-By 23 for figures of memory by scope, op and line."""
+By 23 for figures of memory by scope, op and line.
+By 729 for recordings on disk, read lazily and queried by SQL."""
 
 
-@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 14_037, 11_500), ("", 28_660, 24_500)])
+@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 14_766, 11_500), ("", 29_389, 24_500)])
 def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     """``most`` may only become smaller, until it is the goal.
 

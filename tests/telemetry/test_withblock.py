@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flnb_telemetry import bus, pump, recording, run, withblock
+from flnb_telemetry import bus, pump, recorder, recording, run, withblock
 from flnb_telemetry.withblock import WithBlock, holding, with_block
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def test_a_phase_a_scope_and_a_step_end() -> None:
 
 def test_a_recording_ends_and_leaves_no_thread() -> None:
     def recorded() -> None:
-        with recording.record():
+        with recorder.record():
             bus.emit(1, 2)
 
     def check() -> None:
@@ -111,11 +111,11 @@ def test_a_recording_ends_and_leaves_no_thread() -> None:
         deadline = time.monotonic() + 2
         while "flnb-telemetry" in [thread.name for thread in threading.enumerate()]:
             assert time.monotonic() < deadline
-        with recording.record() as found:
+        with recorder.record() as found:
             bus.log(number=1.0)
         assert found.metrics["number"]["value"].tolist() == [1.0]
 
-    assert everywhere(recorded, check, withblock, pump, recording, run) > 100
+    assert everywhere(recorded, check, withblock, pump, recorder, recording, run) > 100
 
 
 def test_a_block_knows_the_error_that_left_it() -> None:

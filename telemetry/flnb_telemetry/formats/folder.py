@@ -221,10 +221,10 @@ def _vacate(path: Path, replace: bool) -> None:
 
 
 def _is_recording(place: Path) -> bool:
-    """Return whether a folder holds a recording and nothing else."""
+    """Return whether a folder holds nothing but a recording, or the beginning of one."""
     known = (MANIFEST, JOURNAL, LOCK, WHOLE)
     names = [name for name in os.listdir(place) if name not in known and not name.endswith((".parquet", ".part"))]
-    return (place / JOURNAL).exists() and not names
+    return not names
 
 
 def _is_file_of_flnb(place: Path) -> bool:

@@ -83,7 +83,7 @@ def called(run: Recording) -> dict[str, Any]:
 
 
 def load_run(path: str | os.PathLike[str]) -> Any:
-    """Open a run that `Recording.save` or `flnb.record(path=...)` wrote, or PyTorch's memory snapshot or profiler trace.
+    """Open a run that `Recording.save` or `record(path=...)` wrote, or a memory snapshot or profiler trace of PyTorch.
 
     Events are read from the file when they are first asked for. A recording that still runs, or whose process was
     killed, is a folder: what was written until now opens, and the run's `error` says what is missing.
