@@ -73,7 +73,7 @@ GRAPH = (
     "flnb.plot.modes", "flnb.autograd.repeated", "flnb.optim.repeated",
 )  # fmt: skip
 """Modules of the graph, which the goals do not count either."""
-WITH_ALL, GOAL_WITH_ALL = 25_040, 18_000
+WITH_ALL, GOAL_WITH_ALL = 25_555, 18_000
 """The most lines of the core with graph, ranks and devices, and the goal, which the core alone exceeds by its part.
 
 Raised by 250 for the communicator nccl, convolution by cuDNN and stream capture, which issue 13 asks for, and by 328
@@ -92,7 +92,7 @@ By 23 for figures of memory by scope, op and line.
 By 729 for recordings on disk, read lazily and queried by SQL."""
 
 
-@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 14_766, 11_500), ("", 29_389, 24_500)])
+@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 15_281, 11_500), ("", 29_906, 24_500)])
 def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     """``most`` may only become smaller, until it is the goal.
 
@@ -109,6 +109,8 @@ def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     By 601 for controls: the sliders of `flnb.memory.tune`, views as widgets of their own, `flnb.compare_runs`.
     By 217 for exports: a run as one page, the page that is served, CSV and SVG.
     By 640, of which 8 in core, for traces of PyTorch's profiler, written and read.
+    By 517, of which 515 in core, for the timeline of every run: rows of bars at every level of detail
+    (`flnb_telemetry.timeline`), their section of frames and answers (`livetimeline`); the section on programs is gone.
     """
     counted = {name: path for name, path in modules().items() if not name.startswith(RANKS + DEVICES + GRAPH)}
     total = sum(code_lines(path) for name, path in counted.items() if storey in ("", room(name).storey))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry.liverecording import LiveRecording
 
+from flnb.widgets.hub import send_answer
 from flnb.widgets.proposals import Proposals
 
 if TYPE_CHECKING:
@@ -44,9 +45,8 @@ class RunAnswers:
             for side, run in enumerate(self.frames):
                 for content, buffer in run.frames():
                     self.send(content | {"side": side}, [buffer])
-        elif kind in ("tape", "stack"):
-            if (answer := self.frames[0].answer(message)) is not None:
-                self.send(answer)
+        elif kind in ("tape", "stack", "timeline"):
+            send_answer(self.frames[0].answer(message), self.send)
         elif kind in ("fit", "apply"):
             self.proposals.receive(message)
         elif kind == "code":

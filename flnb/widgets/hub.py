@@ -88,13 +88,13 @@ class Hub:
         self._keyframe = True
 
     def receive(self, message: object) -> None:
-        """Handle a browser message of type "ack", "resync", "hello" or "tape"; ignore all others."""
+        """Handle a browser message of type "ack", "resync", "hello", "tape" or "timeline"; ignore all others."""
         if not isinstance(message, dict):
             return
         kind, sequence = message.get("type"), message.get("seq")
         if kind == "ack" and isinstance(sequence, int):
             self.acknowledged = max(self.acknowledged, min(sequence, self.sequence))
-        elif kind == "tape":
+        elif kind in ("tape", "timeline"):
             self._asked.append(message)
             self._wake.set()  # somebody has clicked and waits
         elif kind in ("hello", "resync"):
@@ -128,9 +128,7 @@ class Hub:
     def _answer(self) -> None:
         """Send replies to the requests that have arrived."""
         while self._asked:
-            content = self.source.answer(self._asked.popleft())
-            if content is not None:
-                self.send(content, [])
+            send_answer(self.source.answer(self._asked.popleft()), self.send)
 
     def _loop(self) -> None:
         """Answer requests and send frames until the hub is stopped; the body of the thread."""
@@ -146,6 +144,13 @@ class Hub:
             wake = max(wake + pause(time.thread_time() - began), time.monotonic() + 0.002)
             if self._wake.wait(wake - time.monotonic()):
                 self._wake.clear()
+
+
+def send_answer(content: dict[str, Any] | None, send: Send) -> None:
+    """Send an answer, of which the entry "buffer" travels as bytes; None is no answer."""
+    if content is not None:
+        buffer = content.pop("buffer", None)
+        send(content, [] if buffer is None else [buffer])
 
 
 def pause(spent: float) -> float:

@@ -20,6 +20,7 @@ from flnb_telemetry.livebackward import RECENT, Backwards
 from flnb_telemetry.livecollectives import LiveCollectives
 from flnb_telemetry.livememory import LiveMemory
 from flnb_telemetry.livetape import PROTOCOL, LiveTape
+from flnb_telemetry.livetimeline import LiveTimeline
 from flnb_telemetry.run import Run
 from flnb_telemetry.safe_text import safe_lines, safe_text
 from flnb_telemetry.tally import Tally, buckets
@@ -45,6 +46,9 @@ TOLD = {
 }
 _U32 = {"alloc.segment", "alloc.plan", "alloc.context", "segment.id", "release.id"}
 _U32 |= {"op.name", "op.family", "scope.name", "metric.name", "kernel.name"}
+_TIMED = schema.among(
+    schema.OP, schema.SCOPE, schema.STEP, schema.RECORD, schema.COMPILE, schema.MATERIALIZE, schema.KERNEL
+)
 
 
 class Live(Run):
@@ -92,7 +96,8 @@ class Live(Run):
         self._backwards = Backwards(self.start, self.catalog)
         self.collectives = LiveCollectives(self.catalog)
         self.devices: Any = None  # made when a device has memory or is asked for something
-        self.programs: Any = None  # made when ops are recorded, or a kernel runs
+        self.programs: Any = None  # made when a kernel runs
+        self.timeline = LiveTimeline(self)
         self._newest: LiveTape | None = None  # the tape after the one that is shown, if that is not the last
 
     def finish(self, error: BaseException | None = None) -> None:
@@ -124,12 +129,9 @@ class Live(Run):
             return rows if present[kind] == len(rows) else rows[kinds == kind] if present[kind] else rows[:0]
 
         ops, drops = of(schema.OP), of(schema.DROPPED)
-        if len(ops):
-            t0, t1, block, node, context = ops[:, 1:6].T.copy()  # contiguous columns: each is read several times
-            self._count(
-                {"plan": ops[:, 0] >> schema.PLAN_SHIFT, "t0": t0, "t1": t1, "alloc_id": block}
-                | {"node": node, "context": context}
-            )
+        if present[_TIMED].any():
+            table = schema.table(schema.KINDS["op"], waiting)
+            self.timeline.take(waiting, table, self._count(table))
         if present[_MEMORY].any():
             self.memory.fold(rows[_MEMORY[kinds]], ops)
         for name, past in self._past.items():
@@ -144,23 +146,24 @@ class Live(Run):
         if self.devices or present[device_words.DEVICE : schema.RECORD].any() or of(schema.SEGMENT_ALLOC)[:, 5].any():
             self.devices = self.devices or tool(*device_words.TOOLS["live"])(self.catalog)
             self.devices.window.take(waiting)
-        if self.programs or present[schema.RECORD : schema.CHOICE].any():
+        if present[schema.KERNEL]:
             self.programs = self.programs or tool(*device_words.TOOLS["programs"])(self.catalog)
             self.programs.take(waiting)
         self._used.take(waiting)
         self.meta |= self._used.facts()
 
-    def _count(self, ops: schema.Columns) -> None:
-        """Update the statistics by op and by scope with the columns of some op events."""
+    def _count(self, ops: schema.Columns) -> tuple[schema.Ints, schema.Ints]:
+        """Update the statistics with the columns of some op events; returns the scopes and the phases of these."""
         catalog, plan, spent = self.catalog, ops["plan"], ops["t1"] - ops["t0"]
         bucket, nbytes = buckets(spent), catalog.nbytes[plan]
-        scope, _, ahead = catalog.places(ops["context"], ops["node"], self._ahead)
+        scope, phase, ahead = catalog.places(ops["context"], ops["node"], self._ahead)
         self._ahead = ahead[:, -FOLD_AT:]
         for name, group in (("op", catalog.op[plan]), ("scope", scope)):
             self.tallies[name].add(group, spent, bucket, nbytes)
         view = catalog.strings.id_of("movement")  # views have no bytes of their own
         small = (catalog.nbytes < (self.meta.get("min_block") or 0)) & (catalog.family != view)
         self._small_bytes += int((nbytes * (small[plan] & (ops["alloc_id"] == 0))).sum())
+        return scope, phase
 
     def _new_tapes(self) -> tuple[LiveTape | None, LiveTape | None]:
         """Store and return the tape to show and the newest one, each None if it has not changed (`Backwards.news`)."""
@@ -190,7 +193,7 @@ class Live(Run):
                 self._table_due = now / 1e9 + TABLE_SECONDS
                 arrays |= self._tables()
             about: dict[str, Any] = {}
-            for part in filter(None, (self.collectives, self.devices, self.programs)):
+            for part in filter(None, (self.collectives, self.devices, self.programs, self.timeline)):
                 head, columns = part.news(self, keyframe)
                 about, arrays = about | head, arrays | columns
             arrays |= self._history()
@@ -214,12 +217,18 @@ class Live(Run):
         return content | {"run": self._run(), "counters": counters} | self._names(), buffer
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """Answer a browser's request about the tape (see `LiveTape.answer`); None if there is no tape.
+        """Answer a browser's request about the timeline (see `LiveTimeline.answer`) or the tape (`LiveTape.answer`).
 
-        Levels that were opened stay in all later frames. A request with "newest" has no answer: it makes the next
-        frames show the newest tape in place of one with NaN or Inf.
+        None if there is no tape. Levels of it that were opened stay in all later frames. A request with "newest" has no
+        answer: it makes the next frames show the newest tape in place of one with NaN or Inf.
         """
         with self._lock:
+            if request.get("type") == "timeline":
+                self._fold()
+                found = self.timeline.answer(request)
+                if columns := found.pop("columns", None):
+                    found["arrays"], found["buffer"] = packed(columns)
+                return found
             if request.get("newest"):
                 self._backwards.dismiss()
                 return None

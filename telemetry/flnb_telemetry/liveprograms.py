@@ -1,14 +1,13 @@
-"""Programs in the live dashboard: kernels with the ops that each computes, and what each thread did when."""
+"""Programs in the live dashboard: kernels with the ops that each computes."""
 
 from __future__ import annotations
 
 from time import perf_counter_ns as clock
-from time import thread_time_ns
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from flnb_telemetry import livedevices, quantity, schema
+from flnb_telemetry import quantity, schema
 from flnb_telemetry.safe_text import safe_text
 from flnb_telemetry.tally import Tally, buckets
 
@@ -22,11 +21,8 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, NDArray[Any]]
 
-ROWS, STEPS = 8000, 8
-"""The most events and steps in a frame; older ones are left out."""
-KINDS = ("record", "compile", "materialize", "kernel", "op")
-"""The kinds of events in a frame's section; its column "kind" has their positions here."""
-OWN = schema.among(schema.RECORD, schema.COMPILE, schema.MATERIALIZE, schema.KERNEL)
+EVERY = 100_000_000
+"""Nanoseconds between two tables of kernels, at least."""
 NAMED = 4
 """So many ops are in the name of a kernel."""
 
@@ -149,109 +145,36 @@ def _matched(kernel: Columns, op: Columns) -> tuple[Ints, Ints, Ints]:
     return np.concatenate(found), order, np.concatenate(first)
 
 
-class Window(livedevices.Window):
-    """The latest events of programs; its `table` is that of a `Recording`."""
-
-    own: ClassVar[NDArray[np.bool_]] = OWN
-    home: ClassVar[NDArray[np.bool_]] = schema.among()
-    kept: ClassVar[NDArray[np.bool_]] = OWN | schema.among(schema.OP, schema.STEP, schema.COLLECTIVE_BEGIN)
-
-
-def section(source: Source, kernels: Kernels, start: int, now: int) -> tuple[dict[str, Any], Arrays]:
-    """Return a frame's section on programs: the entry "programs" of its head (see protocol.ts), and its arrays.
-
-    Times in the arrays are ms since ``origin_ms``, which counts from the start of the run.
-
-    Args:
-        source: the events.
-        kernels: those of the run.
-        start, now: the time at which the run began, and the current time, ns.
-    """
-    found: dict[str, list[Any]] = {name: [] for name in ("kind", "lane", "t0", "t1", "plan", "context", "number")}
-    for kind, name in enumerate(KINDS):
-        table = source.table(name)
-        rows = np.arange(len(table["t0"])) if name != "op" else np.flatnonzero(table["estimated"] == 0)
-        none = np.zeros(len(table["t0"]), np.int64)
-        counted = {"compile": "values", "materialize": "count"}.get(name, "")
-        numbers = kernels.numbers(table, source.table("op")) if name == "kernel" else table.get(counted, none)
-        found["kind"].append(np.full(len(rows), kind))
-        found["number"].append(numbers[rows])
-        for column in ("lane", "t0", "t1", "plan", "context"):
-            found[column].append(table.get(column, none)[rows])
-    columns = {name: np.concatenate(parts).astype(np.int64) for name, parts in found.items()}
-    late = np.argsort(columns["t0"], kind="stable")[-ROWS:]
-    step = source.table("step")
-    since = int(columns["t0"][late[0]]) if len(late) else now
-    whole = np.flatnonzero(step["t0" if len(columns["t0"]) > ROWS else "t1"] >= since)[-STEPS:]
-    if len(whole) == STEPS:
-        late = late[columns["t0"][late] >= step["t0"][whole[0]]]
-    columns = {name: column[late] for name, column in columns.items()}
-    origin = int(columns["t0"][0]) if len(late) else now
-    origin = min([origin, *step["t0"][whole].tolist()])
-    lanes, place = np.unique(columns["lane"], return_inverse=True)
-    arrays: Arrays = columns | {"lane": place.reshape(-1)}
-    arrays |= {name: (columns[name] - origin) / 1e6 for name in ("t0", "t1")}
-    ranks = _ranks(source)
-    about = {
-        "origin_ms": (origin - start) / 1e6,
-        "now_ms": (now - start) / 1e6,
-        "rows": len(late),
-        "lanes": [{"thread": lane, "rank": ranks.get(lane)} for lane in lanes.tolist()],
-        "steps": [
-            {"step": index, "t0": (t0 - origin) / 1e6, "t1": (t1 - origin) / 1e6}
-            for index, t0, t1 in zip(*(step[name][whole].tolist() for name in ("index", "t0", "t1")), strict=True)
-        ],
-    }
-    return {"programs": about}, {f"programs.{name}": column.astype(np.float64) for name, column in arrays.items()}
-
-
-def _ranks(source: Source) -> dict[int, int]:
-    """Return the rank of each thread that is one of several ranks."""
-    calls, groups = source.table("collective_begin"), source.catalog.groups.items
-    pairs = {(lane, groups[group]) for lane, group in schema.tuples(calls, "lane", "group")}
-    return {lane: group.rank for lane, group in pairs if group.size > 1}
-
-
-def finished(source: Source, start: int, end: int) -> tuple[dict[str, Any], Arrays]:
-    """Return the section of a recording of programs that has ended, and the table of its kernels."""
+def finished(source: Source) -> tuple[dict[str, Any], Arrays]:
+    """Return the kernels of a recording that has ended (see protocol.ts), and the table of their times."""
     kernels = Kernels(source.catalog)
     kernels.count(source.table("kernel"), source.table("op"))
-    about, arrays = section(source, kernels, start, end)
-    return about | {"kernels": kernels.told(0)}, arrays | kernels.tally.columns("kernel")
+    return {"kernels": kernels.told(0)}, kernels.tally.columns("kernel")
 
 
 class LivePrograms:
-    """The programs of a live view: collects its records, and builds the section when it has changed."""
+    """The programs of a live view: counts their kernels, and builds a frame's section when there are more."""
 
     def __init__(self, catalog: Catalog) -> None:
-        self.window, self.kernels = Window(catalog), Kernels(catalog)
-        self._version = -1
-        self._due = self._told = 0
+        self.kernels = Kernels(catalog)
+        self._events = self._sent_events = self._due = self._told = 0
 
     def take(self, batches: Batches) -> None:
         """Receive the next records of some threads: pairs of a lane and its records."""
-        self.window.take(batches)
         for lane, rows in batches:
             kinds = rows[:, 0] & 0xFF
             if (kinds == schema.KERNEL).any():
                 alone = [(lane, rows)]
                 kernel, op = (schema.table(schema.KINDS[name], alone) for name in ("kernel", "op"))
                 self.kernels.count(kernel, op)
+                self._events += len(kernel["t0"])
 
     def news(self, run: Run, keyframe: bool) -> tuple[dict[str, Any], Arrays]:
-        """Return the section for a frame's head and arrays; empty unless it has changed or ``keyframe`` is set.
-
-        It is rebuilt so seldom that this takes at most a tenth of the time.
-        """
-        began, window = clock(), self.window
-        due = window.version != self._version and began >= self._due
-        if not (keyframe or due):
+        """Return the kernels for a frame's head and arrays; empty unless some ran, or ``keyframe`` is set."""
+        if not keyframe and (self._events == self._sent_events or clock() < self._due):
             return {}, {}
-        self._version, spent = window.version, thread_time_ns()
-        about, arrays = section(window, self.kernels, run.start, run.end or began)
+        self._sent_events, self._due = self._events, clock() + EVERY
         self._told = 0 if keyframe else self._told
-        about["kernels"] = self.kernels.told(self._told)
+        about = {"kernels": self.kernels.told(self._told)}
         self._told = len(self.kernels.items)
-        arrays |= self.kernels.tally.columns("kernel")
-        self._due = clock() + max(100_000_000, 9 * (thread_time_ns() - spent))
-        return about, arrays
+        return about, self.kernels.tally.columns("kernel")

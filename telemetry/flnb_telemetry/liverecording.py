@@ -19,6 +19,8 @@ from flnb_telemetry.intern import joined
 from flnb_telemetry.live import FOLD_AT, TOLD, Live
 from flnb_telemetry.livememory import ASKED, END, NODE, OFFSET, WIDTH, T, arrays
 from flnb_telemetry.livetape import LiveTape
+from flnb_telemetry.livetimeline import LiveTimeline
+from flnb_telemetry.timeline import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,9 +55,13 @@ class LiveRecording(Live):
             self._drop_times = [int(drops["t"].min()), int(drops["t_last"].max())]
         self._past |= {name: schema.rows(schema.KINDS[name], run.table(name)) for name in TOLD}
         self._history_rows = math.inf
-        op = run.table("op")
-        for first in range(0, len(op["t0"]), FOLD_AT):
-            self._count({name: column[first : first + FOLD_AT] for name, column in op.items()})
+        tables = {kind: run.table(kind) for kind in (*TABLES, "collective_begin")}
+        op, none = tables["op"], np.empty(0, np.int64)
+        parts = [slice(first, first + FOLD_AT) for first in range(0, len(op["t0"]), FOLD_AT)]
+        places = [(none, none), *(self._count({name: column[at] for name, column in op.items()}) for at in parts)]
+        scopes, phases = (np.concatenate(each) for each in zip(*places, strict=True))
+        self.timeline = LiveTimeline(self, None)
+        self.timeline.add(tables, (scopes, phases))
         self._tape = LiveTape(run.tape) if len(run.tape.nodes) else None
 
     def frames(self) -> Iterator[tuple[dict[str, Any], bytes]]:
@@ -68,9 +74,11 @@ class LiveRecording(Live):
             section = tool(*device_words.TOOLS["section"])
             devices, more = section(self.recording, self.start, self.end or 0)
             about, columns = about | devices, columns | more
-        if any(len(self.recording.table(kind)["t0"]) for kind in ("record", "compile", "materialize", "kernel")):
-            programs, more = tool(*device_words.TOOLS["finished"])(self.recording, self.start, self.end or 0)
+        if len(self.recording.table("kernel")["t0"]):
+            programs, more = tool(*device_words.TOOLS["finished"])(self.recording)
             about, columns = about | programs, columns | more
+        timeline, more = self.timeline.news(self, True)
+        about, columns = about | timeline, columns | more
         for number, part in enumerate([self._tables() | self._history() | columns, *parts]):
             content, buffer = self._content(number == 0, number + 1, part, counters)
             content |= about if number == 0 else {}

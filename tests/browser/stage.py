@@ -62,6 +62,7 @@ class Stage:
         self._run: Recording | None = None
         self._html = ""
         self._shown = 0
+        self.busy = False  # a kernel that does not answer what is asked of the timeline
         page.expose_function("ask", self._ask)
         page.route("http://stage.test/**", self._serve)
 
@@ -165,8 +166,10 @@ class Stage:
                 told, self._proposed[:] = list(self._proposed), []
                 return [(answer, b"") for answer in told]
             if not hello:
-                answer = self._runs[0].answer(message) if message["type"] in ("tape", "stack") else None
-                return [] if answer is None else [(answer, b"")]
+                if message["type"] == "timeline" and self.busy:
+                    return []
+                answer = self._runs[0].answer(message) if message["type"] in ("tape", "stack", "timeline") else None
+                return [] if answer is None else [(answer, answer.pop("buffer", b""))]
             sides = enumerate(self._runs)
             return [(content | {"side": side}, data) for side, run in sides for content, data in run.frames()]
         if self._f is not None:

@@ -1,4 +1,4 @@
-"""The Timeline in Chromium: what threads recorded, compiled and ran."""
+"""The Timeline in Chromium: what threads did when, of finished runs and of one that goes on."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
     from tests.browser.conftest import Lab
 
-pytest.importorskip("llvmlite")
+HEADING, RIGHT = 92, 12
+"""Pixels beside the time axis."""
 
 CELLS = [
     "import time, flnb\nfrom flnb import nn, optim\nflnb.dashboard(height=680)",
-    """with flnb.use_backend("deferred"):
+    """with flnb.use_backend("numpy"):
     model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 10))
     optimizer = optim.SGD(model.parameters(), lr=1e-2)
     x, y = flnb.randn(128, 64), flnb.asarray([i % 10 for i in range(128)])
@@ -43,84 +44,215 @@ def stage(page: Page) -> Stage:
     return Stage(page)
 
 
-@pytest.fixture(scope="module")
-def run() -> Any:
-    """A recording of six steps of a loop as it is, on the backend `deferred`: programs are made in some of them."""
-    with flnb.use_backend("deferred"):
+def trained(backend: str, steps: int = 6) -> Any:
+    """A recording of a few steps of a small network."""
+    with flnb.use_backend(backend):
         flnb.manual_seed(0)
         model = nn.Sequential(nn.Linear(64, 256), nn.LayerNorm(256), nn.GELU(), nn.Linear(256, 10))
         optimizer = optim.Adam(model.parameters(), lr=1e-2)
         x, y = flnb.randn(128, 64), flnb.asarray([i % 10 for i in range(128)])
-        with flnb.record("deferred") as run:
-            for _ in range(6):
+        with flnb.record(backend) as run:
+            for _ in range(steps):
                 with flnb.step():
                     optimizer.zero_grad()
                     loss = flnb.cross_entropy(model(x), y)
                     loss.backward()
                     optimizer.step()
+                    flnb.log(loss=float(loss))
     return run
 
 
-def opened(page: Page) -> dict[str, Any]:
-    page.locator("[role=tab]", has_text="Timeline").click()
-    page.wait_for_function("() => window.__flnb.view?.rows > 0")
-    page.wait_for_timeout(400)
+@pytest.fixture(scope="module")
+def run() -> Any:
+    return trained("numpy")
+
+
+def settled(page: Page) -> dict[str, Any]:
+    """What the view tells of itself, once it draws the window that it has asked for."""
+    page.wait_for_function(
+        """() => {
+            const view = window.__flnb.view, span = view?.shown;
+            return view?.rows?.length > 0 && view.pixel <= 1.02 * (span.t1 - span.t0) / (view.place.width - 104);
+        }"""
+    )
+    page.wait_for_timeout(50)
     found: dict[str, Any] = page.evaluate("() => window.__flnb.view")
     return found
 
 
-@pytest.mark.timeout(120)
-def test_lanes_have_what_a_thread_recorded_compiled_and_ran(stage: Stage, run: Any, screenshots: Path) -> None:
-    page = stage.page
-    op = run.table("op")
-    wanted = {kind: len(run.table(kind)["t0"]) for kind in ("record", "compile", "materialize", "kernel")}
-    wanted["op"] = int((op["estimated"] == 0).sum())
-    assert min(wanted.values()) > 0
-    for light in (True, False):
-        for width in (1400, 900):
-            stage.view(run, light=light, width=width)
-            shown = opened(page)
-            assert shown["kinds"] == wanted
-            assert shown["lanes"] == [f"thread {op['lane'][0]}"]
-            assert shown["steps"] == run.steps["index"].tolist()
-            page.screenshot(path=screenshots / f"timeline-{'light' if light else 'dark'}-{width}.png")
-            page.keyboard.press("[")
-            page.wait_for_timeout(200)
-            page.screenshot(path=screenshots / f"timeline-before-{'light' if light else 'dark'}-{width}.png")
+def opened(page: Page) -> dict[str, Any]:
+    page.locator("[role=tab]", has_text="Timeline").click()
+    page.wait_for_function("() => window.__flnb.view?.rows?.length > 0")
+    page.keyboard.press("f")
+    return settled(page)
+
+
+def place_of(view: dict[str, Any], run: Any, t: float, kind: str) -> tuple[float, float]:
+    """Where on the page a time (ns) stands in the row of a kind of the first thread."""
+    span, place = view["shown"], view["place"]
+    share = ((t - run.start) / 1e6 - span["t0"]) / (span["t1"] - span["t0"])
+    row = [one["kind"] for one in view["rows"]].index(kind)
+    return place["x"] + HEADING + share * (place["width"] - HEADING - RIGHT), place["y"] + view["tops"][0][row]
+
+
+def looked_at(page: Page, run: Any, t0: float, t1: float) -> dict[str, Any]:
+    """Zoom by the wheel until about the time between t0 and t1 (ns) is in sight."""
+    view = settled(page)
+    page.locator(".fl-timeline canvas").focus()
+    for _ in range(60):
+        span = view["shown"]
+        if (span["t1"] - span["t0"]) * 1e6 < 4 * (t1 - t0):
+            return view
+        page.mouse.move(*place_of(view, run, (t0 + t1) / 2, "op"))
+        page.mouse.wheel(0, -250)
+        page.wait_for_function(
+            "t => window.__flnb.view.shown.t1 - window.__flnb.view.shown.t0 < t", arg=span["t1"] - span["t0"]
+        )
+        view = settled(page)
+    raise AssertionError(f"sixty turns of the wheel, and {view['shown']} is in sight")
 
 
 @pytest.mark.timeout(120)
-def test_a_click_on_a_kernel_selects_it_in_every_view(stage: Stage, run: Any, screenshots: Path) -> None:
-    page = stage.page
+def test_every_op_is_in_the_lane_and_a_click_finds_exactly_it(stage: Stage, run: Any, screenshots: Path) -> None:
+    page, op = stage.page, run.table("op")
     stage.view(run)
     shown = opened(page)
-    place, span = shown["place"], shown["shown"]
-    kernel = run.table("kernel")
+    kinds = [row["kind"] for row in shown["rows"]]
+    assert kinds == ["phase", "scope", "scope", "op"]
+    assert shown["rows"][-1]["events"] == len(op["t0"])
+    assert shown["rows"][-1]["bars"] < len(op["t0"])
+    assert "merged below a pixel" in shown["said"]
+    assert shown["lanes"] == [f"thread {op['lane'][0]}"]
+    names = [run.catalog.plans.items[plan].op for plan in op["plan"].tolist()]
+    for wanted in ("subtract", "layer_norm"):  # a short op, and a long one
+        at = len(names) // 2 + names[len(names) // 2 :].index(wanted)
+        view = looked_at(page, run, op["t0"][at], op["t1"][at])
+        assert "every event drawn" in view["said"]
+        page.mouse.click(*place_of(view, run, (op["t0"][at] + op["t1"][at]) / 2, "op"))
+        page.wait_for_function("number => window.__flnb.view.selected?.number === number", arg=at)
+        page.wait_for_function("block => window.__flnb.view.selected?.block === block", arg=int(op["alloc_id"][at]))
+        selection = page.evaluate("() => window.__flnb.selection")
+        step = int((run.table("step")["t1"] < op["t0"][at]).sum())
+        assert (selection["op"], selection["step"]) == (wanted, step)
+        page.keyboard.press("f")
+    same = [i for i in range(len(names)) if op["node"][i] == op["node"][at] and i != at]
+    assert [one["number"] for one in page.evaluate("() => window.__flnb.view.selected.related")] == same[:16]
+    page.screenshot(path=screenshots / "timeline-selected.png")
+
+
+@pytest.mark.timeout(120)
+def test_arrows_measure_search_and_cursor(stage: Stage, run: Any, screenshots: Path) -> None:
+    """From an op to its backward and its memory; M counts; / finds; the cursor is that of every view."""
+    page, op = stage.page, run.table("op")
+    stage.view(run, width=1400)
+    opened(page)
+    page.keyboard.press("/")
+    page.keyboard.type("layer_norm")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => window.__flnb.view.selected?.related?.length > 0")
+    selected = page.evaluate("() => window.__flnb.view.selected")
+    names = [run.catalog.plans.items[plan].op for plan in op["plan"].tolist()]
+    assert names[selected["number"]].startswith("layer_norm")
+    first = selected["number"]
+    page.keyboard.press("Enter")
+    page.wait_for_function("first => window.__flnb.view.selected.number > first", arg=first)
+    page.keyboard.press("Escape")
+    page.locator(".fl-timeline canvas").focus()
+    at = first
+    blocks = run.table("alloc")
+    mine = {int(op["alloc_id"][at])} | {
+        int(number)
+        for number, t, plan in zip(blocks["alloc_id"], blocks["t"], blocks["plan"], strict=True)
+        if op["t0"][at] - 20_000 <= t <= op["t1"][at] and plan == op["plan"][at]
+    }
+    looked_at(page, run, op["t0"][at], op["t1"][at])
+    page.mouse.click(*place_of(settled(page), run, (op["t0"][at] + op["t1"][at]) / 2, "op"))
+    page.wait_for_function("number => window.__flnb.view.selected?.number === number", arg=at)
+    page.wait_for_function("count => window.__flnb.view.allocations === count", arg=len(mine - {0}))
+    page.screenshot(path=screenshots / "timeline-arrows.png")
+    assert page.locator(".fl-side .fl-rowlist button").count() == page.evaluate(
+        "() => window.__flnb.view.selected.related.length"
+    )
+    page.locator(".fl-side .fl-rowlist button").first.click()  # to its backward op, wherever that is
+    page.wait_for_function("number => window.__flnb.view.selected.number !== number", arg=at)
+    view = settled(page)
+    back = view["selected"]
+    assert view["shown"]["t0"] <= back["t0"] <= back["t1"] <= view["shown"]["t1"]
+    page.keyboard.press("m")  # the selected event is measured whole
+    page.wait_for_function("() => window.__flnb.view.measure?.found")
+    assert page.evaluate("() => window.__flnb.view.measure.found.counts.op") == 1
+    page.keyboard.press("Escape")
+    assert page.evaluate("() => window.__flnb.view.measure") is None
+    page.keyboard.press("Escape")  # nothing is selected any more
+    page.keyboard.press("f")
+    step = run.table("step")
+    shown = settled(page)
+    for t in (step["t0"][2], step["t1"][3]):  # on the axis: from step 2 to the end of step 3
+        x, _ = place_of(shown, run, t, "op")
+        page.mouse.click(x, shown["place"]["y"] + 8)
+        page.keyboard.press("m")
+    page.wait_for_function("() => window.__flnb.view.measure?.found")
+    found = page.evaluate("() => window.__flnb.view.measure.found")
+    t0, t1 = (run.start + round(found[name] * 1e6) for name in ("t0", "t1"))
+    begun = op["t0"][(op["t0"] >= t0) & (op["t0"] < t1)]
+    assert abs(found["counts"]["op"] - len(begun)) <= 1  # the bounds are rounded to the ns
+    assert len(begun) > 20
+    page.screenshot(path=screenshots / "timeline-measured.png")
+    assert page.evaluate("() => window.__flnb.cursor") == pytest.approx((step["t1"][3] - run.start) / 1e9, rel=0.01)
+    page.locator("[role=tab]", has_text="Memory").click()
+    assert page.evaluate("() => window.__flnb.cursor") == pytest.approx((step["t1"][3] - run.start) / 1e9, rel=0.01)
+
+
+@pytest.mark.timeout(120)
+def test_while_the_kernel_is_busy_the_coarse_piece_is_drawn_and_said(stage: Stage, run: Any, screenshots: Path) -> None:
+    page, op = stage.page, run.table("op")
+    stage.view(run)
+    opened(page)
+    stage.busy = True
+    try:
+        page.locator(".fl-timeline canvas").focus()
+        for _ in range(6):
+            page.mouse.move(*place_of(page.evaluate("() => window.__flnb.view"), run, op["t0"][40], "op"))
+            page.mouse.wheel(0, -400)
+            page.wait_for_timeout(30)
+        page.wait_for_function("() => window.__flnb.view.coarse")
+        view = page.evaluate("() => window.__flnb.view")
+        assert "coarse: the kernel is busy" in view["said"]
+        assert view["rows"][-1]["bars"] > 0
+        page.screenshot(path=screenshots / "timeline-busy.png")
+    finally:
+        stage.busy = False
+    page.keyboard.press("w")
+    page.wait_for_function("() => !window.__flnb.view.coarse", timeout=5000)
+    assert "coarse" not in settled(page)["said"]
+    page.locator("[aria-label='Timeline as a table']").click()
+    rows = page.locator("section[aria-label=Timeline] .fl-data tbody tr")
+    assert rows.count() > 3
+    assert not page.flnb_errors  # type: ignore[attr-defined]
+
+
+@pytest.mark.timeout(120)
+def test_lanes_have_what_a_thread_recorded_compiled_and_ran(stage: Stage, screenshots: Path) -> None:
+    pytest.importorskip("llvmlite")
+    run, page = trained("deferred"), stage.page
+    op, kernel = run.table("op"), run.table("kernel")
+    stage.view(run, light=False)
+    shown = opened(page)
+    events = {row["kind"]: row["events"] for row in shown["rows"] if row["kind"] != "scope"}
+    for kind in ("record", "compile", "materialize"):
+        assert events[kind] == len(run.table(kind)["t0"]) > 0
+    assert events["op"] == int((op["estimated"] == 0).sum()) + len(kernel["t0"])
+    assert events["part"] == int((op["estimated"] == 1).sum())
     row = max(range(len(kernel["t0"])), key=lambda i: (kernel["t0"][i] > run.table("step")["t0"][-1], kernel["ops"][i]))
-    middle = ((kernel["t0"][row] + kernel["t1"][row]) / 2 - run.start) / 1e6
-    x = 92 + (middle - span["t0"]) / (span["t1"] - span["t0"]) * (place["width"] - 92 - 12)
-    page.mouse.click(place["x"] + x, place["y"] + 34 + 3 + 16 + 12 + 18 + 9)
+    view = looked_at(page, run, kernel["t0"][row], kernel["t1"][row])
+    page.mouse.click(*place_of(view, run, (kernel["t0"][row] + kernel["t1"][row]) / 2, "op"))
     page.wait_for_function("() => window.__flnb.selection?.kind === 'kernel'")
     assert page.locator(".fl-part").count() == kernel["ops"][row]
-    page.wait_for_timeout(300)
     page.screenshot(path=screenshots / "timeline-kernel.png")
     page.locator("[role=tab]", has_text="Ops").click()
     page.get_by_role("radio", name="Kernel").click()
     page.locator("tr[aria-selected=true]").first.wait_for()
-    page.locator("[role=tab]", has_text="Timeline").click()
-    page.locator("[aria-label='Timeline as a table']").click()
-    rows = page.locator("section[aria-label=Timeline] .fl-data tbody tr")
-    assert rows.count() == shown["rows"]
     assert not page.flnb_errors  # type: ignore[attr-defined]
-
-
-@pytest.mark.timeout(60)
-def test_a_run_without_programs_has_no_such_tab(stage: Stage) -> None:
-    with flnb.use_backend("numpy"), flnb.record("eager") as eager:
-        flnb.exp(flnb.ones((64, 64)))
-    stage.view(eager)
-    stage.page.wait_for_timeout(400)
-    assert not stage.page.locator("[role=tab]", has_text="Timeline").is_visible()
 
 
 @pytest.mark.timeout(240)
@@ -134,7 +266,7 @@ def test_in_a_notebook_the_lanes_follow_the_run(lab: Lab, page: Page, screenshot
     choose_tab(page, "Timeline")
     page.wait_for_function("() => window.__flnb.view?.steps.length > 1", timeout=30_000)
     last = page.evaluate("() => window.__flnb.view.steps.at(-1)")
-    page.wait_for_function("last => window.__flnb.view.steps.at(-1) > last", arg=last, timeout=30_000)
-    assert page.evaluate("() => window.__flnb.view.kinds.kernel") > 0
+    page.wait_for_function("last => window.__flnb.view.steps.at(-1) !== last", arg=last, timeout=30_000)
+    page.wait_for_function("() => window.__flnb.view.rows.some(row => row.kind === 'op' && row.events > 20)")
     page.screenshot(path=screenshots / "timeline-notebook.png")
     assert not page.flnb_errors  # type: ignore[attr-defined]

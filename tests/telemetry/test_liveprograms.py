@@ -1,4 +1,4 @@
-"""The section of frames on programs: kernels with their ops, and what each thread did when."""
+"""The section of frames on programs: kernels with their ops."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flnb_telemetry import intern, schema
 from flnb_telemetry.live import Live
-from flnb_telemetry.liveprograms import KINDS, Kernels
+from flnb_telemetry.liveprograms import Kernels
 from flnb_telemetry.liverecording import LiveRecording
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,22 +66,6 @@ def test_kernels_have_the_ops_shares_and_lines_of_the_program(told: Any) -> None
     assert column(content, buffer, "kernel.total").sum() == spent.sum()
 
 
-def test_lanes_have_every_event_that_was_recorded(told: Any) -> None:
-    run, watched, (content, buffer), _ = told
-    kinds = column(content, buffer, "programs.kind").astype(int)
-    ops = run.table("op")
-    since = watched.start + content["programs"]["origin_ms"] * 1e6 - 1000
-    for number, kind in enumerate(KINDS):
-        times = run.table(kind)["t0"] if kind != "op" else ops["t0"][ops["estimated"] == 0]
-        assert np.count_nonzero(kinds == number) == np.count_nonzero(times >= since), kind
-    assert np.count_nonzero(kinds == KINDS.index("compile")) == 1
-    t0, t1 = (column(content, buffer, f"programs.{name}") for name in ("t0", "t1"))
-    assert (t1 >= t0).all()
-    compiled = kinds == KINDS.index("compile")
-    assert t1[compiled] <= t0[kinds == KINDS.index("kernel")].min()
-    assert content["programs"]["lanes"] == [{"thread": run.table("kernel")["lane"][0], "rank": None}]
-
-
 def test_a_recording_that_has_ended_has_the_same(told: Any) -> None:
     run, _, (live, _), _ = told
     content, buffer = next(LiveRecording(run).frames())
@@ -96,7 +80,6 @@ def test_a_run_without_programs_has_no_section() -> None:
         flnb.exp(flnb.ones(3))
     live.finish()
     for content, _ in (live.frame(keyframe=True), next(LiveRecording(run).frames())):
-        assert "programs" not in content
         assert "kernels" not in content
 
 

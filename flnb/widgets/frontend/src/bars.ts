@@ -70,7 +70,7 @@ export class ViewBar {
   update(): void {
     const { store } = this.context;
     const run = store.latest?.run;
-    for (const [tab, what] of [["collectives", "collectives"], ["devices", "devices"], ["timeline", "programs"]] as const) { // a run of one rank, without a device, without programs has nothing to tell
+    for (const [tab, what] of [["collectives", "collectives"], ["devices", "devices"], ["timeline", "timeline"]] as const) { // a run of one rank, without a device, without ops has nothing to tell
       const button = this.buttons.get(tab);
       if (button) button.hidden = store[what] === null;
       if (button?.hidden && this.current === tab) this.context.actions.show("overview");

@@ -3,7 +3,6 @@
 import { CodeSheet, isCodeAnswer } from "./cell.ts";
 import { RecordingBar, StatusLine, ViewBar } from "./bars.ts";
 import { h } from "./dom.ts";
-import { createActivityView } from "./activity/view.ts";
 import { createCollectivesView } from "./collectives/index.ts";
 import { createDevicesView } from "./devices/index.ts";
 import { Empty } from "./empty.ts";
@@ -16,6 +15,7 @@ import type { Selection } from "./selection.ts";
 import { Store } from "./store.ts";
 import { createTapePanel, createTapeView } from "./tape/index.ts";
 import { Theme } from "./theme.ts";
+import { createThreadsView } from "./threads/view.ts";
 import type { Actions, TabName, View, ViewContext } from "./view.ts";
 
 const TEXT_INTERVAL = 250;
@@ -189,7 +189,7 @@ export class Dashboard {
     const { context } = this;
     const views: View[] = tab === "overview"
       ? [createOpsPanel(context), createMemoryPanel(context), createTapePanel(context), createMetricsPanel(context)]
-      : [{ ops: createOpsView, memory: createMemoryView, tape: createTapeView, timeline: createActivityView, collectives: createCollectivesView, devices: createDevicesView, metrics: createMetricsView }[tab](context)];
+      : [{ ops: createOpsView, memory: createMemoryView, tape: createTapeView, timeline: createThreadsView, collectives: createCollectivesView, devices: createDevicesView, metrics: createMetricsView }[tab](context)];
     const slots = views.map((view) => ({ view, slot: h("div", { class: "fl-slot" }, view.element) }));
     const element = h("div", {
       class: `fl-page fl-${tab === "overview" ? "overview" : "single"}`, role: "tabpanel", "data-tab": tab,

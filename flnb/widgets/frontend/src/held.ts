@@ -2,7 +2,7 @@
 
 import type { Column, Frame } from "./protocol.ts";
 
-const SECTIONS = ["collectives", "devices"] as const;
+const SECTIONS = ["collectives", "devices", "timeline"] as const;
 const HELD_BYTES = 48 * 2 ** 20;
 
 export class HeldFrames {

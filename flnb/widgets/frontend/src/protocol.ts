@@ -252,19 +252,35 @@ export interface DevicesSection {
   steps: { step: number; t0: number; t1: number; launches: number; copies: number; to_device: number; to_host: number; waits: number }[];
   gaps: { device: number; t0: number; t1: number; cause: string; plan: number; seq: number }[];
 }
-/** What a row of `programs` is: an op that was recorded, a program that was made, values that were computed, a kernel that ran, an op that ran alone. */
-export const ACTIVITIES = ["record", "compile", "materialize", "kernel", "op"] as const;
+/** A row of the timeline: `depth` is that of a scope. A part is an op inside of another one, or one that a kernel computed. */
+export interface TimelineRow { thread: number; rank: number | null; kind: "phase" | "scope" | "record" | "compile" | "materialize" | "op" | "part"; depth: number }
 /**
- * What threads of a run with programs did in the last steps; whole each time it changes. Its arrays are the frame's columns
- * `programs.*`, in order of their beginnings: kind (of `ACTIVITIES`), lane (of `lanes`), t0, t1 (ms since `origin_ms`), plan,
- * context, number (of a kernel: in the frame's table `kernels`, -1: none; compiled: values; computed: values).
+ * Pieces of the timeline, each a stretch of time (ms of the run) whose bars are merged where they are shorter than `pixel`
+ * (ms), with the number of its bars. The bars are columns, piece by piece and row by row: row (of `rows`), t0, t1 (ms),
+ * what (plan, phase, number of values), context, count (events that the bar stands for), number (of the longest of
+ * them in its row), longest (its ms).
  */
-export interface ProgramsSection {
-  origin_ms: number;
-  now_ms: number;
-  rows: number;
-  lanes: { thread: number; rank: number | null }[];
-  steps: { step: number; t0: number; t1: number }[];
+export interface TimelinePart { rows: TimelineRow[]; pieces: { t0: number; t1: number; pixel: number; count: number }[]; t0: number; t1: number }
+/** The timeline in a frame: the whole run coarsely, then the newest steps. Its columns are `timeline.*`. */
+export type TimelineSection = TimelinePart;
+/** One event: its place, its times (ms), plan (or what its row has in place of it) and context, tape node and block (0: none). */
+export interface TimelineEvent {
+  thread: number; depth: number; kind: TimelineRow["kind"]; number: number; t0: number; t1: number; what: number; context: number; node: number; block: number;
+}
+/** Asks for a window [t0, t1, pixels], an event, how much there is between two times, or the next match of a text after a time. */
+export type TimelineRequest = { type: "timeline"; id: number } & (
+  | { window: [number, number, number] } | { event: [thread: number, kind: string, depth: number, number: number] }
+  | { measure: [number, number] } | { search: string; after: number });
+export interface TimelineMeasure { t0: number; t1: number; counts: Record<string, number>; ns: Record<string, number>; complete: boolean }
+/** An answer; that to a window has columns like a frame. */
+export interface TimelineMessage extends Partial<TimelinePart> {
+  type: "timeline";
+  id: number;
+  arrays?: FrameHead["arrays"];
+  /** With the events of the same tape node. */
+  event?: (TimelineEvent & { related: TimelineEvent[] }) | null;
+  measure?: TimelineMeasure;
+  search?: { text: string; count: number; at: number; next: TimelineEvent | null };
 }
 /** From where to where a copy goes. */
 export const ROUTES = ["", "to the device", "to the host", "on the device", "between devices"] as const;
@@ -288,7 +304,7 @@ export interface FrameHead {
   norms?: TapeNorms;
   collectives?: CollectivesSection;
   devices?: DevicesSection;
-  programs?: ProgramsSection;
+  timeline?: TimelineSection;
   kernels?: TableDelta<KernelInfo>;
   /** Of a whole recording: which part this is, from 0 to the last. */
   part?: [number, number];
@@ -299,7 +315,7 @@ export interface FrameHead {
 /** A decoded frame: its head, and the columns as typed arrays over the received buffer. */
 export interface Frame { head: FrameHead; columns: Record<string, Column>; bytes: number }
 
-export type ToKernel = TapeRequest | CodeRequest | StackRequest | FitRequest | { type: "ack"; seq: number } | { type: "resync" } | { type: "hello"; protocol: number };
+export type ToKernel = TapeRequest | TimelineRequest | CodeRequest | StackRequest | FitRequest | { type: "ack"; seq: number } | { type: "resync" } | { type: "hello"; protocol: number };
 
 export class ProtocolError extends Error {
   override readonly name = "ProtocolError";
@@ -324,6 +340,11 @@ export function isProposal(content: unknown): content is Proposal {
   return typeof content === "object" && content !== null && (content as { type?: unknown }).type === "fit";
 }
 
+/** Whether a custom message is an answer to a `TimelineRequest`. */
+export function isTimelineMessage(content: unknown): content is TimelineMessage {
+  return typeof content === "object" && content !== null && (content as { type?: unknown }).type === "timeline";
+}
+
 /** Whether a custom message is an answer to a `TapeRequest`. */
 export function isTapeAnswer(content: unknown): content is TapeAnswer {
   return typeof content === "object" && content !== null && (content as { type?: unknown }).type === "tape";
@@ -338,7 +359,13 @@ export function decodeFrame(head: FrameHead, buffers: readonly (DataView | Array
     throw new ProtocolError(
       `the kernel speaks frame protocol ${head.protocol}, this dashboard ${PROTOCOL}; restart the kernel and reload the page`);
   }
-  const names = Object.keys(head.arrays);
+  const [columns, bytes] = decodeColumns(head.arrays, buffers, `frame ${head.seq}`);
+  return { head, columns, bytes };
+}
+
+/** The columns of a message by name, and the bytes of its buffer; `what` names the message in errors. */
+export function decodeColumns(arrays: FrameHead["arrays"], buffers: readonly (DataView | ArrayBuffer | Uint8Array)[], what: string): [Record<string, Column>, number] {
+  const names = Object.keys(arrays);
   const source = buffers[0];
   let data: ArrayBufferLike = new ArrayBuffer(0);
   let base = 0;
@@ -357,15 +384,15 @@ export function decodeFrame(head: FrameHead, buffers: readonly (DataView | Array
   }
   const columns: Record<string, Column> = {};
   for (const name of names) {
-    const [type, offset, count] = head.arrays[name]!;
+    const [type, offset, count] = arrays[name]!;
     const constructor = constructors[type];
-    if (!constructor) throw new ProtocolError(`frame ${head.seq}: column ${name} has unknown type ${String(type)}`);
+    if (!constructor) throw new ProtocolError(`${what}: column ${name} has unknown type ${String(type)}`);
     const end = offset + count * constructor.BYTES_PER_ELEMENT;
     if (offset < 0 || count < 0 || end > length || offset % 8 !== 0) {
       throw new ProtocolError(
-        `frame ${head.seq}: column ${name} spans bytes ${offset} to ${end} of a buffer of ${length} (aligned to 8)`);
+        `${what}: column ${name} spans bytes ${offset} to ${end} of a buffer of ${length} (aligned to 8)`);
     }
     columns[name] = new constructor(data as ArrayBuffer, base + offset, count);
   }
-  return { head, columns, bytes: length };
+  return [columns, length];
 }

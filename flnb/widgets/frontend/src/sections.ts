@@ -1,11 +1,11 @@
-/** Sections of a frame that come whole each time they change: the calls of ranks, what devices did, and what threads did with programs. */
+/** Sections of a frame that come whole each time they change: the calls of ranks, what devices did, and what threads did. */
 
-import { activityColumns, ActivityModel } from "./activity/model.ts";
 import { CollectivesModel, sectionColumns } from "./collectives/model.ts";
 import { deviceColumns, DevicesModel } from "./devices/model.ts";
 import { intern } from "./arrivals.ts";
 import type { Frame, KernelInfo } from "./protocol.ts";
 import type { Store } from "./store.ts";
+import { ThreadsModel } from "./threads/model.ts";
 
 export function takeSections(store: Store, { head, columns }: Frame): void {
   const calls = head.collectives && sectionColumns(columns);
@@ -13,10 +13,10 @@ export function takeSections(store: Store, { head, columns }: Frame): void {
     store.collectives = new CollectivesModel(head.collectives, calls);
     store.versions.collectives++;
   }
-  const activity = head.programs && activityColumns(columns);
-  if (head.programs && activity) {
-    store.programs = new ActivityModel(head.programs, activity);
-    store.versions.programs++;
+  if (head.timeline) {
+    store.timeline ??= new ThreadsModel();
+    store.timeline.take(head.timeline, columns);
+    store.versions.timeline++;
   }
   const tasks = head.devices && deviceColumns(columns);
   if (head.devices && tasks) {

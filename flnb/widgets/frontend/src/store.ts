@@ -6,7 +6,6 @@
  * `latest` (run and counters of the newest frame) goes on. Resuming applies what was held.
  */
 
-import type { ActivityModel } from "./activity/model.ts";
 import { Columns } from "./columns.ts";
 import { follows as tableFollows, FrameRate, intern } from "./arrivals.ts";
 import type { CollectivesModel } from "./collectives/model.ts";
@@ -18,9 +17,10 @@ import { type Metric, NormHistory, takeMetrics } from "./norms.ts";
 import { takeKernels, takeSections } from "./sections.ts";
 import type { Selection } from "./selection.ts";
 import { withAnswer } from "./tape/answers.ts";
+import type { ThreadsModel } from "./threads/model.ts";
 import {
-  decodeFrame, isFrame, isProposal, isStackAnswer, isTapeAnswer, PROTOCOL, type Context, type Counters, type Frame, type KernelInfo, type Plan, type Proposal,
-  type RunInfo, type Tape, type TapeAnswer, type ToKernel,
+  decodeColumns, decodeFrame, isFrame, isProposal, isStackAnswer, isTapeAnswer, isTimelineMessage, PROTOCOL, type Context, type Counters, type Frame, type KernelInfo, type Plan, type Proposal,
+  type RunInfo, type Tape, type TapeAnswer, type TimelineMessage, type TimelinePart, type ToKernel,
 } from "./protocol.ts";
 
 export type Steps = Columns<"index" | "t0" | "t1">;
@@ -52,8 +52,10 @@ export class Store {
   collectives: CollectivesModel | null = null;
   /** What CUDA devices did in the last steps; null where the run has none. */
   devices: DevicesModel | null = null;
-  /** What threads recorded, compiled and ran in the last steps; null where the run has no programs. */
-  programs: ActivityModel | null = null;
+  /** What threads did when; null where nothing is known of that. */
+  timeline: ThreadsModel | null = null;
+  /** What the kernel answered last about an event, a measured range or a search of the timeline. */
+  timelineAnswer: TimelineMessage | null = null;
   /** Call stacks of blocks, by context, as far as they were asked for; null where the answer is awaited. */
   readonly stacks = new Map<number, readonly string[] | null>();
   /** The newest answer to what was asked of the tape. */
@@ -61,7 +63,7 @@ export class Store {
   readonly norms = new NormHistory(this);
   readonly tables = new OpRows((id) => this.string(id));
   /** Increase with every change of that kind; `text` when what is read is renewed, at most four times a second, all at once. */
-  readonly versions = { frame: 0, ops: 0, steps: 0, metrics: 0, memory: 0, tape: 0, collectives: 0, devices: 0, programs: 0, view: 0, text: 0 };
+  readonly versions = { frame: 0, ops: 0, steps: 0, metrics: 0, memory: 0, tape: 0, collectives: 0, devices: 0, timeline: 0, view: 0, text: 0 };
 
   // The newest frame's head, also while paused.
   latest: { run: RunInfo; counters: Counters } | null = null;
@@ -110,6 +112,10 @@ export class Store {
     if (isTapeAnswer(content)) {
       this.takeAnswer(content);
       this.notify();
+      return [];
+    }
+    if (isTimelineMessage(content)) {
+      this.takeTimeline(content, buffers);
       return [];
     }
     if (isStackAnswer(content)) {
@@ -228,7 +234,7 @@ export class Store {
   }
 
   setRange(t0: number, t1: number): void {
-    const least = 1e-5;
+    const least = 1e-6;
     this.fixed = { t0: Math.max(0, Math.min(t0, t1 - least)), t1 };
     this.changed();
   }
@@ -342,7 +348,7 @@ export class Store {
     this.norms.clear();
     this.tables.clear();
     this.memory.clear();
-    this.tape = this.answer = this.newest = this.collectives = this.devices = this.programs = null;
+    this.tape = this.answer = this.newest = this.collectives = this.devices = this.timeline = this.timelineAnswer = null;
     this.stacks.clear();
     this.selection = null;
     this.cursor = this.limit = null;
@@ -378,6 +384,15 @@ export class Store {
     if (!more) return;
     this.tape = more;
     this.versions.tape++;
+  }
+
+  private takeTimeline(message: TimelineMessage, buffers: readonly (DataView | ArrayBuffer | Uint8Array)[]): void {
+    if (message.pieces && message.arrays && this.timeline) {
+      this.timeline.answer(message as TimelineMessage & TimelinePart, decodeColumns(message.arrays, buffers, "timeline")[0]);
+      this.versions.timeline++;
+    }
+    this.timelineAnswer = message;
+    this.changed();
   }
 
   private automaticSpan(): number {

@@ -1,7 +1,7 @@
 /** What a view is, and what it may use. Panels are the compact views of the Overview; views fill a tab. */
 
 import type { CodeRequest } from "./cell.ts";
-import type { FitRequest, StackRequest, TapeRequest } from "./protocol.ts";
+import type { FitRequest, StackRequest, TapeRequest, TimelineRequest } from "./protocol.ts";
 import type { Selection } from "./selection.ts";
 import type { Store } from "./store.ts";
 import type { Theme } from "./theme.ts";
@@ -27,7 +27,7 @@ export interface Actions {
   /** Ask what a device with another capacity (bytes) would do; null: with its own. */
   setLimit(bytes: number | null): void;
   /** Ask the kernel for more of the tape or a call stack, which arrive at the store, or for an op's code, which is shown. */
-  ask(request: TapeRequest | CodeRequest | StackRequest | FitRequest): void;
+  ask(request: TapeRequest | TimelineRequest | CodeRequest | StackRequest | FitRequest): void;
 }
 
 /** `alone`: the view is all there is; there are no others to lead to. */

@@ -141,6 +141,16 @@ export class Timeline {
     return this.layout.markAt(y - HEADER + this.scroll.scrollTop, x, this.scale);
   }
 
+  /** Pixels that bands, axis and all lanes need. */
+  get needed(): number {
+    return HEADER + this.layout.height + 8;
+  }
+
+  /** The middle of a row's height on the canvas. */
+  placeOf(lane: number, row: number): number {
+    return HEADER - this.scroll.scrollTop + this.layout.rows[lane]![row]! + this.content.lanes[lane]!.rows[row]!.height / 2;
+  }
+
   private get scale(): TimeScale {
     return new TimeScale(this.span, HEADING, this.surface.width - RIGHT);
   }

@@ -1,0 +1,87 @@
+/** Beside the timeline: what is known of the selected event, and of a measured range. */
+
+import { h } from "../dom.ts";
+import { bytes, dtype, duration, integer, shape, text, UNKNOWN } from "../format.ts";
+import { kernelParts } from "../kernelparts.ts";
+import { categoryLabels } from "../palette.ts";
+import type { TimelineEvent, TimelineMeasure } from "../protocol.ts";
+import type { ViewContext } from "../view.ts";
+import { allocationsIn } from "./arrows.ts";
+import { kernelOf, opName } from "./lanes.ts";
+
+export const HELP = "Click a bar. In each lane, from above: phases, scopes, what was recorded and compiled, the ops and kernels that ran. W S zoom, A D pan, F shows all, M measures from the cursor, / searches.";
+const WORDS: Readonly<Record<TimelineEvent["kind"], string>> = {
+  phase: "phase", scope: "scope", record: "recorded, computed later", compile: "a program was made", materialize: "values that had waited", op: "op", part: "inside another op or kernel",
+};
+const BLOCKS = 6;
+
+const pairs = (facts: readonly (readonly [string, string])[]): HTMLElement =>
+  h("dl", { class: "fl-pairs" }, ...facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+
+/** `count`: how many events the bar stands for that was clicked; what is told is of the longest. */
+export function aboutEvent(
+  { store, theme }: ViewContext, event: TimelineEvent & { related?: readonly TimelineEvent[] }, count: number, name: string, choose: (event: TimelineEvent) => void,
+): HTMLElement[] {
+  const context = store.context(event.context);
+  const op = event.kind === "op" || event.kind === "part" || event.kind === "record";
+  const plan = op ? store.plan(event.what) : undefined;
+  const kernel = event.kind === "op" ? kernelOf(store, event.what, event.context) : undefined;
+  const step = store.stepAt(event.t0 / 1e3);
+  const begin = step === null ? 0 : store.steps.column("t0")[store.steps.after("t0", event.t0 / 1e3) - 1]! * 1e3;
+  const scope = [context?.scope, context && context.phase !== "other" ? context.phase : ""].filter(Boolean).join(", ");
+  return [
+    h("div", { class: "fl-title" }, h("div", {}, h("b", { class: "fl-code" }, name), h("div", { class: "fl-sub" }, count > 1 ? `the longest of ${integer(count)} events` : kernel ? "kernel" : WORDS[event.kind]))),
+    pairs([
+      ["Time", text(duration((event.t1 - event.t0) * 1e6))],
+      ["Begins", step === null ? text(duration(event.t0 * 1e6)) : `${text(duration((event.t0 - begin) * 1e6))} into step ${integer(step)}`],
+      ...(plan ? [["Result", `${dtype(plan.dtype)} ${shape(plan.shape)}, ${text(bytes(plan.nbytes))}`] as const] : []),
+      ...(event.kind === "scope" || event.kind === "phase" ? [] : [["Scope", scope || UNKNOWN] as const, ["Line", context?.line || UNKNOWN] as const]),
+      ...(event.node > 0 ? [["Tape node", `#${event.node}`] as const] : []),
+    ]),
+    ...related(store, event, choose), ...allocated(store, event),
+    ...(kernel ? kernelParts(theme, store, kernel) : []),
+  ];
+}
+
+function related(store: ViewContext["store"], event: TimelineEvent & { related?: readonly TimelineEvent[] }, choose: (event: TimelineEvent) => void): HTMLElement[] {
+  const others = event.related ?? [];
+  if (!others.length) return [];
+  const rows = others.map((one) => {
+    const apart = one.t0 - event.t0;
+    const button = h("button", { type: "button" }, h("span", { class: "fl-code" }, opName(store, one.what, one.context)),
+      h("span", { class: "fl-dim" }, `${text(duration((one.t1 - one.t0) * 1e6))}, ${text(duration(Math.abs(apart) * 1e6))} ${apart < 0 ? "earlier" : "later"}`));
+    button.addEventListener("click", () => choose(one));
+    return h("li", {}, button);
+  });
+  return [h("div", { class: "fl-section" }, "Of the same tape node"), h("ul", { class: "fl-rowlist" }, ...rows)];
+}
+
+function allocated(store: ViewContext["store"], event: TimelineEvent): HTMLElement[] {
+  const rows = allocationsIn(store, event);
+  if (!rows.length) return [];
+  const { lifetimes } = store.memory;
+  const sum = rows.reduce((total, row) => total + lifetimes.size[row]!, 0);
+  const told = rows.slice(0, BLOCKS).map((row): [string, string] => {
+    const lives = lifetimes.end[row]! - lifetimes.start[row]!;
+    return [text(bytes(lifetimes.size[row]!)), `${categoryLabels[lifetimes.category[row]!] ?? "unknown"}, ${Number.isFinite(lives) ? `lived ${text(duration(lives * 1e9))}` : "lives"}`];
+  });
+  return [h("div", { class: "fl-section" }, `Allocated ${text(bytes(sum))}`), pairs(told), ...(rows.length > BLOCKS ? [h("div", { class: "fl-none" }, `and ${integer(rows.length - BLOCKS)} more`)] : [])];
+}
+
+export function aboutMeasure({ store }: ViewContext, { from, to, found }: { from: number; to: number; found: TimelineMeasure | null }): HTMLElement[] {
+  const [t0, t1] = [Math.min(from, to), Math.max(from, to)];
+  const { lifetimes } = store.memory;
+  let [sum, blocks] = [0, 0];
+  for (let row = 0; row < lifetimes.used; row++) {
+    const start = lifetimes.start[row]! * 1e3;
+    if (start < t0 || start > t1) continue;
+    sum += lifetimes.size[row]!;
+    blocks++;
+  }
+  const counted = found && found.t0 === t0 && found.t1 === t1 ? found : found && Math.abs(found.t0 - t0) + Math.abs(found.t1 - t1) < 1e-3 ? found : null;
+  const ops = counted ? `${counted.complete ? "" : "≥ "}${integer(counted.counts["op"] ?? 0)}` : "M at the cursor counts them";
+  return [
+    h("div", { class: "fl-title" }, h("div", {}, h("b", {}, text(duration((t1 - t0) * 1e6))), h("div", { class: "fl-sub" }, "measured"))),
+    pairs([["Ops", ops], ...(counted ? [["Time in ops", text(duration(counted.ns["op"] ?? 0))] as const] : []), ["Allocated", `${text(bytes(sum))} in ${integer(blocks)} blocks`]]),
+  ];
+}

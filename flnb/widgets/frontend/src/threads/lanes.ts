@@ -1,0 +1,147 @@
+/** Lanes of the timeline, one for each thread: its phases, its scopes as flames, what was recorded and made, and the ops that ran. */
+
+import { duration, integer, text } from "../format.ts";
+import type { KernelInfo, TimelineRow } from "../protocol.ts";
+import { familyOfKernel } from "../sections.ts";
+import type { Store } from "../store.ts";
+import type { Theme } from "../theme.ts";
+import { Bars, firstAfter, firstAtOrAfter } from "../timeline/bars.ts";
+import type { Content, Lane, Row, Style } from "../timeline/lanes.ts";
+import type { Span } from "../timeline/scale.ts";
+import { keyOf, type Piece, type RowColumns, type ThreadsModel } from "./model.ts";
+
+const [PHASE, SCOPE, RECORD, COMPILE, COMPUTE, FAINT, FAMILIES] = [0, 1, 2, 3, 4, 5, 6];
+const FAMILY = ["elementwise", "matmul", "reduction", "movement", "norm", "memory", "communication", "optimizer"];
+const PHASES = ["", "forward", "backward", "optimizer"];
+const HEIGHTS: Readonly<Record<TimelineRow["kind"], number>> = { phase: 14, scope: 15, record: 9, compile: 15, materialize: 15, op: 19, part: 7 };
+const NONE: RowColumns = {
+  start: new Float64Array(0), end: new Float64Array(0), what: new Uint32Array(0), context: new Uint32Array(0), count: new Uint32Array(0),
+  number: new Float64Array(0), longest: new Float64Array(0),
+};
+
+export function stylesOf(theme: Theme): Style[] {
+  const { colours } = theme;
+  return [
+    { fill: colours.line, text: colours.ink }, { fill: colours.hover, text: colours.ink }, { fill: colours.dim }, { fill: colours.dim, hatch: true }, { fill: colours.hover, text: colours.ink },
+    { fill: colours.hover },
+    ...FAMILY.map((name) => ({ fill: theme.family(name), text: theme.labelOn(theme.family(name)) })),
+  ];
+}
+
+/** The lanes of one piece. */
+export class ThreadLanes {
+  readonly content: Content & { lanes: Lane[]; bands: Content["bands"][number][]; footer: number; origin: number; limits: Content["limits"] };
+  /** The rows of each lane, in the order in which they stand. */
+  readonly rows: readonly (readonly TimelineRow[])[];
+  /** Families of the ops in this piece. */
+  readonly families = new Set<string>();
+  /** The versions of what it was made from. */
+  readonly themed: number;
+  readonly plans: number;
+
+  constructor(private readonly store: Store, theme: Theme, model: ThreadsModel, readonly piece: Piece) {
+    this.themed = theme.version;
+    this.plans = store.plans.length;
+    const threads = new Map<number, TimelineRow[]>();
+    for (const row of model.rows) threads.set(row.thread, [...(threads.get(row.thread) ?? []), row]);
+    this.rows = [...threads.values()].sort((one, other) => (one[0]!.rank ?? -1) - (other[0]!.rank ?? -1));
+    const lanes = this.rows.map((rows): Lane => {
+      const { thread, rank } = rows[0]!;
+      return {
+        key: String(thread), title: rank === null ? `thread ${thread}` : `rank ${rank}`, notes: rank === null ? [] : [`thread ${thread}`],
+        rows: rows.map((row) => this.row(row)),
+      };
+    });
+    this.content = { lanes, styles: stylesOf(theme), bands: [], origin: 0, limits: model.limits, footer: 0 };
+  }
+
+  columns(row: TimelineRow): RowColumns {
+    return this.piece.rows.get(keyOf(row)) ?? NONE;
+  }
+
+  /** Whether a bar in sight stands for several events. */
+  merged({ t0, t1 }: Span): boolean {
+    return this.rows.flat().some((row) => {
+      const { start, end, count } = this.columns(row);
+      const last = firstAtOrAfter(start, t1, start.length);
+      for (let at = firstAfter(end, t0, end.length); at < last; at++) if (count[at]! > 1) return true;
+      return false;
+    });
+  }
+
+  /** The name of a bar: of a merged one that of its longest event. */
+  name(row: TimelineRow, index: number): string {
+    const columns = this.columns(row);
+    const what = columns.what[index]!;
+    switch (row.kind) {
+      case "phase": return PHASES[what] ?? "";
+      case "scope": return this.store.contexts[columns.context[index]!]?.scope.split(".").at(-1) ?? "";
+      case "compile": return `compile ${text(duration((columns.end[index]! - columns.start[index]!) * 1e6))}`;
+      case "materialize": return `computes ${integer(what)} ${what === 1 ? "value" : "values"}`;
+      default: return opName(this.store, what, columns.context[index]!);
+    }
+  }
+
+  /** Where an event stands: lane, row and index; null where it is not in sight. */
+  find(key: string, number: number, t0: number): { lane: number; row: number; index: number } | null {
+    for (let lane = 0; lane < this.rows.length; lane++) {
+      const row = this.rows[lane]!.findIndex((one) => keyOf(one) === key);
+      if (row < 0) continue;
+      const { number: numbers, start, end } = this.columns(this.rows[lane]![row]!);
+      const bars = this.content.lanes[lane]!.rows[row]!.bars;
+      const index = bars.at(t0 + 1e-9, 1e-6);
+      if (index >= 0 && (numbers[index] === number || (start[index]! <= t0 && end[index]! >= t0))) return { lane, row, index };
+    }
+    return null;
+  }
+
+  private row(row: TimelineRow): Row {
+    const columns = this.columns(row);
+    const { start, end } = columns;
+    const kinds = new Uint8Array(start.length);
+    for (let at = 0; at < kinds.length; at++) kinds[at] = this.styleOf(row, columns, at);
+    const items = Int32Array.from(kinds, (_, at) => at);
+    return {
+      bars: new Bars(start, end, kinds, items), height: HEIGHTS[row.kind], gap: row.kind === "op" || row.kind === "part" ? 3 : 1, cut: true,
+      label: (index) => this.name(row, index),
+    };
+  }
+
+  private styleOf(row: TimelineRow, { what, context }: RowColumns, at: number): number {
+    const { store } = this;
+    switch (row.kind) {
+      case "phase": return what[at] ? PHASE! : 255; // "other" is no phase
+      case "scope": return store.search && !store.matches(store.contexts[context[at]!]?.scope) ? FAINT! : SCOPE!;
+      case "record": return RECORD!;
+      case "compile": return COMPILE!;
+      case "materialize": return COMPUTE!;
+      default: {
+        if (store.search && !matchesOp(store, what[at]!, context[at]!)) return FAINT!;
+        const family = familyOf(store, what[at]!, context[at]!);
+        this.families.add(family);
+        return FAMILIES! + Math.max(0, FAMILY.indexOf(family));
+      }
+    }
+  }
+}
+
+const matchesOp = (store: Store, plan: number, context: number): boolean =>
+  store.matches(store.plan(plan)?.op, store.context(context)?.scope, store.context(context)?.line);
+
+const kernels = new WeakMap<Store, { length: number; found: Map<number, KernelInfo> }>();
+
+/** The kernel that a bar is, if it is one. */
+export function kernelOf(store: Store, plan: number, context: number): KernelInfo | undefined {
+  const { length } = store.kernelInfos;
+  if (!length) return undefined;
+  let known = kernels.get(store);
+  if (known?.length !== length) kernels.set(store, (known = { length, found: new Map(store.kernelInfos.map((info) => [info.plan * 2 ** 26 + info.context, info])) }));
+  return known.found.get(plan * 2 ** 26 + context);
+}
+
+function familyOf(store: Store, plan: number, context: number): string {
+  const kernel = kernelOf(store, plan, context);
+  return kernel ? familyOfKernel(store, kernel) : store.plan(plan)?.family ?? "";
+}
+
+export const opName = (store: Store, plan: number, context: number): string => kernelOf(store, plan, context)?.name ?? store.plan(plan)?.op ?? "";

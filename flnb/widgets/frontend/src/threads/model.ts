@@ -1,0 +1,121 @@
+/** What every thread did when, as far as the browser has it: pieces of the timeline, each a stretch of time at one resolution. */
+
+import type { Column, TimelineEvent, TimelineMessage, TimelinePart, TimelineRow, TimelineSection } from "../protocol.ts";
+import type { Span } from "../timeline/scale.ts";
+
+const NAMES = ["row", "t0", "t1", "what", "context", "count", "number", "longest"] as const;
+type Columns = Record<(typeof NAMES)[number], Column>;
+/** Answered windows that are kept: the one in sight, and those before it, for the way back. */
+const KEPT = 6;
+
+export const keyOf = (row: TimelineRow): string => `${row.thread} ${row.kind} ${row.depth}`;
+
+/** The bars of one row in one piece, as columns; times are ms of the run. */
+export interface RowColumns {
+  readonly start: Float64Array;
+  readonly end: Float64Array;
+  /** Plan, phase or number of values, as the row's kind says; of a merged bar that of its longest event. */
+  readonly what: Column;
+  readonly context: Column;
+  /** How many events a bar stands for, and the number of the longest of them; -1: it has not ended. */
+  readonly count: Column;
+  readonly number: Column;
+  /** Duration of the longest, ms. */
+  readonly longest: Column;
+}
+
+export class Piece implements Span {
+  constructor(readonly t0: number, readonly t1: number, readonly pixel: number, readonly rows: ReadonlyMap<string, RowColumns>) {}
+}
+
+export class ThreadsModel {
+  rows: readonly TimelineRow[] = [];
+  /** The first and the last time of which something is known. */
+  limits: Span = { t0: 0, t1: 1e-3 };
+  /** Increases when there are other pieces. */
+  version = 0;
+  private told: Piece[] = [];
+  private answered: Piece[] = [];
+
+  /** The section of a frame: the whole run coarsely, and the newest steps. */
+  take(section: TimelineSection, columns: Record<string, Column>): void {
+    const found = timelineColumns(columns, "timeline.");
+    if (!found) return;
+    this.rows = section.rows;
+    this.limits = { t0: section.t0, t1: Math.max(section.t1, section.t0 + 1e-3) };
+    this.told = piecesOf(section, found);
+    this.version++;
+  }
+
+  /** The answer about a window. */
+  answer(part: TimelinePart, columns: Record<string, Column>): void {
+    const found = timelineColumns(columns, "");
+    if (!found) return;
+    this.rows = part.rows;
+    this.answered = [...piecesOf(part, found), ...this.answered].slice(0, KEPT);
+    this.version++;
+  }
+
+  /** The finest piece that has all of a span, but none that is finer than needed where one is enough; null: nothing at all. */
+  best(span: Span, pixel: number): Piece | null {
+    const [t0, t1] = [Math.max(span.t0, this.limits.t0), Math.min(span.t1, this.limits.t1)];
+    const whole = [...this.answered, ...this.told].filter((piece) => piece.t0 <= t0 && piece.t1 >= t1 - pixel);
+    const enough = whole.filter((piece) => piece.pixel <= pixel * 1.01);
+    if (enough.length) return enough.reduce((one, other) => (other.pixel > one.pixel ? other : one));
+    return whole.length ? whole.reduce((one, other) => (other.pixel < one.pixel ? other : one)) : this.told[0] ?? null;
+  }
+}
+
+function piecesOf({ rows, pieces }: TimelinePart, columns: Columns): Piece[] {
+  let at = 0;
+  return pieces.map(({ t0, t1, pixel, count }) => {
+    const found = new Map<string, RowColumns>();
+    const end = at + count;
+    while (at < end) {
+      const [from, row] = [at, columns.row[at]!];
+      while (at < end && columns.row[at] === row) at++;
+      const cut = (name: (typeof NAMES)[number]): Column => columns[name].subarray(from, at) as Column;
+      found.set(keyOf(rows[row]!), {
+        start: cut("t0") as Float64Array, end: cut("t1") as Float64Array, what: cut("what"), context: cut("context"), count: cut("count"),
+        number: cut("number"), longest: cut("longest"),
+      });
+    }
+    return new Piece(t0, t1, pixel, found);
+  });
+}
+
+function timelineColumns(columns: Record<string, Column>, prefix: string): Columns | null {
+  const found = Object.fromEntries(NAMES.map((name) => [name, columns[prefix + name]]));
+  return NAMES.every((name) => found[name]) ? found as Columns : null;
+}
+
+/** What is asked of the kernel, one window at a time: the newest wish replaces one that has not been sent. */
+export class Windows {
+  /** The kernel has not answered for so long (ms) that the reader is told. */
+  static readonly SLOW = 400;
+  /** It is asked again after this. */
+  static readonly AGAIN = 2000;
+  private id = 0;
+  private asked: { id: number; key: string; at: number } | null = null;
+
+  /** Whether the kernel owes an answer for longer than it should. */
+  late(now: number): boolean {
+    return this.asked !== null && now - this.asked.at > Windows.SLOW;
+  }
+
+  /** The id to ask with, or null where the same or another question is under way. */
+  next(key: string, now: number): number | null {
+    if (this.asked && (this.asked.key === key || now - this.asked.at < Windows.SLOW) && now - this.asked.at < Windows.AGAIN) return null;
+    this.asked = { id: ++this.id, key, at: now };
+    return this.id;
+  }
+
+  /** An answer has come; whether it is that to the last question. */
+  came(id: number): boolean {
+    if (this.asked?.id !== id) return false;
+    this.asked = null;
+    return true;
+  }
+}
+
+export type { TimelineEvent, TimelineMessage };

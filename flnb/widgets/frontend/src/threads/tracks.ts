@@ -1,0 +1,122 @@
+/** Under the lanes, on the same time axis: live and reserved memory, and what was logged. */
+
+import { horizontal, label, ticks } from "../canvas.ts";
+import { bytes, plain, text } from "../format.ts";
+import { categoryStack, drawBands, strokeSteps } from "../memory/bands.ts";
+import type { MemoryModel } from "../memory/model.ts";
+import { axisTop } from "../memory/timeline.ts";
+import type { Store } from "../store.ts";
+import { HEADING } from "../timeline/lanes.ts";
+import type { Frame } from "../timeline/paint.ts";
+
+const [MEMORY, MEMORY_MOST, METRIC] = [110, 260, 34];
+const MOST = 3;
+/** Tracks have at most this share of the picture. */
+const SHARE = 0.5;
+
+export class Tracks {
+  /** Top of the memory track, its bottom, and the value at the top. */
+  private place = { top: 0, bottom: 0, most: 1 };
+
+  constructor(private readonly store: Store, private readonly memory: MemoryModel) {}
+
+  /** Pixels that the tracks take of a picture of this height, in which lanes need so many. */
+  height(whole: number, lanes: number): number {
+    const { store } = this;
+    const metrics = Math.min(store.metrics.size, MOST) * METRIC;
+    const memory = store.memory.lifetimes.used > 0 || store.memory.series.length > 0 ? Math.min(Math.max(MEMORY, whole - lanes - metrics), MEMORY_MOST) : 0;
+    return Math.round(Math.min(memory + metrics, Math.max(whole * SHARE, whole - lanes)));
+  }
+
+  /** The height of so many bytes on the canvas. */
+  y(value: number): number {
+    const { top, bottom, most } = this.place;
+    return bottom - (value / most) * (bottom - top);
+  }
+
+  draw(frame: Frame, footer: number): void {
+    const { store } = this;
+    const names = [...store.metrics.keys()].slice(0, MOST);
+    const metrics = footer > MEMORY * 0.6 ? names : [];
+    let top = frame.height - footer;
+    const memory = footer - metrics.length * METRIC;
+    if (memory > 24 && (store.memory.lifetimes.used > 0 || store.memory.series.length > 0)) {
+      this.drawMemory(frame, top, top + memory);
+      top += memory;
+    }
+    for (const name of metrics) {
+      this.drawMetric(frame, name, top, top + METRIC);
+      top += METRIC;
+    }
+  }
+
+  private drawMemory(frame: Frame, from: number, to: number): void {
+    const { c, theme, scale, width } = frame;
+    const { colours } = theme;
+    this.memory.update();
+    const pixels = Math.max(1, Math.floor(scale.right - scale.left));
+    const line = this.memory.timeline({ t0: scale.t0 / 1e3, t1: scale.t1 / 1e3 }, pixels);
+    let [live, reserved] = [this.store.memory.peak.allocated, 0];
+    for (const value of line.allocated) live = Math.max(live, value);
+    for (const value of line.reserved) reserved = Math.max(reserved, value);
+    const { top: most, reserved: drawn } = axisTop(live, reserved, null);
+    this.place = { top: from + 8, bottom: to - 4, most };
+    c.fillStyle = colours.bg;
+    c.fillRect(0, from, width, to - from);
+    horizontal(c, 0, width, from, colours.line);
+    label(c, "memory", 12, from + 12, colours.ink, theme.ui(11, 500));
+    label(c, drawn ? "live, reserved" : "live", 12, from + 25, colours.dim, theme.ui(10));
+    if (!drawn) label(c, `reserved ${text(bytes(reserved))}`, 12, from + 38, colours.dim, theme.ui(10));
+    const [, unit] = bytes(most);
+    const factor = { B: 1, KiB: 1024, MiB: 1024 ** 2, GiB: 1024 ** 3, TiB: 1024 ** 4 }[unit] ?? 1;
+    for (const value of ticks(0, most, Math.max(1, Math.min(3, (to - from) / 45)), true)) {
+      const y = this.y(value);
+      if (value > 0) horizontal(c, scale.left, scale.right, y, colours.grid);
+      if (y > from + 44) label(c, `${Number((value / factor).toPrecision(3))} ${unit}`, scale.left - 5, y, colours.dim, theme.ui(10), "right");
+    }
+    frame.clipped(() => {
+      const places = { left: scale.left, y: (value: number) => this.y(value) };
+      drawBands(c, places, categoryStack(line, theme), theme);
+      if (drawn && reserved > 0) {
+        c.strokeStyle = colours.ink;
+        c.lineWidth = 1.25;
+        strokeSteps(c, places, line.reserved);
+      }
+    }, from + 1, to);
+  }
+
+  private drawMetric({ c, theme, scale, width, clipped }: Frame, name: string, from: number, to: number): void {
+    const { colours } = theme;
+    const metric = this.store.metrics.get(name)!;
+    c.fillStyle = colours.bg;
+    c.fillRect(0, from, width, to - from);
+    horizontal(c, 0, width, from, colours.line);
+    label(c, theme.fit(name, theme.ui(11, 500), HEADING - 16), 12, from + 11, colours.ink, theme.ui(11, 500));
+    const [t, value] = [metric.column("t"), metric.column("value")];
+    const [first, last] = [Math.max(0, metric.after("t", scale.t0 / 1e3) - 1), Math.min(metric.length, metric.after("t", scale.t1 / 1e3) + 1)];
+    let [low, high] = [Infinity, -Infinity];
+    for (let at = first; at < last; at++) if (Number.isFinite(value[at]!)) [low, high] = [Math.min(low, value[at]!), Math.max(high, value[at]!)];
+    if (!(high >= low)) return;
+    label(c, theme.fit(low === high ? plain(low) : `${plain(low)} – ${plain(high)}`, theme.ui(10), HEADING - 16), 12, from + 24, colours.dim, theme.ui(10));
+    const y = (at: number): number => to - 6 - ((value[at]! - low) / (high - low || 1)) * (to - from - 14);
+    clipped(() => {
+      const every = Math.max(1, Math.floor((last - first) / (4 * (scale.right - scale.left))));
+      c.strokeStyle = colours.text;
+      c.lineWidth = 1.25;
+      c.beginPath();
+      let started = false;
+      for (let at = first; at < last; at += every) {
+        if (!Number.isFinite(value[at]!)) {
+          started = false;
+          continue;
+        }
+        if (started) c.lineTo(scale.x(t[at]! * 1e3), y(at));
+        else c.moveTo(scale.x(t[at]! * 1e3), y(at));
+        started = true;
+      }
+      c.stroke();
+      c.fillStyle = colours.text;
+      if (last - first < 60) for (let at = first; at < last; at++) if (Number.isFinite(value[at]!)) c.fillRect(scale.x(t[at]! * 1e3) - 2, y(at) - 2, 4, 4);
+    }, from + 1, to);
+  }
+}

@@ -1,0 +1,257 @@
+"""The Timeline's section of frames, and answers about single windows, in binary columns.
+
+A frame has two pieces of the timeline: the whole run coarsely, and the newest steps as they are recorded. Everything
+between the two the browser asks for, window by window, and draws the coarse piece until the answer has come.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter_ns as clock
+from time import thread_time_ns
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flnb_telemetry import schema
+from flnb_telemetry.timeline import (
+    BLOCK,
+    COUNT,
+    KINDS,
+    LONGEST,
+    NODE,
+    NUMBER,
+    PAIR,
+    SHIFT,
+    T0,
+    T1,
+    TABLES,
+    Key,
+    Timeline,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from flnb_telemetry.run import Run
+    from flnb_telemetry.schema import Batches, Columns, Ints
+    from flnb_telemetry.timeline import Bars
+
+    Arrays = dict[str, NDArray[Any]]
+
+MOST = 1 << 19
+"""Bars of each level of a row that a live view remembers."""
+COARSE = 1024
+"""Bars of a row in the coarse piece of a frame, about."""
+NEWEST = 4000
+"""Events of a row that a frame has in full, at most, of the newest steps."""
+STEPS = 3
+PIXELS = 16384
+"""The widest window that is answered."""
+RELATED = 16
+NONE = np.empty(0, np.int64)
+EVERY = 300_000_000
+"""Nanoseconds between two pieces of the same run, at least."""
+
+
+class LiveTimeline:
+    """The timeline of a live view or of a recording: receives its events, builds sections, answers requests.
+
+    Args:
+        run: the view, whose catalog resolves the ids and whose `start` the times count from.
+        most: the most bars of a level; None keeps all.
+    """
+
+    def __init__(self, run: Run, most: int | None = MOST) -> None:
+        self.run, self.rows = run, Timeline(run.catalog, most)
+        self.first = self.last = 0
+        self.steps = np.empty((2, 0), np.int64)
+        self.ranks: dict[int, int] = {}
+        self._version, self._due = -1, 0
+
+    def take(self, batches: Batches, op: Columns, places: tuple[Ints, Ints]) -> None:
+        """Receive the next records of some threads, of which the ops are also given as columns with their places."""
+        kinds = ["collective_begin", *(name for name in TABLES if name != "op")]
+        self.add({name: schema.table(schema.KINDS[name], batches) for name in kinds} | {"op": op}, places)
+
+    def add(self, tables: dict[str, Columns], places: tuple[Ints, Ints]) -> None:
+        """Receive the next events as tables (see `Timeline.take`)."""
+        groups = self.rows.catalog.groups.items
+        for lane, group in set(
+            schema.tuples(tables.pop("collective_begin", {"lane": NONE, "group": NONE}), "lane", "group")
+        ):
+            if groups[group].size > 1:
+                self.ranks[lane] = groups[group].rank
+        begins = [table["t0" if "t0" in table else "t"] for table in tables.values()]
+        ends = [table["t1" if "t1" in table else "t"] for table in tables.values()]
+        if not any(map(len, begins)):
+            return
+        first = min(int(t[0]) for t in begins if len(t))
+        self.first = min(self.first or first, first)
+        self.last = max(self.last, *(int(t.max()) for t in ends if len(t)))
+        step = tables["step"]
+        self.steps = np.concatenate([self.steps, [step["t0"], step["t1"]]], axis=1)[:, -STEPS:]
+        self.rows.take(tables, places)
+
+    def news(self, run: Run, keyframe: bool) -> tuple[dict[str, Any], Arrays]:
+        """Return the section for a frame's head and arrays; empty unless it has changed or ``keyframe`` is set.
+
+        It is built so seldom that this takes at most a twentieth of the time.
+        """
+        began = clock()
+        if not keyframe and (self.rows.version == self._version or began < self._due):
+            return {}, {}
+        self._version, spent = self.rows.version, thread_time_ns()
+        if not self.rows.rows:
+            return {}, {}
+        now = run.end or max(self.last, began)
+        about, arrays = self._told([self._whole(now), self._newest(now)], now)
+        self._due = clock() + max(EVERY, 19 * (thread_time_ns() - spent))
+        return {"timeline": about}, {f"timeline.{name}": column for name, column in arrays.items()}
+
+    def _whole(self, now: int) -> tuple[int, int, int]:
+        """Return begin, end and resolution (ns) of the coarse piece."""
+        return self.first, now, max(1, (now - self.first) // COARSE)
+
+    def _newest(self, now: int) -> tuple[int, int, int]:
+        """Return begin, end and resolution (ns) of the piece with the newest steps in full."""
+        begin = int(self.steps[0, 0]) if self.steps.shape[1] else self.first
+        for key, row in self.rows.rows.items():
+            if KINDS[key.kind] in ("op", "part", "record") and row.events.used > NEWEST:
+                begin = max(begin, int(row.events.bars[T0, -NEWEST]))
+        return begin, now, 1
+
+    def _told(self, windows: list[tuple[int, int, int]], now: int) -> tuple[dict[str, Any], Arrays]:
+        """Return the description of some windows (begin, end and resolution in ns each), and their bars as columns."""
+        keys = self.rows.row_keys()
+        parts: list[tuple[int, Bars]] = []
+        pieces = []
+        for t0, t1, resolution in windows:
+            count = 0
+            for number, key in enumerate(keys):
+                bars = self._window(key, t0, t1, resolution, now)
+                parts.append((number, bars))
+                count += bars.shape[1]
+            pieces.append({"t0": self._ms(t0), "t1": self._ms(t1), "pixel": resolution / 1e6, "count": count})
+        bars = np.concatenate([np.empty((6, 0), np.int64), *(bars for _, bars in parts)], axis=1)
+        rows = np.repeat([number for number, _ in parts], [part.shape[1] for _, part in parts])
+        about = {
+            "rows": [
+                {"thread": key.lane, "rank": self.ranks.get(key.lane), "kind": KINDS[key.kind], "depth": key.depth}
+                for key in keys
+            ],
+            "pieces": pieces, "t0": self._ms(self.first), "t1": self._ms(min(now, self.run.end or now)),
+        }  # fmt: skip
+        what, context = bars[PAIR] & (1 << SHIFT) - 1, bars[PAIR] >> SHIFT
+        return about, {
+            "row": rows.astype(np.uint32), "t0": self._ms(bars[T0]), "t1": self._ms(bars[T1]),
+            "what": what.astype(np.uint32), "context": context.astype(np.uint32),
+            "count": bars[COUNT].astype(np.uint32), "number": bars[NUMBER], "longest": bars[LONGEST] / 1e6,
+        }  # fmt: skip
+
+    def _window(self, key: Key, t0: int, t1: int, resolution: int, now: int) -> Bars:
+        """Return the bars of a row between two times; scopes that are open end at the time `now`."""
+        bars = self.rows.rows[key].window(t0, t1, resolution)
+        if KINDS[key.kind] == "scope":
+            more = [bar for other, bar in self.rows.ongoing(key.lane, now) if other == key and bar[T0, 0] < t1]
+            bars = np.concatenate([bars, *more], axis=1)
+        return bars
+
+    def _ms(self, t: Any) -> Any:
+        """Convert ns of the clock to ms since the run began."""
+        return (t - self.run.start) / 1e6
+
+    def _ns(self, ms: Any) -> int:
+        return self.run.start + round(float(ms) * 1e6)
+
+    # ---- what the browser asks
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Answer a request of type "timeline".
+
+        Args:
+            request: "id", and one of "window": [t0, t1, pixels], in ms; "event": [thread, kind, depth, number];
+                "measure": [t0, t1]; "search": text with "after", ms.
+
+        Returns:
+            A message. That of a window has arrays like a frame, and their bytes under "buffer".
+        """
+        found: dict[str, Any] = {"type": "timeline", "id": request.get("id")}
+        if "window" in request:
+            t0, t1, pixels = request["window"]
+            begin, end = self._ns(t0), self._ns(t1)
+            wide = min(max(1, int(pixels)), PIXELS)
+            now = self.run.end or max(self.last, clock())
+            about, arrays = self._told([(begin, min(end, now), max(1, (end - begin) // wide))], now)
+            return found | about | {"columns": arrays}
+        if "event" in request:
+            return found | {"event": self._event(*request["event"])}
+        if "measure" in request:
+            return found | {"measure": self._measure(*map(self._ns, request["measure"]))}
+        text, after = str(request.get("search", "")), self._ns(request.get("after", 0))
+        return found | {"search": self._search(text.lower(), after)}
+
+    def _place(self, key: Key, at: int) -> dict[str, Any]:
+        """Describe an event by its number in a row: place, times in ms, plan and context, tape node, block."""
+        events = self.rows.rows[key].events
+        event = events.bars[:, at - events.first]
+        return {
+            "thread": key.lane, "depth": key.depth, "kind": KINDS[key.kind], "number": at,
+            "t0": self._ms(int(event[T0])), "t1": self._ms(int(event[T1])),
+            "what": int(event[PAIR]) & (1 << SHIFT) - 1, "context": int(event[PAIR]) >> SHIFT,
+            "node": int(event[NODE]), "block": int(event[BLOCK]),
+        }  # fmt: skip
+
+    def _event(self, thread: int, kind: str, depth: int, number: int) -> dict[str, Any] | None:
+        """Describe an event and those of the same tape node: an op's backward ops, or the forward op of these."""
+        key = Key(int(thread), KINDS.index(kind), int(depth)) if kind in KINDS else Key(0, 0)
+        row = self.rows.rows.get(key)
+        if row is None or not row.events.first <= number < row.events.first + row.events.used:
+            return None
+        found = self._place(key, number)
+        related = []
+        for other in self.rows.row_keys() if found["node"] else ():
+            events = self.rows.rows[other].events
+            if KINDS[other.kind] in ("op", "part"):
+                same = np.flatnonzero(events.bars[NODE] == found["node"])[:RELATED].tolist()
+                related += [
+                    self._place(other, events.first + i) for i in same if (other, events.first + i) != (key, number)
+                ]
+        return found | {"related": related}
+
+    def _measure(self, t0: int, t1: int) -> dict[str, Any]:
+        """Count the events of each kind that begin between two times, and add their times (ns) up."""
+        found: dict[str, Any] = {"t0": self._ms(t0), "t1": self._ms(t1), "counts": {}, "ns": {}, "complete": True}
+        for key, row in self.rows.rows.items():
+            name = KINDS[key.kind]
+            if name in ("phase", "scope"):
+                continue
+            bars = row.events.bars
+            first, last = np.searchsorted(bars[T0], [t0, t1]).tolist()
+            found["complete"] &= not row.events.first or first > 0
+            found["counts"][name] = found["counts"].get(name, 0) + last - first
+            spent = int((bars[T1, first:last] - bars[T0, first:last]).sum())
+            found["ns"][name] = found["ns"].get(name, 0) + spent
+        return found
+
+    def _search(self, text: str, after: int) -> dict[str, Any]:
+        """Find the next op after a time, or else the first of all, whose name, scope or line contains a text."""
+        catalog = self.rows.catalog
+        catalog.refresh()
+        fits = np.array([text in string.lower() for string in catalog.strings.items], bool)
+        plans, contexts = fits[catalog.op], fits[catalog.scope] | fits[catalog.line]
+        best: list[tuple[bool, int, Key, int]] = []
+        count = before = 0
+        for key in self.rows.row_keys():
+            if KINDS[key.kind] in ("op", "part", "record"):
+                events = self.rows.rows[key].events
+                pairs = events.bars[PAIR]
+                hits = np.flatnonzero(plans[pairs & (1 << SHIFT) - 1] | contexts[pairs >> SHIFT])
+                first = int(np.searchsorted(events.bars[T0, hits], after, "right"))
+                count, before = count + len(hits), before + first
+                for wrapped, rows in ((False, hits[first:]), (True, hits)):
+                    if len(rows):
+                        best.append((wrapped, int(events.bars[T0, rows[0]]), key, events.first + int(rows[0])))
+        if not best or not text:
+            return {"text": text, "count": 0, "at": 0, "next": None}
+        wrapped, _, key, number = min(best)
+        return {"text": text, "count": count, "at": 0 if wrapped else before, "next": self._place(key, number)}

@@ -1,0 +1,308 @@
+"""The timeline: bars at every level of detail against the events themselves, in one piece and as they arrive."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from flnb_telemetry import pump, schema
+from flnb_telemetry.live import Live
+from flnb_telemetry.liverecording import LiveRecording
+from flnb_telemetry.livetimeline import LiveTimeline
+from flnb_telemetry.timeline import (
+    COUNT,
+    FINEST,
+    KINDS,
+    LONGEST,
+    NUMBER,
+    PAIR,
+    RESOLUTIONS,
+    SHIFT,
+    T0,
+    T1,
+    TABLES,
+    Key,
+    Row,
+    Timeline,
+)
+
+import flnb
+from flnb import nn, optim
+from flnb.widgets.hub import Hub
+
+if TYPE_CHECKING:
+    from flnb_telemetry.recording import Recording
+    from flnb_telemetry.timeline import Bars
+
+
+def events(count: int, seed: int = 0, gap: int = 4000, longest: int = 3000) -> Bars:
+    """Events that do not overlap, some of them long; their pairs are their numbers."""
+    rng = np.random.default_rng(seed)
+    spent = rng.integers(1, longest, count)
+    spent[rng.random(count) < 0.01] *= 400
+    t0 = 1_000_000 + np.cumsum(rng.integers(0, gap, count) + np.r_[0, spent[:-1]])
+    found = np.zeros((5, count), np.int64)
+    found[T0], found[T1], found[PAIR] = t0, t0 + spent, np.arange(count)
+    return found
+
+
+def expected(all_: Bars, t0: int, t1: int) -> tuple[int, int]:
+    """The numbers of the first event that ends after t0 and of the first that begins at t1 or later."""
+    return int(np.searchsorted(all_[T1], t0, "right")), int(np.searchsorted(all_[T0], t1))
+
+
+@pytest.mark.parametrize("size", [50_000, 700])
+def test_a_window_has_every_event_once_at_any_resolution(size: int) -> None:
+    """Also where the events came in batches, and the last of them are merged nowhere yet."""
+    all_, row = events(50_000), Row()
+    for at in range(0, 50_000, size):
+        row.append(all_[:, at : at + size])
+    begin, end = int(all_[T0, 0]), int(all_[T1, -1])
+    rng = np.random.default_rng(1)
+    assert len(row.levels) > 4
+    for resolution in (1, 500, 5_000, FINEST, 70_000, 1_000_000, 50_000_000):
+        t0, t1 = np.sort(rng.integers(begin, end, 2)).tolist()
+        bars = row.window(t0, t1, resolution)
+        first, last = expected(all_, t0, t1)
+        if resolution == 1:
+            np.testing.assert_array_equal(bars[: PAIR + 1], all_[: PAIR + 1, first:last])
+        # at the edges merged bars may hold events outside of the window, and no more than those within one resolution
+        assert last - first <= bars[COUNT].sum()
+        inside = slice(1, -1)
+        middle = bars[:, inside]
+        assert (bars[T0, 1:] >= bars[T1, :-1]).all()
+        for bar in middle[:, :: max(1, middle.shape[1] // 50)].T:
+            own = np.flatnonzero((all_[T0] >= bar[T0]) & (all_[T1] <= bar[T1]))
+            assert bar[COUNT] == len(own)
+            spent = all_[T1, own] - all_[T0, own]
+            assert bar[LONGEST] == spent.max()
+            assert spent[own == bar[NUMBER]] == spent.max()
+            assert bar[PAIR] == bar[NUMBER]
+            assert len(own) == 1 or bar[T1] - bar[T0] <= 2 * resolution
+    whole = row.window(begin, end, (end - begin) // 1000)
+    assert whole[COUNT].sum() == 50_000
+    assert whole.shape[1] < 2500
+
+
+def test_of_old_events_the_coarse_levels_remain() -> None:
+    all_, row = events(40_000), Row(most=4096)
+    for at in range(0, 40_000, 1000):
+        row.append(all_[:, at : at + 1000])
+    assert row.events.used <= 4096
+    assert row.events.first == 40_000 - row.events.used
+    assert max(level.used for level in row.levels) <= 4096
+    begin, end = int(all_[T0, 0]), int(all_[T1, -1]) + 1
+    bars = row.window(begin, end, 1)
+    assert bars[COUNT].sum() >= 40_000  # where two levels meet, a bar may count events of both
+    assert bars[COUNT].sum() < 40_000 * 1.01
+    assert (bars[T0, 1:] >= bars[T1, :-1]).all()
+    assert bars[T0, 0] == begin
+    assert (bars[COUNT, -2000:] == 1).all()
+
+
+def test_an_event_that_begins_before_the_last_has_ended_is_cut() -> None:
+    row = Row()
+    row.append(np.array([[0, 10], [10, 20], [1, 2], [0, 0], [0, 0]], np.int64))
+    row.append(np.array([[5, 15], [12, 30], [3, 4], [0, 0], [0, 0]], np.int64))
+    assert row.events.bars[: PAIR + 1].T.tolist() == [[0, 10, 1], [10, 20, 2], [20, 30, 4]]
+
+
+def trained(steps: int = 3) -> Recording:
+    with flnb.use_backend("numpy"):
+        flnb.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+        optimizer = optim.SGD(model.parameters(), lr=1e-2)
+        x, y = flnb.randn(8, 8), flnb.asarray([i % 4 for i in range(8)])
+        with flnb.record("trained") as run:
+            for _ in range(steps):
+                with flnb.step():
+                    optimizer.zero_grad()
+                    with flnb.scope("train"):
+                        loss = flnb.cross_entropy(model(x), y)
+                    loss.backward()
+                    optimizer.step()
+    return run
+
+
+@pytest.fixture(scope="module")
+def run() -> Recording:
+    return trained()
+
+
+def flames(run: Recording, timeline: Timeline, depth: int) -> list[tuple[str, str]]:
+    """Scope and phase of the bars of one depth, in order."""
+    (lane,) = {key.lane for key in timeline.row_keys()}
+    pairs = timeline.rows[Key(lane, KINDS.index("scope"), depth)].window(run.start, run.end or 0, 1)[PAIR]
+    contexts = [run.catalog.contexts.items[context] for context in (pairs >> SHIFT).tolist()]
+    return [(context.scope, schema.PHASES[context.phase]) for context in contexts]
+
+
+def test_lanes_have_phases_scopes_of_both_directions_and_ops(run: Recording) -> None:
+    timeline = Timeline(run.catalog)
+    timeline.take({kind: run.table(kind) for kind in TABLES})
+    lane = run.table("op")["lane"][0]
+    rows = [(KINDS[key.kind], key.depth) for key in timeline.row_keys()]
+    assert rows == [("phase", 0), ("scope", 0), ("scope", 1), ("scope", 2), ("op", 0)]
+    assert flames(run, timeline, 0) == [("train", "other"), ("train", "backward")] * 3
+    assert flames(run, timeline, 1) == [("train.sequential", "other"), ("train.sequential", "backward")] * 3
+    inner = [f"train.sequential.{i}" for i in range(3)]
+    forward, backward = [(one, "other") for one in inner], [(one, "backward") for one in inner[::-1]]
+    assert flames(run, timeline, 2) == (forward + backward) * 3
+    phases = timeline.rows[Key(lane, 0)].window(run.start, run.end or 0, 1)
+    named = [schema.PHASES[phase] for phase in phases[PAIR].tolist() if phase]
+    assert named == ["forward", "backward", "optimizer"] * 3
+    op = run.table("op")
+    bars = timeline.rows[Key(lane, KINDS.index("op"))].window(run.start, run.end or 0, 1)
+    np.testing.assert_array_equal(bars[T0], op["t0"])
+    np.testing.assert_array_equal(bars[PAIR] & (1 << SHIFT) - 1, op["plan"])
+
+
+def test_a_live_view_has_the_same_rows_however_its_records_arrive(run: Recording) -> None:
+    """Batches end anywhere: in a scope, in a backward pass, between an op and the end of its step."""
+    whole = LiveRecording(run).timeline.rows
+    rows = [(lane, row) for lane, batch in run._batches for row in batch]
+    for size in (1, 7, 64):
+        live = Live("again")
+        live.timeline = LiveTimeline(live)
+        for at in range(0, len(rows), size):
+            for lane in {lane for lane, _ in rows[at : at + size]}:
+                live.feed(lane, np.array([row for other, row in rows[at : at + size] if other == lane]))
+            live._fold()
+        own = live.timeline.rows
+        assert own.row_keys() == whole.row_keys()
+        for key in own.row_keys():
+            got, want = (each.rows[key].window(run.start, run.end or 0, 1) for each in (own, whole))
+            if KINDS[key.kind] == "scope":  # a batch may end a backward scope that goes on in the next one
+                got = got[:, np.r_[True, got[PAIR, 1:] != got[PAIR, :-1]]]
+                want = want[:, np.r_[True, want[PAIR, 1:] != want[PAIR, :-1]]]
+                np.testing.assert_array_equal(got[[T0, PAIR]], want[[T0, PAIR]], err_msg=f"{size} {key}")
+            else:
+                np.testing.assert_array_equal(got[:NUMBER], want[:NUMBER], err_msg=f"{size} {key}")
+
+
+def test_open_scopes_and_nested_ops_are_there() -> None:
+    live = Live("open")
+    live.begin()
+    try:
+        with flnb.use_backend("numpy"), flnb.scope("outer"):
+            flnb.exp(flnb.ones(8))
+            pump.flush()
+            content, _ = live.frame(keyframe=True)
+    finally:
+        live.finish()
+    kinds = [row["kind"] for row in content["timeline"]["rows"]]
+    assert kinds == ["phase", "scope", "op"]
+    (key, bar), *_ = live.timeline.rows.ongoing(live.timeline.rows.row_keys()[0].lane, live.start + 10**9)
+    assert key.depth == 0
+    assert bar[T1, 0] > bar[T0, 0]
+    nested = np.array([[0, 2, 20], [10, 8, 30], [1, 2, 3], [0, 0, 0], [0, 0, 0]], np.int64)
+    table: dict[str, Any] = {"t0": nested[T0], "t1": nested[T1], "lane": np.ones(3, np.int32)}
+    table |= {name: np.zeros(3, np.int64) for name in ("plan", "context", "node", "alloc_id", "estimated")}
+    none = {kind: schema.table(schema.KINDS[kind], []) for kind in TABLES}
+    timeline = Timeline(live.catalog)
+    timeline.take(none | {"op": table})
+    assert timeline.rows[Key(1, KINDS.index("op"))].events.bars[T0].tolist() == [0, 20]
+    assert timeline.rows[Key(1, KINDS.index("part"))].events.bars[T0].tolist() == [2]
+
+
+def answered(live: LiveRecording, **request: Any) -> dict[str, Any]:
+    found = live.answer({"type": "timeline", "id": 3} | request)
+    assert found is not None
+    assert (found["type"], found["id"]) == ("timeline", 3)
+    return found
+
+
+def columns(message: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    kinds = {"u32": np.uint32, "f64": np.float64}
+    return {
+        name.removeprefix(prefix): np.frombuffer(message["buffer"], kinds[code], count, at)
+        for name, (code, at, count) in message["arrays"].items()
+        if code in kinds
+    }
+
+
+def test_a_window_is_answered_in_binary_columns(run: Recording) -> None:
+    live = LiveRecording(run)
+    op = run.table("op")
+    found = answered(live, window=[0, run.seconds * 1e3, 16384])
+    (piece,) = found["pieces"]
+    told = columns(found)
+    assert {len(column) for column in told.values()} == {piece["count"]}
+    rows = [row["kind"] for row in found["rows"]]
+    mine = told["row"] == rows.index("op")
+    assert told["count"][mine].sum() == len(op["t0"])
+    exact = answered(live, window=[0, run.seconds * 1e3, 10**9])
+    assert exact["pieces"][0]["pixel"] * 16384 == pytest.approx(run.seconds * 1e3, rel=1e-3)  # no window is wider
+    t0, t1 = (op["t0"][5] - run.start) / 1e6, (op["t1"][9] - run.start) / 1e6
+    near = columns(answered(live, window=[t0, t1, 16384]))
+    mine = near["row"] == rows.index("op")
+    np.testing.assert_allclose(near["t0"][mine], (op["t0"][5:10] - run.start) / 1e6)
+    np.testing.assert_array_equal(near["what"][mine], op["plan"][5:10])
+
+
+def test_an_op_is_answered_with_its_backward_ops_and_a_backward_op_with_its_forward(run: Recording) -> None:
+    live, op = LiveRecording(run), run.table("op")
+    names = [run.catalog.plans.items[plan].op for plan in op["plan"].tolist()]
+    at = names.index("matmul")
+    lane = int(op["lane"][0])
+    told = answered(live, event=[lane, "op", 0, at])["event"]
+    assert (told["what"], told["node"], told["block"]) == (op["plan"][at], op["node"][at], op["alloc_id"][at])
+    same = [i for i in np.flatnonzero(op["node"] == op["node"][at]).tolist() if i != at]
+    assert [one["number"] for one in told["related"]] == same
+    assert same
+    back = answered(live, event=[lane, "op", 0, same[-1]])["event"]
+    assert at in [one["number"] for one in back["related"]]
+    for wrong in ([lane, "op", 0, 10**6], [lane + 9, "op", 0, 0], [lane, "nothing", 0, 0]):
+        assert answered(live, event=wrong)["event"] is None
+
+
+def test_a_range_is_measured_and_a_text_is_found_from_a_time_on(run: Recording) -> None:
+    live, op = LiveRecording(run), run.table("op")
+    ms = (op["t0"] - run.start) / 1e6
+    told = answered(live, measure=[ms[4] - 1e-6, ms[20] - 1e-6])["measure"]
+    assert told["counts"]["op"] == 16
+    assert told["ns"]["op"] == (op["t1"] - op["t0"])[4:20].sum()
+    assert told["complete"]
+    names = [run.catalog.plans.items[plan].op for plan in op["plan"].tolist()]
+    hits = [i for i, name in enumerate(names) if "matmul" in name]
+    found = answered(live, search="MATMUL", after=ms[hits[0]])["search"]
+    assert (found["count"], found["at"], found["next"]["number"]) == (len(hits), 1, hits[1])
+    found = answered(live, search="matmul", after=ms[hits[-1]])["search"]
+    assert (found["at"], found["next"]["number"]) == (0, hits[0])  # from the beginning again
+    scope = answered(live, search="sequential.2", after=0)["search"]
+    assert scope["next"] is not None
+    assert answered(live, search="no such thing", after=0)["search"] == {
+        "text": "no such thing", "count": 0, "at": 0, "next": None,
+    }  # fmt: skip
+
+
+def test_a_frame_has_the_run_coarsely_and_the_newest_steps_in_full(run: Recording) -> None:
+    live = LiveRecording(run)
+    content, buffer = next(iter(live.frames()))
+    section = content["timeline"]
+    told = columns({"arrays": content["arrays"], "buffer": buffer}, "timeline.")
+    whole, newest = section["pieces"]
+    assert whole["count"] + newest["count"] == len(told["t0"])
+    rows = [row["kind"] for row in section["rows"]]
+    count = told["count"][: whole["count"]][told["row"][: whole["count"]] == rows.index("op")]
+    assert count.sum() == len(run.table("op")["t0"])
+    assert (told["count"][whole["count"] :] == 1).all()
+    assert newest["t1"] == pytest.approx(run.seconds * 1e3)
+
+
+def test_the_hub_sends_what_is_asked_of_the_timeline(run: Recording) -> None:
+    sent: list[tuple[dict[str, Any], list[bytes]]] = []
+    hub = Hub(LiveRecording(run), lambda content, buffers: sent.append((content, buffers)))
+    hub.receive({"type": "timeline", "id": 1, "window": [0, 1, 100]})
+    hub.receive({"type": "timeline", "id": 2, "search": "matmul", "after": 0})
+    hub._answer()
+    assert [content["id"] for content, _ in sent] == [1, 2]
+    assert "buffer" not in sent[0][0]
+    assert len(sent[0][1][0]) >= max(at + 4 * count for _, at, count in sent[0][0]["arrays"].values())
+    assert sent[1][1] == []
+
+
+def test_resolutions_grow() -> None:
+    assert RESOLUTIONS[0] == FINEST
+    assert list(RESOLUTIONS) == sorted(set(RESOLUTIONS))
