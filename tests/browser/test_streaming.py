@@ -1,0 +1,109 @@
+"""A cell trains while the dashboard shows it: how old an op is when it is drawn, and what memory grows.
+
+The figures are printed (`-s`). With `FLNB_STREAM_SECONDS=600` it streams for ten minutes, not for seconds, and holds
+the memory of kernel and page to what it was in the third minute.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tests.browser.test_truth import run_cell
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+    from tests.browser.conftest import Lab
+
+SECONDS = float(os.environ.get("FLNB_STREAM_SECONDS", "6"))
+CELLS = [
+    "import json, time, flnb\n"
+    "from flnb import nn\nfrom flnb.data import digits\nfrom flnb.optim import Adam\n"
+    "net = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(512, 64), nn.ReLU(), "
+    "nn.Linear(64, 10))\n"
+    "optimizer, images = Adam(net.parameters(), lr=1e-3), digits()[0].take(range(128))\n"
+    "flnb.dashboard(height=560)",
+    f"end, ends, sizes = time.time() + {SECONDS}, [], []\n"
+    "with flnb.record('stream') as run:\n"
+    "    while time.time() < end:\n"
+    "        with flnb.step():\n"
+    "            optimizer.zero_grad()\n"
+    "            flnb.cross_entropy(net(images[0]), images[1]).backward()\n"
+    "            optimizer.step()\n"
+    "        ends.append(time.time())\n"
+    "        if len(ends) % 1000 == 0:\n"
+    "            sizes.append(int(open('/proc/self/statm').read().split()[1]) * 4096)\n"
+    "json.dump([ends, sizes], open('streaming.json', 'w'))\n"
+    "print('stored')",
+]
+# At the frame after one that has drawn news: the wall clock, and the newest step whose end is drawn.
+WATCH = """() => {
+    window.drawn = [];
+    let updates = -1;
+    const look = () => {
+        const {updates: now, step, state} = window.__flnb;
+        if (now !== updates && state === 'recording' && step !== null) {
+            updates = now;
+            requestAnimationFrame(() => { window.drawn.push([Date.now() / 1e3, step]) });
+        }
+        requestAnimationFrame(look);
+    };
+    look();
+}"""
+
+
+def ages(drawn: Any, ends: Any) -> Any:
+    """Seconds from the end of each step that was drawn to the first drawing that shows it."""
+    times, steps = np.asarray(drawn).T
+    steps = np.maximum.accumulate(steps)
+    ended = np.arange(int(steps[0]) + 1, int(steps[-1]) + 1)
+    return times[np.searchsorted(steps, ended)] - np.asarray(ends)[ended]
+
+
+def heap(page: Page) -> int:
+    """Bytes that the page's scripts hold, after its collector has run."""
+    session = page.context.new_cdp_session(page)
+    session.send("HeapProfiler.collectGarbage")
+    session.send("Performance.enable")
+    metrics = {entry["name"]: entry["value"] for entry in session.send("Performance.getMetrics")["metrics"]}
+    session.detach()
+    return int(metrics["JSHeapUsedSize"])
+
+
+@pytest.mark.timeout(240 + int(SECONDS))
+def test_a_busy_cell_streams_to_the_screen(lab: Lab, page: Page) -> None:
+    lab.write("streaming.ipynb", *CELLS)
+    page.set_viewport_size({"width": 1400, "height": 1000})
+    lab.open(page, "streaming.ipynb")
+    run_cell(page, 0)
+    page.locator(".fl-root").first.wait_for(timeout=60_000)
+    page.wait_for_function("() => window.__flnb !== undefined")
+    page.evaluate(WATCH)
+    run_cell(page, 1)
+    page.wait_for_function("() => window.__flnb.state === 'recording'")
+    heaps = []
+    while page.evaluate("() => window.__flnb.state") == "recording":
+        page.wait_for_timeout(min(10_000, 250 * SECONDS))
+        heaps.append(heap(page))
+    page.locator(".jp-OutputArea-output pre", has_text="stored").wait_for(timeout=30_000)
+    ends, sizes = json.loads((lab.folder / "streaming.json").read_text())
+    drawn = page.evaluate("() => window.drawn")
+    found = ages(drawn, ends)
+    median, late = np.quantile(found, [0.5, 0.95])
+    print(
+        f"\nfrom a step to its pixels, in a busy cell: median {1e3 * median:.0f} ms, 95 % within {1e3 * late:.0f} ms "
+        f"(goal 150), {len(drawn) / SECONDS:.1f} drawings a second; MiB of the kernel "
+        f"{[size >> 20 for size in sizes]}, of the page's scripts {[size >> 20 for size in heaps]}"
+    )
+    assert len(drawn) > SECONDS, "less than one drawing a second"
+    assert found.min() > 0, "drawn before it happened"
+    assert page.evaluate("() => window.__flnb.dropped") == 0
+    if SECONDS >= 300:
+        for name, values in (("kernel", sizes), ("page", heaps)):
+            flat = values[len(values) * 3 // 10 :]
+            assert max(flat) < 1.1 * flat[0], f"the {name}'s memory grows: {values}"
