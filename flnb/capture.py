@@ -53,13 +53,13 @@ class Captured:
     Attributes:
         program: computes what the function computes.
         effects: what else the function does.
-        fresh: leaves to which it gives a gradient; of an argument its position among the tensors in the arguments.
+        fresh: leaves whose gradient it sets; of an argument its position among the tensors in the arguments.
         grown: leaves, as in ``fresh``, whose gradient, which is there before, it adds to or reads.
         result: for each leaf of the result the object itself, or how to make a tensor of an array.
         guards: what it depends on besides the arguments.
 
     Raises:
-        RuntimeError: the function asks for elements, or stores a tensor where no later run would put a new one.
+        RuntimeError: the function reads elements, or stores a tensor where no later run would put a new one.
     """
 
     def __init__(
@@ -333,7 +333,7 @@ def jit(function: Callable[P, R] | None = None, *, fuse: bool = True, donate: Se
             may be in their memory, and other tensors there then have its elements.
 
     Raises:
-        RuntimeError: in the second call, the function asks for elements of a tensor, or stores a tensor elsewhere
+        RuntimeError: in the second call, the function reads elements of a tensor, or stores a tensor elsewhere
             than in its result, a parameter's ``grad``, or memory that was there before; it calls other ranks, or draws
             random numbers that Python reads; an argument is the result of an op and requires grad.
         TypeError: an argument is neither a tensor nor hashable, such as a NumPy array.

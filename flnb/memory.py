@@ -149,7 +149,7 @@ def unlock(number: int, manager: MemoryManager | None = None) -> None:
 def release_cached(manager: MemoryManager | None = None) -> int:
     """Return unused memory segments of a manager to its device; returns the number of bytes released.
 
-    Programs (`flnb.jit`) give back their memory before, and allocate it again when they run.
+    Programs (`flnb.jit`) free their memory first, and allocate it again when they run.
 
     Args:
         manager: a memory manager; the active one by default.

@@ -1,7 +1,7 @@
 """Listeners that are called as soon as the gradient of a leaf is complete, while backward is still running.
 
 A leaf's gradient is complete as soon as the earliest op that used the leaf has been pulled: all others were pulled
-before it. One traversal before the pass finds these ops. It is made only while somebody listens.
+before it. One traversal before the pass finds these ops. It is made only while there are listeners.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Listener(Protocol):
     def began(self, first: bool) -> None:
         """Called when a backward pass that reaches one of the leaves begins; an earlier pass may have failed.
 
-        ``first`` is False if another listener hears of this pass, which is told before this one.
+        ``first`` is False if another listener of this pass is called before this one.
         """
 
     def arrived(self, leaf: Node, gradient: Any) -> bool | None:

@@ -4,7 +4,7 @@ A pull is a few public ops. Called one by one, these spend their time on finding
 same for every node of one plan (op, shapes, attributes). So a pull is traced once (`flnb.dispatch.tracing`), and the
 trace becomes the text of a function that calls the active backend's methods directly, one for each op and through the
 same table: a backend that overrides an op, memory managers and telemetry see the same calls as before. A composite's
-gradient is one call if the backend has a method for it. A pull that asks for a value, or does anything but run ops, is
+gradient is one call if the backend has a method for it. A pull that reads a value, or does anything but run ops, is
 not compiled.
 """
 

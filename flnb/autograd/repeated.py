@@ -34,7 +34,7 @@ def walk_or_repeat(root: Node, cotangent: Any, walk: Callable[[], Found]) -> Fou
         root, cotangent: where the pass begins, and with what; nodes are emptied.
         walk: runs the pass, in the order of creation of leaves.
 
-    It is run if no pass before was like it, or somebody listens: a recording, a hook, a tape of another kind, an
+    It is run if no pass before was like it, or if there are listeners: a recording, a hook, a tape of another kind, an
     interpreter; or if functions of the user's compute gradients.
     """
     here: Any = state.current()

@@ -3,7 +3,7 @@
 A norm costs more than a small op, so that only some passes are measured, those at whose start a recording has set
 `bus.want_grad_stats`. Every recorded pass looks for NaN and Inf: NumPy reports floating-point errors at no cost, and
 the gradients of leaves are checked at the end. The pass is measured from the node that makes the first NaN or Inf on.
-Gradients on another device are looked at only where a recording asks for norms: reading them makes the program wait.
+Gradients on another device are read only if a recording requests norms: reading them makes the program wait.
 """
 
 from __future__ import annotations

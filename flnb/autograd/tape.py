@@ -156,7 +156,7 @@ def walk(
         create_graph: record the walk itself, so that its results can be differentiated.
         stops: sequence numbers of nodes at which the walk ends.
         only_stops: walk only towards the nodes in ``stops``; the rest of the graph stays as it is.
-        told: tells listeners which leaves are complete.
+        told: calls listeners when leaves are complete.
 
     Returns:
         The nodes in ``stops`` and the leaves that were reached, with their cotangents.

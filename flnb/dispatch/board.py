@@ -1,7 +1,7 @@
 """The board: memory shared by the ranks of a host, where each rank writes its state and its latest calls.
 
 Every rank has a row: its process, its state, and its last calls by sequence number. Ranks read it to find out whether
-the others make the same call, and who has died, stopped or not come. It outlives the ranks that wrote it.
+the others make the same call, and which ranks have died, stopped or not come. It outlives the ranks that wrote it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Board:
     Args:
         memory: writable bytes that all ranks see, `Board.nbytes` of them, zero at first.
         rank: the row that is written here; the others are only read.
-        alive: tells of the process (or thread) in a row: "" while it runs, "gone", or "stopped".
+        alive: returns the state of the process (or thread) in a row: "" while it runs, "gone", or "stopped".
         host: the number of this rank's host; of the rows of others this memory holds copies (`take`).
     """
 

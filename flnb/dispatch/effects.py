@@ -89,7 +89,7 @@ class Effects:
     def numbers(self, source: Any, key: Any, dtype: np.dtype[Any]) -> tuple[Tensor, ...]:
         """Return 0-d tensors that are set to ``source.coefficients()`` before each run.
 
-        The function is asked once in each run for each ``key``, such as the number of the step.
+        The function is called once in each run for each ``key``, such as the number of the step.
         """
         found = self._numbers.get((source, key, dtype))
         if found is None:

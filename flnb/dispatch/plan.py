@@ -140,7 +140,7 @@ class Plan:
 
 
 class Saves(dict[int, tuple[bool, ...]]):
-    """What a node saves, by the set of operands that need a gradient, computed when first asked for.
+    """What a node saves, by the set of operands that need a gradient, computed at its first use.
 
     Key: an int whose bit i stands for operand i. Value: a bool for each input and, at the end, one for the output.
     """

@@ -1,6 +1,6 @@
 """Source text of the crossing: the steps of an op in pieces, from which each op's code is composed.
 
-The code of an op, its entry, finds the plan, takes the operands' buffers, asks for memory, calls the active backend's
+The code of an op, its entry, finds the plan, takes the operands' buffers, requests memory, calls the active backend's
 method, emits the event and, if an operand is on the tape, records the node. `entry_text` joins the pieces for a form of
 op, and `flnb.dispatch.crossing` compiles the text, once for each form.
 """

@@ -228,7 +228,7 @@ class ASGD(_Asynchronous):
     """Asynchronous SGD: each rank adds its parameter changes since its last exchange to shared center parameters.
 
     The center is a copy of the parameters that belongs to no rank's module. After its last step every rank calls
-    `finish`, which gives all modules the center's parameters.
+    `finish`, which sets all modules to the center's parameters.
 
     Dean et al., 2012, "Large Scale Distributed Deep Networks", section 4.1 (Downpour), with parameters in the place of
     gradients: ``center += mine - old``, then ``mine = old = center``.

@@ -35,7 +35,7 @@ class Pipeline:
     of microbatches.) While a rank computes a microbatch, its neighbours compute others.
 
     Args:
-        stage: this rank's part of the model; rank 0's gets the inputs, the last rank's gives the outputs.
+        stage: this rank's part of the model; rank 0's receives the inputs, the last rank's returns the outputs.
         microbatches: into how many equal parts a batch is divided.
 
     >>> import flnb, flnb.nn as nn

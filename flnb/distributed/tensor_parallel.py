@@ -125,7 +125,7 @@ class ColumnLinear(_Divided):
 class RowLinear(_Divided):
     """A linear layer whose inputs are divided among the ranks: x (..., in_features / ranks) -> (..., out_features).
 
-    Each rank gives its part of the inputs, as a `ColumnLinear` returns them; all get the same outputs.
+    Each rank passes its part of the inputs, as a `ColumnLinear` returns them; all get the same outputs.
 
     Args:
         in_features: of all ranks together.

@@ -1,7 +1,7 @@
 """Output arrays of a program, reused in later runs once the caller no longer refers to them.
 
 A step of training replaces every parameter. The arrays of the step before last are free by then, so two of each take
-turns: nothing is allocated, and a run that is interrupted has changed nothing that anybody can see.
+turns: nothing is allocated, and a run that is interrupted has no visible effect.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Step(NamedTuple):
         op: the name of a row of the op table; or "load", "constant".
         inputs: the numbers of the steps whose values it reads.
         dtype: the dtype of its value, as NumPy's character.
-        over: "" for a value at each place; "inner" for a reduction over the inner space, which gives a value for each
+        over: "" for a value at each place; "inner" for a reduction over the inner space, with a value for each
             place of the outer one; "outer" for one over the outer space, whose value no step of the same nest reads.
         attribute: of "load" the position of the array, of "constant" the number.
     """

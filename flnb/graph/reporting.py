@@ -25,7 +25,7 @@ __all__ = ["contexts", "kernel_code", "kernel_event", "op_event", "shares"]
 def contexts(values: Sequence[Value]) -> dict[Value, int]:
     """Return each value's telemetry context (scope, phase and source line), as an interned number.
 
-    What a backward pass reads is of the forward pass: while it is recorded nobody knows.
+    Values that a backward pass reads belong to the forward pass, which is known only afterwards.
     """
     needed: set[Value] = set()
     found = {}

@@ -91,7 +91,7 @@ class Known:
     Attributes:
         segment: repeats it; None before its ops are known.
         failed: whether it can not be repeated.
-        order: what its results are, for who asked.
+        order: a description of the results, for the caller.
     """
 
     __slots__ = ("failed", "order", "seen", "segment")

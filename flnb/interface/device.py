@@ -35,7 +35,7 @@ class OutOfMemoryError(MemoryError):
     """Raised for a memory request that neither the manager's free blocks nor its device can serve.
 
     Attributes:
-        request: bytes asked for.
+        request: bytes requested.
         free: all unused bytes, in holes of the manager's segments and not yet reserved from the device.
         unreserved: the part of ``free`` that is not reserved; 0 if the capacity is unknown.
         largest_hole: bytes of the largest free piece in any segment.

@@ -49,7 +49,7 @@ class Block:
 
     Attributes:
         id: number of the allocation, never used twice.
-        requested: bytes that were asked for.
+        requested: the bytes of the request, before rounding.
         category: index in `flnb_telemetry.schema.CATEGORIES` of what they are for.
         locks: how often the user has locked the block and not unlocked it again.
         owner: weak reference to the object of which NumPy made the array; None for a block allocated by hand.

@@ -31,7 +31,7 @@ class Blocker(NamedTuple):
 
     Attributes:
         names: variables that hold it; line: the user's line that made it.
-        held: who holds it, as text; locks: the number of user locks.
+        held: the references to it, as text; locks: the number of user locks.
     """
 
     id: int

@@ -108,7 +108,7 @@ def play(
     Args:
         spec: the manager: a name, class, instance or function, as for `replay`, or a pair of class and settings.
         capacity: bytes of the simulated device; or a device.
-        tell: called now and then with the number of calls made since it was called last.
+        tell: called from time to time with the number of calls made since the last time.
     """
     lease = Counter(capacity if isinstance(capacity, MemoryDevice) else SimulatedDevice(capacity, source.granularity))
     label, manager = fresh(spec, lease, source)

@@ -27,11 +27,11 @@ def modes(runs: Mapping[str, Recording], asked: str = "ask") -> Any:
 
     Each recording has a row with a time axis of its own: ticks where an op is called or recorded, a hatched bar where a
     program is made, bars where ops and kernels run, a mark for each block of memory that is allocated, and a line from
-    the moment at which the value is asked for to that at which it is there.
+    the moment at which the value is read to that at which it is available.
 
     Args:
         runs: for each mode its name and a recording of one call of the function.
-        asked: the name of the scope (`flnb.scope`) in which the value is asked for.
+        asked: the name of the scope (`flnb.scope`) in which the value is read.
 
     Raises:
         ValueError: there are no recordings, or in one of them there is no such scope.

@@ -24,7 +24,7 @@ class Run:
 
     Args:
         name: what displays call it.
-        grad_interval: seconds between two backward passes whose gradient norms are measured; None never asks for them.
+        grad_interval: seconds between two backward passes whose gradient norms are measured; None for no measurements.
         state: "waiting" or "recording"; later "finished" or "failed".
 
     `start` and `end` are times of `time.perf_counter_ns` (`end` None while it runs), `error` is the text of the error

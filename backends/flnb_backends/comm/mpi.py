@@ -162,7 +162,7 @@ def _header(buffer: Any) -> Any:
 class Receiving(Work):
     """An incoming message, header first; ``before`` is the previous message of the same rank and tag, if any.
 
-    A message is asked for once the one before has been: MPI hands headers and buffers out in the order of requests.
+    A message is requested after the one before it: MPI hands headers and buffers out in the order of requests.
     """
 
     def __init__(self, engine: Any, buffer: Any, source: int, tag: int, before: Receiving | None) -> None:

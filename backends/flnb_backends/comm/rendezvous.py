@@ -70,7 +70,7 @@ class Tcp(Rendezvous):
     """Exchange of keys and values through a TCP server in rank 0's process, which requires a secret token.
 
     Args:
-        address: host and port where rank 0 listens; it may give port 0 and tell the others its `address` otherwise.
+        address: host and port where rank 0 listens; port 0 is allowed if the others get `address` by other means.
         rank: the number of this rank.
         size: the number of ranks.
         token: a secret that all ranks know; it is never sent, only that it is known is proved.

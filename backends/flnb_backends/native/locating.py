@@ -33,7 +33,7 @@ class Found(NamedTuple):
         version: such as "3.2.0".
         runtime: what runs its loops in parallel: "OpenMP", "TBB" or "sequential".
         instruction_set: the widest vector instructions that it uses here, such as "avx2".
-        threads: how many threads OpenMP has unless told otherwise: ``OMP_NUM_THREADS``, else the processors of this
+        threads: how many threads OpenMP uses by default: ``OMP_NUM_THREADS``, else the processors of this
             process; 1 without OpenMP.
     """
 

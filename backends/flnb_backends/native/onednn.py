@@ -102,7 +102,7 @@ class OneDnn:
         ffi, lib: cffi's view of the library's declarations and functions.
         attributes: those of all primitives: they get their scratch memory from the caller, since what the library would
             give them belongs to the thread that made them.
-        threads: how many threads OpenMP has unless told otherwise.
+        threads: how many threads OpenMP uses by default.
 
     Raises:
         ImportError: cffi is not installed.

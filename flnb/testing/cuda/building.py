@@ -112,7 +112,7 @@ def _compiler() -> str:
 def _shared_spans(symbols: str) -> str:
     """Return a C++ table of the begin and end of each shared-memory array, from an object file's symbols.
 
-    They lie side by side, so that only this table tells an access beyond the end of one; behind the last one is a gap.
+    They are adjacent, so that only this table detects an access beyond the end of one; a gap follows the last.
     Beside it are the bytes of the arrays that each kernel may use: all but those of other kernels.
     """
     found = re.findall(r"^(\w+) .{7} flnb_shared\t(\w+) +(\S+)", symbols, re.M)

@@ -213,13 +213,13 @@ class Driver(Capture):
     # memory
 
     def tell_unused(self, address: int, nbytes: int) -> None:
-        """Tell an emulated device that memory is reserved but in no block yet. Does nothing on a GPU."""
+        """Notify an emulated device that memory is reserved but in no block yet. Does nothing on a GPU."""
 
     def tell_free(self, address: int, nbytes: int, streams: Sequence[int]) -> None:
-        """Tell an emulated device that a block used by these streams has been freed. Does nothing on a GPU."""
+        """Notify an emulated device that a block used by these streams has been freed. Does nothing on a GPU."""
 
     def tell_used(self, address: int, nbytes: int, stream: int) -> None:
-        """Tell an emulated device that memory is a block from this point of a stream on. Does nothing on a GPU."""
+        """Notify an emulated device that memory is a block from this point of a stream on. Does nothing on a GPU."""
 
     def memory(self) -> Memory:
         """Return the available and the total memory of the current device."""
