@@ -99,7 +99,7 @@ def coo(values: ArrayLike, places: tuple[ArrayLike, ArrayLike], shape: tuple[int
     """
     values, (m, n) = asarray(values), _shape("coo", shape)
     if len(places) != 2:
-        raise ValueError(f"sparse.coo: expected places (rows, columns), got {len(places)} of them; {ORDER['coo']}")
+        raise ValueError(f"sparse.coo: expected places (rows, columns), got {len(places)} arrays; {ORDER['coo']}")
     rows, columns = places
     return Sparse(values, _places("coo", "row", rows, values, m), _places("coo", "column", columns, values, n), (m, n))
 

@@ -76,8 +76,8 @@ class CustomOp(Composite):
         for keyword, value in zip(self.keywords, values, strict=True):
             if type(value).__hash__ is None:
                 raise TypeError(
-                    f"{self.name}: the attribute {keyword} is a {type(value).__name__}, which has no hash; give "
-                    f"something that cannot change, a tuple for a list, and tensors by position"
+                    f"{self.name}: the attribute {keyword} is a {type(value).__name__}, which is not hashable; pass "
+                    f"something immutable, such as a tuple for a list, and pass tensors by position"
                 )
         return self(*[asarray(x) for x in tensors], attributes=values)[0]
 

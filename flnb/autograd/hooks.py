@@ -79,7 +79,7 @@ class Intercepted(Plan):
 
 def _asked_first(*_: Any) -> Any:
     """Placeholder for the gradient rule of a wrapping plan; never called, since backward uses the original's."""
-    raise RuntimeError("an intercepted plan is pulled by its original")
+    raise RuntimeError("the gradient rule of a wrapping plan was called; backward must call the original's")
 
 
 class Hooked(Intercepted):

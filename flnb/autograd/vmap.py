@@ -68,8 +68,8 @@ def _fronted(position: int, x: Any, axis: int | None) -> Any:
     x = asarray(x)
     if not -x.ndim <= axis < x.ndim:
         raise TypeError(
-            f"vmap: leaf {position} of the arguments has shape {x.shape} and no axis {axis} to map over; give None in "
-            f"in_axes for what all examples share"
+            f"vmap: leaf {position} of the arguments has shape {x.shape} and no axis {axis} to map over; pass None in "
+            f"in_axes for arguments that all examples share"
         )
     return moveaxis(x, axis, 0) if axis % x.ndim else x
 

@@ -195,7 +195,7 @@ def _group(communicator: Communicator) -> Group:
 def refuse_captured() -> None:
     """Raise a `RuntimeError` during capture by `flnb.jit`: communication with other ranks would not be repeated."""
     if effects.get() is not None:
-        raise RuntimeError("flnb.jit: a call of all ranks cannot be captured: leave it out of the captured function")
+        raise RuntimeError("flnb.jit: a collective call cannot be captured: make it outside the captured function")
 
 
 def _usable(communicator: Communicator, name: str) -> Group:

@@ -218,5 +218,5 @@ def _check(calls: Ints, nbytes: Ints) -> None:
     live: set[int] = set()
     for i, call in enumerate(calls.tolist()):
         if call <= 0 and -call not in live:
-            raise ValueError(f"Trace: call {i} frees allocation {-call}, which is not live there")
+            raise ValueError(f"Trace: call {i} frees allocation {-call}, which is not allocated at that point")
         live ^= {abs(call)}

@@ -131,7 +131,7 @@ class AdaptiveEmbedding(Module):
     def forward(self, indices: Any) -> Any:
         indices = ops.asarray(indices)
         if indices.dtype.kind not in "iu":
-            raise TypeError(f"AdaptiveEmbedding: expected integers, got {indices._spec!r}")
+            raise TypeError(f"AdaptiveEmbedding: expected integer indices, got {indices._spec!r}")
         if indices.size == 0:
             return ops.zeros((*indices.shape, self.features), dtype=self.maps[0].weight.dtype)
         _check_range("AdaptiveEmbedding: indices", indices, self.entries)

@@ -90,7 +90,7 @@ def _encoded(parts: list[Any], shape: tuple[int, ...]) -> tuple[tuple[Any, ...],
     """Encode the parts of a key for a tensor of a shape, as `encode` does."""
     used = sum(_dimensions(k) for k in parts)
     if used > len(shape):
-        raise IndexError(f"getitem: {used} indices for a tensor of {len(shape)} dimensions, shape {shape}")
+        raise IndexError(f"getitem: got {used} indices for a tensor of {len(shape)} dimensions, shape {shape}")
     dots = [i for i, k in enumerate(parts) if k is Ellipsis]
     if len(dots) > 1:
         raise IndexError(f"getitem: expected at most one ... in an index, got {len(dots)}")
@@ -269,7 +269,7 @@ def take(x: ArrayLike, indices: ArrayLike, /, axis: int | None = None) -> Tensor
     """
     x = asarray(x)
     if axis is None and x.ndim != 1:
-        raise ValueError(f"take: give axis for a tensor of {x.ndim} dimensions, shape {x.shape}")
+        raise ValueError(f"take: axis= is required for a tensor of {x.ndim} dimensions, shape {x.shape}")
     position = axis_of(0 if axis is None else axis, x.ndim, "take")
     return getitem(x, (*(slice(None),) * position, integers("take", indices)))
 

@@ -130,7 +130,7 @@ class _Generated(WithBlock[T]):
             return
         if error is None:
             for _ in generator:
-                raise RuntimeError(f"{self._make} yielded twice, expected one yield: the block runs there")
+                raise RuntimeError(f"{self._make} yielded twice, expected a single yield, at which the block runs")
             return
         try:
             generator.throw(error)

@@ -215,7 +215,7 @@ def test_an_attribute_that_can_change_is_refused_by_name():
         return x * by[0]
 
     assert scaled(flnb.ones((2,)), by=(2.0,)).tolist() == [2.0, 2.0]
-    with pytest.raises(TypeError, match=r"scaled: the attribute by is a list, which has no hash; .* a tuple"):
+    with pytest.raises(TypeError, match=r"scaled: the attribute by is a list, which is not hashable; .* a tuple"):
         scaled(flnb.ones((2,)), by=[2.0])
 
 

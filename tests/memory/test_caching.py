@@ -216,7 +216,7 @@ def test_plain_free_refuses_a_free_block():
     manager = on()
     block = manager.alloc(512)
     manager.free(block)
-    with pytest.raises(ValueError, match="was freed before"):
+    with pytest.raises(ValueError, match="was already freed"):
         manager.free(block)
 
 

@@ -224,7 +224,7 @@ def test_a_block_that_is_freed_twice() -> None:
     manager = Planned(SimulatedDevice(), STEP)
     block = manager.alloc(3 * MIB)
     manager.free(block)
-    with pytest.raises(ValueError, match="was freed before"):
+    with pytest.raises(ValueError, match="was already freed"):
         manager.free(block)
 
 

@@ -211,7 +211,7 @@ def test_embeddings_by_cluster_say_what_is_no_entry():
     assert embedding(flnb.asarray(19)).shape == (8,)
     with pytest.raises(IndexError, match="AdaptiveEmbedding: indices go from 0 to 20, expected 0 to 19"):
         embedding(flnb.asarray([0, 20]))
-    with pytest.raises(TypeError, match=r"AdaptiveEmbedding: expected integers, got float32\[2\]"):
+    with pytest.raises(TypeError, match=r"AdaptiveEmbedding: expected integer indices, got float32\[2\]"):
         embedding(flnb.ones(2))
     spread = [float(np.std(values(rows.weight))) * rows.weight.shape[1] ** 0.5 for rows in nn.AdaptiveEmbedding(
         9000, 64, [3000, 6000]).rows]  # fmt: skip

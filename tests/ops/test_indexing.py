@@ -115,7 +115,7 @@ def test_take_and_take_along_axis_are_numpys(data):
 @pytest.mark.parametrize(
     ("call", "kind", "text"),
     [
-        (lambda x: flnb.take(x, [0]), ValueError, r"take: give axis for a tensor of 2 dimensions, shape \(2, 3\)"),
+        (lambda x: flnb.take(x, [0]), ValueError, r"take: axis= is required for a tensor of 2 dimensions, shape"),
         (
             lambda x: flnb.take(x, [0.5], axis=0),
             TypeError,

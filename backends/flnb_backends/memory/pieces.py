@@ -122,7 +122,7 @@ class Fitting(Cached):
         """Merge the block with its free neighbours and add it to its pool."""
         piece: Piece = block  # type: ignore[assignment]
         if piece.free:
-            raise ValueError(f"free: {piece!r} of {self!r} was freed before")
+            raise ValueError(f"free: {piece!r} of {self!r} was already freed")
         pool, left, right = piece.pool, piece.left, piece.right
         if pool.recycling < UNLIMITED and self._recycled(piece):
             return

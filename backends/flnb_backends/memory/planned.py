@@ -136,7 +136,7 @@ class Planned(Caching):
         begin = block.address - segment.address
         index = bisect_left(self.taken, (begin,))
         if index == len(self.taken) or self.taken[index][0] != begin:
-            raise ValueError(f"free: {block!r} of {self!r} was freed before")
+            raise ValueError(f"free: {block!r} of {self!r} was already freed")
         del self.taken[index]
 
     def _retile(self, segment: Segment, live: list[Piece]) -> None:
