@@ -115,7 +115,7 @@ def test_a_plain_loop_stops_before_nan_reaches_the_parameters():
     assert str(caught.value) == (
         "flnb: backward: the loss is NaN, and so would every gradient be; nothing was changed. Compute it again inside "
         "`with flnb.detect_anomaly():`, which names the op and its line, and look at this batch and the learning rate; "
-        "loss.backward(flnb.ones_like(loss)) walks back all the same"
+        "loss.backward(flnb.ones_like(loss)) runs backward anyway"
     )
     unchanged(net, before)
     assert net.weight.grad is None

@@ -54,8 +54,7 @@ def freed_error(node: Node) -> RuntimeError:
     why = getattr(
         node[MARK],
         "why_freed",
-        "was walked back before and freed; give retain_graph=True to the first backward, or compute the forward pass "
-        "again",
+        "was freed by an earlier backward; pass retain_graph=True to that backward, or compute the forward pass again",
     )
     return RuntimeError(f"backward: the graph through {node[PLAN].op.name!r} {why}.\n  It is {describe_node(node)}")
 

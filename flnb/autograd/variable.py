@@ -281,5 +281,5 @@ def _refuse_nan(loss: Variable) -> None:
         raise FloatingPointError(
             "flnb: backward: the loss is NaN, and so would every gradient be; nothing was changed. Compute it again "
             "inside `with flnb.detect_anomaly():`, which names the op and its line, and look at this batch and the "
-            "learning rate; loss.backward(flnb.ones_like(loss)) walks back all the same"
+            "learning rate; loss.backward(flnb.ones_like(loss)) runs backward anyway"
         )

@@ -92,7 +92,7 @@ def _path(loss: Variable, x: Variable) -> Why:
     if way:
         return Why(True, tuple(_describe_node(nodes[seq]) for seq in way))
     if any(node[PARENTS] is None for node in nodes.values()):
-        return Why(False, reason=f"the graph was walked back and freed: ask before backward; or {AGAIN}")
+        return Why(False, reason=f"the graph was freed by a backward: call why before it; or {AGAIN}")
     return Why(False, reason=f"nothing that the loss was computed from on the tape read it; {AGAIN}")
 
 

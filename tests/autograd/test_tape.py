@@ -61,7 +61,7 @@ def test_second_backward_is_an_error_that_names_the_op_and_retain_graph():
     x = flnb.Variable([1.0])
     y = flnb.tanh(x * 2.0).sum()
     y.backward()
-    with pytest.raises(RuntimeError, match=r"graph through 'sum' was walked back before and freed.*retain_graph=True"):
+    with pytest.raises(RuntimeError, match=r"graph through 'sum' was freed by an earlier backward.*retain_graph=True"):
         y.backward()
 
 

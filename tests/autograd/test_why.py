@@ -96,7 +96,7 @@ def test_a_variable_without_gradient_says_so(w: Any) -> None:
 def test_a_freed_graph_is_said(w: Any) -> None:
     loss = (w * 2.0).sum()
     loss.backward()
-    assert "walked back and freed" in flnb.why(loss, w).reason
+    assert "freed by a backward" in flnb.why(loss, w).reason
 
 
 @pytest.mark.parametrize(
