@@ -1,4 +1,4 @@
-"""`flnb.compare_runs`: two recordings aligned by scope and op: what is slower, bigger, called more often."""
+"""`flnb.compare_runs`: compares two recordings by scope and op: slower, bigger, called more often."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ measured_peaks = cache(roofline.measured)
 
 
 class Work(NamedTuple):
-    """What one run did of an op in a scope: calls, ns, bytes of results, FLOPs and bytes moved, each in one step.
+    """The work of one op in one scope of a run, per step: calls, ns, result bytes, FLOPs and bytes moved.
 
     FLOPs are estimated by the shapes, and bytes moved are the fewest possible (`roofline.traffic`). Both are zero for
     ops without FLOPs, many of which are views.
@@ -56,7 +56,7 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """An op in a scope in both runs; zeros where a run has none of it.
+    """An op in a scope, compared between two runs; zeros where a run does not have it.
 
     Attributes:
         a, b: the work in run A and in run B.
@@ -73,17 +73,17 @@ class ComparedRow:
 
     @property
     def difference(self) -> float:
-        """Time in B less that in A, ns in one step."""
+        """Return the time in run B minus that in run A, in ns per step."""
         return self.b.time - self.a.time
 
     @property
     def bound(self) -> float:
-        """Amdahl's bound: how many times as quick run B could become if this row took no time, 1 / (1 - share)."""
+        """Return Amdahl's bound 1 / (1 - share): the speedup of run B if this row took no time."""
         return 1 / max(1e-12, 1 - self.share)
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """What differs by at least the ratio `least`, as texts such as "slower 2.1×"."""
+        """Return the differences of at least the ratio `least`, as texts such as "slower 2.1×"."""
         if not self.a.calls or not self.b.calls:
             return ("only in B" if self.b.calls else "only in A",)
         pairs = (
@@ -101,7 +101,7 @@ class ComparedRow:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RunComparison:
-    """Two runs, op by op and scope by scope. It prints as a table, in a notebook as HTML.
+    """Two runs compared by op and scope; prints as a table, in a notebook as HTML.
 
     Attributes:
         names: of the runs A and B.
@@ -126,7 +126,7 @@ class RunComparison:
         raise KeyError(f"no op {key!r} in these runs; they have {known or 'none'}")
 
     def cells(self, rows: int | None = None) -> list[list[str]]:
-        """Return the table as texts: the titles, then a row for each op and scope, at most so many."""
+        """Return the table as texts: titles, then at most ``rows`` rows, one per op and scope."""
         return [list(TITLES), *([*self._texts(row)] for row in self.rows[:rows])]
 
     def _texts(self, row: ComparedRow) -> tuple[str, ...]:
@@ -142,7 +142,7 @@ class RunComparison:
         )  # fmt: skip
 
     def summary(self) -> str:
-        """Return what was compared, and the peaks, as text."""
+        """Return the names and times of both runs and the machine's peaks, as text."""
         a, b = (quantity.duration(seconds * 1e9) for seconds in self.seconds)
         return (
             f"A: {safe_text(self.names[0])}, {a}; B: {safe_text(self.names[1])}, {b}; all numbers of one {self.per}. "
@@ -259,7 +259,7 @@ def _calls(number: float) -> str:
 
 
 def _rate(work: float, ns: float, peak: float) -> str:
-    """Return work per second with its share of the peak, as text; a dash where there is none."""
+    """Return work per second and its fraction of the peak, as text; a dash if there is none."""
     if not work or not ns:
         return quantity.UNKNOWN
     rate = work / ns * 1e9

@@ -1,4 +1,4 @@
-"""The settings of a memory manager class with the values to try, found from its constructor."""
+"""The settings of a memory manager class and values to try, found from its constructor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHARES = tuple(round(0.1 * tenth, 1) for tenth in range(1, 11))
 
 @dataclass(frozen=True)
 class Tunable:
-    """A setting of a memory manager.
+    """A setting of a memory manager class, with values to try.
 
     Attributes:
         name: the constructor's argument.
@@ -37,7 +37,7 @@ class Tunable:
 
 
 def tunables(kind: type, largest: int, choices: dict[str, Any] | None = None) -> list[Tunable]:
-    """List the settings of a memory manager class, by its constructor's annotations and defaults.
+    """List the settings of a memory manager class, from its constructor's annotations and defaults.
 
     Sizes (annotated as ``int | str | None``, or with a default such as ``"2MiB"`` or ``4 << 20``) get powers of two,
     other numbers multiples of their default, shares tenths. Settings of base classes count where the constructor passes
@@ -77,7 +77,7 @@ def as_text(value: Any) -> str:
 
 
 def _parameters(kind: type) -> dict[str, tuple[Parameter, Any]]:
-    """Return the constructor's arguments but the device by name, each with its annotation; also those of bases."""
+    """Return the constructor's arguments except the device, each with its annotation; bases included."""
     found: dict[str, tuple[Parameter, Any]] = {}
     for base in kind.__mro__:
         init = base.__dict__.get("__init__")
@@ -93,7 +93,7 @@ def _parameters(kind: type) -> dict[str, tuple[Parameter, Any]]:
 
 
 def _hint(init: types.FunctionType, name: str) -> Any:
-    """Return the annotation of an argument; None if there is none, or if it names what is imported for types alone."""
+    """Return the annotation of an argument; None if missing, or if its names are imported for type checking only."""
     alone = types.SimpleNamespace(__annotations__={name: init.__annotations__.get(name)})
     try:
         return get_type_hints(alone, {"Size": Size} | init.__globals__)[name]  # managers import it for types alone
@@ -120,7 +120,7 @@ def _tunable(kind: type, parameter: Parameter, hint: Any, largest: int, given: A
 
 
 def _values(hint: Any, default: Any, largest: int) -> tuple[tuple[Any, ...], bool]:
-    """Return the values to try of a setting, and whether they are numbers in order."""
+    """Return the values to try for a setting, and whether they are ordered numbers."""
     kinds = {type(default), *(get_args(hint) or (hint,))} - {type(None), None}
     if bool in kinds:
         return (False, True), False
@@ -142,7 +142,7 @@ def _values(hint: Any, default: Any, largest: int) -> tuple[tuple[Any, ...], boo
 
 
 def _sizes(default: Any, largest: int) -> tuple[Any, ...]:
-    """Return powers of two with the default in its place, or None first; numbers if the default is one, else texts."""
+    """Return powers of two including the default, or None first; ints if the default is one, else texts."""
     powers = range(SMALLEST.bit_length() - 1, max(SMALLEST, largest - 1).bit_length() + 1)
     sizes = {1 << power: 1 << power if isinstance(default, int) else _size(1 << power) for power in powers}
     if default is None:

@@ -1,4 +1,4 @@
-"""Answers to the browser about recordings that have ended, whatever carries them: a widget, a server or a file."""
+"""Replies to the browser's messages about recordings that have ended, for a widget, a server or a file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class RunAnswers:
-    """Answers the messages of one view of a recording, or of two side by side.
+    """Replies to the messages of one view of a recording, or of two side by side.
 
     Args:
         runs: the recordings.
@@ -35,11 +35,11 @@ class RunAnswers:
 
     @property
     def only(self) -> str:
-        """The one view that shows these recordings: "compare" for two, "" for the whole dashboard."""
+        """Return the name of the single view to show: "compare" for two recordings, "" for the whole dashboard."""
         return "compare" if len(self.runs) > 1 else ""
 
     def receive(self, message: dict[str, Any]) -> None:
-        """Answer a message of the browser; ignore one of an unknown type."""
+        """Reply to a message of the browser; ignore unknown types."""
         kind = message.get("type")
         if kind in ("hello", "resync"):
             for side, run in enumerate(self.frames):

@@ -1,4 +1,4 @@
-"""A thread that answers the newest of several requests: a slider's moves, or a line that is dragged."""
+"""A thread that processes only the newest of several requests, such as the moves of a slider."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Request = TypeVar("Request")
 
 
 class Newest(Generic[Request]):
-    """Calls a function with the newest request, in a thread that ends when there is none; older ones are dropped.
+    """Calls a function with the newest request, in a thread that ends when none is waiting; older ones are dropped.
 
     Args:
         answer: a function of a request, which must not raise.
@@ -27,7 +27,7 @@ class Newest(Generic[Request]):
         self._thread: threading.Thread | None = None
 
     def ask(self, request: Request) -> None:
-        """Replace the request that waits, and return at once."""
+        """Replace the waiting request; returns at once."""
         with self._lock:
             self._waiting = [request]
             if self._thread is None:
@@ -37,21 +37,21 @@ class Newest(Generic[Request]):
 
     @property
     def superseded(self) -> bool:
-        """Return whether a newer request waits, so that the present one may be given up."""
+        """Return whether a newer request is waiting, so that the current one can be abandoned."""
         return bool(self._waiting)
 
     def drop(self) -> None:
-        """Drop the request that waits."""
+        """Discard the waiting request."""
         with self._lock:
             self._waiting = []
 
     def wait(self, timeout: float = 60.0) -> None:
-        """Wait until all requests are answered, at most ``timeout`` seconds."""
+        """Wait until all requests are processed, at most ``timeout`` seconds."""
         if (thread := self._thread) is not None:
             thread.join(timeout)
 
     def _run(self) -> None:
-        """Answer requests until there are no more; the body of the thread."""
+        """Process requests until there are no more (the body of the thread)."""
         while True:
             with self._lock:
                 if not self._waiting:

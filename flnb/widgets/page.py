@@ -58,7 +58,7 @@ def save(path: str | os.PathLike[str], *runs: Any) -> None:
 
 
 def served(answers: RunAnswers) -> str:
-    """Return the page that asks its server for everything: it posts each message to its own address."""
+    """Return a page that requests its data from the server: it posts each message to its own address."""
     return "".join(chain(_head(answers, f"{_POLICY}; connect-src 'self'"), _foot(answers)))
 
 
@@ -97,7 +97,7 @@ def _foot(answers: RunAnswers) -> Iterator[str]:
 
 
 def _known(answers: RunAnswers) -> dict[str, Any]:
-    """Return what the page answers by itself: the levels of the tape, and the call stacks of contexts."""
+    """Return the data that the page needs without a server: tape levels, and call stacks by context."""
     run = answers.frames[0]
     contexts = list(run.recording.stacks)[:MOST_STACKS]
     stacks = {context: (run.answer({"type": "stack", "context": context}) or {})["lines"] for context in contexts}

@@ -47,7 +47,7 @@ class RunServer(ThreadingHTTPServer):
         self.url = f"http://{self.host}/{self.token}/"
 
     def answer(self, message: dict[str, Any], write: Callable[[bytes], object]) -> None:
-        """Answer a message of the page: write each answer as a line of JSON (see `page.encoded`)."""
+        """Reply to a message of the page: write each answer as a line of JSON (see `page.encoded`)."""
         with self._turn:
             self._write = write
             try:
@@ -73,7 +73,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "flnb", ""
 
     def _refused(self) -> bool:
-        """Refuse a request without the token, or one that was made for another host name (DNS rebinding)."""
+        """Reject a request without the token, or made for another host name (DNS rebinding); returns True if so."""
         path = self.path.encode("utf-8", "replace")
         known = secrets.compare_digest(path, f"/{self.server.token}/".encode())
         if known and self.headers.get("Host") == self.server.host:
@@ -111,7 +111,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.answer(message, self.wfile.write)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Print nothing for each request."""
+        """Do nothing: requests are not logged."""
 
 
 def serve(*runs: Any, opened: Callable[[str], object]) -> None:

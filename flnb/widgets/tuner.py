@@ -32,11 +32,11 @@ TICKS = 2000
 
 
 class _Superseded(Exception):
-    """Raised in a replay when newer settings wait."""
+    """Raised to abandon a replay when newer settings are waiting."""
 
 
 class Tuner(ipywidgets.VBox):  # type: ignore[misc]
-    """Controls for the settings of a memory manager, and what they do to a trace. `flnb.memory.tune` makes it.
+    """A widget with controls for a manager's settings and their effect on a trace; `flnb.memory.tune` makes it.
 
     Replays run in a thread: only that of the newest settings is drawn, and one that is out of date is given up.
 
@@ -117,13 +117,13 @@ class Tuner(ipywidgets.VBox):  # type: ignore[misc]
         super().close()
 
     def _moved(self, *_: Any) -> None:
-        """Ask for a replay with the settings of the controls."""
+        """Request a replay with the current settings of the controls."""
         if not self._silent:
             read = {name: _read(self.tunables[name], control.value) for name, control in self.controls.items()}
             self._newest.ask({name: value for name, value in read.items() if value != self.tunables[name].default})
 
     def _replay(self, settings: dict[str, Any]) -> None:
-        """Replay the trace and draw it; or say why the class refuses the settings."""
+        """Replay the trace and draw it; if the class rejects the settings, show why."""
 
         def check(_: int) -> None:
             if self._newest.superseded:
@@ -194,7 +194,7 @@ def _control(one: Tunable) -> Any:
 
 
 def _read(one: Tunable, value: Any) -> Any:
-    """Return the setting that a control's value stands for: the number of a choice, or a field's literal or text."""
+    """Return the setting for a control's value: the chosen value, or a field's literal or text."""
     if one.values:
         return one.values[value]
     try:
@@ -234,7 +234,7 @@ def _figure(tuner: Tuner) -> Any:
 
 
 def _redraw(tuner: Tuner) -> None:
-    """Put the default and the current outcome into the figure, in one message."""
+    """Update the figure with the default and the current outcome, in one message."""
     figure = tuner.figure
     with figure.batch_update():
         for outcome, line, ticks, height in ((tuner.default, 1, 3, 1), (tuner.current, 2, 4, 0)):

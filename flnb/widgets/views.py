@@ -1,4 +1,4 @@
-"""Single views of the dashboard as widgets, of a recording or of what is recorded now. Needs the extra "lab"."""
+"""Single views of the dashboard as widgets, for a recording or for live data. Needs the extra "lab"."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Memory", "Metrics", "Ops", "Tape", "Timeline"]
 
 
 class _SingleView(_View):
-    """One view of the dashboard, with its selection and time cursor as traits, to put into any box of ipywidgets.
+    """One view of the dashboard as a widget, with its selection and time cursor as traits.
 
     Args:
         run: a recording, or the path of a saved one; None for what is recorded now, as `flnb.dashboard` shows it.
@@ -52,7 +52,7 @@ class _SingleView(_View):
 
     @property
     def _run(self) -> Recording | None:
-        """The recording that is shown."""
+        """Return the recording that is shown."""
         return self._answers.runs[0] if self._board is None else self._board.follower.last
 
     def _receive(self, message: dict[str, Any]) -> None:
@@ -66,7 +66,7 @@ class _SingleView(_View):
             self._board.hub.receive(message)
 
     def close(self) -> None:
-        """Remove the widget from the page; the recording, and other views of it, go on."""
+        """Remove the widget from the page; the recording and its other views continue."""
         if self._board is not None and self in self._board.views:
             self._board.views.remove(self)
         super().close()

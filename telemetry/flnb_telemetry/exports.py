@@ -1,4 +1,4 @@
-"""The files besides its own format that a recording can be written to: a page, a trace, a snapshot, a picture."""
+"""Methods that write a recording in other formats than its own: a page, a trace, a snapshot, a picture."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Exports:
         foreign("write page")(path, self)
 
     def save_trace(self, path: str | os.PathLike[str]) -> None:
-        """Write the run as a trace in Chrome's JSON format, for ui.perfetto.dev; compressed if `path` ends in ".gz".
+        """Write the run as a trace in Chrome's JSON format, for ui.perfetto.dev; gzipped if `path` ends in ".gz".
 
         The keys are those of PyTorch's profiler: ops, scopes and steps, arrows from forward to backward ops,
         allocations and frees, counters of memory and metrics. `flnb.load_run` reads the file again.
