@@ -73,7 +73,7 @@ GRAPH = (
     "flnb.plot.modes", "flnb.autograd.repeated", "flnb.optim.repeated",
 )  # fmt: skip
 """Modules of the graph, which the goals do not count either."""
-WITH_ALL, GOAL_WITH_ALL = 25_555, 18_000
+WITH_ALL, GOAL_WITH_ALL = 25_560, 18_000
 """The most lines of the core with graph, ranks and devices, and the goal, which the core alone exceeds by its part.
 
 Raised by 250 for the communicator nccl, convolution by cuDNN and stream capture, which issue 13 asks for, and by 328
@@ -92,7 +92,7 @@ By 23 for figures of memory by scope, op and line.
 By 729 for recordings on disk, read lazily and queried by SQL."""
 
 
-@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 15_281, 11_500), ("", 29_906, 24_500)])
+@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 15_286, 11_500), ("", 29_941, 24_500)])
 def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     """``most`` may only become smaller, until it is the goal.
 
@@ -106,7 +106,8 @@ def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     By 24, of which 12 in core, for frames with what programs did, which a tool describes
     (`flnb_telemetry.liveprograms`), and the figure of modes. By 9 for gradients that overriding classes leave whole,
     scratch that no program writes, and the peak of one iteration.
-    By 601 for controls: the sliders of `flnb.memory.tune`, views as widgets of their own, `flnb.compare_runs`.
+    By 636, of which 5 in core, for controls: the sliders of `flnb.memory.tune`, views as widgets of their own,
+    `flnb.compare_runs`, and the recording that ended last, which a dashboard made afterwards shows.
     By 217 for exports: a run as one page, the page that is served, CSV and SVG.
     By 640, of which 8 in core, for traces of PyTorch's profiler, written and read.
     By 517, of which 515 in core, for the timeline of every run: rows of bars at every level of detail

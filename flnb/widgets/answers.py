@@ -6,15 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry.liverecording import LiveRecording
 
+from flnb.explore.runs import compare_runs
 from flnb.widgets.hub import send_answer
 from flnb.widgets.proposals import Proposals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from flnb_telemetry.recording import Recording
 
     Send = Callable[..., None]
+
+MOST_ROWS = 2000
+"""The most rows of a comparison, those with the largest differences in time."""
 
 
 class RunAnswers:
@@ -38,19 +42,37 @@ class RunAnswers:
         """Return the name of the single view to show: "compare" for two recordings, "" for the whole dashboard."""
         return "compare" if len(self.runs) > 1 else ""
 
+    def opening(self) -> Iterator[tuple[dict[str, Any], *tuple[bytes, ...]]]:
+        """Yield the messages with which a view begins: frames with their buffer, and how two recordings compare."""
+        for side, run in enumerate(self.frames):
+            for content, buffer in run.frames():
+                yield content | {"side": side}, buffer
+        if len(self.runs) > 1:
+            yield (comparison_of(*self.runs),)
+
     def receive(self, message: dict[str, Any]) -> None:
         """Reply to a message of the browser; ignore unknown types."""
         kind = message.get("type")
         if kind in ("hello", "resync"):
-            for side, run in enumerate(self.frames):
-                for content, buffer in run.frames():
-                    self.send(content | {"side": side}, [buffer])
+            for content, *buffer in self.opening():
+                self.send(content, *([buffer] if buffer else []))
         elif kind in ("tape", "stack", "timeline"):
             send_answer(self.frames[0].answer(message), self.send)
         elif kind in ("fit", "apply"):
             self.proposals.receive(message)
         elif kind == "code":
             self.send(code_of(self.runs[0], message))
+
+
+def comparison_of(a: Recording, b: Recording) -> dict[str, Any]:
+    """Return a message with the table of `flnb.compare_runs`: numbers of one step, times in ns; see `ComparedRuns`."""
+    found = compare_runs(a, b)
+    rows = [
+        [row.op, row.scope, *row.a[:4], *row.b[:4], row.b.flops, row.b.traffic, row.share, ", ".join(row.changes)]
+        for row in found.rows[:MOST_ROWS]
+    ]
+    peaks = [found.peaks.flops, found.peaks.memory]
+    return {"type": "comparison", "per": found.per, "seconds": list(found.seconds), "peaks": peaks, "rows": rows}
 
 
 def code_of(run: Recording | None, request: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """`flnb.dashboard()`: the live dashboard, of which each process has one, and the recordings that it follows.
 
 Before the first recording it shows all ops that run, under the name "session". When a recording begins it shows that
-one, also after it has ended, until the next recording begins.
+one, also after it has ended, until the next recording begins. A dashboard that is made after a recording has ended
+shows that one.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from flnb_telemetry import pump, recording
+from flnb_telemetry import pump, recorder, recording
 from flnb_telemetry.extras import require
 from flnb_telemetry.live import Live
 
@@ -33,6 +34,7 @@ class Follower:
     Attributes:
         live: the source of the dashboard's data.
         last: the newest recording, of which a static picture can be shown, or None.
+        earlier: the recording that had ended before, if that is what is shown, else None.
         changed: a function that is called with `live` when it is replaced and when its recording has ended.
         name: if given, only recordings of this name are followed.
     """
@@ -48,7 +50,11 @@ class Follower:
         sinks = pump.session.sinks if pump.session is not None else []
         for run in (sink for sink in sinks if isinstance(sink, recording.Recording)):
             self.watch(run)
-        if self._followed is None:
+        ended = recorder.latest()
+        self.earlier = ended if self._followed is None and ended and name in (None, ended.name) else None
+        if self.earlier is not None:
+            self.last = self.earlier
+        elif self._followed is None:
             self.live.begin()
 
     def watch(self, run: Recording) -> None:
@@ -65,7 +71,7 @@ class Follower:
     def _begins(self, run: Recording) -> None:
         """Show a recording from its first event."""
         self.live.finish()
-        self._followed = self.last = run
+        self._followed, self.last, self.earlier = run, run, None
         self.live = Live(run.name)
         self.live.buffer = run.buffer
         self.live.begin()
@@ -139,6 +145,7 @@ def show_cluster() -> None:
     """Show the ranks of the active `flnb.distributed.Cluster` on the dashboard, if there are both."""
     module = sys.modules.get("flnb.distributed.cluster")
     if _shown is not None and module is not None and module.Cluster.active is not None:
+        _shown.earlier = None
         module.Cluster.active.show_on(_shown.hub)
 
 

@@ -20,11 +20,11 @@ MOST = 2
 def view(
     *runs: Any, height: int = 680, model: Any = None, step: Callable[[], object] | None = None
 ) -> RunWidget:  # fmt: skip
-    """Return the dashboard of a recording that has ended, or the memory of two recordings side by side.
+    """Return the dashboard of a recording that has ended, or a comparison of two: memory, ops and metrics.
 
     Two recordings share one time slider, so that a run can be compared before and after a change, or under two memory
     managers (`flnb.memory.rerun`). The slider selects the same allocation of both if they make the same ones, and else
-    the same part of the same step.
+    the same part of the same step. Ops are compared by scope (`flnb.compare_runs`), and metrics overlaid.
 
     In the memory view of one recording a line for the capacity can be dragged below the peak. Then the view proposes
     which saved tensors to keep, recompute and offload (`flnb.memory.fit`). Given the model and the step, it can also

@@ -77,14 +77,31 @@ class Dashboard(_View):
         self.follower = follower
         self.views: list[_View] = []
         self._greeted = False
-        self.hub = Hub(follower.live, self._send_to_all)
-        self.proposals = Proposals(lambda: follower.last, self.send)
+        earlier = follower.earlier
+        self.earlier = None if earlier is None else RunAnswers([earlier], self._send_to_all)
+        self.hub = Hub(follower.live, self._send_live)
+        self.proposals = Proposals(lambda: self.follower.last, self.send)
         super().__init__(height=height)
-        follower.changed = self.hub.follow
+        follower.changed = self._follow
         self._display_id = uuid.uuid4().hex
         self._pictured: tuple[int, str] | None = None
 
-    def _send_to_all(self, content: dict[str, Any], buffers: list[bytes]) -> None:
+    def _follow(self, live: Any) -> None:
+        """Show a recording that begins, or that has ended just now, in place of an earlier one."""
+        self.earlier = None
+        self.hub.follow(live)
+
+    def _send_live(self, content: dict[str, Any], buffers: list[bytes]) -> None:
+        """Send a frame of the hub, unless an earlier recording is shown."""
+        if self.earlier is None:
+            self._send_to_all(content, buffers)
+
+    def serve(self, message: dict[str, Any]) -> None:
+        """Handle a message about the run that is shown, from the dashboard's own view or from a single one."""
+        earlier = self.earlier
+        (self.hub if earlier is None else earlier).receive(message)
+
+    def _send_to_all(self, content: dict[str, Any], buffers: list[bytes] | None = None) -> None:
         """Send a frame to the dashboard, if it is displayed, and to the single views of the same run."""
         for widget in [*([self] if self._greeted or not self.views else []), *self.views]:
             widget.send(content, buffers)
@@ -97,7 +114,7 @@ class Dashboard(_View):
         elif kind in ("fit", "apply"):
             self.proposals.receive(message)
         else:
-            self.hub.receive(message)
+            self.serve(message)
 
     def close(self) -> None:
         """Remove the widget from the page, end its thread, and stop following recordings."""

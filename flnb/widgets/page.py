@@ -50,9 +50,8 @@ def save(path: str | os.PathLike[str], *runs: Any) -> None:
     answers = RunAnswers([recording_of(run) for run in runs], lambda *_: None)
     with aside(path) as part, open(part, "w", encoding="utf-8") as file:
         file.writelines(_head(answers, _POLICY))
-        for side, run in enumerate(answers.frames):
-            for content, buffer in run.frames():
-                file.write(_element("flnb-message", encoded(content | {"side": side}, buffer)))
+        for content, *buffer in answers.opening():
+            file.write(_element("flnb-message", encoded(content, *buffer)))
         file.write(_element("flnb-known", _json(_known(answers))))
         file.writelines(_foot(answers))
 

@@ -63,7 +63,7 @@ class _SingleView(_View):
         elif message.get("type") == "code":
             self.send(code_of(self._run, message))
         else:
-            self._board.hub.receive(message)
+            self._board.serve(message)
 
     def close(self) -> None:
         """Remove the widget from the page; the recording and its other views continue."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import TYPE_CHECKING
 
 from flnb_telemetry import pump, quantity, recording
@@ -84,7 +85,18 @@ def _end(run: Recording, error: BaseException | None) -> None:
         _tell(run)
 
 
+_latest: list[weakref.ref[Recording]] = []
+"""The recording that ended last, if it is still referenced."""
+
+
+def latest() -> Recording | None:
+    """Return the recording of this process that ended last; None if there is none, or if nothing refers to it now."""
+    return _latest[0]() if _latest else None
+
+
 def _tell(run: Recording) -> None:
     """Call all `watchers` with a recording that begins or has ended."""
+    if run.state != "recording":
+        _latest[:] = [weakref.ref(run)]
     for watch in recording.watchers[:]:
         watch(run)

@@ -14,6 +14,7 @@ from flnb_telemetry.livetape import LiveTape
 from flnb_telemetry.recording import Recording
 
 from flnb.widgets import program
+from flnb.widgets.answers import comparison_of
 from flnb.widgets.proposals import Proposals
 
 if TYPE_CHECKING:
@@ -171,7 +172,9 @@ class Stage:
                 answer = self._runs[0].answer(message) if message["type"] in ("tape", "stack", "timeline") else None
                 return [] if answer is None else [(answer, answer.pop("buffer", b""))]
             sides = enumerate(self._runs)
-            return [(content | {"side": side}, data) for side, run in sides for content, data in run.frames()]
+            told = [(content | {"side": side}, data) for side, run in sides for content, data in run.frames()]
+            pair = [run.recording for run in self._runs]
+            return told + ([(comparison_of(*pair), b"")] if len(pair) > 1 else [])
         if self._f is not None:
             hello = message["type"] == "hello"
             return [(program.message(self._f, self._run) if hello else program.source_of(self._f, message), b"")]

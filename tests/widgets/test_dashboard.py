@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from flnb_telemetry import bus, pump, recording
+from flnb_telemetry import bus, pump, recorder, recording
 
 import flnb
 from flnb.widgets import dashboard as module
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from flnb_telemetry.live import Live
+
+
+@pytest.fixture(autouse=True)
+def _nothing_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget what other tests have recorded: a new dashboard shows it."""
+    monkeypatch.setattr(recorder, "_latest", [])
 
 
 @pytest.fixture
@@ -195,6 +202,49 @@ class TestWidget:
         assert "digits" in html
         assert "add" in html
         assert "<script" not in html
+
+    def test_made_afterwards_it_shows_the_last_recording_until_the_next_begins(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with flnb.record("other"):
+            work(1)
+        with flnb.record("last") as run:
+            work(3)
+        assert bus.lanes is None
+        widget = flnb.dashboard()
+        assert bus.lanes is None, "a recording that has ended needs no events"
+        sent: list[dict[str, Any]] = []
+        monkeypatch.setattr(widget, "send", lambda content, buffers=None: sent.append(content))
+        widget.hub.tick(1e9)
+        assert sent == [], "nobody asked, and the session is not what is shown"
+        widget._receive({"type": "hello"})
+        assert {frame["run"]["name"] for frame in sent} == {"last"}
+        assert sent[-1]["run"]["whole"]
+        assert widget.follower.last is run
+        assert "last" in widget._repr_mimebundle_()[0]["text/html"]
+        view = flnb.widgets.Ops()
+        seen: list[dict[str, Any]] = []
+        monkeypatch.setattr(view, "send", lambda content, buffers=None: seen.append(content))
+        view._receive({"type": "hello"})
+        assert {frame["run"]["name"] for frame in seen} == {"last"}
+        with flnb.record("next"):
+            widget.hub.tick(2e9)
+        assert sent[-1]["run"]["name"] == seen[-1]["run"]["name"] == "next"
+        view.close()
+
+    def test_made_afterwards_it_shows_no_recording_of_another_name_or_that_is_gone(self) -> None:
+        with flnb.record("gone"):
+            work(1)
+        with flnb.record("kept") as kept:
+            work(1)
+        followed = Follower("gone")
+        assert followed.earlier is None
+        followed.stop()
+        del kept
+        gc.collect()
+        follower = Follower()
+        assert (follower.earlier, follower.last, follower.live.name) == (None, None, "session")
+        follower.stop()
 
     def test_ipykernel_does_not_hold_its_messages_back(self) -> None:
         class Comm:

@@ -89,9 +89,12 @@ def test_two_recordings_are_told_as_two_sides(run: Recording, tmp_path: Path, mo
     widget = flnb.view(run, tmp_path / "saved.flnb")
     assert widget.only == "compare"
     sent = told(widget, monkeypatch, {"type": "hello"})
-    names = {content["side"]: content["run"]["name"] for content, _ in sent}
+    *frames, (compared, _) = sent
+    assert compared["type"] == "comparison"
+    assert {(row[0], row[13]) for row in compared["rows"]} == {(stats.key[0], "") for stats in run.ops}
+    names = {content["side"]: content["run"]["name"] for content, _ in frames}
     assert names == {0: "finished", 1: "finished (saved.flnb)"}
-    assert len({content["run"]["id"] for content, _ in sent}) == 2
+    assert len({content["run"]["id"] for content, _ in frames}) == 2
     widget.close()
 
 

@@ -67,7 +67,9 @@ def test_two_runs_make_a_comparison(tmp_path: Path) -> None:
     page.save(tmp_path / "two.html", recorded("a"), recorded("b"))
     text = (tmp_path / "two.html").read_text(encoding="utf-8")
     assert 'data-only="compare"' in text
-    assert {each["content"]["side"] for each in elements(text, "flnb-message")} == {0, 1}
+    *frames, compared = elements(text, "flnb-message")
+    assert {each["content"]["side"] for each in frames} == {0, 1}
+    assert compared["content"]["type"] == "comparison"
     with pytest.raises(TypeError, match=r"expected a recording \(flnb.record\) or the path of a saved one, got int"):
         page.save(tmp_path / "none.html", 3)
     assert not (tmp_path / "none.html").exists()

@@ -132,9 +132,9 @@ def test_the_view_takes_model_and_step_together(program: Program) -> None:
         flnb.view(program.run, model=program.net)
     widget = flnb.view(program.run, model=program.net, step=program.step)
     sent: list[dict[str, Any]] = []
-    widget.proposals._send = sent.append
+    widget.answers.proposals._send = sent.append
     widget._receive({"type": "fit", "capacity": program.reserved})
-    widget.proposals.wait()
+    widget.answers.proposals.wait()
     assert [answer["state"] for answer in sent] == ["working", ""]
     assert sent[1]["fits"]
     widget.close()

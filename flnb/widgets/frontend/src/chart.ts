@@ -89,6 +89,8 @@ export class Chart {
   private readonly tip: HTMLElement;
   private readonly theme: Theme;
   private curve: Curve = { steps: [], values: [], length: 0 };
+  /** Another run's curve under it, in the brand's colour. */
+  private beside: Curve | null = null;
   private log = false;
   private hover: number | null = null;
   private span: [number, number] = [0, 1];
@@ -117,8 +119,9 @@ export class Chart {
   }
 
   /** New data; `shown` is the key value in the header, `first` and `last` are steps that the axis holds besides its own. */
-  set(curve: Curve, options: { name: string; shown: string; log: boolean; last: number | null; first?: number }): void {
+  set(curve: Curve, options: { name: string; shown: string; log: boolean; last: number | null; first?: number; beside?: Curve | null }): void {
     this.curve = curve;
+    this.beside = options.beside ?? null;
     this.log = options.log;
     setText(this.value, options.shown);
     setText(this.caption, options.log ? `${options.name} · log` : options.name);
@@ -141,8 +144,9 @@ export class Chart {
     if (width < 60 || height < 30) return;
     const c = this.surface.begin();
     const { colours } = this.theme;
-    const { curve, log } = this;
-    const [low, high] = extent(curve.values, curve.length, log);
+    const { curve, beside, log } = this;
+    const ends = [curve, ...(beside ? [beside] : [])].filter(({ length }) => length).map(({ values, length }) => extent(values, length, log));
+    const [low, high] = ends.length ? [Math.min(...ends.map(([least]) => least)), Math.max(...ends.map(([, most]) => most))] : extent([], 0, log);
     const place = log ? Math.log : (value: number): number => value;
     const y = (value: number): number => TOP + ((place(high) - place(value)) / (place(high) - place(low))) * (height - TOP - BOTTOM);
     const x = this.x;
@@ -154,12 +158,16 @@ export class Chart {
     label(c, integer(this.span[0]), LEFT - 6, height - 7, colours.dim, this.theme.ui(10));
     label(c, `step ${integer(this.span[1])}`, width - RIGHT, height - 7, colours.dim, this.theme.ui(10), "right");
     if (cursorStep !== null) vertical(c, x(cursorStep), TOP, height - BOTTOM, colours.brand);
+    if (beside) {
+      this.line(c, beside, beside.values, x, y, colours.brand, 1.6, false);
+      if (beside.length < 12) this.dots(c, beside, x, y, colours.brand);
+    }
     if (curve.length > 40) {
-      this.line(c, curve.values, x, y, colours.dim, 0.8, true);
-      this.line(c, smooth(curve, Math.min(60, Math.max(5, curve.length / 50)), log), x, y, colours.ink, 1.6, false);
+      this.line(c, curve, curve.values, x, y, colours.dim, 0.8, true);
+      this.line(c, curve, smooth(curve, Math.min(60, Math.max(5, curve.length / 50)), log), x, y, colours.ink, 1.6, false);
     } else {
-      this.line(c, curve.values, x, y, colours.ink, 1.4, false);
-      if (curve.length < 12) this.dots(c, x, y, colours.ink);
+      this.line(c, curve, curve.values, x, y, colours.ink, 1.4, false);
+      if (curve.length < 12) this.dots(c, curve, x, y, colours.ink);
     }
     this.bad(c, x);
     if (this.hover !== null && this.hover < curve.length) {
@@ -186,10 +194,9 @@ export class Chart {
 
   /** A pixel column with several points shows their full height. */
   private line(
-    c: CanvasRenderingContext2D, values: ArrayLike<number>, x: (step: number) => number, y: (value: number) => number,
+    c: CanvasRenderingContext2D, { steps, length }: Curve, values: ArrayLike<number>, x: (step: number) => number, y: (value: number) => number,
     colour: string, width: number, faint: boolean,
   ): void {
-    const { steps, length } = this.curve;
     c.strokeStyle = colour;
     c.globalAlpha = faint ? 0.7 : 1;
     c.lineWidth = width;
@@ -230,11 +237,11 @@ export class Chart {
     c.globalAlpha = 1;
   }
 
-  private dots(c: CanvasRenderingContext2D, x: (step: number) => number, y: (value: number) => number, colour: string): void {
+  private dots(c: CanvasRenderingContext2D, { steps, values, length }: Curve, x: (step: number) => number, y: (value: number) => number, colour: string): void {
     c.fillStyle = colour;
-    for (let at = 0; at < this.curve.length; at++) {
-      const value = this.curve.values[at]!;
-      if (Number.isFinite(value)) c.fillRect(x(this.curve.steps[at]!) - 1.5, y(value) - 1.5, 3, 3);
+    for (let at = 0; at < length; at++) {
+      const value = values[at]!;
+      if (Number.isFinite(value)) c.fillRect(x(steps[at]!) - 1.5, y(value) - 1.5, 3, 3);
     }
   }
 

@@ -1,5 +1,7 @@
-/** The memory of two recordings beside each other: timelines on one scale, block maps, and one scrubber for both. */
+/** Two recordings compared: their memory beside each other with one scrubber for both, their ops, and their metrics. */
 
+import { ComparedMetrics } from "./comparemetrics.ts";
+import { ComparedOps } from "./compareops.ts";
 import { attribute, h, setText } from "./dom.ts";
 import { bytes, integer, ratio, significant, text, UNKNOWN } from "./format.ts";
 import { nameOf } from "./memory/bands.ts";
@@ -14,7 +16,7 @@ import { memoryOf, type MemoryModel } from "./memory/model.ts";
 import { axisTop, TimelineChart } from "./memory/timeline.ts";
 import { categoryOrder } from "./palette.ts";
 import { Panel, segmented } from "./panel.ts";
-import { isFrame, type ToKernel } from "./protocol.ts";
+import { isComparison, isFrame, type ToKernel } from "./protocol.ts";
 import { type Selection, selectionOfBlock } from "./selection.ts";
 import { Store } from "./store.ts";
 import { Theme } from "./theme.ts";
@@ -22,6 +24,7 @@ import type { Actions, ViewContext } from "./view.ts";
 
 const NAMES = ["A", "B"] as const;
 const HINT = "Click a block: the same allocation is marked on the other side. A drag on a timeline moves the scrubber; W and S zoom, A and D move, F shows all, [ and ] step.";
+type Page = "memory" | "ops" | "metrics";
 
 /** A figure of one recording: at the scrubber, or of the whole run. */
 interface Figure { readonly name: string; readonly kind: "bytes" | "ratio" | "share" | "count"; readonly values: readonly number[]; readonly wide?: boolean }
@@ -101,6 +104,7 @@ class Side {
 /** Read-only state for browser tests: `window.__flnbPair`. */
 export interface ComparisonState {
   readonly whole: boolean;
+  readonly page: Page;
   readonly cursors: readonly (number | null)[];
   readonly selections: readonly (Readonly<Selection> | null)[];
 }
@@ -116,9 +120,13 @@ export class Comparison {
   private readonly sizes: ResizeObserver;
   private scheduled = 0;
   private landed = false;
+  private page: Page = "memory";
+  private readonly pages: Readonly<Record<Page, readonly HTMLElement[]>>;
+  private readonly ops = new ComparedOps((op) => this.select(0, { kind: "op", label: op, op }));
+  private readonly metrics: ComparedMetrics;
 
   constructor(send: (message: ToKernel) => void, height?: number) {
-    this.element = h("div", { class: "fl-root fl-compare", role: "region", "aria-label": "memory of two recordings", tabindex: -1 });
+    this.element = h("div", { class: "fl-root fl-compare", role: "region", "aria-label": "two recordings compared", tabindex: -1 });
     if (height) this.element.style.height = `${height}px`;
     this.theme = new Theme(this.element);
     this.sides = [0, 1].map((at) => new Side(NAMES[at]!, this.theme, () => this.actions(at))) as unknown as readonly [Side, Side];
@@ -130,10 +138,14 @@ export class Comparison {
     });
     const peak = h("button", { type: "button", class: "fl-button", title: "Go to where A has most memory live" }, "Peak of A");
     peak.addEventListener("click", () => this.land());
+    const choice = segmented<Page>("What to compare", [["memory", "Memory"], ["ops", "Ops"], ["metrics", "Metrics"]], "memory", (chosen) => this.show(chosen));
+    const [figures, sides] = [h("div", { class: "fl-comparefigures", tabindex: 0 }, this.table, this.legend), h("div", { class: "fl-comparesides", tabindex: 0 }, a.element, b.element)];
+    this.metrics = new ComparedMetrics(this.theme);
+    this.pages = { memory: [figures, sides, order, peak, this.words], ops: [this.ops.element], metrics: [this.metrics.element] };
     this.element.append(
-      h("div", { class: "fl-viewbar" }, h("span", { class: "fl-run" }, "Memory side by side"), this.words, h("span", { class: "fl-space" }), order, peak),
-      h("div", { class: "fl-comparefigures", tabindex: 0 }, this.table, this.legend),
-      h("div", { class: "fl-comparesides", tabindex: 0 }, a.element, b.element), this.status);
+      h("div", { class: "fl-viewbar" }, choice, this.words, h("span", { class: "fl-space" }), order, peak),
+      figures, sides, this.ops.element, this.metrics.element, this.status);
+    this.show("memory");
     this.sizes = new ResizeObserver(() => this.resize());
     for (const element of [this.element, a.element, b.element]) this.sizes.observe(element);
     this.theme.onChange(() => this.schedule());
@@ -142,6 +154,7 @@ export class Comparison {
   }
 
   receive(content: unknown, buffers: readonly (DataView | ArrayBuffer | Uint8Array)[]): void {
+    if (isComparison(content)) this.ops.set(content);
     if (!isFrame(content)) return;
     this.sides[content.side ?? 0].store.receive(content, buffers, performance.now());
     this.landed = false;
@@ -155,9 +168,10 @@ export class Comparison {
   }
 
   get testState(): ComparisonState {
-    const [sides, landed] = [this.sides, (): boolean => this.landed];
+    const [sides, landed, page] = [this.sides, (): boolean => this.landed, (): Page => this.page];
     return {
       get whole() { return landed(); },
+      get page() { return page(); },
       get cursors() { return sides.map(({ store }) => store.cursor); },
       get selections() { return sides.map(({ store }) => store.selection); },
     };
@@ -169,6 +183,12 @@ export class Comparison {
     window.removeEventListener("keydown", this.key, true);
     this.theme.destroy();
     this.element.remove();
+  }
+
+  private show(page: Page): void {
+    this.page = page;
+    for (const [name, elements] of Object.entries(this.pages)) for (const element of elements) element.hidden = name !== page;
+    this.resize();
   }
 
   /** What a reader does on one side happens on both. */
@@ -198,6 +218,7 @@ export class Comparison {
       other = row < 0 ? null : selectionOfBlock(there, row);
     } else if (selection?.kind === "segment" || selection?.kind === "hole") other = null;
     there.select(other);
+    this.ops.select(selection?.op ?? null);
     this.schedule();
   }
 
@@ -229,6 +250,11 @@ export class Comparison {
       return;
     }
     this.theme.refresh();
+    if (this.page === "metrics") this.metrics.draw(this.sides[0].store, this.sides[1].store);
+    if (this.page !== "memory") {
+      this.tell();
+      return;
+    }
     this.write();
     for (const side of this.sides) side.draw();
   }
@@ -273,6 +299,10 @@ export class Comparison {
   /** What is selected, and where it lies on either side. */
   private tell(): void {
     const chosen = this.sides.find(({ store }) => store.selection)?.store.selection;
+    if (!chosen && this.page !== "memory") {
+      setText(this.status, this.page === "ops" ? "Click a column to sort by it, an op to select it in both recordings." : "A in ink, B in colour; steps are those of each run.");
+      return;
+    }
     if (!chosen) {
       this.status.replaceChildren(h("span", { class: "fl-text", title: HINT }, HINT));
       return;

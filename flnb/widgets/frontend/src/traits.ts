@@ -26,7 +26,8 @@ export function syncTraits(model: TraitModel, store: Store): () => void {
     model.save_changes?.();
   };
   const take = (): void => {
-    const [selection, cursor] = [(model.get("selection") ?? null) as Selection | null, (model.get("cursor") ?? null) as number | null];
+    if (model.get("selection") === undefined) return; // a host without these traits, such as a page without a kernel
+    const [selection, cursor] = [model.get("selection") as Selection | null, (model.get("cursor") ?? null) as number | null];
     if (same(selection, store.selection) && same(cursor, store.cursor)) return;
     sent = { selection, cursor };
     if (!same(selection, store.selection)) store.select(selection);

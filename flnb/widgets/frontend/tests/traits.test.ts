@@ -37,6 +37,12 @@ describe("traits", () => {
   it("set selection and cursor, and are not sent back", () => {
     const [model, store] = [new Model(), new Store()];
     syncTraits(model, store);
+    store.select(op);
+    model.values.delete("selection");
+    model.put("cursor", 1);
+    expect([store.selection, store.cursor]).toEqual([op, null]); // no host with traits
+    store.select(null);
+    model.saved.length = 0;
     model.put("selection", op);
     model.put("cursor", 0.25);
     expect(store.selection).toEqual(op);

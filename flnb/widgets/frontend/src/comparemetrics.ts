@@ -1,0 +1,55 @@
+/** The metrics of two recordings, the curves of each name over one another: A in ink, B in the brand's colour. */
+
+import { Chart, type Curve, wantsLog } from "./chart.ts";
+import { h } from "./dom.ts";
+import { plain, significant } from "./format.ts";
+import { listSeries, sharedSteps } from "./metrics.ts";
+import type { Store } from "./store.ts";
+import type { Theme } from "./theme.ts";
+
+const NOTHING: Curve = { steps: [], values: [], length: 0 };
+
+/** The curves of each name in A and in B, in the order of A, then what only B has. */
+export function pairedCurves(a: Store, b: Store): { name: string; curves: readonly [Curve, Curve]; format: (value: number) => string }[] {
+  const [first, second] = [listSeries(a), listSeries(b)];
+  const names = [...new Set([...first, ...second].map(({ name }) => name))];
+  return names.map((name) => {
+    const [one, two] = [first, second].map((all) => all.find((series) => series.name === name));
+    return { name, curves: [one?.curve ?? NOTHING, two?.curve ?? NOTHING], format: (one ?? two)!.format };
+  });
+}
+
+const last = ({ values, length }: Curve): number => (length ? values[length - 1]! : NaN);
+
+export class ComparedMetrics {
+  readonly element: HTMLElement;
+  private readonly grid = h("div", { class: "fl-charts" });
+  private readonly none = h("div", { class: "fl-none" }, "Neither run has logged a metric or a step: flnb.log(loss=…) inside a step does.");
+  private readonly charts = new Map<string, Chart>();
+
+  constructor(private readonly theme: Theme) {
+    this.element = h("div", { class: "fl-compared fl-metricsview", role: "region", "aria-label": "metrics of both recordings" }, this.grid, this.none);
+  }
+
+  draw(a: Store, b: Store): void {
+    const pairs = pairedCurves(a, b);
+    this.none.hidden = pairs.length > 0;
+    const [from, to] = sharedSteps(pairs.flatMap(({ curves }) => [...curves]), null);
+    for (const { name, format } of pairs) {
+      if (this.charts.has(name)) continue;
+      const chart = new Chart(name, this.theme, format, format === significant ? plain : (value) => plain(value * 100));
+      chart.onHover = () => chart.render(null);
+      this.charts.set(name, chart);
+      this.grid.append(chart.element);
+    }
+    this.grid.dataset["count"] = String(pairs.length); // all are there before the first is fitted to its place
+    for (const { name, curves, format } of pairs) {
+      const chart = this.charts.get(name)!;
+      const shown = curves.map((curve, at) => `${"AB"[at]} ${curve.length ? format(last(curve)) : "–"}`).join(" · ");
+      const log = curves.every((curve) => !curve.length || wantsLog(name, curve));
+      chart.set(curves[0], { name, shown, log, first: from, last: to, beside: curves[1] });
+      chart.measure();
+      chart.render(null);
+    }
+  }
+}

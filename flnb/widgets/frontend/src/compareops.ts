@@ -1,0 +1,100 @@
+/** Two recordings op by op: the table of flnb.compare_runs, sorted by a click on a column. */
+
+import { h, setText } from "./dom.ts";
+import { bytes, count, duration, percent, significant, text, UNKNOWN } from "./format.ts";
+import type { ComparedRow, ComparedRuns } from "./protocol.ts";
+
+interface Column { readonly title: string; readonly about: string; readonly value: (row: ComparedRow) => number | string; readonly show: (row: ComparedRow) => string; readonly wide?: boolean }
+
+const calls = (value: number): string => (Number.isInteger(value) ? text(count(value)) : significant(value));
+const signed = (value: number): string => (value === 0 ? "0" : `${value < 0 ? "−" : "+"}${text(duration(Math.abs(value)))}`);
+/** Amdahl: how many times as quick the run could become if this took no time. */
+export const bound = (share: number): number => 1 / Math.max(1e-12, 1 - share);
+
+function rate(work: number, ns: number, peak: number, unit: string): string {
+  if (!work || !ns) return UNKNOWN;
+  const found = (work / ns) * 1e9;
+  return `${text(count(found))}${unit} · ${text(percent(found / peak))}`;
+}
+
+/** The columns, given the machine's peaks. */
+export function columnsOf([flops, memory]: readonly [number, number]): Column[] {
+  return [
+    { title: "Op", about: "op", value: (row) => row[0], show: (row) => row[0] },
+    { title: "Scope", about: "module in which it ran", value: (row) => row[1], show: (row) => row[1] || UNKNOWN },
+    { title: "Calls A", about: "calls in A", value: (row) => row[2], show: (row) => calls(row[2]) },
+    { title: "B", about: "calls in B", value: (row) => row[6], show: (row) => calls(row[6]) },
+    { title: "Time A", about: "time in A", value: (row) => row[3], show: (row) => text(duration(row[3])) },
+    { title: "B", about: "time in B", value: (row) => row[7], show: (row) => text(duration(row[7])) },
+    { title: "B − A", about: "time in B less that in A", value: (row) => row[7] - row[3], show: (row) => signed(row[7] - row[3]) },
+    { title: "Bytes A", about: "bytes of results in A", value: (row) => row[5], show: (row) => text(bytes(row[5])), wide: true },
+    { title: "B", about: "bytes of results in B", value: (row) => row[9], show: (row) => text(bytes(row[9])), wide: true },
+    { title: "Changed", about: "what differs by a tenth or more", value: (row) => row[13], show: (row) => row[13] },
+    { title: "Bound", about: "Amdahl: the speed-up of B if this took no time", value: (row) => row[12], show: (row) => `${significant(bound(row[12]))}×`, wide: true },
+    { title: "FLOP/s B", about: "FLOPs a second in B, and the share of the machine's measured peak", value: (row) => row[10] / row[7] || 0, show: (row) => rate(row[10], row[7], flops, "FLOP/s"), wide: true },
+    { title: "Bytes/s B", about: "bytes a second in B, and the share of what memory was measured to deliver", value: (row) => row[11] / row[7] || 0, show: (row) => rate(row[11], row[7], memory, "B/s"), wide: true },
+  ];
+}
+
+/** The rows in the order of a column; by the size of a difference, not by its sign. */
+export function sortCompared(rows: readonly ComparedRow[], column: Column, descending: boolean): ComparedRow[] {
+  const sign = descending ? -1 : 1;
+  const key = (row: ComparedRow): number | string => {
+    const value = column.value(row);
+    return typeof value === "number" && column.title === "B − A" ? Math.abs(value) : value;
+  };
+  return [...rows].sort((one, two) => {
+    const [first, second] = [key(one), key(two)];
+    return sign * (typeof first === "string" ? first.localeCompare(String(second)) : first - Number(second)) || one[0].localeCompare(two[0]);
+  });
+}
+
+export class ComparedOps {
+  readonly element: HTMLElement;
+  private readonly words = h("p", { class: "fl-sub fl-comparedwords" }, "waiting for the kernel's comparison");
+  private readonly table = h("table", { class: "fl-table" });
+  private content: ComparedRuns | null = null;
+  private order = { column: 6, descending: true };
+  private chosen: string | null = null;
+
+  /** `onSelect`: called with the op of a row that was clicked. */
+  constructor(private readonly onSelect: (op: string) => void) {
+    this.element = h("div", { class: "fl-compared", tabindex: 0, role: "region", "aria-label": "ops of both recordings" }, this.words, this.table);
+  }
+
+  set(content: ComparedRuns): void {
+    this.content = content;
+    this.draw();
+  }
+
+  select(op: string | null): void {
+    this.chosen = op;
+    for (const row of this.table.querySelectorAll<HTMLElement>("tbody tr")) row.classList.toggle("fl-chosen", row.dataset["op"] === op);
+  }
+
+  private draw(): void {
+    if (!this.content) return;
+    const { per, seconds, peaks, rows } = this.content;
+    const columns = columnsOf(peaks);
+    setText(this.words, `A ${text(duration(seconds[0] * 1e9))}, B ${text(duration(seconds[1] * 1e9))}; all numbers of one ${per}. Peaks of this machine: ${text(count(peaks[0]))}FLOP/s, ${text(bytes(peaks[1]))}/s from memory`);
+    const head = columns.map(({ title, about, wide }, at) => {
+      const button = h("button", { type: "button", title: about, "aria-label": about }, title + (at === this.order.column ? (this.order.descending ? " ↓" : " ↑") : ""));
+      button.addEventListener("click", () => {
+        this.order = { column: at, descending: at === this.order.column ? !this.order.descending : at > 1 };
+        this.draw();
+        (this.table.querySelectorAll("thead button")[at] as HTMLElement).focus();
+      });
+      const sort = at === this.order.column ? (this.order.descending ? "descending" : "ascending") : "none";
+      return h("th", { scope: "col", "aria-sort": sort, class: `${at > 1 && at !== 9 ? "fl-number" : "fl-left"} ${wide ? "fl-wideonly" : ""}`.trim() }, button);
+    });
+    const body = sortCompared(rows, columns[this.order.column]!, this.order.descending).map((row) => {
+      const line = h("tr", { class: row[0] === this.chosen ? "fl-chosen" : null },
+        ...columns.map(({ show, wide }, at) => h("td", { class: `${at > 1 && at !== 9 ? "fl-number" : "fl-left"} ${wide ? "fl-wideonly" : ""} ${at < 2 ? "fl-code" : ""}`.trim() },
+          at ? show(row) : h("button", { type: "button", title: "Select in both recordings" }, show(row)))));
+      line.dataset["op"] = row[0];
+      line.addEventListener("click", () => this.onSelect(row[0]));
+      return line;
+    });
+    this.table.replaceChildren(h("caption", { class: "fl-hidden" }, "Ops of both recordings by scope"), h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...body));
+  }
+}
