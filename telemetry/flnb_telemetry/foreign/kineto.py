@@ -19,7 +19,7 @@ from flnb_telemetry import schema
 from flnb_telemetry.foreign.json_stream import TraceError, extents, integer, read_trace, text
 from flnb_telemetry.foreign.kineto_memory import Memory
 from flnb_telemetry.foreign.nesting import Slices
-from flnb_telemetry.formats.parquet import RunFileError
+from flnb_telemetry.formats.stored import RunFileError
 from flnb_telemetry.intern import Catalog, Context, Plan, Table
 from flnb_telemetry.recording import Recording
 from flnb_telemetry.safe_text import brief
