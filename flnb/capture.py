@@ -17,6 +17,7 @@ from flnb.autograd.variable import next_leaf
 from flnb.dispatch import state
 from flnb.dispatch.effects import Effects, effects
 from flnb.dispatch.guards import guarded, hold, referred
+from flnb.dispatch.memory import keepers
 from flnb.dispatch.plan import Plan, residents, spec_of
 from flnb.dispatch.table import OPS
 from flnb.graph.calls import KernelCalls
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from flnb.dispatch.state import State
+    from flnb.interface import MemoryManager
 
 __all__ = ["Captured", "Jitted", "jit"]
 
@@ -234,6 +236,17 @@ class Jitted(Generic[P, R]):
         self.captured: dict[Any, list[Captured]] = {}
         self._called: set[Any] = set()  # arguments with which the function has run since it was captured last
         self._lock = RLock()
+        keepers.add(self)
+
+    def forget(self, manager: MemoryManager) -> None:
+        """Drop what was captured for a memory manager that has ended."""
+        if self._lock.acquire(blocking=False):  # a thread that runs it uses the manager still
+            try:
+                for key in [key for key, known in self.captured.items() if any(x is manager for x in key)]:
+                    del self.captured[key]
+                    self._called.discard(key)
+            finally:
+                self._lock.release()
 
     def __call__(self, *arguments: P.args, **keywords: P.kwargs) -> R:
         here = state.current()

@@ -243,12 +243,16 @@ def by_body(op: Op, attributes: tuple[Any, ...], tensors: tuple[Any, ...], here:
 
 
 def sync() -> None:
-    """Wait until everything that the active backend launched has finished. Returns at once for eager CPU backends.
+    """Wait until everything that the active backends launched, of all threads, has finished.
+
+    Returns at once for eager CPU backends; what backends that defer have recorded is computed.
 
     >>> import flnb
     >>> flnb.sync()
     """
-    state.current().backend.sync()
+    active = [here.backend for here in list(state.live)]
+    for backend in dict.fromkeys([state.current().backend, *active]):
+        backend.sync()
 
 
 # Steps of the text that are not taken by every op ---------------------------------------------------------------------

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from flnb_telemetry.lane import Lane
 
 __all__ = [
-    "allocate", "announce", "announce_manager", "array_in", "aside", "block_of", "drain", "holders", "owner_in",
+    "allocate", "announce", "announce_manager", "array_in", "aside", "block_of", "drain", "end", "holders", "keepers",
+    "owner_in",
     "reclaim", "release",
 ]  # fmt: skip
 
@@ -118,6 +119,21 @@ holders: WeakSet[Any] = WeakSet()
 def reclaim(manager: MemoryManager) -> bool:
     """Ask all holders of unneeded memory of a manager to release it; returns whether any did."""
     return sum(each.release() for each in list(holders) if each.manager is manager) > 0
+
+
+keepers: Living[Any] = Living()
+"""Objects that cache managers, such as functions with programs: each has a method ``forget(manager)``."""
+
+
+def end(manager: MemoryManager) -> None:
+    """Release the memory that programs hold of a manager whose ``with`` block has ended, and forget the manager.
+
+    Blocks of tensors stay valid. A program that runs on the manager later allocates its memory anew.
+    """
+    if state.session.manager is not manager:
+        reclaim(manager)
+        for each in list(keepers):
+            each.forget(manager)
 
 
 def _give_up(manager: MemoryManager, block: Block) -> None:

@@ -8,7 +8,7 @@ from flnb_telemetry import bus
 from flnb_telemetry.parts import emit_parts
 from flnb_telemetry.withblock import with_block
 
-from flnb.dispatch import registry
+from flnb.dispatch import memory, registry
 from flnb.dispatch import state as states
 from flnb.interface.part import CONTRACTS, redefined
 
@@ -72,8 +72,12 @@ def use_part(kind: str, what: Any) -> Iterator[Any]:
     'arena'
     """
     chosen = registry.make(kind, what)
-    with _Using(**{CONTRACTS[kind].slot: chosen}):
-        yield chosen
+    try:
+        with _Using(**{CONTRACTS[kind].slot: chosen}):
+            yield chosen
+    finally:
+        if kind == "memory manager" and chosen is not what:
+            memory.end(chosen)
 
 
 def set_part(kind: str, what: Any) -> Any:

@@ -301,6 +301,8 @@ def history(f: Any) -> list[Sweep]:
     changes = []
     for value, by in now.items():
         name = value.op.name if value.op is not None else ""
+        if ("constant", by) in fired and by not in seen:
+            name = "constant"
         rule = fired.get((name, by)) if by is not value else None
         if rule is not None:
             reason = (rule.__doc__ or name).splitlines()[0].rstrip(".")

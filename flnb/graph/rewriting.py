@@ -1,7 +1,7 @@
 """Graph rewriting: replaces recorded values by cheaper ones with the same elements.
 
-One sweep in order: a value that equals an earlier one is that one (common subexpressions), and rules, by op, replace
-others. What nothing refers to any more is not computed.
+One sweep in order: a value that equals an earlier one is that one (common subexpressions), what follows from constants
+is computed (constant folding), and rules, by op, replace others. What nothing refers to any more is not computed.
 """
 
 from __future__ import annotations
@@ -10,14 +10,19 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from flnb.dispatch.plan import spec_of
+from flnb.dispatch.quiet import quiet
 from flnb.dispatch.table import OPS
-from flnb.graph.layouts import Layouts
-from flnb.graph.values import Value, reachable
+from flnb.graph.layouts import Layouts, is_view
+from flnb.graph.running import at_once, run
+from flnb.graph.values import CONSTANT, Value, reachable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
 __all__ = ["EXACT", "RULES", "like", "rewritten"]
+
+MOST_FOLDED = 4096
+"""The most bytes of a value, or of an operand, that is computed when a program is made."""
 
 
 def _copied(value: Value, inputs: tuple[Value, ...], layouts: Layouts) -> Value | None:
@@ -65,14 +70,48 @@ def _viewed(value: Value, inputs: tuple[Value, ...], layouts: Layouts) -> Value 
     return inputs[0] if layouts[value][1:] == layouts[inputs[0]][1:] else None
 
 
+def _folded(value: Value, inputs: tuple[Value, ...], layouts: Layouts) -> Value | None:
+    """Replace a small value that depends on constants alone by a constant, computed now; None keeps the value."""
+    op: Any = value.op
+    foldable = op is not None and op.writes_out and op.body is None and OPS.get(op.name) is op
+    if not foldable or value.spec.nbytes > MOST_FOLDED or op.family == "memory":
+        return None
+    try:
+        operands = [_constant(x) for x in inputs]
+        made = None if None in operands or not operands else _computed(value, operands)
+    except Exception:  # the program raises it, in the op that the user called
+        return None
+    return None if made is None else like(Value(None, (), CONSTANT, value.spec, value.place, made), value)
+
+
+def _constant(x: Value) -> Any:
+    """Compute the tensor of a constant: an existing value, a filled one, or a view of one; None for others."""
+    if x.op is None:
+        return x.tensor if x.attributes is CONSTANT and x.spec.nbytes <= MOST_FOLDED else None
+    if x.op is OPS["full"]:
+        return _computed(x, []) if x.spec.nbytes <= MOST_FOLDED else None
+    below = _constant(x.inputs[0]) if is_view(x) else None
+    return None if below is None else _computed(x, [below])
+
+
+@quiet
+def _computed(value: Value, operands: list[Any]) -> Any:
+    """Run the op of a value on tensors, on the backend that would run it in the program."""
+    return at_once(value.place, run, value, tuple(operands), value.place.backend.buffer)
+
+
 RULES: dict[str, Any] = {
     "astype": _cast,
     "broadcast_to": _viewed,
+    "constant": _folded,
     "copy": _product,
     "permute_dims": _viewed,
     "reshape": _viewed,
 }
-"""By the name of an op, ``rule(value, its inputs as they are now, layouts) -> value to take instead, or None``."""
+"""By the name of an op, ``rule(value, its inputs as they are now, layouts) -> value to take instead, or None``.
+
+That of "constant" is for every op.
+"""
 EXACT = {**RULES, "copy": _copied}
 """The rules that leave every bit as it is."""
 
@@ -100,9 +139,18 @@ def rewritten(
         if name not in kept_apart and not name.startswith("random_"):
             rule = rules.get(name)
             other = rule(found, inputs, layouts) if rule is not None else None
-            found = other if other is not None else known.setdefault(_key(found), found)
+            found = other if other is not None else _known(found, rules, layouts, known)
         now[value] = found
     return now
+
+
+def _known(value: Value, rules: Mapping[str, Any], layouts: Layouts, known: dict[Any, Value]) -> Value:
+    """Return the value that is equal to one: an earlier one, a constant, or itself."""
+    key = _key(value)
+    if key not in known:
+        folded = rules["constant"](value, value.inputs, layouts) if "constant" in rules else None
+        known[key] = value if folded is None else folded
+    return known[key]
 
 
 def _with_inputs(value: Value, inputs: tuple[Value, ...]) -> Value:

@@ -17,9 +17,10 @@ from flnb_telemetry import bus
 
 from flnb.dispatch import registry, state
 from flnb.dispatch.crossing import create, mark_written
+from flnb.dispatch.memory import keepers
 from flnb.dispatch.plan import Plan, Spec, residents, spec_of
 from flnb.dispatch.table import OPS, Op
-from flnb.graph.repetition import compute_alike
+from flnb.graph.repetition import compute_alike, known_traces
 from flnb.graph.running import at_once, compute
 from flnb.graph.segments import Segment, Segments, segment_of
 from flnb.graph.values import CONSTANT, ITEM, PUT, Place, Value, last_number
@@ -29,7 +30,7 @@ from flnb_backends.tensor import meta
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from flnb.interface import TensorBackend
+    from flnb.interface import MemoryManager, TensorBackend
     from flnb.tensor import Tensor
 
 __all__ = ["Buffer", "DeferredBackend"]
@@ -137,6 +138,7 @@ class DeferredBackend(meta.MetaBackend):
         self.waiting: dict[int, list[ref[Buffer]]] = defaultdict(list)  # by thread, what may not be computed yet
         self.segments = Segments()
         self._recorders: dict[tuple[Plan, int], Any] = {}
+        keepers.add(self)
         if self.has_values:
             residents.setdefault(self.buffer, self)
 
@@ -146,6 +148,11 @@ class DeferredBackend(meta.MetaBackend):
         if op is None:  # an optimizer's update: its ops are recorded
             return None
         return self.over.method(name) if op.body is not None else getattr(self, name)
+
+    def forget(self, manager: MemoryManager) -> None:
+        """Drop the places of values on a memory manager that has ended, and the programs there."""
+        self._places = {category: place for category, place in self._places.items() if place.manager is not manager}
+        known_traces(manager).clear()
 
     def libraries(self) -> str:
         return self.over.libraries()
