@@ -132,11 +132,19 @@ def recomputed(wanted: Collection[Value], layouts: Layouts, in_nest: Callable[[V
         made.context = _in_phase(value.context, phase)
         return made
 
+    def for_early(x: Value) -> Value:
+        """Return the copy of a value that is computed before the backward pass, made when it is first read."""
+        if x.op is None or x.tensor is not None:
+            return x
+        if x not in now:
+            now[x] = copied(x, tuple(map(for_early, x.inputs)), FORWARD * is_late(x))
+        return now[x]
+
     def for_late(x: Value) -> Value:
         """Return the value that the backward pass reads in place of x, recomputed if x is not stored."""
         root = layouts[x].root
         if root.op is None or root in plan.late or root in plan.kept:
-            return now.get(x, x)
+            return for_early(x)
         if x not in again:
             again[x] = copied(x, tuple(map(for_late, x.inputs)), BACKWARD)
         return again[x]
@@ -146,7 +154,7 @@ def recomputed(wanted: Collection[Value], layouts: Layouts, in_nest: Callable[[V
         if layouts[value].root in plan.late:
             now[value] = copied(value, tuple(map(for_late, value.inputs)), 0)
         elif not is_late(value) or value in plan.kept or layouts[value].root in ends:
-            now[value] = copied(value, tuple([now.get(x, x) for x in value.inputs]), FORWARD * is_late(value))
+            for_early(value)
     return now
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from flnb.backends import CpuBackend
 from flnb.graph.fusing import is_late
 from flnb.graph.layouts import Layouts
 from flnb.graph.recomputing import recomputed
+from flnb.graph.values import reachable
 
 pytest.importorskip("llvmlite", reason="nothing is fused without the extra cpu")
 ROWS, WIDTH = 64, 256
@@ -153,3 +155,33 @@ def test_optimizers_write_parameters_and_state_alone(kind: Any) -> None:
     written = [old.tensor._data for old, _ in run.programs[-1].updates if old.spec.ndim]
     states = [x._data for x in optimizer._named_state().values() if x.ndim]
     assert {id(x) for x in written} == {id(x) for x in (weight.data._data, *states)}
+
+
+@pytest.mark.parametrize("name", ["lenet", "resnet18"])
+def test_what_no_loop_nest_computes_is_computed_once(name: str) -> None:
+    flnb.manual_seed(0)
+    recipe = flnb.models.get(name)
+    model = recipe.build("small")
+    batch = [flnb.asarray(array) for array in recipe.batch("small", size=2)]
+
+    @flnb.jit
+    def step(*batch: Any) -> Any:
+        for parameter in model.parameters():
+            parameter.grad = None
+        loss = recipe.loss(model, *batch)
+        loss.backward()
+        return loss
+
+    for _ in range(2):
+        step(*batch)
+    (program,) = step.programs
+    counts = [
+        Counter(
+            value.op.name
+            for value in values
+            if value.op is not None and value.op.name in {"conv2d", "matmul", "max_pool2d"}
+        )
+        for values in (reachable(program.recorded.wanted), [x for group in program.groups for x in group.members])
+    ]
+    assert counts[0] == counts[1]
+    assert counts[0]["conv2d"] > 1
