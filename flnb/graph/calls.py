@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb.dispatch.table import OPS
+from flnb.graph.pooling import pooling_of
 from flnb.graph.sites import moving
 from flnb.graph.values import MOVE, PUT
 
@@ -121,6 +122,9 @@ def call_of(members: Sequence[Value], method_of: Callable[[Op], Any], in_place: 
     value = members[0]
     op = value.op
     assert op is not None
+    pooling = pooling_of(value)
+    if pooling is not None:
+        return _pooled(pooling, value, members[1:])
     if op is PUT:
         return Call(_put(value, method_of, in_place(value)), value.inputs, (), value)
     if op is MOVE:
@@ -128,6 +132,16 @@ def call_of(members: Sequence[Value], method_of: Callable[[Op], Any], in_place: 
     if op.body is not None:
         return WholeCall(method_of(op), value, members[1:])
     return Call(method_of(op), value.inputs, value.attributes, value)
+
+
+def _pooled(pooling: Any, value: Value, items: Sequence[Value]) -> Call:
+    """Make the call for max pooling with the places of its maxima, or for its gradient."""
+    if not items:
+        return Call(pooling.spread, value.inputs, (), value)
+    found: dict[int, Value] = {item.attributes[0]: item for item in items}
+    made = Call(pooling.find, (*value.inputs, found[0]), (), found[1])
+    made.value = value
+    return made
 
 
 def _put(value: Value, method_of: Callable[[Op], Any], in_place: bool) -> Callable[..., Any]:

@@ -20,6 +20,7 @@ from flnb.graph.layouts import Layouts, is_view
 from flnb.graph.lending import Lending, address_of
 from flnb.graph.lowering import lowered
 from flnb.graph.planning import plan_memory
+from flnb.graph.pooling import with_places
 from flnb.graph.recomputing import recomputed
 from flnb.graph.reporting import contexts, kernel_event, op_event
 from flnb.graph.rewriting import EXACT, RULES, like, rewritten
@@ -127,9 +128,13 @@ class Program:
         """
         careful = {op for op in OPS.values() if op.name == "copy" or isinstance(self.here.table[op.index], np.ufunc)}
         ends = [*self.outputs, *[new for _, new in self.updates], *self.effects]
-        again = recomputed(ends, self.layouts, lambda x: space_of(x, kept_apart) is not None) if self.kernels else {}
+        chosen: list[tuple[dict[Value, Value], bool]] = [({}, True), ({}, False)]
+        for placed in (with_places(ends, self.layouts, kept_apart), {}) if self.kernels else ():
+            own = [placed.get(x, x) for x in ends]
+            again = recomputed(own, self.layouts, lambda x: space_of(x, kept_apart) is not None)
+            chosen.append(({x: again.get(y, y) for x, y in zip(ends, own, strict=True)}, True))
         found: list[tuple[Any, ...]] = []
-        for now, apart in (again, True), ({}, True), ({}, False):
+        for now, apart in reversed(chosen):
             outputs = [now.get(x, x) for x in self.outputs]
             updates = [(old, now.get(new, new)) for old, new in self.updates]
             values = reachable([now.get(x, x) for x in ends])

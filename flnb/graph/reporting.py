@@ -11,6 +11,7 @@ from flnb.dispatch import source_lines
 from flnb.dispatch.crossing import pull_plan
 from flnb.dispatch.plan import Plan
 from flnb.dispatch.table import OPS
+from flnb.graph.pooling import pooling_of
 from flnb.graph.values import MOVE, PUT
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ def op_event(value: Value) -> int:
         plan = value.attributes[0]
         code = plan.code if op is plan.op else (plan.pull or pull_plan(plan)).code
         return schema.OP | code >> schema.PLAN_SHIFT << schema.PLAN_SHIFT
+    if pooling_of(value) is not None:
+        attributes = attributes[:-1]
     if op in (PUT, MOVE):
         op, attributes = OPS["copy"], ()
     code = Plan(op, tuple([x.spec for x in value.inputs]), attributes, value.spec).code

@@ -114,6 +114,14 @@ class TensorBackend(Part, kind="backend"):
         """Return a compiler of loop nests for this backend's buffers, used by programs; None if it has none."""
         return None
 
+    def pooling(self, shape: tuple[int, ...], dtype: Any, kernel: tuple[int, ...], stride: tuple[int, ...]) -> Any:
+        """Return max pooling that stores the places of the maxima, used by programs; None if there is none.
+
+        Its ``nbytes`` is the size of an array of places, ``find(x, y, places)`` writes maxima and places, and
+        ``spread(g, places, out)`` the gradient.
+        """
+        return None
+
     def queue(self) -> Any:
         """Return the queue (such as a stream) that work goes to now; None if all work runs in order."""
         return None

@@ -61,7 +61,7 @@ class Operand(NamedTuple):
     """A tensor of a primitive: argument number, shape, strides in memory and strides to compute on.
 
     Strides count elements; ``wanted`` is None where oneDNN may choose. ``padding`` is how many zeros are put on
-    both sides of each extent, in a C-contiguous copy.
+    both sides of each extent, in a C-contiguous copy. An operand without extents is memory whose layout is oneDNN's.
     """
 
     argument: int
@@ -108,7 +108,8 @@ class Stage(NamedTuple):
 class Prepared:
     """Primitives that compute a result, with the reorders around them, for float32 arrays of given shapes and strides.
 
-    It belongs to the thread that uses it: the addresses of a call are stored in it while it runs.
+    It belongs to the thread that uses it: the addresses of a call are stored in it while it runs. The last operands are
+    the ``results``.
 
     Attributes:
         dnn: the library.
@@ -116,26 +117,32 @@ class Prepared:
         implementation: oneDNN's name of the code that it chose, such as "brgconv:avx2".
         scratch: bytes of scratch memory that a run needs, aligned or not.
         zeros: offset and size of parts of scratch memory that are zero around an image; `run` writes them.
+        opaque: bytes of the operand whose layout is oneDNN's, if there is one.
         calls: what runs, in order: "reorder operand N", the primitives, "reorder operand N" of the result, the last.
     """
 
     def __init__(
-        self, dnn: OneDnn, what: str, operands: Sequence[Operand], describe: Callable[..., Sequence[Stage]]
+        self,
+        dnn: OneDnn,
+        what: str,
+        operands: Sequence[Operand],
+        describe: Callable[..., Sequence[Stage]],
+        results: int = 1,
     ) -> None:
-        self.dnn = dnn
+        self.dnn, self._results = dnn, results
         self.extents = [span(each.shape, each.strides) for each in operands]
         self._set, self._execute, self._stream = (
             dnn.lib.dnnl_memory_set_data_handle, dnn.lib.dnnl_primitive_execute, dnn.stream,
         )  # fmt: skip
         self._what = f"{what} of {', '.join(f'float32{list(o.shape)} with strides {o.strides}' for o in operands)}"
-        self.scratch = LINE
+        self.scratch, self.opaque = LINE, 0
         self._memories: list[Any] = []
-        self._outer = [self._memory(dnn.described(each.shape, each.strides)) for each in operands]
+        self._outer = [each.shape and self._memory(dnn.described(each.shape, each.strides)) for each in operands]
         self._inner: list[tuple[Any, int]] = []
         self.zeros: list[tuple[int, int]] = []
         self._moves: tuple[list[Call], list[Call]] = [], []
         try:
-            stages = describe(*(dnn.described(each.inner, each.chosen()) for each in operands))
+            stages = describe(*(each.shape and dnn.described(each.inner, each.chosen()) for each in operands))
         except OneDnnError as error:
             raise OneDnnError(error.number, self._what) from None
         names = [self._implementation(stage.made) for stage in stages]
@@ -190,6 +197,10 @@ class Prepared:
         if index is None:
             return self._in_scratch(inner)
         operand = operands[index]
+        if not operand.shape:
+            self._outer[index] = self._memory(inner)
+            self.opaque = dnn.lib.dnnl_memory_desc_get_size(inner)
+            return self._outer[index]
         outer, given = dnn.described(operand.shape, operand.strides), self._outer[index]
         if dnn.lib.dnnl_memory_desc_equal(inner, outer):
             return given
@@ -202,7 +213,7 @@ class Prepared:
             start = sum(p * step for p, step in zip(operand.padding, steps, strict=True))
             self._inner.append((filled, offset + 4 * start))
             self.zeros.append((offset, span(operand.inner, steps)))
-        result = index == len(operands) - 1
+        result = index >= len(operands) - self._results
         (start, a), (end, b) = ((inner, filled), (outer, given)) if result else ((outer, given), (inner, filled))
         kind = dnn.new(
             "dnnl_primitive_desc_t", "reorder_primitive_desc_create", start, dnn.engine, end, dnn.engine,

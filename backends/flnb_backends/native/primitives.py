@@ -36,6 +36,8 @@ WAYS = {
     "matmul": ("plain", "blocked"),
     "max_pool": ("plain", "nhwc"),
     "max_pool_grad": ("plain", "nhwc"),
+    "max_pool_places": ("plain", "nhwc"),
+    "max_pool_spread": ("plain", "nhwc"),
 }
 """By op, the ways to compute it. The weight of a convolution is always as oneDNN likes it; "blocked" matrix products
 have the right operand so; "padded" is tried where "blocked" unrolls windows."""
@@ -46,7 +48,9 @@ def prepare(op: str, way: str, operands: Sequence[Laid], *attributes: Any) -> Pr
 
     Args:
         op: "conv" (image, weight), "conv_input_grad" or "conv_weight_grad" (of the result's gradient and the weight,
-            or the image), "matmul", "max_pool" (image), or "max_pool_grad" (of the result's gradient and the image).
+            or the image), "matmul", "max_pool" (image), or "max_pool_grad" (of the result's gradient and the image);
+            with places of maxima in an array without shape or strides, as oneDNN lays them out, "max_pool_places"
+            (image and result) or "max_pool_spread" (of the result's gradient and the places).
         way: one of ``WAYS[op]``.
         operands: shape and strides, in elements, of each operand and of the result.
         attributes: of a convolution stride, padding and dilation, one number for each spatial dimension, and groups; of
@@ -120,8 +124,11 @@ def _matmul(dnn: OneDnn, op: str, way: str, operands: Sequence[Laid], *_: Any) -
 def _pooling(
     dnn: OneDnn, op: str, way: str, operands: Sequence[Laid], kernel: Shape, stride: Shape, *_: Any
 ) -> Prepared:
-    order = (SRC, DST) if op == "max_pool" else (DST + GRADIENT, SRC, SRC + GRADIENT)
-    each = [Operand(number, *laid, LAYOUTS[way](*laid)) for number, laid in zip(order, operands, strict=True)]
+    order = POOLED[op]
+    each = [
+        Operand(number, *laid, LAYOUTS[way](*laid) if laid[0] else None)
+        for number, laid in zip(order, operands, strict=True)
+    ]
     none = (0,) * len(kernel)
     windows = [dnn.numbers(n) for n in (stride, kernel, none, none, none)]
 
@@ -130,20 +137,32 @@ def _pooling(
         return dnn.new("dnnl_primitive_desc_t", create, dnn.engine, *arguments, dnn.attributes, doing=op)
 
     def describe(*described: Any) -> list[Stage]:
-        image, result = (described[0], described[1]) if op == "max_pool" else (described[1], described[0])
+        of: dict[int, Any] = {}
+        for number, one in zip(order, described, strict=True):
+            of.setdefault(number & ~GRADIENT, one)
+        image, result = of[SRC], of[DST]
         propagation = FORWARD_INFERENCE if op == "max_pool" else FORWARD_TRAINING
         forward = make("forward", propagation, MAX_POOLING, image, result, *windows)
-        if op == "max_pool":
+        if op in ("max_pool", "max_pool_places"):
             return [Stage(op, forward, order)]
         backward = make("backward", MAX_POOLING, described[2], result, *windows, forward)
+        if op == "max_pool_spread":
+            return [Stage(op, backward, order)]
         again = Stage("max_pool", forward, (SRC, DST, WORKSPACE))  # writes where in each window the maximum is
         return [again, Stage(op, backward, (DST + GRADIENT, WORKSPACE, SRC + GRADIENT))]
 
-    return Prepared(dnn, op, each, describe)
+    return Prepared(dnn, op, each, describe, results=2 if op == "max_pool_places" else 1)
 
 
+POOLED = {
+    "max_pool": (SRC, DST),
+    "max_pool_grad": (DST + GRADIENT, SRC, SRC + GRADIENT),
+    "max_pool_places": (SRC, DST, WORKSPACE),
+    "max_pool_spread": (DST + GRADIENT, WORKSPACE, SRC + GRADIENT),
+}
+"""By op, the numbers of its arguments."""
 PREPARE: dict[str, Callable[..., Prepared]] = {
     **dict.fromkeys(("conv", "conv_input_grad", "conv_weight_grad"), _convolution),
     "matmul": _matmul,
-    **dict.fromkeys(("max_pool", "max_pool_grad"), _pooling),
+    **dict.fromkeys(POOLED, _pooling),
 }

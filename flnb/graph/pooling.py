@@ -1,0 +1,89 @@
+"""Max pooling in programs: the gradient reads where the maxima are, a byte for each window, in place of the image."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flnb.dispatch.plan import spec_of
+from flnb.dispatch.table import OPS
+from flnb.graph.rewriting import like
+from flnb.graph.values import ITEM, Value, reachable
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from flnb.graph.layouts import Layouts
+
+__all__ = ["pooling_of", "with_places"]
+
+GRADIENTS = {OPS[f"max_pool{rank}d"]: OPS[f"max_pool{rank}d_grad"] for rank in (1, 2, 3)}
+"""By the op of max pooling, the one of its gradient."""
+BYTE = np.dtype(np.uint8)
+ATTRIBUTES = 2
+"""How many attributes the ops have: the extents of the window and the stride; one with places has one more."""
+
+
+def pooling_of(value: Value) -> Any:
+    """Return the `flnb.interface.Pooling` that computes a value, if it writes or reads places of maxima; else None."""
+    op: Any = value.op
+    pools = op in GRADIENTS or op in GRADIENTS.values()
+    return value.attributes[ATTRIBUTES] if pools and len(value.attributes) > ATTRIBUTES else None
+
+
+def with_places(wanted: Sequence[Value], layouts: Layouts, kept_apart: Collection[str]) -> dict[Value, Value]:
+    """Rewrite values so that max pooling stores the places of its maxima for its gradient, which reads no image then.
+
+    Args:
+        wanted: the values to compute.
+        layouts: where values are.
+        kept_apart: names of ops that the user's class computes.
+
+    Returns:
+        For every value the one that stands for it; empty if no backend stores places.
+    """
+    values = reachable(wanted)
+    asked = {_key(x) for x in values if x.op in GRADIENTS.values()}
+    poolings: dict[Any, Any] = {}
+    for value in values:
+        op: Any = value.op
+        if op not in GRADIENTS or _key(value) not in asked or _key(value) in poolings:
+            continue
+        image, names = value.inputs[0], {op.name, GRADIENTS[op].name}
+        if names.isdisjoint(kept_apart) and layouts.contiguous(image):
+            made = value.place.backend.pooling(image.spec.shape, image.spec.dtype, *value.attributes)
+            if made is not None:
+                poolings[_key(value)] = made
+    return _rewritten(values, poolings) if poolings else {}
+
+
+def _key(value: Value) -> Any:
+    """Return what max pooling and its gradient have in common; None for other ops."""
+    if value.op in GRADIENTS:
+        return GRADIENTS[value.op], value.inputs[0], value.attributes
+    return (value.op, value.inputs[1], value.attributes) if value.op in GRADIENTS.values() else None
+
+
+def _rewritten(values: Sequence[Value], poolings: dict[Any, Any]) -> dict[Value, Value]:
+    """Copy values, in order, with pooling that stores places."""
+    now: dict[Value, Value] = {}
+    places: dict[Any, Value] = {}
+
+    def copied(value: Value, inputs: Sequence[Value], *more: Any) -> Value:
+        return like(Value(value.op, tuple(inputs), (*value.attributes, *more), value.spec, value.place), value)
+
+    for value in values:
+        inputs = [now.get(x, x) for x in value.inputs]
+        key = _key(value)
+        if key in poolings and key not in places:
+            both = copied(value, inputs, poolings[key])
+            spec = spec_of((poolings[key].nbytes,), BYTE, value.spec.kind)
+            now[value], places[key] = (
+                like(Value(ITEM, (both,), (i,), each, value.place), value) for i, each in enumerate((value.spec, spec))
+            )
+        elif key in places and value.op not in GRADIENTS:
+            now[value] = copied(value, [inputs[0], places[key]], poolings[key])
+        else:
+            now[value] = copied(value, inputs)
+    return now
