@@ -128,13 +128,14 @@ class Program:
         """
         careful = {op for op in OPS.values() if op.name == "copy" or isinstance(self.here.table[op.index], np.ufunc)}
         ends = [*self.outputs, *[new for _, new in self.updates], *self.effects]
-        chosen: list[tuple[dict[Value, Value], bool]] = [({}, True), ({}, False)]
-        for placed in (with_places(ends, self.layouts, kept_apart), {}) if self.kernels else ():
+        chosen: list[tuple[dict[Value, Value], bool]] = []
+        places = with_places(ends, self.layouts, kept_apart) if self.kernels else {}
+        for placed in (places, {}) if places else ({},) if self.kernels else ():
             own = [placed.get(x, x) for x in ends]
             again = recomputed(own, self.layouts, lambda x: space_of(x, kept_apart) is not None)
             chosen.append(({x: again.get(y, y) for x, y in zip(ends, own, strict=True)}, True))
         found: list[tuple[Any, ...]] = []
-        for now, apart in reversed(chosen):
+        for now, apart in [*chosen, ({}, True), ({}, False)]:
             outputs = [now.get(x, x) for x in self.outputs]
             updates = [(old, now.get(new, new)) for old, new in self.updates]
             values = reachable([now.get(x, x) for x in ends])
