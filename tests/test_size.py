@@ -93,7 +93,7 @@ By 729 for recordings on disk, read lazily and queried by SQL.
 By 243 for constants that are folded, managers that end with their block, and places of maxima."""
 
 
-@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 15_286, 11_500), ("", 29_941, 24_500)])
+@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 15_363, 11_500), ("", 30_018, 24_500)])
 def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     """``most`` may only become smaller, until it is the goal.
 
@@ -113,6 +113,7 @@ def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     By 640, of which 8 in core, for traces of PyTorch's profiler, written and read.
     By 517, of which 515 in core, for the timeline of every run: rows of bars at every level of detail
     (`flnb_telemetry.timeline`), their section of frames and answers (`livetimeline`); the section on programs is gone.
+    By 77 for constants that are folded, managers that end with their block, and places of maxima.
     """
     counted = {name: path for name, path in modules().items() if not name.startswith(RANKS + DEVICES + GRAPH)}
     total = sum(code_lines(path) for name, path in counted.items() if storey in ("", room(name).storey))
