@@ -27,6 +27,7 @@ NAMES = (
     "recordings",
     "tape",
     "tapeview",
+    "timelineview",
     "trained",
     "tune",
 )

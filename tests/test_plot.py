@@ -457,3 +457,48 @@ def test_a_long_replay_keeps_its_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
     live = plot.replay(flnb.memory.replay(trace, ["native"])).data[0]
     assert live.x.tolist() == [0, 5, 10, 15]
     assert live.y.tolist() == [1, 1, 1, 64]
+
+
+@pytest.fixture
+def stepped() -> Any:
+    """Three steps of ops in nested scopes."""
+    with flnb.use_backend("numpy"), flnb.record("stepped") as run:
+        for _ in range(3):
+            with flnb.step(), flnb.scope("outer"):
+                x = flnb.ones((32, 32))
+                with flnb.scope("inner"):
+                    for _ in range(20):
+                        x = flnb.exp(x * 0.0)
+                flnb.sum(x)
+    return run
+
+
+def test_timeline_draws_every_op_once_and_merges_what_is_narrow(stepped: Any) -> None:
+    figure = plot.timeline(stepped)
+    op = stepped.table("op")
+    rows = figure.layout.yaxis.ticktext
+    at = rows.index("op")
+    mine = [trace for trace in figure.data if trace.y[0] == at]
+    told = sum(int(text.split(" in ")[0]) if " in " in text else 1 for trace in mine for text in trace.hovertext)
+    assert told == len(op["t0"])
+    assert {trace.name for trace in mine} <= {stepped.catalog.plans.items[plan].family for plan in op["plan"].tolist()}
+    begin = min(op["t0"][0], stepped.table("scope")["t"].min(initial=op["t0"][0]))
+    starts = min(min(trace.base) for trace in mine)
+    assert starts == pytest.approx((op["t0"][0] - begin) / 1e6)
+
+
+def test_timeline_says_which_steps_there_are(stepped: Any) -> None:
+    step = stepped.table("step")["index"]
+    last = int(step[-1])
+    one = plot.timeline(stepped, steps=(last, last))
+    assert one.layout.xaxis.range[1] == pytest.approx(
+        (stepped.table("step")["t1"][-1] - stepped.table("step")["t0"][-1]) / 1e6
+    )
+    with pytest.raises(ValueError, match=rf"got steps=\(990, 999\); steps of the recording: {step[0]} to {last}"):
+        plot.timeline(stepped, steps=(990, 999))
+    with pytest.raises(TypeError, match="expected the first and the last step to draw"):
+        plot.timeline(stepped, steps=7)  # type: ignore[arg-type]
+    with flnb.record("nothing") as empty:
+        pass
+    with pytest.raises(ValueError, match="'nothing' has no ops"):
+        plot.timeline(empty)

@@ -20,6 +20,7 @@ from flnb_telemetry.safe_text import html_text
 
 from flnb.plot.modes import modes
 from flnb.plot.ranks import collectives
+from flnb.plot.threads import timeline
 from flnb.show.programgraph import graph
 from flnb.show.tapegraph import tape
 
@@ -42,6 +43,7 @@ __all__ = [
     "replay",
     "roofline",
     "tape",
+    "timeline",
 ]
 
 OWNERS = {"scope": "(outside of scopes)", "op": "(no op)", "line": "(unknown line)"}

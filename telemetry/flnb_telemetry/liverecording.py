@@ -5,6 +5,7 @@ A dashboard that follows a running program receives recent memory events only; o
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from itertools import pairwise
@@ -65,9 +66,11 @@ class LiveRecording(Live):
         self._tape = LiveTape(run.tape) if len(run.tape.nodes) else None
 
     def frames(self) -> Iterator[tuple[dict[str, Any], bytes]]:
-        """Yield the content and the bytes of the arrays of each frame (see `Live.frame`), from the first one on."""
+        """Yield the content and the bytes of the arrays of each frame (see `Live.frame`), from the first one on.
+
+        The first one, with all but the memory, is there before the memory is looked at.
+        """
         self._told.clear()
-        parts = list(self._parts())
         counters = self._counters(self.end or 0, False)
         about, columns = livecollectives.finished(self.recording.joined or self.recording, self.start, self.end or 0)
         if len(self.recording.table("launch")["t0"]) or len(self.recording.table("copy")["t0"]):
@@ -79,13 +82,19 @@ class LiveRecording(Live):
             about, columns = about | programs, columns | more
         timeline, more = self.timeline.news(self, True)
         about, columns = about | timeline, columns | more
-        for number, part in enumerate([self._tables() | self._history() | columns, *parts]):
-            content, buffer = self._content(number == 0, number + 1, part, counters)
-            content |= about if number == 0 else {}
-            content["part"] = [number, len(parts)]
-            if number == 0 and self._tape is not None:
-                content["tape"] = self._tape.whole(self._tape_levels(self._tape))
-            yield content, buffer
+        content, buffer = self._content(True, 1, self._tables() | self._history() | columns, counters)
+        if self._tape is not None:
+            content["tape"] = self._tape.whole(self._tape_levels(self._tape))
+        yield content | about | {"part": [0, 1]}, buffer
+        parts = self._parts()
+        part: Arrays | None = next(parts)
+        for number in itertools.count(1):
+            after = next(parts, None)
+            content, buffer = self._content(False, number + 1, part or {}, counters)
+            yield content | {"part": [number, number + (after is not None)]}, buffer
+            if after is None:
+                return
+            part = after
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
         """Answer a request for the call stack of the blocks of a context, or about the tape (see `Live.answer`)."""
@@ -99,9 +108,9 @@ class LiveRecording(Live):
     def _run(self) -> dict[str, Any]:
         """Return the run's name, state, error and parts, which every frame contains, and what is left out."""
         about = super()._run() | {"whole": True}
-        count = len(self.recording.memory.block["t"])
         about["stacks"] = bool(self.recording.stacks)
-        if count > self._most:
+        if len(self.recording.table("alloc")["t"]) > self._most:
+            count = len(self.recording.memory.block["t"])
             about["note"] = f"the {quantity.count(self._most)} blocks around the peak of {quantity.count(count)}"
         return about
 

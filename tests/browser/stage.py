@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ from flnb.widgets.answers import comparison_of
 from flnb.widgets.proposals import Proposals
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from flnb_telemetry.analysis.tape import Tape
     from playwright.sync_api import Page
 
@@ -31,9 +34,11 @@ import dashboard from "/dashboard.js";
 document.body.dataset.jpThemeLight = String({light});
 const listeners = new Set();
 const model = {{
-    get: name => ({{height: {height}, only: "{only}"}})[name],
+    get: name => ({{height: {height}, only: "{only}", shown_tab: "{tab}" || undefined}})[name],
     send: async message => {{
-        for (const [content, buffer] of JSON.parse(await window.ask(JSON.stringify(message)))) {{
+        let told = JSON.parse(await window.ask(JSON.stringify(message)));
+        for (; told; told = JSON.parse(await window.ask(JSON.stringify({{type: "more", of: told[2]}})))) {{
+            const [content, buffer] = told;
             const buffers = [await (await fetch("/buffer/" + buffer)).arrayBuffer()];
             const began = performance.now();
             for (const listener of listeners) listener(content, buffers);
@@ -62,7 +67,8 @@ class Stage:
         self._f: Any = None
         self._run: Recording | None = None
         self._html = ""
-        self._shown = 0
+        self._shown = self._asked = 0
+        self._told: dict[int, Iterator[tuple[dict[str, Any], bytes]]] = {}
         self.busy = False  # a kernel that does not answer what is asked of the timeline
         page.expose_function("ask", self._ask)
         page.route("http://stage.test/**", self._serve)
@@ -85,11 +91,12 @@ class Stage:
         width: int = 1200,
         model: Any = None,
         step: Any = None,
+        tab: str = "",
     ) -> None:
-        """Show one recording, or two beside each other, and wait until all is told."""
+        """Show one recording, or two beside each other, and wait until all is told; `tab` is the one to begin with."""
         self._runs, self._f = [LiveRecording(run) for run in runs], None
         self._proposals = Proposals(lambda: runs[0], self._proposed.append, model, step)
-        self._load("compare" if len(runs) > 1 else "", light, height, width)
+        self._load("compare" if len(runs) > 1 else "", light, height, width, tab)
         self.page.wait_for_function("() => (window.__flnbPair ?? window.__flnb)?.whole")
 
     def program(
@@ -100,11 +107,12 @@ class Stage:
         self._load("program", light, height, width)
         self.page.wait_for_function("() => window.__flnbProgram?.launches > 0")
 
-    def _load(self, only: str, light: bool, height: int, width: int) -> None:
+    def _load(self, only: str, light: bool, height: int, width: int, tab: str = "") -> None:
         ground, ink, error = (
             ("#fff", "rgba(0,0,0,.87)", "#d32f2f") if light else ("#111", "rgba(255,255,255,.87)", "#ef5350")
         )
-        self._html = PAGE.format(ground=ground, ink=ink, error=error, light=json.dumps(light), height=height, only=only)
+        look = {"ground": ground, "ink": ink, "error": error, "light": json.dumps(light)}
+        self._html = PAGE.format(**look, height=height, only=only, tab=tab)
         self.page.set_viewport_size({"width": width, "height": height})
         self._buffers = []
         self._shown += 1  # a page of its own, that no cache knows
@@ -152,12 +160,20 @@ class Stage:
             route.fulfill(content_type="text/html", body=self._html)
 
     def _ask(self, text: str) -> str:
-        answers = self._answers(json.loads(text))
-        first = len(self._buffers)
-        self._buffers += [buffer for _, buffer in answers]
-        return json.dumps([(content, first + i) for i, (content, _) in enumerate(answers)], allow_nan=False)
+        """Return the first answer to a message, or the next one to an earlier message, as JSON; "null": no more."""
+        message = json.loads(text)
+        if message["type"] != "more":
+            message["of"] = self._asked = self._asked + 1
+            self._told[self._asked] = iter(self._answers(message))
+        answer = next(self._told[message["of"]], None)
+        if answer is None:
+            del self._told[message["of"]]
+            return "null"
+        content, buffer = answer
+        self._buffers.append(buffer)
+        return json.dumps([content, len(self._buffers) - 1, message["of"]], allow_nan=False)
 
-    def _answers(self, message: dict[str, Any]) -> list[tuple[dict[str, Any], bytes]]:
+    def _answers(self, message: dict[str, Any]) -> Iterable[tuple[dict[str, Any], bytes]]:
         if self._runs:
             hello = message["type"] == "hello"
             if message["type"] in ("fit", "apply"):
@@ -172,9 +188,9 @@ class Stage:
                 answer = self._runs[0].answer(message) if message["type"] in ("tape", "stack", "timeline") else None
                 return [] if answer is None else [(answer, answer.pop("buffer", b""))]
             sides = enumerate(self._runs)
-            told = [(content | {"side": side}, data) for side, run in sides for content, data in run.frames()]
+            told = ((content | {"side": side}, data) for side, run in sides for content, data in run.frames())
             pair = [run.recording for run in self._runs]
-            return told + ([(comparison_of(*pair), b"")] if len(pair) > 1 else [])
+            return chain(told, [(comparison_of(*pair), b"")] if len(pair) > 1 else [])
         if self._f is not None:
             hello = message["type"] == "hello"
             return [(program.message(self._f, self._run) if hello else program.source_of(self._f, message), b"")]

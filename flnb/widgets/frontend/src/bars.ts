@@ -73,7 +73,7 @@ export class ViewBar {
     for (const [tab, what] of [["collectives", "collectives"], ["devices", "devices"], ["timeline", "timeline"]] as const) { // a run of one rank, without a device, without ops has nothing to tell
       const button = this.buttons.get(tab);
       if (button) button.hidden = store[what] === null;
-      if (button?.hidden && this.current === tab) this.context.actions.show("overview");
+      if (button?.hidden && this.current === tab && store.run) this.context.actions.show("overview"); // before the first frame nothing is known
     }
     setText(this.name, run?.name ?? "flnb");
     attribute(this.name, "title", run?.name);

@@ -306,7 +306,7 @@ export interface FrameHead {
   devices?: DevicesSection;
   timeline?: TimelineSection;
   kernels?: TableDelta<KernelInfo>;
-  /** Of a whole recording: which part this is, from 0 to the last. */
+  /** Of a whole recording: which part this is, from 0 on, and one that is still to come, or the same if this is the last. */
   part?: [number, number];
   /** Of two recordings side by side: which one. */
   side?: 0 | 1;

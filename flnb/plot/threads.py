@@ -1,0 +1,139 @@
+"""`flnb.plot.timeline`: what each thread did when, as a plotly figure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flnb_telemetry import palette, quantity, schema
+from flnb_telemetry.extras import require
+from flnb_telemetry.safe_text import html_text
+from flnb_telemetry.timeline import COUNT, KINDS, LONGEST, PAIR, SHIFT, T0, T1, TABLES, Key, Timeline
+
+from flnb import plot
+
+if TYPE_CHECKING:
+    from flnb_telemetry import Recording
+    from flnb_telemetry.timeline import Bars
+
+PIXELS = 1200
+"""Bars that are narrower than the picture divided by this are merged."""
+MS = 1e6
+HEIGHT = 0.86
+GREYS = {"phase": "rgba(127,127,127,0.45)", "scope": "rgba(127,127,127,0.22)"}
+OTHER = "rgba(127,127,127,0.7)"
+
+
+def timeline(run: Recording, steps: tuple[int, int] | None = None) -> Any:
+    """Draw what each thread did when: phases, scopes as flames under each other, and ops in the colour of their family.
+
+    Bars that are too narrow to be seen are merged; the text of such a bar says how many ops it stands for, and which of
+    them took longest.
+
+    Args:
+        run: a recording.
+        steps: the first and the last step to draw, ``(6, 6)`` for one; by default the whole recording.
+
+    Raises:
+        ImportError: the extra "lab" is not installed.
+        TypeError: ``steps`` is something else.
+        ValueError: the recording has no such steps, or no ops.
+
+    >>> import flnb
+    >>> with flnb.record("example") as run, flnb.scope("outer"):
+    ...     y = flnb.exp(flnb.ones(8))
+    >>> flnb.plot.timeline(run).layout.title.text
+    'Timeline of example'
+    """
+    go = require("plotly.graph_objects", "lab", "drawing a figure")
+    begin, end = _span(run, steps)
+    rows = Timeline(run.catalog)
+    rows.take({kind: run.table(kind) for kind in TABLES})
+    keys = rows.row_keys()
+    resolution = max(1, (end - begin) // PIXELS)
+    figure = plot._figure(f"Timeline of {run.name}", "time, ms", "")
+    shown: set[str] = set()
+    for y, key in enumerate(keys):
+        bars = rows.rows[key].window(begin, end, resolution)
+        colours, names, texts = _looks(run, key, bars)
+        for name in dict.fromkeys(colours):
+            at = np.flatnonzero([one == name for one in colours])
+            kind = KINDS[key.kind]
+            colour = GREYS.get(kind) or palette.FAMILY.get(name, (OTHER,))[0]
+            figure.add_trace(go.Bar(
+                base=(bars[T0, at] - begin) / MS, x=(bars[T1, at] - bars[T0, at]) / MS, y=np.full(len(at), y),
+                orientation="h", width=HEIGHT if kind != "part" else HEIGHT / 2, name=name, legendgroup=name,
+                marker={"color": colour, "line": {"width": 0}}, showlegend=name not in shown and kind not in GREYS,
+                hovertext=[texts[i] for i in at.tolist()], hoverinfo="text",
+                textposition="inside", insidetextanchor="start",
+                text=[names[i] for i in at.tolist()] if kind != "part" else None,
+            ))  # fmt: skip
+            shown |= {name} if KINDS[key.kind] not in GREYS else set()
+    for t0, t1, index in schema.tuples(run.table("step"), "t0", "t1", "index"):
+        if begin <= t0 < end and (t1 - t0) * PIXELS > 40 * (end - begin):
+            figure.add_vline(x=(t0 - begin) / MS, line={"color": plot.INK, "width": 1, "dash": "dot"})
+            figure.add_annotation(x=(t0 - begin) / MS, y=1, yref="paper", yanchor="bottom", text=f"step {index}", showarrow=False, xanchor="left")  # fmt: skip # noqa: E501
+    figure.update_yaxes(
+        tickvals=list(range(len(keys))), ticktext=[_title(key) for key in keys], autorange="reversed", showgrid=False,
+        rangemode="normal", zeroline=False,
+    )  # fmt: skip
+    figure.update_layout(
+        barmode="overlay", height=170 + 26 * len(keys), bargap=0, legend={"orientation": "h", "y": -0.3},
+        xaxis={"range": [0, (end - begin) / MS]}, uniformtext={"minsize": 9, "mode": "hide"},
+    )  # fmt: skip
+    return figure
+
+
+def _span(run: Recording, steps: tuple[int, int] | None) -> tuple[int, int]:
+    """Return the first and the last time to draw, ns."""
+    op = run.table("op")
+    if not len(op["t0"]):
+        raise ValueError(f"flnb.plot.timeline: {run.name!r} has no ops; record some inside `with flnb.record()`")
+    if steps is None:
+        scopes = run.table("scope")["t"]
+        return int(min(op["t0"][0], *scopes[:1])), int(max(op["t1"].max(), *scopes[-1:]))
+    if not isinstance(steps, tuple | list) or len(steps) != 2:
+        raise TypeError(
+            f"flnb.plot.timeline: got steps={steps!r}, expected the first and the last step to draw, such as (6, 6)"
+        )
+    step = run.table("step")
+    chosen = (step["index"] >= steps[0]) & (step["index"] <= steps[1])
+    if not chosen.any():
+        known = f"{step['index'].min()} to {step['index'].max()}" if len(step["index"]) else "none"
+        raise ValueError(f"flnb.plot.timeline: got steps={steps!r}; steps of the recording: {known}")
+    return int(step["t0"][chosen].min()), int(step["t1"][chosen].max())
+
+
+def _looks(run: Recording, key: Key, bars: Bars) -> tuple[list[str], list[str], list[str]]:
+    """Return for each bar of a row the family in whose colour it is drawn, its name, and its text."""
+    kind, catalog = KINDS[key.kind], run.catalog
+    colours, names, texts = [], [], []
+    columns = (bars[PAIR] & (1 << SHIFT) - 1, bars[PAIR] >> SHIFT, bars[COUNT], bars[LONGEST], bars[T1] - bars[T0])
+    for what, where, count, longest, spent in zip(*(column.tolist() for column in columns), strict=True):
+        context = catalog.contexts.items[where]
+        if kind == "phase":
+            name = family = schema.PHASES[what]
+        elif kind == "scope":
+            name, family = context.scope, kind
+        elif kind in ("compile", "materialize"):
+            name, family = f"{kind} {what}", kind
+        else:
+            name, family = catalog.plans.items[what].op, catalog.plans.items[what].family
+        text = f"{html_text(name, plot.LONGEST)} {quantity.duration(spent)}"
+        if count > 1:
+            text = (
+                f"{quantity.count(count)} in {quantity.duration(spent)}<br>"
+                f"the longest: {html_text(name, plot.LONGEST)} {quantity.duration(longest)}"
+            )
+        elif kind not in GREYS and context.scope:
+            text += f"<br>{html_text(context.scope, plot.LONGEST)}"
+        colours.append(family)
+        names.append(html_text(name.split(".")[-1], plot.LONGEST) if count == 1 else "")
+        texts.append(text)
+    return colours, names, texts
+
+
+def _title(key: Key) -> str:
+    """Return the label of a row: the thread's at its first one."""
+    kind = KINDS[key.kind]
+    return f"thread {key.lane}, phase" if kind == "phase" else f"scope {key.depth + 1}" if kind == "scope" else kind
