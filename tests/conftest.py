@@ -41,6 +41,30 @@ def _settled() -> None:
     gc.freeze()
 
 
+PARTS = {
+    "backend": "set_backend", "manager": "set_memory_manager", "device": "set_memory_device", "tape": "set_tape",
+}  # fmt: skip
+"""Parts of the session, and the function that sets each."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _same_session() -> Iterator[None]:
+    """Fail a module that leaves the session with parts of other names than it found, and restore them for the next."""
+    import flnb
+    from flnb.dispatch import state
+
+    session, dtype = state.session, flnb.default_dtype()
+    before = {name: getattr(session, name) for name in PARTS}
+    yield
+    found = {name: getattr(state.session, name).name for name in PARTS}
+    changed = [name for name, part in before.items() if found[name] != part.name]
+    for name in changed:
+        getattr(flnb, PARTS[name])(before[name])
+    assert not changed, f"the module leaves the session with {found}: restore its {', '.join(changed)}"
+    assert state.session is session, "the module leaves another session"
+    assert flnb.default_dtype() == dtype, "the module leaves another default dtype"
+
+
 @pytest.fixture
 def no_collector() -> Iterator[None]:
     """What goes, goes by reference counting alone."""

@@ -145,7 +145,7 @@ def test_bad_indices(key, text):
         flnb.zeros((2, 3))[key]
 
 
-def test_printing():
+def test_printing(numpy_session: None):
     assert repr(flnb.asarray([1.0, 2.5])) == "Tensor([1. , 2.5], float32[2], numpy)"
     v = flnb.Variable([1.0])
     assert repr(v) == "Variable([1.], float32[1], numpy, requires_grad)"

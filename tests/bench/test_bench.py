@@ -18,6 +18,8 @@ from flnb.dispatch import state
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("numpy_session")  # a contestant sets the session's backend
+
 
 def test_a_model_is_trained_and_told(capsys: pytest.CaptureFixture[str]) -> None:
     line = ["bench", "mlp", "--size", "small", "--backend", "numpy", "--backend", "numpy", "--rounds", "1"]
