@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import flnb
 from tests.browser.stage import Stage, recorded
 
 if TYPE_CHECKING:
@@ -217,6 +218,29 @@ def test_a_forward_that_failed_shows_the_op_with_what_it_got(stage: Stage, scree
         assert "The forward ended here" in side
         assert "[32,16]" in side
         stage.page.screenshot(path=screenshots / f"tape-failed-{'light' if light else 'dark'}-900.png")
+
+
+@pytest.mark.timeout(60)
+def test_where_steps_ran_as_programs_the_view_says_so(stage: Stage) -> None:
+    pytest.importorskip("llvmlite")
+    w = flnb.Variable(flnb.ones((16, 16)))
+
+    @flnb.jit
+    def train() -> Any:
+        loss = flnb.gelu(w @ w + 1.0).sum()
+        loss.backward()
+        return loss
+
+    for _ in range(3):
+        train()
+    with flnb.record("programs") as programs, flnb.step():
+        train()
+    with flnb.record("forward") as forward:
+        flnb.exp(flnb.ones((16, 16)))
+    for run, said in ((programs, "these steps ran as programs"), (forward, "nothing was differentiated")):
+        stage.view(run)
+        stage.page.get_by_role("tab", name="Tape").click()
+        stage.page.locator(".fl-none:visible", has_text=f"No tape: {said}").first.wait_for()
 
 
 CELL = """import flnb

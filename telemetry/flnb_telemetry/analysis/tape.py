@@ -253,7 +253,8 @@ class Tape:
 
     def __repr__(self) -> str:
         if not len(self.nodes):
-            return "no tape: nothing was differentiated while this was recorded"
+            inside = "a program of flnb.jit computes its gradients inside"
+            return f"no tape: nothing was differentiated op by op while this was recorded; {inside}"
         when = f"step {self.index}" if self.index >= 0 else f"{self.t:.3f} s"
         graph = self.graph
         lines = [

@@ -27,7 +27,7 @@ class TapeView implements View {
   private readonly panel: Panel;
   private readonly canvas: TapeCanvas;
   private readonly host = h("div", { style: "position:relative;flex:1;min-height:0;overflow:hidden" });
-  private readonly none = h("div", { class: "fl-none", style: "position:absolute;inset:0" }, "No tape yet: the graph of a step appears after its backward().");
+  private readonly none = h("div", { class: "fl-none", style: "position:absolute;inset:0" });
   private readonly newest = h("button", { type: "button", class: "fl-button", hidden: true, title: "Show the newest tape in place of the one with NaN" });
   private readonly tip: Tip;
   private readonly details: TapeDetails | null;
@@ -90,11 +90,19 @@ class TapeView implements View {
     this.drawn = key;
     const { tape } = this.model;
     this.none.hidden = tape !== null && tape.count > 0;
+    if (!this.none.hidden) setText(this.none, this.why());
     this.write();
     this.arrange();
     if (this.panel.update(now)) return;
     this.reveal();
     this.draw();
+  }
+
+  /** Why no graph is there. */
+  private why(): string {
+    const { store } = this.context;
+    if (store.kernels.length) return "No tape: these steps ran as programs, which compute their gradients inside. Ops by kernel and the Timeline show what they ran, flnb.program(f) how a function became one.";
+    return store.memory.whole ? "No tape: nothing was differentiated in this recording." : "No tape yet: the graph of a step appears after its backward().";
   }
 
   describe(): DataTable {
