@@ -45,7 +45,7 @@ def test_lifetimes_are_the_calls_that_make_and_free() -> None:
 @pytest.mark.parametrize(
     ("calls", "sizes", "says"),
     [
-        ([1, -1, -1], [8], "call 2 frees allocation 1, which is not live"),
+        ([1, -1, -1], [8], "call 2 frees allocation 1, which is not allocated at that point"),
         ([-1, 1], [8], "call 0 frees allocation 1"),
         ([2, 1], [8, 8], "expected the allocations 1 to 2 in this order"),
         ([1], [-8], "expected sizes of 0 or more bytes, got -8"),

@@ -37,7 +37,7 @@ def test_statistics(values, expected):
     assert text_of(statistics(np.asarray(values))).replace("  ", " ").strip() == expected
 
 
-def test_facts_say_where_a_tensor_lies_and_where_it_comes_from():
+def test_facts_say_where_a_tensor_lies_and_where_it_comes_from(numpy_session: None):
     big, small = flnb.ones((64, 64)), flnb.ones((2, 3))
     assert facts(big)[0] == "numpy"
     assert re.fullmatch(r"block \d+, 16.0 KiB", facts(big)[1])
