@@ -18,7 +18,7 @@ from urllib.parse import quote
 from flnb_telemetry.extras import require
 from flnb_telemetry.formats import aside
 
-NAMES = "quickstart", "models", "backends", "autograd_graphs", "memory_managers", "distributed", "cuda"
+NAMES = "quickstart", "models", "backends", "autograd_graphs", "memory_managers", "telemetry", "distributed", "cuda"
 NOTEBOOKS = tuple(f"{name}.ipynb" for name in NAMES)
 """The notebooks that come with flnb; the first is opened by default."""
 
