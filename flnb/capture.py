@@ -239,7 +239,7 @@ class Jitted(Generic[P, R]):
         keepers.add(self)
 
     def forget(self, manager: MemoryManager) -> None:
-        """Drop what was captured for a memory manager that has ended."""
+        """Discard the programs captured for a memory manager that has ended."""
         if self._lock.acquire(blocking=False):  # a thread that runs it uses the manager still
             try:
                 for key in [key for key, known in self.captured.items() if any(x is manager for x in key)]:

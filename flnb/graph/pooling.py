@@ -1,4 +1,4 @@
-"""Max pooling in programs: the gradient reads where the maxima are, a byte for each window, in place of the image."""
+"""Max pooling in programs: the gradient reads stored positions of the maxima (1 byte per window), not the image."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def with_places(wanted: Sequence[Value], layouts: Layouts, kept_apart: Collectio
 
 
 def _key(value: Value) -> Any:
-    """Return what max pooling and its gradient have in common; None for other ops."""
+    """Return a key shared by a max pooling and its gradient; None for other ops."""
     if value.op in GRADIENTS:
         return GRADIENTS[value.op], value.inputs[0], value.attributes
     return (value.op, value.inputs[1], value.attributes) if value.op in GRADIENTS.values() else None

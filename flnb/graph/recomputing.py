@@ -133,7 +133,7 @@ def recomputed(wanted: Collection[Value], layouts: Layouts, in_nest: Callable[[V
         return made
 
     def for_early(x: Value) -> Value:
-        """Return the copy of a value that is computed before the backward pass, made when it is first read."""
+        """Return the copy of a value that is computed before the backward pass, made at its first use."""
         if x.op is None or x.tensor is not None:
             return x
         if x not in now:

@@ -96,7 +96,7 @@ def _constant(x: Value) -> Any:
 
 @quiet
 def _computed(value: Value, operands: list[Any]) -> Any:
-    """Run the op of a value on tensors, on the backend that would run it in the program."""
+    """Run a value's op on tensors, on the backend that would run it in the program."""
     return at_once(value.place, run, value, tuple(operands), value.place.backend.buffer)
 
 
@@ -145,7 +145,7 @@ def rewritten(
 
 
 def _known(value: Value, rules: Mapping[str, Any], layouts: Layouts, known: dict[Any, Value]) -> Value:
-    """Return the value that is equal to one: an earlier one, a constant, or itself."""
+    """Return a value equal to the given one: an earlier one, a constant, or the value itself."""
     key = _key(value)
     if key not in known:
         folded = rules["constant"](value, value.inputs, layouts) if "constant" in rules else None

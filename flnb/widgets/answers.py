@@ -43,7 +43,7 @@ class RunAnswers:
         return "compare" if len(self.runs) > 1 else ""
 
     def opening(self) -> Iterator[tuple[dict[str, Any], *tuple[bytes, ...]]]:
-        """Yield the messages with which a view begins: frames with their buffer, and how two recordings compare."""
+        """Yield the first messages of a view: frames with their buffers, and the comparison of two recordings."""
         for side, run in enumerate(self.frames):
             for content, buffer in run.frames():
                 yield content | {"side": side}, buffer

@@ -87,7 +87,7 @@ class Dashboard(_View):
         self._pictured: tuple[int, str] | None = None
 
     def _follow(self, live: Any) -> None:
-        """Show a recording that begins, or that has ended just now, in place of an earlier one."""
+        """Show a recording that has begun, or has just ended, in place of an earlier one."""
         self.earlier = None
         self.hub.follow(live)
 

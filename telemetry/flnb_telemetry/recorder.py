@@ -90,7 +90,7 @@ _latest: list[weakref.ref[Recording]] = []
 
 
 def latest() -> Recording | None:
-    """Return the recording of this process that ended last; None if there is none, or if nothing refers to it now."""
+    """Return this process's recording that ended last; None if there is none, or if it no longer exists."""
     return _latest[0]() if _latest else None
 
 

@@ -1,4 +1,4 @@
-"""Max pooling by oneDNN that stores where in each window the maximum is, so that its gradient needs no image."""
+"""Max pooling by oneDNN that stores the position of each window's maximum, so that its gradient needs no image."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BYTES = np.dtype(np.uint8)
 
 
 class PoolPlaces:
-    """Max pooling of contiguous float32 images of one shape, with the places of the maxima.
+    """Max pooling of contiguous float32 images of one shape, with the positions of the maxima.
 
     An array of places has a byte for each window, in oneDNN's order, and at its end one that says who wrote it: NumPy
     computes images that are not finite, and then numbers the elements of a window in row-major order.
@@ -60,7 +60,7 @@ class PoolPlaces:
         self.nbytes = max(self._forward.opaque, math.prod(self.fit)) + 1
 
     def find(self, x: Array, y: Array, places: Array) -> Array:
-        """Write the maxima of an image's windows to ``y``, and where they are to ``places``; returns ``places``."""
+        """Write the window maxima of an image to ``y`` and their positions to ``places``; returns ``places``."""
         flat = x.reshape(-1)
         places[-1] = by_numpy = not np.isfinite(np.dot(flat, flat))
         if not by_numpy:
@@ -74,7 +74,7 @@ class PoolPlaces:
         return places
 
     def spread(self, g: Array, places: Array, out: Array) -> Array:
-        """Write the gradient of the image to ``out``, given that of the maxima and their places; returns ``out``."""
+        """Write the gradient of the image to ``out``, from that of the maxima and their positions; returns ``out``."""
         if not places[-1]:
             self._run(self._backward, g, places, out)
             return out
@@ -85,11 +85,11 @@ class PoolPlaces:
         return out
 
     def _index(self, places: Array) -> Array:
-        """Return the places that NumPy writes, in the shape of the result."""
+        """Return the positions written by NumPy, in the shape of the result."""
         return places[: math.prod(self.fit)].reshape(self.fit)
 
     def _windows(self, x: Array) -> Iterator[Array]:
-        """Yield a view of an image for each offset in a window, with that element of all windows."""
+        """Yield, for each offset in a window, a view of that element of all windows of an image."""
         for offsets in np.ndindex(*self.kernel):
             each = zip(offsets, self.fit[2:], self.stride, strict=True)
             chosen: Any = (..., *[slice(o, o + (n - 1) * s + 1, s) for o, n, s in each])
