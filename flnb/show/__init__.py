@@ -24,7 +24,9 @@ HTML = {
 
 
 def register(shell: Any) -> None:
-    """Make an IPython shell show tensors, modules and managers as HTML, and tapes and programs as widgets.
+    """Make an IPython shell show tensors, modules and managers as HTML, tapes and programs as widgets.
+
+    Plotly figures are displayed with a picture, for viewers that cannot run plotly.
 
     A cell that runs out of memory shows a report above the traceback. Terminals show reprs, as before.
     """
@@ -32,6 +34,8 @@ def register(shell: Any) -> None:
     for shown, formatter in HTML.items():
         html.for_type_by_name(*shown, _later(*formatter))
     whole.for_type_by_name("flnb_telemetry.analysis.tape", "Tape", _later("flnb.widgets.tape", "view"))
+    display = shell.display_formatter.ipython_display_formatter
+    display.for_type_by_name("plotly.graph_objs._figure", "Figure", _later("flnb.plot.svg", "show"))
     whole.for_type_by_name("flnb.capture", "Jitted", _later("flnb.widgets.program", "view"))
     if not shell.custom_exceptions:
         shell.set_custom_exc((OutOfMemoryError,), _later("flnb.show.postmortem", "show_error"))

@@ -1,0 +1,143 @@
+"""Where the parts of a plotly figure are in its picture: its axes, and the places that its layout names."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from flnb.plot import marks
+from flnb.plot.axes import Array, Axis
+
+WIDTH, HEIGHT = 760, 450
+COLOURS = ("#636efa", "#ef553b", "#00cc96", "#ab63fa", "#ffa15a", "#19d3f3", "#ff6692", "#b6e880", "#ff97ff", "#fecb52")
+LONGEST = 24
+"""The most characters of a tick's or legend's text that are drawn."""
+Layout = dict[str, Any]
+
+
+class Frame:
+    """A plotly figure with its traces, colours, legend and axes: where things are in its picture, in pixels."""
+
+    def __init__(self, figure: Any) -> None:
+        layout: Layout = figure.layout.to_plotly_json()
+        template = ((layout.get("template") or {}).get("layout")) or {}
+        self.layout = marks.merged(template, layout)
+        self.colours = self.layout.get("colorway") or COLOURS
+        self.traces = [trace.to_plotly_json() for trace in figure.data]
+        self.traces = [trace for trace in self.traces if trace.get("visible", True) is True]
+        self.width, self.height = self.layout.get("width") or WIDTH, self.layout.get("height") or HEIGHT
+        self.ink = marks.colour((self.layout.get("font") or {}).get("color"), "#444")
+        for number, trace in enumerate(self.traces):
+            trace["colour"] = marks.colour_of(trace, self.colours[number % len(self.colours)])
+        self.legend = self._legend()
+        self.axes = self._axes()
+
+    def _axes(self) -> dict[str, Axis]:
+        """Return the axes by their names in traces."""
+        margin = {"l": 80, "r": 80, "t": 100, "b": 80} | dict(self.layout.get("margin") or {})
+        wide = max((len(name[:LONGEST]) for name, *_ in self.legend), default=0)
+        room = 46 * any(trace.get("yaxis", "y") != "y" for trace in self.traces if trace.get("xaxis", "x") == "x")
+        right = self.width - max(min(margin["r"], 80), room + (36 + 7 * wide if self.legend else 0))
+        left = max(min(margin["l"], 80), 16 + 7 * self._widest_tick())
+        top = min(max(56, margin["t"]), 0.3 * self.height)
+        areas = {"x": (left, right), "y": (self.height - min(max(48, margin["b"]), 0.35 * self.height), top)}
+        self.areas = areas
+        seen: dict[str, list[Any]] = {}
+        for trace in self.traces:
+            for letter in "xy":
+                seen.setdefault(trace.get(f"{letter}axis") or letter, []).extend(self._seen(trace, letter))
+        named = {f"{key[0]}{key[5:]}" for key in self.layout if re.fullmatch(r"[xy]axis\d*", key)}
+        seen = {name: self._ordered(name, values) for name, values in seen.items()}
+        found = {
+            name: Axis(name, self._spec(name), areas[name[0]], seen.get(name, []))
+            for name in sorted({*seen, *named, "x", "y"})
+        }
+        for axis in found.values():
+            if (other := found.get(str(axis.spec.get("scaleanchor")))) is not None:
+                unit = min(axis.unit, other.unit)  # pixels of images are squares
+                axis.shrink(unit)
+                other.shrink(unit)
+        return found
+
+    def _spec(self, name: str) -> dict[str, Any]:
+        spec = dict(self.layout.get(f"{name[0]}axis{name[1:]}") or {})
+        over = spec.get("overlaying")
+        return (dict(self._spec(over)) | spec if over and over != name and "domain" not in spec else spec) | (
+            {"overlaid": True} if over else {}
+        )
+
+    def _ordered(self, name: str, values: list[Any]) -> list[Any]:
+        """Return the values on an axis; categories that are ordered by their total, in this order before them."""
+        if (self.layout.get(f"{name[0]}axis{name[1:]}") or {}).get("categoryorder") != "total ascending":
+            return values
+        totals: dict[str, float] = {}
+        for trace in self.traces:
+            places, numbers = (trace["y"], trace["x"]) if name[0] == "y" else (trace["x"], trace["y"])
+            for place, number in zip(places, numbers, strict=False):
+                totals[str(place)] = totals.get(str(place), 0.0) + float(number)
+        return [sorted(totals, key=totals.__getitem__), *values]
+
+    def _widest_tick(self) -> int:
+        texts = [str(y) for trace in self.traces for y in np.asarray(trace.get("y", ()), object).ravel()[:100]
+                 if isinstance(y, str)]  # fmt: skip
+        return max((len(marks.plain(text)[:LONGEST]) for text in texts), default=5)
+
+    def _seen(self, trace: dict[str, Any], letter: str) -> list[Any]:
+        """Return the values of a trace that its axis must show."""
+        values = trace.get(letter)
+        other = trace.get("y" if letter == "x" else "x")
+        if trace["type"] == "heatmap":
+            shape = np.shape(trace["z"])[::-1]
+            return [values if values is not None else np.arange(shape["xy".index(letter)])]
+        if trace["type"] == "bar" and (trace.get("orientation") == "h") == (letter == "x"):
+            base = np.asarray(trace.get("base", 0) if trace.get("base") is not None else 0, float)
+            total = self._total(trace, letter) if self.layout.get("barmode") == "stack" else np.asarray(values, float)
+            return [[0.0], base + total] if trace.get("base") is None else [base, base + np.asarray(values, float)]
+        if letter == "y" and trace.get("stackgroup"):
+            group = [one for one in self.traces if one.get("stackgroup") == trace["stackgroup"]]
+            return [[0.0], np.sum([np.asarray(one["y"], float) for one in group], axis=0)]
+        return [values if values is not None else np.arange(len(other) if other is not None else 0)]
+
+    def _total(self, trace: dict[str, Any], letter: str) -> Array:
+        """Return the heights of the stacked bars at the places of a trace."""
+        where, sums = ("y" if letter == "x" else "x"), dict[str, float]()
+        for one in self.traces:
+            if one["type"] == "bar" and one.get(f"{where}axis") == trace.get(f"{where}axis"):
+                for place, value in zip(one[where], one[letter], strict=False):
+                    sums[str(place)] = sums.get(str(place), 0.0) + float(value)
+        return np.array([sums[str(place)] for place in trace[where]])
+
+    def _of(self, trace: dict[str, Any]) -> tuple[Axis, Axis]:
+        return self.axes[trace.get("xaxis") or "x"], self.axes[trace.get("yaxis") or "y"]
+
+    def _anchor(self, axis: Axis) -> Axis:
+        """Return the axis at whose beginning an axis stands."""
+        letter = "y" if axis.name[0] == "x" else "x"
+        found = self.axes.get(str(axis.spec.get("anchor") or f"{letter}{axis.name[1:]}"))
+        return found or self.axes[letter]
+
+    def _legend(self) -> list[tuple[str, str, str]]:
+        """Return the text, colour and mark of each entry of the legend."""
+        shown = [trace for trace in self.traces if trace.get("name") and trace.get("showlegend") is not False]
+        if self.layout.get("showlegend") is False or (len(shown) < 2 and not self.layout.get("showlegend")):
+            return []
+        found = {
+            marks.plain(str(trace["name"])): (trace["colour"], "line" if trace["type"] != "bar" else "square")
+            for trace in shown
+        }
+        return [(name, *about) for name, about in found.items()]
+
+    def _point(self, owner: dict[str, Any], letter: str, value: Any) -> float:
+        """Return the pixel of a value of a shape or annotation, in its axis or as a share of the plot."""
+        reference = str(owner.get(f"{letter}ref") or letter)
+        base, _, domain = reference.partition(" ")
+        axis = self.axes.get(base)
+        if axis is None or domain:
+            begin, end = (axis.begin, axis.end) if axis is not None else self.areas[letter]
+            return float(begin + float(value) * (end - begin))
+        if isinstance(value, (int, float)):  # on a logarithmic axis these are exponents already
+            share = (float(value) - axis.low) / ((axis.high - axis.low) or 1.0)
+            return float(axis.begin + share * (axis.end - axis.begin))
+        return float(axis.place([value])[0])

@@ -1,0 +1,127 @@
+"""Pictures of plotly figures: what is drawn stands where the figure says, and notebooks carry it beside the figure."""
+
+from __future__ import annotations
+
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+import flnb
+from flnb import plot
+
+go = pytest.importorskip("plotly.graph_objects")
+from flnb.plot.svg import svg  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("numpy_session")
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def drawn(figure: Any, tag: str) -> list[ElementTree.Element]:
+    """The elements with a tag in a figure's picture, which is well-formed."""
+    return list(ElementTree.fromstring(svg(figure)).iter(f"{SVG}{tag}"))
+
+
+def texts(figure: Any) -> list[str]:
+    return [element.text or "" for element in drawn(figure, "text")]
+
+
+@pytest.fixture(scope="module")
+def run() -> Any:
+    with flnb.record("a <b> & </svg>", grad_interval=0) as recorded:
+        x = flnb.Variable(flnb.ones((64, 64)))
+        for _ in range(3):
+            with flnb.step():
+                (flnb.exp(x) @ x).sum().backward()
+    return recorded
+
+
+@pytest.mark.parametrize("name", ["op_times", "memory", "fragmentation", "roofline"])
+def test_every_figure_of_a_run_has_a_picture(run: Any, name: str) -> None:
+    figure = getattr(plot, name)(run)
+    root = ElementTree.fromstring(svg(figure))
+    assert "a <b> & </svg>" in root.get("aria-label", "")
+    width, height = (float(root.get(key, 0)) for key in ("width", "height"))
+    for element in root.iter(f"{SVG}text"):
+        x, y = float(element.get("x", "nan")), float(element.get("y", "nan"))
+        assert 0 <= x <= width, element.text
+        assert 0 <= y <= height, element.text
+    assert sum(1 for element in root.iter() if element.tag[len(SVG) :] in ("rect", "polyline", "polygon", "circle")) > 2
+    assert not texts(figure)[-1].startswith("not in this picture")
+    for trace in figure.data:
+        if trace.name and trace.showlegend is not False:
+            assert trace.name[:24] in texts(figure)
+
+
+def test_bars_are_as_long_as_their_values_and_the_slowest_is_on_top(run: Any) -> None:
+    figure = plot.op_times(run)
+    bars = [bar for bar in drawn(figure, "rect") if float(bar.get("height", 0)) > 5 and bar.get("stroke") is None]
+    values = [float(value) for trace in figure.data for value in trace.x]
+    lengths = [float(bar.get("width", 0)) for bar in bars]
+    assert np.allclose(np.array(lengths) / max(lengths), np.array(values) / max(values), atol=0.01)
+    top = min(bars, key=lambda bar: float(bar.get("y", 0)))
+    assert float(top.get("width", 0)) == max(lengths)
+
+
+def test_points_stand_at_their_values_on_linear_logarithmic_and_reversed_axes() -> None:
+    layout: dict[str, Any] = {
+        "xaxis": {"type": "log", "range": [0, 2]},
+        "yaxis": {"range": [10, 0]},
+        "showlegend": False,
+    }
+    figure = go.Figure(go.Scatter(x=[1, 10, 100], y=[0, 5, 10], mode="markers"), layout)
+    circles = drawn(figure, "circle")
+    xs, ys = (np.array([float(circle.get(key, 0)) for circle in circles]) for key in ("cx", "cy"))
+    assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1], abs=0.2)
+    assert ys[0] < ys[1] < ys[2]
+    assert ys[1] - ys[0] == pytest.approx(ys[2] - ys[1], abs=0.2)
+    assert {"1", "10", "100"} <= set(texts(figure))
+
+
+def test_stacks_gaps_steps_heat_maps_and_other_traces() -> None:
+    stacked = go.Figure(
+        [go.Scatter(y=[1, 1], stackgroup="a", name=name) for name in "uv"], {"yaxis": {"range": [0, 2]}}
+    )
+    tops = [
+        min(float(point.split(",")[1]) for point in area.get("points", "").split())
+        for area in drawn(stacked, "polygon")
+    ]
+    bottom = max(float(point.split(",")[1]) for point in drawn(stacked, "polygon")[0].get("points", "").split())
+    assert bottom - tops[0] == pytest.approx(tops[0] - tops[1], abs=0.2)
+    gap = go.Figure(go.Scatter(y=[1, 2, None, 3, 4], mode="lines"))
+    assert [len(line.get("points", "").split()) for line in drawn(gap, "polyline")] == [2, 2]
+    step = go.Figure(go.Scatter(y=[1, 2, 3], mode="lines", line_shape="hv"))
+    assert len(drawn(step, "polyline")[0].get("points", "").split()) == 5
+    heat = go.Figure(go.Heatmap(z=[[0, 1], [float("nan"), 0]], colorscale=[[0, "#000000"], [1, "rgb(255, 0, 0)"]]))
+    assert [cell.get("fill") for cell in drawn(heat, "rect")] == ["#000000", "#ff0000", "#000000"]
+    assert texts(go.Figure(go.Pie(values=[1, 2])))[-1] == "not in this picture: pie"
+
+
+def test_names_and_colours_cannot_leave_their_elements() -> None:
+    bad = '</text><script>alert(1)</script>"'
+    figure = go.Figure(
+        go.Bar(x=["</svg>", bad], y=[1, 2], name=bad, text=[bad, bad], marker_color="red"),
+        {"title": bad, "showlegend": True},
+    )
+    figure.data[0]._props["marker"]["color"] = f'red"{bad}'  # past plotly's own check
+    root = ElementTree.fromstring(svg(figure))
+    assert {element.tag for element in root.iter()} <= {f"{SVG}{tag}" for tag in ("svg", "rect", "text", "line")}
+
+
+def test_a_notebook_carries_the_picture_beside_the_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    import plotly.io as pio
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from flnb import show
+
+    shell, sent = InteractiveShell(), []
+    show.register(shell)
+    monkeypatch.setattr(pio.renderers, "default", "plotly_mimetype")
+    monkeypatch.setattr(pio.renderers, "render_on_display", True)
+    monkeypatch.setattr("IPython.display.publish_display_data", lambda data: sent.append(data))
+    figure = go.Figure(go.Scatter(y=[1, 2]))
+    assert shell.display_formatter.ipython_display_formatter(figure) is True
+    (data,) = sent
+    assert data["application/vnd.plotly.v1+json"]["data"][0]["type"] == "scatter"
+    assert data["image/svg+xml"].startswith("<svg ")
