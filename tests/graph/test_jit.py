@@ -370,7 +370,7 @@ def test_numbers_that_python_draws_and_calls_of_all_ranks_are_refused() -> None:
         lambda x: nn.LayerDrop(nn.Tanh(), 0.5)(x),
         lambda x: distributed.all_reduce(x),
     ]
-    for function, match in zip(functions, ["Python reads", "Python reads", "a call of all ranks"], strict=True):
+    for function, match in zip(functions, ["Python reads", "Python reads", "a collective call"], strict=True):
         f = flnb.jit(function)
         f(flnb.asarray(X))
         with pytest.raises(RuntimeError, match=match):

@@ -147,7 +147,7 @@ def test_the_figure_has_what_the_events_tell() -> None:
     assert len(calls.x) == 6
     with flnb.record("other") as other:
         flnb.ones(3)
-    with pytest.raises(ValueError, match="has no scope 'ask': ask for the value in"):
+    with pytest.raises(ValueError, match="has no scope 'ask': read the value inside"):
         flnb.plot.modes({"other": other})
     with pytest.raises(ValueError, match="got no recordings"):
         flnb.plot.modes({})
