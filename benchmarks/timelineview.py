@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from flnb_telemetry import intern, schema
 from flnb_telemetry.liverecording import LiveRecording
-from flnb_telemetry.livetimeline import LiveTimeline
 from flnb_telemetry.recording import Recording
-from flnb_telemetry.timeline import TABLES
 
 from benchmarks.report import table, write
 
@@ -92,14 +90,9 @@ def _rows(count: int, code: Any, *words: Any) -> Records:
 def measure(ops: int, rounds: int) -> dict[str, Any]:
     """Measure the kernel's part for one size: opening the timeline, its first section, windows and a search."""
     run = recorded(ops)
-    tables = {kind: run.table(kind) for kind in TABLES}
     before, began, spent = _peak(), time.perf_counter(), time.process_time()
-    live = LiveRecording.__new__(LiveRecording)
-    live.catalog, live.start, live.end = run.catalog, run.start, run.end
-    timeline = LiveTimeline(live, None)
-    places = run.catalog.places(tables["op"]["context"], tables["op"]["node"])[:2]
-    timeline.add(tables, places)
-    timeline.news(live, True)
+    live = LiveRecording(run)
+    live.timeline.news(live, True)
     opened, spent = time.perf_counter() - began, time.process_time() - spent
     added = _peak() - before
     seconds = (run.end or 0) / 1e6 - run.start / 1e6
@@ -108,10 +101,10 @@ def measure(ops: int, rounds: int) -> dict[str, Any]:
         length = seconds / 4 ** (i % 8)
         begin = (seconds - length) * (i % 5) / 5
         began = time.perf_counter()
-        timeline.answer({"id": 1, "window": [begin, begin + length, 4000]})
+        live.timeline.answer({"id": 1, "window": [begin, begin + length, 4000]})
         windows.append(time.perf_counter() - began)
     began = time.perf_counter()
-    timeline.answer({"id": 1, "search": "layer_norm", "after": seconds / 2})
+    live.timeline.answer({"id": 1, "search": "layer_norm", "after": seconds / 2})
     found = time.perf_counter() - began
     goal = 4.0 if ops > 2_000_000 else 2.0
     return {

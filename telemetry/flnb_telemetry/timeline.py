@@ -27,6 +27,8 @@ FINEST, FACTOR, LEVELS = 16_000, 4, 14
 """Resolution of level 1, ns; how much coarser each further one is; how many there are at most."""
 CHUNK = 1 << 18
 """Bars that are merged at once: their columns fit into a processor's cache."""
+SPLIT = 1 << 17
+"""Ops that are added at once."""
 TAIL = 512
 """New bars are merged into the next level when there are so many of them."""
 DEEPEST = 12
@@ -109,13 +111,16 @@ class _Level:
     def bars(self) -> Bars:
         return self._data[:, : self.used]
 
+    def reserve(self, more: int) -> None:
+        """Make room for so many more bars."""
+        grown = np.empty((len(self._data), self.used + more), np.int64)
+        grown[:, : self.used] = self.bars
+        self._data = grown
+
     def append(self, bars: Bars) -> None:
         more = bars.shape[1]
         if self.used + more > self._data.shape[1]:
-            room = more if not self.used else max(2 * self.used, self.used + more)
-            grown = np.empty((len(bars), room), np.int64)
-            grown[:, : self.used] = self.bars
-            self._data = grown
+            self.reserve(max(self.used, more))
         self._data[:, self.used : self.used + more] = bars
         self.used += more
         if self._most is not None and self.used > self._most:
@@ -255,12 +260,28 @@ class Timeline:
         op = tables["op"]
         if places is None:
             places = self.catalog.places(op["context"], op["node"])[:2]
-        op = op | {"scope": places[0], "phase": places[1]}
+        tables = tables | {"op": op | {"scope": places[0], "phase": places[1]}}
+        if self._most is None and len(op["t0"]) > SPLIT:
+            for lane, count in zip(*(part.tolist() for part in np.unique(op["lane"], return_counts=True)), strict=True):
+                self.row(Key(lane, KINDS.index("op"))).events.reserve(count)
+        edges = [*op["t0"][SPLIT::SPLIT].tolist(), None]
+        since = dict.fromkeys(tables, 0)
+        for edge in edges:  # so that what is looked at several times fits into a cache, and copies stay small
+            part = {}
+            for kind, table in tables.items():
+                t = table["t1" if kind == "step" else "t0" if "t0" in table else "t"]
+                until = len(t) if edge is None else int(np.searchsorted(t, edge))
+                part[kind] = {name: column[since[kind] : until] for name, column in table.items()}
+                since[kind] = until
+            self._add(part)
+
+    def _add(self, tables: dict[str, Columns]) -> None:
+        """Add the next events, of all threads."""
         lanes = np.unique(np.concatenate([np.unique(table["lane"]) for table in tables.values()]))
         for lane in lanes.tolist():
             own = {
                 kind: table if len(lanes) == 1 else {name: column[at] for name, column in table.items()}
-                for kind, table in (tables | {"op": op}).items()
+                for kind, table in tables.items()
                 for at in (table["lane"] == lane,)
             }
             self._take(lane, own)

@@ -96,7 +96,7 @@ def complaints(page: Page, name: str, screenshots: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("make", "tabs"),
     [
-        (recorded, ["Overview", "Ops", "Memory", "Tape", "Metrics"]),
+        (recorded, ["Overview", "Ops", "Memory", "Tape", "Timeline", "Metrics"]),
         (of_ranks, ["Collectives"]),
         (of_programs, ["Timeline"]),
         (on_device, ["Devices"]),
