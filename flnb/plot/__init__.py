@@ -136,13 +136,8 @@ def memory(run: Recording, by: str = "category") -> Any:
     ...     y = flnb.exp(flnb.ones((64, 64)))
     >>> flnb.plot.memory(run).layout.title.text
     'Memory of example'
-<<<<<<< HEAD
     >>> {"exp", "full"} <= {area.name for area in flnb.plot.memory(run, by="op").data}
     True
-=======
-    >>> sorted(area.name.split()[0] for area in flnb.plot.memory(run, by="op").data)
-    ['exp', 'full', 'reserved']
->>>>>>> d2ff4ee (Plot: an example that does not depend on what ran before)
     """
     if by not in ("category", *OWNERS):
         raise ValueError(f"plot.memory: by={by!r}, expected one of category, {', '.join(OWNERS)}")
