@@ -46,8 +46,11 @@ class _View(anywidget.AnyWidget):
     selection = traitlets.Dict(None, allow_none=True, help="what is selected, or None").tag(sync=True)
     cursor = traitlets.Float(None, allow_none=True, help="the time cursor, s since the run began").tag(sync=True)
 
+    picture = traitlets.Unicode("", help="class of the element with the view's picture").tag(sync=True)
+
     def __init__(self, **traits: Any) -> None:
         super().__init__(**traits)
+        self.picture, self._display_id = f"flnb-picture-{uuid.uuid4().hex}", uuid.uuid4().hex
         self.on_msg(lambda _, content, __: self._receive(content if isinstance(content, dict) else {}))
         _hear_while_busy(self.comm)
 
@@ -64,6 +67,22 @@ class _View(anywidget.AnyWidget):
         data, metadata = made if isinstance(made, tuple) else (made or {}, {})
         html = self._static()
         return data | ({"text/html": html} if html else {}), metadata
+
+    def _ipython_display_(self) -> None:
+        """Display the picture and the widget, two outputs: nbconvert would show the widget alone, and that empty."""
+        self.publish_picture()
+        data, metadata = self._repr_mimebundle_()
+        shown = {kind: value for kind, value in data.items() if kind != "text/html"}
+        publish_display_data(shown, metadata)  # type: ignore[no-untyped-call]
+
+    def publish_picture(self, update: bool = False) -> None:
+        """Send the view's picture to the cell's output, or replace it there; the view hides it where it is alive."""
+        if html := self._static():
+            data = {
+                "text/html": f'<div class="{self.picture}">{html}</div>',
+                "text/plain": "a picture of the view below",
+            }
+            publish_display_data(data, transient={"display_id": self._display_id}, update=update)  # type: ignore[no-untyped-call]
 
 
 class Dashboard(_View):
@@ -83,7 +102,6 @@ class Dashboard(_View):
         self.proposals = Proposals(lambda: self.follower.last, self.send)
         super().__init__(height=height)
         follower.changed = self._follow
-        self._display_id = uuid.uuid4().hex
         self._pictured: tuple[int, str] | None = None
 
     def _follow(self, live: Any) -> None:
@@ -128,25 +146,20 @@ class Dashboard(_View):
         return fallback(self.follower.last)
 
     def _ipython_display_(self) -> None:
-        """Display the widget with an id, by which the static picture can be updated if no browser shows the widget."""
+        """Display the widget, and its picture, which is updated after cells."""
         self._greeted = True
-        self._publish()
+        super()._ipython_display_()
         shell = get_ipython()
         if shell is not None and self._picture not in shell.events.callbacks["post_run_cell"]:
             shell.events.register("post_run_cell", self._picture)
 
     def _picture(self, *_: Any) -> None:
-        """Update the static picture after a cell, for notebooks that run without a browser (nbconvert)."""
+        """Update the picture after a cell that has recorded, so that a saved notebook shows the last recording."""
         run = self.follower.last
-        if self.hub.greeted or run is None or (run.number, run.state) == self._pictured:
+        if run is None or (run.number, run.state) == self._pictured:
             return
         self._pictured = (run.number, run.state)
-        self._publish(update=True)
-
-    def _publish(self, **how: bool) -> None:
-        """Send the widget and its static picture to the cell's output, or with ``update=True`` replace them there."""
-        data, metadata = self._repr_mimebundle_()
-        publish_display_data(data, metadata, transient={"display_id": self._display_id}, **how)  # type: ignore[no-untyped-call]
+        self.publish_picture(update=True)
 
 
 class TapeWidget(_View):
@@ -163,6 +176,9 @@ class TapeWidget(_View):
             self.send(tape_frame(self.pages, f"tape of step {step}" if step >= 0 else "tape"))
         elif kind == "tape":
             self.send(self.pages.answer(message))
+
+    def _static(self) -> str:
+        return f"<div>{self.pages.tape._repr_html_()}</div>"
 
 
 class ProgramWidget(_View):

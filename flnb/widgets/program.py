@@ -76,7 +76,9 @@ def view(f: Any) -> dict[str, Any]:
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if not hasattr(shell, "kernel") or not f.programs or importlib.util.find_spec("anywidget") is None:
         return {}
-    made = program(f)._repr_mimebundle_()
+    widget = program(f)
+    widget.publish_picture()
+    made = widget._repr_mimebundle_()
     bundle: dict[str, Any] = made[0] if isinstance(made, tuple) else made or {}
     return bundle
 

@@ -19,6 +19,8 @@ def view(tape: Tape) -> dict[str, Any]:
         return {}
     from flnb.widgets.model import TapeWidget
 
-    made = TapeWidget(tape, HEIGHT)._repr_mimebundle_()
+    widget = TapeWidget(tape, HEIGHT)
+    widget.publish_picture()
+    made = widget._repr_mimebundle_()
     bundle: dict[str, Any] = made[0] if isinstance(made, tuple) else made or {}
     return {kind: data for kind, data in bundle.items() if "widget" in kind}

@@ -31,6 +31,23 @@ const TAB = "shown_tab";
 /** Views that may be all there is. */
 const VIEWS: readonly TabName[] = ["ops", "memory", "tape", "timeline", "metrics"];
 
+/**
+ * Hide the picture of a view that is alive: where there is a kernel, else with its first message. Until then the view is
+ * hidden, as on an exported page, where no message ever comes. Returns what to call with each message.
+ */
+function pictured(model: Model, el: HTMLElement): () => void {
+  const picture = model.get("picture");
+  if (typeof picture !== "string" || !/^flnb-picture-\w+$/.test(picture)) return () => undefined;
+  const reveal = (): void => {
+    el.hidden = false;
+    if (!document.getElementById(picture)) document.head.append(h("style", { id: picture }, `.${picture}{display:none}`));
+  };
+  const kernel = (model.widget_manager as { kernel?: unknown } | null | undefined)?.kernel;
+  if (kernel) reveal();
+  else el.hidden = true;
+  return reveal;
+}
+
 function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   const given = model.get("height");
   const height = typeof given === "number" && given > 0 ? given : undefined;
@@ -44,7 +61,11 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   };
   const shown = only === "compare" ? new Comparison(send, height) : only === "program" ? new ProgramView(send, height) : new Dashboard({ send, height, only: VIEWS.find((name) => name === only), tab: model.get(TAB) as TabName | undefined, onTab: (tab) => model.set?.(TAB, tab) });
   el.append(h("style", {}, styles), shown.element);
-  const receive = (content: unknown, buffers: DataView[]): void => shown.receive(content, buffers);
+  const reveal = pictured(model, el);
+  const receive = (content: unknown, buffers: DataView[]): void => {
+    reveal();
+    shown.receive(content, buffers);
+  };
   model.on("msg:custom", receive);
   const follow = (): void => {
     const tab = model.get(TAB) as TabName | undefined;
