@@ -22,15 +22,19 @@ BAD = "</script><script>window.broken = 1</script><!--"
 @pytest.fixture(scope="module")
 def run() -> Any:
     """A recording with memory, a metric, a tape of modules, and a name that would end an element."""
-    flnb.set_backend("numpy")
+    with flnb.use_backend("numpy"):
+        return recorded()
+
+
+def recorded() -> Any:
     net = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(3)), nn.Linear(64, 4))
     x = flnb.asarray(np.ones((32, 64), np.float32))
-    with flnb.record(f"kept {BAD}", grad_interval=0) as recorded:
+    with flnb.record(f"kept {BAD}", grad_interval=0) as made:
         for i in range(3):
             with flnb.step(), flnb.scope(BAD):
                 net(x).sum().backward()
             flnb.log(loss=1.0 / (i + 1))
-    return recorded
+    return made
 
 
 def watch(page: Page) -> list[str]:
