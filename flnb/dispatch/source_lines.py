@@ -8,6 +8,7 @@ from __future__ import annotations
 import linecache
 import os
 import sys
+import sysconfig
 from functools import lru_cache
 from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,6 +23,7 @@ __all__ = ["Line", "caller", "creation_stacks", "is_own", "lines", "outside", "o
 
 _PACKAGES = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))), os.path.dirname(flnb_telemetry.__file__))
 _ROOTS = tuple(package + os.sep for package in _PACKAGES)
+_LIBRARIES = (*{path + os.sep for path in sysconfig.get_paths().values()}, "<frozen ")
 _BACKENDS = os.sep + "flnb_backends" + os.sep  # not imported here: a backend imports this package
 
 
@@ -59,16 +61,45 @@ def outside(frame: FrameType | None) -> Any:
         while frame is not None and own[frame.f_code.co_filename]:
             frame = frame.f_back
         return frame or start
+    return Stack(tuple(user_frames(start)), -1)
+
+
+class _Users(dict[str, int]):
+    """What frames of a file are, by file name: 0 of flnb or an installed library, 1 the user's, 2 a notebook's cell."""
+
+    def __missing__(self, filename: str) -> int:
+        if len(self) > 4096:
+            self.clear()
+        library = is_own(filename) or filename.startswith(_LIBRARIES)
+        self[filename] = found = 0 if library else 2 if "ipykernel_" in filename else 1
+        return found
+
+
+_users = _Users()
+
+
+def user_frames(frame: FrameType | None) -> list[tuple[CodeType, int]]:
+    """Return code and offset of the user's frames from `frame` outwards, without those of flnb and of libraries.
+
+    What a notebook's cell was run by is left out, too.
+    """
     found = []
     while frame is not None:
-        if not is_own(frame.f_code.co_filename):
-            found.append((frame.f_code, frame.f_lasti))
+        code = frame.f_code
+        kind = _users[code.co_filename]
+        if kind:
+            found.append((code, frame.f_lasti))
+            if kind == 2 and code.co_name == "<module>":
+                break
         frame = frame.f_back
-    return Stack(tuple(found), -1)
+    return found
 
 
 class creation_stacks:
-    """Choose whether nodes remember the user's whole call stack (``"full"``) or one line (``"line"``, the default).
+    """Choose whether nodes store the user's whole call stack (``"full"``) or one line (``"line"``, the default).
+
+    A recording under ``"full"`` has the stack of every event, too: `flnb.record(stacks=True)` is the same choice for
+    its block. Frames of flnb and of installed libraries are left out.
 
     The choice holds in all threads; as a context manager it is undone at the end of the block. Whole stacks cost about
     1 us per op, and memory.
@@ -97,9 +128,15 @@ class creation_stacks:
 
 
 def _set(full: bool) -> None:
-    """Switch between whole stacks and one line."""
+    """Switch between whole stacks and one line, of nodes and of events."""
+    from flnb_telemetry import pump
+    from flnb_telemetry.lane import Lane
+
+    from flnb.dispatch.stack_lanes import StackLane
+
     own.full = full
     own.clear()
+    pump.use_lanes(StackLane if full else Lane)
 
 
 class Line(NamedTuple):

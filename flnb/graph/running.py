@@ -59,7 +59,7 @@ def materializing() -> Iterator[list[int]]:
     """Emit an event with the time of the ``with`` block and the number of computed values, which it reads from [0]."""
     t0, count = perf_counter_ns(), [0]
     lane = bus.lanes.lane if bus.lanes is not None else Lane(0)
-    before = lane.context, lane.node
+    before = lane.base, lane.node
     lane.node = 0  # what is computed here is no part of the op that is under way
     try:
         yield count

@@ -198,7 +198,7 @@ def _described(at: Shortage, held: dict[int, Owner]) -> Callable[[BlockState], B
         traced = bool(plan.op)  # a block that was live when the recording began is recorded without its op
         return Blocker(
             block.id, block.size, schema.CATEGORIES[block.category], owner.names, plan.op or owner.op, context.scope,
-            owner.shape if owner.shape is not None else plan.shape if traced else None, owner.line,
+            owner.shape if owner.shape is not None else plan.shape if traced else None, owner.line or context.innermost,
             (at.t - born) / 1e9 if traced else None,
             "a user lock alone: its array is gone" if block.id in at.waiting else owner.held, at.locks.get(block.id, 0),
         )  # fmt: skip

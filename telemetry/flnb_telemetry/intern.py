@@ -46,7 +46,8 @@ class Context(NamedTuple):
     """The scope path ("net.block1") and the phase (index into `schema.PHASES`) in which an event happened.
 
     `device` is "" for the host, else such as "cuda:0"; `stream` numbers the device's streams, 0 is its default one.
-    `line` is the user's line as text ("train.py:12: y = x * w"), empty if it is not known.
+    `line` is the user's line as text ("train.py:12: y = x * w"), empty if it is not known; if the call stack was asked
+    for, each further line is that of a caller.
     """
 
     scope: str
@@ -54,6 +55,11 @@ class Context(NamedTuple):
     device: str = ""
     stream: int = 0
     line: str = ""
+
+    @property
+    def innermost(self) -> str:
+        """The line without those of its callers."""
+        return self.line.partition("\n")[0]
 
 
 class GroupInfo(NamedTuple):
@@ -115,8 +121,11 @@ strings = Table([""])
 contexts = Table([Context("", 0)], lambda value: Context(*value))
 plans = Table([Plan("", "", (), "", 0)], Plan._make)
 groups = Table([GroupInfo("", 0, 1, "", 0)], GroupInfo._make)
+_contexts = contexts
 kernels, devices = (Table([first]) for first, *_ in device_words.TABLES.values())
 
+stacks: dict[int, tuple[Frame, ...]] = {}
+"""The call stacks of those contexts that have one, innermost frame first."""
 NONE = np.empty((2, 0), np.int64)
 LONGEST = 400  # characters of a name, or of a line, that are sent to a browser
 MOST = 2**63 - 1  # the most bytes that fit in a column: an op that fails may ask for more
@@ -125,9 +134,9 @@ MOST = 2**63 - 1  # the most bytes that fit in a column: an op that fails may as
 class Catalog:
     """The tables of strings, plans, contexts and others, and arrays of their fields, indexed by plan id and context id.
 
-    `op`, `family`, `nbytes` and `saved` have an entry per plan, `scope`, `phase` and `line` one per context; names are
-    string ids. `refresh` adds what came since. Without arguments the tables are those of the process. `stacks` holds
-    call stacks by context id, if any are known.
+    `op`, `family`, `nbytes` and `saved` have an entry per plan, `scope`, `phase`, `line` and `stack` one per context;
+    names are string ids. `refresh` adds what came since. Without arguments the tables are those of the process.
+    `stacks` holds call stacks by context id, if any are known.
     """
 
     def __init__(
@@ -135,9 +144,9 @@ class Catalog:
     ) -> None:
         self.strings, self.plans, self.contexts, self.groups = strings, plans, contexts, groups
         self.kernels, self.devices = kernels, devices
-        self.stacks: dict[int, tuple[Frame, ...]] = {}
+        self.stacks: dict[int, tuple[Frame, ...]] = stacks if contexts is _contexts else {}
         self.op, self.family, self.nbytes, self.saved = np.empty((4, 0), np.int64)
-        self.scope, self.phase, self.line = np.empty((3, 0), np.int64)
+        self.scope, self.phase, self.line, self.stack = np.empty((4, 0), np.int64)
         self.refresh()
 
     def refresh(self) -> None:
@@ -147,9 +156,11 @@ class Catalog:
         if fresh := [(name(p.op), name(p.family), min(p.nbytes, MOST), min(p.saved, MOST)) for p in plans]:
             known = np.array([self.op, self.family, self.nbytes, self.saved])
             self.op, self.family, self.nbytes, self.saved = np.concatenate([known, np.array(fresh).T], axis=1)
-        if new := [(name(c.scope), c.phase, name(c.line)) for c in self.contexts.items[len(self.scope) :]]:
-            known = np.array([self.scope, self.phase, self.line])
-            self.scope, self.phase, self.line = np.concatenate([known, np.array(new).T], axis=1)
+        if new := [
+            (name(c.scope), c.phase, name(c.innermost), name(c.line)) for c in self.contexts.items[len(self.scope) :]
+        ]:
+            known = np.array([self.scope, self.phase, self.line, self.stack])
+            self.scope, self.phase, self.line, self.stack = np.concatenate([known, np.array(new).T], axis=1)
 
     def told(self, name: str, first: int = 0) -> list[Any]:
         """Return a table's items ("strings", "plans", "contexts") from number `first` on, as display-safe JSON."""
@@ -160,7 +171,7 @@ class Catalog:
         if name == "contexts":
             return [
                 {"scope": _shown(one.scope), "phase": schema.PHASES[one.phase]}
-                | ({"line": _shown(one.line)} if one.line else {})
+                | ({"line": _shown(one.innermost)} if one.line else {})
                 for one in items
             ]
         return list(map(_shown, items))

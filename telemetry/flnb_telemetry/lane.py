@@ -61,6 +61,11 @@ class Lane:
         return packed(taken)
 
     @property
+    def base(self) -> int:
+        """The context without a call stack, to be set again later."""
+        return self.context
+
+    @property
     def undrained(self) -> int:
         """Return the bytes waiting to be drained."""
         return len(self.pending) * 8

@@ -67,7 +67,8 @@ def columns(catalog: Catalog, found: schema.Columns, earlier: Ints = NONE) -> tu
         scope, phase, earlier = catalog.places(context, found.get("node", np.zeros_like(context)), earlier)
         named["scope"] = Names(scope, catalog.strings.items)
         named["phase"] = Names(phase, schema.PHASES)
-        named["line"] = Names(catalog.line[context], catalog.strings.items)
+        for name in ("line", "stack"):
+            named[name] = Names(getattr(catalog, name)[context], catalog.strings.items)
     for name, values in CODES.items():
         if name in found:
             found[name] = Names(found[name], values)  # type: ignore[assignment]

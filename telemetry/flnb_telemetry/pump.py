@@ -87,7 +87,7 @@ class Session:
 
     def new_lane(self) -> Lane:
         """Create the buffer of the calling thread."""
-        lane = Lane(next(self._numbers), self.capacity)
+        lane = lane_type(next(self._numbers), self.capacity)
         lane.context = bus.threads.here.context()
         self.lanes.append(lane)
         return lane
@@ -234,6 +234,8 @@ class Session:
         return min(1.0, (self.events * event_ns() + self.pump_ns) / wall)
 
 
+lane_type: type[Lane] = Lane
+"""The class of the buffers of threads, see `use_lanes`."""
 session: Session | None = None
 _lock = threading.RLock()
 _event_ns: float | None = None
@@ -311,6 +313,20 @@ def detach(sink: Sink) -> None:
                 current.thread.join()
     if sink.failure is not None:
         warnings.warn(f"flnb: {type(sink).__name__} stopped recording early: {sink.failure!r}", stacklevel=3)
+
+
+def use_lanes(kind: type[Lane]) -> None:
+    """Make the buffers of all threads, those that exist included, of a class without slots of its own."""
+    global lane_type
+    lane_type = kind
+    current = session
+    if current is not None:
+
+        def change() -> None:
+            for lane in current.lanes:
+                lane.__class__ = kind
+
+        current.ask(change)
 
 
 def is_pump() -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from flnb_telemetry import quantity, schema
+from flnb_telemetry.analysis.owners import Owners
 from flnb_telemetry.formats import svg
 from flnb_telemetry.intern import joined
 
@@ -50,6 +51,7 @@ class BlockView(NamedTuple):
     scope: str
     born: float
     state: str
+    line: str = ""
 
 
 class SegmentView(NamedTuple):
@@ -156,7 +158,8 @@ class MemoryState:
             if home in base:
                 about = (schema.CATEGORIES[category], plans[plan].op, contexts[context].scope, (t - start) / 1e9)
                 state = "pending" if dropped <= self._ns else "locked" if locks.get(number) else "active"
-                inside[home].append(BlockView(number, address - base[home], size, requested, *about, state))
+                where = (number, address - base[home], size, requested)
+                inside[home].append(BlockView(*where, *about, state, contexts[context].innermost))
         held = sorted(schema.tuples(self._segment, "address", "segment_id", "size"))
         return tuple(SegmentView(number, at, size, tuple(inside[number])) for at, number, size in held)
 
@@ -169,6 +172,10 @@ class MemoryState:
         least, total = quantity.size(self._memory.least), quantity.size(nbytes)
         made = f"{quantity.count(count)} result{'s' * (count != 1)} below {least}, {total} in all"
         return f"not in these sums: {made}, made so far in memory of NumPy's own"
+
+    def by(self, *keys: str) -> Owners:
+        """Return the live blocks grouped by what allocated them: category, op, scope, phase, line or stack."""
+        return Owners(self, *keys)
 
     def __repr__(self) -> str:
         held = ", ".join(f"{name} {quantity.size(n)}" for name, n in self.by_category.items() if n)
@@ -258,6 +265,10 @@ class Memory:
         """Return the state at the first moment with the most allocated bytes."""
         line = self._timeline
         return self.at(float(line.t[np.argmax(line.allocated)]) if len(line.t) else 0.0)
+
+    def by(self, *keys: str) -> Owners:
+        """Return the blocks that are live at the peak, grouped by what allocated them (see `MemoryState.by`)."""
+        return self.peak.by(*keys)
 
     def fragmentation(self, request: int | None = None, points: int = 512) -> Fragmentation:
         """Return fragmentation over time.

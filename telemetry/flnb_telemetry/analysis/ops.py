@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from flnb_telemetry.intern import Catalog
 
-KEYS = ("op", "family", "scope", "phase", "line", "shape", "dtype")
+KEYS = ("op", "family", "scope", "phase", "line", "stack", "shape", "dtype")
 NUMBERS = ("count", "total", "mean", "p99", "max", "share", "bytes")
 SPELLED: dict[str, Callable[[float], str]] = {"count": quantity.count}
 SPELLED |= dict.fromkeys(("total", "mean", "p99"), quantity.duration)
@@ -141,7 +141,7 @@ def _grouped(ops: schema.Columns, catalog: Catalog, keys: tuple[str, ...]) -> li
     # Few distinct (plan, scope, phase) triples, with a line, stand for all events: name these, then number the names.
     scope, phase, _ = catalog.places(ops["context"], ops["node"])
     triples, member = np.unique((ops["plan"].astype(np.int64) << 34) | (scope << 2) | phase, return_inverse=True)
-    line = catalog.line[ops["context"]] if "line" in keys else 0
+    line = next((getattr(catalog, key)[ops["context"]] for key in ("stack", "line") if key in keys), 0)
     distinct, member = np.unique(line << 32 | member, return_inverse=True)
     codes = zip(triples[distinct & 0xFFFFFFFF].tolist(), (distinct >> 32).tolist(), strict=True)
     names: dict[tuple[str, ...], int] = {}
@@ -160,8 +160,9 @@ def _grouped(ops: schema.Columns, catalog: Catalog, keys: tuple[str, ...]) -> li
 
 def _name(catalog: Catalog, key: str, code: int, line: int) -> str:
     """Return the text of a key such as "shape" for an op whose plan, scope and phase ids are packed into one int."""
-    if key == "line":
-        return catalog.strings.items[line]
+    if key in ("line", "stack"):
+        text = catalog.strings.items[line]
+        return text if key == "stack" else text.partition("\n")[0]
     if key == "scope":
         return catalog.strings.items[(code >> 2) & 0xFFFFFFFF]
     if key == "phase":

@@ -1,0 +1,67 @@
+"""Buffers of events whose context includes the user's call stack, as `creation_stacks("full")` asks for.
+
+An event has the number of a context; code that emits one reads ``lane.context``. Here that is a property, which finds
+the frames that are running. So events of all kinds have their stack, and cost nothing more where none is asked for.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from flnb_telemetry import intern
+from flnb_telemetry.lane import Lane
+
+from flnb.dispatch.source_lines import lines, user_frames
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+_context: Any = Lane.__dict__["context"]  # the slot, in which the context without a stack is stored
+_known: dict[tuple[int, ...], tuple[int, Any]] = {}
+MOST = 1 << 16
+"""Stacks that are looked up by the identity of their code objects, which must be kept alive for that."""
+
+
+class StackLane(Lane):
+    """A buffer whose `context` includes the call stack of the caller, the user's frames alone."""
+
+    __slots__ = ()
+
+    @property
+    def context(self) -> int:
+        """The context of an event that is emitted now."""
+        return with_stack(_context.__get__(self), sys._getframe(1))
+
+    @context.setter
+    def context(self, number: int) -> None:
+        _context.__set__(self, number)
+
+    @property
+    def base(self) -> int:
+        """The context without a stack, as it was set."""
+        return int(_context.__get__(self))
+
+
+def with_stack(base: int, frame: FrameType | None) -> int:
+    """Return the number of a context with the stack of a frame added; one that has a line already stays as it is."""
+    place: intern.Context = intern.contexts.items[base]
+    if place.line:
+        return base
+    frames = user_frames(frame)
+    key = (base, *(number for code, lasti in frames for number in (id(code), lasti)))
+    found = _known.get(key)
+    if found is None:
+        if len(_known) >= MOST:
+            _known.clear()
+        found = _known[key] = (_interned(place, frames), frames)
+    return found[0]
+
+
+def _interned(place: intern.Context, frames: list[tuple[Any, int]]) -> int:
+    """Store a context with these frames, and the frames for displays; returns its number."""
+    stack = lines(tuple(frames), -1)
+    number = intern.contexts.id_of(place._replace(line="\nfrom ".join(line.brief for line in stack)))
+    if stack:
+        intern.stacks[number] = tuple(intern.Frame(line.function, line.file, line.line) for line in stack)
+    return number

@@ -1,0 +1,136 @@
+"""`flnb.record(stacks=True)`: every event has the user's call stack, in its context; without it nothing changes."""
+
+from __future__ import annotations
+
+import json
+import linecache
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flnb_telemetry import bus, intern, pump
+from flnb_telemetry.lane import Lane
+from flnb_telemetry.liverecording import LiveRecording
+
+import flnb
+from flnb.dispatch.source_lines import user_frames
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def inner(x: Any) -> Any:
+    return flnb.exp(x)
+
+
+def outer(x: Any) -> Any:
+    return inner(x) + 1.0
+
+
+def test_ops_and_blocks_have_the_stack_of_the_user_s_frames(tmp_path: Path) -> None:
+    x = flnb.ones((64, 64))
+    with flnb.use_memory_manager("caching"), flnb.scope("net"), flnb.record(stacks=True) as run:
+        y = outer(x)
+        z = inner(y)
+    assert run.meta["stacks"] is True
+    path = tmp_path / "a.flnb"
+    run.save(path)
+    for one in (run, flnb.load_run(path)):
+        stacks = {row.key: row.count for row in one.ops.by("op", "stack")}
+        lines = [stack.split("\n") for op, stack in stacks if op == "exp"]
+        assert sorted(map(len, lines)) == [2, 3]  # pytest's frames and flnb's are left out
+        longest = max(lines, key=len)
+        assert longest[0].endswith(": return flnb.exp(x)")
+        assert longest[1].startswith("from test_stack_lanes.py:")
+        assert longest[1].endswith(": return inner(x) + 1.0")
+        assert longest[2].endswith(": y = outer(x)")
+        assert {row.key[0].split(": ", 1)[1]: row.count for row in one.ops.by("line")} == {
+            "return flnb.exp(x)": 2, "return inner(x) + 1.0": 1
+        }  # fmt: skip
+        assert {row.key for row in one.ops.by("scope")} == {("net",)}
+        owners = {row.key: (row.blocks, row.bytes) for row in one.memory.at(one.seconds).by("line", "op")}
+        held = {(line.split(": ", 1)[1], op): size for (line, op), (_, size) in owners.items() if op == "exp"}
+        assert held == {("return flnb.exp(x)", "exp"): z.nbytes}
+        assert max(row.key[0].count("\n") for row in one.memory.by("stack")) == 2
+        assert "from test_stack_lanes.py" in repr(one.memory.by("stack"))
+        blocks = [block for segment in one.memory.peak.segments for block in segment.blocks if block.op == "exp"]
+        assert all(block.line.endswith(": return flnb.exp(x)") for block in blocks)
+        number = next(int(c) for c, op in zip(one.table("alloc")["context"], one.table("alloc")["plan"], strict=True)
+                      if one.catalog.plans.items[op].op == "exp")  # fmt: skip
+        answer = LiveRecording(one).answer({"type": "stack", "context": number})
+        assert answer is not None
+        assert [line.split()[1] for line in answer["lines"][:2]] == ["inner", "outer"]
+        assert one.sql("select stack from ops where op = 'exp' limit 1").iloc[0, 0].count("\n") == 2
+
+
+def test_without_it_events_have_none_also_afterwards() -> None:
+    with flnb.record(stacks=True) as run:
+        outer(flnb.ones(3))
+    with flnb.record() as other:
+        outer(flnb.ones(3))
+    assert run.meta["stacks"] != other.meta["stacks"]
+    assert {row.key for row in other.ops.by("stack")} == {("",)}
+    assert pump.lane_type is Lane
+
+
+def test_a_recording_that_runs_already_gets_them_from_then_on() -> None:
+    with flnb.record() as run:
+        flnb.ones(3)
+        with flnb.creation_stacks("full"):
+            inner(flnb.ones(3))
+        assert type(bus.lanes.lane) is Lane  # type: ignore[union-attr]
+        flnb.ones(3)
+    assert sorted(row.key[0].count("\n") for row in run.ops.by("stack")) == [0, 0, 1]  # none, full, exp
+    assert run.ops.by("stack")[("",)].count == 2
+
+
+def test_a_deferred_op_has_the_stack_of_where_it_was_recorded() -> None:
+    with flnb.use_backend("deferred"), flnb.record(stacks=True) as run:
+        y = inner(flnb.asarray([0.0]))
+        assert y.tolist() == [1.0]
+        assert bus.lanes is not None
+        assert not intern.contexts.items[bus.lanes.lane.base].line  # what is computed later leaves no stack behind
+    line = next(line for op, line in (row.key for row in run.ops.by("op", "line")) if op == "exp")
+    assert line.endswith(": return flnb.exp(x)")
+
+
+def test_a_notebook_s_cell_ends_the_stack() -> None:
+    source = "def f(frame):\n    return frame()\nfound = f(frame)\n"
+    name = "/tmp/ipykernel_7/123.py"
+    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+    space: dict[str, Any] = {"frame": lambda: flnb.exp(flnb.ones(2))}
+    with flnb.record(stacks=True) as run:
+        exec(compile(source, name, "exec"), space)
+    (stack,) = next(row.key for row in run.ops.by("stack") if "exp" in row.key[0])
+    assert stack.split("\n")[1:] == ["from cell:2: return frame()", "from cell:3: found = f(frame)"]
+    assert "ipykernel" not in stack
+
+
+def test_frames_of_libraries_are_left_out() -> None:
+    class Formatter(json.JSONEncoder):
+        def default(self, o: Any) -> Any:
+            import sys
+
+            self.frames = [code.co_name for code, _ in user_frames(sys._getframe())]
+            return None
+
+    encoder = Formatter()
+    encoder.encode(object())
+    assert encoder.frames == ["default", "test_frames_of_libraries_are_left_out"]
+
+
+def test_owners_by_what_is_unknown_are_refused() -> None:
+    with flnb.use_memory_manager(flnb.memory.Caching()), flnb.record() as run:
+        pass
+    with pytest.raises(ValueError, match=r"run\.memory: cannot group by colour; expected one or more of category, op"):
+        run.memory.by("colour")
+    assert repr(run.memory.by("op")) == "no live blocks"
+
+
+def test_an_out_of_memory_report_says_the_line_of_blocks() -> None:
+    small = flnb.memory.Caching(device=flnb.memory.HostDevice(capacity=4 << 20))
+    with flnb.use_memory_manager(small), flnb.record(stacks=True):
+        held = [inner(flnb.ones((256, 1024)))]
+        with pytest.raises(flnb.OutOfMemoryError) as caught:
+            for _ in range(9):
+                held.append(inner(held[-1]))
+    assert {blocker.line.split(": ", 1)[1] for blocker in caught.value.report.blockers} == {"return flnb.exp(x)"}
