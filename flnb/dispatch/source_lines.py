@@ -8,7 +8,6 @@ from __future__ import annotations
 import linecache
 import os
 import sys
-import sysconfig
 from functools import lru_cache
 from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,7 +22,8 @@ __all__ = ["Line", "caller", "creation_stacks", "is_own", "lines", "outside", "o
 
 _PACKAGES = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))), os.path.dirname(flnb_telemetry.__file__))
 _ROOTS = tuple(package + os.sep for package in _PACKAGES)
-_LIBRARIES = (*{path + os.sep for path in sysconfig.get_paths().values()}, "<frozen ")
+_LIBRARIES = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
+_INSTALLED = tuple(f"{os.sep}{name}-packages{os.sep}" for name in ("site", "dist"))
 _BACKENDS = os.sep + "flnb_backends" + os.sep  # not imported here: a backend imports this package
 
 
@@ -70,7 +70,7 @@ class _Users(dict[str, int]):
     def __missing__(self, filename: str) -> int:
         if len(self) > 4096:
             self.clear()
-        library = is_own(filename) or filename.startswith(_LIBRARIES)
+        library = is_own(filename) or filename.startswith(_LIBRARIES) or any(part in filename for part in _INSTALLED)
         self[filename] = found = 0 if library else 2 if "ipykernel_" in filename else 1
         return found
 

@@ -86,7 +86,9 @@ class Recording(Exports, Run):
         self.over_limit = 0  # records that arrived after `limit` bytes, or could not be written
         self._limit = NEVER if limit is None else limit // schema.RECORD_BYTES
         self.folder, self.patience = folder, None if folder is None else folder.patience
-        self._settings = {"limit": limit, "grad_interval": grad_interval} | (folder.settings() if folder else {})
+        self._settings = {"limit": limit, "grad_interval": grad_interval, "stacks": False} | (
+            folder.settings() if folder else {}
+        )
         self._batches: schema.Batches = []
         self.tables: Mapping[str, schema.Columns] = {}  # those of a file
         self._table = _Table(-1, [], {})
@@ -195,8 +197,8 @@ class Recording(Exports, Run):
 
     @property
     def stacks(self) -> dict[int, tuple[Frame, ...]]:
-        """Call stacks, innermost frame first, by the context id of memory blocks; only PyTorch snapshots have them."""
-        return self.catalog.stacks
+        """Call stacks, innermost frame first, by context id: of PyTorch snapshots, and where they were asked for."""
+        return self.catalog.stacks if self.meta.get("stacks", True) else {}
 
     @property
     def seconds(self) -> float:
