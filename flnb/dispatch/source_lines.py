@@ -22,7 +22,7 @@ __all__ = ["Line", "caller", "creation_stacks", "is_own", "lines", "outside", "o
 
 _PACKAGES = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))), os.path.dirname(flnb_telemetry.__file__))
 _ROOTS = tuple(package + os.sep for package in _PACKAGES)
-_LIBRARIES = (*(os.path.dirname(path) + os.sep for path in (os.__file__, sys.executable)), "<frozen ")
+_LIBRARIES = (*(os.path.dirname(path) + os.sep for path in (os.__file__, sys.executable) if path), "<frozen ")
 _INSTALLED = tuple(f"{os.sep}{name}-packages{os.sep}" for name in ("site", "dist"))
 _BACKENDS = os.sep + "flnb_backends" + os.sep  # not imported here: a backend imports this package
 

@@ -145,6 +145,7 @@ def test_the_call_stack_of_a_block_is_told_when_it_is_asked_for(program: Any) ->
     assert not next(without.frames())[0]["run"]["stacks"]
     assert without.answer({"type": "stack", "context": 1}) == {"type": "stack", "context": 1, "lines": []}
     line = SimpleNamespace(name="step", filename="C:\\work\\train.py", line=3)
+    run.meta["stacks"] = True
     run.catalog.stacks = {5: (line, SimpleNamespace(name="main", filename="a/b.py", line=1))}
     told = LiveRecording(run)
     assert next(told.frames())[0]["run"]["stacks"]
