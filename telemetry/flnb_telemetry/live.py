@@ -131,7 +131,7 @@ class Live(Run):
         ops, drops = of(schema.OP), of(schema.DROPPED)
         if present[_TIMED].any():
             table = schema.table(schema.KINDS["op"], waiting)
-            self.timeline.take(waiting, table, self._count(table))
+            self.timeline.take(waiting, present, table, self._count(table))
         if present[_MEMORY].any():
             self.memory.fold(rows[_MEMORY[kinds]], ops)
         for name, past in self._past.items():

@@ -44,13 +44,14 @@ COARSE = 1024
 """Bars of a row in the coarse piece of a frame, about."""
 NEWEST = 4000
 """Events of a row that a frame has in full, at most, of the newest steps."""
-STEPS = 3
+STEPS = 8
 PIXELS = 16384
 """The widest window that is answered."""
 RELATED = 16
 NONE = np.empty(0, np.int64)
-EVERY = 300_000_000
-"""Nanoseconds between two pieces of the same run, at least."""
+EMPTY = {name: schema.table(schema.KINDS[name], []) for name in (*TABLES, "collective_begin")}
+EVERY, WHOLE_EVERY = 50_000_000, 1_000_000_000
+"""Nanoseconds between two pieces with the newest steps, and with the whole run, at least."""
 
 
 class LiveTimeline:
@@ -66,12 +67,22 @@ class LiveTimeline:
         self.first = self.last = 0
         self.steps = np.empty((2, 0), np.int64)
         self.ranks: dict[int, int] = {}
-        self._version, self._due = -1, 0
+        self._version, self._due, self._whole_due = -1, 0, 0
 
-    def take(self, batches: Batches, op: Columns, places: tuple[Ints, Ints]) -> None:
-        """Receive the next records of some threads, of which the ops are also given as columns with their places."""
-        kinds = ["collective_begin", *(name for name in TABLES if name != "op")]
-        self.add({name: schema.table(schema.KINDS[name], batches) for name in kinds} | {"op": op}, places)
+    def take(self, batches: Batches, present: Ints, op: Columns, places: tuple[Ints, Ints]) -> None:
+        """Receive the next records of some threads.
+
+        Args:
+            batches: pairs of a thread's number and its records.
+            present: how many records there are of each kind, by its number.
+            op: the table of the ops among them.
+            places: scope and phase of each op.
+        """
+        tables = EMPTY | {"op": op}
+        for name in EMPTY:
+            if name != "op" and present[schema.KINDS[name].number]:
+                tables[name] = schema.table(schema.KINDS[name], batches)
+        self.add(tables, places)
 
     def add(self, tables: dict[str, Columns], places: tuple[Ints, Ints]) -> None:
         """Receive the next events as tables (see `Timeline.take`)."""
@@ -104,7 +115,11 @@ class LiveTimeline:
         if not self.rows.rows:
             return {}, {}
         now = run.end or max(self.last, began)
-        about, arrays = self._told([self._whole(now), self._newest(now)], now)
+        windows = {"newest": self._newest(now)}
+        if keyframe or began >= self._whole_due:
+            windows = {"whole": self._whole(now)} | windows
+            self._whole_due = began + WHOLE_EVERY
+        about, arrays = self._told(windows, now)
         self._due = clock() + max(EVERY, 19 * (thread_time_ns() - spent))
         return {"timeline": about}, {f"timeline.{name}": column for name, column in arrays.items()}
 
@@ -120,18 +135,19 @@ class LiveTimeline:
                 begin = max(begin, int(row.events.bars[T0, -NEWEST]))
         return begin, now, 1
 
-    def _told(self, windows: list[tuple[int, int, int]], now: int) -> tuple[dict[str, Any], Arrays]:
-        """Return the description of some windows (begin, end and resolution in ns each), and their bars as columns."""
+    def _told(self, windows: dict[str, tuple[int, int, int]], now: int) -> tuple[dict[str, Any], Arrays]:
+        """Return the description of named windows (begin, end and resolution, ns), and their bars as columns."""
         keys = self.rows.row_keys()
         parts: list[tuple[int, Bars]] = []
         pieces = []
-        for t0, t1, resolution in windows:
+        for name, (t0, t1, resolution) in windows.items():
             count = 0
             for number, key in enumerate(keys):
                 bars = self._window(key, t0, t1, resolution, now)
                 parts.append((number, bars))
                 count += bars.shape[1]
-            pieces.append({"t0": self._ms(t0), "t1": self._ms(t1), "pixel": resolution / 1e6, "count": count})
+            piece = {"t0": self._ms(t0), "t1": self._ms(t1), "pixel": resolution / 1e6, "count": count}
+            pieces.append(piece | {"name": name})
         bars = np.concatenate([np.empty((6, 0), np.int64), *(bars for _, bars in parts)], axis=1)
         rows = np.repeat([number for number, _ in parts], [part.shape[1] for _, part in parts])
         about = {
@@ -181,7 +197,7 @@ class LiveTimeline:
             begin, end = self._ns(t0), self._ns(t1)
             wide = min(max(1, int(pixels)), PIXELS)
             now = self.run.end or max(self.last, clock())
-            about, arrays = self._told([(begin, min(end, now), max(1, (end - begin) // wide))], now)
+            about, arrays = self._told({"window": (begin, min(end, now), max(1, (end - begin) // wide))}, now)
             return found | about | {"columns": arrays}
         if "event" in request:
             return found | {"event": self._event(*request["event"])}

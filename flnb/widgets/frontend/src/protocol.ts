@@ -260,8 +260,8 @@ export interface TimelineRow { thread: number; rank: number | null; kind: "phase
  * what (plan, phase, number of values), context, count (events that the bar stands for), number (of the longest of
  * them in its row), longest (its ms).
  */
-export interface TimelinePart { rows: TimelineRow[]; pieces: { t0: number; t1: number; pixel: number; count: number }[]; t0: number; t1: number }
-/** The timeline in a frame: the whole run coarsely, then the newest steps. Its columns are `timeline.*`. */
+export interface TimelinePart { rows: TimelineRow[]; pieces: { name: "whole" | "newest" | "window"; t0: number; t1: number; pixel: number; count: number }[]; t0: number; t1: number }
+/** The timeline in a frame: now and then the whole run coarsely, and the newest steps. Its columns are `timeline.*`. */
 export type TimelineSection = TimelinePart;
 /** One event: its place, its times (ms), plan (or what its row has in place of it) and context, tape node and block (0: none). */
 export interface TimelineEvent {

@@ -59,7 +59,8 @@ export function drawArrows(
   const to = Math.min(Math.max(level(store.memory.peak.allocated), ground + 6), frame.height - 10);
   c.strokeStyle = c.fillStyle = theme.colours.ink;
   c.beginPath();
-  c.moveTo(x, bottom + 1);
+  c.moveTo(Math.min(Math.max(x, scale.x(event.t0)), scale.x(event.t1)), bottom + 1); // memory may be asked for before the op begins
+  c.lineTo(x, ground - 20);
   c.lineTo(x, to);
   c.stroke();
   head(c, x, to + 2, 1);

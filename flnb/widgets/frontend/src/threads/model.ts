@@ -34,7 +34,8 @@ export class ThreadsModel {
   limits: Span = { t0: 0, t1: 1e-3 };
   /** Increases when there are other pieces. */
   version = 0;
-  private told: Piece[] = [];
+  private whole: Piece | null = null;
+  private newest: Piece | null = null;
   private answered: Piece[] = [];
 
   /** The section of a frame: the whole run coarsely, and the newest steps. */
@@ -43,7 +44,11 @@ export class ThreadsModel {
     if (!found) return;
     this.rows = section.rows;
     this.limits = { t0: section.t0, t1: Math.max(section.t1, section.t0 + 1e-3) };
-    this.told = piecesOf(section, found);
+    const pieces = piecesOf(section, found);
+    section.pieces.forEach(({ name }, at) => {
+      if (name === "whole") this.whole = pieces[at]!;
+      else this.newest = pieces[at]!;
+    });
     this.version++;
   }
 
@@ -59,10 +64,11 @@ export class ThreadsModel {
   /** The finest piece that has all of a span, but none that is finer than needed where one is enough; null: nothing at all. */
   best(span: Span, pixel: number): Piece | null {
     const [t0, t1] = [Math.max(span.t0, this.limits.t0), Math.min(span.t1, this.limits.t1)];
-    const whole = [...this.answered, ...this.told].filter((piece) => piece.t0 <= t0 && piece.t1 >= t1 - pixel);
-    const enough = whole.filter((piece) => piece.pixel <= pixel * 1.01);
+    const told = [this.newest, this.whole].filter((piece) => piece !== null);
+    const all = [...this.answered, ...told].filter((piece) => piece.t0 <= t0 && piece.t1 >= t1 - pixel);
+    const enough = all.filter((piece) => piece.pixel <= pixel * 1.01);
     if (enough.length) return enough.reduce((one, other) => (other.pixel > one.pixel ? other : one));
-    return whole.length ? whole.reduce((one, other) => (other.pixel < one.pixel ? other : one)) : this.told[0] ?? null;
+    return all.length ? all.reduce((one, other) => (other.pixel < one.pixel ? other : one)) : this.newest && this.newest.t0 <= t0 ? this.newest : this.whole;
   }
 }
 
@@ -97,21 +103,30 @@ export class Windows {
   static readonly AGAIN = 2000;
   private id = 0;
   private asked: { id: number; key: string; at: number } | null = null;
+  /** When the first question was asked that nothing has answered yet. */
+  private since: number | null = null;
 
   /** Whether the kernel owes an answer for longer than it should. */
   late(now: number): boolean {
-    return this.asked !== null && now - this.asked.at > Windows.SLOW;
+    return this.since !== null && now - this.since > Windows.SLOW;
   }
 
   /** The id to ask with, or null where the same or another question is under way. */
   next(key: string, now: number): number | null {
     if (this.asked && (this.asked.key === key || now - this.asked.at < Windows.SLOW) && now - this.asked.at < Windows.AGAIN) return null;
     this.asked = { id: ++this.id, key, at: now };
+    this.since ??= now;
     return this.id;
+  }
+
+  /** Nothing is wanted any more. */
+  forget(): void {
+    this.asked = this.since = null;
   }
 
   /** An answer has come; whether it is that to the last question. */
   came(id: number): boolean {
+    this.since = null;
     if (this.asked?.id !== id) return false;
     this.asked = null;
     return true;

@@ -196,7 +196,7 @@ class ThreadsView implements View {
     const { limits } = store.timeline!;
     const [t0, t1] = [Math.max(span.t0, limits.t0), Math.min(span.t1, limits.t1)];
     const fits = piece !== null && piece.pixel <= pixel * 1.01 && piece.t0 <= t0 && piece.t1 >= t1 - pixel;
-    if (fits || t1 <= t0) return;
+    if (fits || t1 <= t0) return this.windows.forget();
     const length = span.t1 - span.t0;
     const id = this.windows.next(`${span.t0} ${span.t1} ${pixels}`, performance.now());
     setTimeout(() => store.notify(), Windows.SLOW + 20); // by then it has come, or the reader is told
