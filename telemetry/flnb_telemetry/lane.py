@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 DEFAULT_BUFFER = 16 << 20
+PREPARES = schema.among(schema.CHOICE, schema.COMPILE)
+MOST_PREPARED = 64
+"""The most times of choosing and compiling for which the event of an op is awaited."""
 
 
 def numbers_in(nbytes: int) -> int:
@@ -32,13 +35,14 @@ class Lane:
         context, node: the thread's current context (see `intern.Context`) and the tape node of the last op.
     """
 
-    __slots__ = ("context", "ident", "limit", "node", "number", "pending", "thread")
+    __slots__ = ("_prepared", "context", "ident", "limit", "node", "number", "pending", "thread")
 
     def __init__(self, number: int, capacity: int = DEFAULT_BUFFER) -> None:
         self.pending: Any = []  # a list; mypy knows no list += tuple
         self.limit = numbers_in(capacity)
         self.context = self.node = 0
         self.number = number
+        self._prepared: list[tuple[int, int]] = []
         self.thread, self.ident = threading.current_thread(), get_ident()
 
     def emit(
@@ -58,7 +62,25 @@ class Lane:
             lost = pending[self.limit : written]
             taken += (schema.DROPPED, nanoseconds(lost[1]), count_events(lost), nanoseconds(lost[-7]), 0, 0, 0, 0)
         del pending[:written]
-        return packed(taken)
+        return self._without_preparation(packed(taken))
+
+    def _without_preparation(self, records: schema.Records) -> schema.Records:
+        """Let ops begin later by the time in which a way to compute them was chosen, or a program compiled for them.
+
+        These have events of their own, which come before that of the op, perhaps in an earlier call.
+        """
+        kinds = records[:, 0] & 0xFF
+        chosen = records[PREPARES[kinds], 1:3].tolist()
+        if chosen or self._prepared:
+            ops = kinds == schema.OP
+            waiting = []
+            for t0, t1 in [*self._prepared, *chosen]:
+                later = ops & (records[:, 2] >= t1)
+                records[later & (records[:, 1] <= t0), 1] += t1 - t0
+                if not later.any():
+                    waiting.append((t0, t1))
+            self._prepared = waiting[-MOST_PREPARED:]
+        return records
 
     @property
     def base(self) -> int:

@@ -1,0 +1,58 @@
+"""The time in which a way to compute an op is chosen is not the op's own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from flnb_telemetry import schema
+from flnb_telemetry.lane import Lane
+
+import flnb
+
+OP, CHOICE = schema.OP, schema.CHOICE
+
+
+def drained(lane: Lane) -> list[tuple[int, int]]:
+    """Beginning and end of the ops among a lane's records."""
+    records = lane.drain()
+    return [(a, b) for kind, a, b, *_ in records.tolist() if kind & 0xFF == OP]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_an_op_begins_later_by_the_time_of_a_choice_in_it(apart: bool) -> None:
+    lane = Lane(1)
+    lane.emit(CHOICE, 120, 180)
+    first = drained(lane) if apart else []  # the pump came between
+    lane.emit(schema.ALLOC, 185)
+    lane.emit(OP, 100, 200)
+    lane.emit(OP, 210, 230)
+    assert first + drained(lane) == [(160, 200), (210, 230)]
+    lane.emit(OP, 100, 240)  # no choice is subtracted twice
+    assert drained(lane) == [(100, 240)]
+
+
+def test_a_choice_outside_of_ops_changes_none() -> None:
+    lane = Lane(1)
+    lane.emit(OP, 100, 110)
+    lane.emit(CHOICE, 120, 180)
+    lane.emit(OP, 181, 200)
+    assert drained(lane) == [(100, 110), (181, 200)]
+
+
+def test_the_choice_for_a_new_shape_is_not_the_ops_own_time() -> None:
+    pytest.importorskip("cffi")
+    from flnb.backends import CpuBackend
+
+    class Choosing(CpuBackend):
+        choices = {}  # noqa: RUF012
+
+    x = np.ones((4, 8, 19, 23), np.float32)
+    w = np.ones((8, 8, 3, 3), np.float32)
+    with flnb.use_backend(Choosing(threads=1)), flnb.record() as run:
+        flnb.conv2d(flnb.asarray(x), flnb.asarray(w))
+    choices, ops = run.table("choice"), run.table("op")
+    at = [run.catalog.plans.items[number].op for number in ops["plan"].tolist()].index("conv2d")
+    (began,), (ended,) = choices["t0"], choices["t1"]
+    start = ops["t0"][at] - (ended - began)  # of the call
+    assert ops["t1"][at - 1] <= start <= began
+    assert ended <= ops["t1"][at]
