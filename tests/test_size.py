@@ -73,7 +73,7 @@ GRAPH = (
     "flnb.plot.modes", "flnb.autograd.repeated", "flnb.optim.repeated",
 )  # fmt: skip
 """Modules of the graph, which the goals do not count either."""
-WITH_ALL, GOAL_WITH_ALL = 25_991, 18_000
+WITH_ALL, GOAL_WITH_ALL = 26_007, 18_000
 """The most lines of the core with graph, ranks and devices, and the goal, which the core alone exceeds by its part.
 
 Raised by 250 for the communicator nccl, convolution by cuDNN and stream capture, which issue 13 asks for, and by 328
@@ -92,10 +92,11 @@ By 23 for figures of memory by scope, op and line.
 By 729 for recordings on disk, read lazily and queried by SQL.
 By 243 for constants that are folded, managers that end with their block, and places of maxima.
 By 1 for a tape that is inside of programs.
-By 136 for call stacks of events, and memory by line and stack."""
+By 136 for call stacks of events, and memory by line and stack.
+By 16 for ops without the time of choosing."""
 
 
-@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 15_551, 11_500), ("", 30_841, 24_500)])
+@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 15_567, 11_500), ("", 30_857, 24_500)])
 def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     """``most`` may only become smaller, until it is the goal.
 
@@ -117,6 +118,7 @@ def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     (`flnb_telemetry.timeline`), their section of frames and answers (`livetimeline`); the section on programs is gone.
     By 77 for constants that are folded, managers that end with their block, and places of maxima.
     By 430 for pictures of plotly figures.
+    By 16 for ops without the time of choosing.
     """
     counted = {name: path for name, path in modules().items() if not name.startswith(RANKS + DEVICES + GRAPH)}
     total = sum(code_lines(path) for name, path in counted.items() if storey in ("", room(name).storey))
