@@ -93,7 +93,8 @@ By 729 for recordings on disk, read lazily and queried by SQL.
 By 243 for constants that are folded, managers that end with their block, and places of maxima.
 By 1 for a tape that is inside of programs.
 By 136 for call stacks of events, and memory by line and stack.
-By 16 for ops without the time of choosing."""
+By 16 for ops without the time of choosing.
+By 156 for call stacks of events, and memory by line and stack."""
 
 
 @pytest.mark.parametrize(("storey", "most", "goal"), [("core", 15_567, 11_500), ("", 30_857, 24_500)])
