@@ -1,4 +1,4 @@
-"""The `flnb` command line: lab, record, launch, merge, view, export, bench, dry-run, replay, doctor, cache.
+"""The `flnb` command line: lab, record, launch, merge, view, export, diff, bench, dry-run, replay, doctor, cache.
 
 Example: `flnb record train.py -o run.flnb && flnb view run.flnb --browser`
 """
@@ -188,6 +188,13 @@ def export(options: argparse.Namespace) -> None:
     _say(f"export: wrote {target}" + (f"; {hint}" if hint else ""))
 
 
+def diff(options: argparse.Namespace) -> None:
+    """Print how two saved recordings differ: which ops became slower, bigger or more frequent, by scope."""
+    import flnb
+
+    print(flnb.compare_runs(options.before, options.after))
+
+
 def bench(options: argparse.Namespace) -> int:
     """Train models on every backend and print a table of times and memory.
 
@@ -280,6 +287,9 @@ def parser() -> argparse.ArgumentParser:
     one("run", metavar="RUN", help="a saved recording, or a memory snapshot or profiler trace of PyTorch")
     one("--to", required=True, choices=tuple(ENDINGS), help="the format")
     one("-o", "--output", metavar="FILE", help="the file to write (default: RUN with the format's ending)")
+    one = command(diff, "before.flnb after.flnb")
+    one("before", metavar="A", help="a saved recording")
+    one("after", metavar="B", help="another one, which is compared with the first")
     one = command(bench, "resnet50 vit --backend numpy --rounds 3")
     one("models", nargs="*", metavar="MODEL", help="of flnb.models (default: the six of the paper's table 3)")
     one("--size", default="small", choices=("small", "paper"), help="size of the models (default: small)")

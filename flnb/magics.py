@@ -7,14 +7,18 @@ import os
 import sys
 from typing import Any
 
+from flnb_telemetry.exports import method_for
+
 from flnb import show
 from flnb.collector import tune_gc
 
 HELP = """%flnb dashboard              show the live dashboard, which follows every recording
 %flnb doctor                 print what is installed, what is missing and what is active
 %flnb help                   print this list
-%%record [--inputs] [name]   run the cell under flnb.record(name); the recording is shown and stored as `run`
-                             (--inputs also stores the inputs of every op, which run.calls[i] runs again)
+%%record [--inputs] [--to FILE] [name]
+                             run the cell under flnb.record(name); the recording is shown and stored as `run`
+                             (--inputs also stores the inputs of every op, which run.calls[i] runs again; --to writes
+                             the recording to FILE, which ends in .flnb, .html, .json.gz, .svg or .pickle)
 %%ranks [--record]           run the cell on all ranks of the cluster that flnb.distributed.Cluster(4) started
                              (--record records every rank; `run` has the recordings on one clock)"""
 
@@ -43,22 +47,28 @@ class Magics:
     def record(self, line: str, cell: str) -> Any:
         """Run the cell under `flnb.record`; the recording becomes the variable `run`, also if the cell fails.
 
-        With ``--inputs`` the inputs of each op are stored, so that ``run.calls[i].open_in_cell()`` works. Any other
-        option is a ValueError.
+        With ``--inputs`` the inputs of each op are stored, so that ``run.calls[i].open_in_cell()`` works. ``--to FILE``
+        writes the recording to a file in the format that its ending names (see `Recording.save_as`), also if the cell
+        fails. Any other option is a ValueError.
         """
         from flnb.dispatch.recording import record
 
-        words = line.split()
+        words, target = _target(line.split())
         unknown = [word for word in words if word.startswith("--") and word != "--inputs"]
         if unknown:
-            raise ValueError(f"%%record: unknown option {unknown[0]}; the options are: --inputs")
+            raise ValueError(f"%%record: unknown option {unknown[0]}; the options are: --inputs, --to FILE")
         name = " ".join(word for word in words if word != "--inputs")
         first, last = self._compiled(cell)
         namespace = self.shell.user_ns
-        with record(name or "cell", inputs="--inputs" in words) as run:
-            namespace["run"] = run
-            exec(first, namespace)
-            result = None if last is None else eval(last, namespace)
+        run = None
+        try:
+            with record(name or "cell", inputs="--inputs" in words) as run:
+                namespace["run"] = run
+                exec(first, namespace)
+                result = None if last is None else eval(last, namespace)
+        finally:
+            if target and run is not None:
+                run.save_as(target)
         if result is not None:
             self.shell.displayhook(result)
         return run
@@ -95,6 +105,17 @@ class Magics:
             last = None
         closing = last and self.shell.compile(ast.Expression(last.value), name, "eval")
         return self.shell.compile(tree, name, "exec"), closing
+
+
+def _target(words: list[str]) -> tuple[list[str], str]:
+    """Return the words of a line without ``--to FILE``, and the file, whose ending is checked; "" for none."""
+    if "--to" not in words:
+        return words, ""
+    at = words.index("--to")
+    if at + 1 == len(words):
+        raise ValueError("%%record: got --to without a file; expected a name behind it, such as --to run.html")
+    method_for(words[at + 1])
+    return words[:at] + words[at + 2 :], words[at + 1]
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -100,6 +100,8 @@ def test_export_then_view(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "a.json.gz; see it on ui.perfetto.dev" in capsys.readouterr().err
     assert cli.main(["view", str(tmp_path / "a.json.gz")]) == 0
     assert "run 'exported' finished" in capsys.readouterr().out
+    assert cli.main(["diff", str(tmp_path / "a.flnb"), str(tmp_path / "a.json.gz")]) == 0
+    assert "exported" in capsys.readouterr().out
 
 
 def test_view_serves_the_page_until_ctrl_c(tmp_path: Path) -> None:
@@ -379,7 +381,7 @@ def test_lab_serves_prints_its_address_and_ends_with_its_kernels(tmp_path: Path,
         assert not [pid for pid in below if alive(pid)]
 
 
-@pytest.mark.parametrize("command", ["lab", "doctor", "record", "view", "export", "bench", "dry-run", "replay"])
+@pytest.mark.parametrize("command", ["lab", "doctor", "record", "view", "export", "diff", "bench", "dry-run", "replay"])
 def test_help_describes_a_command_its_arguments_and_an_example(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ import flnb
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytest.importorskip("IPython")
 
@@ -48,7 +49,7 @@ def test_inputs_are_kept_when_asked_for(shell: Any) -> None:
     assert run.name == "two words"
     assert run.calls[-1].op == "add"
     assert run.calls[-1].again().item() == 3.0
-    with pytest.raises(ValueError, match=r"%%record: unknown option --input; the options are: --inputs"):
+    with pytest.raises(ValueError, match=r"%%record: unknown option --input; the options are: --inputs, --to FILE"):
         shell.run_cell_magic("record", "--input", "1")
 
 
@@ -59,6 +60,22 @@ def test_a_failing_cell_fails_and_its_recording_is_complete(shell: Any) -> None:
     assert run.state == "failed"
     assert run.ops["add"].count == 1
     assert "never" not in shell.user_ns
+
+
+def test_a_recording_goes_to_a_file_also_if_the_cell_fails(shell: Any, tmp_path: Path) -> None:
+    for name in ("run.html", "run.json.gz", "run.svg"):
+        shell.run_cell_magic("record", f"kept --to {tmp_path / name}", "import flnb\nflnb.add(1.0, 2.0);")
+    with pytest.raises(ZeroDivisionError):
+        shell.run_cell_magic("record", f"--to {tmp_path / 'bad.json'} bad", "flnb.add(1.0, 2.0)\n1 / 0")
+    assert flnb.load_run(tmp_path / "run.json.gz").name == "kept"
+    assert flnb.load_run(tmp_path / "bad.json").error == "ZeroDivisionError: division by zero"
+    assert len(list(tmp_path.iterdir())) == 4
+    shell.user_ns.pop("run")
+    with pytest.raises(ValueError, match=r"save_as: got 'run.txt'; expected a name that ends in .flnb, .html"):
+        shell.run_cell_magic("record", "--to run.txt", "1")
+    with pytest.raises(ValueError, match="%%record: got --to without a file; expected a name behind it"):
+        shell.run_cell_magic("record", "--to", "1")
+    assert "run" not in shell.user_ns
 
 
 def test_magics_work_inside_a_recorded_cell(shell: Any) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+from typing import Any
 
 from flnb_telemetry.formats import aside, foreign, svg
 
-if TYPE_CHECKING:
-    import os
+ENDINGS = {
+    ".flnb": "save", ".html": "save_html", ".json": "save_trace", ".json.gz": "save_trace", ".svg": "save_svg",
+    ".pickle": "to_torch_snapshot",
+}  # fmt: skip
+"""The method that writes a file with each ending."""
 
 
 class Exports:
@@ -15,6 +19,19 @@ class Exports:
 
     Each writes a new file aside and replaces an existing one only when the new one is complete.
     """
+
+    def save_as(self, path: str | os.PathLike[str]) -> None:
+        """Write the run in the format that the ending of a path names: .flnb, .html, .json, .json.gz, .svg or .pickle.
+
+        Raises:
+            ValueError: another ending.
+
+        >>> import flnb
+        >>> with flnb.record("demo") as run:
+        ...     y = flnb.ones(3) * 2.0
+        >>> run.save_as("run.json.gz")
+        """
+        getattr(self, method_for(path))(path)
 
     def save_html(self, path: str | os.PathLike[str]) -> None:
         """Write the run as one HTML file with the dashboard's views, which needs no kernel and no network.
@@ -60,3 +77,16 @@ class Exports:
         stack is that of the run if it has any, else one frame with the op as its function and the scope as its file.
         """
         foreign("write snapshot")(self, path)
+
+
+def method_for(path: str | os.PathLike[str]) -> str:
+    """Return the name of the method that writes a file with the ending of this path.
+
+    >>> method_for("run.json.gz")
+    'save_trace'
+    """
+    name = os.fspath(path)
+    found = [method for ending, method in ENDINGS.items() if str(name).endswith(ending)]
+    if not found:
+        raise ValueError(f"save_as: got {name!r}; expected a name that ends in {', '.join(ENDINGS)}")
+    return found[-1]
