@@ -280,16 +280,7 @@ def parser() -> argparse.ArgumentParser:
     one = command(merge, "run.flnb run-0.flnb run-1.flnb")
     one("output", metavar="OUT", help="the file to write")
     one("runs", nargs="+", metavar="RUN", help="a saved recording of one rank")
-    one = command(view, "run.flnb --browser")
-    one("runs", metavar="RUN", nargs="+", help="a saved recording, or a memory snapshot or profiler trace of PyTorch")
-    one("--browser", action="store_true", help="serve the dashboard on this machine, and open it in the browser")
-    one = command(export, "run.flnb --to html -o run.html")
-    one("run", metavar="RUN", help="a saved recording, or a memory snapshot or profiler trace of PyTorch")
-    one("--to", required=True, choices=tuple(ENDINGS), help="the format")
-    one("-o", "--output", metavar="FILE", help="the file to write (default: RUN with the format's ending)")
-    one = command(diff, "before.flnb after.flnb")
-    one("before", metavar="A", help="a saved recording")
-    one("after", metavar="B", help="another one, which is compared with the first")
+    _add_files(command)
     one = command(bench, "resnet50 vit --backend numpy --rounds 3")
     one("models", nargs="*", metavar="MODEL", help="of flnb.models (default: the six of the paper's table 3)")
     one("--size", default="small", choices=("small", "paper"), help="size of the models (default: small)")
@@ -314,6 +305,20 @@ def parser() -> argparse.ArgumentParser:
     one("--seconds", type=float, default=5.0, help="search time for the best possible packing (default: 5)")
     one("--html", metavar="OUT", help="also write the table and a figure as one HTML file")
     return root
+
+
+def _add_files(command: Callable[..., Callable[..., argparse.Action]]) -> None:
+    """Add the commands that show saved recordings."""
+    one = command(view, "run.flnb --browser")
+    one("runs", metavar="RUN", nargs="+", help="a saved recording, or a memory snapshot or profiler trace of PyTorch")
+    one("--browser", action="store_true", help="serve the dashboard on this machine, and open it in the browser")
+    one = command(export, "run.flnb --to html -o run.html")
+    one("run", metavar="RUN", help="a saved recording, or a memory snapshot or profiler trace of PyTorch")
+    one("--to", required=True, choices=tuple(ENDINGS), help="the format")
+    one("-o", "--output", metavar="FILE", help="the file to write (default: RUN with the format's ending)")
+    one = command(diff, "before.flnb after.flnb")
+    one("before", metavar="A", help="a saved recording")
+    one("after", metavar="B", help="another one, which is compared with the first")
 
 
 def _add_script(one: Callable[..., argparse.Action]) -> None:
