@@ -132,7 +132,7 @@ def test_the_page_has_a_bar_for_every_model_and_framework(tmp_path: Path, monkey
 
 @pytest.mark.parametrize("framework", ["torch", "jax"])
 @pytest.mark.parametrize("name", known())
-def test_peers_agree(name: str, framework: str, tmp_path: Path) -> None:
+def test_peers_agree(name: str, framework: str, tmp_path: Path, numpy_session: None) -> None:
     """Where torch or JAX is installed: every model that it has, in float64, on the weights that flnb drew."""
     pytest.importorskip(framework)
     peer = import_module(f"benchmarks.peers.{framework}_models").MODELS

@@ -263,7 +263,7 @@ def test_what_sharded_refuses() -> None:
         distributed.Sharded(net, optim.Adam(nn.Linear(2, 2).parameters()))
 
 
-def test_parameters_that_are_away_can_be_used_inside_gathered_only() -> None:
+def test_parameters_that_are_away_can_be_used_inside_gathered_only(numpy_session: None) -> None:
     def work() -> Any:
         net = nn.Linear(2, 2, bias=False)
         model = distributed.Sharded(net, partial(optim.SGD, lr=1.0), stage=3)
