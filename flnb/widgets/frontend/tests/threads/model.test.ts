@@ -1,0 +1,69 @@
+import { describe, expect, it } from "vitest";
+import type { Column, TimelineRow } from "../../src/protocol.ts";
+import { keyOf, ThreadsModel, Windows } from "../../src/threads/model.ts";
+
+const OP: TimelineRow = { thread: 1, rank: null, kind: "op", depth: 0 };
+const SCOPE: TimelineRow = { thread: 1, rank: null, kind: "scope", depth: 1 };
+
+/** Columns of bars, one millisecond each, given as [row, begin]. */
+function columns(bars: readonly (readonly [number, number])[], prefix = ""): Record<string, Column> {
+  const of = (make: (bar: readonly [number, number], at: number) => number): Float64Array => Float64Array.from(bars, make);
+  const found = { row: of(([row]) => row), t0: of(([, t]) => t), t1: of(([, t]) => t + 1), what: of(() => 3), context: of(() => 4), count: of(() => 1), number: of((_, at) => at), longest: of(() => 1) };
+  return Object.fromEntries(Object.entries(found).map(([name, column]) => [prefix + name, column]));
+}
+
+function model(): ThreadsModel {
+  const made = new ThreadsModel();
+  made.take({
+    rows: [SCOPE, OP], t0: 0, t1: 100,
+    pieces: [{ name: "whole", t0: 0, t1: 100, pixel: 1, count: 3 }, { name: "newest", t0: 80, t1: 100, pixel: 1e-6, count: 2 }],
+  }, columns([[0, 10], [1, 10], [1, 50], [0, 85], [1, 90]], "timeline."));
+  return made;
+}
+
+describe("the pieces of a timeline", () => {
+  it("have the bars of each row, piece by piece", () => {
+    const made = model();
+    const [whole, newest] = [made.best({ t0: 0, t1: 100 }, 1)!, made.best({ t0: 85, t1: 95 }, 0.01)!];
+    expect([...whole.rows.get(keyOf(OP))!.start]).toEqual([10, 50]);
+    expect([...newest.rows.get(keyOf(OP))!.start]).toEqual([90]);
+    expect([...newest.rows.get(keyOf(SCOPE))!.number]).toEqual([3]);
+  });
+
+  it("are chosen by what is looked at: none finer than needed, the finest where none is enough", () => {
+    const made = model();
+    expect(made.best({ t0: 20, t1: 40 }, 0.02)!.pixel).toBe(1); // too coarse, and all there is
+    made.answer({ rows: [SCOPE, OP], t0: 0, t1: 100, pieces: [{ name: "window", t0: 0, t1: 60, pixel: 0.02, count: 1 }] }, columns([[1, 30]]));
+    expect(made.best({ t0: 20, t1: 40 }, 0.02)!.pixel).toBe(0.02);
+    expect(made.best({ t0: 20, t1: 70 }, 0.05)!.pixel).toBe(1); // the answer does not have all of it
+    expect(made.best({ t0: -5, t1: 100 }, 2)!.pixel).toBe(1); // nothing was before the run began
+  });
+
+  it("keep the whole run where a frame has the newest steps alone", () => {
+    const made = model();
+    made.take({ rows: [OP], t0: 0, t1: 120, pieces: [{ name: "newest", t0: 100, t1: 120, pixel: 1e-6, count: 1 }] }, columns([[0, 110]], "timeline."));
+    expect([...made.best({ t0: 105, t1: 120 }, 0.01)!.rows.get(keyOf(OP))!.start]).toEqual([110]);
+    expect([...made.best({ t0: 0, t1: 90 }, 0.1)!.rows.get(keyOf(OP))!.start]).toEqual([10, 50]);
+    expect(made.limits.t1).toBe(120);
+  });
+});
+
+describe("questions about windows", () => {
+  it("go out one at a time, again after a while, and are late until something has come", () => {
+    const windows = new Windows();
+    expect(windows.next("a", 0)).toBe(1);
+    expect(windows.next("a", 10)).toBeNull();
+    expect(windows.next("b", 20)).toBeNull();
+    expect(windows.late(Windows.SLOW - 1)).toBe(false);
+    expect(windows.late(Windows.SLOW + 1)).toBe(true);
+    expect(windows.next("b", Windows.SLOW + 1)).toBe(2); // another one may pass it
+    expect(windows.next("b", Windows.AGAIN + Windows.SLOW + 2)).toBe(3);
+    expect(windows.late(Windows.AGAIN + Windows.SLOW + 3)).toBe(true); // asking again is no answer
+    expect(windows.came(1)).toBe(false);
+    expect(windows.late(Windows.AGAIN + Windows.SLOW + 3)).toBe(false);
+    expect(windows.came(3)).toBe(true);
+    expect(windows.next("c", 9999)).toBe(4);
+    windows.forget();
+    expect(windows.late(99999)).toBe(false);
+  });
+});
