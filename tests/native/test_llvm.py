@@ -105,3 +105,43 @@ def test_without_llvmlite(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_wrong_text_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="expected"):
         llvm.compiler().compiled("define void @f() { nonsense }")
+
+
+SCATTERED = """
+import ctypes, mmap
+from flnb_backends.native.llvm import Compiler
+
+text = '''
+@table = private constant [4 x double] [double 1.5, double 2.5, double 3.5, double 4.5]
+declare double @exp(double)
+define double @f(i64 %i) {
+  %place = getelementptr [4 x double], ptr @table, i64 0, i64 %i
+  %x = load double, ptr %place
+  %y = call double @exp(double %x)
+  ret double %y
+}'''
+compiler = Compiler()
+code = compiler.compiled(text)
+pages = [mmap.mmap(-1, mmap.PAGESIZE) for _ in range(400)]
+far = mmap.mmap(-1, 5 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)  # below them; takes no memory
+for page in pages[::2]:
+    page.close()  # room for one page, and the next room is 5 GiB away
+for _ in range(300):
+    f = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64)(compiler._load("f", code))
+    assert abs(f(1) - 12.182493960703473) < 1e-9
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="flags of Linux's mmap")
+def test_code_and_constants_are_together_in_a_scattered_address_space() -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(p) for p in sys.path if p)}
+    done = subprocess.run(
+        [sys.executable, "-c", SCATTERED], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_code_that_cannot_be_loaded_leaves_room_for_others(folder: Path) -> None:
+    with pytest.raises(RuntimeError):
+        llvm.compiler()._load("f", b"no object file at all")
+    double()

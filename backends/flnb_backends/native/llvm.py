@@ -9,6 +9,7 @@ import os
 import sys
 import tempfile
 from functools import cache, cached_property
+from itertools import count
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,7 @@ class Compiler:
             ctypes.CDLL("libm.so.6", ctypes.RTLD_GLOBAL)
         self.lock = Lock()
         self.loaded: list[Any] = []
+        self.names = (f"library{number}" for number in count())  # one that failed to load has used its name up
 
     @cached_property
     def machine(self) -> Any:
@@ -60,8 +62,12 @@ class Compiler:
 
     @cached_property
     def linker(self) -> Any:
-        """Return the linker that loads machine code into this process and resolves the functions that it calls."""
-        return self.llvm.create_lljit_compiler(self.machine)
+        """Return the linker that loads machine code into this process and resolves the functions that it calls.
+
+        It is LLVM's JITLink, which places a kernel's code and constants in one range of memory. The older RuntimeDyld
+        asks for each on its own, and ends the process where the two are more than 2 GiB apart.
+        """
+        return self.llvm.create_lljit_compiler(self.machine, use_jit_link=True)
 
     @cached_property
     def version(self) -> str:
@@ -121,7 +127,7 @@ class Compiler:
     def _load(self, symbol: str, code: bytes) -> int:
         """Load an object file into the process; returns the address of a function in it."""
         builder = self.llvm.JITLibraryBuilder().add_object_img(code).add_current_process().export_symbol(symbol)
-        library = builder.link(self.linker, f"library{len(self.loaded)}")
+        library = builder.link(self.linker, next(self.names))
         self.loaded.append(library)
         address: int = library[symbol]
         return address
