@@ -1,6 +1,6 @@
-"""Repetition: recorded values are computed by a program if values like them, recorded alike, were computed before.
+"""Repetition: recorded ops that occur again, as in a training loop, are computed by a program made once.
 
-The values that wait make a trace: their ops, what each reads, and which of them are still referred to. The first time
+The values not computed yet form a trace: their ops, the inputs of each, and which are still referenced. The first time
 that a trace is seen, its values are computed op by op, as ops that run at once; later by a program, made once. Numbers
 among what a trace reads, such as a learning rate, are constants of the program while they stay as they are.
 """
@@ -36,23 +36,23 @@ __all__ = ["Known", "compute_alike", "known_traces"]
 
 FULL, SLICE = OPS["full"], OPS["slice"]
 WORTH = 8
-"""A program is made when so many ops would have been computed without one, in traces that were seen before."""
+"""A program is made once repeated traces would have computed this many ops one by one."""
 MOST_KNOWN, MOST_PROGRAMS = 256, 24
-"""The largest numbers of traces that are remembered for a memory manager, and of programs."""
+"""The most traces, and the most programs, that are stored for each memory manager."""
 MOST_CHANGES = 3
-"""After so many changes of numbers that were constants, no number is one."""
+"""After this many changes of constant numbers, all numbers become inputs of the program."""
 
 
 class Trace(NamedTuple):
-    """Values to compute, and what a program for them depends on.
+    """The values to compute together, and all properties on which a program for them depends.
 
     Attributes:
-        values: in the order in which they were recorded.
-        leaves: what they read that is computed.
-        outputs: those of the values that something refers to.
-        numbers: of each leaf that is a number: its position among the leaves, and its bytes.
-        key: equal for traces that one program computes.
-        contexts: modules and phases in which the values were recorded.
+        values: the values, in the order in which they were recorded.
+        leaves: the inputs of these values that are already computed.
+        outputs: the values that something outside the trace still references.
+        numbers: for each leaf that is a number, its position among the leaves and its bytes.
+        key: equal for traces that one program can compute.
+        contexts: the ids of the modules and phases in which the values were recorded.
     """
 
     values: list[Value]
@@ -64,17 +64,17 @@ class Trace(NamedTuple):
 
 
 class Known:
-    """What is known of traces with one key.
+    """The history of the traces with one key, and their program.
 
     Attributes:
-        key: of the traces.
-        ops: how many ops were computed without a program, in traces seen before.
-        program: computes such a trace.
+        key: the key of the traces.
+        ops: the number of ops that earlier such traces computed one by one.
+        program: the program that computes such a trace.
         constants: the numbers that are constants of the program: position among the leaves, and bytes.
-        numbers: those of the trace that was seen last.
-        contexts: those of the trace from which the program was made.
-        specs: of the arrays that it returns.
-        reported: whether a warning said that they are too long for a program.
+        numbers: the numbers of the newest trace.
+        contexts: the contexts of the trace from which the program was made.
+        specs: the specs of the arrays that the program returns.
+        reported: whether the warning that the traces are too long for a program was emitted.
     """
 
     def __init__(self, key: Any) -> None:
@@ -87,7 +87,7 @@ class Known:
         self.varying: set[int] = set()
 
     def wants_program(self, trace: Trace) -> bool:
-        """Whether a trace is to be computed by a program, which is made when this returns True for the first time."""
+        """Return whether to compute a trace by a program, which is made when this first returns True."""
         before, self.numbers = self.numbers, trace.numbers
         if before is None:
             self.ops = 0
@@ -97,7 +97,7 @@ class Known:
         return self.ops >= WORTH
 
     def fits(self, trace: Trace) -> bool:
-        """Whether the program computes a trace with these numbers, and tells a recording the right places."""
+        """Return whether the program is valid for a trace: equal constants, and while recording also equal modules."""
         return (
             self.program is not None
             and all(trace.numbers[i] == number for i, number in self.constants.items())
@@ -106,7 +106,7 @@ class Known:
 
 
 def known_traces(manager: Any) -> OrderedDict[int, Known]:
-    """Return what is known of traces by the hashes of their keys (hashing takes long), those seen last at the end.
+    """Return the history of traces (`Known`) of a memory manager by the hashes of their keys, the newest last.
 
     A manager's are its attribute: programs refer to it, and so both end when nothing else does.
     """
@@ -115,16 +115,16 @@ def known_traces(manager: Any) -> OrderedDict[int, Known]:
 
 
 def compute_alike(asked: Sequence[Value], recorder: Callable[[Place], Any]) -> None:
-    """Compute values and their inputs: by a program if such were computed before, else op by op.
+    """Compute recorded values and their inputs: by a program if such values were computed before, else op by op.
 
     Args:
         asked: the values to compute.
-        recorder: makes a backend that records what is computed at a place; see `CapturedBackend`.
+        recorder: makes a backend that records the ops computed at a place; see `CapturedBackend`.
     """
     with running:
         failure = _try_program(asked, recorder)
-        compute(asked)  # what is left; nothing else holds the values now, so that memory lives no longer than needed
-    if failure:  # and the ops did not: they would have told of a mistake of the user's
+        compute(asked)  # the rest; nothing else references the values now, so that memory lives no longer than needed
+    if failure:  # and the ops did not: otherwise they would have raised an error about the user's mistake
         warnings.warn(
             f"flnb: deferred computed values op by op, which is slower, as their program failed: {failure}",
             RuntimeWarning,
@@ -133,16 +133,16 @@ def compute_alike(asked: Sequence[Value], recorder: Callable[[Place], Any]) -> N
 
 
 def _try_program(asked: Sequence[Value], recorder: Callable[[Place], Any]) -> str:
-    """Compute values by a program if such were computed before; returns why that failed, if it did."""
+    """Compute values by a program if such were computed before; returns the error text, "" without an error."""
     values = _to_compute(asked)
     found = _program(_traced(values, asked), recorder) if len(values) > 1 else None
     return "" if found is None else _run_program(*found)
 
 
 def _to_compute(asked: Sequence[Value]) -> list[Value]:
-    """List the values to compute for these, and all items of composites among them that something refers to.
+    """List the values that must be computed for these, and all referenced results of composites among them.
 
-    Slices of what exists are computed at once, as their positions may change from one time to the next.
+    Slices of computed values are computed now, because their positions may differ in each repetition.
     """
     found = []
     for value in reachable(asked):
@@ -159,7 +159,7 @@ def _to_compute(asked: Sequence[Value]) -> list[Value]:
 
 
 def _traced(values: list[Value], asked: Sequence[Value]) -> Trace | None:
-    """Describe values; returns None if no program can compute them."""
+    """Return values as a trace; None if no program can compute them."""
     position: dict[Value, int] = {}
     leaves: list[Value] = []
     rows: list[Any] = []
@@ -168,7 +168,7 @@ def _traced(values: list[Value], asked: Sequence[Value]) -> Trace | None:
     whole: Any = None
     for value in values:
         op: Any = value.op
-        if op is ITEM and value.inputs[0] is whole:  # items come after what they are items of
+        if op is ITEM and value.inputs[0] is whole:  # items come after their composite
             rows.append(value.attributes[0])
             position[value] = len(position)
             continue
@@ -177,7 +177,7 @@ def _traced(values: list[Value], asked: Sequence[Value]) -> Trace | None:
         if value.place is not place:
             place = value.place
             rows.append(place)
-        rows += op, attributes if op is not FULL else repr(attributes), value.spec  # 0.0 == -0.0
+        rows += op, attributes if op is not FULL else repr(attributes), value.spec  # bytes, since 0.0 == -0.0
         for x in value.inputs:
             at = position.get(x)
             if at is None:
@@ -195,7 +195,7 @@ def _traced(values: list[Value], asked: Sequence[Value]) -> Trace | None:
             held = holder is not None and holder.value is x
             if held or ((x.users > 1 or op is ITEM) and x.users > uses.get(x, 0)):  # or one that is not computed now
                 wanted.add(x if op is ITEM else _root(x))
-    outputs = [x for x in values if x in wanted and not _shares_memory(x)]  # views are made of these when asked for
+    outputs = [x for x in values if x in wanted and not _shares_memory(x)]  # their views are made on request
     rows += [position[x] for x in outputs]
     numbers = {}
     for i, leaf in enumerate(leaves):
@@ -209,19 +209,19 @@ def _traced(values: list[Value], asked: Sequence[Value]) -> Trace | None:
 
 
 def _shares_memory(value: Value) -> bool:
-    """Whether a value is a view: its strides are those of the memory of another, which a copy would not have."""
+    """Return whether a value is a view of another value's memory, with strides that a copy would not have."""
     return is_view(value) and value.op is not ITEM
 
 
 def _root(value: Value) -> Value:
-    """The value of which a value that is not computed is a view, or itself."""
+    """Return the value that a value not computed yet is a view of, or the value itself."""
     while _shares_memory(value) and value.inputs and value.inputs[0].tensor is None:
         value = value.inputs[0]
     return value
 
 
 def _program(trace: Trace | None, recorder: Callable[[Place], Any]) -> tuple[Trace, Known] | None:
-    """Return the trace with its program; None if it is to be computed op by op."""
+    """Return the trace and its history with a program; None if the trace must be computed op by op."""
     if trace is None or not trace.outputs:
         return None
     place = trace.values[0].place
@@ -255,7 +255,7 @@ def _program(trace: Trace | None, recorder: Callable[[Place], Any]) -> tuple[Tra
 
 
 def _is_too_long(trace: Trace, found: Known) -> bool:
-    """Whether planning a program for a trace would take too long, which is reported once."""
+    """Return whether planning a program for a trace would take too long; emits a warning the first time."""
     count = sum([len(x.op.rows) if isinstance(x.op, Segment) else 1 for x in trace.values])
     if count > MOST_OPS and not found.reported:
         found.reported = True
@@ -269,7 +269,7 @@ def _is_too_long(trace: Trace, found: Known) -> bool:
 
 
 def _built(trace: Trace, constants: dict[int, bytes], backend: Any) -> Program:
-    """Make the program that computes a trace: it is recorded again, with composites as the ops they consist of."""
+    """Return a program for a trace, which is recorded again with composites split into their ops."""
     t0 = clock()
     here = _state(trace.values[0].place)
     inputs, tensors = [], {}
@@ -302,13 +302,13 @@ def _built(trace: Trace, constants: dict[int, bytes], backend: Any) -> Program:
 
 
 def _context(value: Value) -> int:
-    """The context of a value that was recorded while nothing listened: the phase alone, which its category tells."""
+    """Return the context id of a value recorded without listeners: the phase alone, found from its category."""
     late = value.place.category in (state.GRADIENT, state.PARAMETER, state.OPTIMIZER_STATE)
     return intern.contexts.id_of(("", schema.BACKWARD)) if late else 0
 
 
 def _state(place: Place) -> state.State:
-    """Make the state in which a program runs."""
+    """Return the dispatch state (backend, memory manager) in which a program runs."""
     made = state.session.lasting()
     made.change(backend=place.backend, grad=False, interpreters=(), category=0)
     made.manager, made.min_block = place.manager, max(place.manager.min_block, 0)
@@ -316,14 +316,14 @@ def _state(place: Place) -> state.State:
 
 
 def _run_program(trace: Trace, found: Known) -> str:
-    """Compute the outputs of a trace; returns an error's text if that fails, and then no values are computed."""
+    """Run the program of a trace to compute its outputs; returns the error text if that fails, else ""."""
     assert found.program is not None
     arrays = [leaf.tensor._data for i, leaf in enumerate(trace.leaves) if i not in found.constants]
     try:
         with materializing() as count:
             made = at_once(trace.values[0].place, found.program.run, arrays)
             count[0] = len(trace.values)
-    except Exception as error:  # op by op it is told which one failed, if it is needed, and where it was recorded
+    except Exception as error:  # computed one by one, the op that fails raises an error that names its line
         found.program, found.ops = None, -len(trace.values) * MOST_KNOWN
         return f"{type(error).__name__}: {error}"
     for value, array, spec in zip(trace.outputs, made, found.specs, strict=True):

@@ -22,15 +22,15 @@ from flnb_telemetry.live import Live, packed
 from flnb_telemetry.livecollectives import LiveCollectives, known_states
 
 Message = dict[str, "bytes | str | int"]
-"""What a rank sends."""
+"""A message of a rank: texts, numbers and bytes by name."""
 INTERVAL = 0.1
-"""Seconds between two messages of a rank in which something happens."""
+"""Seconds between two messages of a rank while it emits events."""
 IDLE = 1.0
-"""Seconds between two messages of a rank in which nothing happens."""
+"""Seconds between two messages of a rank while it emits none."""
 SILENT = 5.0
-"""Seconds after which a rank that sends nothing is taken for one that has ended."""
+"""Seconds without a message after which a rank counts as ended."""
 WHOLE = 0.5
-"""Seconds between two frames of a rank whose own view is passed on."""
+"""Seconds between two frames of the rank whose own view is shown."""
 LARGE = ("rows", "lanes", "tables", "buffer", "frame")
 FIELDS: dict[str, intern.Table[Any]]
 FIELDS = {"plan": intern.plans, "context": intern.contexts, "group": intern.groups, "name": intern.strings}
@@ -44,7 +44,7 @@ class RankSource:
     Args:
         send: called on a thread of its own with each message.
         name: what the dashboard calls the run.
-        frames: whether messages contain the rank's own view, of which a dashboard shows that of one rank.
+        frames: whether messages contain the frames of the rank's own view; a dashboard shows those of one rank.
 
     >>> import flnb
     >>> from flnb_telemetry.joined import JoinedLive, RankSource
@@ -87,7 +87,7 @@ class RankSource:
         self.stop(error)
 
     def message(self, last: bool = False) -> Message | None:
-        """Return a message with everything since the last one; None if there is nothing to send yet."""
+        """Return a message with all events since the last one; None if there is nothing to send yet."""
         live, now = self.live, clock()
         with live._lock:
             live._fold()
@@ -117,7 +117,7 @@ class RankSource:
         try:
             if (found := self.message(last)) is not None:
                 self.send(found)
-        except Exception:  # a dead dashboard, but never a dead training
+        except Exception:  # the dashboard may fail, the training must not
             log.exception("flnb: this rank's live view stopped; the program goes on")
             self._halt.set()
 
@@ -132,8 +132,8 @@ class JoinedLive(Live):
     `receive` takes messages of `RankSource` in any order, on any thread; it is a source of frames like `Live`.
 
     Args:
-        name: what the dashboard calls the run until a rank has said so.
-        rank: the rank whose own view is passed on.
+        name: the run's name on the dashboard until a rank sends one.
+        rank: the rank whose own view is shown.
 
     Attributes:
         chosen: that rank; it may be changed.
@@ -161,7 +161,7 @@ class JoinedLive(Live):
             self.catalog.refresh()
             before = self.ranks.get(rank, about)
             if _age(before) > _age(about):
-                about = before  # it came late
+                about = before  # it arrived late
             self.ranks[rank] = about
             window = self.collectives.window
             window.bounds[rank] = int(message["bound"])

@@ -77,7 +77,7 @@ class Live(Run):
         self.dropped = 0
         self.memory = LiveMemory()
         self.tallies = {"op": Tally(), "scope": Tally()}
-        self._ahead = NONE  # the scopes of the latest tape nodes, for the ops of their backward pass
+        self._ahead = NONE  # the scopes of the latest tape nodes, which are also those of their backward ops
         self._waiting: list[tuple[int, schema.Records]] = []
         self._sequence = 0
         self._frame_ns = 0
@@ -86,19 +86,19 @@ class Live(Run):
         self._drop_times: list[int] = []
         self._past = {kind: np.empty((0, schema.WORDS), np.int64) for kind in (*TOLD, "leaf")}
         self._history_rows: float = HISTORY
-        self._told: Counter[str] = Counter()  # how many steps, metrics and names the frames have contained
+        self._told: Counter[str] = Counter()  # the numbers of steps, metrics and names sent so far
         self._table_due = 0.0
         self._rate: deque[tuple[int, int, int]] = deque(maxlen=24)  # (time, events, frames) of the last frames
         self._tape: LiveTape | None = None
         self._wanted: dict[str, None] = {}  # levels of the tape that readers have opened
         self._recorded: Callable[[], tape.Tape] | None = None
-        self._first: tuple[Any, list[str]] = (None, [])  # a graph and its levels to send, the same at every step
+        self._first: tuple[Any, list[str]] = (None, [])  # a graph and its levels to send at every step
         self._backwards = Backwards(self.start, self.catalog)
         self.collectives = LiveCollectives(self.catalog)
-        self.devices: Any = None  # made when a device has memory or is asked for something
+        self.devices: Any = None  # made when a device first allocates or runs something
         self.programs: Any = None  # made when a kernel runs
         self.timeline = LiveTimeline(self)
-        self._newest: LiveTape | None = None  # the tape after the one that is shown, if that is not the last
+        self._newest: LiveTape | None = None  # the newest tape, if an earlier one is shown
 
     def finish(self, error: BaseException | None = None) -> None:
         """Receive the last events and stop; `frame` still works. Given an error, the state becomes "failed"."""
@@ -264,7 +264,7 @@ class Live(Run):
         return {"id": self.number, "name": safe_text(self.name), "state": state, "error": error} | about | numbers
 
     def _counters(self, now: int, thinned: bool) -> dict[str, Any]:
-        """Return the figures (step, events per second, drops, ...) of the dashboard's header at the time `now`, ns.
+        """Return the values in the dashboard's header (step, events per second, drops, ...) at the time `now`, ns.
 
         While the run goes on, "events_per_s" is the rate of the last frames; afterwards that of the whole run.
         """

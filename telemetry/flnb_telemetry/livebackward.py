@@ -1,4 +1,4 @@
-"""The backward passes of a live view whose gradients were measured: their records are kept and made into tapes."""
+"""Tapes of a live view: built from the records of backward passes whose gradient norms were measured."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from flnb_telemetry.schema import Batches
 
 RECENT = 1 << 20
-"""How many recent records are kept for the next tapes."""
+"""The most recent records to store for the next tapes."""
 QUIET = 100_000_000
-"""Nanoseconds without a new gradient after which an unfinished backward pass is shown as far as it has come."""
+"""Nanoseconds without a new gradient after which the measured part of an unfinished backward pass is shown."""
 KINDS = {"walk": schema.WALK, "grad_stat": schema.GRAD_STAT, "nan_origin": schema.NAN_ORIGIN}
 OWN = schema.among(*KINDS.values())
 
 
 class Backwards:
-    """Collects the records of backward passes with measured gradients, and makes the tapes to show of them.
+    """Collects the records of backward passes with measured gradients, and makes their tapes for the dashboard.
 
     A pass ends where the next begins, never by time: however long its gradients take to arrive, they are one tape. A
     tape with NaN or Inf is shown until there is another one with NaN or Inf, or `dismiss` is called.
@@ -43,12 +43,12 @@ class Backwards:
         self._rows = 0
         self._samples: Batches = []  # gradient records of the pass that is shown, and of later ones
         self._latest = self._failed_at = 0  # when the newest gradient was measured, when an op raised an error
-        self._told = (0, False)  # the time of the last news that were returned, and whether their step had ended
-        self._before: LiveTape | None = None  # the last one that was made
+        self._told = (0, False)  # the newest gradient that was returned (ns), and whether its step had ended
+        self._before: LiveTape | None = None  # the newest tape
         self._final = 0  # the beginning of the last pass that was returned when complete
 
     def take(self, batches: Batches) -> None:
-        """Take the next records, in batches by thread."""
+        """Receive the next records, in batches by thread."""
         for lane, rows in batches:
             kinds = rows[:, 0] & 0xFF
             own = rows[OWN[kinds]]
@@ -100,7 +100,7 @@ class Backwards:
         )
 
     def _measured(self) -> list[Measured]:
-        """Return the backward passes among the kept gradient records, in order of time."""
+        """Return the backward passes among the stored gradient records, in order of time."""
         if not self._samples:
             return []
         stats, walks = (schema.table(schema.KINDS[name], self._samples) for name in ("grad_stat", "walk"))

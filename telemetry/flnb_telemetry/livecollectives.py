@@ -1,4 +1,4 @@
-"""The part of a dashboard's frames about collective calls: a window over the last events, and what is drawn of it."""
+"""Collective calls in the live dashboard: a window of their latest events, and the frame section made from it."""
 
 from __future__ import annotations
 
@@ -27,47 +27,47 @@ if TYPE_CHECKING:
     Arrays = dict[str, NDArray[Any]]
 
 ROWS = 1 << 17
-"""Records that a window holds; older ones leave."""
+"""The most records in a window; older ones are dropped."""
 BARS = 2000
-"""Merged ops that are kept of one batch of records, the longest ones."""
+"""The most bars (merged ops) that one batch of records adds, the longest ones."""
 PAUSE = 50_000
-"""Nanoseconds between two ops that still make one bar."""
+"""The longest pause, in ns, between two ops that are merged into one bar."""
 CELLS, SPANS, ACTIVITY = 40_000, 8000, 12_000
-"""The most calls times ranks, spans and bars of ops that a frame contains, the latest ones."""
+"""The most cells (calls x ranks), spans and bars of ops in a frame; older ones are left out."""
 CALLS, STEPS = 2000, 48
-"""The most calls and steps that a frame contains."""
+"""The most calls and steps in a frame; older ones are left out."""
 KEPT = schema.among(schema.COLLECTIVE_BEGIN, schema.COLLECTIVE, schema.WAIT, schema.STEP, schema.SCOPE)
 CHUNK = 8192
-"""Ops of a recording of which at most `BARS` bars are kept."""
+"""The number of ops of a finished recording that are merged at once, into at most `BARS` bars."""
 FRESH = 1000
-"""Batches of records that wait to be sent to another process."""
+"""The most batches of records that wait to be sent to another process."""
 STEP_SPAN, WAIT_SPAN, SCOPE_SPAN = 0, 5, 4
 
 
 class Window:
-    """The latest events of ranks: their calls, steps and scopes, and their ops, merged to bars of one family and place.
+    """The latest events of ranks: collective calls, steps, scopes, and ops merged into bars of one family and scope.
 
-    It is empty until a rank of a group of several communicates. It answers `table` as a `Recording` does.
+    It is empty until ranks communicate in a group of several. Its `table` is that of a `Recording`.
 
     Args:
-        catalog: the names behind the ids in records.
-        limit: how many records it holds.
+        catalog: resolves the ids in records.
+        limit: the most records that it holds.
     """
 
     def __init__(self, catalog: Catalog, limit: int = ROWS) -> None:
         self.catalog, self._limit = catalog, limit
         self.meta: dict[str, Any] = {}
         self.bounds: dict[int, int] = {}
-        self.version = 0  # grows with each change
+        self.version = 0  # incremented by each change
         self.seen = False
-        self.fresh: list[tuple[int, Records]] | None = None  # if a list, what was added since somebody emptied it
+        self.fresh: list[tuple[int, Records]] | None = None  # if a list, the batches since a caller emptied it
         self._batches: deque[tuple[int, Records]] = deque()
         self._rows = 0
         self._ahead = intern.NONE
         self._known: dict[str, schema.Columns] = {}
 
     def take(self, batches: list[tuple[int, Records]]) -> None:
-        """Take the next records of some threads."""
+        """Append the next records of some threads (pairs of lane and records), with their ops merged into bars."""
         for lane, rows in batches:
             kinds = rows[:, 0] & 0xFF
             if not self.seen:
@@ -77,7 +77,7 @@ class Window:
                 self.add(lane, np.concatenate([rows[KEPT[kinds]], self._bars(rows[kinds == schema.OP])]))
 
     def add(self, lane: int, rows: Records) -> None:
-        """Take records as they are, with ops that are bars."""
+        """Append records of one thread whose ops are merged already."""
         if not len(rows):
             return
         self.seen = True
@@ -92,7 +92,7 @@ class Window:
         self._known.clear()
 
     def table(self, kind: str) -> schema.Columns:
-        """The events of one kind as columns, in order of time."""
+        """Return the events of one kind as columns, in order of time."""
         if kind not in self._known:
             self._known[kind] = schema.table(schema.KINDS[kind], list(self._batches))
         return self._known[kind]
@@ -123,12 +123,12 @@ class Window:
 
 
 def section(ranks: list[View], start: int, now: int, states: dict[int, str]) -> tuple[dict[str, Any], Arrays]:
-    """What a frame contains of ranks: the value of "collectives" in its head (see protocol.ts), and its arrays.
+    """Return a frame's section on ranks: the entry "collectives" of its head (see protocol.ts), and its arrays.
 
     Args:
-        ranks: their latest events, with ops merged to bars.
-        start, now: the times at which the run began, and at which it stands, ns.
-        states: what is known of ranks beyond their events, such as "has died".
+        ranks: the latest events of each rank, with ops merged into bars.
+        start, now: the time at which the run began, and the current time, ns.
+        states: texts about ranks from other sources than their events, such as "has died".
     """
     calls = Collectives(**join(ranks))
     chosen = _chosen(calls)
@@ -161,18 +161,18 @@ def section(ranks: list[View], start: int, now: int, states: dict[int, str]) -> 
 
 
 def _codes(values: NDArray[Any], names: list[str]) -> NDArray[np.uint32]:
-    """The place of each value among the names."""
+    """Return the index of each value in the names, uint32."""
     place = {name: number for number, name in enumerate(names)}
     return np.array([place[value] for value in values], np.uint32)
 
 
 def _ms(t: Ints, origin: int) -> NDArray[np.float64]:
-    """Times in ms since the origin, NaN for 0."""
+    """Convert times from ns to ms since the origin; 0 (unknown) becomes NaN."""
     return np.where(t > 0, (t - origin) / 1e6, np.nan)
 
 
 def _chosen(calls: Collectives) -> NDArray[np.bool_]:
-    """The latest calls, of the latest steps."""
+    """Return which calls to show, as a mask: the latest ones, of the latest steps."""
     most = min(CALLS, CELLS // max(1, len(calls.ranks)))
     chosen = np.arange(len(calls)) >= len(calls) - most
     if len(calls.steps) > STEPS:
@@ -181,7 +181,7 @@ def _chosen(calls: Collectives) -> NDArray[np.bool_]:
 
 
 def _spans(ranks: list[View], origin: int, now: int, names: list[str]) -> Arrays:
-    """Steps, phases, named blocks and waits of all ranks as bars; adds the names of blocks to `names`."""
+    """Return the steps, phases, named blocks and waits of all ranks as bars; adds the names of blocks to `names`."""
     found = [np.empty((0, 5))]
     for row, view in enumerate(ranks):
         step, wait, op = (view.table(kind) for kind in ("step", "wait", "op"))
@@ -203,20 +203,20 @@ def _spans(ranks: list[View], origin: int, now: int, names: list[str]) -> Arrays
 
 
 def _number(names: list[str], name: str) -> int:
-    """The place of a name in the list, to which it is added if it is new."""
+    """Return the index of a name in the list; a new name is appended."""
     if name not in names:
         names.append(name)
     return names.index(name)
 
 
 def _numbers(names: list[str], view: View, ids: Ints) -> Ints:
-    """The places in the list of the names with these ids; new names are added to it."""
+    """Return the indices in the list of the names with these ids; new names are appended."""
     used, which = np.unique(ids, return_inverse=True)
     return np.array([_number(names, view.catalog.strings.items[one]) for one in used.tolist()], np.int64)[which]
 
 
 def _activity(ranks: list[View], origin: int, families: list[str]) -> Arrays:
-    """The ops of all ranks as bars; adds their families to `families`."""
+    """Return the ops of all ranks as bars; adds their families to `families`."""
     found = [np.empty((0, 4))]
     for row, view in enumerate(ranks):
         op = view.table("op")
@@ -226,7 +226,7 @@ def _activity(ranks: list[View], origin: int, families: list[str]) -> Arrays:
 
 
 def _bars(row: int, t0: Ints, t1: Ints, origin: int, *more: Any) -> NDArray[np.float64]:
-    """Bars of one rank that end after the origin: a row of rank, start, end and more for each."""
+    """Return the bars of one rank that end after the origin: float64 rows of rank, start, end and `more`."""
     bars = np.zeros((len(t0), 3 + len(more)))
     for at, column in enumerate((row, t0 - origin, t1 - origin, *more)):
         bars[:, at] = column
@@ -234,7 +234,7 @@ def _bars(row: int, t0: Ints, t1: Ints, origin: int, *more: Any) -> NDArray[np.f
 
 
 def _columns(prefix: str, found: list[NDArray[np.float64]], most: int, names: tuple[str, ...]) -> Arrays:
-    """The bars that end last as columns; start and end become ms."""
+    """Return the `most` bars that end last as named columns, with start and end in ms."""
     rows = np.concatenate(found)
     rows = rows[np.argsort(rows[:, 2], kind="stable")[-most:]]
     return {
@@ -244,7 +244,7 @@ def _columns(prefix: str, found: list[NDArray[np.float64]], most: int, names: tu
 
 
 def _findings(calls: Collectives, chosen: NDArray[np.bool_]) -> dict[str, Any]:
-    """Who was late and why, what the steps lost, and what bandwidth was reached."""
+    """Return as JSON which ranks were late and why, the time that steps lost, and the bandwidths reached."""
     row = np.cumsum(chosen) - 1
     reasons = [
         {"row": int(row[call]), "rank": reason.rank, "scope": safe_text(reason.scope)}
@@ -271,7 +271,7 @@ def _findings(calls: Collectives, chosen: NDArray[np.bool_]) -> dict[str, Any]:
 
 
 def finished(source: Any, start: int, end: int) -> tuple[dict[str, Any], Arrays]:
-    """What is new for the head and the arrays of a frame of a recording that has ended, or of `Ranks`."""
+    """Return the section on collective calls (head and arrays) of a recording that has ended, or of `Ranks`."""
     ranks = []
     for view in views(source):
         window = Window(view.catalog, limit=1 << 62)
@@ -289,7 +289,7 @@ def finished(source: Any, start: int, end: int) -> tuple[dict[str, Any], Arrays]
 
 
 def known_states() -> dict[int, str]:
-    """What this process knows of ranks beyond their events, while it waits for them."""
+    """Return texts about ranks that this process waits for, by rank, such as that one has died."""
     found: dict[int, str] = {}
     for ask in bus.state_sources:
         found |= ask()
@@ -297,10 +297,10 @@ def known_states() -> dict[int, str]:
 
 
 class LiveCollectives:
-    """The collective calls of a live view: takes its records, and makes the section when it has changed.
+    """The collective calls of a live view: collects their records, and builds the section when it has changed.
 
     Attributes:
-        states: what other processes know of ranks beyond their events, such as that one has died.
+        states: texts of other processes about ranks, by rank, such as that one has died.
         shift: how far the clock of this process is ahead of the ranks' common one, ns.
     """
 
@@ -312,7 +312,7 @@ class LiveCollectives:
         self._due = self._stuck_due = 0
 
     def news(self, run: Run, keyframe: bool) -> tuple[dict[str, Any], Arrays]:
-        """What is new for a frame's head and its arrays: the section if it has changed and is due, or is asked for.
+        """Return the section for a frame's head and arrays; empty unless it has changed and is due, or for a keyframe.
 
         Building it takes at most a tenth of the time.
         """
@@ -324,7 +324,7 @@ class LiveCollectives:
         window.meta = run.meta
         ranks = [view._replace(bound=window.bounds.get(view.rank, view.bound)) for view in of_recording(window)]
         about, arrays = section(ranks, run.start, run.end or began - self.shift, known_states() | self.states)
-        spent = thread_time_ns() - spent  # without what it waited for: ranks may be threads that compute
+        spent = thread_time_ns() - spent  # CPU time, not waiting: ranks may be threads that compute
         self._due = clock() + max(100_000_000, 9 * spent)
         self._stuck_due = clock() + (1_000_000_000 if about["stuck"] else int(AFTER * 1e9))
         return {"collectives": about}, arrays

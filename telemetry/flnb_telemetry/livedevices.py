@@ -42,8 +42,8 @@ class Window:
         limit: the most records that it holds.
 
     Attributes:
-        own, kept, home: by kind of event, whether it is what the window is about, whether it is kept, and whether it
-            describes memory, and is kept until that is freed.
+        own, kept, home: by kind of event, whether the window is about it, whether it is stored, and whether it
+            describes memory, and is stored until that memory is freed.
     """
 
     own: ClassVar[NDArray[np.bool_]] = OWN

@@ -28,7 +28,7 @@ T, ID, ADDRESS, SIZE, REQUESTED, SEGMENT, CONTEXT, NODE, OFFSET, END, ASKED, WID
 
 
 class Lives:
-    """The blocks (or the segments) that exist, as rows, and which began and ended since the last call of `news`."""
+    """The blocks (or segments) that exist, as rows, and those that began or ended since the last call of `news`."""
 
     def __init__(self) -> None:
         self.live = np.empty((0, WIDTH), np.int64)
@@ -36,7 +36,7 @@ class Lives:
         self._ended: list[Records] = []
 
     def fold(self, born: Records, ends: Records) -> None:
-        """Add rows of beginnings, of equal ids the first, and remove those whose ids are among the records of ends."""
+        """Add the rows in `born` (the first of each id), and remove those whose ids are in the records `ends`."""
         first = np.sort(np.unique(born[:, ID], return_index=True)[1])
         born = born[first]
         rows = np.concatenate([self.live, born[~_in(born[:, ID], self.live[:, ID])]])
@@ -66,12 +66,12 @@ class LiveMemory:
     def __init__(self) -> None:
         self.blocks, self.segments = Lives(), Lives()
         self.finished = self.blocks.live
-        self._aside = np.empty(0, np.int64)  # segments of other devices, which saved tensors are moved to
+        self._aside = np.empty(0, np.int64)  # segments of other devices, to which saved tensors are moved
         self._resized: list[Records] = []  # segments, since the last news
-        self.incomplete = False  # the last frame could not tell every change: the next must be a keyframe
+        self.incomplete = False  # the last frame lacked some changes: the next must be a keyframe
 
     def fold(self, rows: Records, ops: Records) -> None:
-        """Take the next memory records, in any order, and the op records of the same time, which name tape nodes."""
+        """Process the next memory records, in any order, and the op records of the same time, which name tape nodes."""
         rows = rows[np.argsort(rows[:, T], kind="stable")]
         rows = np.pad(rows, ((0, 0), (0, WIDTH - schema.WORDS)))
         kinds = rows[:, 0] & 0xFF
@@ -152,7 +152,7 @@ def _category(blocks: Records) -> Ints:
 
 
 def _in(ids: Ints, others: Ints) -> NDArray[np.bool_]:
-    """Return for each id whether it is among the others, as `numpy.isin`, but at once if there are none."""
+    """Return for each id whether it is among the others, as `numpy.isin` does, without work if there are none."""
     if not len(ids) or not len(others):
         return np.zeros(len(ids), np.bool_)
     return located(others, ids, sort=True)[1]

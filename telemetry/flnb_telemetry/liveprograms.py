@@ -1,4 +1,4 @@
-"""Programs in the live dashboard: kernels with the ops that each computes."""
+"""Compiled programs in the live dashboard: their kernels, with the ops that each computes."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     Arrays = dict[str, NDArray[Any]]
 
 EVERY = 100_000_000
-"""Nanoseconds between two tables of kernels, at least."""
+"""The least time between two tables of kernels, ns."""
 NAMED = 4
-"""So many ops are in the name of a kernel."""
+"""The most ops in the name of a kernel."""
 
 
 class Kernel(NamedTuple):
-    """A fused kernel: what it computes, wherever it ran.
+    """A fused kernel, identified by the ops that it computes; all its runs count as one kernel.
 
     Attributes:
-        name: its first ops and the shape of its result; different for each kernel.
-        plan, context: those of its events.
-        parts: plan, context and estimated share of the time of each op that it computes.
+        name: its first ops and the shape of its result, as text; unique among the kernels of a run.
+        plan, context: the ids in its events.
+        parts: for each op that it computes, plan id, context id and estimated share of the time (0 to 1).
     """
 
     name: str
@@ -43,7 +43,7 @@ class Kernel(NamedTuple):
 
 
 class Kernels:
-    """The different kernels of a run, in the order in which they were seen first, and how long they took.
+    """The different kernels of a run, in order of their first run, and statistics of their times.
 
     Args:
         catalog: resolves the ids in records.
@@ -57,7 +57,7 @@ class Kernels:
         self._names: set[str] = set()
 
     def numbers(self, kernel: Columns, op: Columns) -> Ints:
-        """Return the number of the kernel of each kernel event; -1 where its ops were not recorded.
+        """Return for each kernel event the index of its kernel; -1 if its ops were not recorded.
 
         Args:
             kernel, op: the tables of events of these kinds, from the beginning of a thread or of a batch on.
@@ -73,7 +73,7 @@ class Kernels:
         own = _hashed(kernel["plan"][found]) ^ _hashed(kernel["context"][found] << 1)
         key = own ^ np.add.reduceat(mixed, np.cumsum(count) - count)
         spent = kernel["t1"][found] - kernel["t0"][found]
-        longest = np.argsort(-spent, kind="stable")  # of which the times of the ops are the most exact
+        longest = np.argsort(-spent, kind="stable")  # of several, the one with the most exact times of ops
         fresh, at, which = np.unique(key[longest], return_index=True, return_inverse=True)
         own_numbers = np.empty(len(fresh), np.int64)
         for i in np.argsort(longest[at]).tolist():
@@ -86,7 +86,7 @@ class Kernels:
         return numbers
 
     def _add(self, plan: int, context: int, op: Columns, rows: Ints) -> None:
-        """Append a kernel of which the events of the ops are given."""
+        """Append a kernel, given the events of its ops."""
         spent = op["t1"][rows] - op["t0"][rows]
         shares = spent / spent.sum() if spent.any() else np.full(len(rows), 1 / len(rows))
         parts = zip(op["plan"][rows].tolist(), op["context"][rows].tolist(), shares.tolist(), strict=True)
@@ -99,7 +99,7 @@ class Kernels:
         self.items.append(Kernel(name, plan, context, list(parts)))
 
     def count(self, kernel: Columns, op: Columns) -> None:
-        """Add events to the statistics."""
+        """Add kernel events to the statistics of times."""
         numbers = self.numbers(kernel, op)
         rows = np.flatnonzero(numbers >= 0)
         if len(rows):
@@ -108,7 +108,7 @@ class Kernels:
             self.tally.add(names[numbers[rows]], spent, buckets(spent), self.catalog.nbytes[kernel["plan"][rows]])
 
     def told(self, first: int) -> dict[str, Any]:
-        """Return the kernels from a number on, as JSON."""
+        """Return the kernels from the index `first` on, as JSON."""
         items = [
             {"name": safe_text(name), "plan": plan, "context": context}
             | {"parts": [[op, where, round(share, 5)] for op, where, share in parts]}
@@ -118,7 +118,7 @@ class Kernels:
 
 
 def _hashed(numbers: Ints) -> NDArray[np.uint64]:
-    """Return a number of 64 bits for each number, which looks like a random one."""
+    """Return a pseudo-random hash of 64 bits of each number."""
     made = numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     for factor, shift in ((0xBF58476D1CE4E5B9, 30), (0x94D049BB133111EB, 27)):
         made = (made ^ (made >> np.uint64(shift))) * np.uint64(factor)
@@ -126,11 +126,11 @@ def _hashed(numbers: Ints) -> NDArray[np.uint64]:
 
 
 def _matched(kernel: Columns, op: Columns) -> tuple[Ints, Ints, Ints]:
-    """Find the ops of kernels: in each thread, those of one kernel follow those of the kernel before it.
+    """Find the op events of each kernel event: in each thread they come in the order of the kernels.
 
     Returns:
-        The rows of kernels with ops; rows of ops, of which those of one kernel follow each other; and for each of these
-        kernels where its own begin.
+        The rows of kernel events with ops; the rows of their ops, kernel by kernel; and for each of these kernels
+        the index at which its ops begin.
     """
     estimated = np.flatnonzero(op["estimated"] == 1)
     order = estimated[np.argsort(op["lane"][estimated], kind="stable")]
@@ -153,7 +153,7 @@ def finished(source: Source) -> tuple[dict[str, Any], Arrays]:
 
 
 class LivePrograms:
-    """The programs of a live view: counts their kernels, and builds a frame's section when there are more."""
+    """The programs of a live view: counts their kernels, and builds a frame's section when new ones ran."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.kernels = Kernels(catalog)

@@ -68,7 +68,7 @@ class LiveRecording(Live):
     def frames(self) -> Iterator[tuple[dict[str, Any], bytes]]:
         """Yield the content and the bytes of the arrays of each frame (see `Live.frame`), from the first one on.
 
-        The first one, with all but the memory, is there before the memory is looked at.
+        The first one, with all data but the memory, is yielded before the memory is analysed.
         """
         self._told.clear()
         counters = self._counters(self.end or 0, False)
@@ -106,7 +106,7 @@ class LiveRecording(Live):
         return {"type": "stack", "context": request.get("context"), "lines": lines}
 
     def _run(self) -> dict[str, Any]:
-        """Return the run's name, state, error and parts, which every frame contains, and what is left out."""
+        """Return the run's name, state, error and parts, which every frame contains, and the memory left out."""
         about = super()._run() | {"whole": True}
         about["stacks"] = bool(self.recording.stacks)
         if len(self.recording.table("alloc")["t"]) > self._most:

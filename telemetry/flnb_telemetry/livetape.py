@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from flnb_telemetry.analysis.tape import Tape
 
 PROTOCOL = 1
-FIRST = 600  # nodes and groups that are sent unasked
+FIRST = 600  # nodes and groups that are sent without a request
 INPUTS = 3  # inputs that are drawn; more are in the details of the nodes that read them
 LEAVES = 2000  # up to so many leaves are all sent; of more, those that a sent node reads
 OPS = 12  # different ops that are listed for a group
@@ -34,8 +34,8 @@ class LiveTape:
     Of a long tape a message contains some levels (groups of nodes that are open, see `Levels`) by their keys.
 
     Args:
-        tape: what to tell of.
-        before: the tape of an earlier step, whose levels are taken over if the graph is the same.
+        tape: the tape to describe.
+        before: the tape of an earlier step, whose levels are reused if the graph is the same.
     """
 
     def __init__(self, tape: Tape, before: LiveTape | None = None) -> None:
@@ -54,7 +54,7 @@ class LiveTape:
         self._family_names, self._op_names = ([strings.items[i] for i in t] for t in (self._families, self._ops))
 
     def first(self) -> list[str]:
-        """Return the keys of the levels to send unasked."""
+        """Return the keys of the levels to send without a request."""
         return ["", *self.levels.opened(FIRST)]
 
     def whole(self, keys: Iterable[str]) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class LiveTape:
         return {"count": len(rows), "next": int(graph.id[rows[at]]), "at": at + 1}
 
     def _inputs(self) -> list[tuple[int, int]]:
-        """Return (leaf id, place of its reader on the outermost level) for the first leaves that are no parameters."""
+        """Return (leaf id, index of its reader on the outermost level) for the first leaves that are no parameters."""
         graph, root = self.graph, self.levels.root
         rows = np.flatnonzero(~graph.leaf_parameter)[:INPUTS]
         edge = np.flatnonzero(np.isin(graph.parent, -1 - rows))
@@ -210,7 +210,7 @@ def _brief(line: str) -> str:
 
 
 def _places(ids: Any) -> tuple[Any, list[int]]:
-    """Number the different ids from 0: returns the number of each entry, and the id of each number."""
+    """Number the different ids from 0; returns the number of each entry, and the list of different ids."""
     different, place = np.unique(ids, return_inverse=True)
     return place, different.tolist()
 

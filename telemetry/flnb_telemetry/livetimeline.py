@@ -1,7 +1,7 @@
 """The Timeline's section of frames, and answers about single windows, in binary columns.
 
-A frame has two pieces of the timeline: the whole run coarsely, and the newest steps as they are recorded. Everything
-between the two the browser asks for, window by window, and draws the coarse piece until the answer has come.
+A frame has two pieces of the timeline: the whole run coarsely, and the newest steps in full. The browser
+requests everything else window by window, and draws the coarse piece until the answer arrives.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ if TYPE_CHECKING:
     Arrays = dict[str, NDArray[Any]]
 
 MOST = 1 << 19
-"""Bars of each level of a row that a live view remembers."""
+"""The most bars of each level of a row that a live view stores."""
 COARSE = 1024
-"""Bars of a row in the coarse piece of a frame, about."""
+"""The approximate number of bars of a row in the coarse piece of a frame."""
 NEWEST = 4000
-"""Events of a row that a frame has in full, at most, of the newest steps."""
+"""The most events of a row that a frame has in full, those of the newest steps."""
 STEPS = 8
 PIXELS = 16384
-"""The widest window that is answered."""
+"""The largest width of a requested window, in pixels."""
 RELATED = 16
 NONE = np.empty(0, np.int64)
 EMPTY = {name: schema.table(schema.KINDS[name], []) for name in (*TABLES, "collective_begin")}
 EVERY, WHOLE_EVERY = 50_000_000, 1_000_000_000
-"""Nanoseconds between two pieces with the newest steps, and with the whole run, at least."""
+"""The least time in ns between two pieces with the newest steps, and between two with the whole run."""
 
 
 class LiveTimeline:
     """The timeline of a live view or of a recording: receives its events, builds sections, answers requests.
 
     Args:
-        run: the view, whose catalog resolves the ids and whose `start` the times count from.
+        run: the view; its catalog resolves the ids, and times count from its `start`.
         most: the most bars of a level; None keeps all.
     """
 
@@ -74,9 +74,9 @@ class LiveTimeline:
 
         Args:
             batches: pairs of a thread's number and its records.
-            present: how many records there are of each kind, by its number.
+            present: the number of records of each kind, by the kind's number.
             op: the table of the ops among them.
-            places: scope and phase of each op.
+            places: the scope and the phase of each op.
         """
         tables = EMPTY | {"op": op}
         for name in EMPTY:
@@ -136,7 +136,7 @@ class LiveTimeline:
         return begin, now, 1
 
     def _told(self, windows: dict[str, tuple[int, int, int]], now: int) -> tuple[dict[str, Any], Arrays]:
-        """Return the description of named windows (begin, end and resolution, ns), and their bars as columns."""
+        """Describe named windows, given as (begin, end, resolution) in ns; returns the JSON and the bars as columns."""
         keys = self.rows.row_keys()
         parts: list[tuple[int, Bars]] = []
         pieces = []
@@ -173,13 +173,13 @@ class LiveTimeline:
         return bars
 
     def _ms(self, t: Any) -> Any:
-        """Convert ns of the clock to ms since the run began."""
+        """Convert times from ns to ms since the run began."""
         return (t - self.run.start) / 1e6
 
     def _ns(self, ms: Any) -> int:
         return self.run.start + round(float(ms) * 1e6)
 
-    # ---- what the browser asks
+    # ---- requests of the browser
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Answer a request of type "timeline".
@@ -207,7 +207,7 @@ class LiveTimeline:
         return found | {"search": self._search(text.lower(), after)}
 
     def _place(self, key: Key, at: int) -> dict[str, Any]:
-        """Describe an event by its number in a row: place, times in ms, plan and context, tape node, block."""
+        """Describe an event, given its number in a row: its address, times (ms), plan, context, tape node and block."""
         events = self.rows.rows[key].events
         event = events.bars[:, at - events.first]
         return {
@@ -218,7 +218,7 @@ class LiveTimeline:
         }  # fmt: skip
 
     def _event(self, thread: int, kind: str, depth: int, number: int) -> dict[str, Any] | None:
-        """Describe an event and those of the same tape node: an op's backward ops, or the forward op of these."""
+        """Describe an event and its partners of the same tape node: backward ops of a forward op, or the reverse."""
         key = Key(int(thread), KINDS.index(kind), int(depth)) if kind in KINDS else Key(0, 0)
         row = self.rows.rows.get(key)
         if row is None or not row.events.first <= number < row.events.first + row.events.used:
@@ -235,7 +235,7 @@ class LiveTimeline:
         return found | {"related": related}
 
     def _measure(self, t0: int, t1: int) -> dict[str, Any]:
-        """Count the events of each kind that begin between two times, and add their times (ns) up."""
+        """Count the events of each kind that begin between two times (ns), and sum their durations."""
         found: dict[str, Any] = {"t0": self._ms(t0), "t1": self._ms(t1), "counts": {}, "ns": {}, "complete": True}
         for key, row in self.rows.rows.items():
             name = KINDS[key.kind]
@@ -250,7 +250,7 @@ class LiveTimeline:
         return found
 
     def _search(self, text: str, after: int) -> dict[str, Any]:
-        """Find the next op after a time, or else the first of all, whose name, scope or line contains a text."""
+        """Find the next op after a time (ns) whose name, scope or line contains a text, or else the first of all."""
         catalog = self.rows.catalog
         catalog.refresh()
         fits = np.array([text in string.lower() for string in catalog.strings.items], bool)

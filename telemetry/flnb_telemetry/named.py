@@ -1,4 +1,4 @@
-"""Events with names in place of ids: as data frames, as Arrow tables, and as tables that SQL queries."""
+"""Events with names in place of ids: as data frames, as Arrow tables, and as tables for SQL queries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CODES = {"category": schema.CATEGORIES, "direction": schema.DIRECTIONS, "route":
 
 
 class Names(NamedTuple):
-    """A column of few different values: `values[ids[i]]` is row i."""
+    """A column with few different values, stored once each: row i is `values[ids[i]]`."""
 
     ids: NDArray[Any]
     values: Sequence[Any]
@@ -49,12 +49,12 @@ def _text(value: Any) -> str:
 
 
 def columns(catalog: Catalog, found: schema.Columns, earlier: Ints = NONE) -> tuple[dict[str, Any], Ints]:
-    """Replace the ids in a table of one kind: returns arrays and `Names` by column, and the forward ops it has.
+    """Replace the ids in a table of one kind; returns arrays and `Names` by column, and the forward ops in it.
 
     Args:
-        catalog: the names.
-        found: the table, with times as they shall be.
-        earlier: the forward ops of the tables before it, as `Catalog.places` has them.
+        catalog: resolves the ids.
+        found: the table; its times are returned unchanged.
+        earlier: the forward ops of the tables before it, as `Catalog.places` returns them.
     """
     found, named = dict(found), dict[str, Any]()
     if "plan" in found:
@@ -139,11 +139,11 @@ TABLES: dict[str, Callable[[Recording], Any]] = {
     "steps": lambda run: require("pyarrow", "lab", "SQL").table(run.steps),
     "metrics": _columns_of(lambda run: iter(run.metrics.items())),
 }
-"""The tables that queries name, besides those of all kinds of events: what makes each."""
+"""The tables of SQL queries besides those of the kinds of events: the function that makes each."""
 
 
 def query(run: Recording, text: str, *parameters: Any) -> Any:
-    """Answer a SQL query of a recording by DuckDB (see `Recording.sql`)."""
+    """Run a SQL query on a recording by DuckDB (see `Recording.sql`)."""
     duckdb = require("duckdb", "lab", "run.sql")
     made = TABLES | {kind: (lambda run, kind=kind: arrow(run, kind)) for kind in schema.KINDS}
     words = set(re.findall(r"\w+", text.lower()))

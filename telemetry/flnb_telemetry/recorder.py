@@ -1,4 +1,4 @@
-"""`flnb.record`: the block that records what runs inside."""
+"""`flnb.record`: the ``with`` block that records all ops and memory inside."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class record(WithBlock[Recording]):
             dropped and counted. As Python numbers, waiting records take about three times as much.
         limit: bytes of records that the whole recording may hold; further events are dropped and counted. By default
             1 GiB, or with `path` no limit.
-        path: write the events to this `.flnb` file while they come, so that memory holds a few seconds of them and the
+        path: write the events to this `.flnb` file as they occur, so that memory holds a few seconds of them and the
             recording outlives a killed process: until it ends it is a folder, which `load_run` opens too. Needs
             pyarrow, of the extra "lab".
         replace: delete a recording that is at `path` already.
@@ -78,7 +78,7 @@ class record(WithBlock[Recording]):
 
 
 def _end(run: Recording, error: BaseException | None) -> None:
-    """End a recording, and report that to the watchers."""
+    """End a recording, and call the watchers."""
     try:
         run.finish(error)
     finally:

@@ -1,4 +1,4 @@
-"""A recording: everything that was emitted while it ran, as columns, and the analyses of it."""
+"""A recording: the events of a program as columns, and the analyses of them."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ class Recording(Exports, Run):
 
     Args:
         name: what displays call it.
-        limit: bytes of records to keep, None without a limit; further ones are counted in `dropped`.
+        limit: bytes of records to store, None without a limit; further ones are counted in `dropped`.
         grad_interval: seconds between two backward passes whose gradient norms are measured; None measures none.
-        folder: where events are written while they come; None keeps them in memory.
+        folder: where events are written while the program runs; None stores them in memory.
 
     >>> import flnb
     >>> with flnb.record("demo") as run:
@@ -95,7 +95,7 @@ class Recording(Exports, Run):
         self._analyses: dict[str, tuple[_Table, Any]] = {}  # by name: what it was made from, and the analysis
 
     def describe(self) -> None:
-        """Set `meta` to what is known at the beginning, the settings of the recording included."""
+        """Set `meta` to the facts known at the beginning, such as versions, machine and the recording's settings."""
         super().describe()
         self.meta |= self._settings | {"buffer": self.buffer}
         if self.folder is not None:
@@ -113,7 +113,7 @@ class Recording(Exports, Run):
                 self._store(self.folder)
 
     def _store(self, folder: Folder) -> None:
-        """Write the events in memory to the folder, and forget them."""
+        """Move the events in memory to the folder."""
         batches, self._batches = self._batches, []
         try:
             self._used.take(batches)
@@ -136,7 +136,7 @@ class Recording(Exports, Run):
                 self.meta |= self._used.facts()
 
     def _close(self, folder: Folder) -> None:
-        """Write the last events, and make the folder a file."""
+        """Write the last events, and turn the folder into a file."""
         with self._lock:
             try:
                 if self._batches and self.failure is None:
@@ -197,7 +197,7 @@ class Recording(Exports, Run):
 
     @property
     def stacks(self) -> dict[int, tuple[Frame, ...]]:
-        """Call stacks, innermost frame first, by context id: of PyTorch snapshots, and where they were asked for."""
+        """Call stacks, innermost frame first, by context id, if recorded: of PyTorch snapshots, or on request."""
         return self.catalog.stacks if self.meta.get("stacks", True) else {}
 
     @property
@@ -212,12 +212,12 @@ class Recording(Exports, Run):
 
     @property
     def collectives(self) -> Collectives:
-        """The collective calls of ranks, joined: who was late and why, waiting, overlap. See `Collectives`."""
+        """The collective calls of all ranks, matched: late ranks and causes, waiting, overlap. See `Collectives`."""
         return collectives(self)
 
     @property
     def devices(self) -> Any:
-        """What devices did: launches and copies with their times, idle gaps, bytes moved, blocks.
+        """The work of devices: launches and copies with their times, idle gaps, bytes moved, blocks.
 
         See `flnb_telemetry.analysis.devices.Devices`.
         """
@@ -319,7 +319,7 @@ class Recording(Exports, Run):
         raise TypeError(f"the recording {self.name!r} cannot be pickled: save it with run.save(path), then load_run")
 
     def summary(self) -> list[str]:
-        """Return the facts about the run that its repr begins with, one text each."""
+        """Return the facts that begin the run's repr (name, duration, events, ...), one text each."""
         return summary.facts(self)
 
     def __repr__(self) -> str:

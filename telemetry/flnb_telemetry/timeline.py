@@ -1,4 +1,4 @@
-"""What each thread did when, as bars at every level of detail, so that any stretch of time is a few thousand bars.
+"""The work of each thread over time as bars at several levels of detail, so that any window has few bars.
 
 A *row* is bars that do not overlap, in order of time: one depth of a thread's scopes, its phases, its ops. Each is a
 pyramid: level 0 has every event, and each further level the bars of the one below, merged where they are narrower than
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
     from flnb_telemetry.schema import Columns, Ints
 
 FINEST, FACTOR, LEVELS = 16_000, 4, 14
-"""Resolution of level 1, ns; how much coarser each further one is; how many there are at most."""
+"""The resolution of level 1 in ns, the ratio between two levels, and the largest number of levels."""
 CHUNK = 1 << 18
-"""Bars that are merged at once: their columns fit into a processor's cache."""
+"""The number of bars that are merged at once, so that their columns fit into a processor's cache."""
 SPLIT = 1 << 17
-"""Ops that are added at once."""
+"""The number of ops that are added at once."""
 TAIL = 512
-"""New bars are merged into the next level when there are so many of them."""
+"""The number of new bars after which they are merged into the next level."""
 DEEPEST = 12
-"""Scopes that are nested deeper have no row."""
+"""The largest depth of scopes; deeper ones have no row."""
 KINDS = ("phase", "scope", "record", "compile", "materialize", "op", "part")
-"""The kinds of rows, from above; a part is an op that ran inside another one, or was computed by a kernel."""
+"""The kinds of rows from top to bottom; a part is an op that ran inside another one, or was computed by a kernel."""
 SHIFT = 32
 
 T0, T1, PAIR, NODE, BLOCK = range(5)
-"""Columns of an event: times (ns), plan (or phase, or number of values) and context in one number, tape node, block."""
+"""The columns of an event: two times (ns), pair (plan or phase, and context, in one number), tape node, block."""
 COUNT, NUMBER, LONGEST = 3, 4, 5
-"""Columns of a merged bar, after times and pair: how many events it stands for; the longest of them and its ns."""
+"""The columns of a merged bar after times and pair: the number of its events, and the longest one and its ns."""
 
 Bars: TypeAlias = "NDArray[np.int64]"
-"""Columns of bars, shape (5, n) of events and (6, n) of merged bars."""
+"""The columns of n bars: shape (5, n) for events, (6, n) for merged bars."""
 
 
 class Key(NamedTuple):
@@ -55,7 +55,7 @@ class Key(NamedTuple):
 
 
 def pair(what: Any, context: Any) -> Any:
-    """Return plan and context ids as one number each."""
+    """Combine plan ids (or phases) and context ids into one number each."""
     return np.asarray(what, np.int64) | np.asarray(context, np.int64) << SHIFT
 
 
@@ -112,7 +112,7 @@ class _Level:
         return self._data[:, : self.used]
 
     def reserve(self, more: int) -> None:
-        """Make room for so many more bars."""
+        """Enlarge the columns to hold `more` bars."""
         grown = np.empty((len(self._data), self.used + more), np.int64)
         grown[:, : self.used] = self.bars
         self._data = grown
@@ -130,7 +130,7 @@ class _Level:
             self.merged = max(self.merged, self.first)
 
     def since(self, number: int, until: int | None = None) -> Bars:
-        """Return bars by number, with the columns of merged ones."""
+        """Return the bars from `number` on (up to `until`), shape (6, n)."""
         here = slice(number - self.first, self.used if until is None else until - self.first)
         bars = self.bars[:, here]
         if len(bars) == 6:
@@ -142,7 +142,7 @@ class _Level:
         return found
 
     def numbers(self, t0: int, t1: int) -> tuple[int, int]:
-        """Return the numbers of the first bar that ends after t0, and of the first that begins at t1 or later."""
+        """Return the numbers of the first bar that ends after t0 and of the first that begins at t1 or later (ns)."""
         bars = self.bars
         first = int(np.searchsorted(bars[T1], t0, "right"))
         return self.first + first, self.first + max(first, int(np.searchsorted(bars[T0], t1)))
@@ -165,7 +165,7 @@ class Row:
         self.open: Bars | None = None
 
     def append(self, events: Bars) -> None:
-        """Add events in order of time; where one begins before the last one has ended it is cut, or left out."""
+        """Add events in order of time; one that overlaps the event before it is shortened, or left out."""
         if self.events.used and events.shape[1]:
             reached = self.events.bars[T1, -1]
             if events[T0, 0] < reached:
@@ -176,7 +176,7 @@ class Row:
             self._raise()
 
     def _raise(self) -> None:
-        """Merge what is new in each level into the next one: all but the last multiple of its resolution."""
+        """Merge the new bars of each level into the next one, except those in the last multiple of its resolution."""
         for depth, resolution in enumerate(RESOLUTIONS):
             level = self.levels[depth]
             if level.first + level.used - level.merged < TAIL:
@@ -202,7 +202,7 @@ class Row:
             older, until = older + 1, int(level.bars[T0, 0])
         for bars, after in pairwise(found):
             np.minimum(bars[T1], after[T0, 0] if len(after[0]) else t1, out=bars[T1])
-        for depth in range(fine, 0, -1):  # what is not merged yet
+        for depth in range(fine, 0, -1):  # bars not merged yet
             level = self.levels[depth - 1]
             first, last = level.numbers(t0, t1)
             found.append(level.since(max(first, level.merged), max(last, level.merged)))
@@ -241,7 +241,7 @@ class Timeline:
         self._names: dict[int, tuple[int, ...]] = {}  # by scope: the ids of its path and of all above it
 
     def row_keys(self) -> list[Key]:
-        """Return the keys of the rows, thread by thread, in the order in which they stand under each other."""
+        """Return the keys of the rows, thread by thread, from top to bottom."""
         return sorted(self.rows)
 
     def row(self, key: Key) -> Row:
@@ -266,7 +266,7 @@ class Timeline:
                 self.row(Key(lane, KINDS.index("op"))).events.reserve(count)
         edges = [*op["t0"][SPLIT::SPLIT].tolist(), None]
         since = dict.fromkeys(tables, 0)
-        for edge in edges:  # so that what is looked at several times fits into a cache, and copies stay small
+        for edge in edges:  # so that columns read several times fit into a cache, and copies stay small
             part = {}
             for kind, table in tables.items():
                 t = table["t1" if kind == "step" else "t0" if "t0" in table else "t"]
@@ -325,7 +325,7 @@ class Timeline:
             self.row(Key(lane, KINDS.index("scope"), level)).append(_flat(np.concatenate(bars, axis=1))[0])
 
     def _close(self, lane: int, scopes: dict[int, list[Bars]]) -> None:
-        """Add open scopes of a backward pass to what was found at their depth, where a later scope has begun."""
+        """Add the open scopes of a backward pass to `scopes`, if a later scope has begun at their depth."""
         for depth, bars in scopes.items():
             row = self.row(Key(lane, KINDS.index("scope"), depth))
             begins = [each[T0, -1] for each in bars if each.shape[1]]
@@ -336,7 +336,7 @@ class Timeline:
     def _runs(
         self, lane: int, ends: Ints, events: Bars, places: NDArray[np.int64], outer: Ints, scopes: dict[int, list[Bars]]
     ) -> None:
-        """Add the phases of some ops, and the scopes for which ops of a backward pass work (see `_backward`)."""
+        """Add the phases of some ops, and the scopes to which backward ops belong (see `_backward`)."""
         steps, passed_before, last = self._last.get(lane, (0, 0, -1))
         passed = steps + np.searchsorted(ends, events[T0], "right")
         breaks = np.diff(passed, prepend=passed_before) > 0
@@ -346,7 +346,7 @@ class Timeline:
         self._backward(lane, events, places, outer, breaks | (np.diff(places[1], prepend=last) != 0), scopes)
 
     def _scopes(self, lane: int, scope: Columns, found: dict[int, list[Bars]]) -> tuple[Ints, Ints]:
-        """Add the scopes that have ended to what was found at each depth.
+        """Add the scopes that have ended to `found`, by depth.
 
         Returns:
             The times of the events, and the depth before and after each.
@@ -387,7 +387,7 @@ class Timeline:
         breaks: NDArray[np.bool_],
         found: dict[int, list[Bars]],
     ) -> None:
-        """Add the scopes for which ops of a backward pass work, below those that are open, to what was found."""
+        """Add the scopes to which the ops of a backward pass belong to `found`, below the scopes that are open."""
         rows = np.flatnonzero(places[1] == schema.BACKWARD)
         if not len(rows):
             return
@@ -408,7 +408,7 @@ class Timeline:
                 found.setdefault(level, []).append(closed)
 
     def _path(self, scope: int) -> tuple[int, ...]:
-        """Return the context ids of a scope's path and of all above it, the outermost first."""
+        """Return the context ids of a scope and of all scopes around it, the outermost first."""
         if scope not in self._names:
             names = self.catalog.strings.items[scope].split(".") if scope else []
             paths = [".".join(names[: i + 1]) for i in range(len(names))]
@@ -418,7 +418,7 @@ class Timeline:
 
     @staticmethod
     def _extended(row: Row, events: Bars, pairs: Ints, breaks: NDArray[np.bool_]) -> Bars:
-        """Return the runs of equal pairs of a row, but for the last one, which stays open."""
+        """Return the runs of equal pairs of a row without the last one, which stays open."""
         t0, t1 = events[T0], events[T1]
         if row.open is not None:
             t0, t1 = np.append(row.open[T0], t0), np.append(row.open[T1], t1)
@@ -460,5 +460,5 @@ def _flat(events: Bars) -> tuple[Bars, Bars, Ints | None]:
     reached = np.maximum.accumulate(events[T1])
     outside = np.ones(len(order), bool)
     outside[1:] = events[T0, 1:] >= reached[:-1]
-    # what overlaps without lying inside begins where the one before it ends
+    # an event that overlaps partly begins where the one before it ends
     return events[:, outside], events[:, ~outside], order[outside]

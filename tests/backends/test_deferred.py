@@ -273,7 +273,9 @@ def test_a_failing_op_says_so_where_it_is_computed_and_the_rest_goes_on() -> Non
 
 
 def test_it_computes_on_arrays_of_numpy_only() -> None:
-    with pytest.raises(TypeError, match="deferred: computes on a backend of NumPy arrays, got <MetaBackend"):
+    with pytest.raises(
+        TypeError, match="deferred: expected over='numpy' or another backend of NumPy arrays, got <MetaBackend"
+    ):
         flnb.backends.DeferredBackend("meta")
     assert issubclass(flnb.backends.DeferredBackend, TensorBackend)
     with flnb.use_backend("deferred:numpy,fuse=false") as backend:

@@ -1,8 +1,8 @@
 """The deferred backend: ops are recorded as values, and computed on another backend when an element is asked for.
 
-Tensors may be written in place and viewed, values may not. So a buffer is a cell that holds the value it has now; a
-write puts another value into it. A view is a buffer that names what it is a view of: it reads anew when that was
-written, and a write to it becomes a write of the whole (what is called functionalization elsewhere).
+Tensors may be written in place and viewed, values may not. So a buffer is a cell that refers to its present value; a
+write replaces that value. A view is a buffer that refers to its base: it is read again after its base was
+written, and a write to it becomes a write of the whole base (PyTorch calls this functionalization).
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ __all__ = ["Buffer", "DeferredBackend"]
 
 DEFERRED = "deferred"
 MOST_RECORDERS, MOST_LAYOUTS = 1_000, 1_000
-"""The largest number of plans of composites for which what records them is kept; of layouts of views, for each op."""
+"""The most cached recording functions of composites, and the most cached layouts of views for each op."""
 LONGEST = 100_000
-"""So many ops may be recorded before all are computed: a loop that never reads a value does not record for ever."""
+"""The most ops recorded before all are computed, so that a loop that never reads a value does not fill the memory."""
 
 
 class Buffer(meta.Buffer):
-    """A tensor's buffer on the deferred backend: a cell with the value that the tensor has now.
+    """A tensor's buffer on the deferred backend: a cell that refers to the tensor's present value.
 
     Attributes:
-        place: where its values are computed.
-        value: what was computed, or will be; not of a view.
-        steps: of a view: the op and the attributes that make it from its base.
-        last: of a view: weak references to the value of the base for which it was read last, and to what was read.
+        place: the backend and memory manager that compute its values.
+        value: the present value, computed or not yet computed; views have none.
+        steps: of a view, the op and the attributes that make it from its base.
+        last: of a view, weak references to the base's value at the last read, and to the view's own value then.
     """
 
     __slots__ = ("__weakref__", "last", "place", "steps", "value")
@@ -64,7 +64,7 @@ class Buffer(meta.Buffer):
         self.owner = self.strides = self.base = self.last = None
 
     def read(self) -> Value:
-        """Return the value that this buffer has now."""
+        """Return the present value of this buffer."""
         if self.base is None:
             return self.value
         views, root = [], self
@@ -81,10 +81,10 @@ class Buffer(meta.Buffer):
         return value
 
     def write(self, value: Value) -> None:
-        """Let this buffer, everything it is a view of, and all other views have the elements of another value.
+        """Replace the elements of this buffer, and so of its base and of all other views of it, by those of a value.
 
         Raises:
-            ValueError: several elements of a view have one place in memory.
+            ValueError: the buffer is a view in which several elements share memory.
         """
         to = self
         while to.base is not None:
@@ -97,20 +97,19 @@ class Buffer(meta.Buffer):
 
 
 class DeferredBackend(meta.MetaBackend):
-    """A backend that records ops, and computes them on another one when an element is asked for.
+    """A backend that records ops, and computes them on another backend when an element is read.
 
-    A step of an optimizer computes all that is left of it, `flnb.sync` everything. Values that nobody asks for, and
-    that nothing else needs, are not computed. What is recorded for the first time is computed op by op; what was
-    recorded alike before, as in a training loop, by a program, as `flnb.jit` makes them (`flnb.graph.repetition`).
-    Random numbers are drawn at once, so that they are those of the backend below. A view that is written makes a copy
-    of the tensor that it is a view of. A recording that measures gradients asks for them at the end of each backward
-    pass.
+    An optimizer's step computes all values that wait, and `flnb.sync` those of all threads. Values that are never read,
+    and that no other value needs, are not computed. Ops that are new are computed one by one; ops that were recorded
+    before, as in a training loop, by a program such as `flnb.jit` makes (`flnb.graph.repetition`). Random numbers are
+    drawn immediately, so that they equal those of the other backend. Writing to a view copies its base. A recording
+    that measures gradients reads them at the end of each backward pass.
 
     Args:
-        over: the backend that computes, of NumPy arrays: a name, a class or an instance. If not given, "cpu" where
-            that is installed, else "numpy".
-        fuse: whether programs may compute elementwise ops and reductions together, by kernels that are compiled: their
-            results differ from those of single ops in the last digits. In the name of a backend, "true" or "false".
+        over: the backend that computes, one of NumPy arrays: a name, a class or an instance. By default "cpu" if
+            it is installed, else "numpy".
+        fuse: whether programs may compute elementwise ops and reductions together, by compiled kernels, whose
+            results differ from those of single ops in the last digits. In a backend's name, "true" or "false".
 
     Raises:
         TypeError: ``over`` is not a backend of NumPy arrays.
@@ -131,11 +130,11 @@ class DeferredBackend(meta.MetaBackend):
     def __init__(self, over: str | type[TensorBackend] | TensorBackend = "", fuse: bool | str = True) -> None:
         self.over: TensorBackend = registry.make("backend", over) if over else state.first_installed(("cpu", "numpy"))
         if self.has_values and self.over.buffer != "ndarray":
-            raise TypeError(f"deferred: computes on a backend of NumPy arrays, got {self.over!r}")
+            raise TypeError(f"deferred: expected over='numpy' or another backend of NumPy arrays, got {self.over!r}")
         self.whole_dtypes = self.over.whole_dtypes  # type: ignore[misc]
         self.fuse = fuse in (True, "true")
-        self._places: dict[int, Place] = {}  # by category, the last
-        self.waiting: dict[int, list[ref[Buffer]]] = defaultdict(list)  # by thread, what may not be computed yet
+        self._places: dict[int, Place] = {}  # by category, the newest
+        self.waiting: dict[int, list[ref[Buffer]]] = defaultdict(list)  # by thread, buffers to compute
         self.segments = Segments()
         self._recorders: dict[tuple[Plan, int], Any] = {}
         keepers.add(self)
@@ -143,14 +142,14 @@ class DeferredBackend(meta.MetaBackend):
             residents.setdefault(self.buffer, self)
 
     def method(self, name: str) -> Any:
-        """Return the method that records a primitive; of a composite, the one that computes it, None without one."""
+        """Return the method that records a primitive, or computes a composite; None if there is none."""
         op = OPS.get(name.removesuffix("_pull"))
         if op is None:  # an optimizer's update: its ops are recorded
             return None
         return self.over.method(name) if op.body is not None else getattr(self, name)
 
     def forget(self, manager: MemoryManager) -> None:
-        """Drop the places of values on a memory manager that has ended, and the programs there."""
+        """Discard the places and programs of a memory manager that has ended."""
         self._places = {category: place for category, place in self._places.items() if place.manager is not manager}
         known_traces(manager).clear()
 
@@ -161,7 +160,7 @@ class DeferredBackend(meta.MetaBackend):
         return super().overridden() | self.over.overridden()
 
     def recorder(self, plan: Plan, index: int) -> Callable[..., list[Buffer | None]]:
-        """Return what records a composite, whose results are written to the buffers ``out``, or its gradient."""
+        """Return a function that records a composite or its gradient, and writes the results to the buffers ``out``."""
         known = self._recorders.get((plan, index))
         if known is not None:
             return known
@@ -188,7 +187,7 @@ class DeferredBackend(meta.MetaBackend):
         return record
 
     def computed(self, op: Op) -> Callable[..., Buffer]:
-        """Make the method of a primitive that writes to memory: it records a value for the buffer to write to."""
+        """Return the method of a primitive that computes new elements: it records a value for its output buffer."""
         count, put, draws = op.arity or -1, self._put, op.name.startswith("random_")
 
         def method(*arguments: Any) -> Buffer:
@@ -216,11 +215,11 @@ class DeferredBackend(meta.MetaBackend):
         return (method, unary, binary)[op.arity] if op.arity < 3 else method
 
     def drawn(self, out: Buffer) -> None:
-        """Compute random numbers: the generator is read now, as what others draw from it comes after."""
+        """Compute random numbers immediately, so that the generator is read in the order of the program."""
         compute([out.read()])
 
     def _place(self, manager: Any = None, category: int = 0) -> Place:
-        """Where values are computed: on the backend below, with the manager that is active now."""
+        """Return the place where values are computed: the other backend, with the active manager by default."""
         if manager is None:
             manager = state.current().manager
         found = self._places.get(category)
@@ -229,7 +228,7 @@ class DeferredBackend(meta.MetaBackend):
         return found
 
     def _put(self, buffer: Buffer, value: Value) -> None:
-        """Let a buffer have a value that waits to be computed."""
+        """Set a buffer's value to one that is not computed yet."""
         waiting = self.waiting[get_ident()]
         if buffer.base is None:
             buffer.value = value
@@ -242,12 +241,12 @@ class DeferredBackend(meta.MetaBackend):
             self.eval()
 
     def repeats(self) -> bool:
-        """Whether what is recorded now may be recorded as a segment: nobody listens."""
+        """Return whether ops may be recorded as one segment: nothing records events or intercepts ops."""
         here = state.current()
         return bus.lanes is None and here.direct is self.buffer and here.backend is self
 
     def repeat(self, segment: Segment, inputs: Sequence[Value], targets: Sequence[Buffer] = ()) -> list[Buffer]:
-        """Record a segment; returns buffers with its results: those given as ``targets``, or new ones."""
+        """Record a segment of ops as one value; returns buffers of its results: ``targets`` or new ones."""
         manager, items = state.current().manager, list[tuple[int, ref[Value]]]()
         attributes = None, None, None, items
         place = self._place(manager, segment.category)
@@ -290,7 +289,7 @@ class DeferredBackend(meta.MetaBackend):
         return False
 
     def view(self, op: Op) -> Callable[..., Buffer]:
-        """Make the method of a primitive that returns a view."""
+        """Return the method of a primitive whose result is a view."""
         known: dict[Any, Any] = {}
 
         def method(x: Buffer, *attributes: Any) -> Buffer:
@@ -308,14 +307,14 @@ class DeferredBackend(meta.MetaBackend):
         return method
 
     def eval(self, *buffers: Buffer) -> None:
-        """Compute the values of these buffers, without arguments those of this thread that are still referred to."""
+        """Compute the values of these buffers; without arguments, this thread's values that are still referenced."""
         if buffers:
             self._compute([x.read() for x in buffers])
         else:
             self._compute_waiting(get_ident())
 
     def _compute_waiting(self, thread: int) -> None:
-        """Compute what a thread has recorded, and is still referred to."""
+        """Compute the values that a thread has recorded and that are still referenced."""
         taken = self.waiting.pop(thread, [])
         try:
             self._compute([x.read() for x in [each() for each in taken] if x is not None])
@@ -324,12 +323,12 @@ class DeferredBackend(meta.MetaBackend):
             raise
 
     def _compute(self, values: Sequence[Value]) -> None:
-        """Compute values."""
+        """Compute recorded values, unless all are computed already."""
         if any(value.tensor is None for value in values):
             compute_alike(values, _recorder)
 
     def sync(self) -> None:
-        """Compute everything that was recorded, also by other threads."""
+        """Compute all recorded values, including those of other threads."""
         for thread in list(self.waiting):
             self._compute_waiting(thread)
         self.over.sync()
@@ -342,13 +341,13 @@ class DeferredBackend(meta.MetaBackend):
             array = self.to_numpy(array)
         if array.ndim:
             copied = at_once(made.place, create, OPS["from_numpy"], spec, (array,))
-        else:  # a number among the operands of an op, as a rule
+        else:  # usually a number among the operands of an op
             copied = detached(array.copy(), spec)
         made.write(Value(None, (), CONSTANT, made.spec, made.place, copied))
         return made
 
     def to_numpy(self, buffer: Any) -> Any:
-        """Return the values as a NumPy array, which must not be written to, and does not show later writes."""
+        """Return the values as a read-only NumPy array, which does not change with later writes to the buffer."""
         value = buffer.read()
         self._compute([value])
         values = np.asarray(self.over.to_numpy(value.tensor._data)).view()
@@ -356,15 +355,15 @@ class DeferredBackend(meta.MetaBackend):
         return values
 
     def staged(self, buffer: Buffer) -> Any:
-        """Return a copy of the values, for communicators."""
+        """Return the values as a new NumPy array, for communicators."""
         return np.array(self.to_numpy(buffer), order="C")
 
     def adopt(self, buffer: Any, family: str) -> Any:
-        """Copy a NumPy array: the program may write to it before the copy is used."""
+        """Return a buffer with a copy of an array, which the program may write to later; None for other buffers."""
         return self.from_numpy(buffer) if family == self.over.buffer else None
 
     def empty(self, spec: Spec, manager: Any, min_block: int, code: int = 0, category: int = 0) -> tuple[Buffer, int]:
-        """Return a buffer without a value; memory is allocated when the value is computed."""
+        """Return a buffer without a value, and offset 0; memory is allocated when a value is computed."""
         place = self._places.get(category)
         if place is None or place.manager is not manager:
             place = self._place(manager, category)
@@ -372,12 +371,12 @@ class DeferredBackend(meta.MetaBackend):
 
 
 def _recorder(place: Place) -> Any:
-    """Make the backend with which values are recorded again, for a program."""
+    """Return the backend that records values again, for a program."""
     from flnb_backends.tensor.captured import CapturedBackend
 
     return CapturedBackend(place.backend, opens=place.fuse and place.backend.kernels() is not None)
 
 
 def _waits(buffer: Buffer | None) -> bool:
-    """Whether a tensor is still referred to, and its value not computed."""
+    """Return whether a buffer still exists and its value is not computed."""
     return buffer is not None and buffer.read().tensor is None
