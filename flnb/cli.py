@@ -1,4 +1,4 @@
-"""The `flnb` command line: lab, record, launch, merge, view, export, diff, bench, dry-run, replay, doctor, cache.
+"""The `flnb` command line: lab, record, launch, merge, view, top, export, diff, bench, dry-run, replay, doctor, cache.
 
 Example: `flnb record train.py -o run.flnb && flnb view run.flnb --browser`
 """
@@ -147,6 +147,16 @@ def view(options: argparse.Namespace) -> None:
     for path in options.runs:
         run = flnb.load_run(path)
         print(*[run] if isinstance(run, Mapping) else [run, run.ops], sep="\n\n")  # a mapping: of ranks
+
+
+def top(options: argparse.Namespace) -> None:
+    """Show the ops, memory and state of a recording that another process writes, until it ends or until Ctrl-C.
+
+    RUN is the folder that flnb.record(path=...) is writing. Without a terminal it is printed once, as it is now.
+    """
+    from flnb.top import top
+
+    top(options.run, options.every)
 
 
 def _open_page(url: str) -> None:
@@ -312,6 +322,9 @@ def _add_files(command: Callable[..., Callable[..., argparse.Action]]) -> None:
     one = command(view, "run.flnb --browser")
     one("runs", metavar="RUN", nargs="+", help="a saved recording, or a memory snapshot or profiler trace of PyTorch")
     one("--browser", action="store_true", help="serve the dashboard on this machine, and open it in the browser")
+    one = command(top, "run.flnb")
+    one("run", metavar="RUN", help="the recording that is being written, or a saved one")
+    one("--every", type=float, default=1.0, metavar="SECONDS", help="time between two readings (default: 1)")
     one = command(export, "run.flnb --to html -o run.html")
     one("run", metavar="RUN", help="a saved recording, or a memory snapshot or profiler trace of PyTorch")
     one("--to", required=True, choices=tuple(ENDINGS), help="the format")

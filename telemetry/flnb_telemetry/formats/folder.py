@@ -333,7 +333,8 @@ def read_folder(place: Path) -> Recording:
         facts["over_limit"] += journal.lost
         lost = f"{quantity.count(journal.lost)} events in damaged parts are missing"
         facts["error"] = f"{facts['error']}; {lost}" if facts["error"] else f"interrupted: {lost}"
-    whole = manifest | journal.called | journal.names | {"run": facts, "meta": journal.meta or manifest["meta"]}
+    names = {name: items for name, items in journal.names.items() if items or name not in parquet.OPTIONAL}
+    whole = manifest | journal.called | names | {"run": facts, "meta": journal.meta or manifest["meta"]}
     return parquet.restored(whole, Stored(place, files(place, journal.parts)))
 
 

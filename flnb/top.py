@@ -1,0 +1,147 @@
+"""`flnb top`: a live table, in a terminal, of a recording that another process writes to disk."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from flnb_telemetry import Ranks, load_run, quantity
+from flnb_telemetry.extras import require
+from flnb_telemetry.formats.stored import RunFileError
+from flnb_telemetry.safe_text import safe_text
+
+if TYPE_CHECKING:
+    from flnb_telemetry.analysis.ops import OpStats
+
+SHARE = 0.2
+"""The largest share of a processor that reading the recording again may take: long recordings are read less often."""
+TRIES, PAUSE = 20, 0.05
+"""How often, and after how many seconds, a recording is read again that its process was just turning into a file."""
+TITLES = ("op", "count", "total", "mean", "p99", "share", "bytes")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A recording as it was at one moment: seconds, bytes, and the table of its ops."""
+
+    name: str
+    state: str
+    error: str | None
+    seconds: float
+    steps: int
+    events: int
+    rate: float
+    live: int
+    peak: int
+    reserved: int
+    ops: OpStats
+
+    @property
+    def facts(self) -> list[str]:
+        """Return the lines above the table of ops."""
+        size, count = quantity.size, quantity.count
+        lines = [
+            f"{safe_text(self.name)}  {self.state}  {quantity.duration(self.seconds * 1e9)}  {count(self.steps)} steps",
+            f"{count(self.events)} events, {count(self.rate)} events/s",
+            f"memory: live {size(self.live)}, peak {size(self.peak)}, reserved {size(self.reserved)}",
+        ]
+        return [*lines, safe_text(self.error)] if self.error else lines
+
+    def __str__(self) -> str:
+        return "\n".join([*self.facts, "", repr(self.ops)])
+
+
+def read(path: str | os.PathLike[str], before: Reading | None = None) -> Reading:
+    """Read what has been written of a recording until now.
+
+    Args:
+        path: a folder that `flnb.record(path=...)` is writing, or a saved recording.
+        before: an earlier reading; the events a second are those since then, otherwise those of the whole recording.
+
+    Raises:
+        FileNotFoundError: there is no recording.
+        ValueError: the file has the recordings of several ranks.
+
+    >>> import flnb
+    >>> with flnb.record("demo") as run:
+    ...     y = flnb.ones(3) * 2.0
+    >>> run.save("demo.flnb")
+    >>> read("demo.flnb").ops["multiply"].count
+    1
+    """
+    run = load_run(path)
+    if isinstance(run, Ranks):
+        raise ValueError(f"flnb top: {os.fspath(path)} has {len(run)} ranks; give the recording of one of them")
+    line, seconds, events = run.memory.timeline(), run.seconds, run.events
+    span, new = (seconds, events) if before is None else (seconds - before.seconds, events - before.events)
+    rate = new / span if span > 0 else before.rate if before is not None else 0.0
+    empty = not len(line.t)
+    now, peak, reserved = (0, 0, 0) if empty else (line.allocated[-1], line.allocated.max(), line.reserved[-1])
+    steps = len(run.steps["index"])
+    return Reading(
+        run.name, run.state, run.error, seconds, steps, events, rate, int(now), int(peak), int(reserved), run.ops
+    )
+
+
+def _read_again(path: str | os.PathLike[str], before: Reading) -> Reading:
+    """Read a recording, which its process may turn from a folder into a file in the same moment."""
+    for _ in range(TRIES):
+        with suppress(OSError, RunFileError):
+            return read(path, before)
+        time.sleep(PAUSE)
+    return read(path, before)
+
+
+def top(path: str | os.PathLike[str], every: float = 1.0, console: Any = None) -> Reading:
+    """Show the ops, memory and state of a recording that another process writes, until it ends or until Ctrl-C.
+
+    Without a terminal the recording is printed once, as it is now.
+
+    Args:
+        path: a folder that `flnb.record(path=...)` is writing, or a saved recording.
+        every: seconds between two readings, at least 0.1; readings of long recordings are further apart.
+        console: the `rich.console.Console` to draw on; by default that of stdout.
+
+    Returns:
+        The last reading.
+
+    Raises:
+        ImportError: the extra "lab" is not installed.
+        ValueError: `every` is less than 0.1.
+    """
+    if not every >= 0.1:
+        raise ValueError(f"flnb top: got every={every:g} s; expected at least 0.1 s")
+    live = require("rich.live", extra="lab", purpose="flnb top")
+    console = console or require("rich.console", extra="lab").Console()
+    reading = read(path)
+    if not console.is_terminal:
+        print(reading, file=console.file)
+        return reading
+    with (
+        live.Live(_drawn(reading, console), console=console, auto_refresh=False) as screen,
+        suppress(KeyboardInterrupt),
+    ):
+        while reading.state == "recording":
+            time.sleep(every)
+            began = time.monotonic()
+            reading = _read_again(path, reading)
+            screen.update(_drawn(reading, console), refresh=True)
+            every = max(every, (time.monotonic() - began) / SHARE)
+    return reading
+
+
+def _drawn(reading: Reading, console: Any) -> Any:
+    """Return a reading as what rich draws: facts, and as many rows of ops as the terminal has room for."""
+    text, group, table = (require(f"rich.{name}", extra="lab") for name in ("text", "console", "table"))
+    made = table.Table(box=None, pad_edge=False, header_style="bold")
+    for title in TITLES:
+        made.add_column(title, justify="left" if title == "op" else "right", no_wrap=True)
+    titles, *rows = reading.ops.cells() if len(reading.ops) else [[]]
+    places = [titles.index(title) for title in TITLES] if titles else []
+    for row in rows[: max(1, console.height - len(reading.facts) - 3)]:
+        made.add_row(*(text.Text(safe_text(row[place])) for place in places))
+    head, *rest = reading.facts
+    return group.Group(text.Text(head, style="bold"), *map(text.Text, rest), text.Text(), made)
