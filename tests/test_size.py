@@ -73,7 +73,7 @@ GRAPH = (
     "flnb.plot.modes", "flnb.autograd.repeated", "flnb.optim.repeated",
 )  # fmt: skip
 """Modules of the graph, which the goals do not count either."""
-WITH_ALL, GOAL_WITH_ALL = 26_020, 18_000
+WITH_ALL, GOAL_WITH_ALL = 26_021, 18_000
 """The most lines of the core with graph, ranks and devices, and the goal, which the core alone exceeds by its part.
 
 Raised by 250 for the communicator nccl, convolution by cuDNN and stream capture, which issue 13 asks for, and by 328
@@ -97,7 +97,7 @@ By 16 for ops without the time of choosing.
 By 156 for call stacks of events, and memory by line and stack."""
 
 
-@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 15_578, 11_500), ("", 30_892, 24_500)])
+@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 15_579, 11_500), ("", 30_988, 24_500)])
 def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     """``most`` may only become smaller, until it is the goal.
 
@@ -120,6 +120,7 @@ def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     By 77 for constants that are folded, managers that end with their block, and places of maxima.
     By 430 for pictures of plotly figures.
     By 16 for ops without the time of choosing.
+    By 96 for `flnb top`, of which 1 in core: a folder without a batch.
     """
     counted = {name: path for name, path in modules().items() if not name.startswith(RANKS + DEVICES + GRAPH)}
     total = sum(code_lines(path) for name, path in counted.items() if storey in ("", room(name).storey))
