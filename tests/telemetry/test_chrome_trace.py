@@ -157,7 +157,7 @@ def event(**keys: Any) -> dict[str, Any]:
         ("[1]", "event 0 is 1, expected an object with a text as ph"),
         ('[{"ph": "M"} {', r"it has '{.*', expected ','"),
         ('[{"ph": X, "name": "something that is long"}]', r"it is no JSON at 'X, "),
-        ('{"traceEvents": []} more', "behind its end is 'more"),
+        ('{"traceEvents": []} more', "follows its end, expected nothing"),
         ("[" * 100_000, "a value is nested too deeply|it ends in the middle"),
         ("[" + "9" * 5000 + "]", "integer string conversion"),
         (json.dumps([event(ts="1")]), "ts is '1', expected µs, a number below 1e"),

@@ -105,5 +105,5 @@ def test_runs_lists_what_is_in_a_folder(program: Any, tmp_path: Path) -> None:
     assert listed.to_pandas()["state"].tolist() == [each.state for each in listed]
     (tmp_path / "empty").mkdir()
     assert repr(runs(tmp_path / "empty")) == f"no recordings (.flnb) in {str(tmp_path / 'empty')!r}"
-    with pytest.raises(FileNotFoundError, match=r"flnb\.runs: there is no folder '.*nowhere'"):
+    with pytest.raises(FileNotFoundError, match=r"flnb\.runs: there is no folder '.*nowhere'; name another"):
         runs(tmp_path / "nowhere")

@@ -1,4 +1,4 @@
-"""Write recordings as Chrome traces with the keys of Kineto, PyTorch's profiler, for ui.perfetto.dev and its readers.
+"""Write recordings as Chrome traces in the form of Kineto, PyTorch's profiler, for ui.perfetto.dev and others.
 
 Events are written kind by kind in batches, so that the file may be larger than memory. Times are µs since the run
 began, with the ns as decimals; `baseTimeNanoseconds` is that beginning in ns since 1970. Keys that Kineto lacks (scope,
@@ -33,7 +33,7 @@ COUNTERS = 100_000  # points of the memory counter at most
 PROCESS = 1
 SEGMENTS = ("segment_alloc", "segment_resize", "segment_free")
 OTHERS = ("kernel", "compile", "materialize", "collective", "wait")
-"""Kinds of events that become slices named after their op, in a category of flnb's own."""
+"""Kinds of events that become slices named after their op, in categories that only flnb uses."""
 
 
 def save_trace(run: Recording, path: str | os.PathLike[str]) -> None:
@@ -55,7 +55,7 @@ def save_trace(run: Recording, path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def _opened(path: os.PathLike[str], compressed: bool) -> Iterator[BinaryIO | gzip.GzipFile]:
-    """Open a file for writing, through gzip if it is to be compressed (without a name or time in its header)."""
+    """Open a file for writing, compressed by gzip if `compressed` (without a name or time in its header)."""
     with open(path, "wb") as file:
         if not compressed:
             yield file
@@ -69,7 +69,7 @@ def _json(value: Any) -> str:
 
 
 def _facts(run: Recording) -> dict[str, Any]:
-    """Return what `flnb.load_run` restores besides the events."""
+    """Return the facts of a run that `flnb.load_run` restores besides the events."""
     meta = {key: value for key, value in run.meta.items() if type(value) in (str, int, bool)}
     state = "finished" if run.state == "recording" else run.state
     return {"state": state, "error": run.error, "meta": meta}
@@ -103,7 +103,7 @@ def _events(run: Recording) -> Iterator[list[str]]:
 
 
 def _us(ns: int) -> str:
-    """Spell ns as µs with three decimals, exactly.
+    """Return ns as text of µs with three decimals, exactly.
 
     >>> _us(1234567), _us(-5)
     ('1234.567', '-0.005')
@@ -129,11 +129,11 @@ class _Texts:
         return self._text("name", plan, lambda: _json(self._plans[plan].op))
 
     def plan(self, plan: int) -> str:
-        """Return the arguments that a plan stands for."""
+        """Return the arguments (op, shapes, dtypes) of a plan's events, as JSON text."""
         return self._text("plan", plan, lambda: _inner(self._plan(plan)))
 
     def context(self, context: int) -> str:
-        """Return the arguments that a context stands for."""
+        """Return the arguments (scope, phase, line) of a context's events, as JSON text."""
         return self._text("context", context, lambda: _inner(self._context(context)))
 
     def scope(self, context: int) -> str:
@@ -181,7 +181,7 @@ def _ops(run: Recording) -> Iterator[list[str]]:
 
 
 def _flows(run: Recording) -> Iterator[list[str]]:
-    """Yield the arrows from each forward op with a tape node to the first backward op that works for this node."""
+    """Yield the arrows from each forward op with a tape node to the first backward op of that node."""
     op = run.table("op")
     _, phase, _ = run.catalog.places(op["context"], op["node"])
     ends = [_first(op["node"], phase != schema.BACKWARD), _first(op["node"], phase == schema.BACKWARD)]
@@ -196,13 +196,13 @@ def _flows(run: Recording) -> Iterator[list[str]]:
 
 
 def _first(node: Ints, chosen: Any) -> Ints:
-    """Return the index of the first of the chosen ops of each node; ops without a node are left out."""
+    """Return for each node the index of its first chosen op; ops without a node are left out."""
     rows = np.flatnonzero(chosen & (node > 0))
     return rows[np.unique(node[rows], return_index=True)[1]]
 
 
 def _scopes(run: Recording) -> list[str]:
-    """Return the scopes as slices: each beginning is paired with the next end of its thread that is not taken."""
+    """Return the scopes as slices: each beginning is paired with the next unused end of its thread."""
     texts, found, end = _Texts(run), list[str](), run.start + round(run.seconds * 1e9)
     open_: dict[int, list[tuple[int, int, int]]] = {}
 
@@ -229,7 +229,7 @@ def _scopes(run: Recording) -> list[str]:
 def _memory(run: Recording) -> Iterator[list[str]]:
     """Yield an instant for each allocation and each free, and a counter of live and reserved bytes.
 
-    The counter of a long run has the highest points only.
+    In a long run the counter has only the highest points.
     """
     alloc, free = run.table("alloc"), run.table("free_completed")
     size = np.concatenate([alloc["size"], -free["size"]])
@@ -255,7 +255,7 @@ def _memory(run: Recording) -> Iterator[list[str]]:
 
 
 def _reserved(run: Recording, t: Ints) -> Ints:
-    """Return the bytes that are reserved at some times, ns in ascending order."""
+    """Return the reserved bytes at the times `t`, ns in ascending order."""
     events = [
         (*row, kind != "segment_free")
         for kind in SEGMENTS
@@ -272,7 +272,7 @@ def _reserved(run: Recording, t: Ints) -> Ints:
 
 
 def _instants(run: Recording, columns: Columns) -> Iterator[list[str]]:
-    """Yield the instants of memory, of columns in order of time."""
+    """Yield the instants of memory events, given as columns in order of time."""
     texts = _Texts(run)
     names = ("t", "size", "live", "reserved", "requested", "category", "plan", "address", "alloc_id", "segment_id")
     for rows in _batches(columns, *names, "context", "lane"):
@@ -300,7 +300,7 @@ def _segments(run: Recording) -> Iterator[list[str]]:
 
 
 def _metrics(run: Recording) -> Iterator[list[str]]:
-    """Yield a counter for each metric; its values that are not finite are texts."""
+    """Yield a counter for each metric; values that are not finite are texts."""
     strings = run.catalog.strings.items
     for rows in _batches(run.table("metric"), "t", "name", "step", "value", "lane"):
         yield [

@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 18
 LONGEST = 1 << 24
-"""The most characters of one value."""
+"""The largest number of characters of one value."""
 ESCAPE = 16
-"""Characters before the end of the window in which an error may be a literal or an escape that goes on."""
+"""The number of characters before the window's end in which an error may be an incomplete literal or escape."""
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
 class TraceError(ValueError):
-    """Raised for a file that is no trace; the message says what was found and what was expected."""
+    """Raised for a file that is no trace; the message has the text found and the one expected."""
 
 
 def read_trace(path: str | os.PathLike[str], head: dict[str, Any]) -> Iterator[Any]:
-    """Yield the items of "traceEvents", or of a file that is one list of events; other values go into `head`.
+    """Yield the events of a trace: the items of "traceEvents", or of a file that is one list of events.
 
     Args:
         path: a file of JSON, compressed by gzip or not.
@@ -50,7 +50,7 @@ def read_trace(path: str | os.PathLike[str], head: dict[str, Any]) -> Iterator[A
 
 
 class _Reader:
-    """A text of which a window is in memory: `text` from `at` on, and what the file still has."""
+    """A JSON parser with a window of the file in memory: the next characters are `text` from `at` on."""
 
     def __init__(self, file: TextIO) -> None:
         self.file, self.text, self.at, self.ended = file, "", 0, False
@@ -65,7 +65,7 @@ class _Reader:
         else:
             raise TraceError(f"it begins with {brief(first)}, expected an object with traceEvents, or a list of events")
         if self.peek(end=True):
-            raise TraceError(f"behind its end is {brief(self.text[self.at : self.at + 20])}, expected nothing")
+            raise TraceError(f"{brief(self.text[self.at : self.at + 20])} follows its end, expected nothing")
 
     def members(self, head: dict[str, Any]) -> Iterator[Any]:
         """Yield the events of an object; store its other members in `head`."""
@@ -99,7 +99,7 @@ class _Reader:
         self.at += 1
 
     def value(self) -> Any:
-        """Read one value of any kind."""
+        """Read and return the next JSON value."""
         self.peek()
         while True:
             try:
@@ -116,7 +116,7 @@ class _Reader:
             self.more()
 
     def expect(self, mark: str) -> None:
-        """Read one character that must be there."""
+        """Read one character, which must be `mark`."""
         if self.peek() != mark:
             raise TraceError(f"it has {brief(self.text[self.at : self.at + 20])}, expected {mark!r}")
         self.at += 1
@@ -136,7 +136,7 @@ class _Reader:
             self.more()
 
     def more(self) -> None:
-        """Read the next part of the file, and forget what was read before the present place."""
+        """Read the next part of the file, and drop the part before the present position."""
         if self.ended:
             raise TraceError("it ends in the middle: it was cut off, or is still being written")
         if len(self.text) - self.at > LONGEST:
@@ -148,7 +148,7 @@ class _Reader:
 
 
 def text(value: Any, name: str) -> str:
-    """Return a value that must be a text; surrogates, which no file can hold, are replaced."""
+    """Return a value that must be a text, with surrogates, which no file can hold, replaced."""
     if type(value) is not str:
         raise ValueError(f"{name} is {brief(value)}, expected a text")
     return value.encode("utf-8", "replace").decode()
@@ -162,7 +162,7 @@ def integer(value: Any) -> int:
 
 
 def extents(value: Any) -> tuple[int, ...] | None:
-    """Return the shape that a list of extents stands for; None for anything else, such as lists of shapes."""
+    """Return a list of extents as a shape (a tuple); None for anything else, such as lists of shapes."""
     if type(value) not in (list, tuple) or not all(type(extent) is int and 0 <= extent < 1 << 62 for extent in value):
         return None
     return tuple(value)

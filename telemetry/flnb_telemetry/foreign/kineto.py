@@ -62,7 +62,7 @@ FAMILIES = {
     r"(to|t|detach|zeros|ones|empty|resize|fill|zero)(_|\b)",
     "elementwise": r"r?(add|sub|mul|div)|exp|log|relu|tanh|sigmoid|gelu|pow|sqrt|threshold|where|neg|abs|clamp",
 }
-"""The families of PyTorch's ops, by patterns of a part of their names; the first that matches counts."""
+"""The families of PyTorch's ops by regular expressions that match part of their names; the first match counts."""
 
 
 class _Trace:
@@ -163,7 +163,7 @@ class _Trace:
         return self.plans.id_of(Plan(name, family or family_of(name), shape, dtype, nbytes, flops, inputs))
 
     def recording(self, head: dict[str, Any]) -> Recording:
-        """Make the recording of what was read, and of the values besides the events."""
+        """Return the recording of the events read and of `head`, the file's other values."""
         ours = head["flnb"] if type(head.get("flnb")) is dict else {}
         base = head.get("baseTimeNanoseconds", 0)
         first, last = min(self.first, self.memory.first), max(self.last, self.memory.last)
@@ -191,7 +191,7 @@ class _Trace:
 
 
 def family_of(op: str) -> str:
-    """Return the family of an op of PyTorch by its name; "" if the name tells none.
+    """Return the family of an op of PyTorch by its name; "" if none is known.
 
     >>> family_of("aten::addmm"), family_of("aten::view"), family_of("aten::frobnicate")
     ('matmul', 'movement', '')
@@ -200,7 +200,7 @@ def family_of(op: str) -> str:
 
 
 def _typed(name: str, table: Columns | None) -> Columns:
-    """Return a table with the dtypes and the order of its kind, sorted by time; an empty one for None."""
+    """Return a table with the columns and dtypes of its kind, sorted by time; an empty one for None."""
     empty = schema.table(schema.kind_of(name), [])
     if table is None or not len(table["lane"]):
         return empty
@@ -210,12 +210,12 @@ def _typed(name: str, table: Columns | None) -> Columns:
 
 
 def columns(rows: list[tuple[Any, ...]], *names: str) -> Columns:
-    """Return rows as columns; numbers that are no integers make a column of floats."""
+    """Return rows as columns: int64 if all numbers are integers, else float64."""
     return {name: np.array([row[i] for row in rows]) for i, name in enumerate(names)}
 
 
 def began(ns: int) -> str:
-    """Spell a time in ns since 1970 as `Run.meta` does; "" for one that is no date."""
+    """Return a time in ns since 1970 as the text that `Run.meta` uses; "" if it is no date."""
     if not 0 < ns < 1 << 62:
         return ""
     return datetime.fromtimestamp(ns // 1_000_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S%z")

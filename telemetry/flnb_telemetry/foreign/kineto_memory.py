@@ -19,16 +19,16 @@ SEGMENTS = ("segment_alloc", "segment_resize", "segment_free")
 
 
 class Memory:
-    """The blocks and segments of a trace, by device; those of the device with most events become the recording's.
+    """The memory events of a trace by device; the recording receives those of the device with most events.
 
-    A trace of PyTorch names no segments: each block then is one, as malloc and free have it.
+    A trace of PyTorch has no segments: then each block is a segment of its own, as with malloc and free.
     """
 
     def __init__(self, trace: _Trace) -> None:
         self._trace = trace
         self._rows: dict[str, dict[str, list[tuple[int, ...]]]] = {}
         self._live: dict[tuple[str, int], tuple[int, ...]] = {}
-        self._own: set[tuple[str, int]] = set()  # segments that are there for one block
+        self._own: set[tuple[str, int]] = set()  # segments made for one block each
         self._blocks = 0
         self.first, self.last = 1 << 62, -(1 << 62)
 
@@ -93,6 +93,6 @@ class Memory:
         return found
 
     def facts(self) -> dict[str, Any]:
-        """Return what `meta` says about the devices; nothing if there is memory of one alone."""
+        """Return the entries of `meta` about devices; empty if only one has memory events."""
         counts = self._counts()
         return {"device": next(iter(counts))} | ({"devices": counts} if len(counts) > 1 else {}) if counts else {}

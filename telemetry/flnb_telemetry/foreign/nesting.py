@@ -1,4 +1,4 @@
-"""Slices of threads that lie within each other: which annotations are around each op."""
+"""Nested slices of threads: finds the annotations around each op."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Slices:
         self._scopes: dict[int, list[tuple[Any, ...]]] = {}
 
     def op(self, lane: int, t0: int, t1: int, name: str, details: tuple[int, ...]) -> None:
-        """Add an op; `details` are plan, node, block, whether its time is estimated, and context (-1: not known)."""
+        """Add an op; `details` are plan, node, block, whether its time is estimated, and context (-1: unknown)."""
         phase = schema.BACKWARD if name.startswith(BACKWARD) else 0
         self._ops.setdefault(lane, []).append((t0, -t1, 1, phase, details))
 
     def scope(self, lane: int, t0: int, t1: int, name: str, path: str | None, module: bool) -> None:
-        """Add an annotation; `path` is its whole scope, None if that is its name within the scopes around it."""
+        """Add an annotation; `path` is its full scope, by default its name within the scopes around it."""
         phase = schema.OPTIMIZER if name.startswith(OPTIMIZER) else 0
         self._scopes.setdefault(lane, []).append((t0, -t1, 0, phase, (name, path, module)))
 

@@ -24,27 +24,27 @@ __all__ = ["PickleError", "encoded", "read"]
 
 WINDOW = 1 << 24  # bytes of the file after which the pages already read are released
 LONGEST_INTEGER = 16  # bytes
-CACHED = 1 << 16  # lists of references that are kept
+CACHED = 1 << 16  # lists of references that are cached
 _REFERENCES = re.compile(rb"\](\x94?)\(((?:h.|j.{4}){1,999}+)e", re.DOTALL)
 _REFERENCE = re.compile(rb"h.|j.{4}", re.DOTALL)
-"""A list of memoized values, such as a call stack of frames. It is whole: `pickle` appends items by the thousand."""
+"""Patterns of the opcodes of a complete list of memoized values, such as a call stack, and of one of its values."""
 TEXTS = frozenset({str})
 
 
 class PickleError(ValueError):
-    """Raised for bytes that are no whole pickle of plain values; the message says what was found at which byte."""
+    """Raised for bytes that are no complete pickle of plain values; the message has the byte and the fault."""
 
 
 def read(path: str | os.PathLike[str], gather: Callable[[list[Any]], list[Any]] = lambda items: items) -> Any:
-    """Return the value that a pickle file holds; lists of memoized values come as tuples, which equal lists share.
+    """Return the value in a pickle file; lists of memoized values become tuples, one for all equal lists.
 
     Args:
         path: a pickle of protocol 2 to 5.
         gather: called with the next items of a list, in order, as often as the file appends items to a list (`pickle`
-            does so by the thousand); returns what the list keeps of them. Dicts that it empties are released.
+            does so by the thousand); returns the items to store in the list. Dicts that it empties are released.
 
     Raises:
-        PickleError: the file is anything but a whole pickle of plain values.
+        PickleError: the file is no complete pickle of plain values.
     """
     with open(path, "rb") as file:
         if not (head := file.read(2)):
@@ -60,9 +60,9 @@ def read(path: str | os.PathLike[str], gather: Callable[[list[Any]], list[Any]] 
 
 
 class _Machine:
-    """The machine that pickles are programs of: a stack, marked positions in it, and a memo of numbered values.
+    """An interpreter of pickle opcodes: a stack, marked positions in it, and a memo of numbered values.
 
-    `at` is the position in `data` behind the opcode that is being executed.
+    `at` is the position in `data` after the current opcode.
     """
 
     def __init__(self, data: Any, gather: Callable[[list[Any]], list[Any]]) -> None:
@@ -108,13 +108,13 @@ class _Machine:
         except (IndexError, TypeError, AttributeError, struct.error, UnicodeDecodeError) as error:
             if self.at >= len(data):
                 raise PickleError(f"it ends after {len(data):,} bytes, in the middle of a value") from error
-            raise PickleError(f"byte {start:,} makes no sense there ({error})") from error
+            raise PickleError(f"byte {start:,} is damaged, or no pickle of plain values ({error})") from error
         if len(stack) != 1 or self.marks:
             raise PickleError(f"it stops at byte {start:,} within a value")
         return stack[0]
 
     def shared(self, references: bytes) -> tuple[Any, ...]:
-        """Return the values that opcodes fetch from the memo as one tuple, the same for equal opcodes."""
+        """Return the values that opcodes fetch from the memo as a tuple, the same object for equal opcodes."""
         values = self.lists.get(references)
         if values is None:
             codes = _REFERENCE.findall(references)
@@ -125,7 +125,7 @@ class _Machine:
         return values
 
     def gathered(self, items: list[Any]) -> list[Any]:
-        """Return what is kept of the items of a list, and release the dicts that `gather` emptied from the memo."""
+        """Return the result of `gather` for the items of a list, and remove the dicts that it emptied from the memo."""
         kept = self.gather(items)
         if emptied := {id(item) for item in items if item.__class__ is dict and not item}:
             for number in range(self.swept, len(self.memo)):
@@ -138,7 +138,7 @@ class _Machine:
         return kept
 
     def refuse(self, code: int, start: int) -> None:
-        """Raise an error that names an opcode that builds no plain value, and what it would import."""
+        """Raise an error for an opcode that builds no plain value, with its name and the object it would import."""
         op = next((op for op in pickletools.opcodes if op.code.encode("latin-1")[0] == code), None)
         if op is None:
             raise PickleError(f"byte {start:,} is {code:#x}, which is no pickle opcode")
@@ -151,7 +151,7 @@ class _Machine:
         raise PickleError(f"it {asked} (byte {start:,}); plain values need no code, and nothing was executed")
 
     def take(self, count: int) -> bytes:
-        """Return the next bytes; fewer at the end of the file, where the next opcode is then missing."""
+        """Return the next `count` bytes; fewer at the end of the file, where the next opcode is then missing."""
         self.at += count
         return self.data[self.at - count : self.at]
 

@@ -35,16 +35,16 @@ KINDS: tuple[Any, ...] = (np.int8, np.int64, np.int64, np.int64, np.int16, np.in
 """The dtypes of an event's columns."""
 LARGEST, MOST_US = 1 << 60, (1 << 62) // 1000
 LIMITS = (len(ACTIONS), LARGEST, LARGEST, MOST_US, 999, 1 << 31, len(schema.CATEGORIES), LARGEST)
-"""The largest number in each column, so that sums of two stay below 2**63."""
+"""The largest allowed number in each column, so that sums of two stay below 2**63."""
 TEXTS, INTEGERS = frozenset({str}), frozenset({int})
-KEPT = 1 << 16  # objects whose numbers are remembered by identity
+KEPT = 1 << 16  # the most objects whose numbers are stored by identity
 CATEGORY = {name: number for number, name in enumerate(schema.CATEGORIES)} | {
     "autograd_detail": schema.CATEGORIES.index("temporary")  # what PyTorch's profiler calls it
 }
 
 
 class SnapshotError(ValueError):
-    """Raised for values that are no PyTorch memory snapshot; the message says which, and what was expected."""
+    """Raised for values that are no PyTorch memory snapshot; the message has the value found and the one expected."""
 
 
 class Stacks:
@@ -92,7 +92,7 @@ class Stacks:
 
 
 def _kept(known: dict[int, tuple[Any, int]], told: Any, number: int) -> int:
-    """Return `number`, and remember it in `known` by the identity of the object `told`, which is kept alive there."""
+    """Return `number`, and store it in `known` by the identity of the object `told`, which `known` keeps alive."""
     if len(known) >= KEPT:
         known.clear()
     known[id(told)] = told, number
@@ -150,7 +150,7 @@ class Events(NamedTuple):
 
     @classmethod
     def of(cls, rows: list[dict[str, Any]], stacks: Stacks) -> Events:
-        """Make columns of some events, given as a snapshot's dicts, and empty the dicts."""
+        """Convert events, given as a snapshot's dicts, to columns, and empty the dicts."""
         kinds = [row["action"] for row in rows]
         named = [row.get("category", "unknown") for row in rows]
         if not TEXTS.issuperset(map(type, kinds)) or not TEXTS.issuperset(map(type, named)):
@@ -224,5 +224,5 @@ def joined_events(parts: list[Any], name: str) -> Events:
     if not parts:
         return Events({}, *(np.empty(0, kind) for kind in KINDS))
     columns = [list(column) for column in zip(*parts, strict=True)][1:]
-    parts.clear()  # so that each part of a column goes as soon as it is joined
+    parts.clear()  # so that each part of a column is freed as soon as it is joined
     return Events(ooms, *(np.concatenate(columns.pop(0)) for _ in KINDS))

@@ -41,7 +41,7 @@ KEYS = ("action", "addr", "size", "stream", "time_us", "ns", "category", "frames
 CODES = {"action": (b"h", "u1"), "stream": (b"K", "u1"), "ns": (b"M", "<u2"), "category": (b"h", "u1")}
 CODES |= {"frames": (b"j", "<u4")}
 LONG = b"\x8a\x08", "<i8"
-"""The opcode of each key's value, and the type of the number that follows it (`LONG` for keys that are not listed)."""
+"""The pickle opcode and the number type of the value of each key; `LONG` for other keys."""
 
 
 def save_snapshot(run: Recording, path: str | os.PathLike[str]) -> None:
@@ -75,7 +75,7 @@ def epoch(run: Recording) -> int:
 def _placed(run: Recording) -> tuple[Columns, Columns]:
     """Return the columns of the blocks and of the segments, moved to addresses below 2**53 where necessary.
 
-    Segments are sorted by id and time, a row for each size that one had; blocks lie in one of them each.
+    Segments are sorted by id and time, with a row for each size that one had; each block is inside one segment.
     """
     block, segment = dict(run.memory.block), dict(run.memory.segment)
     segment = {name: segment[name] for name in ("t", "segment_id", "address", "size", "end")}
@@ -102,7 +102,7 @@ def _placed(run: Recording) -> tuple[Columns, Columns]:
 
 
 def _place_lost(block: Columns, last: int) -> None:
-    """Give blocks without a segment new segments, numbered from `last` + 1: one for each stretch without a gap."""
+    """Add a segment for each gapless stretch of blocks that have none; segments are numbered from `last` + 1."""
     lost = np.flatnonzero(block["segment_id"] == 0)
     lost = lost[np.argsort(block["address"][lost], kind="stable")]
     low = block["address"][lost]
@@ -171,7 +171,7 @@ class _Stacks:
 
 
 def _reference(number: int) -> bytes:
-    """Return the opcode that fetches the memo's value of a number."""
+    """Return the opcode that fetches the memo's value with this number."""
     return b"j" + number.to_bytes(4, "little")
 
 
@@ -206,8 +206,8 @@ class _Events(NamedTuple):
 def _events(block: Columns, segment: Columns, stack: Ints) -> _Events:
     """Return the events of all blocks and segments.
 
-    Of those at one time, ends come before beginnings, frees before the end of their segment, and the end of what lives
-    for no time at all after its beginning.
+    At equal times, ends come before beginnings, frees before the end of their segment, and the end of a block that
+    exists for no time after its beginning.
     """
     plain = np.maximum(MIN_BLOCK, -(-block["requested"] // MIN_BLOCK) * MIN_BLOCK)
     size = np.where(block["size"] == plain, 0, block["size"])
@@ -218,7 +218,7 @@ def _events(block: Columns, segment: Columns, stack: Ints) -> _Events:
         born, at = block["t"][rows], block[when][rows]
         if action == REQUESTED:
             at = np.maximum(at, born)
-        late = 0 if action == ALLOC else np.where(at == born, 5, 0)  # it lives for no time
+        late = 0 if action == ALLOC else np.where(at == born, 5, 0)  # it exists for no time
         frames = stack[rows] if action == ALLOC else np.full(len(rows), -1)
         about = (block["address"][rows], block["requested"][rows], block["category"][rows].astype(np.int64))
         parts.append((at, np.full(len(rows), rank) + late, np.full(len(rows), action), *about, frames, size[rows]))
@@ -232,7 +232,7 @@ def _events(block: Columns, segment: Columns, stack: Ints) -> _Events:
 def _segment_events(segment: Columns) -> Iterator[tuple[int, int, int, int, int]]:
     """Yield (time, rank among events of that time, action, address, size) for each change of a segment.
 
-    A segment that was resized is told as PyTorch's expandable segments are: by what was mapped and unmapped.
+    The changes of a resized segment are those of PyTorch's expandable segments: mapped and unmapped parts.
     """
     rows = list(schema.tuples(segment, "segment_id", "t", "end", "address", "size"))
     for i, (number, t, end, address, size) in enumerate(rows):
@@ -253,7 +253,7 @@ def _segment_events(segment: Columns) -> Iterator[tuple[int, int, int, int, int]
 
 
 def _traced(run: Recording, events: _Events, stacks: _Stacks) -> Iterator[bytes]:
-    """Yield the opcodes that append all events to a list, last one that says that the snapshot was taken."""
+    """Yield the opcodes that append all events to a list, at last the event "snapshot"."""
     shift, sizes = epoch(run) - run.start, bool(events.block.any())
 
     def between(begin: int, stop: int) -> Iterator[bytes]:
@@ -281,7 +281,7 @@ def _opcodes(events: _Events, stacks: _Stacks, sizes: bool, shift: int) -> bytes
 
     Args:
         sizes: whether to write the key "block_size".
-        shift: what turns a time of the run into ns since 1970.
+        shift: the ns to add to a time of the run for ns since 1970.
     """
     at = events.t + shift
     values = {

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 __all__ = ["Held", "held_over", "met"]
 
 
-PIECES, MOST_PIECES = 64, 100_000  # how many an event may touch on average, and how many beyond that
+PIECES, MOST_PIECES = 64, 100_000  # pieces that an event may touch on average, and further ones allowed in all
 
 
 class Held(NamedTuple):
-    """A segment: `size` bytes at `address`. A growing one (PyTorch's expandable segments) is mapped piece by piece."""
+    """A segment of `size` bytes at `address`; a growing one (PyTorch's expandable segment) is mapped piece by piece."""
 
     device: int
     address: int
@@ -69,7 +69,7 @@ def held_over(
         start: the time at which the recording begins, ns.
         born: for each block the row of the event that allocated it, ascending; -1 if it existed before.
         address: the address of each block.
-        known: addresses at which growing segments are split (see `met`); None if only the events tell.
+        known: addresses at which growing segments are split (see `met`); None to find them from the events.
     """
     chosen = np.flatnonzero(np.isin(events.action, (te.SEGMENT_ALLOC, te.SEGMENT_FREE, te.MAP, te.UNMAP)))
     told = (column[chosen].tolist() for column in (events.action, events.address, events.size))
@@ -110,10 +110,10 @@ def met(segment: Columns) -> list[int]:
 
 
 def _before(happened: list[tuple[int, ...]], final: list[Held]) -> tuple[dict[int, int], Ranges, set[int]]:
-    """Return what existed before the first event, found from the final state by undoing the events, the last first.
+    """Return the segments before the first event, found from the final state by undoing the events, the last first.
 
-    That is the size of each fixed segment by address, the mapped ranges of growing ones, and the addresses at which an
-    unmapping ever cut a range in two.
+    These are the size of each fixed segment by address, the mapped ranges of growing ones, and the addresses at which
+    an unmapping ever cut a range in two.
     """
     fixed = {held.address: held.size for held in final if not held.growing}
     mapped, now = Ranges(), Ranges()
@@ -139,11 +139,11 @@ def _before(happened: list[tuple[int, ...]], final: list[Held]) -> tuple[dict[in
 
 
 class _Sweep:
-    """Replays the events of segments in order: knows the present segments, and collects the rows of the tables.
+    """Replays the events of segments in order: stores the present segments, and collects the rows of the tables.
 
     Args:
         cuts: addresses at which growing segments are split.
-        pieces: how many pieces may be mapped and unmapped before the file is refused.
+        pieces: the most pieces that may be mapped and unmapped; files with more are rejected.
     """
 
     def __init__(self, cuts: set[int], pieces: int) -> None:

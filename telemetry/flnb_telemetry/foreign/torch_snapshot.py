@@ -30,7 +30,7 @@ __all__ = ["load_snapshot"]
 
 MOST_DEVICES = 1 << 16
 MIN_BLOCK = 512
-"""PyTorch's blocks are multiples of this many bytes."""
+"""The unit, in bytes, of which the sizes of PyTorch's blocks are multiples."""
 Final: TypeAlias = tuple[int, int, int, int, bool]
 """A block that was live at the end: address, size, requested, stack, whether it was freed."""
 LIVE = ("active_allocated", "active_pending_free", "active_awaiting_free")
@@ -137,7 +137,7 @@ def _states(segments: list[Any], stacks: te.Stacks) -> list[tuple[Held, list[Fin
 
 
 def _extent(block: Any, position: int) -> tuple[int, int]:
-    """Return address and size of a block; in old files, which lack the address, it lies at `position`."""
+    """Return the address and size of a block; in old files, which lack the address, it is `position`."""
     if not isinstance(block, dict) or not isinstance(block.get("state"), str):
         raise te.SnapshotError(f"a block is {brief(block)}, expected a dict with size and state")
     at = te.integer("a block", "address", block.get("address", position))
@@ -188,7 +188,7 @@ def _recording(
 
 
 def _told(about: dict[str, Any], name: str) -> int:
-    """Return the time in ns of a field that flnb adds, a tuple of µs and the ns beyond them; 0 without the field."""
+    """Return the time in ns in a field that flnb adds, a tuple of µs and the ns beyond them; 0 without the field."""
     time = about.get(name)
     if isinstance(time, tuple) and len(time) == 2 and all(type(part) is int for part in time):
         us, ns = time
@@ -249,7 +249,7 @@ def _blocks(events: te.Events, t: Ints, final: list[Final], start: int) -> Colum
 
 
 def _with_final(block: Columns, final: list[Final], start: int) -> Columns:
-    """Return the blocks with what the final state knows: real sizes, and blocks without any event."""
+    """Return the blocks completed from the final state: real sizes, and blocks without any event."""
     alive = np.flatnonzero(block["end"] == NEVER)
     where = {int(address): int(row) for address, row in zip(block["address"][alive], alive, strict=True)}
     older = []
@@ -283,11 +283,11 @@ def _catalog(stacks: te.Stacks) -> tuple[Catalog, Ints, Ints]:
 
 
 OURS = "flnb"
-"""The file name that frames have of blocks without a scope."""
+"""The file name in the frames of blocks without a scope."""
 
 
 def _ooms(events: te.Events, t: Ints, context: Ints, run: Recording) -> Columns:
-    """Return the table of out-of-memory events; free bytes that the file does not tell are added up from the gaps."""
+    """Return the table of out-of-memory events; free bytes that the file lacks are summed from the gaps."""
     table = schema.table(schema.kind_of("oom"), [])
     rows = []
     for i, told in sorted(events.ooms.items()):

@@ -1,4 +1,4 @@
-"""Formats of recordings outside of the process: pictures (`svg`), pages (`html`) and files (`parquet`)."""
+"""File formats of recordings: pictures (`svg`), pages (`html`) and `.flnb` files (`parquet`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOREIGN = {
 
 
 def foreign(name: str) -> Any:
-    """Import a function of `FOREIGN` and return it."""
+    """Return the function of a name in `FOREIGN`, imported now."""
     return tool(*FOREIGN[name].split(":"))
 
 
@@ -45,7 +45,7 @@ def aside(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _flush(path: Path) -> None:
-    """Wait until a file or a folder is on the disk."""
+    """Wait until a file or a folder has been written to the disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

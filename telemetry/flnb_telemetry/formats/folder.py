@@ -1,4 +1,4 @@
-"""A recording on disk while it runs: a folder of closed Parquet parts, and a journal that says which are whole.
+"""A recording on disk while it runs: a folder of complete Parquet files, and a journal that lists them.
 
 ``manifest.json`` has the facts known at the beginning. Events are written in batches, for each kind one Parquet file;
 then a line is added to ``journal.jsonl``: sizes and checksums of these files, and the names that are new since the last
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 FORMAT = "flnb folder"
 MANIFEST, JOURNAL, LOCK, WHOLE = "manifest.json", "journal.jsonl", "lock", "whole.flnb"
 ROWS, SECONDS = 1 << 18, 2.0
-"""A batch has at most about so many events, and is written after at most about so many seconds."""
+"""The approximate largest number of events in a batch, and the longest time in s until it is written."""
 NAMES = ("strings", "contexts", "plans", "groups", *device_words.TABLES)
 
 _open: set[tuple[int, int]] = set()
-"""Device and inode of the folders that this process writes: it must not open their lock files, since closing one
+"""The device and inode of each folder that this process writes: it must not open their lock files, as closing one
 releases the lock."""
 os.register_at_fork(after_in_child=_open.clear)
 
@@ -45,12 +45,12 @@ class Folder:
     """The folder of a running recording.
 
     Args:
-        path: where the recording will be.
-        replace: delete a recording that is there already.
+        path: the path of the recording's final file.
+        replace: whether to delete an existing recording at `path`.
 
     Raises:
-        FileExistsError: there is something at `path`.
-        FileNotFoundError: the folder in which `path` is does not exist.
+        FileExistsError: `path` exists, and `replace` is False or it is no recording.
+        FileNotFoundError: the parent folder of `path` does not exist.
     """
 
     def __init__(self, path: str | os.PathLike[str], replace: bool = False) -> None:
@@ -69,7 +69,7 @@ class Folder:
         self._ended = False
 
     def begin(self, run: Recording) -> None:
-        """Write the facts that are known at the beginning."""
+        """Write the facts about the run that are known at the beginning to the manifest."""
         about = {"format": FORMAT, "version": parquet.FORMAT_VERSION, "schema": schema.VERSION, "meta": run.meta}
         with aside(self.path / MANIFEST) as part:
             part.write_text(json.dumps(about | {"run": {"name": run.name, "start": run.start}}))
@@ -77,7 +77,7 @@ class Folder:
     patience = SECONDS
 
     def settings(self) -> dict[str, Any]:
-        """Return the facts about how the recording is stored, for `meta`."""
+        """Return the settings of storage (path, size and interval of batches) for `Recording.meta`."""
         return {"path": os.fspath(self.path), "batch_events": ROWS, "batch_seconds": SECONDS}
 
     def due(self, batches: schema.Batches) -> bool:
@@ -87,13 +87,13 @@ class Folder:
         )
 
     def write(self, run: Recording, batches: schema.Batches) -> None:
-        """Write the next events, and the names that are new.
+        """Write the next events, and names that are new, to the folder.
 
         Raises:
             OSError: the disk is full, or the folder cannot be written; what was written before stays readable.
         """
         if os.getpid() != self._process:
-            return  # a forked process has no part in its parent's recording
+            return  # a forked process does not write its parent's recording
         sizes, until = {}, 0
         made: list[Path] = []
         try:
@@ -143,13 +143,13 @@ class Folder:
             raise
 
     def stored(self) -> Stored:
-        """Return the events that have been written until now."""
+        """Return the events written so far, which are read from the files on demand."""
         return Stored(self.path, files(self.path, {kind: list(parts) for kind, parts in self._parts.items()}))
 
     def close(self, run: Recording) -> None:
-        """Turn the folder into one file, from which `run` reads from now on; does nothing when that is done.
+        """Replace the folder by one file, from which `run` reads its events from now on; may be called twice.
 
-        If the file cannot be written, the folder stays, which `flnb.load_run` opens as well.
+        If the file cannot be written, the folder remains, which `flnb.load_run` opens as well.
         """
         if os.getpid() != self._process or self._lock.closed:
             return
@@ -173,7 +173,7 @@ class Folder:
         _open.discard(self._identity)
 
     def _pack(self, run: Recording) -> None:
-        """Write the file, put it in the folder's place, and delete the folder."""
+        """Write the file, rename it to the folder's name, and delete the folder."""
         closing = closing_name(self.path)
         if self.path.is_dir():
             parquet.save(run, self.path / WHOLE)
@@ -185,7 +185,7 @@ class Folder:
 
 
 def closing_name(path: Path) -> Path:
-    """Return what a folder is called in the moment when its file takes its place."""
+    """Return the temporary name of a folder while its file takes its place."""
     return path.with_name(f".{path.name}.closing")
 
 
@@ -195,7 +195,7 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def _vacate(path: Path, replace: bool) -> None:
-    """Make sure that there is nothing at a path where a recording will be; if told to, delete a recording there."""
+    """Check that a path for a new recording is free; with `replace`, delete a recording that exists there."""
     if not path.parent.is_dir():
         raise FileNotFoundError(
             f"flnb.record: there is no folder {os.fspath(path.parent)!r} for path={os.fspath(path)!r}; make it first"
@@ -221,7 +221,7 @@ def _vacate(path: Path, replace: bool) -> None:
 
 
 def _is_recording(place: Path) -> bool:
-    """Return whether a folder holds nothing but a recording, or the beginning of one."""
+    """Return whether a folder contains only a recording, or the beginning of one."""
     known = (MANIFEST, JOURNAL, LOCK, WHOLE)
     names = [name for name in os.listdir(place) if name not in known and not name.endswith((".parquet", ".part"))]
     return not names
@@ -250,14 +250,14 @@ def is_written(place: Path) -> bool:
 
 
 class Journal(NamedTuple):
-    """What the journal of a folder says.
+    """The content of the journal of a folder.
 
     Attributes:
         names: the items of each table of names.
-        parts: for each kind the names and rows of its whole files.
+        parts: for each kind of event, the name and the number of rows of each complete file.
         until: the time of the last event (ns).
         meta: the facts of the run.
-        lost: events in files that are missing or do not have the bytes that were written.
+        lost: the number of events in files that are missing or damaged.
         end: the facts of the ended run, None if it has not ended.
         called: the call stacks, as in a manifest.
     """
@@ -273,7 +273,7 @@ class Journal(NamedTuple):
 
 
 def _lines(place: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a journal; what follows the last newline was being written."""
+    """Yield the complete lines of a journal as JSON objects; an incomplete last line is ignored."""
     with open(place / JOURNAL, "rb") as file:
         for line in file:
             if line.endswith(b"\n"):
@@ -304,15 +304,15 @@ def read_journal(place: Path) -> Journal:
 
 
 def _is_whole(part: Path, size: int, crc: int) -> bool:
-    """Return whether a part has the bytes that were written: not so where the machine lost its power."""
+    """Return whether a file has the size and checksum that were written; it may not after a loss of power."""
     return part.exists() and part.stat().st_size == size and checksum(Source(partial(open, part, "rb"), 0)) == crc
 
 
 def read_folder(place: Path) -> Recording:
-    """Read a recording that is still a folder: its process runs, was killed, or could not make it a file.
+    """Read a recording that is still a folder, because its process runs, was killed, or could not write the file.
 
     Raises:
-        RunFileError: it is no such folder.
+        RunFileError: `place` is no folder of a recording.
     """
     if not (place / MANIFEST).exists() or not (place / JOURNAL).exists():
         raise RunFileError(
@@ -342,4 +342,4 @@ INTERRUPTED = (
     "interrupted: the process ended without closing the recording; what it had not written yet is missing, at most "
     "about {} events of the last {:g} s"
 )
-"""The error of a recording whose process was killed."""
+"""The `error` of a recording whose process was killed."""

@@ -1,4 +1,4 @@
-"""HTML without scripts: the report of a run, and pages made of given sections, which fetch nothing."""
+"""HTML without scripts or network access: the report of a run, and pages made of given sections."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def report_sections(run: Recording) -> dict[str, str]:
 
 
 def write_page(path: str | os.PathLike[str], title: str, sections: Mapping[str, str]) -> None:
-    """Write a page with a title and, for each heading, a text that is HTML already."""
+    """Write a page with a title and sections: for each heading its content, as HTML."""
     body = "".join(f"<section><h2>{name}</h2>{text}</section>" for name, text in sections.items())
     page = (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html_text(title)}</title>'

@@ -21,12 +21,12 @@ class RunEntry(NamedTuple):
 
     Attributes:
         name: the name of the run, "" if it cannot be read.
-        began: the time at which it began, as ISO 8601.
-        seconds: how long it took.
-        events: how many events it has.
+        began: the time at which it began, as ISO 8601 text.
+        seconds: its duration.
+        events: the number of its events.
         state: "complete", "interrupted" (its process was killed), "recording" (it runs now) or "unreadable".
-        error: why the program ended, what is missing, or why the file cannot be read; None if all is well.
-        path: where it is, for `flnb.load_run`.
+        error: the error that ended the program, or the reason why events or the file cannot be read; None without.
+        path: its path, for `flnb.load_run`.
     """
 
     name: str
@@ -39,7 +39,7 @@ class RunEntry(NamedTuple):
 
 
 class Runs:
-    """The recordings in a folder, the newest first: ``runs()[0]`` is an entry, `to_pandas` has all."""
+    """The recordings in a folder, the newest first: ``runs()[0]`` is a `RunEntry`; prints as a table."""
 
     def __init__(self, folder: str, entries: list[RunEntry]) -> None:
         self.folder, self.entries = folder, entries
@@ -58,7 +58,7 @@ class Runs:
         return require("pandas", "lab", "a DataFrame").DataFrame(self.entries, columns=list(RunEntry._fields))
 
     def cells(self) -> list[list[str]]:
-        """Return the table as rows of texts, first the titles."""
+        """Return the table as rows of texts; the first row has the titles."""
         rows = [
             [
                 each.name, each.began, quantity.duration(each.seconds * 1e9), quantity.count(each.events), each.state,
@@ -90,13 +90,13 @@ def runs(folder: str | os.PathLike[str] = ".") -> Runs:
     [('demo', 'complete')]
     """
     if not os.path.isdir(folder):
-        raise FileNotFoundError(f"flnb.runs: there is no folder {os.fspath(folder)!r}")
+        raise FileNotFoundError(f"flnb.runs: there is no folder {os.fspath(folder)!r}; name another one")
     entries = [_entry(path) for path in sorted(Path(folder).glob("*.flnb"))]
     return Runs(os.fspath(folder), sorted(entries, key=lambda each: each.began, reverse=True))
 
 
 def _entry(path: Path) -> RunEntry:
-    """Describe a recording; of a merged one, the ranks together."""
+    """Return the entry of a recording; a file merged from several ranks is one entry."""
     try:
         found = load_run(path)
     except (RunFileError, OSError) as error:

@@ -30,7 +30,7 @@ from flnb_telemetry.recording import Recording
 FORMAT, RANKS = "flnb run", "flnb ranks"
 FORMAT_VERSION = 1
 BYTES_PER_BYTE = 64
-"""The most bytes per byte of a compressed member that are read; one with more was made to fill the memory."""
+"""The largest ratio of decompressed to compressed bytes; a member with more was made to fill the memory."""
 FACTS: dict[str, Any] = {
     "name": str, "state": str, "error": (str, type(None)), "start": int, "end": int, "over_limit": int
 }  # fmt: skip
@@ -38,7 +38,7 @@ META: dict[str, Any] = {
     "min_block": int, "granularity": int, "capacity": (int, type(None)),
     "rank": int, "ranks": int, "clock_offset": int, "clock_bound": int, "process": int, "host": str, "began": str,
 }  # fmt: skip
-"""The types of those values of `meta` with which analyses compute."""
+"""The required types of the `meta` values that analyses use."""
 
 
 def save(run: Recording, path: str | os.PathLike[str]) -> None:
@@ -49,7 +49,7 @@ def save(run: Recording, path: str | os.PathLike[str]) -> None:
 
 
 def write(run: Recording, archive: zipfile.ZipFile) -> None:
-    """Write a run to an open archive, in pieces: in memory there is one at a time."""
+    """Write a run to an open archive in pieces, of which one at a time is in memory."""
     kinds = {name: _write_kind(name, run.chunks(name), archive) for name in schema.KINDS}
     archive.writestr("manifest.json", json.dumps(_manifest(run, kinds), indent=1))
 
@@ -57,7 +57,7 @@ def write(run: Recording, archive: zipfile.ZipFile) -> None:
 def _write_kind(kind: str, chunks: Iterator[schema.Columns], archive: zipfile.ZipFile) -> int:
     """Write the events of one kind as a member of an archive, if there are any; returns their number."""
     groups, count = stored.regrouped(chunks), 0
-    for first in groups:  # once, or not at all
+    for first in groups:  # written once, or not at all
         with archive.open(f"{kind}.parquet", "w", force_zip64=True) as member, stored.writer(kind, first, member) as to:
             for columns in itertools.chain([first], groups):
                 to.write(columns)
@@ -76,7 +76,7 @@ def _manifest(run: Recording, kinds: dict[str, int]) -> dict[str, Any]:
 
 
 def called(run: Recording) -> dict[str, Any]:
-    """Return the part of a manifest that holds call stacks, empty without any."""
+    """Return the manifest's entries for call stacks; empty if the run has none."""
     number: dict[Any, int] = {}
     stacks = {i: [number.setdefault(frame, len(number)) for frame in row] for i, row in run.stacks.items()}
     return {"frames": list(number), "stacks": stacks} if stacks else {}
@@ -97,7 +97,7 @@ def load_run(path: str | os.PathLike[str]) -> Any:
 
     Raises:
         FileNotFoundError: there is no such file.
-        RunFileError: it is damaged, of a newer version of flnb, or no run at all.
+        RunFileError: the file is damaged, was written by a newer version of flnb, or is no run.
 
     >>> import flnb
     >>> with flnb.record("demo") as run:
@@ -128,12 +128,12 @@ def load_run(path: str | os.PathLike[str]) -> Any:
             return read(archive, manifest, path)
     except (RunFileError, ImportError):
         raise
-    except Exception as error:  # ZIP, JSON and Parquet each have many kinds of errors
+    except Exception as error:  # ZIP, JSON and Parquet raise many kinds of errors
         raise stored.damaged(path, error) from error
 
 
 def read(archive: zipfile.ZipFile, manifest: dict[str, Any], path: str | os.PathLike[str] = "") -> Recording:
-    """Read a run from an open archive with this manifest; its events are read from the file at `path` when needed.
+    """Return the run in an open archive with this manifest; its events are read from the file at `path` on demand.
 
     Without a path, the archive's Parquet files are read into memory now.
     """
@@ -146,7 +146,7 @@ def read(archive: zipfile.ZipFile, manifest: dict[str, Any], path: str | os.Path
             if opened is not None and info.compress_type == zipfile.ZIP_STORED:
                 source = Source(partial(opened.span, _data_offset(opened, info), info.file_size), count)
                 if stored.checksum(source) != info.CRC:  # damaged Parquet can end the process
-                    raise ValueError(f"the bytes of {info.filename} do not have their checksum")
+                    raise ValueError(f"{info.filename} is damaged: its bytes do not match their checksum")
                 sources[kind] = [source]
             else:
                 sources[kind] = [Source(partial(io.BytesIO, member(archive, f"{kind}.parquet")), count)]
@@ -154,7 +154,7 @@ def read(archive: zipfile.ZipFile, manifest: dict[str, Any], path: str | os.Path
 
 
 def checked(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """Return the members of an archive by name; two of one name, or that share bytes, are an error."""
+    """Return the members of an archive by name, after a check that no two share a name or bytes."""
     infos = sorted(archive.infolist(), key=lambda info: info.header_offset)
     for one, other in itertools.pairwise(infos):
         if one.header_offset + 30 + len(one.filename) + one.compress_size > other.header_offset:
@@ -166,14 +166,14 @@ def checked(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
 
 
 def _data_offset(opened: stored.Opened, info: zipfile.ZipInfo) -> int:
-    """Return where in the file the bytes of a member begin."""
+    """Return the offset in the file at which the bytes of a member begin."""
     with opened.span(info.header_offset, 30) as header:
         name, extra = struct.unpack("<26xHH", header.read())
     return info.header_offset + 30 + int(name) + int(extra)
 
 
 def member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """Read a file of the archive; one that claims to be much larger than its compressed bytes is an error."""
+    """Return the bytes of a member, after a check that it is not far larger than its compressed bytes."""
     info = archive.getinfo(name)
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or (
         info.file_size > BYTES_PER_BYTE * info.compress_size
@@ -183,7 +183,7 @@ def member(archive: zipfile.ZipFile, name: str) -> bytes:
 
 
 def check(path: str | os.PathLike[str], manifest: Any, *formats: str) -> None:
-    """Raise an error for a manifest that is not of a run, or of a newer version."""
+    """Raise an error if a manifest is not that of a run, or is of a newer version."""
     if not isinstance(manifest, dict) or manifest.get("format") not in (formats or (FORMAT, RANKS)):
         raise RunFileError(
             f"flnb.load_run: {os.fspath(path)!r} is a ZIP file but no flnb run; expected one that run.save wrote"
@@ -200,12 +200,12 @@ def check(path: str | os.PathLike[str], manifest: Any, *formats: str) -> None:
 PLAN = (str, str, [int], str, int, int, [[int]])
 CONTEXT = (str, int, str, int, str)
 OPTIONAL = {"groups": (GroupInfo("", 0, 1, "", 0), (str, int, int, str, int), GroupInfo._make)} | device_words.TABLES
-"""Tables that older files lack: what is in all of them, the form of an item, and what makes it of a JSON value."""
+"""Tables that older files lack: their first items, the form of an item, and its conversion from JSON."""
 CODES: dict[str, Sized] = {"category": schema.CATEGORIES, "direction": schema.DIRECTIONS, "route": device_words.ROUTES}
 
 
 def _formed(value: Any, form: Any) -> bool:
-    """Return whether a JSON value has a form: a type, ``[form]`` for lists of it, a tuple for one form per item."""
+    """Return whether a JSON value has a form: a type, ``[form]`` for lists, a tuple of one form for each item."""
     if isinstance(form, type):
         return type(value) is form
     if isinstance(form, list):
@@ -214,13 +214,13 @@ def _formed(value: Any, form: Any) -> bool:
 
 
 def _require(name: str, formed: bool) -> None:
-    """Raise an error that names a part of the manifest unless it is well formed."""
+    """Raise an error that names a part of the manifest, unless it is well formed."""
     if not formed:
         raise ValueError(f"the manifest's {name} do not have the form that run.save writes")
 
 
 def restored(manifest: dict[str, Any], tables: Stored) -> Recording:
-    """Make the recording of a manifest and its tables, whose ids are checked when they are read."""
+    """Return the recording of a manifest and its tables, whose ids are checked when they are read."""
     # of schema version 1: without devices; of 2: without lines
     listed = manifest | {"contexts": [[*one, *("", 0, "")[len(one) - 2 :]] for one in manifest["contexts"]]}
     _require("strings", _formed(listed["strings"], [str]))
@@ -257,12 +257,12 @@ def restored(manifest: dict[str, Any], tables: Stored) -> Recording:
 
 
 def _sound(value: Any, kind: Any) -> bool:
-    """Return whether a value is of a type; of whole numbers, whether int64 can hold sums of a few such."""
+    """Return whether a value is of a type and, if an integer, so small that sums of a few fit in int64."""
     return isinstance(value, kind) and not (isinstance(value, int) and (value.bit_length() > 61 or value is True))
 
 
 def _check_ids(known: dict[str, Sized], kind: str, table: schema.Columns) -> None:
-    """Raise an error for an id without a name: now, not in the middle of an analysis."""
+    """Raise an error if a table has an id without a name, so that analyses need not check."""
     for name, names in known.items():
         ids = table.get(name, np.empty(0, np.int64))
         if not 0 <= int(ids.min(initial=0)) <= int(ids.max(initial=0)) < len(names):
@@ -270,7 +270,7 @@ def _check_ids(known: dict[str, Sized], kind: str, table: schema.Columns) -> Non
 
 
 def _optional(manifest: dict[str, Any], name: str) -> Table[Any]:
-    """Return a table that older files lack, with its first item alone if this file does."""
+    """Return a table that older files lack; if this file lacks it, the table has only its first item."""
     first, form, make = OPTIONAL[name]
     if name not in manifest:
         return Table([first])

@@ -1,4 +1,4 @@
-"""Columns of events that are read from Parquet when they are asked for: of a `.flnb` file, or of a folder of parts."""
+"""Columns of events that are read from Parquet on demand: of a `.flnb` file, or of a folder of parts."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from typing import IO
 
 ROWS_PER_BYTE = 8
-"""The most rows per byte of a Parquet file that are read: a file with more was made to fill the memory. In others the
+"""The largest ratio of rows to bytes of a Parquet file; one with more was made to fill the memory. In others the
 times alone take a byte per row."""
 GROUP = 1 << 18
-"""Rows of a row group, the unit in which events are written and read."""
+"""The number of rows of a row group, the unit in which events are written and read."""
 
 
 class RunFileError(ValueError):
-    """Raised for a file that is no readable run; the message names it, and says what was found and what to do."""
+    """Raised for a file that is no readable run; the message has its name, the fault and the remedy."""
 
 
 class Source(NamedTuple):
@@ -40,7 +40,7 @@ class Source(NamedTuple):
 
 
 class Span(io.RawIOBase):
-    """A range of bytes of a file as a file of its own, which any number of threads may read.
+    """A range of bytes of a file as a readable file, which any number of threads may read.
 
     Args:
         file: the descriptor of the file.
@@ -69,14 +69,14 @@ class Span(io.RawIOBase):
 
 
 class Opened:
-    """An open file, of which ranges are read later: also when another file has taken its name meanwhile."""
+    """An open file of which ranges can be read later, even after another file has taken its name."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._file = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._file)
 
     def span(self, first: int, length: int) -> IO[bytes]:
-        """Return a range of its bytes as a file."""
+        """Return a range of its bytes as a readable file."""
         span = Span(self._file, first, length)
         span.opened = self  # type: ignore[attr-defined]  # stays open as long as the range is used
         return io.BufferedReader(span, 1 << 16)
@@ -149,7 +149,7 @@ class Stored(Mapping[str, schema.Columns]):
 
 
 def damaged(path: str | os.PathLike[str], error: Exception, what: str = "") -> RunFileError:
-    """Return the error for a file that cannot be read."""
+    """Return a `RunFileError` for a file that cannot be read; `what` names the damaged part."""
     return RunFileError(
         f"flnb.load_run: {what}{os.fspath(path)!r} is damaged or no flnb run "
         f"({type(error).__name__}: {safe_text(str(error))}); "
@@ -158,7 +158,7 @@ def damaged(path: str | os.PathLike[str], error: Exception, what: str = "") -> R
 
 
 def _extremes(file: Any) -> schema.Columns:
-    """Return the least and the greatest numbers in each column, as the metadata of a Parquet file has them."""
+    """Return the minimum and maximum of each column, from the metadata of a Parquet file."""
     found: dict[str, list[Any]] = {}
     for i in range(file.metadata.num_row_groups):
         for column in map(file.metadata.row_group(i).column, range(file.metadata.num_columns)):
@@ -168,7 +168,7 @@ def _extremes(file: Any) -> schema.Columns:
 
 
 def merge(kind: schema.Kind, tables: list[schema.Columns]) -> schema.Columns:
-    """Return tables of one kind as one, in order of time."""
+    """Concatenate tables of one kind, in order of time."""
     tables = [table for table in tables if len(table["lane"])]
     if not tables:
         return schema.table(kind, [])
@@ -204,7 +204,7 @@ class writer:
 
     Args:
         kind: the kind of the events.
-        columns: a table with the columns of those that will be written.
+        columns: a table with the columns that will be written; its rows are ignored.
         target: a path, or a file, which need not be seekable.
     """
 
@@ -234,7 +234,7 @@ IDS = ("context", "name", "place", "group")
 
 
 class _Counted(io.RawIOBase):
-    """A file that only writes, such as a member of an archive, and knows how much."""
+    """A write-only file, such as a member of an archive, that counts the bytes written."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._count = file, 0
@@ -279,8 +279,7 @@ def inspected(file: IO[bytes], empty: schema.Columns, count: int) -> Any:
 
 
 OLDER = {"name", "place", "estimated"}
-"""Columns that older files lack: they do not name what buckets of gradients hold, of which device memory is, and have
-no kernels."""
+"""Columns that older files lack: the content of gradient buckets, the device of memory, and kernels."""
 
 
 def _groups(file: IO[bytes], empty: schema.Columns, count: int) -> Iterator[schema.Columns]:
@@ -300,7 +299,7 @@ def _groups(file: IO[bytes], empty: schema.Columns, count: int) -> Iterator[sche
 
 
 def checksum(source: Source) -> int:
-    """Return the CRC-32 of a source's bytes, as ZIP archives have it."""
+    """Return the CRC-32 of a source's bytes, as used in ZIP archives."""
     found = 0
     with source.open() as file:
         while piece := file.read(1 << 20):
@@ -309,7 +308,7 @@ def checksum(source: Source) -> int:
 
 
 def files(folder: Path, names: Mapping[str, Sequence[tuple[str, int]]]) -> dict[str, list[Source]]:
-    """Return the sources for files of a folder, given for each kind their names and numbers of rows."""
+    """Return the sources of files in a folder, given for each kind of event the files' names and numbers of rows."""
     return {
         kind: [Source(partial(open, folder / name, "rb"), rows) for name, rows in parts]
         for kind, parts in names.items()

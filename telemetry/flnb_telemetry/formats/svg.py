@@ -1,4 +1,4 @@
-"""Small inline pictures, SVG without scripts, of recordings and their memory where no widget can run."""
+"""Small SVG pictures without scripts of recordings and their memory, for pages where no widget can run."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 640, 150
 POINTS = 640
-FLAT = 0.01  # smaller changes, as a share of the live bytes, are called flat
+FLAT = 0.01  # smaller changes, as a share of the live bytes, are described as flat
 
 
 def picture(label: str, body: str, height: int = HEIGHT) -> str:
-    """Return an SVG element in the colour of the surrounding text; screen readers read `label`."""
+    """Return an SVG element as text, in the colour of the surrounding text; screen readers read `label`."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{html_text(label)}" '
         f'viewBox="0 0 {WIDTH} {height}" width="100%" '
@@ -37,9 +37,9 @@ def picture(label: str, body: str, height: int = HEIGHT) -> str:
 
 
 def extremes(most: int, *levels: NDArray[Any]) -> Ints:
-    """Choose at most `most` of the rows of some curves: the first, the last, and the peaks of equal stretches.
+    """Choose at most `most` points of some curves: the first, the last, and the peaks of equal stretches.
 
-    Each of `levels` is one curve; returns the indices of the rows.
+    Each of `levels` is one curve of n values; returns the indices of the points, ascending.
     """
     count = len(levels[0])
     if count <= most:
@@ -80,7 +80,7 @@ def stacked(images: Sequence[str]) -> str:
 
 
 def curve(name: str, step: Ints, value: NDArray[np.float64]) -> str:
-    """Draw a metric over steps: all values, or of many the extremes of each pixel. Returns "" for fewer than two."""
+    """Return the curve of a metric over steps as SVG, "" for fewer than two values; many become extremes of pixels."""
     keep = np.flatnonzero(np.isfinite(value))
     if len(keep) < 2:
         return ""
@@ -95,7 +95,7 @@ def curve(name: str, step: Ints, value: NDArray[np.float64]) -> str:
 
 
 def op_bars(stats: OpStats, limit: int = 10) -> str:
-    """Draw the total times of the slowest ops as bars."""
+    """Return bars of the total times of the slowest ops as SVG."""
     rows = sorted(stats, key=lambda row: row.total, reverse=True)[:limit]
     if not rows:
         return ""
@@ -109,9 +109,9 @@ def op_bars(stats: OpStats, limit: int = 10) -> str:
 
 
 def memory_timeline(memory: Memory, until: float | None = None) -> str:
-    """Draw the live bytes over time, stacked by category, and the reserved bytes as a dashed line.
+    """Return the live bytes over time, stacked by category, and the reserved bytes as a dashed line, as SVG.
 
-    The line is outside the picture where far more is reserved than live.
+    The dashed line leaves the picture where far more is reserved than live.
 
     Args:
         memory: the memory of a recording.
@@ -150,13 +150,13 @@ def memory_timeline(memory: Memory, until: float | None = None) -> str:
 
 
 def block_map(state: MemoryState) -> str:
-    """Draw the segments at one moment with the blocks in them."""
+    """Return the segments at one moment with the blocks in them, as SVG."""
     held = f"{quantity.size(state.allocated)} in {quantity.size(state.reserved)} at {state.t:.3f} s"
     return segment_bars(state.segments, held) + (f"<div>{html_text(state.besides)}</div>" if state.besides else "")
 
 
 def segment_bars(every: Sequence[SegmentView], text: str, limit: int = 24) -> str:
-    """Draw the `limit` largest segments as bars of one scale with their blocks, below a text; empty parts are free."""
+    """Return the `limit` largest segments as bars with their blocks, below a text, as SVG; empty parts are free."""
     segments = sorted(every, key=lambda segment: segment.size, reverse=True)[:limit]
     if not segments:
         return "<p>no segments</p>"
