@@ -111,7 +111,7 @@ def launch(options: argparse.Namespace) -> int:
 
 
 def merge(options: argparse.Namespace) -> None:
-    """Put the recordings of all ranks of a program into one file, on one clock.
+    """Merge the recordings of all ranks of a program into one file, with times on one clock.
 
     Each rank saves its own: run.save(f"run-{flnb.distributed.rank()}.flnb"). flnb.load_run reads the one file as a
     mapping from rank to recording, whose attribute collectives says who was late and why.
@@ -261,7 +261,7 @@ def replay(options: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Make the parser of the command line."""
+    """Return the parser of the command line."""
     raw = argparse.RawDescriptionHelpFormatter
     about = "A notebook-first machine-learning framework that records what your program does."
     root = argparse.ArgumentParser(prog="flnb", description=about, epilog=EXAMPLE, formatter_class=raw)
@@ -343,11 +343,11 @@ def _add_script(one: Callable[..., argparse.Action]) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status.
 
-    2 stands for an error that the user can mend, as the message says, and 130 for Ctrl-C.
+    Status 2 is an error that the user can correct as the message describes, 130 is Ctrl-C.
     """
     line = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        if line[:1] == ["lab"] and not {"-h", "--help"} & set(line):  # flags such as --port are not ours to parse
+        if line[:1] == ["lab"] and not {"-h", "--help"} & set(line):  # flags such as --port are JupyterLab's
             return lab(argparse.Namespace(arguments=line[1:]))
         options = parser().parse_args(line)
         return options.act(options) or 0
@@ -359,7 +359,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _output_after(arguments: list[str], output: str | None) -> tuple[list[str], str | None]:
-    """Return a script's arguments and the output file: `-o FILE` may also follow directly behind the script."""
+    """Return a script's arguments and the output file: `-o FILE` may also directly follow the script."""
     if output is None and len(arguments) >= 2 and arguments[0] in ("-o", "--output"):
         return arguments[2:], arguments[1]
     return (arguments[1:] if arguments[:1] == ["--"] else arguments), output

@@ -20,7 +20,7 @@ from flnb_telemetry.formats import aside
 
 NAMES = "quickstart", "models", "backends", "autograd_graphs", "memory_managers", "telemetry", "distributed", "cuda"
 NOTEBOOKS = tuple(f"{name}.ipynb" for name in NAMES)
-"""The notebooks that come with flnb; the first is opened by default."""
+"""The names of the notebooks that come with flnb; the first is opened by default."""
 
 
 def free_name(folder: Path, name: str) -> Path:
@@ -45,7 +45,7 @@ def shipped(name: str, folder: Path | None = None) -> Path:
     if checkout.exists() and (package.parent / "pyproject.toml").exists():
         original, place = checkout, package.parent / "output" / "lab"
     if not original.exists():
-        raise FileNotFoundError(f"flnb lab: this installation lacks {original}; reinstall flnb or name a notebook")
+        raise FileNotFoundError(f"flnb lab: this installation lacks {original}; reinstall flnb or give a path")
     place = folder or place
     place.mkdir(parents=True, exist_ok=True)
     copy = free_name(place, name)
@@ -90,7 +90,7 @@ def address(server: Any, target: Path) -> str:
 
 
 def without_news() -> None:
-    """Switch off JupyterLab's question about news, which would cover the first picture.
+    """Disable JupyterLab's question about news, which would cover the notebook.
 
     Adds the folder of a page_config.json that disables this extension to JUPYTER_CONFIG_PATH; in JupyterLab 4.6 the
     option `--LabApp.news_url` does not prevent the question.

@@ -74,18 +74,18 @@ class Magics:
         return run
 
     def ranks(self, line: str, cell: str) -> None:
-        """Run the cell on all ranks of the active `flnb.distributed.Cluster`; output has the rank in front.
+        """Run the cell on all ranks of the active `flnb.distributed.Cluster`; each line of output begins with the rank.
 
-        With ``--record`` every rank is recorded, and the variable `run` has all recordings, also if the cell fails.
+        With ``--record`` every rank is recorded, and the variable `run` holds all recordings, also if the cell fails.
         """
         from flnb.distributed import Cluster
 
         if line.strip() not in ("", "--record"):
-            raise ValueError(f"%%ranks: got {line.strip()!r}, expected --record or nothing behind it")
+            raise ValueError(f"%%ranks: got {line.strip()!r}; expected --record or nothing after %%ranks")
         cluster = Cluster.active
         if cluster is None:
             raise RuntimeError("%%ranks: no ranks run; start some with: cluster = flnb.distributed.Cluster(4)")
-        if "flnb.widgets.dashboard" in sys.modules:  # it may have been opened before the cluster was
+        if "flnb.widgets.dashboard" in sys.modules:  # the dashboard may be older than the cluster
             sys.modules["flnb.widgets.dashboard"].show_cluster()
         source = cell if cell.startswith("%%") else f"# %%ranks\n{cell}"  # lines keep their numbers
         try:
@@ -101,19 +101,19 @@ class Magics:
         name = self.shell.compile.cache(source, self.shell.execution_count)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
         if last is not None and source.rstrip().endswith(";"):
-            tree.body.append(last)  # a closing semicolon asks for silence
+            tree.body.append(last)  # a final semicolon suppresses the result
             last = None
         closing = last and self.shell.compile(ast.Expression(last.value), name, "eval")
         return self.shell.compile(tree, name, "exec"), closing
 
 
 def _target(words: list[str]) -> tuple[list[str], str]:
-    """Return the words of a line without ``--to FILE``, and the file, whose ending is checked; "" for none."""
+    """Return the words of a line without ``--to FILE``, and FILE, whose ending is checked; "" without the option."""
     if "--to" not in words:
         return words, ""
     at = words.index("--to")
     if at + 1 == len(words):
-        raise ValueError("%%record: got --to without a file; expected a name behind it, such as --to run.html")
+        raise ValueError("%%record: got --to without a file; expected a file name after it, such as --to run.html")
     method_for(words[at + 1])
     return words[:at] + words[at + 2 :], words[at + 1]
 

@@ -73,7 +73,7 @@ def test_a_recording_goes_to_a_file_also_if_the_cell_fails(shell: Any, tmp_path:
     shell.user_ns.pop("run")
     with pytest.raises(ValueError, match=r"save_as: got 'run.txt'; expected a name that ends in .flnb, .html"):
         shell.run_cell_magic("record", "--to run.txt", "1")
-    with pytest.raises(ValueError, match="%%record: got --to without a file; expected a name behind it"):
+    with pytest.raises(ValueError, match="%%record: got --to without a file; expected a file name after it"):
         shell.run_cell_magic("record", "--to", "1")
     assert "run" not in shell.user_ns
 

@@ -48,7 +48,7 @@ class Work(NamedTuple):
     calls: float = 0.0
     time: float = 0.0
     median: float = 0.0
-    """Of one call, ns."""
+    """The time of one call, ns."""
     bytes: float = 0.0
     flops: float = 0.0
     traffic: float = 0.0
@@ -104,10 +104,10 @@ class RunComparison:
     """Two runs compared by op and scope; prints as a table, in a notebook as HTML.
 
     Attributes:
-        names: of the runs A and B.
+        names: the names of the runs A and B.
         rows: a `ComparedRow` for each op and scope, the largest difference in time first.
-        seconds: of one step of each run (of the whole run where not both have steps).
-        per: "step" or "run", to which all numbers refer.
+        seconds: the duration of one step of each run (of the whole run unless both have steps).
+        per: "step" or "run", the unit of all numbers.
         peaks: the machine's measured peaks, which FLOP/s and bytes/s are compared with.
     """
 

@@ -25,8 +25,8 @@ def manager(
         kind: the manager's class.
         told: the manager's settings by name.
         lease: the manager's lease, which knows its device.
-        capacity: of a device that is not the default one, bytes.
-        function: of flnb, that is called with the manager.
+        capacity: the capacity of a device other than the default one, bytes.
+        function: the name of flnb's function to call with the manager.
     """
     if not all(value is None or isinstance(value, (str, int, float)) for value in told.values()):
         return None

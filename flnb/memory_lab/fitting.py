@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Fit", "fit"]
 
 TRIED = 64
-"""The most replays of one search."""
+"""The largest number of replays in one search."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -184,7 +184,7 @@ def _nothing(step: Step, name: str, methods: Sequence[str]) -> str:
     """Return the message for a recording in which nothing can be recomputed or offloaded.
 
     Args:
-        name: of the run.
+        name: the name of the run.
     """
     called = ", ".join(dict.fromkeys(call.scope for call in step.calls if step.outermost(call.scope) == call.scope))
     if not called:

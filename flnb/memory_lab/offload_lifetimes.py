@@ -1,8 +1,8 @@
 """Predicted tensor lifetimes of a recorded training step if tensors saved by some modules were offloaded.
 
-As `flnb.memory.offload` does it, a saved block moves away once nothing but the tape holds it, when the next op on large
-tensors runs, and comes back for the backward of the first op that saved it. A recording does not say who else holds a
-block. It is assumed to be held until the last module call that reads it has ended: right for modules that pass their
+As with `flnb.memory.offload`, a saved block moves away once only the tape refers to it, when the next op on large
+tensors runs, and comes back for the backward of the first op that saved it. A recording does not have a block's other
+owners. It is assumed to be in use until the last module call that reads it has ended: right for modules that pass their
 results on, too early for one that keeps a result in a variable until its own end.
 """
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["LEAST", "STAYING", "Idle", "Moved", "inside", "movable", "moved", "shortest"]
 
 LEAST = 16 << 10
-"""Bytes; smaller blocks are not moved."""
+"""The smallest size of blocks that are moved, bytes."""
 KEPT_LAST = 2
-"""Number of blocks that stay, of those that came back, until others come back."""
+"""The number of returned blocks that stay until others return."""
 
 
 class Moved(NamedTuple):

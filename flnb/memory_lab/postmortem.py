@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Blocker", "Closest", "Postmortem"]
 
 SHOWN = 8
-"""The most tensors in the list of what blocks the request."""
+"""The most tensors in the list of blockers."""
 
 
 class Blocker(NamedTuple):

@@ -42,7 +42,7 @@ READ = 250_000
 TIMED = 1000
 """The least calls of a trace for which the time of one is reported."""
 TRIED = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-"""How many modules are recomputed or offloaded together in the trials."""
+"""The numbers of modules that are recomputed or offloaded together, one trial each."""
 HOW = "with flnb.record() as run: ..."
 STEADY = ("parameter", "optimizer_state")
 """Categories of tensors whose deletion is not proposed."""
@@ -92,7 +92,7 @@ class Candidate(NamedTuple):
     trace: Trace
     spec: Any
     cost: str | None = None
-    """None: the time and the calls to the device that the replay takes more than that of the failure."""
+    """None stands for the additional time and device calls of the replay, compared with the failed one."""
 
 
 def search(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Outcome", "Replay", "play", "replay"]
 
 SLICE = 1 << 13
-"""Calls between two reports of progress."""
+"""The number of calls between two reports of progress."""
 
 
 class Change(NamedTuple):
@@ -39,7 +39,7 @@ class Change(NamedTuple):
     address: int
     size: int
     reserved: int
-    """Bytes in all segments after it."""
+    """The bytes in all segments after the change."""
 
 
 class Counter(Lease):
@@ -108,7 +108,7 @@ def play(
     Args:
         spec: the manager: a name, class, instance or function, as for `replay`, or a pair of class and settings.
         capacity: bytes of the simulated device; or a device.
-        tell: called from time to time with the number of calls made since the last time.
+        tell: a function that is called repeatedly with the number of calls made since it was last called.
     """
     lease = Counter(capacity if isinstance(capacity, MemoryDevice) else SimulatedDevice(capacity, source.granularity))
     label, manager = fresh(spec, lease, source)

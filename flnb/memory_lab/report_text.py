@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["COLUMNS", "NOTE", "as_text", "facts"]
 
 SHOWN = 3
-"""Blocks and remedies in the text, at most; the HTML report and the attributes of the report have all."""
+"""The most blocks and remedies in the text; the HTML report and the report's attributes have all."""
 
 COLUMNS = ("Tensor", "Category", "Size", "Op", "Scope", "Shape", "Line", "Age", "Held by")
 
@@ -23,7 +23,7 @@ NOTE = (
     "each one replayed on this trace, which ends with this request: what follows may need more; "
     "flnb.use_memory_manager and flnb.memory.lean go behind `with`"
 )
-"""What a reader has to know of the list of remedies."""
+"""The explanation shown with the list of remedies."""
 
 
 def facts(report: Postmortem) -> list[tuple[str, str]]:

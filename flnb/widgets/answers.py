@@ -26,7 +26,7 @@ class RunAnswers:
 
     Args:
         runs: the recordings.
-        send: is called with the content of each answer, and a list of its binary buffers if it has any.
+        send: a function that is called with the content of each answer, and a list of its binary buffers if any.
         model: the module that was recorded, or several in a list; None if the step cannot be run again.
         step: a function without arguments that runs the recorded step again.
     """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PROTOCOL = 1
 HERTZ = 20.0  # frames a second at most
 SLOWEST = 10.0  # frames a second of a run whose frames take long to make
-SHARE = 0.05  # of a processor for making frames, while more than `SLOWEST` are sent: the program waits meanwhile
+SHARE = 0.05  # the largest share of one processor's time for frames at rates above `SLOWEST`
 WINDOW = 3  # unacknowledged frames at most
 SILENCE = 0.5  # seconds without an acknowledgement before the hub stops expecting any
 IDLE = 1.0  # seconds between frames while nothing happens
@@ -54,7 +54,7 @@ class Hub:
         self.source, self.send = source, send
         self.sequence = 0  # the last frame sent
         self.acknowledged = 0  # the last frame the browser has drawn
-        self.greeted = False  # a browser has been heard at least once
+        self.greeted = False  # at least one browser has sent a message
         self._keyframe = True  # the next frame must be whole
         self._heard = self._sent = -SILENCE
         self._events = -1
@@ -96,7 +96,7 @@ class Hub:
             self.acknowledged = max(self.acknowledged, min(sequence, self.sequence))
         elif kind in ("tape", "timeline"):
             self._asked.append(message)
-            self._wake.set()  # somebody has clicked and waits
+            self._wake.set()  # a user has clicked and waits
         elif kind in ("hello", "resync"):
             self._keyframe = True
         else:
@@ -147,12 +147,12 @@ class Hub:
 
 
 def send_answer(content: dict[str, Any] | None, send: Send) -> None:
-    """Send an answer, of which the entry "buffer" travels as bytes; None is no answer."""
+    """Send an answer, with its entry "buffer" as a binary buffer; does nothing for None."""
     if content is not None:
         buffer = content.pop("buffer", None)
         send(content, [] if buffer is None else [buffer])
 
 
 def pause(spent: float) -> float:
-    """Return the seconds to wait before the next frame, from the processor seconds that the last one took."""
+    """Return the seconds to wait before the next frame, given the processor seconds that the last one took."""
     return min(max(1 / HERTZ, spent / SHARE), 1 / SLOWEST)

@@ -16,8 +16,8 @@ class Newest(Generic[Request]):
     """Calls a function with the newest request, in a thread that ends when none is waiting; older ones are dropped.
 
     Args:
-        answer: a function of a request, which must not raise.
-        name: of the thread.
+        answer: a function that processes a request; it must not raise.
+        name: the name of the thread.
     """
 
     def __init__(self, answer: Callable[[Request], object], name: str) -> None:

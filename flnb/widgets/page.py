@@ -1,7 +1,7 @@
 """The dashboard of recordings as one HTML file that fetches nothing, and the page that `flnb view --browser` serves.
 
-The file contains the dashboard's script, the frames of the recordings, and the answers to what a reader may ask of the
-tape. Everything that comes from a recording is JSON in which no ``<`` occurs, so that no name can end its element.
+The file contains the dashboard's script, the frames of the recordings, and the answers to requests about the tape.
+Everything that comes from a recording is JSON in which no ``<`` occurs, so that no name can end its element.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 STATIC = Path(__file__).parent / "static"
 MOST_GROUPS = 20_000
-"""The most groups of a tape whose contents a file stores; those further inside stay closed there."""
+"""The most groups of a tape whose contents a file stores; groups nested deeper cannot be opened there."""
 MOST_STACKS = 20_000
 _POLICY = "default-src 'none'; script-src 'unsafe-inline' blob:; style-src 'unsafe-inline'; img-src data: blob:"
 _STYLE = (

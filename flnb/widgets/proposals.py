@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from flnb.memory_lab.fitting import Fit
 
 KEPT = 8
-"""How many of the modules whose saved tensors stay are listed in a proposal, the largest first."""
+"""The most modules with unchanged saved tensors in a proposal's list, the largest first."""
 
 log = logging.getLogger("flnb")
 
 
 class Proposals:
-    """Answers the messages "fit" (propose) and "apply" (run the step so) of one view of a recording.
+    """Answers the messages "fit" (propose) and "apply" (run the step as proposed) of one view of a recording.
 
     Args:
         run: returns the recording that is shown, or None.
@@ -142,7 +142,7 @@ def choices(run: Recording, plan: Fit) -> list[dict[str, Any]]:
     moved = sum(total(held, scope) for scope in plan.offload)
     rows: list[tuple[str, str, float | None]] = [(scope, "recompute", total(time, scope)) for scope in plan.recompute]
     rows += [(scope, "offload", plan.moving * total(held, scope) / (moved or 1)) for scope in plan.offload]
-    rows.sort(key=lambda row: -total(held, row[0]))  # what holds nothing at the peak comes last
+    rows.sort(key=lambda row: -total(held, row[0]))  # modules without memory at the peak come last
     done = {scope for scope, _, _ in rows}
     rest = [name for name in held if name and not any(name == scope or name.startswith(scope + ".") for scope in done)]
     rows += [(scope, "keep", None) for scope in sorted(rest, key=lambda name: -held[name])[:KEPT]]

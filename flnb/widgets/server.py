@@ -1,6 +1,6 @@
-"""The page of recordings, served to a browser of this machine: `flnb view RUN --browser`.
+"""A web server for the dashboard of recordings, for browsers on this machine: `flnb view RUN --browser`.
 
-It listens on the loopback address alone, at a random port, and answers only under a path that begins with a random
+It listens only on the loopback address, at a random port, and answers only under a path that begins with a random
 token, so that neither other users nor other pages of the browser can read a recording.
 """
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LONGEST = 1 << 16
-"""The most bytes of a message of the browser."""
+"""The largest size of a browser's message, bytes."""
 PATIENCE = 60.0
-"""Seconds for which a connection may be silent, and for which a search for a memory plan is waited for."""
+"""The time limits, in s, of a silent connection and of a search for a memory plan."""
 
 
 class RunServer(ThreadingHTTPServer):
@@ -39,7 +39,7 @@ class RunServer(ThreadingHTTPServer):
 
     def __init__(self, *runs: Any) -> None:
         self._write: Callable[[bytes], object] = len
-        self._turn = threading.Lock()  # one message at a time: answers go to whoever asked last
+        self._turn = threading.Lock()  # one message at a time: answers go to the newest request
         self.answers = RunAnswers([recording_of(run) for run in runs], self._send)
         super().__init__(("127.0.0.1", 0), _Handler)
         self.token = secrets.token_urlsafe(24)
@@ -61,7 +61,7 @@ class RunServer(ThreadingHTTPServer):
         self._write((page.encoded(content, *(buffers or [])[:1]) + "\n").encode())
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print an error of one request as a line, unless the browser has closed the connection."""
+        """Print the error of a request as one line, unless the browser has closed the connection."""
         error = sys.exc_info()[1]
         if not isinstance(error, (ConnectionError, TimeoutError)):
             print(f"flnb view: {type(error).__name__}: {error}", file=sys.stderr)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from flnb.memory_lab.tunables import Tunable
 
 TICKS = 2000
-"""Native calls that are drawn one by one, at most."""
+"""The most native calls that are drawn one by one."""
 
 
 class _Superseded(Exception):
@@ -38,15 +38,15 @@ class _Superseded(Exception):
 class Tuner(ipywidgets.VBox):  # type: ignore[misc]
     """A widget with controls for a manager's settings and their effect on a trace; `flnb.memory.tune` makes it.
 
-    Replays run in a thread: only that of the newest settings is drawn, and one that is out of date is given up.
+    Replays run in a thread: only that of the newest settings is drawn, and an outdated one is abandoned.
 
     Attributes:
         trace: the trace that is replayed.
-        controls: the ipywidgets by the name of the setting.
-        settings: those that differ from the default and are drawn.
+        controls: the ipywidgets control of each setting, by name.
+        settings: the settings drawn, without those equal to the default.
         current, default, best: the `Outcome` of these settings, of the default ones, and the lowest so far; None
             before a replay has ended.
-        error: why the class refused the newest settings; empty if it did not.
+        error: why the class rejected the newest settings; "" if it accepted them.
         line: code that activates the manager with the settings that are drawn.
         figure: the plotly FigureWidget.
     """
@@ -112,7 +112,7 @@ class Tuner(ipywidgets.VBox):  # type: ignore[misc]
         self._newest.wait(timeout)
 
     def close(self) -> None:
-        """Remove the widget from the page; the replay that runs is given up."""
+        """Remove the widget from the page, and abandon a running replay."""
         self._newest.drop()
         super().close()
 

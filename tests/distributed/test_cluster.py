@@ -250,5 +250,5 @@ def test_the_magic_runs_a_cell_on_the_active_cluster() -> None:
     with Cluster(2, kind="threads") as cluster:
         magics.ranks("", "import flnb\nx = flnb.distributed.rank()")
         assert cluster["x"] == [0, 1]
-        with pytest.raises(ValueError, match="%%ranks: got 'all', expected --record or nothing behind it"):
+        with pytest.raises(ValueError, match="%%ranks: got 'all'; expected --record or nothing after"):
             magics.ranks("all", "1")
