@@ -502,3 +502,13 @@ def test_timeline_says_which_steps_there_are(stepped: Any) -> None:
         pass
     with pytest.raises(ValueError, match="'nothing' has no ops"):
         plot.timeline(empty)
+    with pytest.raises(TypeError, match=r"plot\.timeline: got int, expected a recording"):
+        plot.timeline(3)  # type: ignore[arg-type]
+
+
+def test_timeline_of_a_run_without_scopes_begins_with_its_first_op() -> None:
+    with flnb.record("plain") as run:
+        flnb.exp(flnb.ones(8))
+    run.tables["scope"] = {key: column[:0] for key, column in run.table("scope").items()}
+    op = run.table("op")
+    assert plot.timeline(run).layout.xaxis.range == (0, pytest.approx((op["t1"].max() - op["t0"].min()) / 1e6))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from flnb_telemetry import palette, quantity, schema
+from flnb_telemetry import Recording, palette, quantity, schema
 from flnb_telemetry.extras import require
 from flnb_telemetry.safe_text import html_text
 from flnb_telemetry.timeline import COUNT, KINDS, LONGEST, PAIR, SHIFT, T0, T1, TABLES, Key, Timeline
@@ -13,7 +13,6 @@ from flnb_telemetry.timeline import COUNT, KINDS, LONGEST, PAIR, SHIFT, T0, T1, 
 from flnb import plot
 
 if TYPE_CHECKING:
-    from flnb_telemetry import Recording
     from flnb_telemetry.timeline import Bars
 
 PIXELS = 1200
@@ -36,7 +35,7 @@ def timeline(run: Recording, steps: tuple[int, int] | None = None) -> Any:
 
     Raises:
         ImportError: the extra "lab" is not installed.
-        TypeError: ``steps`` is something else.
+        TypeError: ``run`` is no recording, or ``steps`` is something else.
         ValueError: the recording has no such steps, or no ops.
 
     >>> import flnb
@@ -45,6 +44,11 @@ def timeline(run: Recording, steps: tuple[int, int] | None = None) -> Any:
     >>> flnb.plot.timeline(run).layout.title.text
     'Timeline of example'
     """
+    if not isinstance(run, Recording):
+        raise TypeError(
+            f"flnb.plot.timeline: got {type(run).__name__}, expected a recording: `with flnb.record() as run`, or "
+            f"flnb.load_run(path)"
+        )
     go = require("plotly.graph_objects", "lab", "drawing a figure")
     begin, end = _span(run, steps)
     rows = Timeline(run.catalog)
@@ -91,7 +95,8 @@ def _span(run: Recording, steps: tuple[int, int] | None) -> tuple[int, int]:
         raise ValueError(f"flnb.plot.timeline: {run.name!r} has no ops; record some inside `with flnb.record()`")
     if steps is None:
         scopes = run.table("scope")["t"]
-        return int(min(op["t0"][0], *scopes[:1])), int(max(op["t1"].max(), *scopes[-1:]))
+        times = np.concatenate([op["t0"][:1], op["t1"], scopes])
+        return int(times.min()), int(times.max())
     if not isinstance(steps, tuple | list) or len(steps) != 2:
         raise TypeError(
             f"flnb.plot.timeline: got steps={steps!r}, expected the first and the last step to draw, such as (6, 6)"
