@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from inspect import Parameter, signature
@@ -25,15 +26,17 @@ class Tunable:
 
     Attributes:
         name: the constructor's argument.
-        default: its default value.
+        default: its default value; the first of the values if the constructor has none.
         values: the values to try, the default among them; none if any text is possible.
         ordered: whether they are numbers in order, for a slider.
+        required: whether the constructor has no default, so that it is passed also at its first value.
     """
 
     name: str
     default: Any
     values: tuple[Any, ...] = ()
     ordered: bool = False
+    required: bool = False
 
 
 def tunables(kind: type, largest: int, choices: dict[str, Any] | None = None) -> list[Tunable]:
@@ -49,7 +52,8 @@ def tunables(kind: type, largest: int, choices: dict[str, Any] | None = None) ->
         choices: for settings by name, the values to try.
 
     Raises:
-        TypeError: the class has no such setting; or a setting without a default has no choices.
+        TypeError: the class has no such setting; a setting without a default has no choices; or choices are no list.
+        ValueError: the list of choices is empty.
 
     >>> from flnb_backends.memory.best_fit import BestFit
     >>> [(one.name, one.values[0], one.values[-1]) for one in tunables(BestFit, 4096)]
@@ -103,20 +107,33 @@ def _hint(init: types.FunctionType, name: str) -> Any:
 
 def _tunable(kind: type, parameter: Parameter, hint: Any, largest: int, given: Any) -> Tunable:
     """Return a setting with the values to try."""
-    default = None if parameter.default is Parameter.empty else parameter.default
+    required = parameter.default is Parameter.empty
+    default = None if required else parameter.default
     if given is not None:
-        values = tuple(given)
+        values = _listed(kind, parameter.name, given)
         numbers = all(_is_number(value) or _is_size(value) or value is None for value in values)
-        if parameter.default is not Parameter.empty and default not in values:
+        if not required and default not in values:
             values = (default, *values)
-        return Tunable(parameter.name, default if default in values else values[0], values, numbers)
-    if parameter.default is Parameter.empty:
+        return Tunable(parameter.name, values[0] if required else default, values, numbers, required)
+    if required:
         raise TypeError(
             f"{kind.__name__}: the setting {parameter.name!r} has no default; give the values to try, as in "
             f"tune(..., {parameter.name}=[...])"
         )
     values, ordered = _values(hint, default, largest)
     return Tunable(parameter.name, default, values, ordered)
+
+
+def _listed(kind: type, name: str, given: Any) -> tuple[Any, ...]:
+    """Return the choices that a caller gives for a setting."""
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+        raise TypeError(
+            f"{kind.__name__}: got {name}={given!r}, expected the values to try, as in tune(..., {name}=[{given!r}])"
+        )
+    values = tuple(given)
+    if not values:
+        raise ValueError(f"{kind.__name__}: got no values to try for {name}; expected one or more")
+    return values
 
 
 def _values(hint: Any, default: Any, largest: int) -> tuple[tuple[Any, ...], bool]:

@@ -24,6 +24,7 @@ class Newest(Generic[Request]):
         self._answer, self._name = answer, name
         self._lock = threading.Lock()
         self._waiting: list[Request] = []
+        self._dropped = False
         self._thread: threading.Thread | None = None
 
     def ask(self, request: Request) -> None:
@@ -37,13 +38,13 @@ class Newest(Generic[Request]):
 
     @property
     def superseded(self) -> bool:
-        """Return whether a newer request is waiting, so that the current one can be abandoned."""
-        return bool(self._waiting)
+        """Return whether the current request can be abandoned: a newer one is waiting, or it was dropped."""
+        return self._dropped or bool(self._waiting)
 
     def drop(self) -> None:
-        """Discard the waiting request."""
+        """Discard the waiting request and the current one."""
         with self._lock:
-            self._waiting = []
+            self._waiting, self._dropped = [], True
 
     def wait(self, timeout: float = 60.0) -> None:
         """Wait until all requests are processed, at most ``timeout`` seconds."""
@@ -57,5 +58,5 @@ class Newest(Generic[Request]):
                 if not self._waiting:
                     self._thread = None
                     return
-                request = self._waiting.pop()
+                request, self._dropped = self._waiting.pop(), False
             self._answer(request)

@@ -43,7 +43,7 @@ class Tuner(ipywidgets.VBox):  # type: ignore[misc]
     Attributes:
         trace: the trace that is replayed.
         controls: the ipywidgets control of each setting, by name.
-        settings: the settings drawn, without those equal to the default.
+        settings: the settings drawn, without those equal to the constructor's default.
         current, default, best: the `Outcome` of these settings, of the default ones, and the lowest so far; None
             before a replay has ended.
         error: why the class rejected the newest settings; "" if it accepted them.
@@ -58,7 +58,8 @@ class Tuner(ipywidgets.VBox):  # type: ignore[misc]
         self.trace, self.kind, self.capacity = trace, kind, capacity
         self.tunables = {one.name: one for one in found}
         self.packing = pack(trace, seconds)
-        self.settings: dict[str, Any] = {}
+        self._defaults = {one.name: one.default for one in found if one.required}
+        self.settings: dict[str, Any] = dict(self._defaults)
         self.current: Outcome | None = None
         self.default: Outcome | None = None
         self.best: Outcome | None = None
@@ -77,7 +78,7 @@ class Tuner(ipywidgets.VBox):  # type: ignore[misc]
         panes = ipywidgets.HBox([left, right], layout={"flex_flow": "row wrap", "width": "100%"})
         title = ipywidgets.HTML(f"<b>{html_text(kind.__name__)}</b> on {html_text(trace.name)}: {trace!r}")
         super().__init__([title, panes, self._said, self._table])
-        self._replay({})
+        self._replay(self.settings)
 
     def set(self, timeout: float = 60.0, /, **settings: Any) -> None:
         """Move controls to some settings, and wait until these are drawn, at most ``timeout`` seconds.
@@ -120,7 +121,12 @@ class Tuner(ipywidgets.VBox):  # type: ignore[misc]
         """Request a replay with the current settings of the controls."""
         if not self._silent:
             read = {name: _read(self.tunables[name], control.value) for name, control in self.controls.items()}
-            self._newest.ask({name: value for name, value in read.items() if value != self.tunables[name].default})
+            self._newest.ask({name: value for name, value in read.items() if self._is_passed(name, value)})
+
+    def _is_passed(self, name: str, value: Any) -> bool:
+        """Return whether the constructor needs to be passed a setting."""
+        one = self.tunables[name]
+        return one.required or bool(value != one.default)
 
     def _replay(self, settings: dict[str, Any]) -> None:
         """Replay the trace and draw it; if the class rejects the settings, show why."""
@@ -139,7 +145,7 @@ class Tuner(ipywidgets.VBox):  # type: ignore[misc]
             return
         self.error = ""
         self.settings, self.current = settings, outcome
-        if self.default is None and not settings:
+        if self.default is None and settings == self._defaults:
             self.default = outcome
         if outcome.first_oom is None and (self.best is None or outcome.peak_reserved < self.best.peak_reserved):
             self.best = outcome

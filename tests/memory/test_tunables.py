@@ -89,4 +89,11 @@ def test_a_setting_without_default_needs_values() -> None:
 
     with pytest.raises(TypeError, match=r"Needy: the setting 'arena' has no default.*arena=\[...\]"):
         by_name(Needy)
-    assert by_name(Needy, arena=[64, 128])["arena"] == Tunable("arena", 64, (64, 128), True)
+    assert by_name(Needy, arena=[64, 128])["arena"] == Tunable("arena", 64, (64, 128), True, required=True)
+    with pytest.raises(ValueError, match="Needy: got no values to try for arena; expected one or more"):
+        by_name(Needy, arena=[])
+    for wrong in (3, "3MiB"):
+        with pytest.raises(
+            TypeError, match=rf"Needy: got arena={wrong!r}, expected the values to try, as in .*\[{wrong!r}\]"
+        ):
+            by_name(Needy, arena=wrong)

@@ -82,6 +82,22 @@ def test_a_manager_written_in_a_cell_is_tuned(trace: Any) -> None:
     tuner.close()
 
 
+def test_a_setting_without_a_default_is_passed_also_at_its_first_value(trace: Any) -> None:
+    class Needy(flnb.memory.Caching):
+        def __init__(self, device: Any = None, *, least: int) -> None:
+            super().__init__(device)
+
+    tuner = flnb.memory.tune(trace, Needy, seconds=0.1, least=[600, 700])
+    assert (tuner.error, tuner.settings) == ("", {"least": 600})
+    assert tuner.line == "flnb.set_memory_manager(Needy(least=600))"
+    assert tuner.default is tuner.current is not None
+    tuner.set(least=700)
+    assert (tuner.settings, len(tuner.table().rows)) == ({"least": 700}, 2)
+    tuner.reset()
+    assert (tuner.settings, tuner.error) == ({"least": 600}, "")
+    tuner.close()
+
+
 def test_the_lowest_peak_so_far_stays_in_the_table(tuner: Tuner) -> None:
     peaks = {}
     for value in ("1MiB", "4MiB", "512B"):
@@ -112,9 +128,8 @@ def test_settings_that_the_class_refuses_are_reported_and_leave_the_picture(trac
     tuner.close()
 
 
-def test_a_replay_that_is_out_of_date_is_given_up() -> None:
-    begun, go_on = threading.Event(), threading.Event()
-    ends: list[int] = []
+def slow(begun: threading.Event, go_on: threading.Event, ends: list[int]) -> tuple[Any, Any]:
+    """A manager that waits in its first call if its number is 1 and stores the number at the end; and a trace."""
 
     class Slow(MemoryManager):
         """Waits at the first call if it is to, then goes on."""
@@ -137,8 +152,25 @@ def test_a_replay_that_is_out_of_date_is_given_up() -> None:
             self.device.release(block.segment)
 
     calls = np.arange(1, 20_001)
-    trace = flnb.memory.Trace.of_calls(np.stack([calls, -calls], 1).ravel(), np.full(20_000, 512))
-    tuner = flnb.memory.tune(trace, Slow, seconds=0.1)
+    return Slow, flnb.memory.Trace.of_calls(np.stack([calls, -calls], 1).ravel(), np.full(20_000, 512))
+
+
+def test_closing_gives_up_the_replay_that_runs() -> None:
+    begun, go_on, ends = threading.Event(), threading.Event(), list[int]()
+    manager, trace = slow(begun, go_on, ends)
+    tuner = flnb.memory.tune(trace, manager, seconds=0.1)
+    tuner.controls["number"].value = tuner.tunables["number"].values.index(1)
+    assert begun.wait(30)
+    tuner.close()
+    go_on.set()
+    tuner.wait()
+    assert (tuner.settings, ends) == ({}, [0])
+
+
+def test_a_replay_that_is_out_of_date_is_given_up() -> None:
+    begun, go_on, ends = threading.Event(), threading.Event(), list[int]()
+    manager, trace = slow(begun, go_on, ends)
+    tuner = flnb.memory.tune(trace, manager, seconds=0.1)
     control, values = tuner.controls["number"], tuner.tunables["number"].values
     control.value = values.index(1)
     assert begun.wait(30)
