@@ -106,6 +106,8 @@ class RunComparison:
     Attributes:
         names: the names of the runs A and B.
         rows: a `ComparedRow` for each op and scope, the largest difference in time first.
+        outside: a row for all ops that begin outside steps, where numbers are of one step: its numbers are of the whole
+            run, and in no other row and no share; None if there are none.
         seconds: the duration of one step of each run (of the whole run unless both have steps).
         per: "step" or "run", the unit of all numbers.
         peaks: the machine's measured peaks, which FLOP/s and bytes/s are compared with.
@@ -116,6 +118,7 @@ class RunComparison:
     seconds: tuple[float, float]
     per: str
     peaks: Peaks
+    outside: ComparedRow | None = None
 
     def __getitem__(self, key: str | tuple[str, str]) -> ComparedRow:
         """Return the row of an op (the first), or of a pair (op, scope)."""
@@ -126,8 +129,9 @@ class RunComparison:
         raise KeyError(f"no op {key!r} in these runs; they have {known or 'none'}")
 
     def cells(self, rows: int | None = None) -> list[list[str]]:
-        """Return the table as texts: titles, then at most ``rows`` rows, one per op and scope."""
-        return [list(TITLES), *([*self._texts(row)] for row in self.rows[:rows])]
+        """Return the table as texts: titles, at most ``rows`` rows, one per op and scope, and the row `outside`."""
+        last = [self.outside] if self.outside else []
+        return [list(TITLES), *([*self._texts(row)] for row in [*self.rows[:rows], *last])]
 
     def _texts(self, row: ComparedRow) -> tuple[str, ...]:
         """Return the cells of a row."""
@@ -144,21 +148,24 @@ class RunComparison:
     def summary(self) -> str:
         """Return the names and times of both runs and the machine's peaks, as text."""
         a, b = (quantity.duration(seconds * 1e9) for seconds in self.seconds)
+        rest = ", those of ops outside steps of the whole run" if self.outside else ""
         return (
-            f"A: {safe_text(self.names[0])}, {a}; B: {safe_text(self.names[1])}, {b}; all numbers of one {self.per}. "
+            f"A: {safe_text(self.names[0])}, {a}; B: {safe_text(self.names[1])}, {b}; all numbers of one "
+            f"{self.per}{rest}. "
             f"Peaks of this machine: {quantity.count(self.peaks.flops)}FLOP/s, {quantity.size(self.peaks.memory)}/s "
             f"from memory. Bound: B's speed-up if the row took no time"
         )
 
     def __repr__(self) -> str:
-        shown = tables.lines(self.cells(SHOWN), "<<>>>>>>><>>>") if self.rows else ["no op events"]
+        shown = tables.lines(self.cells(SHOWN), "<<>>>>>>><>>>") if self.rows or self.outside else ["no op events"]
         more = len(self.rows) - SHOWN
         return "\n".join(
             [self.summary(), *shown, *([f"... and {more} more; .to_pandas() has all"] if more > 0 else [])]
         )
 
     def _repr_html_(self) -> str:
-        table = tables.html(self.cells(4 * SHOWN), "<<>>>>>>><>>>") if self.rows else "<p>no op events</p>"
+        shown = self.rows or self.outside
+        table = tables.html(self.cells(4 * SHOWN), "<<>>>>>>><>>>") if shown else "<p>no op events</p>"
         return f"<div>{html_text(self.summary(), 1000)}</div>{table}"
 
     def to_pandas(self) -> Any:
@@ -173,7 +180,8 @@ class RunComparison:
 def compare_runs(a: Any, b: Any, *, least: float = 1.1, peaks: Peaks | None = None) -> RunComparison:
     """Compare two recordings by scope and op: which became slower, bigger, or are called more often.
 
-    Numbers are of one step if both runs have steps, so that runs of different length can be compared.
+    Numbers are of one step if both runs have steps, so that runs of different length can be compared. Ops that begin in
+    no step, such as those of loading and validation, then are one row at the end, "outside steps", of the whole run.
 
     Args:
         a, b: recordings, or paths of saved ones.
@@ -181,7 +189,7 @@ def compare_runs(a: Any, b: Any, *, least: float = 1.1, peaks: Peaks | None = No
         peaks: the machine's peaks; by default they are measured, which takes a second once in a process.
 
     Raises:
-        TypeError: neither a recording nor a path.
+        TypeError: neither a recording nor a path; or ``least`` is no number.
         ValueError: ``least`` is less than 1.
 
     >>> import flnb
@@ -198,6 +206,8 @@ def compare_runs(a: Any, b: Any, *, least: float = 1.1, peaks: Peaks | None = No
     >>> [text for text in row.changes if "often" in text or "bigger" in text]
     ['bigger 4.00×', 'more often 2.00×']
     """
+    if isinstance(least, bool) or not isinstance(least, (int, float, np.integer, np.floating)):
+        raise TypeError(f"flnb.compare_runs: got least={least!r}; expected a number, a ratio of 1 or more")
     if not least >= 1:
         raise ValueError(f"flnb.compare_runs: got least={least!r}; expected a ratio of 1 or more")
     runs = [_recording(run) for run in (a, b)]
@@ -208,7 +218,8 @@ def compare_runs(a: Any, b: Any, *, least: float = 1.1, peaks: Peaks | None = No
         float(run.steps["seconds"].sum()) / count if per == "step" else run.seconds
         for run, count in zip(runs, counts, strict=True)
     ]
-    works = [_works(run, count) for run, count in zip(runs, counts, strict=True)]
+    within = [_in_steps(run) if per == "step" else np.ones(len(run.table("op")["t0"]), np.bool_) for run in runs]
+    works = [_works(run, chosen, count) for run, chosen, count in zip(runs, within, counts, strict=True)]
     whole = max(seconds[1] * 1e9, sum(work.time for work in works[1].values()), 1.0)  # threads may add up to more
     rows = []
     for op, scope in dict.fromkeys([*works[0], *works[1]]):
@@ -216,7 +227,10 @@ def compare_runs(a: Any, b: Any, *, least: float = 1.1, peaks: Peaks | None = No
         rows.append(ComparedRow(op, scope, before, after, after.time / whole, least))
     rows.sort(key=lambda row: (-abs(row.difference), row.op, row.scope))
     names = (runs[0].name, runs[1].name)
-    return RunComparison(names, tuple(rows), (seconds[0], seconds[1]), per, peaks or measured_peaks())
+    before, after = (_total(_works(run, ~chosen, 1)) for run, chosen in zip(runs, within, strict=True))
+    found = before.calls or after.calls
+    outside = ComparedRow("outside steps", "whole run", before, after, 0.0, least) if found else None
+    return RunComparison(names, tuple(rows), (seconds[0], seconds[1]), per, peaks or measured_peaks(), outside)
 
 
 def _recording(run: Any) -> Recording:
@@ -229,9 +243,24 @@ def _recording(run: Any) -> Recording:
     return found
 
 
-def _works(run: Recording, steps: int) -> dict[tuple[str, str], Work]:
-    """Return the work of a run by op and scope, divided by the number of steps."""
-    ops, catalog = run.table("op"), run.catalog
+def _in_steps(run: Recording) -> Any:
+    """Return for each op of a run whether it begins within a step, on whichever thread."""
+    step, t = run.table("step"), run.table("op")["t0"]
+    order = np.argsort(step["t0"], kind="stable")
+    ends = np.maximum.accumulate(step["t1"][order])  # steps may lie within each other
+    last = np.searchsorted(step["t0"][order], t, "right") - 1
+    return (last >= 0) & (t < ends[last])
+
+
+def _total(works: dict[tuple[str, str], Work]) -> Work:
+    """Return the sum of the work of several ops, whose median time means nothing."""
+    return Work(*map(sum, zip(Work(), *works.values(), strict=True)))._replace(median=0.0)
+
+
+def _works(run: Recording, chosen: Any, steps: int) -> dict[tuple[str, str], Work]:
+    """Return the work of the chosen ops of a run by op and scope, divided by the number of steps."""
+    table, catalog = run.table("op"), run.catalog
+    ops = {name: table[name][chosen] for name in ("plan", "context", "node", "t0", "t1")}
     if not len(ops["plan"]):
         return {}
     plans, strings = catalog.plans.items, catalog.strings.items

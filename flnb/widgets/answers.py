@@ -65,11 +65,14 @@ class RunAnswers:
 
 
 def comparison_of(a: Recording, b: Recording) -> dict[str, Any]:
-    """Return a message with the table of `flnb.compare_runs`: numbers of one step, times in ns; see `ComparedRuns`."""
+    """Return a message with the table of `flnb.compare_runs`: numbers of one step, times in ns; see `ComparedRuns`.
+
+    Ops outside steps are the last row, in numbers of the whole run.
+    """
     found = compare_runs(a, b)
     rows = [
         [row.op, row.scope, *row.a[:4], *row.b[:4], row.b.flops, row.b.traffic, row.share, ", ".join(row.changes)]
-        for row in found.rows[:MOST_ROWS]
+        for row in [*found.rows[:MOST_ROWS], *([found.outside] if found.outside else [])]
     ]
     peaks = [found.peaks.flops, found.peaks.memory]
     return {"type": "comparison", "per": found.per, "seconds": list(found.seconds), "peaks": peaks, "rows": rows}

@@ -90,6 +90,25 @@ def test_runs_without_steps_are_compared_whole() -> None:
     assert "no op events" in repr(flnb.compare_runs(nothing, nothing, peaks=PEAKS))
 
 
+def test_ops_outside_of_steps_are_a_row_of_their_own() -> None:
+    with flnb.record("loads first") as run:
+        for _ in range(5):
+            flnb.exp(flnb.ones((64, 64)))
+        for _ in range(2):
+            with flnb.step():
+                flnb.exp(flnb.ones((8, 8)))
+    found = flnb.compare_runs(run, run, peaks=PEAKS)
+    assert (found["exp"].a.calls, found["exp"].a.bytes) == (1, 4 * 8 * 8)
+    assert sum(row.share for row in found.rows) <= 1
+    assert found.outside is not None
+    exp, full = (run.ops[op] for op in ("exp", "full"))
+    assert found.outside.a.calls == exp.count + full.count - 4 == 10
+    spent = sum(row.a.time * 2 for row in found.rows) + found.outside.a.time
+    assert spent == pytest.approx(exp.total + full.total)
+    assert repr(found).splitlines()[-1].startswith("outside steps")
+    assert "outside steps" in found._repr_html_()
+
+
 def test_the_peaks_are_measured_once(pair: tuple[Recording, Recording], monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
 
@@ -107,5 +126,8 @@ def test_what_is_wrong_is_said(pair: tuple[Recording, Recording]) -> None:
         flnb.compare_runs(pair[0], 3)
     with pytest.raises(ValueError, match=r"compare_runs: got least=0.5; expected a ratio of 1 or more"):
         flnb.compare_runs(*pair, least=0.5)
+    for wrong in ("x", None):
+        with pytest.raises(TypeError, match=rf"compare_runs: got least={wrong!r}; expected a number, a ratio"):
+            flnb.compare_runs(*pair, least=wrong)  # type: ignore[arg-type]
     with pytest.raises(KeyError, match="no op 'sinh' in these runs; they have "):
         flnb.compare_runs(*pair, peaks=PEAKS)["sinh"]
