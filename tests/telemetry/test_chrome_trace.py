@@ -168,6 +168,12 @@ def event(**keys: Any) -> dict[str, Any]:
         (json.dumps([event(args=[1])]), "event 0 is a dict with 'ph'"),
         (json.dumps([event(args={"Sequence number": 1 << 80})]), "expected an integer"),
         (json.dumps([event(ph="i", name="[memory]", args={"Addr": 1})]), "a number is None, expected an integer"),
+        (json.dumps([event(ph="i", name="[memory]", args={"Addr": 1, "Bytes": 1 << 51})]), "of at most 50 bits"),
+        (
+            json.dumps([event(args={"nbytes": 1 << 60})]),
+            "a number is 1152921504606846976, expected an integer of at most 50 bits",
+        ),
+        (json.dumps([event(args={"flops": 1 << 60})]), "of at most 50 bits"),
     ],
 )
 def test_a_bad_trace_is_refused_with_the_reason(tmp_path: Path, text: str, message: str) -> None:
@@ -222,6 +228,22 @@ def test_long_values_and_many_are_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "many.json").write_text(json.dumps([event()] * 6))
     with pytest.raises(RunFileError, match="it has more than 5 events"):
         load_run(tmp_path / "many.json")
+
+
+def test_an_event_of_negative_time_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "back.json").write_text(json.dumps([event(), event(dur=-3.0, name="mul"), event(dur=0)]))
+    run = load_run(tmp_path / "back.json")
+    assert [(row.key, row.count) for row in run.ops] == [(("add",), 2)]
+    assert run.meta["not read"] == {"negative dur": 1}
+
+
+def test_the_number_of_lost_events_is_in_the_trace(run: Any, tmp_path: Path) -> None:
+    run.over_limit = 7
+    run.save_trace(tmp_path / "lost.json")
+    assert load_run(tmp_path / "lost.json").dropped == run.dropped == 7
+    text = (tmp_path / "lost.json").read_text().replace('"dropped":7', '"dropped":-7')
+    (tmp_path / "lost.json").write_text(text)
+    assert load_run(tmp_path / "lost.json").dropped == 0
 
 
 def test_memory_of_other_devices_is_told_apart(tmp_path: Path) -> None:

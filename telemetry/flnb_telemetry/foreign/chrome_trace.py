@@ -72,7 +72,7 @@ def _facts(run: Recording) -> dict[str, Any]:
     """Return the facts of a run that `flnb.load_run` restores besides the events."""
     meta = {key: value for key, value in run.meta.items() if type(value) in (str, int, bool)}
     state = "finished" if run.state == "recording" else run.state
-    return {"state": state, "error": run.error, "meta": meta}
+    return {"state": state, "error": run.error, "meta": meta, "dropped": run.dropped}
 
 
 def _named(run: Recording) -> Iterator[str]:

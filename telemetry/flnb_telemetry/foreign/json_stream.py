@@ -154,11 +154,16 @@ def text(value: Any, name: str) -> str:
     return value.encode("utf-8", "replace").decode()
 
 
-def integer(value: Any) -> int:
-    """Return a value that must be an integer of at most 62 bits."""
-    if type(value) is not int or value.bit_length() > 62:
-        raise ValueError(f"a number is {brief(value)}, expected an integer")
+def integer(value: Any, bits: int = 62) -> int:
+    """Return a value that must be an integer of at most so many bits."""
+    if type(value) is not int or value.bit_length() > bits:
+        raise ValueError(f"a number is {brief(value)}, expected an integer of at most {bits} bits")
     return value
+
+
+def amount(value: Any) -> int:
+    """Return a value that must be a number of bytes or FLOPs: at most 50 bits, so that sums fit in 64."""
+    return integer(value, 50)
 
 
 def extents(value: Any) -> tuple[int, ...] | None:

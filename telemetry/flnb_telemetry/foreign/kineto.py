@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb_telemetry import schema
-from flnb_telemetry.foreign.json_stream import TraceError, extents, integer, read_trace, text
+from flnb_telemetry.foreign.json_stream import TraceError, amount, extents, integer, read_trace, text
 from flnb_telemetry.foreign.kineto_memory import Memory
 from flnb_telemetry.foreign.nesting import Slices
 from flnb_telemetry.formats.stored import RunFileError
@@ -99,8 +99,10 @@ class _Trace:
         kind, category, name = event["ph"], event.get("cat"), event.get("name")
         if kind == "X":
             t0 = self.ns(event, "ts")
-            t1 = t0 + self.ns(event, "dur")
-            self.slice(event, str(category), text(name, "name"), t0, max(t0, t1))
+            if (spent := self.ns(event, "dur")) < 0:
+                self.unread["negative dur"] += 1
+            else:
+                self.slice(event, str(category), text(name, "name"), t0, t0 + spent)
         elif kind == "i" and name in ("[memory]", "[segment]"):
             self.memory.take(event, self.ns(event, "ts"), self.lane(event))
         elif kind == "C" and category == "metric":
@@ -158,7 +160,7 @@ class _Trace:
         shapes = arguments.get("Input Dims", ())
         inputs = tuple(shape for each in shapes if (shape := extents(each)) is not None)
         shape = extents(arguments.get("Output Dims", ())) or ()
-        nbytes, flops = (integer(arguments.get(key, 0)) for key in ("nbytes", "flops"))
+        nbytes, flops = (amount(arguments.get(key, 0)) for key in ("nbytes", "flops"))
         family, dtype = (text(arguments.get(key, ""), key) for key in ("family", "dtype"))
         return self.plans.id_of(Plan(name, family or family_of(name), shape, dtype, nbytes, flops, inputs))
 
@@ -185,6 +187,8 @@ class _Trace:
         run.meta |= {"format": "Chrome trace"} | ({"began": began(base + start)} if type(base) is int and base else {})
         run.meta |= self.memory.facts() | ({"not read": dict(self.unread)} if self.unread else {})
         if ours:
+            lost = ours.get("dropped")
+            run.over_limit = lost if type(lost) is int and 0 < lost < 1 << 62 else 0
             run.name, run.error = str(head.get("traceName", self.name)), ours.get("error") and str(ours["error"])
             run.state = "failed" if ours.get("state") == "failed" else "finished"
         return run

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb_telemetry import schema
-from flnb_telemetry.foreign.json_stream import integer
+from flnb_telemetry.foreign.json_stream import amount, integer
 
 if TYPE_CHECKING:
     from flnb_telemetry.foreign.kineto import _Trace
@@ -35,7 +35,7 @@ class Memory:
     def take(self, event: dict[str, Any], t: int, lane: int) -> None:
         """Read an event "[memory]" or "[segment]"."""
         given = event["args"]
-        address, size = (integer(given.get(key)) for key in ("Addr", "Bytes"))
+        address, size = integer(given.get("Addr")), amount(given.get("Bytes"))
         self.first, self.last = min(self.first, t), max(self.last, t)
         if event["name"] == "[segment]":
             self._add("host", str(event.get("cat")), (t, integer(given.get("segment")), address, size, lane))
@@ -54,7 +54,7 @@ class Memory:
         plan = trace.plan(given["op"], given) if type(given.get("op")) is str else 0
         category = given.get("category")
         code = schema.CATEGORIES.index(category) if category in schema.CATEGORIES else 0
-        asked, segment = integer(given.get("requested", size)), integer(given.get("segment", number))
+        asked, segment = amount(given.get("requested", size)), integer(given.get("segment", number))
         row = (t, number, address, size, asked, segment, context, code, plan, lane)
         self._live[device, address] = row
         self._add(device, "alloc", row)
