@@ -144,6 +144,8 @@ TABLES: dict[str, Callable[[Recording], Any]] = {
 
 def query(run: Recording, text: str, *parameters: Any) -> Any:
     """Run a SQL query on a recording by DuckDB (see `Recording.sql`)."""
+    if not isinstance(text, str):
+        raise TypeError(f"run.sql: got {type(text).__name__}, expected a query as text, such as 'from ops limit 3'")
     duckdb = require("duckdb", "lab", "run.sql")
     made = TABLES | {kind: (lambda run, kind=kind: arrow(run, kind)) for kind in schema.KINDS}
     words = set(re.findall(r"\w+", text.lower()))
@@ -151,6 +153,8 @@ def query(run: Recording, text: str, *parameters: Any) -> Any:
         for name in sorted(words & made.keys()):
             connection.register(name, made[name](run))
         try:
+            if not connection.extract_statements(text):
+                raise ValueError("run.sql: the query is empty; expected SQL such as 'from ops limit 3'")
             return connection.execute(text, list(parameters)).df()
         except duckdb.Error as error:
             raise ValueError(

@@ -298,6 +298,11 @@ class Recording(Exports, Run):
             query: the SQL text, with "?" for each parameter.
             parameters: their values.
 
+        Raises:
+            ImportError: DuckDB is not installed.
+            TypeError: the query is no text.
+            ValueError: the query is empty, or DuckDB rejects it.
+
         >>> import flnb
         >>> with flnb.record() as run:
         ...     y = flnb.ones(3) * 2.0 * 3.0

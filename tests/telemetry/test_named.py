@@ -49,12 +49,19 @@ def test_an_empty_run_has_the_tables(tmp_path: Path) -> None:
 def test_a_query_that_is_wrong_lists_the_tables(run: Any) -> None:
     with pytest.raises(ValueError, match=r"(?s)run\.sql: .*opps.*The tables are ops, memory, scopes, steps,"):
         run.sql("select * from opps")
+    for nothing in ("", ";", "-- a comment"):
+        with pytest.raises(ValueError, match=r"run\.sql: the query is empty; expected SQL such as"):
+            run.sql(nothing)
+    with pytest.raises(TypeError, match=r"run\.sql: got int, expected a query as text"):
+        run.sql(3)
 
 
 def test_names_that_are_no_utf8_are_answered(tmp_path: Path, program: Any) -> None:
     with record() as run, bus.scope("net\udcff"):
         program.op("add")
     assert run.sql("select scope from ops").values.tolist() == [["net?"]]
+    run.ops.by("scope").to_csv(tmp_path / "a.csv")
+    assert (tmp_path / "a.csv").read_text(encoding="utf-8").splitlines()[1].startswith("net?,1,")
     run.save(tmp_path / "a.flnb")
     assert load_run(tmp_path / "a.flnb").to_polars()["scope"].to_list() == ["net?"]
 

@@ -105,9 +105,9 @@ class OpStats:
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the table to a CSV file, with a column for each key and number: times in ns, share from 0 to 1.
 
-        An existing file is replaced only when the new one is complete.
+        An existing file is replaced only when the new one is complete. Lone surrogates in names become "?".
         """
-        with aside(path) as part, open(part, "w", newline="", encoding="utf-8") as file:
+        with aside(path) as part, open(part, "w", newline="", encoding="utf-8", errors="replace") as file:
             rows = csv.writer(file)
             rows.writerow([*self.keys, *NUMBERS])
             rows.writerows([*row.key, *(getattr(row, name) for name in NUMBERS)] for row in self.rows)
