@@ -102,13 +102,28 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             message = json.loads(self.rfile.read(int(length)))
-        except ValueError:
+        except (ValueError, RecursionError):
             message = None
         if not isinstance(message, dict):
             self.send_error(400, "expected a message: a JSON object")
             return
-        self._begin("application/x-ndjson")
-        self.server.answer(message, self.wfile.write)
+        begun = False
+
+        def write(line: bytes) -> None:
+            nonlocal begun
+            if not begun:
+                self._begin("application/x-ndjson")
+            begun = True
+            self.wfile.write(line)
+
+        try:
+            self.server.answer(message, write)
+        except (TypeError, ValueError, KeyError, OverflowError):
+            if begun:
+                raise
+            self.send_error(400, "expected a message with values of the types that the page sends")
+            return
+        write(b"")
 
     def log_message(self, format: str, *args: Any) -> None:
         """Do nothing: requests are not logged."""

@@ -126,4 +126,6 @@ def test_the_server_refuses_what_is_not_its_page(server: RunServer) -> None:
         assert server.token not in text
     assert asked(server, "POST", path, "[1]")[0] == 400
     assert asked(server, "POST", path, "{")[0] == 400
+    assert asked(server, "POST", path, "[" * 60_000)[0] == 400
+    assert asked(server, "POST", path, json.dumps({"type": "stack", "context": "x"}))[0] == 400
     assert asked(server, "POST", path, "", **{"Content-Length": str(LONGEST + 1)})[0] == 413
