@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from flnb.bench.contestant import WARM_UP
 from flnb.explore.turns import Spread, in_turn
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def measure(workers: Sequence[Worker], rounds: int, seconds: float, clock: str =
     """
     iterations = {}
     for worker in workers:
-        worker.call("run", iterations=1, update=False)  # a framework that compiles has not yet compiled this
+        worker.call("run", iterations=WARM_UP, update=False)  # a framework that compiles has not yet compiled this
         once = worker.call("run", iterations=1, update=True)["wall"]
         iterations[worker] = min(MOST, max(1, round(seconds / 2 / once)))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from flnb.bench.measure import Measured, _measured, threads
+from typing import Any, ClassVar
+
+from flnb.bench.measure import Measured, _measured, measure, threads
 
 
 def test_measured_by_either_clock() -> None:
@@ -12,6 +14,21 @@ def test_measured_by_either_clock() -> None:
     ]
     assert _measured(turns, 2, "wall") == Measured([2.0, 4.0], [1.0, 3.0], busy=0.25)
     assert _measured(turns, 2, "processor") == Measured([0.5, 1.5], [0.25, 0.25], busy=0.25)
+
+
+def test_what_is_captured_by_jit_is_captured_before_it_is_timed() -> None:
+    class Capturing:
+        """Takes 1 s for an iteration, and 100 s for the second one of a kind, as `flnb.jit` does."""
+
+        done: ClassVar = {True: 4, False: 0}  # `Contestant.memory` has run the iterations with the optimizer
+
+        def call(self, _: str, iterations: int, update: bool) -> dict[str, float]:
+            first, self.done[update] = self.done[update], self.done[update] + iterations
+            spent = sum(100.0 if at == 1 else 1.0 for at in range(first, first + iterations))
+            return {"wall": spent, "processor": spent}
+
+    worker: Any = Capturing()
+    assert measure([worker], 1, 0.5) == [Measured([1.0], [1.0], 1.0)]
 
 
 def test_the_columns_of_a_table() -> None:
