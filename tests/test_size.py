@@ -73,7 +73,7 @@ GRAPH = (
     "flnb.plot.modes", "flnb.autograd.repeated", "flnb.optim.repeated",
 )  # fmt: skip
 """Modules of the graph, which the goals do not count either."""
-WITH_ALL, GOAL_WITH_ALL = 26_021, 18_000
+WITH_ALL, GOAL_WITH_ALL = 26_025, 18_000
 """The most lines of the core with graph, ranks and devices, and the goal, which the core alone exceeds by its part.
 
 Raised by 250 for the communicator nccl, convolution by cuDNN and stream capture, which issue 13 asks for, and by 328
@@ -94,10 +94,11 @@ By 243 for constants that are folded, managers that end with their block, and pl
 By 1 for a tape that is inside of programs.
 By 136 for call stacks of events, and memory by line and stack.
 By 16 for ops without the time of choosing.
-By 156 for call stacks of events, and memory by line and stack."""
+By 156 for call stacks of events, and memory by line and stack.
+By 4 for queries that are empty or no text."""
 
 
-@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 15_579, 11_500), ("", 30_988, 24_500)])
+@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 15_583, 11_500), ("", 31_054, 24_500)])
 def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     """``most`` may only become smaller, until it is the goal.
 
@@ -121,6 +122,7 @@ def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     By 430 for pictures of plotly figures.
     By 16 for ops without the time of choosing.
     By 96 for `flnb top`, of which 1 in core: a folder without a batch.
+    By 66, of which 4 in core, for ops outside steps in comparisons, required settings, and texts of wrong arguments.
     """
     counted = {name: path for name, path in modules().items() if not name.startswith(RANKS + DEVICES + GRAPH)}
     total = sum(code_lines(path) for name, path in counted.items() if storey in ("", room(name).storey))
