@@ -38,9 +38,9 @@ __all__ = ["Captured", "Jitted", "jit"]
 P = ParamSpec("P")
 R = TypeVar("R")
 MOST_VARIANTS = 8
-"""So often a function is captured for the same arguments; if none fits again, it runs as always."""
+"""The most captures of a function for the same arguments; if no capture fits again, it runs without a program."""
 MOST_KEYS = 64
-"""For so many different arguments, shapes and the like, a function remembers what was captured."""
+"""The most signatures (shapes, dtypes, other arguments) for which a function stores its captures."""
 
 
 class Captured:

@@ -24,10 +24,10 @@ from flnb.tensor import Tensor
 __all__ = ["Statistics"]
 
 LIMIT = 256
-"""How many nodes of a pass are measured: the first ones from the loss, and those from the first NaN or Inf on."""
+"""The numbers of nodes of a pass that are measured: the first ones from the loss, and those after a NaN or Inf."""
 
 KEEP_PLAN = ~0xFFFFFF
-"""Mask for the bits of a plan's telemetry code that are the plan's number."""
+"""The mask of the bits of a plan's telemetry code that contain the plan's number."""
 
 
 class Statistics:

@@ -28,7 +28,7 @@ from flnb.ops.movement import permute_dims, reshape
 __all__ = ["grad", "hessian", "hvp", "jacobian", "jvp", "stop_gradient", "value_and_grad", "vjp"]
 
 _depth: ContextVar[int] = ContextVar("flnb_transforms", default=0)
-"""How many of these transforms the running code is inside of."""
+"""The number of these transforms around the running code."""
 
 
 @with_block

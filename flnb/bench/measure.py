@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from flnb.bench.worker import Worker
 
 MOST = 200
-"""Most iterations in one turn."""
+"""The most iterations in one turn."""
 
 
 class Measured(NamedTuple):

@@ -17,7 +17,7 @@ from flnb.nn import Dropout, Linear, Module
 from flnb.optim import SGD
 
 RECORDED = 5
-"""Recorded iterations from which the slowest ops are found."""
+"""The number of iterations that are recorded to find the slowest ops."""
 
 
 class Training(Contestant):

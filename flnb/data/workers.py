@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ALIGN = 64
 MPI = ("PMI_", "PMIX_", "HYDI_", "OMPI_")
-"""What the names of environment variables begin with by which mpiexec makes a process one of its ranks."""
+"""The prefixes of the environment variables by which mpiexec makes a process one of its ranks."""
 
 
 class Threads:

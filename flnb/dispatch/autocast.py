@@ -35,7 +35,7 @@ __all__ = ["LEVELS", "CastLevel", "autocast"]
 FLOAT32, HALVES = np.dtype(np.float32), ("float16", "bfloat16")
 EVERYTHING = ("*",)
 COMPUTING = ("elementwise", "matmul", "reduction", "norm")
-"""Families that ``"*"`` stands for, of which those with a gradient: moving and comparing needs no precision."""
+"""The families of ops that ``"*"`` selects, those with a gradient: moving and comparing needs no precision."""
 
 PRODUCTS = ("matmul", "conv1d", "conv2d", "conv3d", "rnn", "lstm", "gru")
 NORMS_AND_LOSSES = (

@@ -37,11 +37,11 @@ _CALL = Struct(f"@qqq{TEXT}s")  # sequence number, number that stands for the ca
 _WHAT = Struct(f"@qq{TEXT}s")  # a call without its sequence number
 _ROW = _CALLS + CALLS * _CALL.size
 LIVES = ("", "gone", "stopped", "silent")
-"""How a process is: it runs, has ended, was stopped (SIGSTOP), or its host has not been heard of."""
+"""The states of a process: running, ended, stopped (SIGSTOP), or on a host that sends no messages."""
 FATES = {"gone": "has died", "stopped": "is stopped (SIGSTOP)", "silent": "is on a host without a sign of life"}
-"""What messages say of them."""
+"""The texts for these states in messages."""
 LASTING = 1.0
-"""Seconds after which a stopped rank, or one that has ended behind the others' back, is reported."""
+"""Seconds after which a stopped rank, or one that has ended without notice, is reported."""
 
 
 class Row(NamedTuple):
@@ -71,7 +71,7 @@ class Board:
     """
 
     lag = 0.0
-    """Seconds until what a rank of another host does is seen here; 0 where all are on one."""
+    """Seconds until changes of ranks on other hosts are seen here; 0 if all ranks are on one host."""
     _digest = 0
 
     def __init__(self, memory: Any, rank: int, size: int, alive: Callable[[int], str], host: int = 0) -> None:

@@ -33,15 +33,15 @@ __all__ = ["Pending", "abandon", "current", "difference", "run", "start", "start
 K = TypeVar("K")
 
 EAGER = 300
-"""How many times a wait asks before it yields the processor to others."""
+"""The number of polls of a wait before it yields the processor."""
 YIELDS = 1000
-"""How many times it yields before it starts to sleep: even sleep(0) takes about 90 us on Linux."""
+"""The number of yields before a wait starts to sleep: even sleep(0) takes about 90 us on Linux."""
 STANDS = 20_000
-"""Nanoseconds from which on the start of an operation, and the end of one that had passed, is an event: a wait."""
+"""The least nanoseconds for which the start or the end of an operation emits a wait event."""
 LOOK = 0.1
-"""Seconds between two looks at the other ranks, while a wait lasts."""
+"""Seconds between two checks of the other ranks during a wait."""
 LONG = 1.0
-"""Seconds after which a wait asks only every millisecond: what is late then may need the processor itself."""
+"""Seconds after which a wait polls only every millisecond, as the late rank may need the processor."""
 
 
 class Group:
@@ -99,9 +99,9 @@ bus.state_sources.append(_states)
 _yield: Callable[[], object] = getattr(os, "sched_yield", lambda: sleep(0))
 
 _named: dict[tuple[str, int], int] = {}
-"""How many communicators of one group name and rank there have been."""
+"""The number of communicators so far, by group name and rank."""
 _groups: WeakKeyDictionary[Any, Group] = WeakKeyDictionary()
-"""By board: a communicator that wraps another one goes on with its numbers."""
+"""The groups by board, so that a communicator that wraps another one continues its numbers."""
 
 
 def current() -> Communicator:

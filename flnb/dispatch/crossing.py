@@ -42,10 +42,10 @@ next_seq = itertools.count(1).__next__
 """The global sequence number: tape nodes and in-place writes are ordered by it."""
 
 last_write = 0
-"""Sequence number of the latest in-place write: a tape recorded after it needs no check of its saved values."""
+"""The sequence number of the latest in-place write: a tape recorded later need not check its saved values."""
 
 _writing = Lock()
-"""Held while a write takes its number: `last_write` never falls, whichever threads write."""
+"""A lock held while a write gets its number, so that `last_write` never decreases."""
 
 scoped = state._get
 new = object.__new__

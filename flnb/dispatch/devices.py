@@ -40,17 +40,17 @@ __all__ = ["Driver", "Task", "awaits", "begin", "flush", "host_waited", "own_man
 ANCHOR_NS = 1_000_000_000
 """The time after which a new anchor is made, ns."""
 PATIENCE_NS = 100_000
-"""How long the host polls an anchor, ns; if it has not happened, it tries again a tenth of `ANCHOR_NS` later."""
+"""The time, in ns, for which the host polls an anchor; it tries again a tenth of `ANCHOR_NS` later."""
 PRECISION_NS = 500
 """The precision of ``cuEventElapsedTime``, ns."""
 MOST = 4096
 """The most tasks of a stream whose times are pending; further ones get no times from the device."""
 LOWEST = 1 << 16
-"""Smaller ints among a kernel's arguments are taken for numbers, not addresses."""
+"""The smallest int among a kernel's arguments that counts as an address; smaller ones are numbers."""
 EMULATED = -1
 """The error bound that marks the times of an emulated device."""
 ALL = -1
-"""The stream number in the context of a `host_wait` event that stands for all streams of a device."""
+"""The stream number in a `host_wait` event for a wait for all streams of a device."""
 
 _next_seq = count(1).__next__
 _next_event = count(1).__next__

@@ -113,7 +113,7 @@ def allocate(
 
 
 holders: WeakSet[Any] = WeakSet()
-"""What can give back memory, and allocate it again when it is needed: has a ``manager`` and ``release() -> bool``."""
+"""Objects that can free memory and allocate it again on demand: with ``manager`` and ``release() -> bool``."""
 
 
 def reclaim(manager: MemoryManager) -> bool:

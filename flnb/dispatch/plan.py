@@ -156,5 +156,4 @@ class Saves(dict[int, tuple[bool, ...]]):
 residents: dict[str, TensorBackend] = {}
 """A backend for each family of buffers on a device: it reads their values also where another backend is active."""
 families: dict[str, type[TensorBackend]] = {}
-"""By family of buffers, a backend that works on it, which says what holds for all of the family: the class that was
-bound first."""
+"""The backend class of each family of buffers whose attributes apply to the whole family: the one bound first."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["record"]
 
 tools: dict[str, Callable[[Recording, int], AbstractContextManager[None]]] = {}
-"""Under "inputs": sets ``run.captured`` and keeps the inputs of ops there: `flnb.explore`, registered by flnb."""
+"""By option: "inputs" has the function of `flnb.explore` that stores the inputs of ops in ``run.captured``."""
 
 
 @with_block

@@ -22,7 +22,7 @@ RENAMED = {
     "cumsum": "cumulative_sum", "cumprod": "cumulative_prod", "ravel": "flatten", "around": "round",
     "unique": "unique_values",
 }  # fmt: skip
-"""NumPy's names of functions that flnb has by the array API's."""
+"""NumPy's names of functions, and the names of the array API that flnb uses."""
 
 REARRANGED = {
     "transpose": "flnb.permute_dims(x, axes), or x.mT, which swaps the last two",
@@ -118,10 +118,10 @@ SPELT = {
     **{f"xavier_{name}_": f"flnb.nn.init.glorot_{name}(shape)" for name in ("uniform", "normal")},
     **{f"kaiming_{name}_": f"flnb.nn.init.kaiming_{name}(shape)" for name in ("uniform", "normal")},
 }  # fmt: skip
-"""Names of torch and NumPy, and what flnb has for them."""
+"""Names of torch and NumPy, and flnb's functions in their place."""
 
 SIMILAR = 0.75
-"""How alike two names must be (`difflib`), 0 to 1."""
+"""The least similarity of two names (`difflib`), 0 to 1."""
 
 
 def unknown(where: str, name: str, known: Sequence[str] = ()) -> AttributeError:

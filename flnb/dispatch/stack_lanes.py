@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _context: Any = Lane.__dict__["context"]  # the slot, in which the context without a stack is stored
 _known: dict[tuple[int, ...], tuple[int, Any]] = {}
 MOST = 1 << 16
-"""Stacks that are looked up by the identity of their code objects, which must be kept alive for that."""
+"""The most call stacks in `_known`, by the ids of their code objects, which are kept alive so that ids stay valid."""
 
 
 class StackLane(Lane):

@@ -49,13 +49,13 @@ class State:
     manager: MemoryManager
     min_block: int
     interpreters: tuple[Any, ...]
-    """What sees every op's call before it runs (`flnb.dispatch.interpreter`), the innermost last."""
+    """The interpreters that see every op's call before it runs (`flnb.dispatch.interpreter`), the innermost last."""
     direct: Any
-    """The family of buffers whose plans run here at once: the backend's; where there are interpreters, none."""
+    """The family of buffers whose plans run directly: that of the backend; None if there are interpreters."""
     overridden: frozenset[str]
     """Primitives that a class derived from the one with whole composites has made its own."""
     device: MemoryDevice
-    """Where managers that are made here take their segments from, unless they are given another."""
+    """The device of the segments of managers that are made here without a device."""
     tape: Tape
     mark: Any
     """The active tape, and what a node remembers it by: None for the default, whose nodes the dispatcher makes."""

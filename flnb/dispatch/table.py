@@ -80,9 +80,9 @@ class Op:
     gradient: Any = None
 
     traceable: ClassVar[bool] = True
-    """Whether its pulls consist of ops alone, so that a trace of them stands for all of its nodes."""
+    """Whether its pulls consist only of ops, so that one trace of them is valid for all of its nodes."""
     decomposes: ClassVar[bool] = True
-    """Of a composite: whether its body's ops may stand for it, under vmap and where its gradient is differentiated."""
+    """Of a composite: whether its body's ops may replace it, under vmap and where its gradient is differentiated."""
 
     @property
     def direct(self) -> bool:

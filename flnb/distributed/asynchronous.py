@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["ASGD", "EASGD"]
 
 HEADER, DATA = 7001, 7002
-"""Tags of messages: what a rank wants of the controller, and the parameters."""
+"""The tags of messages: requests of a rank to the controller, and parameters."""
 EXCHANGE, DONE = 1, 2
 PATH = 512
 """Bytes of a path and a host's name."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Away", "Divided", "Division", "PartsTape", "Shard", "Unit"]
 
 SLOT: Any = Tensor.__dict__["_data"]
-"""Where a tensor stores its buffer."""
+"""The attribute in which a tensor stores its buffer."""
 
 
 class Shard(Parameter):
@@ -251,9 +251,9 @@ class Unit:
 
 
 divisions: WeakValueDictionary[int, Division] = WeakValueDictionary()
-"""By the id of the whole parameter, which its division refers to."""
+"""The divisions by the id of the whole parameter, which the division references."""
 owners: WeakValueDictionary[int, Division] = WeakValueDictionary()
-"""By the id of the array of a whole parameter that is here."""
+"""The divisions by the id of the array of a whole parameter that is in memory now."""
 
 
 class PartsTape(PackingTape):

@@ -70,7 +70,7 @@ def launch(ranks: int, script: Sequence[str], report: str | Path = "flight.json"
 
 
 FOLDER = "flnb_flight_"
-"""How the names of folders begin in which the processes of a job tell the launcher of themselves."""
+"""The prefix of the folders in which the processes of a job report to the launcher."""
 
 
 class End(NamedTuple):

@@ -26,7 +26,7 @@ GRACE = 2.0
 """Seconds for the other ranks to speak after this one failed."""
 PR_SET_PDEATHSIG = 1
 RANK = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
-"""Environment variables that hold the number of a rank, by the kind of mpiexec."""
+"""The environment variables with the number of a rank, by the kind of mpiexec."""
 
 
 def die_with_parent() -> None:

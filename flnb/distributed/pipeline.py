@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Pipeline"]
 
 HEADER, DATA = 7003, 7004
-"""Tags of messages: dtype and shape of what comes next, and its elements."""
+"""The tags of messages: dtype and shape of the next array, and its elements."""
 ABOUT = 256
 """Bytes of a header."""
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Processes"]
 
 POLL = 0.05
-"""Seconds between two looks at what the ranks have printed."""
+"""Seconds between two reads of the ranks' output."""
 PATIENCE = 1.0
 """Seconds to wait for interrupted ranks; one that computes in compiled code goes on until it is back in Python."""
 HEARTS = ["--HeartMonitor.period=500", "--HeartMonitor.max_heartmonitor_misses=120"]

@@ -25,7 +25,7 @@ __all__ = ["init", "rank", "run_threads", "set_communicator", "size", "use_commu
 T = TypeVar("T")
 
 STARTED_BY_MPI = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
-"""Environment variables by which a process knows that it is a rank."""
+"""The environment variables that make a process a rank."""
 
 
 def init(communicator: str | type[Communicator] | Communicator | None = None) -> Communicator:

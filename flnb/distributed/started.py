@@ -56,7 +56,7 @@ class Started:
 
 
 _under_way: WeakKeyDictionary[Any, list[Started]] = WeakKeyDictionary()
-"""By communicator, what was started and not waited for."""
+"""The collective calls that were started and not waited for, by communicator."""
 
 
 def start_all_reduce(x: ArrayLike, op: str = "sum") -> Started:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["NestCall", "Span", "joined"]
 
 Span = tuple[Any, int, int]
-"""What has the memory, and the bytes of it that are touched: the first, and the first behind them."""
+"""A piece of memory: its owner, the offset of its first byte, and the offset after its last byte."""
 MOST_ARRAYS = 256
 """The most arrays of one launch: kernels take at most 4096 bytes of parameters."""
 

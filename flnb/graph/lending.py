@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Lending", "Lent", "address_of"]
 
 MOST = 2
-"""The largest number of arrays that are kept for an output."""
+"""The most arrays that are stored for an output."""
 
 
 def address_of(array: Any) -> int:

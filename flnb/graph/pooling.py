@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["pooling_of", "with_places"]
 
 GRADIENTS = {OPS[f"max_pool{rank}d"]: OPS[f"max_pool{rank}d_grad"] for rank in (1, 2, 3)}
-"""By the op of max pooling, the one of its gradient."""
+"""The gradient op of each op of max pooling."""
 BYTE = np.dtype(np.uint8)
 ATTRIBUTES = 2
-"""How many attributes the ops have: the extents of the window and the stride; one with places has one more."""
+"""The number of attributes of the ops: extents of the window, and stride; one with places has one more."""
 
 
 def pooling_of(value: Value) -> Any:

@@ -30,7 +30,7 @@ __all__ = ["recomputed"]
 MOST_STEPS = 12
 """The most ops by which a value is computed again."""
 WORTH = 1 << 14
-"""Values of fewer bytes are kept."""
+"""The smallest size of values that are recomputed, bytes."""
 
 
 class _Kept:

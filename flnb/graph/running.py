@@ -29,7 +29,7 @@ __all__ = ["at_once", "compute", "materializing", "run", "running"]
 
 T = TypeVar("T")
 running = RLock()
-"""Held while values are computed: another thread may want a value that both depend on."""
+"""A lock held while values are computed, as two threads may need the same value."""
 _states: dict[tuple[Any, int], State] = {}
 MOST = 32
 """The largest number of cached states."""

@@ -224,7 +224,7 @@ functions: dict[str, Callable[..., Scalar]] = {
     "pow": _power,
     "logaddexp": _logaddexp,
 }
-"""Of floating-point numbers alone."""
+"""Functions of floating-point numbers only."""
 ROWS: dict[str, Row] = {
     **{name: Row(function) for name, function in functions.items()},
     **{name: Row(by_kind(instruction(name), _same), "fiu") for name in ("floor", "ceil", "trunc")},

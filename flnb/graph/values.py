@@ -36,7 +36,7 @@ PUT: Any = Pseudo("put")
 MOVE: Any = Pseudo("move")
 """A copy of a value in memory of another device."""
 ITEM: Any = Pseudo("item")
-"""One result of an op that has several: a composite with what its gradient reads, or a gradient. Attribute: which."""
+"""The op that selects one result of an op with several, such as a composite or a gradient; attribute: its index."""
 
 
 CONSTANT = ("constant",)

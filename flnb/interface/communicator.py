@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["REDUCTIONS", "All", "CollectiveError", "Communicator", "Done", "Rendezvous", "Work"]
 
 REDUCTIONS = ("sum", "max", "min")
-"""What `all_reduce` and `reduce_scatter` may compute of the ranks' elements; a mean is a sum that is divided."""
+"""The reductions that `all_reduce` and `reduce_scatter` can compute; a mean is a sum that is divided."""
 
 
 class CollectiveError(RuntimeError):
@@ -70,7 +70,7 @@ class Communicator(Part, kind="communicator"):
     location: str = "host"
 
     ranks_group: Any = None
-    """What the crossing knows of the group; it is set there."""
+    """The crossing's data on the group, which the crossing sets."""
     arriving: Callable[[], None] | None = None
     """A method called before each call, before other ranks can see it; None, the default, is quicker."""
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Lease", "MemoryDevice", "OutOfMemoryError", "Segment", "in_words"]
 
 ADDRESSES = 1 << 60
-"""Limit in bytes for requests to a device whose capacity is unknown."""
+"""The limit, in bytes, of requests to a device of unknown capacity."""
 
 
 def in_words(nbytes: int) -> str:

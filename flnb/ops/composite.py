@@ -26,7 +26,7 @@ from flnb.ops.movement import reshape
 from flnb.tensor import ArrayLike, Tensor, axis_of
 
 Body = tuple[Any, tuple[Any, ...]]
-"""What the body of a composite returns: the result, and the intermediate values that its backward function reads."""
+"""The result of a composite's body, and the intermediate values that its backward function reads."""
 
 
 class Composite(Op):

@@ -24,7 +24,7 @@ class _Decaying(Optimizer):
     decoupled = False
     """Shrink the data itself by lr * weight_decay, rather than add weight_decay * data to the gradient."""
     _works = 1
-    """How many work tensors `descend` gets, the first of ``scratch``; the decayed gradient is in the last of them."""
+    """The number of work tensors (the first of ``scratch``) of `descend`; the last one has the decayed gradient."""
 
     def update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
         if self.weight_decay:

@@ -26,7 +26,7 @@ __all__ = ["LARGEST", "Gathered", "gathered", "plain"]
 LARGEST = 32 << 10
 """The size in bytes of the largest parameter that is copied: copying larger ones takes as long as the calls."""
 LONGEST = 256 << 10
-"""The largest size in bytes of a vector: what was copied is then still in the processor's cache when it is read."""
+"""The largest size in bytes of a vector, so that copied elements are still in the processor's cache when read."""
 
 
 class Gathered:

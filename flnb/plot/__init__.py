@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 OWNERS = {"scope": "(outside of scopes)", "op": "(no op)", "line": "(unknown line)"}
-"""What `memory` can group blocks by besides their category, and the name of those without one."""
+"""The properties by which `memory` can group blocks besides category, and the name of the group without one."""
 POINTS = 10_000  # of a line at most
 LONGEST = 100  # characters of a name
 TEETH, CRESTS = 60, 200

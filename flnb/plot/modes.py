@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MS = 1e6
 CALLS, RUNS = 1.0, 0.0
-"""Heights of what is called, and of what runs."""
+"""The heights of the rows of calls and of running ops."""
 HIGH = 0.7
 
 

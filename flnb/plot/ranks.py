@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from flnb_telemetry.schema import Ints
 
 CALLS = 400
-"""Most calls that are drawn one by one."""
+"""The most calls that are drawn one by one."""
 MANY = 32
-"""With more ranks than this each is a row of colours."""
+"""The most ranks drawn in detail; with more, each rank is a row of colours."""
 LANES = 3
 """Calls in flight at one time that stand under each other."""
 COLOUR = palette.FAMILY["communication"][0]

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from flnb.graph.values import Value
 
 MOST_OPS = 1500
-"""In a drawing of more ops than this, each kernel is one node."""
+"""The most ops that are drawn as nodes; with more, each kernel is one node."""
 UNNAMED = ("existing", "constant")
-"""What values that exist are called if they are neither inputs nor parameters of modules; constants never change."""
+"""The names of computed values that are neither inputs nor parameters of modules; constants never change."""
 
 
 def graph(f: Any) -> Any:

@@ -182,7 +182,7 @@ def _launch(
 
 
 CATEGORY_OF = {"forward": "activation", "backward": "gradient", "optimizer": "temporary", "other": "unknown"}
-"""By phase, the category of memory whose colour a value in the block has."""
+"""The category of memory whose colour a value in the block has, by phase."""
 
 
 def _stored(program: Program, stored: Stored, names: dict[Value | None, str]) -> dict[str, Any]:

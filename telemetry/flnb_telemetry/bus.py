@@ -73,10 +73,10 @@ announcers: list[Callable[[Lane], None]] = []
 describers: list[Callable[[], dict[str, Any]]] = []
 """Functions called when a recording begins; they return facts for its `meta` (backend, manager, device, ...)."""
 finishers: list[Callable[[], None]] = []
-"""Functions called before a recording ends, on the thread that ends it: they emit what has become known by then."""
+"""Functions called before a recording ends, on the thread that ends it, to emit their remaining events."""
 
 state_sources: list[Callable[[], dict[int, str]]] = []
-"""Functions that return what is known of ranks beyond events, such as that one has died; under -1 why a call failed."""
+"""Functions that return texts on ranks by number, such as that one has died; under -1 why a call failed."""
 
 
 class Steps:

@@ -24,7 +24,7 @@ ROW = 2 << schema.AUX_SHIFT
 and 7 are the times of their beginnings and ends in float seconds. `row_code` returns such codes."""
 ROW_OPS = 3
 FREE = schema.FREE_REQUESTED | ROW
-"""The code of a record that stands for a `free_requested`, at the time in word 5, and a `free_completed` event."""
+"""The code of a record of two events: `free_requested`, at the time in word 5, and `free_completed`."""
 EXCLUDED = schema.OP | 4 << schema.AUX_SHIFT
 """The code of a record before that of an op: words 1 and 2 are the nanoseconds to subtract from the beginning and the
 end of the op's duration. `bus.exclude` emits it."""

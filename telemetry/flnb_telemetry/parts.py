@@ -28,7 +28,7 @@ class Parts(NamedTuple):
 
 
 _libraries: dict[str, str] = {}
-"""What backends compute with, by their names, of those that were made active while something recorded."""
+"""The libraries of each backend that was active during a recording, by the backend's name."""
 
 
 def emit_parts(facts: dict[str, Any], everywhere: bool = False) -> None:

@@ -33,7 +33,7 @@ __all__ = ["Exchange", "end_exchange", "host_name", "make_board"]
 EVERY = 0.5
 """Seconds between two exchanges of rows."""
 LAG = 1.5
-"""Seconds until every host has heard of what happened on another, by way of the server."""
+"""Seconds until an event on one host is known on all others, through the server."""
 SILENCE = 5.0
 """Seconds without a word after which a host's ranks are reported as lost."""
 AFTER = 2.0

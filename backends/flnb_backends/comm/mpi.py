@@ -36,7 +36,7 @@ FLIGHT = "FLNB_FLIGHT"
 SUMMED = frozenset(np.dtype(code) for code in "bhilqBHILQfdgFDG")
 """Dtypes that MPI can sum."""
 SHARED = ("/dev/shm/mpich_shm_", "/dev/shm/sm_segment.")
-"""How the names of MPI's files in shared memory begin, of MPICH and Open MPI."""
+"""The prefixes of the names of shared-memory files of MPICH and Open MPI."""
 
 
 class Converted(Work):

@@ -29,7 +29,7 @@ MOST, LEAST = 256, 16
 TRANSPOSED = 8
 """The same, of a transposition: more lines than these, a power of two apart, push each other out of the first cache."""
 KEPT = 1 << 18
-"""The most elements of scratch memory for one kept value, so that they fit in the second-level cache."""
+"""The most elements of scratch memory for one stored value, so that they fit in the second-level cache."""
 
 
 def lane_of(simple: Simplified) -> int | None:

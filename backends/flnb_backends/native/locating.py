@@ -22,7 +22,7 @@ INSTRUCTION_SETS = {
 }  # fmt: skip
 """Names of `dnnl_cpu_isa_t`, without the prefix."""
 RUNTIMES = {1: "sequential", 2: "OpenMP", 4: "TBB"}
-"""What may run oneDNN's loops: with these, a call returns when its work is done. Others need a queue or a callback."""
+"""The threading runtimes of oneDNN with which a call returns after its work; others need a queue or a callback."""
 
 
 class Found(NamedTuple):

@@ -28,7 +28,7 @@ LAYOUTS: dict[str, Callable[[Shape, Shape], Shape | None]] = {
     "blocked": lambda shape, strides: None,
     "padded": lambda shape, strides: None,
 }
-"""By the name of a way to compute, the strides in which it wants an image, given its shape and strides."""
+"""The strides of an image that each way to compute requires, by its name: a function of shape and strides."""
 WAYS = {
     "conv": ("plain", "nhwc", "blocked", "padded"),
     "conv_input_grad": ("plain", "nhwc", "blocked"),
@@ -160,7 +160,7 @@ POOLED = {
     "max_pool_places": (SRC, DST, WORKSPACE),
     "max_pool_spread": (DST + GRADIENT, WORKSPACE, SRC + GRADIENT),
 }
-"""By op, the numbers of its arguments."""
+"""The numbers that oneDNN gives the arguments of each op."""
 PREPARE: dict[str, Callable[..., Prepared]] = {
     **dict.fromkeys(("conv", "conv_input_grad", "conv_weight_grad"), _convolution),
     "matmul": _matmul,

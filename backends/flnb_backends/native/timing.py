@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 __all__ = ["time_once"]
 
 HOPELESS = 3.0
-"""A way whose first call takes so many times as long as the best so far is not called again."""
+"""A way whose first call takes this many times as long as the best so far is not called again."""
 CALLS, SHORT = 3, 1e-4
-"""Calls of each way, the first of which is not counted; twice as many if they are shorter than so many seconds."""
+"""The number of calls of each way, the first one not timed, and the seconds below which a way gets twice as many."""
 
 
 def time_once(ways: Mapping[str, Callable[[], object]], threads: int = 1) -> dict[str, float]:

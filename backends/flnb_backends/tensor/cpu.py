@@ -40,7 +40,7 @@ KEPT = 1024
 LARGEST_COLUMNS = 1 << 26
 """Bytes of NumPy's unrolled windows above which its convolution is not tried."""
 ALIKE = 1.05
-"""Times that differ by so much are not told apart: of such ways the first is chosen, each time anew the same."""
+"""The ratio of two times below which they count as equal, so that each run chooses the same way, the first."""
 EVERY_WAY = ("numpy", "gemm", "plain", "nhwc", "blocked", "padded")
 GUESS, GUESSES = "guess", ("gemm", "nhwc", "plain", "blocked")
 """Names of the ways to compute: by NumPy, by oneDNN's product of matrices, and those of its primitives. A guess is the
@@ -327,9 +327,9 @@ RESULTS: dict[str, Callable[..., Extents]] = {
     "max_pool": lambda x, kernel, stride: (*x[:2], *output("max_pool", x[2:], kernel, stride, *_unpadded(kernel))),
     "max_pool_grad": lambda g, x, *windows: x,
 }
-"""By op, the shape of its result, given the shapes of its operands and its attributes."""
+"""The shape of each op's result, given the shapes of its operands and its attributes."""
 PLACES = {"conv": (1, 2), "conv_input_grad": (1, 0), "conv_weight_grad": (2, 0)}
-"""By op, which of the operands and the result are the weight and the result of the convolution."""
+"""The indices of a convolution's weight and output among the operands and the result (the last) of each op."""
 
 
 def _columns(op: str, arrays: tuple[Array, ...], attributes: tuple[Any, ...]) -> int:
@@ -347,4 +347,4 @@ def _size_class(operand: tuple[Extents, Extents]) -> tuple[Any, ...]:
 
 
 DESCRIBED = {"matmul": _size_class}
-"""By op, how `Shapes` describes an operand, if not by its shape and strides."""
+"""The description of an operand in `Shapes` for each op that does not use its shape and strides."""

@@ -22,9 +22,9 @@ Array = np.ndarray[Any, Any]
 COEFFICIENTS = (
     1.418523531e-07, -5.668478325e-06, 8.763734716e-05, -0.000619784721, -0.000191830718, 0.1027690557, 1.128379274
 )  # fmt: skip
-"""Of p, the highest power first."""
+"""The coefficients of p, the highest power first."""
 SATURATED = 4.3
-"""From there on the tangent rounds to 1."""
+"""The argument from which on the hyperbolic tangent of the formula rounds to 1."""
 PIECE = 1 << 15
 """Elements: the three arrays of a piece fit into the second cache; the fewer, the less do NumPy's calls weigh."""
 ROOT = math.sqrt(0.5)

@@ -15,7 +15,7 @@ Out = tuple[Array | None, ...] | None
 PIECE = 1 << 18
 """Bytes of an array in one block: the three or four arrays of a block fit into the second cache."""
 ONES = 1 << 14
-"""The most elements of a vector of ones, which are kept."""
+"""The most elements of a vector of ones that is cached."""
 
 
 @lru_cache(1024)

@@ -104,7 +104,7 @@ def pack(source: Any, seconds: float = 5.0, alignment: int = ALIGNMENT, capacity
 KEPT = 8
 
 _packings: dict[bytes, tuple[Packing | None, float]] = {}
-"""By a hash of trace, alignment and capacity: the packing, and the time limit with which it was made."""
+"""The packing and its time limit, by a hash of trace, alignment and capacity."""
 
 
 def packed(

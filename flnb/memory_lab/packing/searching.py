@@ -28,10 +28,10 @@ __all__ = ["HIGHEST", "search"]
 
 BITS = 12
 NUMBER = (1 << BITS) - 1
-"""The number of a block takes so many bits, below its offset in one integer."""
+"""The number of bits of a block's number, which is stored below its offset in one integer."""
 
 PLACED = 1 << 50
-"""Stored as the lowest offset of a block that has its place already: more than any real offset."""
+"""The lowest offset that is stored for a placed block: larger than any real offset."""
 
 HIGHEST = PLACED >> 1
 """The largest capacity that can be searched."""

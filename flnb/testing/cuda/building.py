@@ -21,7 +21,7 @@ __all__ = ["build_device", "build_kernels", "built", "run"]
 
 SOURCE = Path(__file__).parent / "source"
 MAGIC = b"flnb kernels "
-"""How an image begins that the emulated device loads; the path of a library follows."""
+"""The first bytes of an image that the emulated device loads; the path of a library follows."""
 OPTIONS = ("-std=c++17", "-fPIC", "-g1")
 CHECKED = ("-O1", "-fsanitize=thread")
 """g++ announces every load and store of a kernel by a call, which the device answers in place of libtsan."""

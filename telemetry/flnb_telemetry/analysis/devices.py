@@ -31,7 +31,7 @@ HOST, EVENT, UNKNOWN = "host", "event", ""
 
 
 NESTED = 64
-"""How many ops back to look for one that is still running: ops nest."""
+"""The number of earlier ops to search for one that is still running, as ops nest."""
 
 
 class Source(Protocol):

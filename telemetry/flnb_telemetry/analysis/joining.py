@@ -20,7 +20,7 @@ PAIRS = ("send", "recv")
 """Operations of two ranks, which are not joined."""
 SEQ_BITS = 44
 DIFFERS = "dtypes differ"
-"""What is told instead of the dtype of a call that ranks made with different ones."""
+"""The text in place of the dtype of a call that ranks made with different dtypes."""
 
 
 class View(NamedTuple):

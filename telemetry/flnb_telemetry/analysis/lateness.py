@@ -28,7 +28,7 @@ LEAST = 100_000
 MOST = 200
 """Meetings that are explained, those that cost most."""
 SHARE = 0.25
-"""What part of the lateness a scope must explain to be named."""
+"""The least share of a lateness that a scope must explain to be reported."""
 
 
 class Reason(NamedTuple):

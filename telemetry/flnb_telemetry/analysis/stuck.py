@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from flnb_telemetry.schema import Ints
 
 AFTER = 2.0
-"""Seconds after which a call that has not ended is reported; at once if a rank has given it up."""
+"""Seconds after which a call that has not ended is reported; immediately if a rank has abandoned it."""
 LAST = (("op", "t1"), ("scope", "t"), ("collective", "t1"), ("collective_begin", "t"))
-"""Kinds of events, and the field with their time, by which a rank was heard of last."""
+"""The kinds of events, and the field with their time, that show when a rank was last active."""
 FAILURE = -1
 """The key among states of ranks that has the error with which a call was given up."""
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["Buffer", "CudaBuffers", "Out"]
 
 Buffer = Any
-"""An array in device memory: a `cupy.ndarray`, or what has its shape, dtype, strides, flags and ``data.ptr``."""
+"""An array in device memory: a `cupy.ndarray`, or an object with its shape, dtype, strides, flags and ``data.ptr``."""
 Out = tuple[Buffer | None, ...] | None
 """The buffers for the results of a composite op, each None for a new one; None if all are new."""
 

@@ -23,7 +23,7 @@ OPERATORS = {
     "equal": "==", "not_equal": "!=", "and": "&", "or": "|", "xor": "^", "left": "<<", "right": ">>",
 }  # fmt: skip
 WRAPPING = ("add", "subtract", "multiply", "left")
-"""Instructions on signed integers that are computed without sign, as C++ leaves open what an overflow gives."""
+"""Instructions on signed integers that are computed unsigned, because signed overflow is undefined in C++."""
 SAME_BITS = {
     ("f", "i"): "__float_as_int", ("i", "f"): "__int_as_float", ("d", "q"): "__double_as_longlong",
     ("q", "d"): "__longlong_as_double",
@@ -31,7 +31,7 @@ SAME_BITS = {
 NOT_FINITE = {
     "f": "__int_as_float(0x{:x})", "d": "__longlong_as_double(0x{:x}ll)",
 }  # fmt: skip
-"""What stands for a number by its bits: NVRTC knows no INFINITY."""
+"""The C++ expression of a number by its bits, because NVRTC does not define INFINITY."""
 
 
 def type_of(dtype: str) -> str:
