@@ -37,7 +37,7 @@ EAGER = 300
 YIELDS = 1000
 """The number of yields before a wait starts to sleep: even sleep(0) takes about 90 us on Linux."""
 STANDS = 20_000
-"""The least nanoseconds for which the start or the end of an operation emits a wait event."""
+"""The duration in ns from which on starting an operation, or the test that finishes it, counts as a wait event."""
 LOOK = 0.1
 """Seconds between two checks of the other ranks during a wait."""
 LONG = 1.0

@@ -104,10 +104,10 @@ class Launch(NamedTuple):
     """One call that a program makes: a kernel of fused ops, or a method of the backend.
 
     Attributes:
-        number: in the program, from 0.
-        kind: "kernel", "call", or "copy" for a result that is copied to the memory of what it replaces.
+        number: its index in the program, from 0.
+        kind: "kernel", "call", or "copy" for a result that is copied to the memory of the value it replaces.
         members: the values that it computes, in order.
-        shares: of each member, its part of the time, estimated by the bytes that it would move alone.
+        shares: each member's part of the time (0 to 1), estimated from the bytes that it would move alone.
         reads: values in memory that it reads.
         stored: those of its values that are written to memory.
         group: the group that it computes; None for a copy.
