@@ -140,7 +140,7 @@ class _Reader:
         if self.ended:
             raise TraceError("it ends in the middle: it was cut off, or is still being written")
         if len(self.text) - self.at > LONGEST:
-            raise TraceError(f"one value is longer than {LONGEST:,} characters")
+            raise TraceError(f"one value is longer than {LONGEST:,} characters, the most that are read")
         size = max(CHUNK, len(self.text) - self.at)  # doubled for long values, which are decoded anew each time
         part = self.file.read(size)
         self.ended = len(part) < size

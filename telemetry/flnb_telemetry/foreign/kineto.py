@@ -85,7 +85,7 @@ class _Trace:
         head: dict[str, Any] = {}
         for number, event in enumerate(read_trace(path, head)):
             if number == MOST_EVENTS:
-                raise TraceError(f"it has more than {MOST_EVENTS:,} events")
+                raise TraceError(f"it has more than {MOST_EVENTS:,} events; record fewer steps")
             if type(event) is not dict or type(event.get("ph")) is not str:
                 raise TraceError(f"event {number} is {brief(event)}, expected an object with a text as ph")
             try:
