@@ -215,13 +215,15 @@ class Session:
         global session
         if not any(other is not sink for other in self.sinks):
             bus.lanes = None
-        self._drain()
-        self.sinks = [other for other in self.sinks if other is not sink]
-        self._grad_due.pop(id(sink), None)
-        if not self.sinks and session is self:
-            session, self.over = None, True
-            bus.want_grad_stats = False
-            sys.setswitchinterval(self._switch)
+        try:
+            self._drain()
+        finally:  # a sink that makes this fail is removed, too
+            self.sinks = [other for other in self.sinks if other is not sink]
+            self._grad_due.pop(id(sink), None)
+            if not self.sinks and session is self:
+                session, self.over = None, True
+                bus.want_grad_stats = False
+                sys.setswitchinterval(self._switch)
 
     @property
     def buffer_used(self) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
+from numbers import Real
 from typing import TYPE_CHECKING
 
 from flnb_telemetry import pump, quantity, recording
@@ -32,6 +34,10 @@ class record(WithBlock[Recording]):
         grad_interval: seconds between two backward passes whose gradient norms are measured; None measures only those
             that produce NaN or Inf.
 
+    Raises:
+        TypeError: `name` is no string, or `grad_interval` no number.
+        ValueError: `grad_interval` is negative, or not finite.
+
     >>> import flnb
     >>> with flnb.telemetry.record("demo") as run:
     ...     y = flnb.ones(3) * 2.0
@@ -49,6 +55,16 @@ class record(WithBlock[Recording]):
         path: str | os.PathLike[str] | None = None,
         replace: bool = False,
     ) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"record(name={name!r}): expected a string, as in flnb.record('run 7')")
+        if grad_interval is not None:
+            if not isinstance(grad_interval, Real):
+                raise TypeError(f"record(grad_interval={grad_interval!r}): expected a number of seconds, or None")
+            if not (math.isfinite(grad_interval) and grad_interval >= 0):
+                raise ValueError(
+                    f"record(grad_interval={grad_interval!r}): expected a finite number of seconds of at least 0; None "
+                    f"measures no gradient norms"
+                )
         self._name, self._grad_interval, self._path, self._replace = name, grad_interval, path, replace
         self._buffer = quantity.bytes_of(buffer, "record(buffer=...)")
         if limit is None and path is None:

@@ -90,6 +90,7 @@ class Recording(Exports, Run):
             folder.settings() if folder else {}
         )
         self._batches: schema.Batches = []
+        self._written = 0  # how many batches the folder had when `_batches` was emptied
         self.tables: Mapping[str, schema.Columns] = {}  # those of a file
         self._table = _Table(-1, [], {})
         self._analyses: dict[str, tuple[_Table, Any]] = {}  # by name: what it was made from, and the analysis
@@ -100,6 +101,7 @@ class Recording(Exports, Run):
         self.meta |= self._settings | {"buffer": self.buffer}
         if self.folder is not None:
             self.folder.begin(self)
+            self._written = self.folder.written.batches
 
     def feed(self, lane: int, records: schema.Records) -> None:
         """Receive the next records, shape (n, 8), of the thread with the number `lane`."""
@@ -113,15 +115,26 @@ class Recording(Exports, Run):
                 self._store(self.folder)
 
     def _store(self, folder: Folder) -> None:
-        """Move the events in memory to the folder."""
-        batches, self._batches = self._batches, []
+        """Move the events in memory to the folder.
+
+        After Ctrl-C they are still there, so that the next call writes them; after an error they are lost.
+        """
         try:
-            self._used.take(batches)
-            self.meta |= self._used.facts()
-            folder.write(self, batches)
-        except BaseException:
-            self.over_limit += sum(len(rows) for _, rows in batches)
+            if self._written == folder.written.batches:  # else Ctrl-C arrived just after they were written
+                self._used.take(self._batches)
+                self.meta |= self._used.facts()
+                folder.write(self, self._batches)
+        except Exception:
+            self._lose()
             raise
+        self._written, self._batches = folder.written.batches, []
+
+    def _lose(self) -> None:
+        """Count the events in memory as lost."""
+        lost = sum(len(rows) for _, rows in self._batches)
+        self._batches = []
+        self.events -= lost
+        self.over_limit += lost
 
     def finish(self, error: BaseException | None = None) -> None:
         """Receive the last events and stop; `meta` then names the backends and managers that ran."""
@@ -145,9 +158,8 @@ class Recording(Exports, Run):
                 self.failure = error
                 warnings.warn(str(error), RuntimeWarning, stacklevel=2)
         if self.failure is not None:
-            self.over_limit += sum(len(rows) for _, rows in self._batches)
-            self._batches = []
-            self.state, self.error = "failed", f"{type(self.failure).__name__}: {self.failure}"
+            self._lose()
+            self.state, self.error = "failed", f"interrupted: {type(self.failure).__name__}: {self.failure}"
         folder.close(self)
 
     def chunks(self, kind: str) -> Iterator[schema.Columns]:

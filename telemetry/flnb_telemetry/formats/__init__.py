@@ -25,14 +25,34 @@ def foreign(name: str) -> Any:
     return tool(*FOREIGN[name].split(":"))
 
 
+def target_of(path: str | os.PathLike[str]) -> Path:
+    """Return a path to which a file can be written.
+
+    Raises:
+        ValueError: it names no file.
+    """
+    target = Path(path)
+    if target.name in ("", ".."):
+        raise ValueError(f"path={os.fspath(path)!r} names no file; expected one such as 'run.flnb'")
+    return target
+
+
 @contextmanager
 def aside(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield the path of a temporary file in the folder of `path`, and rename it to `path` when the block ends.
 
     The file is flushed to the disk first. If the block raises an error, the file is removed and `path` stays as it was.
     Each call uses another file, also in threads.
+
+    Raises:
+        ValueError: `path` names no file.
+        IsADirectoryError: there is a folder at `path`.
     """
-    target = Path(path)
+    target = target_of(path)
+    if target.is_dir():
+        raise IsADirectoryError(
+            f"path={os.fspath(path)!r} is a folder, perhaps of a recording that runs now; expected the path of a file"
+        )
     part = target.with_name(f".{target.name[:40]}.{os.urandom(8).hex()}.part")
     try:
         yield part

@@ -12,8 +12,11 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import warnings
+import zipfile
+import zlib
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -21,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flnb_telemetry import device_words, quantity, schema
 from flnb_telemetry.extras import require
-from flnb_telemetry.formats import aside, parquet
+from flnb_telemetry.formats import aside, parquet, target_of
 from flnb_telemetry.formats.stored import RunFileError, Source, Stored, checksum, files, regrouped, writer
 
 if TYPE_CHECKING:
@@ -34,11 +37,31 @@ MANIFEST, JOURNAL, LOCK, WHOLE = "manifest.json", "journal.jsonl", "lock", "whol
 ROWS, SECONDS = 1 << 18, 2.0
 """The approximate largest number of events in a batch, and the longest time in s until it is written."""
 NAMES = ("strings", "contexts", "plans", "groups", *device_words.TABLES)
+PART = re.compile(rf"\d{{6,}}\.({'|'.join(schema.KINDS)})\.parquet|\.({MANIFEST}|{WHOLE})\.[0-9a-f]{{16}}\.part")
+"""The names of files that this module writes, beside those above."""
 
 _open: set[tuple[int, int]] = set()
 """The device and inode of each folder that this process writes: it must not open their lock files, as closing one
 releases the lock."""
 os.register_at_fork(after_in_child=_open.clear)
+
+
+class Written(NamedTuple):
+    """What is in a folder for good: replaced as a whole, so that Ctrl-C finds it before or after a batch.
+
+    Attributes:
+        batches: the lines of the journal, which number the parts.
+        length: the bytes of the journal.
+        known: for each table of names how many of its items are in the journal.
+        parts: for each kind the names and rows of its files.
+        events: how many events these have.
+    """
+
+    batches: int
+    length: int
+    known: dict[str, int]
+    parts: dict[str, list[tuple[str, int]]]
+    events: int
 
 
 class Folder:
@@ -49,32 +72,35 @@ class Folder:
         replace: whether to delete an existing recording at `path`.
 
     Raises:
+        ValueError: `path` names no file.
         FileExistsError: `path` exists, and `replace` is False or it is no recording.
         FileNotFoundError: the parent folder of `path` does not exist.
     """
 
     def __init__(self, path: str | os.PathLike[str], replace: bool = False) -> None:
         require("pyarrow.parquet", "lab", "recording to a file")
-        self.path = Path(path)
+        self.path = Path(os.path.abspath(target_of(path)))  # the program may change its folder
         _vacate(self.path, replace)
         self.path.mkdir()
-        self._process, self._known = os.getpid(), dict.fromkeys(NAMES, 0)
-        self._parts: dict[str, list[tuple[str, int]]] = {}
-        self._batch, self._written, self._events = 0, monotonic(), 0
+        self._process, self._at = os.getpid(), monotonic()
+        self.written = Written(0, 0, dict.fromkeys(NAMES, 0), {}, 0)
         self._lock = open(self.path / LOCK, "wb")  # noqa: SIM115  # both are closed by `close`
         fcntl.lockf(self._lock, fcntl.LOCK_EX)
         self._identity = _identity(self.path)
         _open.add(self._identity)
         self._journal = open(self.path / JOURNAL, "ab", buffering=0)  # noqa: SIM115
-        self._ended = False
+        self._begun = self._ended = False
 
     def begin(self, run: Recording) -> None:
-        """Write the facts about the run that are known at the beginning to the manifest."""
+        """Write the facts and names that are known at the beginning: from then on the folder opens as a recording."""
+        self.write(run, [])
         about = {"format": FORMAT, "version": parquet.FORMAT_VERSION, "schema": schema.VERSION, "meta": run.meta}
         with aside(self.path / MANIFEST) as part:
             part.write_text(json.dumps(about | {"run": {"name": run.name, "start": run.start}}))
+        self._begun = True
 
-    patience = SECONDS
+    patience = SECONDS / 4
+    """Seconds after which the recording wants all events; it writes them when the next time would be too late."""
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of storage (path, size and interval of batches) for `Recording.meta`."""
@@ -83,7 +109,7 @@ class Folder:
     def due(self, batches: schema.Batches) -> bool:
         """Return whether the events in memory should be written now."""
         return sum(len(rows) for _, rows in batches) >= ROWS or (
-            bool(batches) and monotonic() - self._written >= SECONDS
+            bool(batches) and monotonic() - self._at >= SECONDS - self.patience
         )
 
     def write(self, run: Recording, batches: schema.Batches) -> None:
@@ -94,57 +120,72 @@ class Folder:
         """
         if os.getpid() != self._process:
             return  # a forked process does not write its parent's recording
-        sizes, until = {}, 0
-        made: list[Path] = []
+        before, sizes, until = self.written, {}, 0
+        made: list[tuple[str, Path, int]] = []
         try:
             for kind in schema.KINDS.values():
                 columns = schema.table(kind, batches)
                 if count := len(columns["lane"]):
-                    made.append(self.path / f"{self._batch:06}.{kind.name}.parquet")
-                    with writer(kind.name, columns, made[-1]) as file:
+                    path = self.path / f"{before.batches:06}.{kind.name}.parquet"
+                    made.append((kind.name, path, count))
+                    with open(path, "wb") as target, writer(kind.name, columns, target) as file:
                         for group in regrouped([columns]):
                             file.write(group)
-                    source = Source(partial(open, made[-1], "rb"), count)
-                    sizes[kind.name] = [count, made[-1].stat().st_size, checksum(source)]
+                    source = Source(partial(open, path, "rb"), count)
+                    sizes[kind.name] = [count, path.stat().st_size, checksum(source)]
                     until = max(until, *(int(columns[name].max()) for name in ("t", "t1") if name in columns))
             tables = {name: getattr(run.catalog, name).items for name in NAMES}
-            names = {name: items[self._known[name] :] for name, items in tables.items()}
+            names = {name: items[before.known[name] :] for name, items in tables.items()}
             facts = {"until": until, "over_limit": run.over_limit, "meta": run.meta}
-            self._append({"parts": sizes, "names": {name: new for name, new in names.items() if new}} | facts)
+            length = self._append({"parts": sizes, "names": {name: new for name, new in names.items() if new}} | facts)
+            known = {name: before.known[name] + len(items) for name, items in names.items()}
+            parts = dict(before.parts)
+            for kind_name, path, count in made:
+                parts[kind_name] = [*parts.get(kind_name, ()), (path.name, count)]
+            events = before.events + sum(count for *_, count in made)
+            self._at, self.written = monotonic(), Written(before.batches + 1, length, known, parts, events)
         except BaseException as error:
-            for path in made:
-                path.unlink(missing_ok=True)
+            if self.written is before:
+                for _, path, _ in made:
+                    path.unlink(missing_ok=True)
             if isinstance(error, OSError):
                 raise self._failed(error) from error
             raise
-        for name, items in names.items():
-            self._known[name] += len(items)
-        for name, (count, *_) in sizes.items():
-            self._parts.setdefault(name, []).append((f"{self._batch:06}.{name}.parquet", count))
-            self._events += count
-        self._batch, self._written = self._batch + 1, monotonic()
 
     def _failed(self, error: OSError) -> OSError:
         """Return the error for a batch that could not be written."""
         return OSError(
             error.errno, f"flnb.record: {os.fspath(self.path)!r} could not be written ({error.strerror or error}); "
-            f"the first {quantity.count(self._events)} events are in it, later ones are lost. Free some space and "
-            f"record again",
+            f"the first {quantity.count(self.written.events)} events are in it, later ones are lost. "
+            f"{self._advice(error)}record again",
         )  # fmt: skip
 
-    def _append(self, line: dict[str, Any]) -> None:
-        """Add a line to the journal, whole or not at all."""
-        data, before = json.dumps(line).encode() + b"\n", os.fstat(self._journal.fileno()).st_size
+    def _advice(self, error: OSError) -> str:
+        """Return what to do before the next recording, as the beginning of a sentence."""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return "Free some space and "
+        if not self.path.is_dir():
+            return "The folder was moved or deleted: leave it in its place until the recording ends, and "
+        return "Repair that and "
+
+    def _append(self, line: dict[str, Any]) -> int:
+        """Add a line to the journal, whole or not at all; returns the journal's bytes then.
+
+        What an earlier call wrote that Ctrl-C ended before it counted is overwritten.
+        """
+        data, before = json.dumps(line).encode() + b"\n", self.written.length
         try:
+            os.ftruncate(self._journal.fileno(), before)
             if self._journal.write(data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except BaseException:
             os.ftruncate(self._journal.fileno(), before)
             raise
+        return before + len(data)
 
     def stored(self) -> Stored:
         """Return the events written so far, which are read from the files on demand."""
-        return Stored(self.path, files(self.path, {kind: list(parts) for kind, parts in self._parts.items()}))
+        return Stored(self.path, files(self.path, self.written.parts))
 
     def close(self, run: Recording) -> None:
         """Replace the folder by one file, from which `run` reads its events from now on; may be called twice.
@@ -153,21 +194,40 @@ class Folder:
         """
         if os.getpid() != self._process or self._lock.closed:
             return
-        run.tables = self.stored()
         try:
-            if not self._ended:
-                facts = {name: getattr(run, name) for name in parquet.FACTS}
-                self._append({"end": facts, "meta": run.meta, "stacks": parquet.called(run)})
-                self._ended = True
-            if run.failure is None:
-                self._pack(run)
+            self._close(run)
         except OSError as error:
+            place = os.fspath(self.path)
+            stays = (
+                "it stays a folder, which flnb.load_run opens: run.save(path) writes the file elsewhere"
+                if self.path.is_dir() or closing_name(self.path).is_dir()
+                else "the folder was moved or deleted: flnb.load_run opens it where it is now"
+            )
             warnings.warn(
-                f"flnb.record: {os.fspath(self.path)!r} could not be made one file ({error.strerror or error}); it "
-                f"stays a folder, which flnb.load_run opens: run.save(path) writes the file elsewhere",
+                f"flnb.record: {place!r} could not be made one file ({error.strerror or error}); {stays}",
                 RuntimeWarning,
                 stacklevel=2,
             )
+        except KeyboardInterrupt:
+            raise  # `record` calls again
+        except BaseException:
+            self._release()
+            raise
+        self._release()
+
+    def _close(self, run: Recording) -> None:
+        if not self._begun:  # not a single fact of it could be written
+            shutil.rmtree(self.path)
+            return
+        run.tables = self.stored()
+        if not self._ended:
+            facts = {name: getattr(run, name) for name in parquet.FACTS}
+            self._append({"end": facts, "meta": run.meta, "stacks": parquet.called(run)})
+            self._ended = True
+        if run.failure is None:
+            self._pack(run)
+
+    def _release(self) -> None:
         self._journal.close()
         self._lock.close()
         _open.discard(self._identity)
@@ -208,29 +268,51 @@ def _vacate(path: Path, replace: bool) -> None:
             raise FileExistsError(
                 f"{what}; choose another path, or give replace=True to delete what was recorded there"
             )
-        if place.is_dir() and not place.is_symlink():
-            if not _is_recording(place):
-                raise FileExistsError(f"{what} and is a folder, but no recording; choose another path")
-            if is_written(place):
-                raise FileExistsError(f"{what} and is being recorded now; end that recording, or choose another path")
-            shutil.rmtree(place)
-        elif place.stat().st_size and not _is_file_of_flnb(place):
-            raise FileExistsError(f"{what} and is a file, but no recording; choose another path")
-        else:
+        if not place.exists():
+            raise FileExistsError(f"{what} and is a link to nothing; choose another path, or delete the link")
+        if not place.is_dir():
+            if not _is_file_of_flnb(place):
+                raise FileExistsError(f"{what} and is a file, but no recording; choose another path")
             place.unlink()
+            continue
+        if place.is_symlink() or not _is_recording(place, closing=place != path):
+            raise FileExistsError(f"{what} and is a folder, but no recording; choose another path")
+        if is_written(place):
+            raise FileExistsError(f"{what} and is being recorded now; end that recording, or choose another path")
+        shutil.rmtree(place)
 
 
-def _is_recording(place: Path) -> bool:
-    """Return whether a folder contains only a recording, or the beginning of one."""
-    known = (MANIFEST, JOURNAL, LOCK, WHOLE)
-    names = [name for name in os.listdir(place) if name not in known and not name.endswith((".parquet", ".part"))]
-    return not names
+def _is_recording(place: Path, closing: bool) -> bool:
+    """Return whether a folder holds a recording, or the beginning of one, and nothing else.
+
+    Args:
+        place: the folder.
+        closing: whether it has the name of one that is being closed: its first files may be deleted already.
+    """
+    names = {name for name in os.listdir(place) if not PART.fullmatch(name)}
+    if names - {MANIFEST, JOURNAL, LOCK, WHOLE}:
+        return False
+    if closing:
+        return True
+    return {JOURNAL, LOCK} <= names and (MANIFEST not in names or _has_format((place / MANIFEST).read_bytes(), FORMAT))
+
+
+def _has_format(manifest: bytes, *formats: str) -> bool:
+    """Return whether the bytes of a manifest name one of these formats."""
+    try:
+        found = json.loads(manifest)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and found.get("format") in formats
 
 
 def _is_file_of_flnb(place: Path) -> bool:
-    """Return whether a file is a ZIP archive, as recordings are."""
-    with open(place, "rb") as file:
-        return file.read(4) == b"PK\x03\x04"
+    """Return whether a file is a recording, perhaps with damaged events."""
+    try:
+        with zipfile.ZipFile(place) as archive:
+            return _has_format(parquet.member(archive, MANIFEST), parquet.FORMAT, parquet.RANKS)
+    except (OSError, ValueError, KeyError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error):
+        return False
 
 
 def is_written(place: Path) -> bool:

@@ -24,7 +24,8 @@ class RunEntry(NamedTuple):
         began: the time at which it began, as ISO 8601 text.
         seconds: its duration.
         events: the number of its events.
-        state: "complete", "interrupted" (its process was killed), "recording" (it runs now) or "unreadable".
+        state: "complete", "interrupted" (its process was killed, or its disk was full), "recording" (it runs now) or
+            "unreadable".
         error: the error that ended the program, or the reason why events or the file cannot be read; None without.
         path: its path, for `flnb.load_run`.
     """
@@ -91,7 +92,11 @@ def runs(folder: str | os.PathLike[str] = ".") -> Runs:
     """
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"flnb.runs: there is no folder {os.fspath(folder)!r}; name another one")
-    entries = [_entry(path) for path in sorted(Path(folder).glob("*.flnb"))]
+    paths = {
+        *Path(folder).glob("*.flnb"),
+        *(path.with_name(path.stem[1:]) for path in Path(folder).glob(".*.flnb.closing")),
+    }
+    entries = [_entry(path) for path in sorted(paths)]
     return Runs(os.fspath(folder), sorted(entries, key=lambda each: each.began, reverse=True))
 
 

@@ -106,11 +106,29 @@ def load_run(path: str | os.PathLike[str]) -> Any:
     >>> flnb.load_run("demo.flnb").ops["multiply"].count
     1
     """
-    if not Path(path).exists() and Path(path).with_name(f".{Path(path).name}.closing").exists():
-        path = Path(path).with_name(f".{Path(path).name}.closing")  # its process was killed while it closed it
-    if not Path(path).exists():
-        raise FileNotFoundError(f"flnb.load_run: no file {os.fspath(path)!r}; save one with run.save(path)")
-    if not Path(path).is_dir():
+    place = _place(path)
+    before = place.stat()
+    try:
+        return _load(place)
+    except (RunFileError, FileNotFoundError):
+        now = _place(path)
+        if os.path.samestat(before, now.stat()):
+            raise
+        return _load(now)  # the recording was closed, or recorded anew, while it was read
+
+
+def _place(path: str | os.PathLike[str]) -> Path:
+    """Return where a run is: at its path, or, if its process was killed while it closed the run, beside that."""
+    target = Path(path)
+    for place in (target, target.with_name(f".{target.name}.closing") if target.name else target, target):
+        if place.exists():  # the path is looked at twice: a recording that is being closed moves there
+            return place
+    raise FileNotFoundError(f"flnb.load_run: no file {os.fspath(path)!r}; save one with run.save(path)")
+
+
+def _load(path: Path) -> Any:
+    """Open what is at a path."""
+    if not path.is_dir():
         with open(path, "rb") as file:
             first = file.read(64).removeprefix(codecs.BOM_UTF8).lstrip()[:2]
         if first[:1] == b"\x80":  # a pickle
@@ -118,8 +136,8 @@ def load_run(path: str | os.PathLike[str]) -> Any:
         if first[:1] in (b"{", b"[") or first == b"\x1f\x8b":  # JSON, or gzip
             return foreign("read trace")(path)
     try:
-        if Path(path).is_dir():
-            return tool("flnb_telemetry.formats.folder", "read_folder")(Path(path))
+        if path.is_dir():
+            return tool("flnb_telemetry.formats.folder", "read_folder")(path)
         with zipfile.ZipFile(path) as archive:
             manifest = json.loads(member(archive, "manifest.json"))
             check(path, manifest)

@@ -45,8 +45,10 @@ export function stateLine(store: Store, now: number): StateLine {
   }
   if (run.state === "failed") {
     const [name, ...rest] = (run.error ?? "the recorded block raised").split(": ");
+    const interrupted = name === "interrupted"; // the error then says what is missing
     return {
-      mark: "error", title: "Failed", head: name!, rest: [...(rest.length ? [rest.join(": ")] : []), `step ${integer(counters.step)}`, "recording closed, complete"],
+      mark: "error", title: interrupted ? "Interrupted" : "Failed", head: interrupted ? "Recording interrupted" : name!,
+      rest: [...(rest.length ? [rest.join(": ")] : []), `step ${integer(counters.step)}`, ...(interrupted ? [] : ["recording closed, complete"])],
       tone: "error", stale: false, urgent: true,
     };
   }

@@ -141,6 +141,10 @@ describe("the state in words", () => {
     const failed = simulation.frame(true);
     store.receive(failed.content, failed.buffers, 300);
     expect(say(store, 300)).toMatch(/^\[error\] Failed: OutOfMemoryError · conv2d asked for 18\.0 MiB · step \d+ · recording closed, complete$/);
+    simulation.error = "interrupted: OSError: [Errno 28] the disk is full; later events are lost";
+    const lost = simulation.frame(true);
+    store.receive(lost.content, lost.buffers, 350);
+    expect(say(store, 350)).toMatch(/^\[error\] Interrupted: Recording interrupted · OSError: \[Errno 28\] the disk is full; later events are lost · step \d+$/);
     store.kernel = "restarted";
     expect(say(store, 400)).toMatch(/^\[square\] Restarted: Kernel restarted · \d+ steps kept in the browser, read only$/);
     const done = followed(1, new Simulation({ steps: 10 }));
