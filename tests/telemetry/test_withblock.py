@@ -103,6 +103,7 @@ def test_a_phase_a_scope_and_a_step_end() -> None:
 
 def test_a_recording_ends_and_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """The trace function may raise at a ``with`` line before the lock is released; CPython's Ctrl-C never does."""
+    monkeypatch.setattr(pump, "_lock", threading.RLock())  # that of the process is never left locked
 
     def recorded() -> None:
         with recorder.record():
