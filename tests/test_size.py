@@ -73,7 +73,7 @@ GRAPH = (
     "flnb.plot.modes", "flnb.autograd.repeated", "flnb.optim.repeated",
 )  # fmt: skip
 """Modules of the graph, which the goals do not count either."""
-WITH_ALL, GOAL_WITH_ALL = 26_123, 18_000
+WITH_ALL, GOAL_WITH_ALL = 26_160, 18_000
 """The most lines of the core with graph, ranks and devices, and the goal, which the core alone exceeds by its part.
 
 Raised by 250 for the communicator nccl, convolution by cuDNN and stream capture, which issue 13 asks for, and by 328
@@ -99,7 +99,7 @@ By 4 for queries that are empty or no text.
 By 98 for recordings on disk: batches that Ctrl-C does not lose, foreign files that are not deleted, wrong arguments."""
 
 
-@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 15_681, 11_500), ("", 31_152, 24_500)])
+@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 15_718, 11_500), ("", 31_189, 24_500)])
 def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     """``most`` may only become smaller, until it is the goal.
 
@@ -124,6 +124,7 @@ def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     By 16 for ops without the time of choosing.
     By 96 for `flnb top`, of which 1 in core: a folder without a batch.
     By 66, of which 4 in core, for ops outside steps in comparisons, required settings, and texts of wrong arguments.
+    By 37 for the names of threads, and the ops of one step.
     """
     counted = {name: path for name, path in modules().items() if not name.startswith(RANKS + DEVICES + GRAPH)}
     total = sum(code_lines(path) for name, path in counted.items() if storey in ("", room(name).storey))

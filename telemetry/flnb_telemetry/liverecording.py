@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from flnb_telemetry.recording import Recording
     from flnb_telemetry.schema import Columns, Ints, Records
 
-PART = 1 << 17  # allocations and frees in one frame
+PART = 1 << 15  # allocations and frees in one frame: a page takes 45 ms for them, and stands still for no longer
 BLOCKS = 1 << 21  # blocks that are sent at most
 
 
@@ -95,6 +95,10 @@ class LiveRecording(Live):
             if after is None:
                 return
             part = after
+
+    def threads(self) -> dict[str, str]:
+        """Return the names of threads by their numbers, also while the recording goes on."""
+        return self.recording.threads()
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
         """Answer a request for the call stack of the blocks of a context, or about the tape (see `Live.answer`)."""

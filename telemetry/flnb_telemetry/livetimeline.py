@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb_telemetry import schema
+from flnb_telemetry.safe_text import safe_text
 from flnb_telemetry.timeline import (
     BLOCK,
     COUNT,
@@ -149,10 +150,14 @@ class LiveTimeline:
             piece = {"t0": self._ms(t0), "t1": self._ms(t1), "pixel": resolution / 1e6, "count": count}
             pieces.append(piece | {"name": name})
         bars = np.concatenate([np.empty((6, 0), np.int64), *(bars for _, bars in parts)], axis=1)
+        names = {key.lane: self._thread(key.lane) for key in keys}
         rows = np.repeat([number for number, _ in parts], [part.shape[1] for _, part in parts])
         about = {
             "rows": [
-                {"thread": key.lane, "rank": self.ranks.get(key.lane), "kind": KINDS[key.kind], "depth": key.depth}
+                {
+                    "thread": key.lane, "rank": self.ranks.get(key.lane), "kind": KINDS[key.kind],
+                    "depth": key.depth, **names[key.lane],
+                }
                 for key in keys
             ],
             "pieces": pieces, "t0": self._ms(self.first), "t1": self._ms(min(now, self.run.end or now)),
@@ -163,6 +168,11 @@ class LiveTimeline:
             "what": what.astype(np.uint32), "context": context.astype(np.uint32),
             "count": bars[COUNT].astype(np.uint32), "number": bars[NUMBER], "longest": bars[LONGEST] / 1e6,
         }  # fmt: skip
+
+    def _thread(self, lane: int) -> dict[str, str]:
+        """Return the name of a thread, if it is known."""
+        name = self.run.threads().get(str(lane))
+        return {} if name is None else {"name": safe_text(name)}
 
     def _window(self, key: Key, t0: int, t1: int, resolution: int, now: int) -> Bars:
         """Return the bars of a row between two times; scopes that are open end at the time `now`."""
@@ -186,7 +196,7 @@ class LiveTimeline:
 
         Args:
             request: "id", and one of "window": [t0, t1, pixels], in ms; "event": [thread, kind, depth, number];
-                "measure": [t0, t1]; "search": text with "after", ms.
+                "measure": [t0, t1]; "ops": [t0, t1]; "search": text with "after", ms.
 
         Returns:
             A message. That of a window has arrays like a frame, and their bytes under "buffer".
@@ -203,6 +213,8 @@ class LiveTimeline:
             return found | {"event": self._event(*request["event"])}
         if "measure" in request:
             return found | {"measure": self._measure(*map(self._ns, request["measure"]))}
+        if "ops" in request:
+            return found | {"ops": self._ops(*map(self._ns, request["ops"]))}
         text, after = str(request.get("search", "")), self._ns(request.get("after", 0))
         return found | {"search": self._search(text.lower(), after)}
 
@@ -248,6 +260,25 @@ class LiveTimeline:
             spent = int((bars[T1, first:last] - bars[T0, first:last]).sum())
             found["ns"][name] = found["ns"].get(name, 0) + spent
         return found
+
+    def _ops(self, t0: int, t1: int) -> dict[str, Any]:
+        """Sum up the ops that begin between two times by name: how often, and ns; the longest first."""
+        plans, complete = self.rows.catalog.plans.items, True
+        sums: dict[str, list[int]] = {}
+        for key, row in self.rows.rows.items():
+            if KINDS[key.kind] != "op":
+                continue
+            first, last = np.searchsorted(row.events.bars[T0], [t0, t1]).tolist()
+            bars = row.events.bars[:, first:last]
+            complete &= not row.events.first or first > 0
+            known, at, count = np.unique(bars[PAIR] & (1 << SHIFT) - 1, return_inverse=True, return_counts=True)
+            spent = np.bincount(at.reshape(-1), bars[T1] - bars[T0], len(known))
+            for plan, times, ns in zip(known.tolist(), count.tolist(), spent.tolist(), strict=True):
+                entry = sums.setdefault(plans[plan].op, [0, 0])
+                entry[0] += times
+                entry[1] += round(ns)
+        rows = [(op, *entry) for op, entry in sorted(sums.items(), key=lambda item: -item[1][1])]
+        return {"t0": self._ms(t0), "t1": self._ms(t1), "rows": rows, "complete": complete}
 
     def _search(self, text: str, after: int) -> dict[str, Any]:
         """Find the next op after a time (ns) whose name, scope or line contains a text, or else the first of all."""

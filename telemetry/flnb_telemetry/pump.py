@@ -73,6 +73,7 @@ class Session:
         self.interval = interval
         self.sinks: list[Sink] = []
         self.lanes: list[Lane] = []
+        self.names: dict[int, str] = {}  # of threads, by the numbers of their lanes
         self.started = clock()
         self.events = 0
         self.pump_ns = 0
@@ -89,6 +90,8 @@ class Session:
         """Create the buffer of the calling thread."""
         lane = lane_type(next(self._numbers), self.capacity)
         lane.context = bus.threads.here.context()
+        main = lane.thread is threading.main_thread()
+        self.names[lane.number] = "main" if main else lane.thread.name
         self.lanes.append(lane)
         return lane
 

@@ -70,11 +70,18 @@ class Run:
         try:
             for emit in bus.finishers:
                 emit()
+            if names := self.threads():
+                self.meta["threads"] = names
             pump.detach(self)
         finally:
             self.end = time.perf_counter_ns()
             self.state = "finished" if error is None else "failed"
             self.error = None if error is None else f"{type(error).__name__}: {error}".rstrip(": ")
+
+    def threads(self) -> dict[str, str]:
+        """Return the names of threads by the numbers that they have in records; those of the main one is "main"."""
+        known: dict[str, str] = self.meta.get("threads", {})
+        return known or {str(lane): name for lane, name in (self.session.names if self.session else {}).items()}
 
     def seconds_at(self, t: Any) -> Any:
         """Convert a time, or an array of times, of `perf_counter_ns` to seconds since the beginning of the run."""

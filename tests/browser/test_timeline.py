@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 import flnb
@@ -122,7 +123,7 @@ def test_every_op_is_in_the_lane_and_a_click_finds_exactly_it(stage: Stage, run:
     assert shown["rows"][-1]["events"] == len(op["t0"])
     assert shown["rows"][-1]["bars"] < len(op["t0"])
     assert "merged below a pixel" in shown["said"]
-    assert shown["lanes"] == [f"thread {op['lane'][0]}"]
+    assert shown["lanes"] == ["main"]
     names = [run.catalog.plans.items[plan].op for plan in op["plan"].tolist()]
     for wanted in ("subtract", "layer_norm"):  # a short op, and a long one
         at = len(names) // 2 + names[len(names) // 2 :].index(wanted)
@@ -199,6 +200,27 @@ def test_arrows_measure_search_and_cursor(stage: Stage, run: Any, screenshots: P
     assert len(begun) > 20
     page.screenshot(path=screenshots / "timeline-measured.png")
     assert page.evaluate("() => window.__flnb.cursor") == pytest.approx((step["t1"][3] - run.start) / 1e9, rel=0.01)
+    x, _ = place_of(shown, run, (step["t0"][2] + step["t1"][2]) / 2, "op")  # Ops and Tape follow the cursor
+    page.mouse.click(x, shown["place"]["y"] + 8)
+    inside = (op["t0"] >= step["t0"][2]) & (op["t0"] < step["t1"][2])
+    wanted = sorted(
+        f"{name}{int((inside & (np.array(names) == name)).sum())}"
+        for name in {names[i] for i in np.flatnonzero(inside)}
+    )
+    page.locator("[role=tab]", has_text="Ops").click()
+    page.locator(".fl-stepops", has_text="In step 2, under the cursor").wait_for()
+    rows = page.locator(".fl-stepops + dl")
+    rows.wait_for()
+    told = rows.evaluate(
+        "dl => [...dl.querySelectorAll('dt')].map(dt => dt.textContent + parseInt(dt.nextSibling.textContent))"
+    )
+    assert sorted(told) == wanted
+    page.screenshot(path=screenshots / "ops-of-step.png")
+    page.locator("[role=tab]", has_text="Tape").click()
+    page.get_by_text("not that of step 2 under the cursor").wait_for()
+    page.screenshot(path=screenshots / "tape-of-other-step.png")
+    page.locator("[role=tab]", has_text="Timeline").click()
+    page.mouse.click(place_of(shown, run, step["t1"][3], "op")[0], shown["place"]["y"] + 8)
     page.locator("[role=tab]", has_text="Memory").click()
     assert page.evaluate("() => window.__flnb.cursor") == pytest.approx((step["t1"][3] - run.start) / 1e9, rel=0.01)
 
@@ -255,6 +277,28 @@ def test_lanes_have_what_a_thread_recorded_compiled_and_ran(stage: Stage, screen
     page.get_by_role("radio", name="Kernel").click()
     page.locator("tr[aria-selected=true]").first.wait_for()
     assert not page.flnb_errors  # type: ignore[attr-defined]
+
+
+@pytest.mark.timeout(120)
+def test_a_saved_page_says_that_it_has_no_more_detail(page: Page, tmp_path: Path) -> None:
+    run = trained("numpy", 14)
+    op = run.table("op")
+    run.save_html(tmp_path / "run.html")
+    page.goto((tmp_path / "run.html").as_uri())
+    page.locator("[role=tab]", has_text="Timeline").click()
+    page.wait_for_function("() => window.__flnb.view?.rows?.length > 0")
+    page.locator(".fl-timeline canvas").focus()
+    page.keyboard.press("f")
+    for _ in range(8):
+        page.mouse.move(*place_of(page.evaluate("() => window.__flnb.view"), run, op["t0"][40], "op"))
+        page.mouse.wheel(0, -400)
+        page.wait_for_timeout(30)
+        if "no more detail" in page.evaluate("() => window.__flnb.view.said"):
+            break
+    page.wait_for_function(
+        "() => window.__flnb.view.said.includes('merged: a saved page has no more detail')", timeout=5000
+    )
+    assert not page.evaluate("() => window.__flnb.view.coarse")
 
 
 @pytest.mark.timeout(240)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +33,8 @@ from flnb import nn, optim
 from flnb.widgets.hub import Hub
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from flnb_telemetry.recording import Recording
     from flnb_telemetry.timeline import Bars
 
@@ -275,6 +278,37 @@ def test_a_range_is_measured_and_a_text_is_found_from_a_time_on(run: Recording) 
     assert answered(live, search="no such thing", after=0)["search"] == {
         "text": "no such thing", "count": 0, "at": 0, "next": None,
     }  # fmt: skip
+
+
+def test_the_ops_of_a_step_are_summed_up_by_name(run: Recording) -> None:
+    live, op, step = LiveRecording(run), run.table("op"), run.table("step")
+    inside = (op["t0"] >= step["t0"][1]) & (op["t0"] < step["t1"][1])
+    assert 0 < inside.sum() < len(inside)
+    wanted: dict[str, list[int]] = {}
+    for plan, ns in zip(op["plan"][inside].tolist(), (op["t1"] - op["t0"])[inside].tolist(), strict=True):
+        entry = wanted.setdefault(run.catalog.plans.items[plan].op, [0, 0])
+        entry[0] += 1
+        entry[1] += ns
+    told = answered(live, ops=[(step["t0"][1] - run.start) / 1e6, (step["t1"][1] - run.start) / 1e6])["ops"]
+    assert {name: [count, ns] for name, count, ns in told["rows"]} == wanted
+    assert [row[2] for row in told["rows"]] == sorted((ns for _, ns in wanted.values()), reverse=True)
+    assert told["complete"]
+
+
+def test_lanes_have_the_names_of_their_threads_also_in_a_file(tmp_path: Path) -> None:
+    with flnb.record("named") as run:
+        flnb.exp(flnb.ones(4))
+        worker = threading.Thread(target=lambda: flnb.exp(flnb.ones(4)), name="loader")
+        worker.start()
+        worker.join()
+        early = {row["name"] for row in answered(LiveRecording(run), window=[0, 1e6, 100])["rows"]}
+    assert early == {"main", "loader"}
+    op = run.table("op")
+    names = {row["thread"]: row["name"] for row in answered(LiveRecording(run), window=[0, 1e6, 100])["rows"]}
+    assert [names[lane] for lane in op["lane"].tolist()][-1] == "loader"
+    run.save(tmp_path / "named.flnb")
+    again = answered(LiveRecording(flnb.load_run(tmp_path / "named.flnb")), window=[0, 1e6, 100])["rows"]
+    assert {row["thread"]: row["name"] for row in again} == names
 
 
 def test_a_frame_has_the_run_coarsely_and_the_newest_steps_in_full(run: Recording) -> None:

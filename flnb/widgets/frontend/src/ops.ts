@@ -7,6 +7,7 @@ import { Panel, segmented } from "./panel.ts";
 import { keepOrder, mean, sortRows, toggled, type SortKey, type SortOrder } from "./sorting.ts";
 import type { OpRow } from "./oprows.ts";
 import { spark } from "./spark.ts";
+import { StepOps } from "./opstep.ts";
 import { kernelParts } from "./kernelparts.ts";
 import { baseOp, type Selection, selectionOfKernel, selectionOfNode, selectsNode } from "./selection.ts";
 import type { View, ViewContext } from "./view.ts";
@@ -96,6 +97,7 @@ class Ops implements View {
   private reorder = true;
   private drawn = "";
   private updated = -Infinity;
+  private readonly step: StepOps;
   private sideDrawn = "";
   private fitted = "";
   private tight = 0;
@@ -103,6 +105,7 @@ class Ops implements View {
   constructor(context: ViewContext, full: boolean) {
     this.context = context;
     this.full = full;
+    this.step = new StepOps(context);
     this.panel = new Panel("Ops");
     this.panel.tools.append(segmented<Grouping>("Group by", [["op", "Op"], ["kernel", "Kernel"], ["scope", "Scope"]], "op", (grouping) => {
       this.grouping = grouping;
@@ -310,7 +313,7 @@ class Ops implements View {
     const { store, theme } = this.context;
     const { selection } = store;
     const now = Math.floor(this.updated / REFRESH);
-    const key = `${store.versions.view} ${store.versions.tape} ${store.versions.ops} ${now} ${theme.version}`;
+    const key = `${store.versions.view} ${store.versions.tape} ${store.versions.ops} ${now} ${theme.version} ${this.step.update()}`;
     if (key === this.sideDrawn || (this.sideDrawn && side.matches(":hover") && this.sideDrawn.split(" ")[0] === String(store.versions.view))) return;
     this.sideDrawn = key;
     const kernel = selection?.kernel === undefined ? undefined : store.kernelInfos.find(({ name }) => name === selection.kernel);
@@ -318,7 +321,7 @@ class Ops implements View {
     const name = kernel?.name ?? (scope ? selection.scope : selection?.op);
     const row = name === undefined ? undefined : (kernel ? store.kernels : scope ? store.scopes : store.ops).find((candidate) => candidate.name === name);
     if (!row) {
-      side.replaceChildren(h("div", { class: "fl-none" }, selection ? "The selection has no row in this table." : "Click a row for its exact numbers and its places on the tape."), this.legend());
+      side.replaceChildren(h("div", { class: "fl-none" }, selection ? "The selection has no row in this table." : "Click a row for its exact numbers and its places on the tape."), ...this.step.elements(), this.legend());
       return;
     }
     const pairs = h("dl", { class: "fl-pairs" });
@@ -336,8 +339,8 @@ class Ops implements View {
     pair("Bytes", text(atLeast(bytes(row.bytes), store.lower)), exactBytes(row.bytes));
     const head = h("div", { class: "fl-title" }, ...(scope ? [] : [this.swatch(row.family)]),
       h("div", {}, h("b", {}, row.name), h("div", { class: "fl-sub" }, scope ? "scope" : kernel ? `kernel of ${kernel.parts.length} ${kernel.parts.length === 1 ? "op" : "ops"}` : familyLabels[row.family] ?? row.family)));
-    if (kernel) return side.replaceChildren(head, pairs, ...kernelParts(theme, store, kernel));
-    side.replaceChildren(head, pairs, ...(scope ? [] : [this.opener(row.name)]), ...this.places());
+    if (kernel) return side.replaceChildren(head, pairs, ...kernelParts(theme, store, kernel), ...this.step.elements());
+    side.replaceChildren(head, pairs, ...(scope ? [] : [this.opener(row.name)]), ...this.places(), ...this.step.elements());
   }
 
   /** The button that opens the last recorded call of an op in a cell. */

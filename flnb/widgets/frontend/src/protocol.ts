@@ -253,7 +253,7 @@ export interface DevicesSection {
   gaps: { device: number; t0: number; t1: number; cause: string; plan: number; seq: number }[];
 }
 /** A row of the timeline: `depth` is that of a scope. A part is an op inside of another one, or one that a kernel computed. */
-export interface TimelineRow { thread: number; rank: number | null; kind: "phase" | "scope" | "record" | "compile" | "materialize" | "op" | "part"; depth: number }
+export interface TimelineRow { thread: number; rank: number | null; name?: string; kind: "phase" | "scope" | "record" | "compile" | "materialize" | "op" | "part"; depth: number }
 /**
  * Pieces of the timeline, each a stretch of time (ms of the run) whose bars are merged where they are shorter than `pixel`
  * (ms), with the number of its bars. The bars are columns, piece by piece and row by row: row (of `rows`), t0, t1 (ms),
@@ -267,10 +267,10 @@ export type TimelineSection = TimelinePart;
 export interface TimelineEvent {
   thread: number; depth: number; kind: TimelineRow["kind"]; number: number; t0: number; t1: number; what: number; context: number; node: number; block: number;
 }
-/** Asks for a window [t0, t1, pixels], an event, how much there is between two times, or the next match of a text after a time. */
+/** Asks for a window [t0, t1, pixels], an event, how much there is between two times, its ops, or the next match of a text after a time. */
 export type TimelineRequest = { type: "timeline"; id: number } & (
   | { window: [number, number, number] } | { event: [thread: number, kind: string, depth: number, number: number] }
-  | { measure: [number, number] } | { search: string; after: number });
+  | { measure: [number, number] } | { ops: [number, number] } | { search: string; after: number });
 export interface TimelineMeasure { t0: number; t1: number; counts: Record<string, number>; ns: Record<string, number>; complete: boolean }
 /** An answer; that to a window has columns like a frame. */
 export interface TimelineMessage extends Partial<TimelinePart> {
@@ -281,6 +281,10 @@ export interface TimelineMessage extends Partial<TimelinePart> {
   event?: (TimelineEvent & { related: TimelineEvent[] }) | null;
   measure?: TimelineMeasure;
   search?: { text: string; count: number; at: number; next: TimelineEvent | null };
+  /** Ops that begin in a stretch of time, the longest first: name, how often, ns. */
+  ops?: { t0: number; t1: number; rows: [op: string, count: number, ns: number][]; complete: boolean };
+  /** A saved page answers: it has what its frames have. */
+  saved?: true;
 }
 /** From where to where a copy goes. */
 export const ROUTES = ["", "to the device", "to the host", "on the device", "between devices"] as const;

@@ -267,12 +267,20 @@ class TapeView implements View {
   private write(): void {
     const { theme } = this.context;
     const { said, label } = this.model.tape ? about(this.model, this.opening.open) : { said: "", label: null };
-    this.panel.sub = [said, this.model.tape ? this.finder.text : ""].filter(Boolean).join(" · ");
+    this.panel.sub = [said, this.model.tape ? this.finder.text : "", this.elsewhere()].filter(Boolean).join(" · ");
     if (label !== null) attribute(this.canvas.surface.canvas, "aria-label", label);
     const { newest } = this.context.store;
     this.newest.hidden = newest === null;
     if (newest !== null) setText(this.newest, `to step ${integer(newest)}`);
     if (label !== null && this.families) showFamilies(this.families, this.model, theme);
+  }
+
+  /** Where the time cursor is in another step than the tape's: which, and why its tape is not shown. */
+  private elsewhere(): string {
+    const { store } = this.context;
+    const step = store.cursor === null ? null : store.stepAt(store.cursor);
+    if (!this.model.tape || step === null || step === this.model.tape.step) return "";
+    return `not that of step ${integer(step)} under the cursor: of a run the last tape is stored`;
   }
 
   private buttons(): HTMLElement {

@@ -46,9 +46,9 @@ export class ThreadLanes {
     for (const row of model.rows) threads.set(row.thread, [...(threads.get(row.thread) ?? []), row]);
     this.rows = [...threads.values()].sort((one, other) => (one[0]!.rank ?? -1) - (other[0]!.rank ?? -1));
     const lanes = this.rows.map((rows): Lane => {
-      const { thread, rank } = rows[0]!;
+      const { thread, rank, name } = rows[0]!;
       return {
-        key: String(thread), title: rank === null ? `thread ${thread}` : `rank ${rank}`, notes: rank === null ? [] : [`thread ${thread}`],
+        key: String(thread), title: rank === null ? name ?? `thread ${thread}` : `rank ${rank}`, notes: rank === null ? [] : [name ?? `thread ${thread}`],
         rows: rows.map((row) => this.row(row)),
       };
     });

@@ -1,6 +1,7 @@
 /** What every thread did when, as far as the browser has it: pieces of the timeline, each a stretch of time at one resolution. */
 
 import type { Column, TimelineEvent, TimelineMessage, TimelinePart, TimelineRow, TimelineSection } from "../protocol.ts";
+import { firstAtOrAfter } from "../timeline/bars.ts";
 import type { Span } from "../timeline/scale.ts";
 
 const NAMES = ["row", "t0", "t1", "what", "context", "count", "number", "longest"] as const;
@@ -37,6 +38,8 @@ export class ThreadsModel {
   private whole: Piece | null = null;
   private newest: Piece | null = null;
   private answered: Piece[] = [];
+  /** Older pieces that go on with the newest steps, made for the pieces of this version. */
+  private joined: { version: number; pieces: Piece[] } = { version: -1, pieces: [] };
 
   /** The section of a frame: the whole run coarsely, and the newest steps. */
   take(section: TimelineSection, columns: Record<string, Column>): void {
@@ -65,11 +68,41 @@ export class ThreadsModel {
   best(span: Span, pixel: number): Piece | null {
     const [t0, t1] = [Math.max(span.t0, this.limits.t0), Math.min(span.t1, this.limits.t1)];
     const told = [this.newest, this.whole].filter((piece) => piece !== null);
-    const all = [...this.answered, ...told].filter((piece) => piece.t0 <= t0 && piece.t1 >= t1 - pixel);
+    const all = [...this.answered, ...told, ...this.goingOn()].filter((piece) => piece.t0 <= t0 && piece.t1 >= t1 - pixel);
     const enough = all.filter((piece) => piece.pixel <= pixel * 1.01);
     if (enough.length) return enough.reduce((one, other) => (other.pixel > one.pixel ? other : one));
     return all.length ? all.reduce((one, other) => (other.pixel < one.pixel ? other : one)) : this.newest && this.newest.t0 <= t0 ? this.newest : this.whole;
   }
+
+  /** The last answer and the coarse piece, with the newest steps after them: a view that follows a run need not ask at every frame. */
+  private goingOn(): Piece[] {
+    const { newest } = this;
+    if (this.joined.version !== this.version) {
+      const older = [this.answered[0], this.whole].filter((piece) => piece && newest && piece.t0 < newest.t0 && piece.t1 >= newest.t0 && piece.t1 < newest.t1);
+      this.joined = { version: this.version, pieces: older.map((piece) => joined(piece!, newest!)) };
+    }
+    return this.joined.pieces;
+  }
+}
+
+/** One piece until the other one begins, then that one. A merged bar in which it begins is cut there. */
+function joined(older: Piece, newer: Piece): Piece {
+  const rows = new Map(newer.rows);
+  for (const [key, before] of older.rows) {
+    const after = newer.rows.get(key);
+    const until = Math.min(newer.t0, after?.start[0] ?? Infinity);
+    const length = firstAtOrAfter(before.start, until, before.start.length);
+    const names = Object.keys(before) as (keyof RowColumns)[];
+    const cut = Object.fromEntries(names.map((name) => {
+      const column = new Float64Array(length + (after?.[name].length ?? 0));
+      column.set(before[name].subarray(0, length));
+      if (after) column.set(after[name], length);
+      return [name, column];
+    })) as unknown as RowColumns & { end: Float64Array };
+    if (length) cut.end[length - 1] = Math.min(cut.end[length - 1]!, until);
+    rows.set(key, cut);
+  }
+  return new Piece(older.t0, newer.t1, older.pixel, rows);
 }
 
 function piecesOf({ rows, pieces }: TimelinePart, columns: Columns): Piece[] {
@@ -101,20 +134,26 @@ export class Windows {
   static readonly SLOW = 400;
   /** It is asked again after this. */
   static readonly AGAIN = 2000;
+  /** A view that follows a run asks for the same stretch, moved on, no sooner than this after the last time. */
+  static readonly FOLLOW = 1000;
   private id = 0;
   private asked: { id: number; key: string; at: number } | null = null;
   /** When the first question was asked that nothing has answered yet. */
   private since: number | null = null;
+  /** The stretch that was asked for last, and when. */
+  private last = { stretch: "", at: -Infinity };
 
   /** Whether the kernel owes an answer for longer than it should. */
   late(now: number): boolean {
     return this.since !== null && now - this.since > Windows.SLOW;
   }
 
-  /** The id to ask with, or null where the same or another question is under way. */
-  next(key: string, now: number): number | null {
+  /** The id to ask with, or null where the same or another question is under way; `stretch` names one that moves with a run. */
+  next(key: string, now: number, stretch = ""): number | null {
+    if (stretch && stretch === this.last.stretch && now - this.last.at < Windows.FOLLOW) return null;
     if (this.asked && (this.asked.key === key || now - this.asked.at < Windows.SLOW) && now - this.asked.at < Windows.AGAIN) return null;
     this.asked = { id: ++this.id, key, at: now };
+    this.last = { stretch, at: now };
     this.since ??= now;
     return this.id;
   }

@@ -6,7 +6,7 @@ import { duration, integer, text, UNKNOWN } from "../format.ts";
 import { memoryOf } from "../memory/model.ts";
 import { familyLabels } from "../palette.ts";
 import { Panel } from "../panel.ts";
-import type { TimelineEvent, TimelineMeasure, TimelineMessage, TimelineRow } from "../protocol.ts";
+import type { TimelineEvent, TimelineMeasure, TimelineMessage } from "../protocol.ts";
 import { type Selection, selectionOfKernel } from "../selection.ts";
 import type { Mark } from "../timeline/lanes.ts";
 import type { Frame } from "../timeline/paint.ts";
@@ -45,6 +45,8 @@ class ThreadsView implements View {
   private wrote = "";
   private answer: TimelineMessage | null = null;
   private late = false;
+  private saved = false;
+  private retry: ReturnType<typeof setTimeout> | undefined;
 
   constructor(private readonly context: ViewContext) {
     this.tracks = new Tracks(context.store, memoryOf(context.store));
@@ -127,6 +129,7 @@ class ThreadsView implements View {
   }
 
   destroy(): void {
+    clearTimeout(this.retry);
     this.element.remove();
   }
 
@@ -196,10 +199,11 @@ class ThreadsView implements View {
     const { limits } = store.timeline!;
     const [t0, t1] = [Math.max(span.t0, limits.t0), Math.min(span.t1, limits.t1)];
     const fits = piece !== null && piece.pixel <= pixel * 1.01 && piece.t0 <= t0 && piece.t1 >= t1 - pixel;
-    if (fits || t1 <= t0) return this.windows.forget();
+    if (fits || t1 <= t0 || this.saved) return this.windows.forget();
     const length = span.t1 - span.t0;
-    const id = this.windows.next(`${span.t0} ${span.t1} ${pixels}`, performance.now());
-    setTimeout(() => store.notify(), Windows.SLOW + 20); // by then it has come, or the reader is told
+    const id = this.windows.next(`${span.t0} ${span.t1} ${pixels}`, performance.now(), store.following && store.run?.state === "recording" ? `${length.toPrecision(6)} ${pixels}` : "");
+    clearTimeout(this.retry);
+    this.retry = setTimeout(() => this.again(), Windows.SLOW + 20); // by then it has come, or the reader is told; what was not asked is
     if (id !== null) actions.ask({ type: "timeline", id, window: [span.t0 - MARGIN * length, span.t1 + MARGIN * length, Math.ceil(pixels * (1 + 2 * MARGIN))] });
   }
 
@@ -259,7 +263,7 @@ class ThreadsView implements View {
     const { theme, store } = this.context;
     const { t0, t1 } = this.timeline.shown;
     const merged = this.lanes?.merged({ t0, t1 });
-    const said = this.late ? "coarse: the kernel is busy" : merged ? "merged below a pixel" : "every event drawn";
+    const said = this.late ? "coarse: the kernel is busy" : merged && this.saved ? "merged: a saved page has no more detail" : merged ? "merged below a pixel" : "every event drawn";
     this.panel.sub = `${text(duration((t1 - t0) * 1e6))} visible · ${said}`;
     const families = Object.keys(familyLabels).filter((name) => this.lanes?.families.has(name));
     const legend = `${theme.version} ${families.join()}`;
@@ -374,6 +378,10 @@ class ThreadsView implements View {
 
   private hear(message: TimelineMessage | null): void {
     if (!message) return;
+    if (message.saved) {
+      [this.saved, this.drawn] = [true, ""];
+      if (message.id === this.finding) this.context.actions.announce("a saved page cannot search its events: open the recording with flnb.view");
+    }
     if (message.pieces && this.windows.came(message.id)) this.drawn = "";
     if (message.event && message.id === this.asked && this.event) {
       this.event = { ...message.event, ...(this.count > 1 ? { t0: message.event.t0, t1: message.event.t1 } : {}) };
@@ -395,4 +403,3 @@ class ThreadsView implements View {
 }
 
 export const createThreadsView = (context: ViewContext): View => new ThreadsView(context);
-export type { TimelineRow };

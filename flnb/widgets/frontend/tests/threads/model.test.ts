@@ -46,6 +46,21 @@ describe("the pieces of a timeline", () => {
     expect([...made.best({ t0: 0, t1: 90 }, 0.1)!.rows.get(keyOf(OP))!.start]).toEqual([10, 50]);
     expect(made.limits.t1).toBe(120);
   });
+
+  it("go on with the newest steps, so that a view which follows a run need not ask at every frame", () => {
+    const made = model();
+    const ROWS = [SCOPE, OP];
+    made.answer({ rows: ROWS, t0: 0, t1: 100, pieces: [{ name: "window", t0: 0, t1: 95, pixel: 0.02, count: 3 }] }, columns([[1, 30], [1, 88.5], [1, 90]]));
+    made.take({ rows: ROWS, t0: 0, t1: 110, pieces: [{ name: "newest", t0: 89, t1: 110, pixel: 1e-6, count: 2 }] }, columns([[1, 90], [1, 105]], "timeline."));
+    const piece = made.best({ t0: 0, t1: 110 }, 0.02)!;
+    expect([piece.pixel, piece.t1]).toEqual([0.02, 110]);
+    const { start, end, number } = piece.rows.get(keyOf(OP))!;
+    expect([...start]).toEqual([30, 88.5, 90, 105]); // what both have is there once
+    expect([...end]).toEqual([31, 89, 91, 106]); // and a bar in which the newest begin is cut
+    expect(number.length).toBe(4);
+    made.take({ rows: ROWS, t0: 0, t1: 130, pieces: [{ name: "newest", t0: 96, t1: 130, pixel: 1e-6, count: 1 }] }, columns([[1, 120]], "timeline."));
+    expect(made.best({ t0: 0, t1: 130 }, 0.02)!.pixel).toBe(1); // of what was between 95 and 96 the answer has nothing
+  });
 });
 
 describe("questions about windows", () => {
@@ -65,5 +80,18 @@ describe("questions about windows", () => {
     expect(windows.next("c", 9999)).toBe(4);
     windows.forget();
     expect(windows.late(99999)).toBe(false);
+  });
+
+  it("about a stretch that moves with a run go out once a second at most", () => {
+    const windows = new Windows();
+    let asked = 0;
+    for (let now = 0; now < 5000; now += 50) {
+      const id = windows.next(`${now}`, now, "1300 following");
+      if (id === null) continue;
+      asked++;
+      windows.came(id);
+    }
+    expect(asked).toBe(5);
+    expect(windows.next("elsewhere", 5000)).not.toBeNull(); // the reader has moved: at once
   });
 });

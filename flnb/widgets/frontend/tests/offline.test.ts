@@ -1,0 +1,8 @@
+import { expect, it } from "vitest";
+import { answer } from "../src/offline.ts";
+
+it("a saved page answers questions of the Timeline by saying that it is one", () => {
+  const names = { plans: [], contexts: [] };
+  expect(answer({ type: "timeline", id: 5, window: [0, 1, 100] }, { tape: null, stacks: {} }, names)).toEqual({ type: "timeline", id: 5, saved: true });
+  expect(answer({ type: "tape", structure: 0 } as never, { tape: null, stacks: {} }, names)).toBeNull();
+});
