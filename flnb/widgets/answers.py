@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from flnb_telemetry.liverecording import LiveRecording
 
 from flnb.explore.runs import compare_runs
+from flnb.widgets.exports import file_of
 from flnb.widgets.hub import send_answer
 from flnb.widgets.proposals import Proposals
 
@@ -60,6 +61,8 @@ class RunAnswers:
             send_answer(self.frames[0].answer(message), self.send)
         elif kind in ("fit", "apply"):
             self.proposals.receive(message)
+        elif kind == "export":
+            self.send(*file_of(self.runs[0], message))
         elif kind == "code":
             self.send(code_of(self.runs[0], message))
 

@@ -17,6 +17,7 @@ from IPython.display import publish_display_data
 from flnb.graph.inspection import programs_of
 from flnb.widgets import program
 from flnb.widgets.answers import RunAnswers, code_of
+from flnb.widgets.exports import file_of
 from flnb.widgets.hub import Hub
 from flnb.widgets.proposals import Proposals
 
@@ -129,6 +130,8 @@ class Dashboard(_View):
         self._greeted |= kind in ("hello", "ack")
         if kind == "code":
             self.send(code_of(self.follower.last, message))
+        elif kind == "export":
+            self.send(*file_of(self.follower.last, message))
         elif kind in ("fit", "apply"):
             self.proposals.receive(message)
         else:

@@ -16,6 +16,7 @@ from flnb_telemetry.recording import Recording
 
 from flnb.widgets import program
 from flnb.widgets.answers import comparison_of
+from flnb.widgets.exports import file_of
 from flnb.widgets.proposals import Proposals
 
 if TYPE_CHECKING:
@@ -182,6 +183,9 @@ class Stage:
                 self._proposals.wait()
                 told, self._proposed[:] = list(self._proposed), []
                 return [(answer, b"") for answer in told]
+            if message["type"] == "export":
+                content, buffers = file_of(self._runs[0].recording, message)
+                return [(content, b"".join(buffers))]
             if not hello:
                 if message["type"] == "timeline" and self.busy:
                     return []

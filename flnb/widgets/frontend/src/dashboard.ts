@@ -6,6 +6,7 @@ import { h } from "./dom.ts";
 import { createCollectivesView } from "./collectives/index.ts";
 import { createDevicesView } from "./devices/index.ts";
 import { Empty } from "./empty.ts";
+import { ExportMenu, isExportAnswer } from "./exporting.ts";
 import { createMemoryPanel, createMemoryView } from "./memory/index.ts";
 import { createMetricsPanel, createMetricsView } from "./metrics.ts";
 import { createOpsPanel, createOpsView } from "./ops.ts";
@@ -29,6 +30,8 @@ export interface DashboardOptions {
   only?: TabName | undefined;
   /** The tab to begin with. */
   tab?: TabName | undefined;
+  /** The page is a saved file: there is no kernel. */
+  saved?: boolean | undefined;
   /** Called with each tab that is shown. */
   onTab?: ((tab: TabName) => void) | undefined;
 }
@@ -68,6 +71,8 @@ export class Dashboard {
   private readonly context: ViewContext;
   private readonly options: DashboardOptions;
   private readonly viewBar: ViewBar;
+  private readonly exportMenu: ExportMenu;
+  private exporting = false;
   private readonly recordingBar: RecordingBar;
   private readonly statusLine: StatusLine;
   private readonly empty = new Empty();
@@ -99,6 +104,17 @@ export class Dashboard {
     this.theme = new Theme(this.element);
     this.context = { store: this.store, theme: this.theme, actions: this.actions(), alone: options.only !== undefined };
     this.viewBar = new ViewBar(this.context, this.prefix);
+    this.exportMenu = new ExportMenu({
+      name: () => this.store.latest?.run.name ?? "run",
+      shown: () => this.pages.get(this.tab)!,
+      ask: (request) => {
+        this.exporting = true;
+        options.send(request);
+      },
+      refusal: () => this.noExport(),
+      announce: (message) => (this.spoken.textContent = message),
+    }, this.prefix);
+    if (!options.only) this.viewBar.element.append(this.exportMenu.element);
     this.recordingBar = new RecordingBar(this.context);
     this.statusLine = new StatusLine(this.context);
     this.content.append(this.empty.element);
@@ -131,6 +147,11 @@ export class Dashboard {
       this.asking = false;
       return;
     }
+    if (isExportAnswer(content)) {
+      if (this.exporting) this.exportMenu.receive(content, buffers[0]); // another view of the same dashboard asked otherwise
+      this.exporting = false;
+      return;
+    }
     for (const reply of this.store.receive(content, buffers, performance.now())) {
       if (reply.type === "ack") this.unacknowledged.push(reply.seq);
       else this.options.send(reply);
@@ -138,6 +159,13 @@ export class Dashboard {
     if (this.unacknowledged.length && this.acknowledgeTimer === undefined) {
       this.acknowledgeTimer = setTimeout(() => this.acknowledge(), ACKNOWLEDGE_ANYWAY);
     }
+  }
+
+  /** Why the kernel cannot write a file of the recording now; empty where it can. */
+  private noExport(): string {
+    if (this.options.saved) return "a saved page has no kernel";
+    if (this.store.kernel === "disconnected" || this.store.kernel === "restarted") return "the kernel has ended";
+    return this.store.latest?.run.state === "recording" ? "the recording still runs" : "";
   }
 
   get testState(): TestState {
@@ -317,7 +345,7 @@ export class Dashboard {
     // JupyterLab would cut the dashboard's cell on "x", and move to another cell on an arrow key.
     const modified = event.ctrlKey || event.metaKey || event.altKey || (event.shiftKey && event.key.length > 1);
     this.element.toggleAttribute("data-lm-suppress-shortcuts", !modified);
-    if (modified || target.matches("input, textarea, select, [contenteditable]")) return;
+    if (modified || target.matches("input, textarea, select, [contenteditable]") || target.closest("[role=menu]")) return;
     // The browser presses the button by itself.
     const press = target.closest("button, [role=radio]") !== null && (event.key === " " || event.key === "Enter");
     if (press) return;

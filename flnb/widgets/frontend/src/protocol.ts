@@ -5,6 +5,7 @@
  * eight bytes. Heads and arrays are deltas, except in a keyframe, which repeats everything that is still live.
  */
 
+import type { ExportRequest } from "./exporting.ts";
 import type { CodeRequest } from "./cell.ts";
 
 export const PROTOCOL = 1;
@@ -319,7 +320,7 @@ export interface FrameHead {
 /** A decoded frame: its head, and the columns as typed arrays over the received buffer. */
 export interface Frame { head: FrameHead; columns: Record<string, Column>; bytes: number }
 
-export type ToKernel = TapeRequest | TimelineRequest | CodeRequest | StackRequest | FitRequest | { type: "ack"; seq: number } | { type: "resync" } | { type: "hello"; protocol: number };
+export type ToKernel = TapeRequest | TimelineRequest | CodeRequest | StackRequest | FitRequest | ExportRequest | { type: "ack"; seq: number } | { type: "resync" } | { type: "hello"; protocol: number };
 
 export class ProtocolError extends Error {
   override readonly name = "ProtocolError";

@@ -1,0 +1,165 @@
+/** The Export menu: the picture and the table that are shown are made in the browser, files of the recording by the kernel. */
+
+import { attribute, h } from "./dom.ts";
+import type { DataTable, View } from "./view.ts";
+
+/** Formats that the kernel writes, with the words of the menu. */
+const FILES = [["flnb", "Recording (.flnb)"], ["html", "Page (.html)"], ["json.gz", "Trace for Perfetto (.json.gz)"], ["svg", "Report as a picture (.svg)"]] as const;
+export type FileFormat = (typeof FILES)[number][0];
+
+/** Asks for the recording in a format. */
+export interface ExportRequest { type: "export"; format: FileFormat }
+/** The file travels as the message's buffer; `error` says why there is none, else it is empty. */
+export interface ExportAnswer { type: "export"; name: string; error: string }
+
+export const isExportAnswer = (content: unknown): content is ExportAnswer =>
+  typeof content === "object" && content !== null && (content as { type?: unknown }).type === "export";
+
+/** What the menu needs of the dashboard. */
+export interface Exported {
+  /** The name of the recording. */
+  name(): string;
+  /** The page that is shown, with its views. */
+  shown(): { element: HTMLElement; views: { view: View }[] };
+  ask(request: ExportRequest): void;
+  /** Why the kernel cannot make a file now; empty where it can. */
+  refusal(): string;
+  announce(message: string): void;
+}
+
+/** Let the browser save a file. */
+export function download(name: string, content: Blob): void {
+  const url = URL.createObjectURL(content);
+  const link = h("a", { href: url, download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000); // the browser has begun to read it by then
+}
+
+/** The tables as CSV: a line with each caption, where there are several. */
+export function csv(tables: readonly DataTable[]): string {
+  const cell = (value: string | number): string => {
+    const text = String(value);
+    // A spreadsheet would compute a name that begins so.
+    const safe = typeof value === "string" && /^[=+@\t\r]/.test(text) ? `'${text}` : text;
+    return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+  };
+  const line = (row: readonly (string | number)[]): string => row.map(cell).join(",") + "\n";
+  return tables.map(({ caption, columns, rows }) => (tables.length > 1 ? line([caption]) : "") + line(columns) + rows.map(line).join("")).join("\n");
+}
+
+/** The tables of the views that are shown: the data behind their pictures, else the tables that they are. */
+export function tables({ views }: { views: { view: View }[] }): DataTable[] {
+  return views.flatMap(({ view }) => (view.describe ? [view.describe()] : [...view.element.querySelectorAll("table")].map(asData)));
+}
+
+function asData(table: HTMLTableElement): DataTable {
+  const [head, ...rows] = [...table.rows].map((row) => [...row.cells].map((cell) => cell.innerText.replaceAll("\u00a0", " ").trim()));
+  return { caption: table.caption?.innerText ?? table.getAttribute("aria-label") ?? "", columns: head ?? [], rows };
+}
+
+/** All canvases of a view that are in sight, at their places, as one picture; null where there is none. */
+export function picture(element: HTMLElement): HTMLCanvasElement | null {
+  const around = element.getBoundingClientRect();
+  const parts = [...element.querySelectorAll("canvas")].map((canvas) => ({ canvas, box: canvas.getBoundingClientRect() })).filter(({ box }) => box.width > 0 && box.height > 0);
+  if (!parts.length) return null;
+  const [left, top] = [Math.min(...parts.map(({ box }) => box.left)), Math.min(...parts.map(({ box }) => box.top))];
+  const [right, bottom] = [Math.min(around.right, Math.max(...parts.map(({ box }) => box.right))), Math.min(around.bottom, Math.max(...parts.map(({ box }) => box.bottom)))];
+  const scale = Math.max(1, ...parts.map(({ canvas, box }) => canvas.width / box.width));
+  const made = h("canvas", { width: Math.round((right - left) * scale), height: Math.round((bottom - top) * scale) });
+  const pen = made.getContext("2d");
+  if (!pen || !made.width || !made.height) return null;
+  pen.fillStyle = getComputedStyle(element.closest(".fl-root") ?? element).backgroundColor;
+  pen.fillRect(0, 0, made.width, made.height);
+  for (const { canvas, box } of parts) if (canvas.width && canvas.height) pen.drawImage(canvas, (box.left - left) * scale, (box.top - top) * scale, box.width * scale, box.height * scale);
+  return made;
+}
+
+export class ExportMenu {
+  readonly element: HTMLElement;
+  private readonly exported: Exported;
+  private readonly button = h("button", { type: "button", class: "fl-button", "aria-haspopup": "menu", "aria-expanded": false, title: "Save the picture, the table or the recording" }, "Export");
+  private readonly menu: HTMLElement;
+  private readonly items: { element: HTMLButtonElement; reason: HTMLElement; refusal: () => string }[] = [];
+
+  constructor(exported: Exported, prefix: string) {
+    this.exported = exported;
+    this.menu = h("div", { class: "fl-menu", role: "menu", "aria-label": "Export", id: `${prefix}-export`, hidden: true });
+    this.button.setAttribute("aria-controls", this.menu.id);
+    this.element = h("div", { class: "fl-export" }, this.button, this.menu);
+    this.add("Picture of the view (.png)", () => this.savePicture(), () => (picture(exported.shown().element) ? "" : "no picture is shown"));
+    this.add("Table of the view (.csv)", () => this.saveTable(), () => (tables(exported.shown()).length ? "" : "the view has no table"));
+    for (const [format, title] of FILES) this.add(title, () => {
+      exported.announce("The kernel writes the file");
+      exported.ask({ type: "export", format });
+    }, exported.refusal);
+    this.button.addEventListener("click", () => (this.menu.hidden ? this.open() : this.close()));
+    this.element.addEventListener("keydown", this.key);
+    this.element.addEventListener("focusout", (event) => {
+      if (!this.element.contains(event.relatedTarget as Node | null)) this.close(false);
+    });
+  }
+
+  /** Save the file that the kernel has made, or say why it could not. */
+  receive(answer: ExportAnswer, buffer: DataView | ArrayBuffer | Uint8Array | undefined): void {
+    if (answer.error || !buffer) this.exported.announce(answer.error || "The kernel sent no file");
+    else {
+      download(answer.name, new Blob([buffer as BlobPart]));
+      this.exported.announce(`Saved ${answer.name}`);
+    }
+  }
+
+  private add(title: string, act: () => void, refusal: () => string): void {
+    const reason = h("span", { class: "fl-dim" });
+    const element = h("button", { type: "button", role: "menuitem", tabindex: -1 }, h("span", {}, title), reason);
+    element.addEventListener("click", () => {
+      if (element.getAttribute("aria-disabled") === "true") return;
+      this.close();
+      act();
+    });
+    this.items.push({ element, reason, refusal });
+    this.menu.append(element);
+  }
+
+  private open(): void {
+    for (const { element, reason, refusal } of this.items) {
+      reason.textContent = refusal();
+      attribute(element, "aria-disabled", reason.textContent !== "");
+    }
+    this.menu.hidden = false;
+    this.button.setAttribute("aria-expanded", "true");
+    this.items[0]!.element.focus();
+  }
+
+  private close(focus = true): void {
+    if (this.menu.hidden) return;
+    this.menu.hidden = true;
+    this.button.setAttribute("aria-expanded", "false");
+    if (focus) this.button.focus();
+  }
+
+  private readonly key = (event: KeyboardEvent): void => {
+    if (this.menu.hidden) return;
+    const at = this.items.findIndex(({ element }) => element === event.target);
+    const last = this.items.length - 1;
+    const next = { ArrowDown: at === last ? 0 : at + 1, ArrowUp: at <= 0 ? last : at - 1, Home: 0, End: last }[event.key];
+    if (next !== undefined) this.items[next]!.element.focus();
+    else if (event.key === "Escape") this.close();
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  };
+
+  private get stem(): string {
+    return this.exported.name().replace(/[^\w.-]+/g, "-").slice(0, 80) || "run";
+  }
+
+  private savePicture(): void {
+    picture(this.exported.shown().element)?.toBlob((blob) => {
+      if (blob) download(`${this.stem}.png`, blob);
+    });
+  }
+
+  private saveTable(): void {
+    download(`${this.stem}.csv`, new Blob([csv(tables(this.exported.shown()))], { type: "text/csv" }));
+  }
+}
