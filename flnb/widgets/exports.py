@@ -38,7 +38,8 @@ def file_of(run: Recording | None, request: dict[str, Any]) -> tuple[dict[str, A
             content = _written(run, str(ending))
         except Exception as failure:  # a missing package, a full disk: the reader should see it
             error = f"the file could not be made: {failure}"
-    name = f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', run.name)[:80] or 'run'}.{ending}" if content else ""
+    stem = re.sub(r"[^A-Za-z0-9_.-]+", "-", run.name)[:80] if run is not None else ""
+    name = f"{stem or 'run'}.{ending}" if content else ""
     return {"type": "export", "name": name, "error": error}, [content] if content else []
 
 
