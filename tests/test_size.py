@@ -99,7 +99,7 @@ By 4 for queries that are empty or no text.
 By 98 for recordings on disk: batches that Ctrl-C does not lose, foreign files that are not deleted, wrong arguments."""
 
 
-@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 15_718, 11_500), ("", 31_189, 24_500)])
+@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 15_718, 11_500), ("", 31_231, 24_500)])
 def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     """``most`` may only become smaller, until it is the goal.
 
@@ -122,6 +122,7 @@ def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     By 77 for constants that are folded, managers that end with their block, and places of maxima.
     By 430 for pictures of plotly figures.
     By 16 for ops without the time of choosing.
+    By 42 for the files of the Export menu.
     By 96 for `flnb top`, of which 1 in core: a folder without a batch.
     By 66, of which 4 in core, for ops outside steps in comparisons, required settings, and texts of wrong arguments.
     By 37 for the names of threads, and the ops of one step.
