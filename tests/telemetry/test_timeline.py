@@ -296,6 +296,7 @@ def test_the_ops_of_a_step_are_summed_up_by_name(run: Recording) -> None:
 
 
 def test_lanes_have_the_names_of_their_threads_also_in_a_file(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
     with flnb.record("named") as run:
         flnb.exp(flnb.ones(4))
         worker = threading.Thread(target=lambda: flnb.exp(flnb.ones(4)), name="loader")
