@@ -247,7 +247,7 @@ def test_while_the_kernel_is_busy_the_coarse_piece_is_drawn_and_said(stage: Stag
     finally:
         stage.busy = False
     page.keyboard.press("w")
-    page.wait_for_function("() => !window.__flnb.view.coarse", timeout=5000)
+    page.wait_for_function("() => !window.__flnb.view.coarse")
     assert "coarse" not in settled(page)["said"]
     page.locator("[aria-label='Timeline as a table']").click()
     rows = page.locator("section[aria-label=Timeline] .fl-data tbody tr")

@@ -57,8 +57,11 @@ export class ViewBar {
   }
 
   private current: TabName = "overview";
+  /** The tab that was chosen, while it has nothing to show: at the beginning of a recording, before its first frames. */
+  private chosen: TabName | null = null;
 
-  show(tab: TabName): void {
+  show(tab: TabName, meanwhile = false): void {
+    this.chosen = meanwhile ? this.current : null;
     this.current = tab;
     for (const [name, button] of this.buttons) {
       attribute(button, "aria-selected", name === tab);
@@ -72,8 +75,10 @@ export class ViewBar {
     const run = store.latest?.run;
     for (const [tab, what] of [["collectives", "collectives"], ["devices", "devices"], ["timeline", "timeline"]] as const) { // a run of one rank, without a device, without ops has nothing to tell
       const button = this.buttons.get(tab);
-      if (button) button.hidden = store[what] === null;
-      if (button?.hidden && this.current === tab && store.run) this.context.actions.show("overview"); // before the first frame nothing is known
+      if (!button) continue;
+      button.hidden = store[what] === null;
+      if (button.hidden && this.current === tab && store.run) this.context.actions.show("overview", true); // before the first frame nothing is known
+      else if (!button.hidden && this.chosen === tab) this.context.actions.show(tab);
     }
     setText(this.name, run?.name ?? "flnb");
     attribute(this.name, "title", run?.name);

@@ -203,13 +203,13 @@ export class Dashboard {
 
   // ---- pages
 
-  show(tab: TabName): void {
+  show(tab: TabName, meanwhile = false): void {
     if (this.options.only && tab !== this.options.only) return;
     this.tab = tab;
-    this.options.onTab?.(tab);
+    if (!meanwhile) this.options.onTab?.(tab);
     if (!this.pages.has(tab)) this.build(tab);
     for (const [name, { element }] of this.pages) element.hidden = name !== tab;
-    this.viewBar.show(tab);
+    this.viewBar.show(tab, meanwhile);
     this.schedule();
   }
 
@@ -316,7 +316,7 @@ export class Dashboard {
         this.setPaused(false);
       },
       pause: (paused) => this.setPaused(paused),
-      show: (tab) => this.show(tab),
+      show: (tab, meanwhile) => this.show(tab, meanwhile),
       announce: (message) => (this.spoken.textContent = message),
       ask: (request) => {
         this.asking ||= request.type === "code";

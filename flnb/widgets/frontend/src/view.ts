@@ -19,7 +19,8 @@ export interface Actions {
   /** Follow the newest again, and resume when paused. */
   live(): void;
   pause(paused: boolean): void;
-  show(tab: TabName): void;
+  /** Show a tab; `meanwhile` where the chosen one has nothing to show yet, to which the dashboard then returns. */
+  show(tab: TabName, meanwhile?: boolean): void;
   /** Say something in the polite live region. */
   announce(message: string): void;
   /** Go to the next thing that the search finds, in views that can. */

@@ -37,7 +37,9 @@ export class Finder {
   /** Asks for the next node that the search finds, after the one that is selected. */
   next(): void {
     const { store, actions } = this.context;
-    if (store.search !== "") actions.ask({ type: "tape", search: store.search, after: Math.max(0, store.selection?.node ?? 0) });
+    if (store.search === "") return;
+    this.searched = store.search; // its answer says how many there are, too: another, drawn with it, would hide it
+    actions.ask({ type: "tape", search: store.search, after: Math.max(0, store.selection?.node ?? 0) });
   }
 
   /** Brings a node that is known into sight. */
