@@ -16,6 +16,8 @@ from flnb.testing.cuda import build_kernels
 from tests.testing.cuda.arrays import TEXT, launch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flnb.testing.cuda import EmulatedDevice
     from tests.testing.cuda.arrays import Arrays
 
@@ -181,20 +183,48 @@ def test_more_shared_memory_than_a_block_has_is_refused(device: EmulatedDevice, 
     assert arrays.get(y, 1)[0] == 1
 
 
+def interrupt(call: Callable[[], None]) -> None:
+    """Press Ctrl-C while a call runs: again and again, as one that comes before a kernel begins does not end it."""
+    over = threading.Event()
+
+    def press() -> None:
+        while not over.wait(0.3):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            try:
+                call()
+            finally:
+                over.set()
+    finally:
+        thread.join()
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("body", ["while (x[0] == 0);", "while (true) __syncthreads();", "while (!atomicAdd(x, 0));"])
 def test_ctrl_c_ends_a_kernel_without_end(body: str, device: EmulatedDevice, arrays: Arrays) -> None:
     text = f'extern "C" __global__ void endless(volatile int *x) {{ {body.replace("(x,", "((int *)x,")} }}'
     module, x = device.driver.load(build_kernels(text)), arrays.put(np.zeros(1, np.int32))
     launch(device, module, "endless", (2,), (40,), x)
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        device.driver.synchronize()
-    timer.join()
+    interrupt(device.driver.synchronize)
     assert device.reports == ["kernel endless failed: the program was interrupted"]
     with pytest.raises(DriverError, match="CUDA_ERROR_LAUNCH_FAILED"):
         device.driver.synchronize()
+
+
+@pytest.mark.timeout(60)
+def test_ctrl_c_ends_a_kernel_where_a_library_has_put_its_own_handler_before_pythons(
+    device: EmulatedDevice, arrays: Arrays
+) -> None:
+    pytest.importorskip("polars")
+    text = 'extern "C" __global__ void endless(volatile int *x) { while (x[0] == 0); }'
+    module, x = device.driver.load(build_kernels(text)), arrays.put(np.zeros(1, np.int32))
+    launch(device, module, "endless", (2,), (40,), x)
+    interrupt(device.driver.synchronize)
+    assert device.reports == ["kernel endless failed: the program was interrupted"]
 
 
 def test_an_event_is_recorded_in_streams_of_its_own_device_alone(device: EmulatedDevice) -> None:

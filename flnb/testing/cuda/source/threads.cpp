@@ -246,18 +246,22 @@ static struct sigaction handler;
 
 bool interrupted() { return signalled; }
 
-static void note(int number) {
+static void note(int number, siginfo_t *about, void *context) {
   signalled = 1;
-  handler.sa_handler(number);
+  if (handler.sa_flags & SA_SIGINFO)  // as polars installs one, which calls Python's
+    handler.sa_sigaction(number, about, context);
+  else
+    handler.sa_handler(number);
 }
 
 struct Listening {
   Listening() {
     signalled = 0;
     sigaction(SIGINT, nullptr, &handler);
-    listens = !(handler.sa_flags & SA_SIGINFO) && handler.sa_handler != SIG_DFL && handler.sa_handler != SIG_IGN;
+    listens = handler.sa_handler != SIG_DFL && handler.sa_handler != SIG_IGN;
     struct sigaction own = handler;
-    own.sa_handler = note;
+    own.sa_flags |= SA_SIGINFO;
+    own.sa_sigaction = note;
     if (listens) sigaction(SIGINT, &own, nullptr);
   }
   ~Listening() {
