@@ -135,8 +135,8 @@ def top(path: str | os.PathLike[str], every: float = 1.0, console: Any = None) -
 
 def _drawn(reading: Reading, console: Any) -> Any:
     """Return a reading as what rich draws: facts, and as many rows of ops as the terminal has room for."""
-    text, group, table = (require(f"rich.{name}", extra="lab") for name in ("text", "console", "table"))
-    made = table.Table(box=None, pad_edge=False, header_style="bold")
+    text, group = require("rich.text", extra="lab"), require("rich.console", extra="lab")
+    made = require("rich.table", extra="lab").Table(box=None, pad_edge=False, header_style="bold")
     for title in TITLES:
         made.add_column(title, justify="left" if title == "op" else "right", no_wrap=True)
     titles, *rows = reading.ops.cells() if len(reading.ops) else [[]]
