@@ -168,14 +168,16 @@ class BlobFile:
         """Read the index; ``end`` is the position where it starts, and where the arrays end."""
         length, samples, entries = COUNTS.unpack_from(index)
         text = COUNTS.size + length
-        if len(index) != text + 8 * (samples + 1 + 2 * entries):
-            raise ValueError(f"{len(index)} bytes for {samples} samples of {entries} arrays")
+        if len(index) != (needed := text + 8 * (samples + 1 + 2 * entries)):
+            raise ValueError(f"its index has {len(index)} bytes, {samples} samples of {entries} arrays need {needed}")
         self.kinds = [(_dtype(name), _shape(shape)) for name, shape in json.loads(index[COUNTS.size : text])]
         numbers = np.frombuffer(index, "<i8", offset=text)
         self.first, self.offset, self.kind = np.split(numbers, [samples + 1, samples + 1 + entries])
         steps = np.diff(self.first)
         if self.first[0] != 0 or self.first[-1] != entries or (steps < 0).any():
-            raise ValueError("the numbers of the samples' first arrays do not rise from 0")
+            raise ValueError(
+                "its index is damaged: positions of the samples' first arrays must start at 0 and increase"
+            )
         sizes = np.array([dtype.itemsize * math.prod(shape) for dtype, shape in self.kinds], np.int64)
         if entries and not (self.kind.min() >= 0 and self.kind.max() < len(sizes)):
             raise ValueError("an array is of an unknown kind")

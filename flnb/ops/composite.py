@@ -374,7 +374,10 @@ def batch_norm(
             [ 1.]], float32[2,1], numpy)
     """
     if x.ndim < 2 or weight.shape != (x.shape[1],):
-        raise ValueError(f"batch_norm: weight {weight.shape} does not fit x {x.shape}: expected (N, C, ...) and (C,)")
+        raise ValueError(
+            f"batch_norm: expected x of shape (N, C, ...) and weight of shape (C,), "
+            f"got x {x.shape} and weight {weight.shape}"
+        )
     if not training:
         scale = weight * (1.0 / e.sqrt(e.add(running_var, eps)))
         y = x * _channels(x, scale) + _channels(x, bias - e.multiply(running_mean, scale))

@@ -99,7 +99,7 @@ def outside(op: str, dtype: Any, value: Any) -> Any:
     low, high = limits(dtype)
     if not (number.is_integer() and low <= number <= high):
         raise ValueError(
-            f"vision.{op}: expected a value for pixels outside that {dtype} can represent, a whole number from {low} "
-            f"to {high}, got {brief(value)}; cast the pictures first, as x.astype(flnb.float32)"
+            f"vision.{op}: the value of pixels outside of {dtype} pictures must be a whole number from {low} to "
+            f"{high}, got {brief(value)}; for another, cast the pictures first: x.astype(flnb.float32)"
         )
     return bool(value) if dtype.kind == "b" else int(value)

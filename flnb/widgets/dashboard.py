@@ -122,7 +122,9 @@ def dashboard(height: int = 680, follow: str | None = None) -> Dashboard:
     if isinstance(height, bool) or not isinstance(height, int) or height < 200:
         raise ValueError(f"flnb.dashboard: got height={height!r}; expected at least 200 (CSS pixels)")
     if follow is not None and not isinstance(follow, str):
-        raise TypeError(f"flnb.dashboard: got follow={follow!r}; expected the name of recordings, or None for all")
+        raise TypeError(
+            f"flnb.dashboard: got follow={follow!r}; expected the name (str) of recordings to show, or None"
+        )
     board = shared(follow)
     board.height, board.follower.name = height, follow
     show_cluster()

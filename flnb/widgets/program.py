@@ -62,8 +62,8 @@ def program(f: Any, run: Any = None, height: int = HEIGHT) -> ProgramWidget:
         raise TypeError(f"flnb.program: expected a recording (flnb.record) of calls, got {type(run).__name__}")
     if run is not None and not any(len(times(each, run)) for each in programs):
         raise ValueError(
-            f"flnb.program: {run.name!r} has no run of the program; record calls of the function after the second one, "
-            f"which is captured"
+            f"flnb.program: the recording {run.name!r} has no run of the program: the second call captures it, later "
+            f"ones run it; record the third call or a later one"
         )
     require("anywidget", extra="lab", purpose="the view of a program")
     from flnb.widgets.model import ProgramWidget

@@ -75,12 +75,12 @@ def test_an_index_that_lies_is_an_error(tmp_path):
     for kinds, tables, text in [
         (b'[["<f4", [9]]]', [0, 1, 64, 0], "outside of the file"),
         (b'[["<f4", [0]]]', [0, 1, 64, 1], "unknown kind"),
-        (b'[["<f4", [0]]]', [1, 0, 64, 0], "do not rise from 0"),
+        (b'[["<f4", [0]]]', [1, 0, 64, 0], "must start at 0 and increase"),
         (b'[["O", [0]]]', [0, 1, 64, 0], "no dtype of numbers"),
         (b'[["<f4", [-1]]]', [0, 1, 64, 0], "is no shape"),
         (b"[3]", [0, 1, 64, 0], "index is wrong"),
         (b"{", [0, 1, 64, 0], "index is wrong"),
-        (b"[]", [0, 1, 64], "bytes for 1 samples"),
+        (b"[]", [0, 1, 64], " 1 samples of "),
     ]:
         index = COUNTS.pack(len(kinds), 1, 1) + kinds + struct.pack(f"<{len(tables)}q", *tables)
         header = HEADER.pack(MAGIC, 1, zlib.crc32(index), HEADER.size, len(index))

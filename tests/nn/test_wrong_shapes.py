@@ -51,7 +51,7 @@ CALLS = {
         "layer_norm: expected x (..., 3, 4) and weight and bias (3, 4), got x (5, 4, 3)",
     ),
     "channels of GroupNorm": (lambda: nn.GroupNorm(2, 4), [(5, 6)], "GroupNorm: expected x (N, 4, ...), got (5, 6)"),
-    "channels of BatchNorm": (lambda: nn.BatchNorm(4), [(5, 6)], "weight (4,) does not fit x (5, 6)"),
+    "channels of BatchNorm": (lambda: nn.BatchNorm(4), [(5, 6)], "got x (5, 6) and weight (4,)"),
     "axes of Padding": (lambda: nn.Padding([(1, 1)] * 3), [(5, 6)], "expected 3 axes or more to pad, got shape (5, 6)"),
     "sum of Residual": (
         lambda: nn.Residual(nn.Linear(4, 1)),

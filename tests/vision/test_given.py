@@ -72,13 +72,12 @@ REFUSED = [
     ),
     (
         lambda: vision.rotate(BYTES, 9, method="nearest", value=-1),
-        "vision.rotate: expected a value for pixels outside that uint8 can represent, a whole number from 0 to "
-        "255, got -1; cast the pictures "
-        "first, as x.astype(flnb.float32)",
+        "vision.rotate: the value of pixels outside of uint8 pictures must be a whole number from 0 to 255, got -1; "
+        "for another, cast the pictures first: x.astype(flnb.float32)",
     ),
     (
         lambda: vision.sample(BYTES, [9.0], [0.0], "nearest", 1.5),
-        "vision.sample: expected a value for pixels outside that uint8",
+        "vision.sample: the value of pixels outside of uint8 pictures must be a whole number",
     ),
     (
         lambda: vision.translate(BYTES, (0, 1), "nearest", np.nan),

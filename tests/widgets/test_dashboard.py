@@ -83,7 +83,7 @@ def test_given_a_name_it_keeps_showing_the_recordings_of_that_name() -> None:
     follower.stop()
     assert bus.lanes is None
     pytest.importorskip("anywidget")
-    with pytest.raises(TypeError, match="got follow=3; expected the name of recordings"):
+    with pytest.raises(TypeError, match=r"got follow=3; expected the name \(str\)"):
         flnb.dashboard(follow=3)  # type: ignore[arg-type]
 
 

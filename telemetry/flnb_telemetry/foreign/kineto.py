@@ -172,7 +172,7 @@ class _Trace:
         start, end = self.window or (first, last)
         end = max(end, last)
         if end < start:
-            raise TraceError("it has no ops, annotations or memory events")
+            raise TraceError("it has no ops, annotations or memory events; expected a trace of torch.profiler")
         run = Recording(self.name)
         ops, scopes = self.slices.tables(self.contexts)
         listed: dict[str, Columns] = {"op": ops, "scope": scopes, **self.memory.tables()}
