@@ -134,7 +134,13 @@ def test_keys_go_from_call_to_call_and_to_the_late_rank(notebook: Page) -> None:
     facts = dashboard(page).locator(".fl-callside .fl-pairs").inner_text()
     held = next(held for elements, held in BUCKETS.items() if elements in facts)
     assert held in facts
-    assert "measured peak" in dashboard(page).locator(".fl-achieved").inner_text()
+    achieved = dashboard(page).locator(".fl-achieved")
+    for _ in range(20):  # known of calls for which a rank stood still until their end
+        if achieved.count():
+            break
+        page.keyboard.press("k")
+        page.wait_for_timeout(300)
+    assert "measured peak" in achieved.inner_text()
 
 
 @pytest.mark.timeout(120)

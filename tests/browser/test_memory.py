@@ -82,7 +82,9 @@ def test_a_block_tells_its_tensor_and_its_life(stage: Stage, run: Recording, scr
     page.wait_for_function("() => window.__flnb.selection?.kind === 'block'")
     chosen = page.evaluate("() => window.__flnb.selection")
     block = next(b for s in run.memory.at(chosen["t"]).segments for b in s.blocks if b.id == chosen["block"])
-    side = page.get_by_label("Selected block").inner_text()
+    panel = page.get_by_label("Selected block")
+    panel.filter(has_text=block.scope).wait_for()  # texts follow a few times a second
+    side = panel.inner_text()
     for said in (block.op, block.scope, "f32 [64,16,8]", f"{block.requested:,} B".replace(",", "\u202f")):
         assert said in side
     stack = page.get_by_label("Selected block").locator(".fl-stack")

@@ -45,7 +45,7 @@ export class StepOps {
     const { rows, complete } = found.ops;
     if (!complete) return say("Its ops are no longer remembered: a live view remembers the newest ones.");
     if (!rows.length) return say("No op ran.");
-    const list = h("dl", { class: "fl-pairs" });
+    const list = h("dl", { class: "fl-pairs fl-opstep" });
     for (const [op, count, ns] of rows.slice(0, SHOWN)) {
       list.append(h("dt", { class: "fl-code", title: op }, op), h("dd", {}, `${integer(count)} × `, h("span", { class: "fl-exact" }, text(duration(ns)))));
     }
