@@ -1,15 +1,15 @@
 """The event bus: one event buffer per thread, and the scope, phase and step that user code declares.
 
-While nothing records, an event costs the check ``bus.lanes is None``. Else it is eight numbers, which are appended to a
-list of the thread that emits it:
+While nothing records, an event costs only the check ``bus.lanes is None``. Otherwise it is eight numbers, appended to
+a list that belongs to the thread that emits the event:
 
     lanes = bus.lanes
     if lanes is not None:
         lane = lanes.lane
         lane.pending += (code, t0, t1, alloc_id, node, lane.context, parent0, parent1)
 
-A background thread (`flnb_telemetry.pump`) takes the numbers out and packs them into records. If a buffer then holds
-more than its limit, the newest events are dropped and counted.
+A background thread (`flnb_telemetry.pump`) takes the numbers out and packs them into records. If a buffer has more
+numbers than its limit by then, the newest events are dropped and counted.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _context_ids: dict[Any, int] = intern.contexts.ids
 
 
 class Place:
-    """The scope path, phase and step of one thread; also updated while nothing records.
+    """The scope path, phase and step of one thread, kept up to date even while nothing records.
 
-    `step` is the index of the open `step` block, or None; `walked` is True if a backward pass ran since the last step
-    ended, so that the next implicit step is under way.
+    `step` is the index of the open `step` block, or None. `walked` is True if a backward pass ran since the last step
+    ended, which means that the next implicit step is under way.
     """
 
     __slots__ = ("path", "phase", "step", "walked")
@@ -50,7 +50,7 @@ class Place:
         self.walked = False
 
     def context(self) -> int:
-        """Return the number of the scope path and phase in `intern.contexts`."""
+        """Return the context id of the scope path and phase (see `intern.contexts`)."""
         key = (self.path, self.phase)
         number: int | None = _context_ids.get(key)
         return intern.contexts.id_of(key) if number is None else number
@@ -67,7 +67,7 @@ threads = _Threads()
 lanes: Lanes | None = None
 """The threads' buffers; None while nothing records."""
 want_grad_stats = False
-"""Set by the pump at intervals; the next backward pass resets it and emits a `grad_stat` event per node and leaf."""
+"""The pump sets this to True at intervals; the next backward pass resets it and emits `grad_stat` events."""
 announcers: list[Callable[[Lane], None]] = []
 """Functions called when a recording begins, with a buffer to which they emit the existing segments and live blocks."""
 describers: list[Callable[[], dict[str, Any]]] = []
@@ -76,15 +76,16 @@ finishers: list[Callable[[], None]] = []
 """Functions called before a recording ends, on the thread that ends it, to emit their remaining events."""
 
 state_sources: list[Callable[[], dict[int, str]]] = []
-"""Functions that return texts on ranks by number, such as that one has died; under -1 why a call failed."""
+"""Functions that return texts about ranks by rank, such as "has died", and under -1 why a collective call failed."""
 
 
 class Steps:
-    """A counter of training steps: one for the program, and one for each block of `own_steps`.
+    """A counter of training steps. The program has one, and each block of `own_steps` has one of its own.
 
     Attributes:
         number: the index of the step that began last, -1 before the first.
-        opens: the time in ns at which the next implicit step begins, 0 while unknown.
+        opens: the time (ns) at which the next implicit step begins, 0 while unknown. A step is implicit if an optimizer
+            marks its end, rather than a `step` block.
     """
 
     number: int = -1
@@ -95,30 +96,30 @@ _steps: ContextVar[Steps] = ContextVar("flnb_steps", default=Steps())  # noqa: B
 
 
 def own_steps() -> holding[Steps]:
-    """Give the calling thread a step counter of its own, from 0, inside the block: for ranks that run as threads."""
+    """Inside the block, count the calling thread's steps by a counter of its own, from 0. Used for ranks in threads."""
     return holding(_steps, Steps())
 
 
 def emit(code: int, t: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0, e: int = 0, f: int = 0) -> None:
-    """Emit one event from the calling thread, or do nothing while nothing records. For rare events; ops inline this.
+    """Emit one event from the calling thread; does nothing while nothing records. Frequent events inline this code.
 
     Args:
-        code: the kind of event and the fields packed beside it (see `schema`).
-        t: the time in ns of `time.perf_counter_ns`.
-        a, b, c, d, e, f: the kind's further numbers, in the order of `schema.KINDS`.
+        code: the number of the event's kind, and the fields that are packed into the same word (see `schema`).
+        t: the time, ns of `time.perf_counter_ns`.
+        a, b, c, d, e, f: the other numbers of the event, in the order that `schema.KINDS` lists for its kind.
     """
     if lanes is not None:
         lanes.lane.emit(code, t, a, b, c, d, e, f)
 
 
 def exclude(before: int, after: int) -> None:
-    """Subtract nanoseconds from the beginning and end of the duration of the op that this thread records next."""
+    """Make the next op of this thread be recorded as `before` ns shorter at its beginning and `after` ns at its end."""
     if lanes is not None:
         lanes.lane.emit(EXCLUDED, before, after)
 
 
 class _OthersOnly:
-    """Replacement for a buffer's list that discards op records and passes on all others."""
+    """Stands in for the list of a thread's buffer: discards the records of ops and passes on all others."""
 
     def __init__(self, rows: Any) -> None:
         self.rows = rows
@@ -139,7 +140,7 @@ class _OthersOnly:
 
 
 class uncounted(WithBlock[None]):
-    """Leave this thread's ops out of all recordings inside the block, for example repetitions for timing."""
+    """Inside the block, this thread's ops are left out of all recordings: for example, repetitions for timing."""
 
     def __init__(self) -> None:
         self._lane: Lane | None = None
@@ -156,7 +157,7 @@ class uncounted(WithBlock[None]):
 
 
 def enter(name: str, event: int = schema.SCOPE | schema.ENTER_MODULE << schema.AUX_SHIFT) -> None:
-    """Enter the scope `name` of a module, at less cost than `scope`; the caller must `leave` it in a ``finally``."""
+    """Enter the scope `name` and emit `event`; cheaper than `scope`, but callers must `leave` it in a ``finally``."""
     here = threads.here
     outer: str = here.path
     here.path = path = f"{outer}.{name}" if outer else name
@@ -170,7 +171,7 @@ def enter(name: str, event: int = schema.SCOPE | schema.ENTER_MODULE << schema.A
 
 
 def leave(outer: str) -> None:
-    """Leave the current scope and return to the path `outer`, the path before `enter`."""
+    """Leave the current scope; `outer` is the scope path to return to, which `enter` left."""
     here = threads.here
     here.path = outer
     if lanes is not None:
@@ -199,7 +200,7 @@ def set_phase(phase: int) -> int:
 
 
 class scope(WithBlock[None]):
-    """Name the part of the program inside the block, or a decorated function: ``with flnb.scope("block1"): ...``.
+    """Give a name to the part of the program in the block or decorated function: ``with flnb.scope("block1"): ...``.
 
     Statistics, tapes and memory reports group ops by scope; the names of nested scopes are joined by dots.
 
@@ -223,7 +224,7 @@ class scope(WithBlock[None]):
 
 
 class phase(WithBlock[None]):
-    """Declare the phase of a training step that runs inside the block: "forward", "backward", "optimizer", "other".
+    """Declare which phase of a training step runs inside the block: "forward", "backward", "optimizer" or "other".
 
     Raises:
         ValueError: an unknown phase.
@@ -252,8 +253,8 @@ class step(WithBlock[int]):
     """Mark one training step: ``with flnb.step(): ...``. The block's value is the step's index.
 
     Args:
-        index: the step's number; by default one more than the last step's, from 0 in a new recording.
-        total: how many steps the run will have, for displays; None if unknown.
+        index: the step's number; by default one more than that of the last step, and 0 for the first of a recording.
+        total: how many steps the whole run will have, for displays; None if unknown.
 
     >>> import flnb
     >>> with flnb.record() as run:
@@ -284,7 +285,7 @@ class step(WithBlock[int]):
 
 
 def mark_step(total: int = 0) -> None:
-    """End an implicit step now, unless a `step` block is open. Optimizers call it, so that plain loops have steps."""
+    """End an implicit step now, unless a `step` block is open. Optimizers call this, so that plain loops have steps."""
     if threads.here.step is None and lanes is not None:
         steps = _steps.get()
         steps.number += 1
@@ -292,14 +293,14 @@ def mark_step(total: int = 0) -> None:
 
 
 def _end_step(t0: int, index: int, total: int) -> None:
-    """Emit the event of a step that began at t0 (ns) and ends now."""
+    """Emit the event of step `index` of `total` (0 if unknown), which began at `t0` (ns) and ends now."""
     threads.here.walked = False
     _steps.get().opens = t1 = clock()
     emit(schema.STEP, t0, t1, index, total)
 
 
 def current_step() -> int:
-    """Return the index of the open step; between steps the last one's, or after a backward pass the next one's."""
+    """Return the index of the open step; between steps that of the last, or of the next after a backward pass."""
     if threads.here.step is not None:
         return threads.here.step
     number = _steps.get().number
@@ -307,7 +308,7 @@ def current_step() -> int:
 
 
 def restart_steps(t: int) -> None:
-    """Count the caller's steps from 0 again; the first implicit step begins at time t (ns)."""
+    """Count the calling thread's steps from 0 again; the first implicit step begins at the time `t` (ns)."""
     steps = _steps.get()
     steps.number, steps.opens = -1, t
     threads.here.walked = False
@@ -317,7 +318,7 @@ def log(**metrics: float) -> None:
     """Record metrics of the current step: ``flnb.log(loss=loss, accuracy=0.98)``. Does nothing while nothing records.
 
     Args:
-        **metrics: numbers by name; whatever ``float()`` accepts, such as a tensor of one element.
+        **metrics: the value of each metric: a number, or whatever ``float()`` accepts, such as a tensor of one element.
 
     Raises:
         TypeError: a value is not one number; the message names the metric.

@@ -15,7 +15,7 @@ TOOLS = {
     "programs": ("flnb_telemetry.liveprograms", "LivePrograms"),
     "finished": ("flnb_telemetry.liveprograms", "finished"),
 }
-"""Where the views of these events, and of programs, are defined, by module and name: imported only if there are any."""
+"""The modules and names of the views of device events and of programs, which are imported only if such events exist."""
 KINDS: tuple[tuple[Any, ...], ...] = (
     (DEVICE, "device", ("t", "info")),  # info: an id of `intern.devices`, valid from now on
     # calls of the host that queue work in a stream, which the context names; seq numbers them within this process
@@ -42,12 +42,13 @@ class Kernel(NamedTuple):
 
     Attributes:
         name: the kernel's name.
-        grid: the extents of the grid in blocks, and ``block`` those of a block in threads; empty if unknown.
-        shared: bytes of dynamic shared memory of each block.
-        registers: 32-bit registers of each thread; -1 if unknown, as below.
-        static: bytes of static shared memory of each block.
-        resident: blocks that a multiprocessor runs at once.
-        most: the most threads that a multiprocessor can hold.
+        grid: the extents of the grid, in blocks; empty if unknown.
+        block: the extents of a block, in threads; empty if unknown.
+        shared: the bytes of dynamic shared memory of each block.
+        registers: the number of 32-bit registers of each thread; -1 if unknown, as for the numbers below.
+        static: the bytes of static shared memory of each block.
+        resident: the number of blocks that a multiprocessor runs at once.
+        most: the largest number of threads that a multiprocessor can hold.
         limit: the resource that limits `resident`, such as "registers"; "" if unknown.
     """
 
@@ -63,7 +64,7 @@ class Kernel(NamedTuple):
 
 
 class DeviceInfo(NamedTuple):
-    """A device: its place ("cuda:0") and name; if it is emulated, the order in which it runs work, and its seed."""
+    """A device: its place ("cuda:0") and name; for an emulated one, the order in which it runs tasks, and the seed."""
 
     place: str
     name: str

@@ -1,7 +1,7 @@
-"""Conversion of events from the flat number lists that threads write to stored records, rows of int64.
+"""Conversion of events from the flat lists of numbers that threads write to plain records, which are rows of int64.
 
-The most frequent events have a short form while they wait: an op's times are float seconds, up to three ops that ran
-without a pause are one record, a block's request to be freed and its free are one. `packed` makes plain records of all.
+The most frequent events have a shorter form in the lists: an op's times are float seconds; up to three ops that ran
+without a pause share one record; the request to free a block and the free itself share one. `packed` expands them.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ EXCLUDED = schema.OP | 4 << schema.AUX_SHIFT
 """The code of a record before that of an op: words 1 and 2 are the nanoseconds to subtract from the beginning and the
 end of the op's duration. `bus.exclude` emits it."""
 FUSED = schema.KERNEL | 1 << schema.AUX_SHIFT
-"""The kind of a kernel's record that waits; word 3 is a number that `parts_number` returned."""
+"""The kind of a kernel's record before it is expanded; its word 3 is a number that `parts_number` returned."""
 ESTIMATED = schema.OP | 1 << schema.AUX_SHIFT
-"""The code of an op that a kernel computes together with others; its plan is in the bits above."""
+"""The code, without the plan, of the event of an op that a kernel computes together with other ops."""
 _BATCH = 512 * schema.WORDS
 
 _pack = struct.Struct("@" + "qddqqqdd" * 512).pack  # native, as NumPy reads it: a tenth quicker than "="
@@ -48,7 +48,7 @@ _new_row = threading.Lock()
 
 
 def row_code(codes: tuple[int, ...]) -> int:
-    """Return the code of a single record for a sequence of ops with these codes."""
+    """Return the code of the one record that stands for a sequence of ops with these codes."""
     with _new_row:
         code = _rows.get(codes)
         if code is None:
@@ -61,11 +61,11 @@ _parts: list[tuple[schema.Records, NDArray[np.float64]]] = []  # records of ops,
 
 
 def parts_number(codes: list[int], contexts: list[int], shares: list[float]) -> int:
-    """Return the number by which a kernel's records refer to the ops that it computes.
+    """Store the ops that a kernel computes, and return the number by which the kernel's records refer to them.
 
     Args:
-        codes, contexts: of the events of the ops.
-        shares: of the kernel's time, which add up to 1.
+        codes, contexts: the codes and context ids of the ops' events.
+        shares: the share of the kernel's time that each op takes; their sum is 1.
     """
     records = np.zeros((len(codes), schema.WORDS), np.int64)
     records[:, 0] = [code >> schema.PLAN_SHIFT << schema.PLAN_SHIFT | ESTIMATED for code in codes]
@@ -76,7 +76,7 @@ def parts_number(codes: list[int], contexts: list[int], shares: list[float]) -> 
 
 
 def _with_parts(records: schema.Records, kernels: NDArray[np.intp]) -> schema.Records:
-    """Insert, after each kernel record at the given positions, the records of the ops that it computes."""
+    """Insert after each kernel record (at the positions `kernels`) the records of the ops that the kernel computes."""
     made, before = [], 0
     for at in kernels.tolist():
         parts, places = _parts[records[at, 3]]
@@ -91,7 +91,7 @@ def _with_parts(records: schema.Records, kernels: NDArray[np.intp]) -> schema.Re
 
 
 def count_events(numbers: list[Any]) -> int:
-    """Return how many events a flat list of numbers represents."""
+    """Return how many events there are in a flat list of numbers; a record may stand for several."""
     codes = numbers[:: schema.WORDS]
     return sum(
         len(_row_ops[code >> schema.PLAN_SHIFT]) if code & _KIND == _ROW_KIND else 1 + (code == FREE) for code in codes
@@ -116,7 +116,7 @@ def _opened(records: schema.Records, rows: NDArray[np.bool_]) -> schema.Records:
 
 
 def _own_times(records: schema.Records, excluded: NDArray[np.bool_]) -> schema.Records:
-    """Remove the marked records, each of which subtracts some ns from the duration of the following op."""
+    """Remove the marked records after shortening the op that follows each by the ns that the record says."""
     kept = np.flatnonzero(~excluded)
     rows = np.flatnonzero(excluded)
     op = np.searchsorted(kept, rows)
@@ -148,7 +148,7 @@ def nanoseconds(t: float) -> int:
 
 
 def _packed_or_dropped(record: list[Any]) -> bytes:
-    """Pack one record as bytes; if a value is out of range, return a `dropped` record instead."""
+    """Return one record as bytes; if one of its values is out of range, return a `dropped` record instead."""
     try:
         return _pack_one(*record)
     except struct.error:
@@ -157,7 +157,7 @@ def _packed_or_dropped(record: list[Any]) -> bytes:
 
 
 def packed(numbers: list[Any]) -> schema.Records:
-    """Convert a flat list of numbers, eight per record, to plain records, shape (n, 8), with times in ns."""
+    """Convert a thread's flat list of numbers to plain records, shape (n, 8), with times in ns."""
     whole = len(numbers) // _BATCH * _BATCH
     try:
         parts = [_pack(*numbers[i : i + _BATCH]) for i in range(0, whole, _BATCH)]

@@ -1,4 +1,4 @@
-"""Methods that write a recording in other formats than its own: a page, a trace, a snapshot, a picture."""
+"""Methods that write a recording in other formats than its own: an HTML page, a trace, a memory snapshot, a picture."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ ENDINGS = {
 class Exports:
     """The methods of `Recording` that write it in other formats.
 
-    Each writes a new file aside and replaces an existing one only when the new one is complete.
+    Each method replaces an existing file only when the new one is complete.
     """
 
     def save_as(self, path: str | os.PathLike[str]) -> None:
-        """Write the run in the format that the ending of a path names: .flnb, .html, .json, .json.gz, .svg or .pickle.
+        """Write the run in the format of the path's ending: .flnb, .html, .json, .json.gz, .svg or .pickle.
 
         Raises:
-            ValueError: another ending.
+            ValueError: the path has another ending.
 
         >>> import flnb
         >>> with flnb.record("demo") as run:
@@ -46,8 +46,8 @@ class Exports:
     def save_trace(self, path: str | os.PathLike[str]) -> None:
         """Write the run as a trace in Chrome's JSON format, for ui.perfetto.dev; gzipped if `path` ends in ".gz".
 
-        The keys are those of PyTorch's profiler: ops, scopes and steps, arrows from forward to backward ops,
-        allocations and frees, counters of memory and metrics. `flnb.load_run` reads the file again.
+        The trace has the form of those by PyTorch's profiler, with ops, scopes and steps, arrows from forward to
+        backward ops, allocations and frees, and counters of memory and metrics. `flnb.load_run` reads such files again.
 
         >>> import flnb
         >>> with flnb.record("demo") as run:
@@ -73,14 +73,15 @@ class Exports:
     def to_torch_snapshot(self, path: str | os.PathLike[str]) -> None:
         """Write the memory events of the run as a PyTorch memory snapshot; `flnb.load_run` reads it again.
 
-        pytorch.org/memory_viz and `python -m torch.cuda._memory_viz trace_plot FILE` display it. An allocation's call
-        stack is that of the run if it has any, else one frame with the op as its function and the scope as its file.
+        pytorch.org/memory_viz and `python -m torch.cuda._memory_viz trace_plot FILE` display the file. Allocations have
+        the call stacks of the run; without recorded stacks they have one frame, which names the op as its function and
+        the scope as its file.
         """
         foreign("write snapshot")(self, path)
 
 
 def method_for(path: str | os.PathLike[str]) -> str:
-    """Return the name of the method that writes a file with the ending of this path.
+    """Return the name of the `Recording` method that writes files with this path's ending.
 
     >>> method_for("run.json.gz")
     'save_trace'

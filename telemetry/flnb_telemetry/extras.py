@@ -1,4 +1,4 @@
-"""Imports at the time of use, of optional packages and of flnb's own tools, with errors that name what is missing."""
+"""Imports of optional packages and flnb's own tools when they are first used, with errors that name what is missing."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ def require(module: str, extra: str, purpose: str = "") -> Any:
     """Import an optional module and return it.
 
     Args:
-        module: its full name, such as "pyarrow.parquet".
-        extra: the extra of flnb that installs it.
-        purpose: what it is needed for, such as "saving a run".
+        module: the full name of the module, such as "pyarrow.parquet".
+        extra: the extra of flnb that installs the package.
+        purpose: what the module is needed for, such as "saving a run".
 
     Raises:
-        ImportError: it is not installed; the message says what needs it and how to install it.
+        ImportError: the module is not installed; the message says what needs it and how to install it.
 
     >>> require("json", extra="lab").dumps(1)
     '1'
@@ -33,7 +33,7 @@ def require(module: str, extra: str, purpose: str = "") -> Any:
 
 
 def tool(module: str, name: str = "") -> Any:
-    """Import a module of flnb that an installation may lack, and return it, or the object called `name` in it.
+    """Import a module of flnb that an installation may lack; return the module or, given `name`, that object in it.
 
     Raises:
         ImportError: this installation lacks the module; the message names it.

@@ -1,7 +1,7 @@
-"""Tables that assign small integer ids to names, contexts, plans and the like, so that records hold only integers.
+"""Tables that assign small integer ids to names, contexts, plans and the like, so that records need only integers.
 
 The tables only grow and are shared by all threads and recordings of the process; id 0 means "none". A `Catalog` has
-their content as arrays, so that whole columns of ids can be looked up at once.
+the content of the tables as arrays, so that whole columns of ids can be looked up at once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _lock = threading.Lock()
 class Plan(NamedTuple):
     """An op on inputs of certain shapes and dtypes: the facts common to all its events.
 
-    `shape`, `dtype` and `nbytes` are those of the result, `inputs` the shapes of the inputs.
+    `shape`, `dtype` and `nbytes` are those of the result; `inputs` are the shapes of the inputs.
     """
 
     op: str
@@ -45,9 +45,9 @@ class Plan(NamedTuple):
 class Context(NamedTuple):
     """The scope path ("net.block1") and the phase (index into `schema.PHASES`) in which an event happened.
 
-    `device` is "" for the host, else such as "cuda:0"; `stream` numbers the device's streams, 0 is its default one.
-    `line` is the user's line as text ("train.py:12: y = x * w"), empty if it is not known; if the call stack was asked
-    for, each further line is that of a caller.
+    `device` is "" for the host, else a place such as "cuda:0"; `stream` is the number of the device's stream, 0 for the
+    default one. `line` is the user's line as text ("train.py:12: y = x * w"), "" if unknown; if call stacks are
+    recorded, the lines of the callers follow it.
     """
 
     scope: str
@@ -58,12 +58,12 @@ class Context(NamedTuple):
 
     @property
     def innermost(self) -> str:
-        """The line without those of its callers."""
+        """The user's line, without the lines of its callers."""
         return self.line.partition("\n")[0]
 
 
 class GroupInfo(NamedTuple):
-    """A group of ranks as seen by one member: the group's name, the member's number, and its host and process."""
+    """A group of ranks as seen by one member: the group's name and size, and the member's number, host and process."""
 
     name: str
     rank: int
@@ -73,7 +73,7 @@ class GroupInfo(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """One line of a call stack: function, file and line; in files of flnb `about` is (shape, dtype, phase)."""
+    """One line of a call stack: function, file and line. In files that flnb wrote, `about` is (shape, dtype, phase)."""
 
     name: str
     filename: str
@@ -88,8 +88,8 @@ class Table(Generic[T]):
     """A table that only grows: `id_of(value)` returns equal numbers for equal values, `items[number]` the item.
 
     Args:
-        items: the first values, from number 0 on.
-        make: turns a new value into the item to store; values of which it makes equal items have one number.
+        items: the first items, with the numbers from 0 on.
+        make: a function that turns a new value into the item to store; values with equal items have the same number.
     """
 
     __slots__ = ("_make", "ids", "items")
@@ -100,7 +100,7 @@ class Table(Generic[T]):
         self.ids = {item: number for number, item in enumerate(items)}
 
     def id_of(self, value: Any) -> int:
-        """Return the id of a hashable value, which is added if it is new. Threads may call it at the same time."""
+        """Return the id of a hashable value, which is added if it is new. Threads may call this at the same time."""
         number = self.ids.get(value)
         if number is not None:
             return number
@@ -134,9 +134,9 @@ MOST = 2**63 - 1  # the most bytes that fit in a column: an op that fails may as
 class Catalog:
     """The tables of strings, plans, contexts and others, and arrays of their fields, indexed by plan id and context id.
 
-    `op`, `family`, `nbytes` and `saved` have an entry per plan, `scope`, `phase`, `line` and `stack` one per context;
-    names are string ids. `refresh` adds what came since. Without arguments the tables are those of the process.
-    `stacks` holds call stacks by context id, if any are known.
+    The arrays `op`, `family`, `nbytes` and `saved` have an entry for each plan; `scope`, `phase`, `line` and `stack`
+    have one for each context; names and lines in them are string ids. `refresh` adds what is new in the tables. Without
+    arguments the tables are those of the process. `stacks` has call stacks by context id, if any are known.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Catalog:
             self.scope, self.phase, self.line, self.stack = np.concatenate([known, np.array(new).T], axis=1)
 
     def told(self, name: str, first: int = 0) -> list[Any]:
-        """Return a table's items ("strings", "plans", "contexts") from number `first` on, as display-safe JSON."""
+        """Return the items of the table `name` from number `first` on for JSON, with texts made safe to display."""
         items: list[Any] = list(getattr(self, name).items[first:])
         if name == "plans":
             keys = ("op", "family", "shape", "dtype", "nbytes")
@@ -177,14 +177,14 @@ class Catalog:
         return list(map(_shown, items))
 
     def named(self, ids: NDArray[Any]) -> NDArray[Any]:
-        """Return the strings with these ids, as an object array."""
+        """Return the strings with the given ids as an object array."""
         return np.array(self.strings.items, object)[ids]
 
     def places(self, context: Ints, node: Ints, earlier: Ints = NONE) -> tuple[Ints, Ints, Ints]:
         """Return the scope (string id) and the phase of each op.
 
-        Ops outside any phase are "forward" if they made a tape node. Ops of the backward phase belong to the scope of
-        the forward op whose tape node they work for, if it is known.
+        Ops outside of all phases count as "forward" if they made a tape node. Ops of the backward phase belong to the
+        scope of the forward op that made their tape node, if it is known.
 
         Args:
             context: the context id of each op.
@@ -207,9 +207,9 @@ def _shown(name: str) -> str:
 
 
 def located(keys: Ints, ids: Ints, sort: bool = False) -> tuple[Ints, NDArray[np.bool_]]:
-    """Return the index of each id among the keys, and whether it is among them.
+    """Return for each id its index in `keys`, and whether it is in `keys` at all.
 
-    The keys ascend; with `sort` they are in any order.
+    The keys must be ascending; with `sort` they may be in any order.
     """
     if not len(keys):
         return np.zeros(len(ids), np.int64), np.zeros(len(ids), np.bool_)

@@ -1,7 +1,7 @@
-"""Live views of several processes joined in one: each rank sends small messages, a notebook's kernel joins them.
+"""Live views of several processes joined in one: each rank sends small messages, and a notebook's kernel joins them.
 
-A message is a flat dictionary of texts, numbers and bytes, which any transport can carry. It needs no other message to
-be understood, so one that is lost leaves a gap and nothing else.
+A message is a flat dictionary of texts, numbers and bytes, which any transport can carry. Each message can be
+understood without the others, so a lost one leaves a gap in the view and does no other harm.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class RankSource:
     """Sends messages about this rank's events to a `JoinedLive` in another process.
 
     Args:
-        send: called on a thread of its own with each message.
-        name: what the dashboard calls the run.
-        frames: whether messages contain the frames of the rank's own view; a dashboard shows those of one rank.
+        send: a function that gets each message; it is called on a thread of its own.
+        name: the name of the run on the dashboard.
+        frames: whether messages contain frames of this rank's own view; the dashboard shows the frames of one rank.
 
     >>> import flnb
     >>> from flnb_telemetry.joined import JoinedLive, RankSource
@@ -136,8 +136,8 @@ class JoinedLive(Live):
         rank: the rank whose own view is shown.
 
     Attributes:
-        chosen: that rank; it may be changed.
-        ranks: the last message of each rank, without its events.
+        chosen: the rank whose own view is shown; may be set to another one.
+        ranks: the last message of each rank, without the events in it.
     """
 
     def __init__(self, name: str = "ranks", rank: int = 0) -> None:
@@ -175,7 +175,7 @@ class JoinedLive(Live):
             self._observe(message, rank, offset)
 
     def _observe(self, message: Message, rank: int, offset: int) -> None:
-        """Store a message's information on the states of ranks, and the view of the chosen one."""
+        """Store what a message says about the states of ranks and, if it is from the chosen rank, the frames in it."""
         states: dict[int, str] = {}
         for one in self.ranks.values():
             states |= {int(other): text for other, text in json.loads(str(one["states"])).items()}
@@ -212,7 +212,7 @@ class JoinedLive(Live):
             return content | {"arrays": content["arrays"] | shifted}, buffer + more
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """Return None: the tape is available on the rank only."""
+        """Return None, as requests about a tape can be answered only in the rank's own process."""
         return None
 
 
@@ -222,7 +222,7 @@ def _age(message: Message) -> tuple[int, int]:
 
 
 def _each(rows: schema.Records, change: dict[str, Callable[[schema.Ints], schema.Ints]]) -> schema.Records:
-    """Return records with the fields named by `change` (also "t", "t0", "t1") mapped by its functions."""
+    """Return records in which the fields that `change` names are replaced by the results of its functions."""
     rows, numbers = rows.copy(), rows[:, 0] & 0xFF
     for kind in schema.KINDS.values():
         chosen = numbers == kind.number
@@ -254,7 +254,7 @@ class _Numbers:
 
 
 def _encoded(batches: list[tuple[int, schema.Records]]) -> Message:
-    """Return records as bytes, with the names behind their ids."""
+    """Return batches of records as a message: the records as bytes, their threads, and the names behind their ids."""
     rows = np.concatenate([np.empty((0, schema.WORDS), np.int64), *(part for _, part in batches)])
     lanes = np.repeat(np.array([lane for lane, _ in batches], np.int32), [len(part) for _, part in batches])
     numbers: dict[str, _Numbers] = {field: _Numbers() for field in FIELDS}
@@ -264,7 +264,7 @@ def _encoded(batches: list[tuple[int, schema.Records]]) -> Message:
 
 
 def _decoded(message: Message, catalog: intern.Catalog) -> tuple[schema.Records, schema.Ints]:
-    """Return the records of a message, with their names added to the catalog, and each record's thread."""
+    """Return the records of a message and the thread of each; the names in the message are added to the catalog."""
     rows = np.frombuffer(message["rows"], np.int64).reshape(-1, schema.WORDS)  # type: ignore[arg-type]
     lanes = np.frombuffer(message["lanes"], np.int32).astype(np.int64)  # type: ignore[arg-type]
     tables = json.loads(str(message["tables"]))

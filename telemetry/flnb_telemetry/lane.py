@@ -15,24 +15,25 @@ if TYPE_CHECKING:
 DEFAULT_BUFFER = 16 << 20
 PREPARES = schema.among(schema.CHOICE, schema.COMPILE)
 MOST_PREPARED = 64
-"""The most times of choosing and compiling for which the event of an op is awaited."""
+"""The most intervals of choosing or compiling that are stored until the event of their op arrives."""
 
 
 def numbers_in(nbytes: int) -> int:
-    """Return how many numbers (eight per record) fit a buffer of so many bytes; at least one record."""
+    """Return how many numbers fit into a buffer of `nbytes` bytes: eight for each record, and at least one record."""
     return max(1, nbytes // schema.RECORD_BYTES) * schema.WORDS
 
 
 class Lane:
-    """The event buffer of one thread: only that thread writes to it, only the pump empties it.
+    """The event buffer of one thread: only that thread writes to it, and only the pump empties it.
 
     Attributes:
         pending: a flat list of numbers, eight for each record. Adding a tuple to it is one call and leaves no container
-            for the garbage collector. The numbers 1, 2, 6 and 7 of a record are stored as doubles on their way, so they
-            must be below 2**53.
-        limit: how many numbers `drain` takes; what exceeds it is dropped.
-        number: names the thread in recordings.
-        context, node: the thread's current context (see `intern.Context`) and the tape node of the last op.
+            for the garbage collector. Numbers 1, 2, 6 and 7 of a record become doubles for a while, so they must be
+            below 2**53.
+        limit: how many numbers `drain` takes at most; further ones are dropped.
+        number: the number of the thread in recordings.
+        context: the id of the thread's current context (see `intern.Context`).
+        node: the tape node of the thread's last op.
     """
 
     __slots__ = ("_prepared", "context", "ident", "limit", "node", "number", "pending", "thread")
@@ -48,7 +49,7 @@ class Lane:
     def emit(
         self, code: int, t: float, a: float = 0, b: int = 0, c: int = 0, d: int = 0, e: int = 0, f: int = 0
     ) -> None:
-        """Append one record: its code, a time in ns and up to six further numbers, as `schema.KINDS` lists them."""
+        """Append one record: its code, a time (ns), and six other numbers in the order that `schema.KINDS` lists."""
         self.pending += (code, t, a, b, c, d, e, f)
 
     def drain(self) -> schema.Records:
@@ -65,9 +66,9 @@ class Lane:
         return self._without_preparation(packed(taken))
 
     def _without_preparation(self, records: schema.Records) -> schema.Records:
-        """Let ops begin later by the time in which a way to compute them was chosen, or a program compiled for them.
+        """Subtract from ops the time in which a way to compute them was chosen, or a program was compiled for them.
 
-        These have events of their own, which come before that of the op, perhaps in an earlier call.
+        Choosing and compiling have events of their own. These precede the event of the op, perhaps in an earlier call.
         """
         kinds = records[:, 0] & 0xFF
         chosen = records[PREPARES[kinds], 1:3].tolist()
@@ -84,12 +85,12 @@ class Lane:
 
     @property
     def base(self) -> int:
-        """The context without a call stack, to be set again later."""
+        """The id of the current context without a call stack; who changes the context for a while sets it again."""
         return self.context
 
     @property
     def undrained(self) -> int:
-        """Return the bytes waiting to be drained."""
+        """Return the number of bytes of records that wait to be drained."""
         return len(self.pending) * 8
 
 
@@ -99,10 +100,10 @@ NOBODY.ident = 0
 
 
 class Lanes:
-    """The buffers of all threads: ``lanes.lane`` is that of the calling thread, created on first use.
+    """The buffers of all threads: ``lanes.lane`` is the buffer of the calling thread, created at the first use.
 
-    ``lanes.last`` is the buffer that was returned last. Ops compare its ``ident`` with their thread's, which takes half
-    as long as looking up a thread-local.
+    ``lanes.last`` is the buffer that was returned last. Ops compare its ``ident`` with that of their thread, which
+    takes half as long as looking up a thread-local.
     """
 
     __slots__ = ("_new", "_own", "last")

@@ -101,7 +101,7 @@ class Live(Run):
         self._newest: LiveTape | None = None  # the newest tape, if an earlier one is shown
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Receive the last events and stop; `frame` still works. Given an error, the state becomes "failed"."""
+        """Receive the last events and stop; `frame` still works. If `error` is given, the state becomes "failed"."""
         self._share = self._cost()
         super().finish(error)
 
@@ -153,7 +153,7 @@ class Live(Run):
         self.meta |= self._used.facts()
 
     def _count(self, ops: schema.Columns) -> tuple[schema.Ints, schema.Ints]:
-        """Update the statistics with the columns of some op events; returns the scopes and the phases of these."""
+        """Update the statistics with op events, given as columns, and return the scope and phase of each."""
         catalog, plan, spent = self.catalog, ops["plan"], ops["t1"] - ops["t0"]
         bucket, nbytes = buckets(spent), catalog.nbytes[plan]
         scope, phase, ahead = catalog.places(ops["context"], ops["node"], self._ahead)
@@ -166,7 +166,7 @@ class Live(Run):
         return scope, phase
 
     def _new_tapes(self) -> tuple[LiveTape | None, LiveTape | None]:
-        """Store and return the tape to show and the newest one, each None if it has not changed (`Backwards.news`)."""
+        """Store and return the tape to show and the newest tape, each None if unchanged (see `Backwards.news`)."""
         past = self._past
         fresh, newest = self._backwards.news(past["step"], past["leaf"], self.end is not None)
         if self._recorded is not None:
@@ -179,7 +179,7 @@ class Live(Run):
         """Return what changed since the last frame, or with `keyframe` everything.
 
         Returns:
-            The content, which is JSON, and the bytes of its arrays; ``content["arrays"]`` says where each lies.
+            The content, for JSON, and the bytes of all arrays; ``content["arrays"]`` says which bytes are which array.
         """
         began = thread_time_ns()
         with self._lock:
@@ -219,8 +219,9 @@ class Live(Run):
     def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
         """Answer a browser's request about the timeline (see `LiveTimeline.answer`) or the tape (`LiveTape.answer`).
 
-        None if there is no tape. Levels of it that were opened stay in all later frames. A request with "newest" has no
-        answer: it makes the next frames show the newest tape in place of one with NaN or Inf.
+        Returns None for a request about the tape if there is none. Levels of the tape that were opened are part of all
+        later frames. A request with "newest" has no answer: it makes the next frames show the newest tape in place of
+        one with NaN or Inf.
         """
         with self._lock:
             if request.get("type") == "timeline":
@@ -239,14 +240,14 @@ class Live(Run):
             return answer
 
     def _tape_levels(self, shown: LiveTape) -> list[str]:
-        """Return the keys of the levels of a tape to send: the first ones, and those that readers opened."""
+        """Return the keys of the levels of a tape for a frame: the initial ones, and those that readers opened."""
         graph = (shown.structure, shown.origins)
         if self._first[0] != graph:
             self._first = (graph, shown.first())
         return [*self._first[1], *self._wanted]
 
     def complete(self, recorded: Callable[[], tape.Tape]) -> None:
-        """If the shown tape lacks nodes, replace it by the one that `recorded` returns, when the next frame is made."""
+        """If the shown tape lacks nodes, replace it in the next frame by the tape that `recorded` returns."""
         with self._lock:
             if self._tape is not None and self._tape.tape.truncated:
                 self._recorded = recorded
@@ -305,7 +306,7 @@ class Live(Run):
         return min(1.0, self.session.share() + self._frame_ns / max(1, clock() - self.session.started))
 
     def _tables(self) -> Arrays:
-        """Return the columns of the tables of ops and scopes."""
+        """Return the tables of ops and of scopes as columns."""
         found: Arrays = self.tallies["op"].columns("op") | self.tallies["scope"].columns("scope")
         if "op.name" in found:
             found["op.family"] = joined(found["op.name"], self.catalog.op, self.catalog.family)
@@ -336,10 +337,10 @@ class Live(Run):
 
 
 def packed(arrays: Arrays) -> tuple[dict[str, list[Any]], bytes]:
-    """Convert arrays to bytes, one after the other, each at a multiple of 8.
+    """Convert arrays to bytes, one after the other; each begins at a multiple of 8.
 
     Returns:
-        [dtype, offset, length] for each name, and the bytes.
+        For each array its [dtype, offset, length], by name; and the bytes.
     """
     index: dict[str, list[Any]] = {}
     buffer = bytearray()
@@ -352,7 +353,7 @@ def packed(arrays: Arrays) -> tuple[dict[str, list[Any]], bytes]:
 
 
 def _shortened(rows: schema.Records, step: int) -> schema.Records:
-    """Drop the records of every second step from the older half of some records; column `step` has their indices."""
+    """Drop the records of every second step from the older half of `rows`; the steps' indices are in column `step`."""
     half = len(rows) // 2
     old = rows[:half]
     numbers = np.unique(old[:, step])
@@ -360,7 +361,7 @@ def _shortened(rows: schema.Records, step: int) -> schema.Records:
 
 
 def tape_frame(shown: LiveTape, name: str) -> dict[str, Any]:
-    """Return a frame with nothing but a tape, of a finished run called `name`, for a widget that shows just that."""
+    """Return a frame of a finished run called `name` with nothing but a tape, for a widget that shows only tapes."""
     live, tape = Live(name), shown.tape
     live.catalog, live.state, live.end = shown.catalog, "finished", live.start + round(tape.t * 1e9)
     live._tape = shown

@@ -29,8 +29,8 @@ OWN = schema.among(*KINDS.values())
 class Backwards:
     """Collects the records of backward passes with measured gradients, and makes their tapes for the dashboard.
 
-    A pass ends where the next begins, never by time: however long its gradients take to arrive, they are one tape. A
-    tape with NaN or Inf is shown until there is another one with NaN or Inf, or `dismiss` is called.
+    A pass ends only where the next one begins: however long its gradients take to arrive, they are in one tape. A tape
+    with NaN or Inf is shown until another one has NaN or Inf, or `dismiss` is called.
 
     Args:
         start: the beginning of the run, ns.
@@ -48,7 +48,7 @@ class Backwards:
         self._final = 0  # the beginning of the last pass that was returned when complete
 
     def take(self, batches: Batches) -> None:
-        """Receive the next records, in batches by thread."""
+        """Store the next records, given in batches by thread."""
         for lane, rows in batches:
             kinds = rows[:, 0] & 0xFF
             own = rows[OWN[kinds]]
@@ -71,9 +71,9 @@ class Backwards:
     def news(
         self, steps: schema.Records, leaves: schema.Records, ended: bool
     ) -> tuple[LiveTape | None, LiveTape | None]:
-        """Return the tape to show, and the newest one if it is another; each is None if it has been returned before.
+        """Return the tape to show, and the newest tape if it is another one; each is None if it was returned before.
 
-        A tape is returned when its step has ended, and before that if no gradient arrived for `QUIET` ns.
+        A tape is returned when its step has ended; before that, if no gradient has arrived for `QUIET` ns.
 
         Args:
             steps: the latest records of steps.
@@ -107,7 +107,7 @@ class Backwards:
         return tape.measured(stats, walks)
 
     def _of(self, *kept: Measured) -> Batches:
-        """Return the gradient records of these backward passes."""
+        """Return the stored gradient records of the given backward passes."""
         found = []
         for lane, rows in self._samples:
             t = rows[:, 1]
@@ -117,7 +117,7 @@ class Backwards:
         return found
 
     def _tape(self, shown: Measured | None, steps: schema.Records, leaves: schema.Records) -> LiveTape:
-        """Make the tape of a backward pass, or given None that of the forward pass that last ended in an error."""
+        """Make the tape of the backward pass `shown`; if None, that of the forward pass that last ended in an error."""
         batches: dict[str, Batches] = {"step": [(0, steps)], "leaf": [(0, leaves)], "op": list(self._recent)}
         samples, recent, first = self._samples, batches["op"], 0
         if shown is not None:

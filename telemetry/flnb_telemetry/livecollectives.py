@@ -1,4 +1,4 @@
-"""Collective calls in the live dashboard: a window of their latest events, and the frame section made from it."""
+"""Collective calls in the live dashboard: a window of the latest events, and the section of a frame made from it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BARS = 2000
 PAUSE = 50_000
 """The longest pause, in ns, between two ops that are merged into one bar."""
 CELLS, SPANS, ACTIVITY = 40_000, 8000, 12_000
-"""The most cells (calls x ranks), spans and bars of ops in a frame; older ones are left out."""
+"""The most cells (calls x ranks), spans (steps, scopes, waits) and bars of ops in a frame; older ones are left out."""
 CALLS, STEPS = 2000, 48
 """The most calls and steps in a frame; older ones are left out."""
 KEPT = schema.among(schema.COLLECTIVE_BEGIN, schema.COLLECTIVE, schema.WAIT, schema.STEP, schema.SCOPE)
@@ -45,13 +45,14 @@ STEP_SPAN, WAIT_SPAN, SCOPE_SPAN = 0, 5, 4
 
 
 class Window:
-    """The latest events of ranks: collective calls, steps, scopes, and ops merged into bars of one family and scope.
+    """The latest events of ranks: collective calls, steps, scopes, and ops.
 
-    It is empty until ranks communicate in a group of several. Its `table` is that of a `Recording`.
+    Ops of one family (such as "matmul") and scope that follow each other are merged into bars. The window is empty
+    until ranks communicate in a group of several. Its `table` works like that of a `Recording`.
 
     Args:
-        catalog: resolves the ids in records.
-        limit: the most records that it holds.
+        catalog: the names behind the ids in records.
+        limit: the most records that the window holds.
     """
 
     def __init__(self, catalog: Catalog, limit: int = ROWS) -> None:
@@ -67,7 +68,7 @@ class Window:
         self._known: dict[str, schema.Columns] = {}
 
     def take(self, batches: list[tuple[int, Records]]) -> None:
-        """Append the next records of some threads (pairs of lane and records), with their ops merged into bars."""
+        """Append the next records, in pairs of a thread's number and its records; their ops are merged into bars."""
         for lane, rows in batches:
             kinds = rows[:, 0] & 0xFF
             if not self.seen:
@@ -77,7 +78,7 @@ class Window:
                 self.add(lane, np.concatenate([rows[KEPT[kinds]], self._bars(rows[kinds == schema.OP])]))
 
     def add(self, lane: int, rows: Records) -> None:
-        """Append records of one thread whose ops are merged already."""
+        """Append records of the thread `lane` in which ops are merged into bars already."""
         if not len(rows):
             return
         self.seen = True
@@ -98,7 +99,10 @@ class Window:
         return self._known[kind]
 
     def _bars(self, ops: Records) -> Records:
-        """Merge ops of one family, scope and phase that follow each other; a bar's context has the op's true scope."""
+        """Merge ops of equal family, scope and phase that follow each other into bars.
+
+        The context of a bar has the scope for which its ops count: for backward ops that of the forward op.
+        """
         if not len(ops):
             return ops
         catalog = self.catalog
@@ -123,7 +127,7 @@ class Window:
 
 
 def section(ranks: list[View], start: int, now: int, states: dict[int, str]) -> tuple[dict[str, Any], Arrays]:
-    """Return a frame's section on ranks: the entry "collectives" of its head (see protocol.ts), and its arrays.
+    """Return a frame's section on ranks: the entry "collectives" of the frame's head (see protocol.ts), and arrays.
 
     Args:
         ranks: the latest events of each rank, with ops merged into bars.
@@ -161,18 +165,18 @@ def section(ranks: list[View], start: int, now: int, states: dict[int, str]) -> 
 
 
 def _codes(values: NDArray[Any], names: list[str]) -> NDArray[np.uint32]:
-    """Return the index of each value in the names, uint32."""
+    """Return for each value its index in `names`, as uint32."""
     place = {name: number for number, name in enumerate(names)}
     return np.array([place[value] for value in values], np.uint32)
 
 
 def _ms(t: Ints, origin: int) -> NDArray[np.float64]:
-    """Convert times from ns to ms since the origin; 0 (unknown) becomes NaN."""
+    """Convert times from ns to ms since `origin` (ns); 0 (unknown) becomes NaN."""
     return np.where(t > 0, (t - origin) / 1e6, np.nan)
 
 
 def _chosen(calls: Collectives) -> NDArray[np.bool_]:
-    """Return which calls to show, as a mask: the latest ones, of the latest steps."""
+    """Return a mask of the calls to show: the latest calls of the latest steps."""
     most = min(CALLS, CELLS // max(1, len(calls.ranks)))
     chosen = np.arange(len(calls)) >= len(calls) - most
     if len(calls.steps) > STEPS:
@@ -181,7 +185,7 @@ def _chosen(calls: Collectives) -> NDArray[np.bool_]:
 
 
 def _spans(ranks: list[View], origin: int, now: int, names: list[str]) -> Arrays:
-    """Return the steps, phases, named blocks and waits of all ranks as bars; adds the names of blocks to `names`."""
+    """Return the steps, phases, scopes and waits of all ranks as bars; the names of the scopes are added to `names`."""
     found = [np.empty((0, 5))]
     for row, view in enumerate(ranks):
         step, wait, op = (view.table(kind) for kind in ("step", "wait", "op"))
@@ -203,20 +207,20 @@ def _spans(ranks: list[View], origin: int, now: int, names: list[str]) -> Arrays
 
 
 def _number(names: list[str], name: str) -> int:
-    """Return the index of a name in the list; a new name is appended."""
+    """Return the index of `name` in the list `names`, to which it is added if it is new."""
     if name not in names:
         names.append(name)
     return names.index(name)
 
 
 def _numbers(names: list[str], view: View, ids: Ints) -> Ints:
-    """Return the indices in the list of the names with these ids; new names are appended."""
+    """Return for each string id the index of its text in the list `names`, to which new ones are added."""
     used, which = np.unique(ids, return_inverse=True)
     return np.array([_number(names, view.catalog.strings.items[one]) for one in used.tolist()], np.int64)[which]
 
 
 def _activity(ranks: list[View], origin: int, families: list[str]) -> Arrays:
-    """Return the ops of all ranks as bars; adds their families to `families`."""
+    """Return the merged ops of all ranks as bars; the families of the ops are added to `families`."""
     found = [np.empty((0, 4))]
     for row, view in enumerate(ranks):
         op = view.table("op")
@@ -226,7 +230,10 @@ def _activity(ranks: list[View], origin: int, families: list[str]) -> Arrays:
 
 
 def _bars(row: int, t0: Ints, t1: Ints, origin: int, *more: Any) -> NDArray[np.float64]:
-    """Return the bars of one rank that end after the origin: float64 rows of rank, start, end and `more`."""
+    """Return the bars of one rank as rows: rank, begin and end (ns since `origin`), and the columns `more`.
+
+    Bars that end before `origin` (ns) are left out.
+    """
     bars = np.zeros((len(t0), 3 + len(more)))
     for at, column in enumerate((row, t0 - origin, t1 - origin, *more)):
         bars[:, at] = column
@@ -234,7 +241,14 @@ def _bars(row: int, t0: Ints, t1: Ints, origin: int, *more: Any) -> NDArray[np.f
 
 
 def _columns(prefix: str, found: list[NDArray[np.float64]], most: int, names: tuple[str, ...]) -> Arrays:
-    """Return the `most` bars that end last as named columns, with start and end in ms."""
+    """Return bars as a dict of columns, with start and end in ms; of more than `most` bars, those that end last.
+
+    Args:
+        prefix: the beginning of the columns' names in the result, as in "act_start".
+        found: the bars as rows, with times in ns, one array for each rank.
+        most: the largest number of bars to return.
+        names: the names of the columns.
+    """
     rows = np.concatenate(found)
     rows = rows[np.argsort(rows[:, 2], kind="stable")[-most:]]
     return {
@@ -244,7 +258,7 @@ def _columns(prefix: str, found: list[NDArray[np.float64]], most: int, names: tu
 
 
 def _findings(calls: Collectives, chosen: NDArray[np.bool_]) -> dict[str, Any]:
-    """Return as JSON which ranks were late and why, the time that steps lost, and the bandwidths reached."""
+    """Return, for JSON, which ranks were late and why, the time that steps lost, and the bandwidths measured."""
     row = np.cumsum(chosen) - 1
     reasons = [
         {"row": int(row[call]), "rank": reason.rank, "scope": safe_text(reason.scope)}
@@ -271,7 +285,12 @@ def _findings(calls: Collectives, chosen: NDArray[np.bool_]) -> dict[str, Any]:
 
 
 def finished(source: Any, start: int, end: int) -> tuple[dict[str, Any], Arrays]:
-    """Return the section on collective calls (head and arrays) of a recording that has ended, or of `Ranks`."""
+    """Return the frame section on collective calls of a recording that has ended or of `Ranks`: its head and arrays.
+
+    Args:
+        source: the recording, or `Ranks`.
+        start, end: the times at which the run began and ended, ns.
+    """
     ranks = []
     for view in views(source):
         window = Window(view.catalog, limit=1 << 62)
@@ -289,7 +308,7 @@ def finished(source: Any, start: int, end: int) -> tuple[dict[str, Any], Arrays]
 
 
 def known_states() -> dict[int, str]:
-    """Return texts about ranks that this process waits for, by rank, such as that one has died."""
+    """Return texts about the ranks for which this process waits, such as "has died", by rank."""
     found: dict[int, str] = {}
     for ask in bus.state_sources:
         found |= ask()
@@ -297,11 +316,11 @@ def known_states() -> dict[int, str]:
 
 
 class LiveCollectives:
-    """The collective calls of a live view: collects their records, and builds the section when it has changed.
+    """The collective calls of a live view: collects their records, and makes the frame section when these change it.
 
     Attributes:
-        states: texts of other processes about ranks, by rank, such as that one has died.
-        shift: how far the clock of this process is ahead of the ranks' common one, ns.
+        states: texts from other processes about ranks, such as "has died", by rank.
+        shift: how far the clock of this process is ahead of the ranks' common clock, ns.
     """
 
     def __init__(self, catalog: Catalog) -> None:
@@ -312,9 +331,9 @@ class LiveCollectives:
         self._due = self._stuck_due = 0
 
     def news(self, run: Run, keyframe: bool) -> tuple[dict[str, Any], Arrays]:
-        """Return the section for a frame's head and arrays; empty unless it has changed and is due, or for a keyframe.
+        """Return the section for a frame's head and arrays; empty unless it has changed and is due.
 
-        Building it takes at most a tenth of the time.
+        A keyframe always gets the section. It is made so seldom that this takes at most a tenth of the time.
         """
         began, window = clock(), self.window
         changed = window.version != self._version or began > self._stuck_due

@@ -35,15 +35,16 @@ KEPT = HOME | OWN | schema.among(schema.STEP, schema.OP, schema.FREE_COMPLETED)
 
 
 class Window:
-    """The latest events of devices; its `table` is that of a `Recording`.
+    """The latest events of devices; its `table` works like that of a `Recording`.
 
     Args:
-        catalog: resolves the ids in records.
-        limit: the most records that it holds.
+        catalog: the names behind the ids in records.
+        limit: the most records that the window holds.
 
     Attributes:
-        own, kept, home: by kind of event, whether the window is about it, whether it is stored, and whether it
-            describes memory, and is stored until that memory is freed.
+        own: for each kind of event (by number), whether it is about devices.
+        kept: whether events of the kind are stored.
+        home: whether events of the kind describe memory, and so are stored until that memory is freed.
     """
 
     own: ClassVar[NDArray[np.bool_]] = OWN
@@ -60,7 +61,7 @@ class Window:
         self._known: dict[str, Columns] = {}
 
     def take(self, batches: list[tuple[int, Records]]) -> None:
-        """Append the next records of some threads: pairs of a lane and its records."""
+        """Append the next records, in pairs of a thread's number and its records."""
         for lane, rows in batches:
             kinds = rows[:, 0] & 0xFF
             here = self.own[kinds]
@@ -73,7 +74,7 @@ class Window:
             self._known.clear()
 
     def _leave(self, rows: Records) -> None:
-        """Drop records, except those that describe memory which is still in use after them."""
+        """Drop the oldest records, `rows`, except those that describe memory which is still in use after them."""
         self._rows -= len(rows)
         kinds = rows[:, 0] & 0xFF
         home = np.concatenate([self._home, rows[self.home[kinds]]])
@@ -88,7 +89,7 @@ class Window:
 
 
 def section(source: Source, start: int, now: int) -> tuple[dict[str, Any], Arrays]:
-    """Return a frame's section on devices: the entry "devices" of its head (see protocol.ts), and its arrays.
+    """Return a frame's section on devices: the entry "devices" of the frame's head (see protocol.ts), and arrays.
 
     Times in the arrays are ms since ``origin_ms``, which counts from the start of the run.
 
@@ -133,7 +134,7 @@ def section(source: Source, start: int, now: int) -> tuple[dict[str, Any], Array
 
 
 class _Late:
-    """The part of a source that a frame shows: the last `TASKS` tasks, and events and blocks since the first."""
+    """The part of a source for a frame: the last `TASKS` tasks, and events and blocks since the first of these."""
 
     def __init__(self, source: Source) -> None:
         self.catalog, self._source = source.catalog, source
@@ -154,7 +155,7 @@ class _Late:
 
 
 def _chosen(found: Devices) -> tuple[NDArray[np.bool_], list[Any]]:
-    """Return which tasks to show, as a mask, and the steps to show."""
+    """Return a mask of the tasks to show, and the training steps to show."""
     t0 = found.task["t0"]
     chosen = np.arange(len(t0)) >= len(t0) - TASKS
     steps = [step for step in found.steps if step.launches + step.copies]
@@ -164,12 +165,12 @@ def _chosen(found: Devices) -> tuple[NDArray[np.bool_], list[Any]]:
 
 
 def _ms(t: Ints, origin: int) -> NDArray[np.float64]:
-    """Convert times from ns to ms since the origin; 0 (unknown) becomes NaN, `NEVER` infinity."""
+    """Convert times from ns to ms since `origin` (ns); 0 (unknown) becomes NaN, `NEVER` infinity."""
     return np.where(t == NEVER, np.inf, np.where(t > 0, (t - origin) / 1e6, np.nan))
 
 
 def _described(found: Devices, place: str) -> dict[str, Any]:
-    """Describe a device for JSON."""
+    """Return a description of the device at `place` for JSON."""
     info, at = found.infos.get(place), found.places.index(place)
     bound = found.task["bound"][(found.task["device"] == at) & (found.task["ran1"] > 0)]
     about = {"place": place, "name": safe_text(info.name) if info else "", "emulated": bool(info and info.emulated)}
@@ -178,7 +179,7 @@ def _described(found: Devices, place: str) -> dict[str, Any]:
 
 
 def _kernel(kernel: device_words.Kernel, found: Devices) -> dict[str, Any]:
-    """Describe a kernel for JSON."""
+    """Return a description of a kernel and its launches for JSON."""
     return kernel._asdict() | {"name": safe_text(kernel.name), "traffic": found.traffic.get(kernel.name)}
 
 
@@ -242,7 +243,7 @@ class LiveDevices:
     def news(self, run: Run, keyframe: bool) -> tuple[dict[str, Any], Arrays]:
         """Return the section for a frame's head and arrays; empty unless it has changed or ``keyframe`` is set.
 
-        It is rebuilt so seldom that this takes at most a tenth of the time.
+        The section is made so seldom that this takes at most a tenth of the time.
         """
         began, window = clock(), self.window
         due = window.version != self._version and began >= self._due

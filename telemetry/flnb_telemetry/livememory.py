@@ -1,7 +1,7 @@
 """The live view of memory: the blocks and segments that exist now, and what changed since the last frame.
 
-A block or segment is a row of numbers: the eight of its event; for a block then its tape node and its offset within its
-segment; last the time of its end (NEVER while it exists) and that of the request to free it (0 if not sent).
+A block or segment is a row of twelve numbers: the eight of its event; a block's tape node and offset in its segment;
+the time of its end (ns; NEVER while it exists); and the time of the request to free it (0 if there was none).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T, ID, ADDRESS, SIZE, REQUESTED, SEGMENT, CONTEXT, NODE, OFFSET, END, ASKED, WID
 
 
 class Lives:
-    """The blocks (or segments) that exist, as rows, and those that began or ended since the last call of `news`."""
+    """The blocks (or segments) that exist, as rows, and those that began or ended since `news` was last called."""
 
     def __init__(self) -> None:
         self.live = np.empty((0, WIDTH), np.int64)
@@ -36,7 +36,7 @@ class Lives:
         self._ended: list[Records] = []
 
     def fold(self, born: Records, ends: Records) -> None:
-        """Add the rows in `born` (the first of each id), and remove those whose ids are in the records `ends`."""
+        """Add the rows in `born` (of each id, the first), and remove the rows whose ids are in the records `ends`."""
         first = np.sort(np.unique(born[:, ID], return_index=True)[1])
         born = born[first]
         rows = np.concatenate([self.live, born[~_in(born[:, ID], self.live[:, ID])]])
@@ -46,13 +46,13 @@ class Lives:
         self._ended.append(rows[~lives])
 
     def resize(self, changes: Records) -> Records:
-        """Set new sizes, given as records in order of time; returns the records of those that exist."""
+        """Set the new sizes in `changes`, records in order of time, and return the records of segments that exist."""
         sizes = joined(self.live[:, ID], changes[::-1, ID], changes[::-1, SIZE], NEVER)
         self.live[:, SIZE] = np.where(sizes == NEVER, self.live[:, SIZE], sizes)
         return changes[_in(changes[:, ID], self.live[:, ID])]
 
     def news(self) -> tuple[Records, Records, Records]:
-        """Return all rows that existed at some time since the last call, those that began and those that ended."""
+        """Return all rows that existed at any time since the last call, those that began, and those that ended."""
         ended = np.concatenate([self.live[:0], *self._ended])
         rows = np.concatenate([ended, self.live])
         born = rows[~_in(rows[:, ID], self._told)]
@@ -61,7 +61,7 @@ class Lives:
 
 
 class LiveMemory:
-    """The blocks and segments of a running program: `fold` takes records, `news` returns the changes for a frame."""
+    """The blocks and segments of a running program: `fold` receives records, `news` returns changes for a frame."""
 
     def __init__(self) -> None:
         self.blocks, self.segments = Lives(), Lives()
@@ -117,7 +117,7 @@ class LiveMemory:
 
 
 def arrays(born: Records, freed: Records, came: Records, went: Records, start: int) -> Arrays:
-    """Return the arrays of a frame for blocks that began and were freed and segments that came and went.
+    """Return a frame's arrays about blocks that were made and freed, and segments that were reserved and released.
 
     Times are in seconds since `start` (ns); empty arrays are left out.
     """
@@ -152,7 +152,7 @@ def _category(blocks: Records) -> Ints:
 
 
 def _in(ids: Ints, others: Ints) -> NDArray[np.bool_]:
-    """Return for each id whether it is among the others, as `numpy.isin` does, without work if there are none."""
+    """Return for each id whether it is in `others`, as `numpy.isin` does, but without work if one of them is empty."""
     if not len(ids) or not len(others):
         return np.zeros(len(ids), np.bool_)
     return located(others, ids, sort=True)[1]

@@ -1,4 +1,4 @@
-"""Compiled programs in the live dashboard: their kernels, with the ops that each computes."""
+"""Captured programs in the live dashboard: their fused kernels, with the ops that each computes."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Kernel(NamedTuple):
 
     Attributes:
         name: its first ops and the shape of its result, as text; unique among the kernels of a run.
-        plan, context: the ids in its events.
-        parts: for each op that it computes, plan id, context id and estimated share of the time (0 to 1).
+        plan, context: the plan id and context id in the kernel's events.
+        parts: for each op that the kernel computes its plan id, context id and estimated share of the time (0 to 1).
     """
 
     name: str
@@ -60,7 +60,7 @@ class Kernels:
         """Return for each kernel event the index of its kernel; -1 if its ops were not recorded.
 
         Args:
-            kernel, op: the tables of events of these kinds, from the beginning of a thread or of a batch on.
+            kernel, op: the tables of the events of these two kinds, which must begin with a thread or with a batch.
         """
         found, order, first = _matched(kernel, op)
         numbers = np.full(len(kernel["t0"]), -1, np.int64)
@@ -86,7 +86,7 @@ class Kernels:
         return numbers
 
     def _add(self, plan: int, context: int, op: Columns, rows: Ints) -> None:
-        """Append a kernel, given the events of its ops."""
+        """Append a kernel; the events of its ops are the rows `rows` of the table `op`."""
         spent = op["t1"][rows] - op["t0"][rows]
         shares = spent / spent.sum() if spent.any() else np.full(len(rows), 1 / len(rows))
         parts = zip(op["plan"][rows].tolist(), op["context"][rows].tolist(), shares.tolist(), strict=True)
@@ -126,7 +126,7 @@ def _hashed(numbers: Ints) -> NDArray[np.uint64]:
 
 
 def _matched(kernel: Columns, op: Columns) -> tuple[Ints, Ints, Ints]:
-    """Find the op events of each kernel event: in each thread they come in the order of the kernels.
+    """Find the op events that belong to each kernel event: in each thread, ops are in the same order as their kernels.
 
     Returns:
         The rows of kernel events with ops; the rows of their ops, kernel by kernel; and for each of these kernels
@@ -146,21 +146,21 @@ def _matched(kernel: Columns, op: Columns) -> tuple[Ints, Ints, Ints]:
 
 
 def finished(source: Source) -> tuple[dict[str, Any], Arrays]:
-    """Return the kernels of a recording that has ended (see protocol.ts), and the table of their times."""
+    """Return a frame's section on the kernels of a recording that has ended (see protocol.ts), and their times."""
     kernels = Kernels(source.catalog)
     kernels.count(source.table("kernel"), source.table("op"))
     return {"kernels": kernels.told(0)}, kernels.tally.columns("kernel")
 
 
 class LivePrograms:
-    """The programs of a live view: counts their kernels, and builds a frame's section when new ones ran."""
+    """The captured programs of a live view: counts runs of their kernels, and makes a frame's section when some ran."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.kernels = Kernels(catalog)
         self._events = self._sent_events = self._due = self._told = 0
 
     def take(self, batches: Batches) -> None:
-        """Receive the next records of some threads: pairs of a lane and its records."""
+        """Receive the next records, in pairs of a thread's number and its records."""
         for lane, rows in batches:
             kinds = rows[:, 0] & 0xFF
             if (kinds == schema.KERNEL).any():
@@ -170,7 +170,7 @@ class LivePrograms:
                 self._events += len(kernel["t0"])
 
     def news(self, run: Run, keyframe: bool) -> tuple[dict[str, Any], Arrays]:
-        """Return the kernels for a frame's head and arrays; empty unless some ran, or ``keyframe`` is set."""
+        """Return the section for a frame's head and arrays; empty unless kernels ran or ``keyframe`` is set."""
         if not keyframe and (self._events == self._sent_events or clock() < self._due):
             return {}, {}
         self._sent_events, self._due = self._events, clock() + EVERY

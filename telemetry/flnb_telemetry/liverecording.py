@@ -1,4 +1,4 @@
-"""A recording as frames of a dashboard: a first one with everything but its memory, then its memory in parts.
+"""A recording as frames for a dashboard: the first has everything but the memory, the others the memory in parts.
 
 A dashboard that follows a running program receives recent memory events only; of a recording it receives all, once.
 """
@@ -39,7 +39,7 @@ class LiveRecording(Live):
 
     Args:
         run: a recording; events that are recorded later are not shown.
-        blocks: the most memory blocks to send; of a longer recording those around its peak.
+        blocks: the most memory blocks to send; if a recording has more, those around its peak of memory are sent.
 
     Example: ``for content, buffer in LiveRecording(run).frames(): widget.send(content, [buffer])``.
     """
@@ -68,7 +68,7 @@ class LiveRecording(Live):
     def frames(self) -> Iterator[tuple[dict[str, Any], bytes]]:
         """Yield the content and the bytes of the arrays of each frame (see `Live.frame`), from the first one on.
 
-        The first one, with all data but the memory, is yielded before the memory is analysed.
+        The first frame, which has everything but the memory, is yielded before the memory is analysed.
         """
         self._told.clear()
         counters = self._counters(self.end or 0, False)
@@ -97,7 +97,7 @@ class LiveRecording(Live):
             part = after
 
     def threads(self) -> dict[str, str]:
-        """Return the names of threads by their numbers, also while the recording goes on."""
+        """Return the names of threads by their numbers in records, even while the recording goes on."""
         return self.recording.threads()
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
@@ -110,7 +110,7 @@ class LiveRecording(Live):
         return {"type": "stack", "context": request.get("context"), "lines": lines}
 
     def _run(self) -> dict[str, Any]:
-        """Return the run's name, state, error and parts, which every frame contains, and the memory left out."""
+        """Return the run's name, state, error, backend, manager and left-out memory, which every frame contains."""
         about = super()._run() | {"whole": True}
         about["stacks"] = bool(self.recording.stacks)
         if len(self.recording.table("alloc")["t"]) > self._most:
@@ -121,7 +121,7 @@ class LiveRecording(Live):
     def _parts(self) -> Iterator[Arrays]:
         """Yield the beginnings and ends of blocks and segments in order of time, about `PART` of them at a time.
 
-        Those of one moment are never separated.
+        Beginnings and ends at the same moment are always in the same part.
         """
         lives = self._lives()
         orders = [np.argsort(rows[:, END], kind="stable") for rows in lives]
@@ -138,7 +138,7 @@ class LiveRecording(Live):
     def _lives(self) -> tuple[Records, Records]:
         """Return the rows (see `livememory`) of all blocks and segments in order of their beginning.
 
-        Of a long recording they are those of a stretch of time around the peak.
+        Of a long recording, only a period around the peak of memory is used.
         """
         memory, op = self.recording.memory, self.recording.table("op")
         block, segment = memory.block, memory.segment
@@ -171,14 +171,14 @@ def _rows(kind: str, lives: Columns, node: Any = 0, offset: Any = 0) -> Records:
 
 
 def _between(t: Ints, since: int, until: int) -> slice:
-    """Return the slice of ascending times that are later than `since` and no later than `until`."""
+    """Return the slice of the ascending times `t` that are later than `since` and no later than `until`."""
     return slice(int(np.searchsorted(t, since, "right")), int(np.searchsorted(t, until, "right")))
 
 
 def _clipped(lives: Columns, since: int, until: int) -> Columns:
     """Return the blocks or segments that exist between two times (ns), as if nothing else had been recorded.
 
-    Those that began earlier begin with it; those that end later never end.
+    Those that began before `since` begin then; those that end after `until` never end.
     """
     touch = np.flatnonzero((lives["t"] <= until) & (lives["end"] > since))
     found = {name: column[touch] for name, column in lives.items()}

@@ -1,7 +1,7 @@
 """A tape as messages to the dashboard: the levels of its tree that are open, and others on request.
 
-A tape of a few hundred nodes is sent as a whole. Of a longer one the browser receives the outermost level, the levels
-most worth opening, and those it asks for, so that a million nodes open as fast as twenty.
+A tape of a few hundred nodes is sent as a whole. Of a longer tape the browser receives the outermost level, the levels
+most worth opening, and those for which it asks, so that a million nodes open as fast as twenty.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OPS = 12  # different ops that are listed for a group
 class LiveTape:
     """The messages about one tape: `whole` for frames to the dashboard, `answer` for requests of its reader.
 
-    Of a long tape a message contains some levels (groups of nodes that are open, see `Levels`) by their keys.
+    About a long tape, a message contains only some levels (contents of open groups of nodes, see `Levels`), by key.
 
     Args:
         tape: the tape to describe.
@@ -73,7 +73,7 @@ class LiveTape:
         return self._head() | {"nodes": told}
 
     def _head(self) -> dict[str, Any]:
-        """Return the step, and the gradient norm over all parameters (over all leaves if none is a parameter)."""
+        """Return the step, and the gradient norm over all parameters, or over all leaves if none is a parameter."""
         of, parameter = self.graph.leaf_gradient, self.graph.leaf_parameter
         parameter = parameter if parameter.any() else ~parameter
         norm, known = of.norm[parameter], of.seen[parameter]
@@ -85,7 +85,7 @@ class LiveTape:
         }
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Answer a request: levels to `open`, a node to `reveal`, a text to `search`. Unknown keys are ignored."""
+        """Answer a request: levels to "open", a node to "reveal", or a text to "search". Unknown keys are ignored."""
         opened, reveal, search = (request.get(key) for key in ("open", "reveal", "search"))
         keys = [key for key in opened if isinstance(key, str)] if isinstance(opened, list) else []
         content: dict[str, Any] = {"type": "tape", "structure": self.structure, "step": self.tape.index}
@@ -101,11 +101,12 @@ class LiveTape:
         return content | self._part(keys, False)
 
     def _found(self, text: str, after: Any) -> dict[str, Any]:
-        """Search the ops and scopes for a text in lower case.
+        """Find the nodes whose op or scope contains a text, which is given in lower case.
 
         Returns:
-            "count" of the matching nodes; "next", the id of the first match after the node id `after` (after the last
-            match the first again); "at", its place among the matches, from 1.
+            A dict with "count", the number of matching nodes; "next", the id of the first match after the node id
+            `after` (if there is none, of the first match of all); and "at", the place of "next" among the matches, from
+            1.
         """
         catalog, graph = self.catalog, self.graph
         names = np.array([text in name.lower() for name in self._op_names], np.bool_)
@@ -130,7 +131,7 @@ class LiveTape:
         return list(dict.fromkeys(pairs))
 
     def _part(self, keys: Iterable[str], every_leaf: bool) -> dict[str, Any]:
-        """Return the levels with these keys, their nodes, and the leaves (all, or those that these nodes read)."""
+        """Return the levels with these keys, their nodes, and the leaves that these read (or with `every_leaf` all)."""
         graph = self.graph
         levels, rows = [], []
         for key in dict.fromkeys(keys):
@@ -200,7 +201,7 @@ class LiveTape:
 
 
 def _brief(line: str) -> str:
-    """Return the first of some lines "file:line: source" without its folder; a notebook's cell is called "cell"."""
+    """Return the first of some lines "file:line: source", without the folder; notebook cells become "cell"."""
     innermost = line.partition("\n")[0]
     found = re.match(r"(.*?):(\d.*)", innermost)  # a drive's colon has no digit behind it
     if found is None:
@@ -210,18 +211,18 @@ def _brief(line: str) -> str:
 
 
 def _places(ids: Any) -> tuple[Any, list[int]]:
-    """Number the different ids from 0; returns the number of each entry, and the list of different ids."""
+    """Number the different ids from 0, and return the number of each entry and the list of different ids."""
     different, place = np.unique(ids, return_inverse=True)
     return place, different.tolist()
 
 
 def _table(owner: Any, kind: Any, weight: Any, owners: int, kinds: int) -> Any:
-    """Return the sums of the weights (None: counts) by owner and kind, shape (owners, kinds)."""
+    """Return the sums of weights by owner and kind, shape (owners, kinds); if `weight` is None, the counts."""
     return np.bincount(owner * kinds + kind, weight, owners * kinds).reshape(owners, kinds)
 
 
 def _most(row: Any, names: list[str], count: int) -> list[tuple[str, int]]:
-    """Return the largest `count` entries of a row that are not 0, with their names."""
+    """Return the largest `count` entries of a row, without zeros, in pairs with their names."""
     order = np.argsort(-row, kind="stable")[:count]
     return [(names[i], int(row[i])) for i in order.tolist() if row[i] > 0]
 

@@ -1,7 +1,7 @@
-"""The Timeline's section of frames, and answers about single windows, in binary columns.
+"""The timeline in frames for the dashboard, and answers to requests for single windows of it, in binary columns.
 
-A frame has two pieces of the timeline: the whole run coarsely, and the newest steps in full. The browser
-requests everything else window by window, and draws the coarse piece until the answer arrives.
+A frame has two windows of the timeline: one of the whole run at low resolution ("whole"), and one of the newest steps
+with every event. The browser requests all other windows one by one, and draws the bars of "whole" until they arrive.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 MOST = 1 << 19
 """The most bars of each level of a row that a live view stores."""
 COARSE = 1024
-"""The approximate number of bars of a row in the coarse piece of a frame."""
+"""The approximate number of bars in each row of a frame's window of the whole run."""
 NEWEST = 4000
-"""The most events of a row that a frame has in full, those of the newest steps."""
+"""The most events of a row in the window of the newest steps."""
 STEPS = 8
 PIXELS = 16384
 """The largest width of a requested window, in pixels."""
@@ -52,15 +52,15 @@ RELATED = 16
 NONE = np.empty(0, np.int64)
 EMPTY = {name: schema.table(schema.KINDS[name], []) for name in (*TABLES, "collective_begin")}
 EVERY, WHOLE_EVERY = 50_000_000, 1_000_000_000
-"""The least time in ns between two pieces with the newest steps, and between two with the whole run."""
+"""The least time (ns) between two frames with the newest steps, and between two with the whole run."""
 
 
 class LiveTimeline:
-    """The timeline of a live view or of a recording: receives its events, builds sections, answers requests.
+    """The timeline of a live view or of a recording: receives events, makes the sections of frames, answers requests.
 
     Args:
-        run: the view; its catalog resolves the ids, and times count from its `start`.
-        most: the most bars of a level; None keeps all.
+        run: the view; it has the names behind ids, and times are counted from its `start`.
+        most: the most bars stored for each level of a row (see `timeline`); None stores all.
     """
 
     def __init__(self, run: Run, most: int | None = MOST) -> None:
@@ -75,9 +75,9 @@ class LiveTimeline:
 
         Args:
             batches: pairs of a thread's number and its records.
-            present: the number of records of each kind, by the kind's number.
-            op: the table of the ops among them.
-            places: the scope and the phase of each op.
+            present: the number of these records of each kind, by the kind's number.
+            op: the table of the ops among the records.
+            places: the scope (string id) and the phase of each op.
         """
         tables = EMPTY | {"op": op}
         for name in EMPTY:
@@ -107,7 +107,7 @@ class LiveTimeline:
     def news(self, run: Run, keyframe: bool) -> tuple[dict[str, Any], Arrays]:
         """Return the section for a frame's head and arrays; empty unless it has changed or ``keyframe`` is set.
 
-        It is built so seldom that this takes at most a twentieth of the time.
+        The section is made so seldom that this takes at most a twentieth of the time.
         """
         began = clock()
         if not keyframe and (self.rows.version == self._version or began < self._due):
@@ -125,11 +125,14 @@ class LiveTimeline:
         return {"timeline": about}, {f"timeline.{name}": column for name, column in arrays.items()}
 
     def _whole(self, now: int) -> tuple[int, int, int]:
-        """Return begin, end and resolution (ns) of the coarse piece."""
+        """Return the begin, end and resolution (ns) of the window of the whole run, at the time `now` (ns)."""
         return self.first, now, max(1, (now - self.first) // COARSE)
 
     def _newest(self, now: int) -> tuple[int, int, int]:
-        """Return begin, end and resolution (ns) of the piece with the newest steps in full."""
+        """Return the begin, end and resolution (ns) of the window with every event of the newest steps.
+
+        It ends at the time `now` (ns), and begins later than these steps if a row has more than `NEWEST` events.
+        """
         begin = int(self.steps[0, 0]) if self.steps.shape[1] else self.first
         for key, row in self.rows.rows.items():
             if KINDS[key.kind] in ("op", "part", "record") and row.events.used > NEWEST:
@@ -137,7 +140,12 @@ class LiveTimeline:
         return begin, now, 1
 
     def _told(self, windows: dict[str, tuple[int, int, int]], now: int) -> tuple[dict[str, Any], Arrays]:
-        """Describe named windows, given as (begin, end, resolution) in ns; returns the JSON and the bars as columns."""
+        """Return a description of windows for JSON, and their bars as columns.
+
+        Args:
+            windows: for each window's name its begin, end and resolution, ns.
+            now: the current time, ns.
+        """
         keys = self.rows.row_keys()
         parts: list[tuple[int, Bars]] = []
         pieces = []
@@ -170,12 +178,12 @@ class LiveTimeline:
         }  # fmt: skip
 
     def _thread(self, lane: int) -> dict[str, str]:
-        """Return the name of a thread, if it is known."""
+        """Return a dict with the "name" of the thread `lane`, empty if the name is unknown."""
         name = self.run.threads().get(str(lane))
         return {} if name is None else {"name": safe_text(name)}
 
     def _window(self, key: Key, t0: int, t1: int, resolution: int, now: int) -> Bars:
-        """Return the bars of a row between two times; scopes that are open end at the time `now`."""
+        """Return the bars of a row between two times (ns); the bars of open scopes end at the time `now`."""
         bars = self.rows.rows[key].window(t0, t1, resolution)
         if KINDS[key.kind] == "scope":
             more = [bar for other, bar in self.rows.ongoing(key.lane, now) if other == key and bar[T0, 0] < t1]
@@ -195,11 +203,12 @@ class LiveTimeline:
         """Answer a request of type "timeline".
 
         Args:
-            request: "id", and one of "window": [t0, t1, pixels], in ms; "event": [thread, kind, depth, number];
-                "measure": [t0, t1]; "ops": [t0, t1]; "search": text with "after", ms.
+            request: a dict with an "id" and one of these, where times are ms: "window": [t0, t1, pixels]; "event":
+                [thread, kind, depth, number]; "measure": [t0, t1]; "ops": [t0, t1]; "search": a text, with "after": a
+                time.
 
         Returns:
-            A message. That of a window has arrays like a frame, and their bytes under "buffer".
+            The answer as a message. The answer about a window also has the bars, as "columns".
         """
         found: dict[str, Any] = {"type": "timeline", "id": request.get("id")}
         if "window" in request:
@@ -219,7 +228,7 @@ class LiveTimeline:
         return found | {"search": self._search(text.lower(), after)}
 
     def _place(self, key: Key, at: int) -> dict[str, Any]:
-        """Describe an event, given its number in a row: its address, times (ms), plan, context, tape node and block."""
+        """Return facts about event `at` of row `key`: its address, times (ms), plan, context, tape node and block."""
         events = self.rows.rows[key].events
         event = events.bars[:, at - events.first]
         return {
@@ -230,7 +239,10 @@ class LiveTimeline:
         }  # fmt: skip
 
     def _event(self, thread: int, kind: str, depth: int, number: int) -> dict[str, Any] | None:
-        """Describe an event and its partners of the same tape node: backward ops of a forward op, or the reverse."""
+        """Return what is known of an event, and of its partners: the backward ops of a forward op, or the reverse.
+
+        Partners have the same tape node. The event is number `number` in the row of a thread, kind and depth.
+        """
         key = Key(int(thread), KINDS.index(kind), int(depth)) if kind in KINDS else Key(0, 0)
         row = self.rows.rows.get(key)
         if row is None or not row.events.first <= number < row.events.first + row.events.used:
@@ -247,7 +259,7 @@ class LiveTimeline:
         return found | {"related": related}
 
     def _measure(self, t0: int, t1: int) -> dict[str, Any]:
-        """Count the events of each kind that begin between two times (ns), and sum their durations."""
+        """Return the number and the total duration of the events of each kind that begin between two times (ns)."""
         found: dict[str, Any] = {"t0": self._ms(t0), "t1": self._ms(t1), "counts": {}, "ns": {}, "complete": True}
         for key, row in self.rows.rows.items():
             name = KINDS[key.kind]
@@ -262,7 +274,7 @@ class LiveTimeline:
         return found
 
     def _ops(self, t0: int, t1: int) -> dict[str, Any]:
-        """Sum up the ops that begin between two times by name: how often, and ns; the longest first."""
+        """Return by name the count and total ns of the ops that begin between two times (ns), the longest first."""
         plans, complete = self.rows.catalog.plans.items, True
         sums: dict[str, list[int]] = {}
         for key, row in self.rows.rows.items():
@@ -281,7 +293,7 @@ class LiveTimeline:
         return {"t0": self._ms(t0), "t1": self._ms(t1), "rows": rows, "complete": complete}
 
     def _search(self, text: str, after: int) -> dict[str, Any]:
-        """Find the next op after a time (ns) whose name, scope or line contains a text, or else the first of all."""
+        """Return the next op after a time (ns) whose name, scope or line contains a text, else the first such op."""
         catalog = self.rows.catalog
         catalog.refresh()
         fits = np.array([text in string.lower() for string in catalog.strings.items], bool)

@@ -24,7 +24,7 @@ CODES = {"category": schema.CATEGORIES, "direction": schema.DIRECTIONS, "route":
 
 
 class Names(NamedTuple):
-    """A column with few different values, stored once each: row i is `values[ids[i]]`."""
+    """A column with few different values, each stored once: the value in row i is `values[ids[i]]`."""
 
     ids: NDArray[Any]
     values: Sequence[Any]
@@ -32,7 +32,7 @@ class Names(NamedTuple):
     def texts(self) -> Any:
         """Return the column as an Arrow array of texts, each of which is stored once.
 
-        Names may hold bytes that are no UTF-8, of a file's name for example; these become "?".
+        Parts of names that UTF-8 cannot represent, such as bytes of a file's name, become "?".
         """
         arrow = require("pyarrow", "lab", "an Arrow table")
         used, numbers = np.unique(self.ids, return_inverse=True)
@@ -49,10 +49,10 @@ def _text(value: Any) -> str:
 
 
 def columns(catalog: Catalog, found: schema.Columns, earlier: Ints = NONE) -> tuple[dict[str, Any], Ints]:
-    """Replace the ids in a table of one kind; returns arrays and `Names` by column, and the forward ops in it.
+    """Return a table with names in place of ids, as arrays and `Names` by column; and the forward ops up to its end.
 
     Args:
-        catalog: resolves the ids.
+        catalog: the names behind the ids.
         found: the table; its times are returned unchanged.
         earlier: the forward ops of the tables before it, as `Catalog.places` returns them.
     """
@@ -90,7 +90,7 @@ def frame(run: Recording, kind: str) -> Any:
 
 
 def arrow(run: Recording, kind: str) -> Any:
-    """Return the events of one kind as an Arrow table, made piece by piece: its names take 4 bytes a row."""
+    """Return the events of one kind as an Arrow table, made piece by piece; names take 4 bytes in each row."""
     module = require("pyarrow", "lab", "an Arrow table")
     run.catalog.refresh()
     pieces, earlier = [], NONE
@@ -118,7 +118,7 @@ def _memory(run: Recording) -> Any:
 
 
 def _columns_of(make: Callable[[Recording], Iterator[tuple[str, schema.Columns]]]) -> Callable[[Recording], Any]:
-    """Make a function that returns an Arrow table of named groups of rows."""
+    """Return a function that makes an Arrow table of a recording, of the named groups of rows that `make` yields."""
 
     def table(run: Recording) -> Any:
         module = require("pyarrow", "lab", "an Arrow table")
@@ -143,7 +143,7 @@ TABLES: dict[str, Callable[[Recording], Any]] = {
 
 
 def query(run: Recording, text: str, *parameters: Any) -> Any:
-    """Run a SQL query on a recording by DuckDB (see `Recording.sql`)."""
+    """Return the answer of DuckDB to a SQL query on a recording (see `Recording.sql`)."""
     if not isinstance(text, str):
         raise TypeError(f"run.sql: got {type(text).__name__}, expected a query as text, such as 'from ops limit 3'")
     duckdb = require("duckdb", "lab", "run.sql")

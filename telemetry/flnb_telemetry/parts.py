@@ -17,7 +17,7 @@ __all__ = ["Parts", "UsedParts", "emit_parts"]
 
 
 class Parts(NamedTuple):
-    """The backend and memory manager active at a time, and the manager's properties in bytes."""
+    """The backend, memory manager and device active at one time, and the manager's sizes in bytes."""
 
     backend: str = ""
     manager: str = ""
@@ -32,9 +32,11 @@ _libraries: dict[str, str] = {}
 
 
 def emit_parts(facts: dict[str, Any], everywhere: bool = False) -> None:
-    """Emit an event that this thread, or every thread, uses the backend and memory manager in `facts` from now on.
+    """Emit the event that this thread uses the backend and memory manager in `facts` from now on.
 
-    Its keys are the fields of `Parts`, and "libraries": what the backend computes with.
+    Args:
+        facts: the fields of `Parts` by name, and "libraries", the libraries with which the backend computes.
+        everywhere: whether all threads, rather than this one, use them from now on.
     """
     used = Parts(**{name: facts[name] for name in Parts._fields})
     _libraries[used.backend] = facts.get("libraries", "")
@@ -48,7 +50,7 @@ class UsedParts:
     """Counts ops by the backend and memory manager that were active in their thread when they ran.
 
     Args:
-        meta: the facts of a recording at its beginning, which name the first ones.
+        meta: the metadata of a recording at its beginning, with the first backend and manager.
     """
 
     def __init__(self, meta: dict[str, Any]) -> None:
@@ -59,7 +61,7 @@ class UsedParts:
         self._ops: Counter[Parts] = Counter()
 
     def take(self, batches: Sequence[tuple[int, schema.Records]]) -> None:
-        """Count the ops in further batches of records."""
+        """Count the ops in the next batches of records."""
         told: list[tuple[int, int, bool, Parts]] = []
         for lane, rows in batches:
             for code, t, *numbers in rows[rows[:, 0] & 0xFF == schema.USE].tolist():
@@ -83,9 +85,10 @@ class UsedParts:
                 self._own[lane] = parts
 
     def facts(self) -> dict[str, Any]:
-        """Return the changes to `meta` that name all backends, managers and devices that ran, by number of ops.
+        """Return new entries for `meta` with all backends, managers and devices that ran, those of most ops first.
 
-        Sizes such as the capacity are those of the manager of most ops. The result is empty if `meta` is right already.
+        Sizes such as the capacity are those of the manager of most ops. If only the first backend and manager ran, the
+        result is empty.
         """
         used = [parts for parts, _ in self._ops.most_common()] or [self._first]
         if used == [self._first]:

@@ -38,15 +38,15 @@ PATIENCE = 0.2  # seconds after which a thread that waits for the pump checks th
 
 
 class Sink(Protocol):
-    """The protocol of objects that receive events, such as a recording or a dashboard's live view."""
+    """The protocol of objects that receive events, such as a recording or the live view of a dashboard."""
 
     grad_interval: float | None
     """Seconds between two backward passes whose gradient norms are measured; None never asks for them."""
     live: bool
-    """True: receive records every few milliseconds. False: receive them when a buffer is half full, at a flush and at
-    the end, so that the pump takes no time from the program in between."""
+    """Whether the sink receives records every few milliseconds. If not, it receives them when a buffer is half full, at
+    a flush and at the end, so that the pump takes no time from the program in between."""
     patience: float | None
-    """Seconds after which a sink that is not live wants all records too, then with an empty batch; None: never."""
+    """Seconds after which a sink that is not live wants all records, the last batch being empty; None for never."""
     failure: BaseException | None
     """The error that `feed` raised, after which the sink receives nothing more; None without an error."""
 
@@ -98,8 +98,8 @@ class Session:
     def _run(self) -> None:
         """Empty the buffers every `interval` seconds and run what `ask` queued, until the last sink is removed.
 
-        Meanwhile the interpreter switches threads every millisecond instead of every five: each NumPy call of the pump
-        gives up the GIL, and a training loop in pure Python would hold it for 5 ms each time.
+        During this time, Python switches threads every millisecond instead of every five: each NumPy call of the pump
+        gives up the GIL, and a training loop in pure Python would then hold the GIL for 5 ms.
         """
         sys.setswitchinterval(min(self._switch, SWITCH_INTERVAL))
         while not self.over:
@@ -115,7 +115,7 @@ class Session:
                 work()
 
     def ask(self, work: Callable[[], None]) -> None:
-        """Run a function on the pump's thread and wait for it; its errors are raised here.
+        """Run a function on the pump's thread and wait for its end; an error that it raises is raised here.
 
         The function runs to its end even if Ctrl-C interrupts the wait.
         """
@@ -143,11 +143,11 @@ class Session:
             raise failures[0]
 
     def later(self, work: Callable[[], None]) -> None:
-        """Run a function on the pump's thread after what it does now."""
+        """Run a function on the pump's thread as soon as it is free, without waiting for it."""
         self._asked.put(work)
 
     def _drain(self, everything: bool = True) -> None:
-        """Empty the buffers into the sinks: all of them, or only those half full and those of ended threads."""
+        """Empty all buffers into the sinks or, unless `everything`, only half-full ones and those of ended threads."""
         began = thread_time_ns()
         for lane in list(self.lanes):
             ended = not lane.thread.is_alive()  # read first: then the drain below sees the thread's last record
@@ -166,7 +166,7 @@ class Session:
         self.pump_ns += thread_time_ns() - began
 
     def _feed(self, sink: Sink, lane: int, records: schema.Records) -> None:
-        """Feed a sink; one that raises an error is removed, and the recorded program continues."""
+        """Feed records to a sink; if it raises an error, it is removed, and the recorded program continues."""
         try:
             sink.feed(lane, records)
         except Exception as error:
@@ -174,7 +174,7 @@ class Session:
             self.sinks.remove(sink)
 
     def _impatient(self) -> list[Sink]:
-        """Return the sinks that want all records now, though they are not live."""
+        """Return the sinks that want all records now because their `patience` is over."""
         now = perf_counter()
         waiting = [sink for sink in self.sinks if sink.patience is not None]
         if not waiting or now - self._waited < min(sink.patience or 0.0 for sink in waiting):
@@ -193,8 +193,12 @@ class Session:
     def add(self, sink: Sink, buffer: int, caller: Context) -> None:
         """Start feeding a sink, first with records of the existing memory blocks and segments.
 
-        To be called on the pump's thread. Of the buffers (bytes per thread) that the sinks of a session ask for, the
-        largest is used. Existing blocks are those of the memory manager in the caller's context.
+        Must be called on the pump's thread.
+
+        Args:
+            sink: the receiver.
+            buffer: the size of each thread's buffer in bytes; of those that the sinks ask for, the largest is used.
+            caller: the context variables of the caller, with the memory manager whose blocks and segments are recorded.
         """
         self._drain()
         self.capacity = max(self.capacity, buffer)
@@ -213,7 +217,7 @@ class Session:
     def remove(self, sink: Sink) -> None:
         """Feed a sink all records written so far and remove it; removing the last sink ends the session.
 
-        To be called on the pump's thread.
+        Must be called on the pump's thread.
         """
         global session
         if not any(other is not sink for other in self.sinks):
@@ -321,7 +325,7 @@ def detach(sink: Sink) -> None:
 
 
 def use_lanes(kind: type[Lane]) -> None:
-    """Make the buffers of all threads, those that exist included, of a class without slots of its own."""
+    """Make `kind` the class of the buffers of all threads, also of existing ones; it must have no slots of its own."""
     global lane_type
     lane_type = kind
     current = session

@@ -29,7 +29,7 @@ def norm(value: float) -> str:
 
 
 def _in(units: Mapping[str, float], value: float) -> str:
-    """Format a number in the first unit (from name to size) in which it is below 1000, or in the last."""
+    """Format a number in the first of the units in which it is below 1000, or in the last; `units` has their sizes."""
     if not math.isfinite(value):
         return UNKNOWN
     unit = next((unit for unit, scale in units.items() if abs(value) < 999.5 * scale), list(units)[-1])
@@ -65,7 +65,7 @@ def bytes_of(text: str | int, what: str = "a size") -> int:
     """Return the number of bytes that a text ("16MiB", "1.5 GB") or an int stands for.
 
     Raises:
-        ValueError: it is neither, or less than one byte; the message calls the size `what`.
+        ValueError: `text` is neither a size nor an int, or is less than one byte; `what` names it in the message.
     """
     number = text if isinstance(text, int) and not isinstance(text, bool) else 0
     if isinstance(text, str) and (found := _SIZE.fullmatch(text)):

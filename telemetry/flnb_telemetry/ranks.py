@@ -1,7 +1,7 @@
 """Recordings of several ranks on one clock: a mapping from rank to `Recording`, which can be saved in one file.
 
-Ids and times of a recording are its process's own and stay as they are. What is joined is the clock: for each rank an
-offset to the clock of the first one, and a bound of its error.
+The ids and times in each recording are those of its own process and stay as they are. Only the clocks are related: each
+rank has an offset from the clock of the first rank, and a bound of the offset's error.
 """
 
 from __future__ import annotations
@@ -31,17 +31,19 @@ LEAVES_EARLY = (*PAIRS, "broadcast")
 
 
 class Ranks(Mapping[int, Recording]):
-    """The recordings of the ranks of one program, by rank, on one clock: `flnb.load_run` reads one.
+    """The recordings of the ranks of one program, by rank, on a common clock.
+
+    `flnb.load_run` returns a `Ranks` for a file that `save` or ``flnb merge`` wrote.
 
     Args:
         runs: one recording of each rank, or paths of their files.
 
     Attributes:
-        offsets: for each rank, what must be added to the times of its recording (ns) to have those of the first rank.
-        bounds: for each rank, how far off that may be, ns.
+        offsets: for each rank, the ns to add to the times in its recording to have times on the first rank's clock.
+        bounds: for each rank, the largest error of its offset, ns.
 
     Raises:
-        ValueError: two recordings of one rank, one of several ranks, or clocks that cannot be compared.
+        ValueError: two recordings are of the same rank, one is of several ranks, or clocks cannot be compared.
 
     >>> import flnb
     >>> with flnb.record("digits") as run:  # under mpiexec each rank saves its own: run.save(f"run-{rank}.flnb")
@@ -95,7 +97,7 @@ class Ranks(Mapping[int, Recording]):
         return next(iter(self._runs.values())).name
 
     def views(self) -> list[View]:
-        """Return the ranks as analyses read them, with times on the common clock."""
+        """Return the ranks in the form that analyses read, with times on the common clock."""
         return [_only(run, rank, self.offsets[rank], self.bounds[rank]) for rank, run in self._runs.items()]
 
     @property
@@ -177,7 +179,7 @@ def _only(run: Recording, rank: int, offset: int = 0, bound: int = 0) -> View:
 
 
 def _measured(run: Recording, rank: int) -> tuple[int, int] | None:
-    """Return the measured offset of a recording's clock from rank 0's, and its bound, in ns; None if unmeasured."""
+    """Return the measured offset of a recording's clock from rank 0's, and its error bound, ns; None if unmeasured."""
     sync = run.table("clock_sync")
     if len(sync["bound"]):
         best = sync["bound"].argmin()
@@ -188,7 +190,15 @@ def _measured(run: Recording, rank: int) -> tuple[int, int] | None:
 
 
 def _clock(own: tuple[int, int] | None, view: View, of_base: tuple[int, int] | None, base: View) -> tuple[int, int]:
-    """Return a rank's clock offset from the first rank and its bound, in ns: measured, 0 on one host, or from calls."""
+    """Return the offset of a rank's clock from the first rank's, and the bound of its error, ns.
+
+    The offset is the measured one; else 0 if both ranks ran on one host; else it is derived from their common calls, as
+    also if the measured one contradicts these.
+
+    Args:
+        own, of_base: the offsets and bounds measured for the rank and for the first rank; None if unmeasured.
+        view, base: the events of the rank and of the first rank.
+    """
     if view.rank == base.rank:
         return 0, 0
     measured = (own[0] - of_base[0], own[1] + of_base[1]) if own and of_base else None
@@ -206,7 +216,10 @@ def _clock(own: tuple[int, int] | None, view: View, of_base: tuple[int, int] | N
 
 
 def _from_calls(view: View, base: View) -> tuple[int, int] | None:
-    """Return a clock offset (ns) with which no rank leaves a call before the other has come; None if there is none."""
+    """Return a clock offset by which no rank leaves a call before the other has come, and its bound, ns.
+
+    None if the two ranks have no calls in common.
+    """
     ours, theirs = (_ended(one) for one in (view, base))
     both = sorted(ours.keys() & theirs.keys())
     if not both:
@@ -217,7 +230,7 @@ def _from_calls(view: View, base: View) -> tuple[int, int] | None:
 
 
 def _ended(view: View) -> dict[tuple[str, int], tuple[int, int]]:
-    """Return begin and end of calls that no rank leaves before all have come, by group and sequence number."""
+    """Return begin and end (ns) of the calls that no rank leaves before all have come, by group and sequence number."""
     ended, plans, groups = view.table("collective"), view.catalog.plans.items, view.catalog.groups.items
     columns = (ended[name].tolist() for name in ("plan", "group", "seq", "t0", "t1"))
     return {

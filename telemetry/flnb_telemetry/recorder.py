@@ -22,15 +22,15 @@ class record(WithBlock[Recording]):
     """Record everything that runs inside: ``with flnb.record() as run: train()``, then read ``run.ops`` and the rest.
 
     Args:
-        name: what displays call the run.
+        name: the name of the run in displays.
         buffer: bytes of records (64 each) that may wait in each thread's buffer ("16MiB" or an int); further ones are
             dropped and counted. As Python numbers, waiting records take about three times as much.
         limit: bytes of records that the whole recording may hold; further events are dropped and counted. By default
             1 GiB, or with `path` no limit.
-        path: write the events to this `.flnb` file as they occur, so that memory holds a few seconds of them and the
-            recording outlives a killed process: until it ends it is a folder, which `load_run` opens too. Needs
-            pyarrow, of the extra "lab".
-        replace: delete a recording that is at `path` already.
+        path: write the events to this `.flnb` file as they occur, so that memory holds only a few seconds of them and
+            the recording survives if the process is killed. Until the recording ends, the path is a folder, which
+            `load_run` opens too. Needs pyarrow, of the extra "lab".
+        replace: whether to delete a recording that exists at `path`.
         grad_interval: seconds between two backward passes whose gradient norms are measured; None measures only those
             that produce NaN or Inf.
 
@@ -94,7 +94,7 @@ class record(WithBlock[Recording]):
 
 
 def _end(run: Recording, error: BaseException | None) -> None:
-    """End a recording, and call the watchers."""
+    """End a recording, with the error that ended the block if any, and call the watchers."""
     try:
         run.finish(error)
     finally:

@@ -34,7 +34,7 @@ dashboard can follow it."""
 class _Table:
     """The columns of the events that a recording held at one time, by kind; each kind is computed once.
 
-    Analyses keep it instead of the recording: a reference cycle would keep all records alive.
+    Analyses refer to this table instead of the recording: a reference cycle would keep all records alive.
     """
 
     def __init__(self, events: int, batches: schema.Batches, stored: Mapping[str, schema.Columns]) -> None:
@@ -53,18 +53,18 @@ class _Table:
 class Recording(Exports, Run):
     """The events of a program and the analyses of them: `flnb.record` yields one, `flnb.load_run` reads one.
 
-    It is complete as soon as the block of `record` ends, even by an error; while recording, each analysis covers the
-    events until now.
+    A recording is complete as soon as the block of `record` ends, even by an error. Before that, each analysis covers
+    the events until now.
 
-    Analyses: `ops`, `memory`, `tape`, `metrics`, `steps`, `collectives`, `devices`, `calls` for single ops. Raw data:
-    `table`, `to_pandas`, `to_arrow`, `to_polars`, `sql`, `save`. Times are seconds since the beginning, except in
-    `table`, which has nanoseconds of `time.perf_counter_ns`, as `start` has.
+    Analyses: `ops`, `memory`, `tape`, `metrics`, `steps`, `collectives`, `devices`, and `calls` for single ops. Raw
+    data: `table`, `to_pandas`, `to_arrow`, `to_polars`, `sql`, `save`. Times are seconds since the beginning, except in
+    `table`, `to_arrow` and `start`, which have nanoseconds of `time.perf_counter_ns`.
 
     Args:
-        name: what displays call it.
-        limit: bytes of records to store, None without a limit; further ones are counted in `dropped`.
+        name: the name of the recording in displays.
+        limit: the most bytes of records to store, None without a limit; further records are counted in `dropped`.
         grad_interval: seconds between two backward passes whose gradient norms are measured; None measures none.
-        folder: where events are written while the program runs; None stores them in memory.
+        folder: the folder to which events are written while the program runs; None keeps them in memory.
 
     >>> import flnb
     >>> with flnb.record("demo") as run:
@@ -74,7 +74,7 @@ class Recording(Exports, Run):
     """
 
     joined: Any = None
-    """The `Ranks` whose collective calls a dashboard shows beside this recording; None: its own."""
+    """The `Ranks` whose collective calls a dashboard shows beside this recording; None for those of the recording."""
     captured: Any = None
     """The stored inputs of ops (`flnb.explore.Calls`), None unless `flnb.record(inputs=True)` stored them."""
 
@@ -117,7 +117,7 @@ class Recording(Exports, Run):
     def _store(self, folder: Folder) -> None:
         """Move the events in memory to the folder.
 
-        After Ctrl-C they are still there, so that the next call writes them; after an error they are lost.
+        If Ctrl-C interrupts this, they stay in memory and the next call writes them; after an error they are lost.
         """
         try:
             if self._written == folder.written.batches:  # else Ctrl-C arrived just after they were written
@@ -137,7 +137,7 @@ class Recording(Exports, Run):
         self.over_limit += lost
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Receive the last events and stop; `meta` then names the backends and managers that ran."""
+        """Receive the last events and stop; `meta` then lists the backends and managers that ran."""
         try:
             super().finish(error)
         finally:
@@ -163,9 +163,9 @@ class Recording(Exports, Run):
         folder.close(self)
 
     def chunks(self, kind: str) -> Iterator[schema.Columns]:
-        """Yield the events of one kind as tables like that of `table`; of a file piece by piece, in order of writing.
+        """Yield the events of one kind as one or more tables like that of `table`.
 
-        So a recording larger than the memory can be looked through.
+        A recording in a file is read piece by piece, in the order of writing, so that it may be larger than the memory.
         """
         if self.end is not None and not self._batches and isinstance(self.tables, Stored):
             yield from self.tables.chunks(kind)
@@ -183,7 +183,7 @@ class Recording(Exports, Run):
             `time.perf_counter_ns`.
 
         Raises:
-            KeyError: an unknown kind.
+            KeyError: `kind` is no kind of event.
         """
         return self._now()(kind)
 
@@ -209,7 +209,7 @@ class Recording(Exports, Run):
 
     @property
     def stacks(self) -> dict[int, tuple[Frame, ...]]:
-        """Call stacks, innermost frame first, by context id, if recorded: of PyTorch snapshots, or on request."""
+        """Call stacks by context id, innermost frame first: of a PyTorch snapshot, or if `record` asked for them."""
         return self.catalog.stacks if self.meta.get("stacks", True) else {}
 
     @property
@@ -219,12 +219,12 @@ class Recording(Exports, Run):
 
     @property
     def ops(self) -> OpStats:
-        """Statistics of the ops, one row per op name; `.by("scope", "phase")` groups otherwise. See `OpStats`."""
+        """Statistics of the ops, one row for each op name; `.by("scope", "phase")` groups by others. See `OpStats`."""
         return OpStats(self.table("op"), self.catalog)
 
     @property
     def collectives(self) -> Collectives:
-        """The collective calls of all ranks, matched: late ranks and causes, waiting, overlap. See `Collectives`."""
+        """The collective calls of all ranks: who was late and why, waiting, overlap. See `Collectives`."""
         return collectives(self)
 
     @property
@@ -237,7 +237,7 @@ class Recording(Exports, Run):
 
     @property
     def calls(self) -> Any:
-        """The single ops with their inputs: `calls[i]` is the i-th op that ran; iterate over all stored ones.
+        """The single ops with their inputs: `calls[i]` is the i-th op that ran; iterating yields all stored ones.
 
         Raises:
             LookupError: the run was not recorded with `flnb.record(inputs=True)`.
@@ -280,8 +280,8 @@ class Recording(Exports, Run):
     def tape(self) -> tape.Tape:
         """The tape (the graph of differentiated ops) of the last backward pass whose gradient norms were measured.
 
-        If that pass produced NaN or Inf, it is the first of the consecutive passes that did. `.step(i)` returns the
-        tape of another step.
+        If any such pass had NaN or Inf, it is instead the first of the latest passes in succession that had. `.step(i)`
+        returns the tape of another step.
         """
         return self._cached("tape", lambda table: tape.of(table, self.start, self.catalog))
 
@@ -304,11 +304,11 @@ class Recording(Exports, Run):
         """Return the answer to a SQL query as a pandas DataFrame, by DuckDB, which the extra "lab" installs.
 
         Tables are `ops`, `memory` (blocks, with the time at which each was `freed`), `scopes`, `steps`, `metrics`, and
-        one for each kind of event; times are seconds since the beginning. Those that a query names are read first.
+        one for each kind of event; times are seconds since the beginning. Only tables that the query names are read.
 
         Args:
             query: the SQL text, with "?" for each parameter.
-            parameters: their values.
+            parameters: the values of these parameters.
 
         Raises:
             ImportError: DuckDB is not installed.
@@ -336,7 +336,7 @@ class Recording(Exports, Run):
         raise TypeError(f"the recording {self.name!r} cannot be pickled: save it with run.save(path), then load_run")
 
     def summary(self) -> list[str]:
-        """Return the facts that begin the run's repr (name, duration, events, ...), one text each."""
+        """Return the facts with which the run's repr begins (name, duration, events, ...), each as a text."""
         return summary.facts(self)
 
     def __repr__(self) -> str:

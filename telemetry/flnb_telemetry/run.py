@@ -23,7 +23,7 @@ class Run:
     """Base class of `Recording` and `Live`: receives events, and has a name, begin, state and end.
 
     Args:
-        name: what displays call it.
+        name: the name of the run in displays.
         grad_interval: seconds between two backward passes whose gradient norms are measured; None for no measurements.
         state: "waiting" or "recording"; later "finished" or "failed".
 
@@ -61,12 +61,12 @@ class Run:
         self.session = pump.attach(self, buffer=self.buffer)
 
     def describe(self) -> None:
-        """Set `meta` to what is known at the beginning."""
+        """Set `meta` to the facts that are known at the beginning."""
         self.meta = _facts()
         self._used = UsedParts(self.meta)
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Receive the last events and stop; with an error that ended the program, the state becomes "failed"."""
+        """Receive the last events and stop; given the error that ended the program, the state becomes "failed"."""
         try:
             for emit in bus.finishers:
                 emit()
@@ -79,7 +79,7 @@ class Run:
             self.error = None if error is None else f"{type(error).__name__}: {error}".rstrip(": ")
 
     def threads(self) -> dict[str, str]:
-        """Return the names of threads by the numbers that they have in records; those of the main one is "main"."""
+        """Return the names of threads by the numbers that they have in records; the main thread is called "main"."""
         known: dict[str, str] = self.meta.get("threads", {})
         return known or {str(lane): name for lane, name in (self.session.names if self.session else {}).items()}
 

@@ -2,7 +2,7 @@
 
 A record is eight int64 numbers, called words. Word 0 is the code, ``kind | aux << 8 | plan << 24``; word 1 is a time of
 ``time.perf_counter_ns``; the other words depend on the kind. Floats are stored as their 64 bits. `VERSION` changes when
-the meaning of a listed kind does.
+the meaning of a kind changes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ AUX_SHIFT = 8
 class Kind(NamedTuple):
     """A kind of event: the names of words 1 to 7 ("": unused), of the fields in word 0, and which words are floats.
 
-    `aux` and `plan` name the fields in bits 8 to 23 and from bit 24 on of word 0; "" if the kind has none.
+    `aux` is the name of the field in bits 8 to 23 of word 0, `plan` that of the field from bit 24 on; "" if unused.
     """
 
     number: int
@@ -129,14 +129,14 @@ def tuples(table: Columns, *names: str) -> zip[tuple[Any, ...]]:
 
 
 def kind_of(name: str) -> Kind:
-    """Return the kind with a name; an unknown name is a `KeyError` that lists the known ones."""
+    """Return the kind with a name; raises a `KeyError` that lists the known names if there is none."""
     if name not in KINDS:
         raise KeyError(f"no event kind {name!r}; the kinds are {', '.join(KINDS)}")
     return KINDS[name]
 
 
 def among(*numbers: int) -> NDArray[np.bool_]:
-    """Return a boolean table, indexed by kind number, that is true for these kinds; faster than `numpy.isin`."""
+    """Return a boolean array that is True at the given kinds' numbers: indexing it is faster than `numpy.isin`."""
     found = np.zeros(256, np.bool_)
     found[list(numbers)] = True
     return found

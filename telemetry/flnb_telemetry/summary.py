@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def facts(run: Recording) -> list[str]:
-    """Return the facts, one text each."""
+    """Return the facts with which the repr of a recording begins, each as a text."""
     numbers = run.steps["index"].tolist()
     steps = f"{len(numbers)} steps" + (f" ({numbers[0]} to {numbers[-1]})" if numbers and numbers[0] else "")
     head = f"run '{safe_text(run.name)}' {run.state}: {quantity.duration(run.seconds * 1e9)}, {steps}, "
@@ -52,14 +52,14 @@ def facts(run: Recording) -> list[str]:
 
 
 def _chosen(choices: schema.Columns, strings: Table[str]) -> Iterator[str]:
-    """Describe the ways that were chosen for ops, from the table of kind "choice"."""
+    """Yield a text for each way of computing that was chosen for ops, from the table of "choice" events."""
     counts = Counter(schema.tuples(choices, "name", "way"))
     for (op, way), count in sorted(counts.items()):
         yield f"{strings.items[op]} by {strings.items[way]} ({quantity.count(count)})"
 
 
 def _moved(moves: schema.Columns) -> Iterator[str]:
-    """Describe the transfers of saved tensors, one text for each direction, from the table of kind "transfer"."""
+    """Yield a text about the saved tensors moved in each direction, from the table of "transfer" events."""
     for direction in np.unique(moves["direction"]):
         chosen = moves["direction"] == direction
         spent, nbytes = (moves["t1"] - moves["t0"])[chosen].sum(), moves["nbytes"][chosen].sum()

@@ -21,9 +21,9 @@ def lines(rows: Sequence[Sequence[str]], sides: str = "<", longest: int = LONGES
     """Align rows of texts in columns and return the lines.
 
     Args:
-        rows: texts; one of several lines makes its row as many lines high. Control characters are escaped.
-        sides: "<" or ">" for each column, left or right; the last holds for all further columns.
-        longest: the most characters of a cell; longer ones are shortened.
+        rows: the texts of each row; a text of several lines makes its row higher. Control characters are escaped.
+        sides: the alignment of each column, "<" (left) or ">" (right); the last one holds for all further columns.
+        longest: the most characters of a cell; longer texts are shortened.
 
     >>> lines([("op", "count"), ("add", "7")], "<>")
     ['op   count', 'add      7']

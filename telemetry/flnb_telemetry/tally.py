@@ -18,13 +18,13 @@ WORST = 2 ** (0.5 / PER_OCTAVE) - 1
 
 
 def buckets(spent: Ints) -> Ints:
-    """Return the histogram bucket of each duration in ns; there are 16 buckets per octave, up to 18 minutes."""
+    """Return the histogram bucket of each duration (ns): 16 buckets for each factor of two, up to 18 minutes."""
     scaled = np.log2(np.maximum(spent, 1).astype(np.float32)) * np.float32(PER_OCTAVE)
     return np.minimum(scaled, BUCKETS - 1).astype(np.int64)
 
 
 class Tally:
-    """A table from names (string ids) to count, total and maximum time (ns), bytes, and a histogram of durations."""
+    """Statistics by name (string id): count, total and maximum time (ns), bytes, and a histogram of durations."""
 
     def __init__(self) -> None:
         self.name = np.empty(0, np.int64)
@@ -49,7 +49,7 @@ class Tally:
         self._histogram += np.bincount(slot * BUCKETS + bucket, minlength=n * BUCKETS).reshape(n, BUCKETS)
 
     def columns(self, prefix: str) -> dict[str, NDArray[Any]]:
-        """Return the table as columns, whose names begin with ``prefix`` and a dot; empty ones are left out."""
+        """Return the table as columns, whose names begin with ``prefix`` and a dot; empty columns are left out."""
         found = {name: getattr(self, name) for name in ("name", "count", "total", "max", "bytes")} | {"p99": self.p99()}
         return {f"{prefix}.{name}": column for name, column in found.items() if len(column)}
 

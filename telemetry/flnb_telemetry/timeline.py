@@ -1,8 +1,9 @@
 """The work of each thread over time as bars at several levels of detail, so that any window has few bars.
 
-A *row* is bars that do not overlap, in order of time: one depth of a thread's scopes, its phases, its ops. Each is a
-pyramid: level 0 has every event, and each further level the bars of the one below, merged where they are narrower than
-its resolution. A window of a row is read from the coarsest level that is fine enough, and merged once more.
+A *row* is a sequence of bars that do not overlap, in order of time: a thread's scopes at one depth, its phases, or its
+ops. Each row has several levels: level 0 has a bar for every event, and each further level has the bars of the level
+before, merged where they are shorter than its resolution. A window of a row is read from the coarsest level that is
+fine enough, and merged once more.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ Bars: TypeAlias = "NDArray[np.int64]"
 
 
 class Key(NamedTuple):
-    """Names a row: the number of its thread, an index of `KINDS`, and the depth of a scope."""
+    """The key of a row: the number of its thread, the index of its kind in `KINDS`, and the depth of its scopes."""
 
     lane: int
     kind: int
@@ -55,14 +56,14 @@ class Key(NamedTuple):
 
 
 def pair(what: Any, context: Any) -> Any:
-    """Combine plan ids (or phases) and context ids into one number each."""
+    """Combine each plan id (or phase) and its context id into one number, a *pair*."""
     return np.asarray(what, np.int64) | np.asarray(context, np.int64) << SHIFT
 
 
 def merge(bars: Bars, resolution: int) -> Bars:
     """Merge bars, shape (6, n), that are shorter than `resolution` (ns) and begin in the same multiple of it.
 
-    A merged bar has the pair and the number of the longest event that it stands for.
+    A merged bar has the pair (see `pair`) and the number of the longest event in it.
     """
     t0, t1, longest = bars[T0], bars[T1], bars[LONGEST]
     if not len(t0):
@@ -86,7 +87,7 @@ def merge(bars: Bars, resolution: int) -> Bars:
 
 
 def runs(pairs: Ints, t0: Ints, t1: Ints, breaks: NDArray[np.bool_]) -> Bars:
-    """Return events, shape (5, n), one for each run of equal pairs; where `breaks` is set a new one begins."""
+    """Return events, shape (5, n): one for each run of equal pairs. Where `breaks` is True, a new run begins."""
     begins = breaks.copy()
     begins[:1] = True
     begins[1:] |= pairs[1:] != pairs[:-1]
@@ -97,10 +98,10 @@ def runs(pairs: Ints, t0: Ints, t1: Ints, breaks: NDArray[np.bool_]) -> Bars:
 
 
 class _Level:
-    """The bars of one level, in columns that grow; of more than `most` the older half is dropped.
+    """The bars of one level, in columns that grow; if there are more than `most`, the older half is dropped.
 
-    `first` is how many were dropped, so that the bar in column i has the number ``first + i``; `merged` is the number
-    of the first bar that the next level does not contain yet.
+    `first` is the number of bars dropped so far, so that the bar in column i has the number ``first + i``. `merged` is
+    the number of the first bar that the next level does not contain yet.
     """
 
     def __init__(self, columns: int, most: int | None) -> None:
@@ -155,7 +156,7 @@ class Row:
         most: the most bars of each level; None keeps all.
 
     Attributes:
-        open: a last event, shape (5, 1), that may become longer; None if there is none.
+        open: an event at the end of the row, shape (5, 1), that may still become longer; None if there is none.
     """
 
     def __init__(self, most: int | None = None) -> None:
@@ -245,7 +246,7 @@ class Timeline:
         return sorted(self.rows)
 
     def row(self, key: Key) -> Row:
-        """Return a row, which is made if it is new."""
+        """Return the row with a key, which is made if it is new."""
         if key not in self.rows:
             self.rows[key] = Row(self._most)
         return self.rows[key]
@@ -336,7 +337,7 @@ class Timeline:
     def _runs(
         self, lane: int, ends: Ints, events: Bars, places: NDArray[np.int64], outer: Ints, scopes: dict[int, list[Bars]]
     ) -> None:
-        """Add the phases of some ops, and the scopes to which backward ops belong (see `_backward`)."""
+        """Add the phases of some ops to their row, and the scopes of backward ops to `scopes` (see `_backward`)."""
         steps, passed_before, last = self._last.get(lane, (0, 0, -1))
         passed = steps + np.searchsorted(ends, events[T0], "right")
         breaks = np.diff(passed, prepend=passed_before) > 0
@@ -349,7 +350,7 @@ class Timeline:
         """Add the scopes that have ended to `found`, by depth.
 
         Returns:
-            The times of the events, and the depth before and after each.
+            The times of the scope events, and the number of open scopes before the first and after each of them.
         """
         before = self._open.get(lane, [])
         t = np.concatenate([np.array([begin for begin, _ in before], np.int64), scope["t"]])
@@ -418,7 +419,7 @@ class Timeline:
 
     @staticmethod
     def _extended(row: Row, events: Bars, pairs: Ints, breaks: NDArray[np.bool_]) -> Bars:
-        """Return the runs of equal pairs of a row without the last one, which stays open."""
+        """Return the runs of equal pairs in a row, except the last run, which stays open as it may continue."""
         t0, t1 = events[T0], events[T1]
         if row.open is not None:
             t0, t1 = np.append(row.open[T0], t0), np.append(row.open[T1], t1)
@@ -439,7 +440,7 @@ TABLES = ("op", "kernel", "scope", "step", "record", "compile", "materialize")
 
 
 def _events(table: Columns, what: Any, node: Ints, block: Ints) -> Bars:
-    """Return the columns of events from their table."""
+    """Return a table of events as an array, shape (5, n); `what` has their plan ids or phases."""
     found = np.empty((5, len(node)), np.int64)
     found[T0], found[T1], found[NODE], found[BLOCK] = table["t0"], table["t1"], node, block
     found[PAIR] = pair(what, table["context"])

@@ -1,9 +1,9 @@
 """Context managers that always clean up, even if Ctrl-C arrives inside `__exit__`.
 
-Ctrl-C that arrives while ``__exit__`` is called is raised at its first line, and what it should undo would remain. But
-a ``with`` statement fetches the bound ``__exit__`` before it enters the block and drops it in any case when the block
-is left. A `WithBlock` watches that object with a weak reference: if it is dropped before it did its work, the block
-ends then.
+If Ctrl-C arrives while ``__exit__`` is being called, it is raised at the first line of ``__exit__``, and what that
+method should undo would remain. But a ``with`` statement fetches the bound ``__exit__`` before it enters the block, and
+drops this object in any case when the block is left. A `WithBlock` watches the object with a weak reference: if it is
+dropped before it did its work, the work is done then.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class WithBlock(ContextDecorator, Generic[T]):
 
 
 class holding(WithBlock[T]):
-    """Set a context variable until the block ends; an object may be entered again while it is entered."""
+    """Set a context variable until the block ends; the same object may be entered again inside its own block."""
 
     def __init__(self, variable: ContextVar[Any], value: Any) -> None:
         self._variable = variable
@@ -142,8 +142,8 @@ class _Generated(WithBlock[T]):
 def with_block(function: Callable[P, Iterator[T]]) -> Callable[P, WithBlock[T]]:
     """Turn a generator function into a function that returns a `WithBlock`, as `contextlib.contextmanager` does.
 
-    What the function does after its ``yield`` is done even if Ctrl-C arrives there, as far as it stands in a
-    ``finally`` or a `WithBlock`. An error of the block is raised at the ``yield`` and then in the caller.
+    Code after the function's ``yield`` runs even if Ctrl-C arrives there, provided that it is in a ``finally`` or in a
+    `WithBlock`. An error in the block is raised at the ``yield``, and then in the caller.
     """
 
     @wraps(function)

@@ -1,7 +1,7 @@
 """Collective calls joined over ranks: who waited for whom, how long transfers took, and how much computing hid.
 
-A call of all ranks is one column of the arrays of `Collectives`; times are ns on the clock of the first rank. Until
-the last rank has begun a call the others wait, afterwards data is transferred.
+Each collective call is one column of the arrays of `Collectives`; times are ns on the clock of the first rank. A call
+has two parts: until the last rank has called, the others wait; afterwards data is transferred.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SHOWN = 16
 LARGE = 1 << 14
-"""Bytes from which on a call measures bandwidth; smaller ones take a latency, whatever they carry."""
+"""The least bytes of a call from which a bandwidth is computed; the time of smaller ones is mostly latency."""
 MERGE = "merge the others, by flnb merge or flnb.telemetry.Ranks"
 
 
@@ -38,33 +38,37 @@ class Collectives:
     Arrays over calls have a column per call, those over ranks and calls a row per rank. Times are ns on the clock of
     the first rank; 0 where a rank did not take part, or has not ended.
 
-    What it prints: *exposed* is the time in which a rank's program stood still for calls, because others were late or
-    for the data; *overlapped* the share of the transfers, from the last rank's call to the end, during which it did
-    something else. "Cost the others" counts how long their programs stood still because that rank came last.
+    Words in the printed table: *exposed* is the time for which a rank's program stood still in calls, either because
+    other ranks were late or because data was on its way. *Overlapped* is the share of the transfer time (from the last
+    rank's call to the end) during which the program did something else. "Cost the others" is how long the other ranks'
+    programs stood still because this rank came last.
 
     Attributes:
         ranks: the numbers of the ranks, in the order of rows.
-        hosts: where each runs.
-        bounds: how far off each rank's clock may be, ns.
-        size: how many ranks the program had; more than there are rows if recordings are missing.
-        op, group: names of operation and group of each call.
-        seq: its number in its group, from 1.
-        dtype, elements, nbytes: of the buffer that it got.
-        bucket, holds: number of the bucket of gradients, -1 for none, and a few words on what is in it.
-        step: index of the training step, -1 for none.
-        begin, end: when each rank called, and when it noticed the end.
-        asked, waited: when the program began to stand still for the call, and for how long, ns.
-        last: when the last rank called; 0 if not all did.
-        late_rank: the rank that called last, -1 if not all did; `late_ns`: how long after the median of the others.
-        late: the row of that rank, -1 if not all called.
-        waiting, transfer: how long each rank waited for the last one, whatever its program did meanwhile, and how long
-            after that it noticed the end, ns.
-        blocked: how much of `waiting` a rank's program stood still, ns.
-        lost: the median of that over the ranks that were not last: what the last one cost the others, ns; `lost_ns`:
-            the sum of it for each rank.
-        steps: indices of the steps; `step_ns`, `exposed_ns` (steps x ranks): how long a step took, and how much of
-            that the program stood still for calls.
-        overlap: the share, 0 to 1, of transfers in each step that the program did not stand still for; NaN: none.
+        hosts: the host on which each rank runs.
+        bounds: the largest error of each rank's clock, ns.
+        size: the number of ranks of the program, which exceeds the number of rows if recordings are missing.
+        op, group: the names of each call's operation and group of ranks.
+        seq: the number of each call in its group, from 1.
+        dtype, elements, nbytes: the dtype, number of elements and bytes of the buffer passed to each call.
+        bucket, holds: the number of the gradient bucket that was sent (-1 for none), and a few words on its content.
+        step: the index of the training step of each call, -1 outside of steps.
+        begin, end: when each rank made each call, and when that rank noticed its end.
+        asked, waited: when each rank's program began to stand still for the call, and for how many ns.
+        last: when the last rank called; 0 if not all ranks did.
+        late_rank: the rank that called last, -1 if not all ranks called.
+        late_ns: how long after the median of the other ranks the last one called, ns.
+        late: the row of the rank that called last, -1 if not all ranks called.
+        waiting: how long each rank waited for the last one, whatever its program did meanwhile, ns.
+        transfer: how long after the last rank's call each rank noticed the end, ns.
+        blocked: the part of `waiting` for which the rank's program stood still, ns.
+        lost: the time that the last rank cost the others: the median of their `blocked`, ns.
+        lost_ns: for each rank, the sum of `lost` over the calls to which it came last.
+        steps: the indices of the training steps.
+        step_ns, exposed_ns: arrays (steps x ranks) of a step's duration, and of the part of it for which the rank's
+            program stood still in calls.
+        overlap: for each step, the share (0 to 1) of the transfer time for which the programs did not stand still; NaN
+            if there was no transfer.
 
     >>> import flnb
     >>> with flnb.record() as run:
@@ -104,31 +108,31 @@ class Collectives:
 
     @property
     def partial(self) -> str:
-        """Return which ranks are recorded, if recordings of others are missing; "" if none is."""
+        """Return text that lists the recorded ranks ("ranks 0, 2 of 4") if some are missing; "" if all are recorded."""
         if len(self.ranks) >= self.size:
             return ""
         return f"rank{'s' * (len(self.ranks) > 1)} {', '.join(map(str, self.ranks))} of {self.size}"
 
     @cached_property
     def waiting(self) -> Ints:
-        """Return how long each rank waited for the last one in each call, in ns: an array (ranks, calls)."""
+        """Return the time (ns) that each rank waited for the last rank in each call, shape (ranks, calls)."""
         stop = np.where(self.end > 0, np.minimum(self.end, self.last), self.last)
         return np.where((self.begin > 0) & (self.last > 0), np.maximum(stop - self.begin, 0), 0)
 
     @cached_property
     def transfer(self) -> Ints:
-        """Return how long after the last rank's call each rank noticed the end of each call, in ns (ranks, calls)."""
+        """Return the ns from the last rank's call until each rank noticed the end of the call, shape (ranks, calls)."""
         return np.where((self.end > 0) & (self.last > 0), np.maximum(self.end - self.last, 0), 0)
 
     @cached_property
     def blocked(self) -> Ints:
-        """Return how long each rank's program was blocked in each call before the last rank had called, in ns."""
+        """Return the ns for which each rank's program stood still before the last rank called, shape (ranks, calls)."""
         stop = np.minimum(self.asked + self.waited, self.last)
         return np.where((self.waited > 0) & (self.last > 0), np.maximum(stop - self.asked, 0), 0)
 
     @cached_property
     def lost(self) -> Ints:
-        """Return the time that the last rank cost the median of the other ranks in each call, in ns."""
+        """Return for each call the time (ns) that its last rank cost the others: the median of their `blocked`."""
         members = self.begin > 0
         count = members.sum(axis=0)
         lost = np.where(members, self.blocked, -1)  # absent ranks first, then the last one, which waited for nobody
@@ -151,8 +155,8 @@ class Collectives:
     def gb_s(self) -> NDArray[np.float64]:
         """Return each call's bus bandwidth in GB/s: bytes per link divided by the transfer time; NaN if unknown.
 
-        The transfer is timed where a program stood still for it; a call that ran beside other work ends unnoticed.
-        Calls of less than 16 KiB measure the latency of a link instead, and are left out.
+        The transfer time is known only if a program stood still for it: a call that runs beside other work ends
+        unnoticed. Calls of less than 16 KiB measure the latency of a link rather than its bandwidth, and have NaN.
         """
         stood = (self.waited > 0) & (self.asked <= self.last) & (self.end > self.last) & (self.last > 0)
         taken = np.where(stood, self.end - self.last, np.iinfo(np.int64).max).min(axis=0, initial=1 << 62)
@@ -174,14 +178,14 @@ class Collectives:
 
     @cached_property
     def reasons(self) -> dict[int, Reason]:
-        """Return why the last rank was late, by call number, for the most expensive calls; see `lateness.reasons`."""
+        """Return by call number why the last rank was late, for the calls that cost most; see `lateness.reasons`."""
         return lateness.reasons(self)
 
     def who(self) -> list[dict[str, Any]]:
-        """Return the ranks by the time they cost the others, worst first.
+        """Return one dict for each rank, sorted by the time that the rank cost the others, the longest first.
 
-        Keys: rank, host, last (how many calls it was the last to come to; a step may have many), lost_ns (what that
-        cost the others in all), lost_ms_per_step, scope (where it lost most of this).
+        Keys: rank, host, last (the number of calls to which the rank came last; a step may have many), lost_ns (the
+        time that this cost the others in all), lost_ms_per_step, scope (the scope where it lost most of this time).
         """
         late, steps = self.late, max(1, len(self.steps))
         spent: dict[int, dict[str, int]] = {}
@@ -199,7 +203,7 @@ class Collectives:
         return sorted(rows, key=lambda row: -row["lost_ns"])
 
     def to_pandas(self) -> Any:
-        """Return a pandas DataFrame with a row for each call and participating rank; times in ms from the first on."""
+        """Return a pandas DataFrame with a row for each call and participating rank; times are ms since the first."""
         rank, call = np.nonzero(self.begin)
         origin = self.begin[self.begin > 0].min(initial=1 << 62)
         named = {name: getattr(self, name)[call] for name in ("op", "group", "seq", "nbytes", "bucket", "step")}
@@ -210,7 +214,7 @@ class Collectives:
         return require("pandas", "lab", "a DataFrame").DataFrame(named)
 
     def summary(self) -> list[str]:
-        """Return the facts that begin the repr, one text each."""
+        """Return the facts with which the repr begins, each as a text."""
         ops = [f"{quantity.count(int((self.op == op).sum()))} {op}" for op in dict.fromkeys(self.op.tolist())]
         ranks, steps = len(self.ranks), len(self.steps)
         about = self.partial or f"{ranks} rank{'s' * (ranks != 1)}"

@@ -1,7 +1,7 @@
 """Analysis of devices in a recording: launches and copies with their times, idle gaps, bytes copied, memory blocks.
 
-A *task* is a launch or a copy. Times are nanoseconds on the host's clock. Those of an emulated device are meaningless
-except for the order in which its tasks ended, which is the column "slot" of `Devices.task`.
+A *task* is a kernel launch or a copy. Times are nanoseconds on the host's clock. On an emulated device durations mean
+nothing, only the order in which tasks ended does: the column "slot" of `Devices.task`.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from flnb_telemetry.schema import Columns, Ints
 
 EMULATED = "emulated device: order and counts are real, durations are not"
-"""The note in every view that shows times or the order of an emulated device."""
+"""The note shown in every view with times of an emulated device or the order of its tasks."""
 HOST, EVENT, UNKNOWN = "host", "event", ""
 """Causes of an idle gap: the host launched the next task late, its stream waited for an event, or unknown."""
 
 
 NESTED = 64
-"""The number of earlier ops to search for one that is still running, as ops nest."""
+"""How many ops before an interval are searched for one that still runs in it; more than one may, because ops nest."""
 
 
 class Source(Protocol):
-    """A recording, or the window of a live view."""
+    """The protocol of objects that have tables of events: a recording, or the window of a live view."""
 
     catalog: Catalog
 
@@ -44,12 +44,12 @@ class Source(Protocol):
 
 
 class Gap(NamedTuple):
-    """An idle gap: from t0 to t1 (ns) no stream of a device ran anything.
+    """An idle gap of a device: from t0 to t1 (ns) nothing ran on any of its streams.
 
     Attributes:
-        cause: "host", "event" or "" (unknown).
+        cause: "host" (it launched the next task late), "event" (the stream waited for one) or "" (unknown).
         next: the row in `Devices.task` of the task that ended the gap.
-        plan: the op in which the host spent most of the gap, 0 for none.
+        plan: the plan id of the op in which the host spent most of the gap, 0 for none.
     """
 
     device: str
@@ -61,7 +61,7 @@ class Gap(NamedTuple):
 
 
 class StepSums(NamedTuple):
-    """Totals of a training step: launches, copies, bytes to the device and to the host, waits of the host.
+    """Totals of a training step: launches, copies, bytes copied to the device and back, and waits of the host.
 
     Waits include copies to pageable host memory, which block the host.
     """
@@ -78,24 +78,24 @@ class StepSums(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Devices:
-    """The devices of a recording.
+    """The work of a recording's devices as tables: tasks, waits, events and memory blocks; `devices` makes it.
 
     Attributes:
         infos: the description of each device, by its place ("cuda:0").
-        places: the devices' places.
-        task: launches and copies in the order of the host's calls: seq, lane, kernel (id; 0 for copies), route (0 for
-            launches), nbytes, pinned, context, device (index into `places`), stream, plan (of the op that queued it, 0
-            for none), t0 and t1 (of the host's call), ran0 and ran1 (of the device's run, 0 if unknown), bound (the
-            error of these, ns; -1 on emulated devices), seen (when the host read them), and slot (position in the
-            order of an emulated device, else -1).
-        event: events recorded and awaited: t, seq, event (number), awaited (0 or 1), device, stream.
+        places: the places of all devices; other tables refer to a device by its index in this list.
+        task: launches and copies in the order of the host's calls. Columns: seq, lane, kernel (id; 0 for copies), route
+            (direction of a copy; 0 for launches), nbytes, pinned, context, device (index into `places`), stream, plan
+            (id of the op that queued the task, 0 for none), t0 and t1 (the host's call), ran0 and ran1 (the run on the
+            device, 0 if unknown), bound (the largest error of ran0 and ran1, ns; -1 on emulated devices), seen (when
+            the host read them), and slot (position in the order of an emulated device, else -1).
+        event: stream events that were recorded or awaited: t, seq, event (number), awaited (0 or 1), device, stream.
         wait: intervals in which the host was blocked: t0, t1, event, device, stream (-1: all).
         block: blocks on devices or in pinned memory; see `blocks`.
-        use: which tasks used which blocks: the columns task and block are rows of those tables, ordered by task.
+        use: pairs of a task and a block that it used, ordered by task: row indices in `task` and `block`.
         steps: the totals of each training step.
         op: the `op` events.
-        traffic: requests, sectors, shared requests and conflicts of all launches of a kernel, by its name, as counted
-            by emulated devices; see `flnb.testing.cuda.Traffic`.
+        traffic: by kernel name, the memory requests, sectors, shared-memory requests and bank conflicts of all its
+            launches, as emulated devices count them; see `flnb.testing.cuda.Traffic`.
     """
 
     infos: dict[str, DeviceInfo]
@@ -116,7 +116,7 @@ class Devices:
 
     @property
     def queued(self) -> NDArray[np.float64]:
-        """Return the time (ns) between the host's call and each task's start on the device; NaN if unknown."""
+        """Return for each task the time (ns) from the host's call to its start on the device; NaN if unknown."""
         known = (self.task["ran1"] > 0) & (self.task["bound"] >= 0)
         return np.where(known, np.maximum(0, self.task["ran0"] - self.task["t1"]), np.nan)
 
@@ -220,7 +220,7 @@ def _asked_by(task: Columns, op: Columns) -> Ints:
 
 
 def _ran(seq: Ints, ran: Columns) -> Columns:
-    """Return the columns ran0, ran1, bound, seen (0 if unknown) and slot of tasks."""
+    """Return when tasks ran on the device, as the columns ran0, ran1, bound, seen and slot of `Devices.task`."""
     last = {name: ran[name][::-1] for name in ("seq", "t0", "t1", "bound", "seen")}
     found = {
         name: joined(seq, last["seq"], last[key]) for name, key in (("ran0", "t0"), ("ran1", "t1"), ("seen", "seen"))
@@ -233,7 +233,7 @@ def _ran(seq: Ints, ran: Columns) -> Columns:
 
 
 def _gaps(all_of: Devices, place: str) -> list[Gap]:
-    """Find the gaps in which no stream of a device is busy, and their causes."""
+    """Return the times in which no stream of a device was busy, with their causes."""
     task, at = all_of.task, all_of.places.index(place)
     rows = np.flatnonzero((task["device"] == at) & (task["ran1"] > 0) & (task["bound"] >= 0))
     rows = rows[np.argsort(task["ran0"][rows], kind="stable")]
@@ -253,7 +253,7 @@ def _gaps(all_of: Devices, place: str) -> list[Gap]:
 
 
 def _awaiting(all_of: Devices) -> NDArray[np.bool_]:
-    """Return, for each task, whether its stream had to wait for an event since its previous task."""
+    """Return for each task whether its stream was told to wait for an event since the previous task on that stream."""
     task, event = all_of.task, all_of.event
     awaited = event["awaited"] == 1
     both = {name: np.concatenate([task[name], event[name][awaited]]) for name in ("device", "stream", "seq")}
@@ -268,7 +268,7 @@ def _awaiting(all_of: Devices) -> NDArray[np.bool_]:
 
 
 def _busiest(op: Columns, lane: int, t0: int, t1: int) -> int:
-    """Return the plan of the op that covers most of an interval on a thread; 0 for none."""
+    """Return the plan id of the op that ran longest in an interval (ns) on the thread `lane`; 0 for none."""
     first = max(int(np.searchsorted(op["t0"], t0)) - NESTED, 0)
     near = slice(first, int(np.searchsorted(op["t0"], t1)))
     covered = np.minimum(op["t1"][near], t1) - np.maximum(op["t0"][near], t0)
@@ -277,7 +277,7 @@ def _busiest(op: Columns, lane: int, t0: int, t1: int) -> int:
 
 
 def _sums(step: Columns, task: Columns, wait: Columns) -> list[StepSums]:
-    """Return the totals of each step, over the calls of the host during it."""
+    """Return the totals of each training step, over the host's calls that began during the step."""
     order = np.argsort(task["t0"], kind="stable")
     t0, route, nbytes = (task[name][order] for name in ("t0", "route", "nbytes"))
     still = np.sort(np.append(wait["t0"], t0[(route == device_words.TO_HOST) & (task["pinned"][order] == 0)]))
@@ -298,11 +298,12 @@ def blocks(source: Source, task: Columns, event: Columns) -> tuple[Columns, Colu
     """Return the blocks on devices and in pinned memory, and their uses by tasks.
 
     Returns:
-        The blocks: the columns of the `alloc` events, place (string id), end (when it was freed, or `NEVER`), streams
-        (bit i: used by stream i; the last bit is for all from 62 on) and own (the stream that used it first, -1 for
-        none). If a block was freed before its last use on another stream was over: until (when that use was over,
-        `NEVER` if that was not seen), on (its stream) and event (the number of the event recorded after it, 0 for
-        none); else these are 0, -1 and 0. The uses: the columns task and block, rows of those tables.
+        Two tables. The first has a row for each block, with the columns of the `alloc` events and: place (string id),
+        end (when the block was freed, or `NEVER`), streams (bit i is set if stream i used the block; the last bit
+        stands for all from 62 on), own (the stream that used it first, -1 for none), until, on and event. These three
+        are 0, -1 and 0 unless the block was freed before its last use on another stream was over; then they are the
+        time at which that use was over (`NEVER` if unseen), the stream of that use, and the number of the event
+        recorded after it (0 for none). The second table has a row for each use: the row of the task and of the block.
     """
     segment = [source.table(kind) for kind in ("segment_alloc", "segment_resize")]
     home, place = (np.concatenate([table[name] for table in segment]) for name in ("segment_id", "place"))
@@ -341,7 +342,7 @@ def blocks(source: Source, task: Columns, event: Columns) -> tuple[Columns, Colu
 
 
 def _uses(addresses: Columns, seq: Ints, block: Columns) -> dict[int, list[int]]:
-    """Return, for each block's row, the rows of the tasks that had an address in it as an argument during its life."""
+    """Return by block (row) the tasks (rows) that got an address in that block as an argument while it was live."""
     at = np.searchsorted(seq, addresses["seq"])
     known = (at < len(seq)) & (seq[np.minimum(at, max(len(seq) - 1, 0))] == addresses["seq"]) if len(seq) else at < 0
     given = [addresses[f"address{i}"][known].tolist() for i in range(5)]

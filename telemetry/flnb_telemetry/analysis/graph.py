@@ -1,4 +1,4 @@
-"""The graph of one backward pass as columns: a million nodes need a few arrays, rather than a million objects."""
+"""The graph of one backward pass as columns: a million nodes take a few arrays rather than a million objects."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     Table = Callable[[str], schema.Columns]
 
 FINE, SPREAD, ORIGIN = 0, 1, 2  # from good to worst
-"""The health of a node's gradients: fine, NaN or Inf when they arrived there, or made so by its own backward op."""
+"""The health of a node's gradient: fine; NaN or Inf when it arrived; or made NaN or Inf by the node's backward op."""
 
 
 class Gradients(NamedTuple):
-    """Measured gradients, one entry per row: norm, whether measured, number of bad elements, number of all elements.
+    """Measured gradients of nodes or leaves, one array entry for each.
 
-    `bad` counts the elements that are NaN or Inf. Where nothing was measured, `norm` is NaN and `seen` is False.
+    `seen` says whether the gradient was measured; if not, `norm` is NaN. `bad` is the number of elements that are NaN
+    or Inf, `numel` the number of all elements.
     """
 
     norm: Floats
@@ -41,10 +42,11 @@ class Gradients(NamedTuple):
 
 @dataclass(frozen=True)
 class Graph:
-    """The nodes of a tape in the order in which they ran, its leaves, and which of them each node reads.
+    """The nodes of a tape in the order in which they ran, its leaves, and which nodes and leaves each node reads.
 
-    Row i of `id, plan, context, forward, backward, saved` (times in ns, bytes) and of `gradient` is a node. It reads
-    `parent[start[i]:start[i + 1]]`: row p for p >= 0, else leaf -1 - p, a row of the `leaf_*` columns.
+    Row i of the columns `id`, `plan`, `context`, `forward` and `backward` (ns), `saved` (bytes) and `gradient` is one
+    node. It reads `parent[start[i]:start[i + 1]]`: an entry p >= 0 is the node in row p, a negative entry p is the leaf
+    in row -1 - p of the `leaf_*` columns.
     """
 
     id: Ints
@@ -62,11 +64,11 @@ class Graph:
     leaf_parameter: Bools
     leaf_gradient: Gradients
     line: Ints | None = None
-    """For each row the string id of the user's line, 0 if unknown."""
+    """For each node the string id of the user's line, 0 if unknown."""
     failed: int = 0
     """If the forward pass ended in an error, the string id of its message (the op is the last row); else 0."""
     origin: int = -1
-    """The row where NaN or Inf first appeared in the backward pass, -1 if none did or it was not seen."""
+    """The row of the node where NaN or Inf first appeared in the backward pass, -1 if none or unknown."""
 
     def __len__(self) -> int:
         return len(self.id)
@@ -86,7 +88,7 @@ class Graph:
 
     @cached_property
     def health(self) -> NDArray[np.int8]:
-        """Return, for each node, FINE, SPREAD (its gradient has NaN or Inf) or ORIGIN (these first appeared there)."""
+        """Return for each node FINE, SPREAD (its gradient has NaN or Inf) or ORIGIN (these first appeared there)."""
         bad = (self.gradient.bad > 0) | (self.gradient.seen & np.isnan(self.gradient.norm))
         found = np.where(bad, SPREAD, FINE).astype(np.int8)
         if self.origin >= 0:
@@ -99,15 +101,15 @@ class Graph:
         return np.flatnonzero(self.health == ORIGIN)
 
     def parents(self, row: int) -> list[int]:
-        """Return the ids of the nodes and leaves (negative) that a row reads, in the order of its arguments."""
+        """Return the ids of what the node in a row reads, in the order of its arguments; ids of leaves are negative."""
         above = self.parent[self.start[row] : self.start[row + 1]]
         return [int(self.id[p] if p >= 0 else self.leaf_id[-1 - p]) for p in above.tolist()]
 
 
 def acts(table: Table) -> schema.Columns:
-    """Return the ops that may have made tape nodes: those that ran, and those recorded to run later.
+    """Return the events of ops that may have made tape nodes: those that ran, and those recorded to run later.
 
-    A recorded op has duration 0 here: its execution emits an op event of its own, without a node.
+    An op recorded to run later has duration 0 here: its later execution emits another op event, which has no node.
     """
     ran, recorded = table("op"), table("record")
     if not len(recorded["t0"]):
@@ -134,13 +136,13 @@ def read(
         table: returns the columns of a kind of events.
         ops: the op events to search.
         sampled: the `grad_stat` events of one backward pass.
-        root: the id of the node; 0 for the last one.
+        root: the id of the node that depends on all others, usually the loss; 0 for the last node.
         catalog: the names behind the ids in records.
-        failed: the record of an op that raised an error; the graph is then all nodes of `ops` and, last, this op.
-        origin: the id of the node where NaN or Inf appeared, 0 for none.
+        failed: the record of an op that raised an error; the graph then has all nodes of `ops` and, last, this op.
+        origin: the id of the node where NaN or Inf first appeared, 0 for none.
 
     Returns:
-        The graph, and the number of older nodes that it lacks.
+        The graph, and the number of older nodes that are missing from it.
     """
     child, parent = pairs(ops, table("edge"))
     if failed is not None:
@@ -190,9 +192,9 @@ def read(
 
 
 def pairs(ops: schema.Columns, edges: schema.Columns) -> tuple[Ints, Ints]:
-    """Return two columns, with an entry for each argument of each op on the tape: the op's node id, and the argument's.
+    """Return two columns with one entry for each argument of each op on the tape: the node ids of op and argument.
 
-    The first arguments of all ops come first, then the second ones, and so on.
+    The first arguments of all ops come first, then all second arguments, and so on.
     """
     made = np.flatnonzero((ops["node"] > 0) & ((ops["parent0"] != 0) | (ops["parent1"] != 0)))
     pairs = [(ops["node"][made], ops[name][made]) for name in ("parent0", "parent1")]
@@ -202,13 +204,13 @@ def pairs(ops: schema.Columns, edges: schema.Columns) -> tuple[Ints, Ints]:
 
 
 def _ascending(values: Ints) -> Ints:
-    """Return the distinct values, ascending; faster for ids than `numpy.unique`, which hashes."""
+    """Return the distinct values in ascending order; for ids this is faster than `numpy.unique`, which hashes."""
     values = np.sort(values)
     return values[np.append(True, values[1:] != values[:-1])] if len(values) else values
 
 
 def _again(row: Ints, up: Ints) -> Bools:
-    """Return for each pair (row[i], up[i]) whether the same pair occurs before it; `row` ascends."""
+    """Return for each pair (row[i], up[i]) whether an equal pair precedes it; `row` must be ascending."""
     found = np.zeros(len(row), np.bool_)
     most = int(np.bincount(row).max(initial=0)) if len(row) else 0
     for back in range(1, most):
@@ -217,9 +219,9 @@ def _again(row: Ints, up: Ints) -> Bools:
 
 
 def _needed(size: int, row: Ints, up: Ints) -> Bools:
-    """Return a mask of the nodes that the last of `size` nodes depends on, itself included.
+    """Return a mask, shape (size,), of the last node and all nodes on which its result depends.
 
-    The edges say that node row[i] reads the result of node up[i] < row[i]; `row` ascends.
+    Node row[i] reads the result of node up[i], which precedes it; `row` must be ascending.
     """
     read = np.zeros(size, np.bool_)
     read[up] = True
@@ -245,16 +247,16 @@ def _looked_up(sampled: schema.Columns, key: str, at: Ints, seen: Bools) -> Ints
 
 
 def _gradients(sampled: schema.Columns, at: Ints, seen: Bools) -> Gradients:
-    """Return the measured gradients of some nodes: entries `at` of the `grad_stat` events, where `seen` is True."""
+    """Return the gradients of some nodes: node i was measured if seen[i], by the `grad_stat` event in row at[i]."""
     norm, bad, numel = (_looked_up(sampled, key, at, seen) for key in ("norm", "bad", "numel"))
     return Gradients(np.where(seen, norm, np.nan), seen, bad, numel)
 
 
 def _times(ops: schema.Columns, ids: Ints, catalog: Catalog) -> tuple[Ints, Ints, Ints]:
-    """Return for each node the row of the op event that made it (-1: none), its ns forward and its ns backward.
+    """Return for each node the row of the op event that made it (-1: none), and its forward and backward times (ns).
 
-    The events of the ops inside a composite such as softmax name the composite's node; those that ran during the
-    composite's own event are not counted twice.
+    The events of the ops inside a composite such as softmax name the composite's node. Those that ran during the
+    composite's own event add nothing to its time.
     """
     size = len(ids)
     slot, known = located(ids, ops["node"])
@@ -272,7 +274,7 @@ def _times(ops: schema.Columns, ids: Ints, catalog: Catalog) -> tuple[Ints, Ints
 
 
 def _leaves(ids: Ints, leaves: schema.Columns, sampled: schema.Columns) -> tuple[Ints, Ints, Bools, Gradients]:
-    """Return columns for the leaves (parameters and inputs): plan, name (string id), is a parameter, gradient."""
+    """Return four columns for the leaves: plan id, name (string id), whether it is a parameter, and gradient."""
     plan, told, parameter = (joined(ids, leaves["leaf"], leaves[name]) for name in ("plan", "name", "parameter"))
     name, known = (joined(ids, sampled["node"], sampled[name]) for name in ("name", "parameter"))
     gradients = _gradients(sampled, *located(sampled["node"], ids, sort=True))

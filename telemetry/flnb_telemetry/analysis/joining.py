@@ -20,14 +20,14 @@ PAIRS = ("send", "recv")
 """Operations of two ranks, which are not joined."""
 SEQ_BITS = 44
 DIFFERS = "dtypes differ"
-"""The text in place of the dtype of a call that ranks made with different dtypes."""
+"""The text shown as the dtype of a call if its ranks passed different dtypes."""
 
 
 class View(NamedTuple):
     """One rank's data for analyses: events with times on the common clock, and the names behind their ids.
 
-    `bound` is how far off (ns) the clock may be; `table` returns the events of one kind of the threads that
-    communicate.
+    `bound` is the largest error (ns) of these times. `table(kind)` returns the events of one kind that the rank's
+    communicating threads emitted, as columns.
     """
 
     rank: int
@@ -46,7 +46,13 @@ def views(source: Any) -> list[View]:
 
 
 def of_recording(run: Any, offset: int = 0, bound: int = 0) -> list[View]:
-    """Return the ranks in one recording (one per process or thread); ``offset`` (ns) is added to all times."""
+    """Return the ranks in one recording, one for each process or thread that communicates.
+
+    Args:
+        run: the recording.
+        offset: the ns to add to all times.
+        bound: the largest error of the times, ns.
+    """
     begun = run.table("collective_begin")
     infos = run.catalog.groups.items
     lanes: dict[int, set[int]] = {}
@@ -80,7 +86,7 @@ def _view(run: Any, rank: int, lanes: set[int], offset: int, bound: int) -> View
 
 
 def join(ranks: Sequence[View]) -> dict[str, Any]:
-    """Join the ranks' collective calls; returns the attributes of `analysis.collectives.Collectives` by name."""
+    """Join the ranks' collective calls, and return the attributes of `analysis.collectives.Collectives` by name."""
     names: dict[str, int] = {}
     sizes: dict[int, int] = {}
     calls = [_calls(view, names, sizes) for view in ranks]
@@ -125,7 +131,10 @@ def join(ranks: Sequence[View]) -> dict[str, Any]:
 
 
 def _calls(view: View, names: dict[str, int], sizes: dict[int, int]) -> Columns:
-    """Return the calls of one rank: key (group and sequence number), times, plan, bytes, bucket and step of each."""
+    """Return one rank's calls as columns: key (group and sequence number), times, plan, bytes, bucket, step and others.
+
+    New groups are added to `names` (numbers by group name) and `sizes` (ranks by group number).
+    """
     begun, ended, waits = (view.table(kind) for kind in ("collective_begin", "collective", "wait"))
     infos, plans = view.catalog.groups.items, view.catalog.plans.items
     number = np.full(len(infos), -1, np.int64)
@@ -136,7 +145,7 @@ def _calls(view: View, names: dict[str, int], sizes: dict[int, int]) -> Columns:
     met = np.array([plan.op not in PAIRS and plan.family == "communication" for plan in plans], np.bool_)
 
     def only(table: Columns) -> Columns:
-        """Return the last event of each call in a table, in order of calls, with a column "key"."""
+        """Return the last event of each call in a table, sorted by a new column "key" that identifies the call."""
         group = number[table["group"]]
         key = np.where((group >= 0) & met[table["plan"]], (group << SEQ_BITS) | table["seq"], -1)
         order = np.argsort(key, kind="stable")
@@ -163,7 +172,7 @@ def _calls(view: View, names: dict[str, int], sizes: dict[int, int]) -> Columns:
 
 
 def step_of(view: View, t: Ints) -> Ints:
-    """Return the index of the rank's training step at each time (ns), -1 outside of steps."""
+    """Return for each time in `t` (ns) the index of the rank's training step, -1 outside of steps."""
     steps = view.table("step")
     if not len(steps["t0"]):
         return np.full(len(t), -1, np.int64)
@@ -174,7 +183,7 @@ def step_of(view: View, t: Ints) -> Ints:
 
 
 def median(values: Ints, first: Any, count: Any) -> Ints:
-    """Return the median of ``count`` values per column, from ascending position ``first`` on; 0 for none."""
+    """Return for each column the median of ``count`` of its sorted values, from index ``first`` on; 0 if count is 0."""
     ascending = np.sort(values, axis=0)
     columns, most = np.arange(values.shape[1]), max(len(values) - 1, 0)
     low = ascending[np.clip(first + (count - 1) // 2, 0, most), columns] if len(values) else columns
@@ -183,9 +192,15 @@ def median(values: Ints, first: Any, count: Any) -> Ints:
 
 
 def _lateness(begin: Ints, size: Ints, ranks: tuple[int, ...]) -> dict[str, Ints]:
-    """Return when the last rank called, which rank it was, and its delay after the median of the others.
+    """Return when the last rank made each call, which rank that was, and its delay after the others' median (ns).
 
-    Where not all ranks called, these are 0 and -1.
+    Args:
+        begin: when each rank called, shape (ranks, calls), ns; 0 if it did not.
+        size: the number of ranks in the group of each call.
+        ranks: the numbers of the ranks.
+
+    Returns:
+        The columns "last", "late_rank" and "late_ns": 0, -1 and 0 for a call that not all ranks made.
     """
     count = (begin > 0).sum(axis=0)
     complete = (count == size) & (count > 1)
@@ -198,7 +213,7 @@ def _lateness(begin: Ints, size: Ints, ranks: tuple[int, ...]) -> dict[str, Ints
 
 
 def _exposure(ranks: Sequence[View], calls: dict[str, Ints], last: Ints, step: Ints) -> dict[str, Any]:
-    """Return each step's index, its time on each rank, blocked time, and the share of transfers that was not hidden."""
+    """Return the attributes of `Collectives` about steps: `steps`, `step_ns`, `exposed_ns` and `overlap`."""
     tables_ = [view.table("step") for view in ranks]
     steps = np.unique(np.concatenate([np.empty(0, np.int64), *(table["index"] for table in tables_)]))
     took, exposed = np.zeros((2, len(steps), len(ranks)), np.int64)
@@ -221,7 +236,10 @@ def _exposure(ranks: Sequence[View], calls: dict[str, Ints], last: Ints, step: I
 
 
 def _covered(start: Ints, end: Ints, bins: Ints, count: int) -> Ints:
-    """Return the time covered by at least one interval, summed in the bin of the interval that covers it first."""
+    """Return the time (ns) that intervals cover, summed in ``count`` bins; ``bins`` has the bin of each interval.
+
+    Time that several intervals cover counts once, for the one that began first.
+    """
     order = np.argsort(start, kind="stable")
     start, end, bins = start[order], end[order], bins[order]
     before = np.concatenate([[0], np.maximum.accumulate(end)[:-1]]) if len(end) else end

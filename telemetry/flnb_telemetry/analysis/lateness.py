@@ -1,8 +1,8 @@
-"""Why a rank was last in a call: its time since the ranks last met, by scope, compared with the median rank.
+"""Why a rank came last to a call: its time in each scope since the ranks last met, compared with the other ranks.
 
-Ranks meet where at least one of them stood still for a call. From there to the next call every moment of a rank belongs
-to the innermost scope that was open, an op of a backward pass to the scope of the op that it differentiates, and a wait
-for a message to "recv" or "send".
+Ranks *meet* in a call for which at least one of them stood still. From there to the next call, each moment of a rank
+counts for the innermost open scope. There are two exceptions: an op of a backward pass counts for the scope of the op
+that it differentiates, and a wait for a message counts for "recv" or "send".
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ if TYPE_CHECKING:
     from flnb_telemetry.schema import Ints
 
 LEAST = 100_000
-"""Nanoseconds of lateness that need no reason."""
+"""The nanoseconds of lateness up to which no reason is sought."""
 MOST = 200
-"""Meetings that are explained, those that cost most."""
+"""The most meetings for which reasons are sought, those that cost most time."""
 SHARE = 0.25
 """The least share of a lateness that a scope must explain to be reported."""
 
 
 class Reason(NamedTuple):
-    """The scope where a late rank lost time before a call: its ns there, and the median of the other ranks.
+    """The scope where a late rank lost time before a call.
 
-    `scope` is "" if no module and no named block explains it.
+    `ns` is the rank's time in the scope, `median_ns` the other ranks' median, `text` the whole reason in words. `scope`
+    is "" if no module and no named block explains the delay.
     """
 
     rank: int
@@ -45,9 +46,9 @@ class Reason(NamedTuple):
 
 
 def reasons(calls: Collectives) -> dict[int, Reason]:
-    """Return the reason for each late call, by call number, for the calls that cost most.
+    """Return the reasons why ranks were late, by call number, for the calls that cost most.
 
-    Calls between two meetings (buckets of one backward) have one reason.
+    Calls between the same two meetings, such as those of one backward's gradient buckets, share one reason.
     """
     if not len(calls) or len(calls.ranks) < 2:
         return {}
@@ -85,7 +86,7 @@ def _reason(
 
 
 def _chosen(calls: Collectives) -> tuple[dict[int, list[int]], Ints]:
-    """Return the calls to explain, each with all calls that share its reason, and when each rank last met others."""
+    """Return the calls to explain, each with those that share its reason, and when each rank last met others (ns)."""
     met = np.flatnonzero((calls.waited > 0).any(axis=0) & (calls.last > 0))
     since, meeting = np.zeros((2, *calls.begin.shape), np.int64)
     for row, view in enumerate(calls.views):
@@ -107,13 +108,16 @@ def _chosen(calls: Collectives) -> tuple[dict[int, list[int]], Ints]:
 
 
 def _beginning(view: View) -> int:
-    """Return the time (ns) of a rank's first event about its program, 0 if there is none."""
+    """Return the time (ns) of a rank's first op, scope or collective call, 0 if there is none."""
     times = [view.table(kind)[name] for kind, name in (("scope", "t"), ("op", "t0"), ("collective_begin", "t"))]
     return min((int(t.min()) for t in times if len(t)), default=0)
 
 
 def _spent(view: View, since: Ints, until: Ints, names: dict[str, int]) -> NDArray[np.float64]:
-    """Return a rank's time (ns) in each scope, one row per time span; new scopes are added to `names`."""
+    """Return a rank's time (ns) in each scope, shape (spans, scopes), for the spans from `since` to `until`.
+
+    The column of a scope is its number in `names`, to which new scopes are added.
+    """
     order = np.argsort(since, kind="stable")
     start, stop = since[order], np.maximum(until, since)[order]
     at, context = partition(view)
@@ -146,7 +150,7 @@ def _spent(view: View, since: Ints, until: Ints, names: dict[str, int]) -> NDArr
 
 
 def partition(view: View) -> tuple[Ints, Ints]:
-    """Return the times at which a rank's innermost scope changes, ascending, and the context from each time on."""
+    """Return the times (ns, ascending) at which a rank's innermost scope changes, and the context id from then on."""
     found = [np.empty((2, 0), np.int64)]
     for t, context, entered, depth in _nested(view):
         order = np.lexsort((np.arange(len(depth)), depth))
@@ -163,7 +167,7 @@ def partition(view: View) -> tuple[Ints, Ints]:
 
 
 def blocks(view: View) -> tuple[Ints, Ints, Ints]:
-    """Return begin, end (0 if still open) and context of the blocks named by a rank's program."""
+    """Return the begin, end (0 if still open) and context id of each `flnb.scope` block of a rank's program."""
     found = [np.empty((3, 0), np.int64)]
     for t, context, entered, depth in _nested(view):
         inner = np.where(entered > 0, depth, depth + 1)
@@ -177,7 +181,7 @@ def blocks(view: View) -> tuple[Ints, Ints, Ints]:
 
 
 def _nested(view: View) -> Iterator[tuple[Ints, Ints, Ints, Ints]]:
-    """Yield the scope events of each thread of a rank: time, context, scope entered (0: left), and depth afterwards."""
+    """Yield the scope events of each thread of a rank, as columns: time, context, enter (0: left), depth afterwards."""
     scopes = view.table("scope")
     for lane in np.unique(scopes["lane"]).tolist():
         t, context, entered = (scopes[name][scopes["lane"] == lane] for name in ("t", "context", "enter"))

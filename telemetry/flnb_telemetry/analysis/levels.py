@@ -1,8 +1,8 @@
 """The tape as a tree of groups to open level by level: module calls, repeated blocks, parts of long sequences.
 
-Nodes are in order of execution, so a module call is a sequence of neighbours with the same scope prefix, and drawing
-such a sequence as one box never makes a cycle. Only levels that are opened are computed, by array operations on the
-nodes in them: of a million nodes a reader sees some dozens, and opening one group takes time for its own nodes only.
+Nodes are in order of execution. So a module call is a sequence of consecutive nodes whose scope paths begin alike, and
+drawing such a sequence as one box never makes a cycle. A level is computed only when it is opened, by array operations
+on the nodes in it. Of a million nodes a reader sees some dozens, and opening a group takes time for its own nodes only.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ NOT_A_MODULE = -1
 
 
 class Parts(NamedTuple):
-    """The contents of a group of nodes, as columns.
+    """The contents of a group of nodes as columns: the nodes are divided into calls, and the calls into entries.
 
-    Call j (a module call or a single op) is the nodes `bound[j]` to `bound[j + 1]` - 1; `token[j]` is the string id of
-    the module's name (NOT_A_MODULE for an op), `depth[j]` the number of names in its scope path. Entry i, one item on
-    the level, is the calls `cut[i]` to `cut[i + 1]` - 1; `period[i]` is the number of calls in each of its repeated
-    blocks, 0 if it is no repetition.
+    A call is a module call or a single op. Call j consists of the nodes `bound[j]` to `bound[j + 1]` - 1; `token[j]` is
+    the string id of the module's name (NOT_A_MODULE for an op), `depth[j]` the number of names in its scope path. An
+    entry is one item on the level, perhaps a repeated block of calls. Entry i consists of the calls `cut[i]` to
+    `cut[i + 1]` - 1; `period[i]` is the number of calls in the block that it repeats, 0 if it is no repetition.
     """
 
     bound: Ints
@@ -60,10 +60,10 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """Nodes `first` to `last` - 1 as one box: a module call, `repeat` equal blocks, one such block, or a portion.
+    """Nodes `first` to `last` - 1 as one box: a module call, a block repeated `repeat` times, one block, or a portion.
 
-    `key` identifies it within the tape and begins with the key of the group around it; `path` is the scope path of a
-    module, `depth` the number of names in it.
+    `key` identifies the group within the tape and begins with the key of the group around it. `path` is the scope path
+    of a module, `depth` the number of names in that path.
     """
 
     key: str
@@ -79,8 +79,8 @@ class Group:
 class Level(NamedTuple):
     """The contents of an open group: items (groups, and rows of single nodes) and the edges between them.
 
-    `edges` are pairs (from, to) of indices into `items`; `entered` lists the items that read something outside the
-    group, `left` those that something outside reads.
+    `edges` are pairs (from, to) of indices in `items`. `entered` has the indices of items that read results from
+    outside the group, `left` those of items whose results are read outside it.
     """
 
     items: list[Group | int]
@@ -100,7 +100,7 @@ class Levels:
         self.root = Group("", "", "", 0, len(graph), parts=self._outermost())
 
     def over(self, graph: Graph) -> Levels:
-        """Return the tree of another graph with the same structure, with the same levels opened."""
+        """Return the tree of another graph with the same structure; the levels computed so far are reused."""
         other = copy(self)
         other.graph = graph
         return other
@@ -114,7 +114,7 @@ class Levels:
         return {context: self.catalog.contexts.items[context].scope.split(".") for context in found}
 
     def _token(self, depth: int) -> Ints:
-        """Return, for each context id, the string id of the scope's name at a depth; NOT_A_MODULE beyond its end."""
+        """Return for each context id the string id of name number `depth` in its scope path, or NOT_A_MODULE."""
         while len(self._tokens) <= depth:
             at = len(self._tokens)
             table = np.full(max(self._scopes, default=0) + 1, NOT_A_MODULE)
@@ -126,9 +126,10 @@ class Levels:
 
     @cached_property
     def _powers(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """Return prefix sums of hash(plan of node i) * r**i modulo 2**64, and r**-i, to compare sequences of plans.
+        """Return the prefix sums of hash(plan of node i) * r**i modulo 2**64, and the powers r**-i: a rolling hash.
 
-        The difference of two sums times r**-first is the same for equal sequences, wherever they begin.
+        The hash of nodes first to last - 1 is (sums[last] - sums[first]) * r**-first. Equal sequences of plans have
+        equal hashes, wherever they begin.
         """
         plan = self.graph.plan.astype(np.uint64)
         mixed = (plan + np.uint64(0x9E3779B97F4A7C15)) * np.uint64(0xBF58476D1CE4E5B9)
@@ -158,7 +159,10 @@ class Levels:
         return self._folded(bound, token, depth)
 
     def _calls(self, first: int, last: int, depth: int) -> tuple[Ints, Ints, Ints]:
-        """Return the calls in nodes `first` to `last` - 1, whose scopes share `depth` names: bound, token and depth."""
+        """Return the calls in nodes `first` to `last` - 1, as the columns bound, token and depth of `Parts`.
+
+        The scope paths of these nodes share their first `depth` names.
+        """
         token = self._token(depth)[self.graph.context[first:last]]
         begins = np.ones(len(token), np.bool_)
         begins[1:] = (token[1:] != token[:-1]) | (token[1:] == NOT_A_MODULE)
@@ -166,7 +170,7 @@ class Levels:
         return np.append(at, last - first) + first, token[at], np.full(len(at), depth + 1)
 
     def _folded(self, bound: Ints, token: Ints, depth: Ints) -> Parts:
-        """Divide calls into entries, consecutive blocks of calls that run the same plans into one entry."""
+        """Divide calls into entries: blocks of calls that follow each other and run the same plans become one entry."""
         total, down = self._powers
         kind = (total[bound[1:]] - total[bound[:-1]]) * down[bound[:-1]] + np.diff(bound).astype(np.uint64)
         cut, period = folds(kind, token == NOT_A_MODULE)
@@ -191,7 +195,7 @@ class Levels:
         return [self._entry(group, parts, i, names) for i in range(count)]
 
     def _portion(self, group: Group, parts: Parts, first: int, last: int) -> Group | int:
-        """Return entries `first` to `last` - 1 of a large group as one group; a single entry is returned itself."""
+        """Return entries `first` to `last` - 1 of a large group as one group; a single entry is returned as it is."""
         if last - first == 1:
             return self._entry(group, parts, first, {})
         own = parts.between(first, last)
@@ -201,7 +205,8 @@ class Levels:
     def _entry(self, group: Group, parts: Parts, i: int, names: dict[str, int]) -> Group | int:
         """Return entry i of a group as a group of its own, or as a row if it is a single node.
 
-        `names` counts the calls of each module so far, which tells the keys of several calls apart.
+        `names` has the number of the last call of each module, and is updated; this number tells the keys of calls
+        apart.
         """
         a, b = int(parts.cut[i]), int(parts.cut[i + 1])
         first, last = int(parts.bound[a]), int(parts.bound[b])
@@ -218,7 +223,11 @@ class Levels:
         return self._module(group, first, last, int(parts.depth[a]), names)
 
     def _module(self, group: Group, first: int, last: int, depth: int, names: dict[str, int]) -> Group:
-        """Return the group of a module call. If it contains one call only, its contents are those of that call."""
+        """Return the group of a module call, nodes `first` to `last` - 1.
+
+        If the module does nothing but call another one, the group has the contents of that call. `names` is that of
+        `_entry`.
+        """
         scope = self._scopes[int(self.graph.context[first])]
         name, path = _shown(scope, depth), ".".join(scope[:depth])
         call = names[name] = names.get(name, -1) + 1
@@ -230,7 +239,7 @@ class Levels:
         return Group(f"{group.key}/{name.replace('/', '∕')}#{call}", name, path, first, last, depth=depth)
 
     def _fold_name(self, parts: Parts) -> str:
-        """Name a repetition: modules by their first and last name ("block0–11"), ops by the ops of one block."""
+        """Return a name for a repetition: the first and last module ("block0–11"), or the ops of one block."""
         if NOT_A_MODULE in (parts.token[0], parts.token[-1]):
             return self._block_name(parts.between(0, 1))
         first, last = (self.catalog.strings.items[int(parts.token[i])] for i in (0, -1))
@@ -238,7 +247,7 @@ class Levels:
         return name if first == last else f"{name}–{last.removeprefix(first.rstrip('0123456789'))}"
 
     def _block_name(self, parts: Parts) -> str:
-        """Name a sequence of calls by the first few different ops and modules in it."""
+        """Return a name for a sequence of calls: the first few different ops and modules in it."""
         strings, names = self.catalog.strings.items, []
         for token, at in zip(parts.token[:8].tolist(), parts.bound[:8].tolist(), strict=False):
             op = self.catalog.plans.items[int(self.graph.plan[at])].op
@@ -258,7 +267,7 @@ class Levels:
         return found
 
     def find(self, key: str) -> Group | None:
-        """Return the group with a key, opening the groups around it as needed; None if this tape has none."""
+        """Return the group with a key, computing the levels around it as needed; None if there is no such group."""
         if key == "":
             return self.root
         if key not in self._known:
@@ -268,7 +277,7 @@ class Levels:
         return self._known.get(key)
 
     def way(self, row: int) -> list[str]:
-        """Return the keys of the groups to open, outermost first, to reach the node in a row."""
+        """Return the keys of the groups that must be opened, the outermost first, to see the node in row `row`."""
         keys: list[str] = []
         group = self.root
         while True:
@@ -280,7 +289,7 @@ class Levels:
             group = around
 
     def owners(self, group: Group, items: list[Group | int]) -> Ints:
-        """Return for each node of a group the index of the item that contains it."""
+        """Return for each node of a group the index in `items` of the item that contains it."""
         firsts = [item if isinstance(item, int) else item.first for item in items]
         return np.repeat(np.arange(len(items)), np.diff([*firsts, group.last]))
 
@@ -301,9 +310,9 @@ class Levels:
         return Level(items, found, entered.tolist(), left.tolist())
 
     def opened(self, most: int) -> list[str]:
-        """Return the keys of the groups to open initially, such that at most `most` items are shown.
+        """Return the keys of the groups to open initially, until about `most` items are shown.
 
-        Those where NaN or an error begins come first, then those that took longest.
+        Groups where NaN, Inf or an error first appeared come first, then those that took longest.
         """
         graph, found = self.graph, list[str]()
         waiting: list[tuple[bool, int, int, Group]] = []
@@ -332,16 +341,17 @@ class Levels:
 
 
 def folds(kind: NDArray[np.uint64], single: NDArray[np.bool_]) -> tuple[Ints, Ints]:
-    """Divide a sequence into entries: repetitions of a block, and single elements.
+    """Divide a sequence into entries: repetitions of a block of elements, and single elements.
 
-    Of overlapping repetitions those with the period that covers most elements win, the shortest of equals.
+    Where repetitions overlap, the period whose repetitions cover most elements of the sequence wins; of equally good
+    periods, the shortest.
 
     Args:
         kind: the elements; equal numbers are equal elements.
-        single: marks single ops, of which a repetition must have more.
+        single: marks the elements that are single ops; a repetition of single ops alone must have `REPEATED_OPS`.
 
     Returns:
-        The bounds of the entries, and for each entry the period of its repetition, 0 for a single element.
+        The bounds of the entries, and for each entry the length of the repeated block, 0 for a single element.
 
     >>> cut, period = folds(np.array([7, 1, 2, 1, 2, 1, 2, 9], np.uint64), np.zeros(8, bool))
     >>> cut.tolist(), period.tolist()
@@ -381,6 +391,6 @@ def folds(kind: NDArray[np.uint64], single: NDArray[np.bool_]) -> tuple[Ints, In
 
 
 def _shown(scope: list[str], depth: int) -> str:
-    """Return the name at a depth of a scope path; a bare number is prefixed by the name before it ("layers.0")."""
+    """Return name number `depth` (from 1) of a scope path; a digit gets the name before it as prefix ("layers.0")."""
     name = scope[depth - 1]
     return f"{scope[depth - 2]}.{name}" if name.isdigit() and depth > 1 else name

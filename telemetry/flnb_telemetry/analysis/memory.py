@@ -1,7 +1,7 @@
 """Memory over time: bytes by category, the blocks and segments at any moment, and fragmentation.
 
-A `Memory` pairs each allocation with its free once. It stores which blocks were live at intervals, so that the state at
-any time takes a bounded number of steps. Times are seconds since the recording began.
+A `Memory` pairs each allocation with its free once. At regular intervals it stores which blocks were live, so that the
+state at any time is found in a bounded number of steps. Times are seconds since the recording began.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FORMULAS = {
 
 
 class BlockView(NamedTuple):
-    """A block of memory at one moment: its offset in the segment, sizes in bytes, `born` in seconds.
+    """A block of memory at one moment: offset in its segment and sizes in bytes, and when it was made (`born`, s).
 
     `state` is "active", "locked" (a user keeps it allocated even when its array is gone) or "pending" (its free was
     requested and has not happened yet).
@@ -55,7 +55,7 @@ class BlockView(NamedTuple):
 
 
 class SegmentView(NamedTuple):
-    """A segment (bytes that a manager took from the device) at one moment, with its live blocks by offset."""
+    """A segment (memory that a manager reserved from its device) at one moment, with its live blocks by offset."""
 
     id: int
     address: int
@@ -64,9 +64,10 @@ class SegmentView(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """Memory over time: one row for every moment at which it changed, t in seconds, the rest in bytes.
+    """Memory over time as columns, with a row for each moment at which it changed: `t` in seconds, the rest in bytes.
 
-    `by_category` has shape (n, 7), in the order of `schema.CATEGORIES`; its rows add up to `allocated`.
+    `by_category` has shape (n, 7), with the categories in the order of `schema.CATEGORIES`. The sum of each row is
+    `allocated`.
     """
 
     t: NDArray[np.float64]
@@ -76,17 +77,17 @@ class Timeline(NamedTuple):
     by_category: Ints
 
     def spread(self, most: int, since: float = -np.inf) -> Timeline:
-        """Return at most `most` of the rows since a time (s): the highest in each of equal intervals, and the peak."""
+        """Return no more than `most` of the rows from `since` (s) on: the peaks of intervals of equal length."""
         late = Timeline._make(column[self.t >= since] for column in self)
         rows = svg.extremes(most, late.allocated, late.reserved)
         return Timeline._make(column[rows] for column in late)
 
 
 class Fragmentation(NamedTuple):
-    """Measures of fragmentation over time (t in seconds), and two of the whole run; `FORMULAS` defines each.
+    """Measures of fragmentation over time (`t` in seconds), and two for the whole run; `FORMULAS` defines each of them.
 
-    `at_peak` is the ratio when most bytes were allocated, `average` the time average, `request` the size (bytes) that
-    `unusable` is about.
+    `at_peak` is the value of `ratio` when most bytes were allocated, `average` its average over time. `unusable` is
+    about a request of `request` bytes.
     """
 
     t: NDArray[np.float64]
@@ -112,8 +113,9 @@ class Fragmentation(NamedTuple):
 class MemoryState:
     """Memory at one moment, `t` seconds since the recording began.
 
-    In bytes: `allocated` (blocks as the manager rounded them), `requested`, `reserved` (segments), `by_category` (a
-    dict) and `holes` (the sizes of the gaps between blocks). `segments` lists all segments with their blocks.
+    Attributes in bytes: `allocated` (the sum of the blocks' sizes, as the manager rounded them), `requested` (the sum
+    of the sizes asked for), `reserved` (the sum of the segments), `by_category` (a dict) and `holes` (the size of each
+    gap between blocks). `segments` lists all segments with their blocks.
     """
 
     def __init__(self, memory: Memory, t: float) -> None:
@@ -141,7 +143,7 @@ class MemoryState:
         return (self.allocated - self.requested) / self.allocated if self.allocated else 0.0
 
     def unusable(self, request: int) -> float:
-        """Return the fraction (0 to 1) of free bytes in gaps smaller than a request (bytes); 0 if none are free."""
+        """Return the share (0 to 1) of free bytes that lie in gaps smaller than `request` bytes; 0 if none are free."""
         return float(self.holes[self.holes < request].sum() / max(1, self.holes.sum()))
 
     @cached_property
@@ -165,7 +167,7 @@ class MemoryState:
 
     @property
     def besides(self) -> str:
-        """Return a sentence on small results, which have no block and count in no sum; "" if there are none."""
+        """Return a sentence about small results, which have no block and are in no sum here; "" if there are none."""
         count, nbytes = self._memory.small(self._ns)
         if not count:
             return ""
@@ -174,7 +176,7 @@ class MemoryState:
         return f"not in these sums: {made}, made so far in memory of NumPy's own"
 
     def by(self, *keys: str) -> Owners:
-        """Return the live blocks grouped by what allocated them: category, op, scope, phase, line or stack."""
+        """Return the live blocks grouped by one or more keys: "category", "op", "scope", "phase", "line" or "stack"."""
         return Owners(self, *keys)
 
     def __repr__(self) -> str:
@@ -194,16 +196,18 @@ class MemoryState:
 class Memory:
     """The memory of a recording over time: `timeline()`, `at(t)`, `peak`, `fragmentation()`.
 
-    Blocks that existed before the recording are included if they are of the manager that was active at its beginning.
-    Results smaller than the manager's `min_block` have no block: NumPy stores them by itself and their frees are not
-    recorded. `small(ns)` counts those made so far.
+    Blocks that existed before the recording are included if they belong to the manager that was active at its
+    beginning. Results smaller than the manager's `min_block` have no block: NumPy stores them by itself, and when they
+    are freed is not recorded. `small(ns)` counts such results.
 
     Attributes:
-        block: the columns of the `alloc` events, with the times (ns) of the free ("end") and of the request to free
-            ("dropped"), both NEVER for blocks that were not freed.
-        segment: those of the `segment_alloc` events with their "end"; a resized segment has a row for each size.
-        aside: the timeline of the device to which `flnb.memory.offload` moves saved tensors; all else leaves it out.
-        transfer, locked: the columns of the events of these kinds: moved tensors, and user locks.
+        block: a row for each block: the columns of the `alloc` events, and the times (ns) of its free ("end") and of
+            the request to free it ("dropped"), both NEVER for a block that was not freed.
+        segment: the columns of the `segment_alloc` events, and the time "end" (ns); a resized segment has a row for
+            each of its sizes.
+        aside: the timeline of the device to which `flnb.memory.offload` moves saved tensors. Everything else here
+            leaves that device out.
+        transfer, locked: the columns of the events of these kinds: tensors moved, and blocks that users locked.
     """
 
     def __init__(self, table: Callable[[str], schema.Columns], start: int, catalog: Catalog, least: int = 0) -> None:
@@ -223,7 +227,7 @@ class Memory:
         self._small = ops["t0"][small], np.append(0, np.cumsum(nbytes[small]))
 
     def small(self, ns: int) -> tuple[int, int]:
-        """Return the number and the bytes of the results without a block that were made until a time in ns."""
+        """Return the number and the total bytes of the results without a block that were made until a time (ns)."""
         times, sums = self._small
         count = int(np.searchsorted(times, ns, "right"))
         return count, int(sums[count])
@@ -234,7 +238,7 @@ class Memory:
 
     @cached_property
     def _checkpoints(self) -> tuple[int, list[Ints]]:
-        """Return the number of blocks between checkpoints, and the rows of the live blocks at each checkpoint."""
+        """Return the number of allocations between checkpoints, and the rows of the blocks live at each checkpoint."""
         born, end = self.block["t"], self.block["end"]
         # As far apart as the most blocks that live at once: all checkpoints together are no larger than the events.
         alive = np.arange(1, len(born) + 1) - np.searchsorted(np.sort(end), born, "right")
@@ -245,24 +249,24 @@ class Memory:
         return stride, kept
 
     def live(self, ns: int) -> Ints:
-        """Return the rows of the blocks that are live after all events until a time in ns."""
+        """Return the rows (in `block`) of the blocks that are live after all events until a time (ns)."""
         stop = int(np.searchsorted(self.block["t"], ns, "right"))
         stride, kept = self._checkpoints
         either = np.concatenate([kept[stop // stride], np.arange(stop // stride * stride, stop)])
         return either[self.block["end"][either] > ns]
 
     def locks(self, ns: int) -> dict[int, int]:
-        """Return by block id how many locks users hold at a time in ns, for the blocks that have any."""
+        """Return the number of locks that users hold on each locked block at a time (ns), by block id."""
         told = {number: locks for t, number, locks in schema.tuples(self.locked, "t", "alloc_id", "locks") if t <= ns}
         return {number: locks for number, locks in told.items() if locks}
 
     def at(self, t: float) -> MemoryState:
-        """Return the state after all events until t, in seconds since the recording began."""
+        """Return the state of memory after all events until `t`, in seconds since the recording began."""
         return MemoryState(self, t)
 
     @property
     def peak(self) -> MemoryState:
-        """Return the state at the first moment with the most allocated bytes."""
+        """Return the state of memory at the first moment at which most bytes were allocated."""
         line = self._timeline
         return self.at(float(line.t[np.argmax(line.allocated)]) if len(line.t) else 0.0)
 
@@ -271,12 +275,12 @@ class Memory:
         return self.peak.by(*keys)
 
     def fragmentation(self, request: int | None = None, points: int = 512) -> Fragmentation:
-        """Return fragmentation over time.
+        """Compute several measures of fragmentation over time.
 
         Args:
-            request: the size (bytes) of which `unusable` says how little of the free memory could hold it; by default
-                that of the largest block.
-            points: the most moments to compute it at; they are evenly spread, and the peak is one of them.
+            request: the size (bytes) of an imagined request: `unusable` is the share of the free memory that cannot
+                hold it; by default the size of the largest block.
+            points: the largest number of moments to compute; they are evenly spread, and the peak is one of them.
         """
         request = request or int(self.block["size"].max(initial=0))
         every = self._timeline
@@ -305,9 +309,10 @@ class Memory:
 
 
 def timeline(block: schema.Columns, segment: schema.Columns, start: int) -> Timeline:
-    """Compute bytes over time from columns of blocks and segments: t and end (ns), size; requested, category of blocks.
+    """Compute memory over time from tables of blocks and of segments.
 
-    Times of the result are seconds since `start` (ns).
+    Both tables have the columns "t" and "end" (ns) and "size"; that of blocks also "requested" and "category". Times of
+    the result are seconds since `start` (ns).
     """
     used, reserved = (np.zeros((len(rows["t"]), 3 + len(schema.CATEGORIES)), np.int64) for rows in (block, segment))
     used[:, 0], reserved[:, 1], used[:, 2] = block["size"], segment["size"], block["requested"]
@@ -321,7 +326,7 @@ def timeline(block: schema.Columns, segment: schema.Columns, start: int) -> Time
 
 
 def _lifetimes(begins: schema.Columns, ends: schema.Columns, key: str) -> schema.Columns:
-    """Return each id's first begin event in order of time, with the time of its end (or NEVER) as "end"."""
+    """Return the first begin event of each id (column `key`), by time, with its end (ns, or NEVER) in column "end"."""
     _, first = np.unique(begins[key], return_index=True)  # the table is in order of time: the first is the earliest
     rows = _rows(begins, np.sort(first))
     rows["end"] = np.maximum(joined(rows[key], ends[key], ends["t"], NEVER), rows["t"])
@@ -329,7 +334,7 @@ def _lifetimes(begins: schema.Columns, ends: schema.Columns, key: str) -> schema
 
 
 def _sizes(begins: schema.Columns, resizes: schema.Columns, ends: schema.Columns) -> schema.Columns:
-    """Return the segments' columns with one row for each size that a segment had, with its "end", in order of time."""
+    """Return a table of segments with one row for each size that a segment had and its "end" (ns), in order of time."""
     first = _lifetimes(begins, ends, "segment_id")
     if not len(resizes["t"]):
         return first
@@ -344,18 +349,18 @@ def _sizes(begins: schema.Columns, resizes: schema.Columns, ends: schema.Columns
 
 
 def _parted(rows: schema.Columns, segments: Ints) -> tuple[schema.Columns, schema.Columns]:
-    """Divide a table into the rows outside of the given segments and the rows inside."""
+    """Divide a table into the rows whose "segment_id" is not in `segments`, and those whose is."""
     inside = np.isin(rows["segment_id"], segments)
     return _rows(rows, np.flatnonzero(~inside)), _rows(rows, np.flatnonzero(inside))
 
 
 def _rows(table: schema.Columns, chosen: Ints) -> schema.Columns:
-    """Return the rows of a table with these indices."""
+    """Return the rows of a table whose indices are in `chosen`, in that order."""
     return {name: column[chosen] for name, column in table.items()}
 
 
 def holes(block: schema.Columns, segment: schema.Columns) -> Ints:
-    """Return the sizes (bytes) of the gaps between blocks, in the order of the segments, without empty gaps."""
+    """Return the sizes (bytes) of the gaps between blocks, in the order of the segments' ids, without empty gaps."""
     if not len(segment["t"]):
         return np.empty(0, np.int64)
     order = np.argsort(segment["segment_id"])

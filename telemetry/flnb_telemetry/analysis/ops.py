@@ -28,9 +28,10 @@ SHOWN = 40
 
 @dataclass(frozen=True, slots=True)
 class OpRow:
-    """The statistics of one group of op events: times in ns, share (0 to 1) of all op time, bytes of all results.
+    """The statistics of one group of op events.
 
-    `key` holds the group's values, such as ("matmul",); 99 % of the events took no longer than `p99`.
+    `key` has the group's value of each key, such as ("matmul",). Times are ns; 99 % of the events took no longer than
+    `p99`. `share` (0 to 1) is the group's part of the time of all ops, `bytes` the total size of its results.
     """
 
     key: tuple[str, ...]
@@ -44,15 +45,16 @@ class OpRow:
 
 
 class OpStats:
-    """A table of op statistics, one `OpRow` for each group of ops, at first sorted by total time, slowest first.
+    """A table of op statistics, one `OpRow` for each group of ops; initially sorted by total time, longest first.
 
-    ``run.ops["matmul"].p99`` is a group by name, ``run.ops[0]`` one by place, ``run.ops.by("scope", "phase")`` a table
-    of other groups. Ops of a backward pass count for the scope whose forward ops they differentiate.
+    ``run.ops["matmul"]`` is the group with that name, ``run.ops[0]`` the first one, and ``run.ops.by("scope",
+    "phase")`` another table with these keys. Ops of a backward pass count for the scope whose forward ops they
+    differentiate.
 
     Args:
         ops: the columns of the op events.
         catalog: the names behind the ids in them.
-        keys: what to group by, of `KEYS`.
+        keys: what to group by: one or more of `KEYS`.
     """
 
     def __init__(self, ops: schema.Columns, catalog: Catalog, keys: Sequence[str] = ("op",)) -> None:
@@ -66,11 +68,11 @@ class OpStats:
         self.sort("total")
 
     def by(self, *keys: str) -> OpStats:
-        """Return the statistics of the same events grouped by other keys, some of `KEYS`."""
+        """Return the statistics of the same events grouped by other keys: one or more of `KEYS`."""
         return OpStats(self._ops, self._catalog, keys)
 
     def sort(self, column: str = "total", descending: bool = True) -> OpStats:
-        """Sort the rows in place by a column of `NUMBERS` or by "name"; returns self."""
+        """Sort the rows in place by one of the columns `NUMBERS` or by "name", and return the table itself."""
         if column != "name" and column not in NUMBERS:
             raise ValueError(f"run.ops: no column {column!r}; the columns are name, {', '.join(NUMBERS)}")
         self.rows.sort(key=lambda row: getattr(row, "key" if column == "name" else column), reverse=descending)
@@ -98,12 +100,12 @@ class OpStats:
         return known[key]
 
     def to_pandas(self) -> Any:
-        """Return a pandas DataFrame with a column for each key and number. Needs pandas, of the extra "lab"."""
+        """Return a pandas DataFrame with columns for the keys and `NUMBERS`. Needs pandas, of the extra "lab"."""
         rows = [(*row.key, *(getattr(row, name) for name in NUMBERS)) for row in self.rows]
         return require("pandas", "lab", "a DataFrame").DataFrame(rows, columns=[*self.keys, *NUMBERS])
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write the table to a CSV file, with a column for each key and number: times in ns, share from 0 to 1.
+        """Write the table to a CSV file, with columns for the keys and `NUMBERS`: times in ns, share from 0 to 1.
 
         An existing file is replaced only when the new one is complete. Lone surrogates in names become "?".
         """
@@ -159,7 +161,14 @@ def _grouped(ops: schema.Columns, catalog: Catalog, keys: tuple[str, ...]) -> li
 
 
 def _name(catalog: Catalog, key: str, code: int, line: int) -> str:
-    """Return the text of a key such as "shape" for an op whose plan, scope and phase ids are packed into one int."""
+    """Return an op's value of a key such as "shape", as text.
+
+    Args:
+        catalog: the names behind the ids.
+        key: one of `KEYS`.
+        code: the op's plan, scope and phase ids, packed into one int.
+        line: the string id of the op's line or call stack, for these two keys.
+    """
     if key in ("line", "stack"):
         text = catalog.strings.items[line]
         return text if key == "stack" else text.partition("\n")[0]

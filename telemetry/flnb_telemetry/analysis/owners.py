@@ -18,7 +18,10 @@ SHOWN = 40
 
 
 class OwnerRow(NamedTuple):
-    """The live blocks of one group: `key` holds the group's values, such as ("train.py:3: y = x @ w",)."""
+    """One group of live blocks, with their number and bytes.
+
+    `key` has the group's value of each key, such as ("train.py:3: y = x @ w",).
+    """
 
     key: tuple[str, ...]
     blocks: int
@@ -26,11 +29,12 @@ class OwnerRow(NamedTuple):
 
 
 class Owners:
-    """The live blocks at one moment in groups, the most bytes first.
+    """The blocks that are live at one moment, grouped by what allocated them; the group with most bytes comes first.
 
     Args:
         state: the memory at that moment.
-        keys: what to group by, of `KEYS`. Lines are known of programs; stacks where `flnb.record(stacks=True)` asked.
+        keys: what to group by: one or more of `KEYS`. Lines are known for the blocks of captured programs, lines and
+            call stacks for all blocks that were recorded with `flnb.record(stacks=True)`.
     """
 
     def __init__(self, state: MemoryState, *keys: str) -> None:

@@ -24,7 +24,7 @@ _ENDS = {
 
 
 class Why(NamedTuple):
-    """Whether a gradient reaches a Variable: if so, the `path` from the loss; else the `reason` and a user's `line`."""
+    """Whether a gradient reaches a Variable: the `path` from the loss, or the `reason` and the user's `line`."""
 
     reached: bool
     path: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Why(NamedTuple):
 
 
 def why(tape: Tape, x: Any) -> Why:
-    """Explain whether the loss's gradient reaches x, a Variable, leaf name, node or node id (see `Tape.why`)."""
+    """Return whether the loss's gradient reaches `x`: a Variable, leaf name, node or node id (see `Tape.why`)."""
     asked = _asked(tape, x)
     if isinstance(asked, Why):
         return asked
@@ -52,7 +52,7 @@ def why(tape: Tape, x: Any) -> Why:
 
 
 def _asked(tape: Tape, x: Any) -> int | Why:
-    """Return the id of the node or leaf that x denotes, or an answer if x is a Variable without gradient."""
+    """Return the id of the node or leaf that `x` denotes, or the final answer if `x` is a tensor without gradient."""
     if isinstance(x, str):
         named = [leaf for leaf in tape.leaves if leaf.name == x] or [
             leaf for leaf in tape.leaves if leaf.name.endswith(f".{x}")
@@ -79,15 +79,15 @@ def _asked(tape: Tape, x: Any) -> int | Why:
 
 
 def _way(tape: Tape, row: int) -> list[int]:
-    """Return the nodes on the shortest path from the loss to a node or leaf, as rows of the graph (leaf i: -1 - i)."""
+    """Return the shortest path from the loss to a node or leaf: the graph's rows of nodes, -1 - i for leaf i."""
     start, parent = tape.graph.start.tolist(), tape.graph.parent.tolist()
     return shortest(len(tape.graph) - 1, row, lambda node: parent[start[node] : start[node + 1]] if node >= 0 else ())
 
 
 def shortest(root: int, goal: int, above: Callable[[int], Iterable[int]]) -> list[int]:
-    """Return the shortest path from `root` to `goal`, both included, [] if there is none.
+    """Return the shortest path from node `root` to node `goal`, both included; [] if there is none.
 
-    `above(node)` returns the nodes that a node reads.
+    The path follows ``above(node)``, which returns the nodes that a node reads.
     """
     came = {root: root}
     waiting = [root]
@@ -107,7 +107,7 @@ def shortest(root: int, goal: int, above: Callable[[int], Iterable[int]]) -> lis
 
 
 def _told(tape: Tape, row: int) -> str:
-    """Describe a node or a leaf (row -1 - i) in one line: op or name, shape, scope, gradient norm."""
+    """Return a line about the node in a row (leaf i: row -1 - i): op or name, shape, scope, gradient norm."""
     if row < 0:
         leaf = tape.leaves[-1 - row]
         about = f"{leaf.name or f'leaf {-leaf.id}'} {quantity.extents(leaf.shape)}"
@@ -121,7 +121,7 @@ def _told(tape: Tape, row: int) -> str:
 
 
 def _cut(tape: Tape, number: int) -> Why:
-    """Explain why the loss does not depend on a node or leaf, by following its users until the tape ends."""
+    """Return why the loss does not depend on a node or leaf, by following the ops that use its result."""
     ops, cuts = acts(tape.table), tape.table("cut")
     child, parent = pairs(ops, tape.table("edge"))
     below, fresh = np.array([number]), np.array([number])

@@ -1,8 +1,8 @@
-"""The roofline of a recording: the speed of each op against its FLOPs per byte moved.
+"""The roofline of a recording: the speed of each op (FLOPs/s) against its FLOPs per byte moved.
 
 Williams, Waterman and Patterson 2009, "Roofline: an insightful visual performance model for multicore architectures":
 an op is limited by the speed of the processor and by the rate at which memory delivers the bytes it needs. `measured`
-measures both limits in this process, with as many threads as its NumPy uses.
+determines both limits in this process, with as many threads as its NumPy uses.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Peaks(NamedTuple):
 
 
 class Point(NamedTuple):
-    """All calls of one op with the same shapes and dtypes: median and total time in ns, fraction of all op time."""
+    """All calls of one op with the same shapes and dtypes: median and total time in ns, share of all op time."""
 
     plan: Plan
     calls: int
@@ -46,7 +46,7 @@ class Point(NamedTuple):
 
     @property
     def intensity(self) -> float:
-        """Return the FLOPs per byte moved."""
+        """Return the op's FLOPs per byte that it moves."""
         return self.plan.flops / traffic(self.plan)
 
     @property
@@ -56,9 +56,9 @@ class Point(NamedTuple):
 
 
 def traffic(plan: Plan) -> int:
-    """Return the least number of bytes that an op moves: it reads each input and writes the result once.
+    """Return the least number of bytes that an op moves, which is to read each input and write the result once.
 
-    All elements are taken to have the size of the result's dtype.
+    The elements of the inputs are assumed to be as large as those of the result.
 
     >>> from flnb_telemetry.intern import Plan
     >>> traffic(Plan("matmul", "matmul", (8, 4), "float32", 128, flops=1024, inputs=((8, 16), (16, 4))))
@@ -68,17 +68,17 @@ def traffic(plan: Plan) -> int:
 
 
 def points(ops: schema.Columns, catalog: Catalog) -> list[Point]:
-    """Return the floating-point ops of a recording as points, one for each op and shapes.
+    """Return the floating-point ops of a recording as points, one for each combination of op, shapes and dtypes.
 
-    Ops without FLOPs (such as those that only move data), without a measurable time or with another kind of result are
-    left out.
+    Left out are ops without FLOPs (such as those that only move data), ops too short to be timed, and ops whose result
+    is not floating-point.
 
     Args:
         ops: the columns of the op events (`Recording.table("op")`).
         catalog: the names behind the ids in them.
 
     Returns:
-        The points, largest total time first.
+        The points, the largest total time first.
     """
     spent = ops["t1"] - ops["t0"]
     numbers, member, counts = np.unique(ops["plan"], return_inverse=True, return_counts=True)
@@ -93,9 +93,10 @@ def points(ops: schema.Columns, catalog: Catalog) -> list[Point]:
 
 
 def measured() -> Peaks:
-    """Measure this process's limits in float32, by a matrix product and by copies of a large and a small array.
+    """Measure the limits of this process in float32, by a matrix product and by copies of a large and a small array.
 
-    It takes half a second to a second, and 128 MiB. A copy reads and writes, so it moves twice its bytes.
+    Measuring takes half a second to a second, and 128 MiB. A copy counts as twice its bytes, as it reads and writes
+    them.
     """
     a = np.random.default_rng(0).random((SIDE, SIDE), np.float32)
     c = np.empty_like(a)
@@ -108,7 +109,7 @@ def measured() -> Peaks:
 
 
 def _best(work: Callable[[], object], calls: int, rounds: int = 40) -> float:
-    """Return the seconds per call in the fastest of `rounds` rounds."""
+    """Return the seconds per call of `work` in the fastest of `rounds` rounds of `calls` calls each."""
     times = []
     for _ in range(rounds + 1):
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Detection of a call that does not end: which ranks have started it, and what the others do."""
+"""Detection of a collective call that does not end: which ranks have started it, and what the others do."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ AFTER = 2.0
 LAST = (("op", "t1"), ("scope", "t"), ("collective", "t1"), ("collective_begin", "t"))
 """The kinds of events, and the field with their time, that show when a rank was last active."""
 FAILURE = -1
-"""The key among states of ranks that has the error with which a call was given up."""
+"""The key in the states of ranks under which the error is stored with which a call was abandoned."""
 
 
 def stuck(calls: Collectives, ranks: list[View], now: int, states: dict[int, str]) -> dict[str, Any] | None:
-    """Return the call that does not end, and each rank's state in it; None if all calls end.
+    """Return the collective call that does not end, and each rank's state in it; None if there is no such call.
 
     Args:
         calls: the joined calls of the ranks.
-        now: the time, ns.
-        states: what is known of ranks beyond their events, such as "has died".
+        ranks: the events of each rank.
+        now: the current time, ns.
+        states: texts about ranks from other sources than their events, such as "has died", by rank.
 
     Returns:
-        seq, group, text, seconds, and rows: of each rank its number, state, call ("": it has not come), last call that
-        ended, and the seconds for which it has been so.
+        A dict with the call's "seq" and "group", a "text" that describes it, the "seconds" since it began, and "rows":
+        for each rank its "rank", "state", "call" ("" if the rank has not called), "last" (its last call that ended),
+        and "seconds" since it called or was last active.
     """
     since = np.where(_open(calls), calls.begin, now).min(axis=0, initial=now)
     error = states.get(FAILURE, "")
@@ -63,7 +65,10 @@ def stuck(calls: Collectives, ranks: list[View], now: int, states: dict[int, str
 
 
 def _open(calls: Collectives) -> Any:
-    """Return which calls each rank has begun and not ended, without those it has moved on from."""
+    """Return a mask (ranks, calls) of the calls that each rank has begun and not ended.
+
+    A call is not counted if the rank has since ended a later call of the same group.
+    """
     found = (calls.begin > 0) & (calls.end == 0)
     for group in dict.fromkeys(calls.group.tolist()):
         own = calls.group == group
@@ -73,7 +78,7 @@ def _open(calls: Collectives) -> Any:
 
 
 def _words(view: View, calls: Collectives, call: int) -> str:
-    """Describe a rank's call: operation, dtype and number of elements."""
+    """Return a text about a rank's call: operation, dtype and shape; `call` is its column in `calls`."""
     begun, infos = view.table("collective_begin"), view.catalog.groups.items
     for plan, seq, group in zip(*(begun[name][::-1].tolist() for name in ("plan", "seq", "group")), strict=True):
         if seq == calls.seq[call] and infos[group].name == calls.group[call]:
@@ -83,6 +88,6 @@ def _words(view: View, calls: Collectives, call: int) -> str:
 
 
 def latest(view: View) -> int:
-    """Return the time (ns) of a rank's last event."""
+    """Return the time (ns) of a rank's last op, scope event or collective call."""
     times: list[Ints] = [view.table(kind)[name] for kind, name in LAST]
     return max(int(t.max(initial=0)) for t in times)

@@ -1,4 +1,4 @@
-"""The tape of one backward pass: the graph of the differentiated ops with times, saved bytes and gradient norms."""
+"""The tape of one backward pass: a graph of the differentiated ops, with times, saved bytes and gradient norms."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 class TapeNode(NamedTuple):
     """One op on the tape.
 
-    `parents` are the ids of the nodes and leaves that it read (leaves negative), times are in ns, `saved` is the bytes
-    stored for the backward pass. `norm`, `bad` (elements that are NaN or Inf) and `numel` are those of the gradient
-    that arrived at its output, and `line` ("file:line: source") is the user's line; without a measured gradient `norm`
-    is None and `line` is "".
+    `parents` are the ids of the nodes and leaves that the op read; ids of leaves are negative. Times are ns, `saved` is
+    the number of bytes stored for the backward pass. `norm`, `bad` (number of NaN and Inf elements) and `numel` (number
+    of all elements) describe the gradient of the op's output. `line` is the user's line ("file:line: source"). If the
+    gradient was not measured, `norm` is None and `line` is "".
     """
 
     id: int
@@ -53,13 +53,13 @@ class TapeNode(NamedTuple):
 
     @property
     def took(self) -> str:
-        """Return the known times as text: "forward 412 µs, backward 1.98 ms"."""
+        """Return the node's known times as text: "forward 412 µs, backward 1.98 ms"."""
         times = {"forward": self.forward_ns, "backward": self.backward_ns}
         return ", ".join(f"{phase} {quantity.duration(ns)}" for phase, ns in times.items() if ns)
 
 
 class TapeLeaf(NamedTuple):
-    """A tensor on the tape that no op made, a parameter or an input. Its id is negative, as in `TapeNode.parents`."""
+    """A tensor on the tape that no op made: a parameter or an input. Its id is negative, as in `TapeNode.parents`."""
 
     id: int
     name: str
@@ -71,7 +71,10 @@ class TapeLeaf(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """The op whose error ended a forward pass: the shapes it got, that of its result (None if unknown), the message."""
+    """The op whose error ended a forward pass.
+
+    `got` are the shapes of the inputs, `expected` is that of the result (None if unknown), `message` that of the error.
+    """
 
     node: int
     op: str
@@ -118,7 +121,7 @@ class Nodes(Sequence[TapeNode]):
 
 
 def _gradient(gradient: graphs.Gradients, row: int) -> tuple[float | None, int]:
-    """Return the norm of a row's gradient (None if not measured) and the number of its NaN and Inf elements."""
+    """Return the gradient norm in a row, None if it was not measured, and the number of NaN and Inf elements."""
     return (float(gradient.norm[row]) if gradient.seen[row] else None), int(gradient.bad[row])
 
 
@@ -126,9 +129,9 @@ def _gradient(gradient: graphs.Gradients, row: int) -> tuple[float | None, int]:
 class Tape:
     """The graph of one backward pass; its nodes are in the order in which the ops ran forward.
 
-    `index` is the number of the step (-1 outside of any), `t` the time in seconds, `truncated` the number of older
-    nodes that are missing. `graph` holds the nodes as columns, `levels` as a tree of modules; `table(kind)` returns
-    the events that the tape was made from.
+    `index` is the number of the training step (-1 outside of steps), `t` the time at which the pass ended (s since the
+    recording began), `truncated` the number of older nodes that are missing. `graph` has the nodes as columns, `levels`
+    as a tree of modules. `table(kind)` returns the events from which the tape was made.
     """
 
     index: int
@@ -140,7 +143,7 @@ class Tape:
     other: Callable[[int], Tape]
 
     def step(self, index: int) -> Tape:
-        """Return the tape of another step; it has gradient norms if these were measured in that step.
+        """Return the tape of the step `index`; it has gradient norms only if these were measured in that step.
 
         Raises:
             LookupError: the recording has no such step.
@@ -154,7 +157,7 @@ class Tape:
 
     @cached_property
     def failure(self) -> Failure | None:
-        """Return the error that ended the forward pass, raised by the op of the last node; None if there was none."""
+        """Return the failure that ended the forward pass, raised by the op of the last node; None if there was none."""
         if not self.graph.failed:
             return None
         last = self.nodes[-1]
@@ -180,7 +183,7 @@ class Tape:
 
     @property
     def edges(self) -> list[tuple[int, int]]:
-        """Return pairs (parent id, node id), one for each tensor that a node read; ids of leaves are negative."""
+        """Return the pairs (parent id, node id), one for each tensor that a node read; leaves have negative ids."""
         graph = self.graph
         inner = graph.parent >= 0
         parent = np.empty_like(graph.parent)
@@ -189,9 +192,10 @@ class Tape:
         return list(zip(parent.tolist(), graph.id[graph.child].tolist(), strict=True))
 
     def summary(self, depth: int = 2) -> str:
-        """Return a table of the modules, `depth` levels deep, as text: nodes, times, bytes saved, output, gradients.
+        """Return a text table of the modules, `depth` levels deep: nodes, times, bytes saved, output, gradients.
 
-        Equal blocks in sequence are one line (×12), with the first of them below; long sequences of ops are divided.
+        Equal blocks that follow each other are one line (×12), with the contents of the first below it. Long sequences
+        of ops are divided.
         """
         rows: list[tuple[str, ...]] = [("", "nodes", "forward", "backward", "saved", "output", "|grad|")]
         self._rows(rows, self.levels.root, depth, "")
@@ -223,14 +227,14 @@ class Tape:
         return (name, count, *times, quantity.size(saved), f"{quantity.extents(last.shape)} {last.dtype}", norm)
 
     def why(self, x: Any) -> Why:
-        """Explain how the loss's gradient reaches x, by the path from the loss, or why not, by a line of code.
+        """Return how the loss's gradient reaches `x` (the path from the loss), or why it does not (a line of code).
 
-        The recording knows the lines of `detach` and `no_grad` only; `flnb.why` runs the function that computes the
-        loss and knows all.
+        Of the lines that can cut a gradient, a recording has only those of `detach` and `no_grad`; `flnb.why` runs the
+        function that computes the loss, and so finds all of them.
 
         Args:
-            x: a Variable, the name of a leaf ("net.stem.weight", or its end if no other leaf has the same), a node of
-                the tape, or a node's number.
+            x: a Variable, the name of a leaf ("net.stem.weight", or the end of it if no other leaf has the same), a
+                node of the tape, or a node's id.
 
         Raises:
             LookupError: no leaf, or more than one, has that name.
@@ -240,8 +244,8 @@ class Tape:
     def to_networkx(self) -> Any:
         """Return the graph as a `networkx.DiGraph` with an edge from each node to the nodes that read its result.
 
-        Nodes have the ids of the tape (leaves negative), the fields of `TapeNode` or `TapeLeaf`, and a "kind": op,
-        parameter or input. Needs networkx, of the extra "lab".
+        Nodes have the same ids as on the tape (those of leaves are negative), and as attributes the fields of
+        `TapeNode` or `TapeLeaf` and a "kind": op, parameter or input. Needs networkx, of the extra "lab".
         """
         made = require("networkx", "lab", "a tape as a networkx graph").DiGraph(name=f"tape of step {self.index}")
         for node in self.nodes:
@@ -282,20 +286,23 @@ class Tape:
 
 
 def _line(node: TapeNode) -> str:
-    """Return the line of a tape's repr for one node."""
+    """Return the line about a node in the repr of a tape."""
     norm = "" if node.norm is None else f"  |grad| {quantity.norm(node.norm)}"
     took = f"  {node.took}" if node.took else ""
     return f"  {node.op} {quantity.extents(node.shape)} {node.dtype}  {node.scope}".rstrip() + took + norm
 
 
 def of(table: Table, start: int, catalog: Catalog, index: int | None = None) -> Tape:
-    """Make the tape of a step; by default of the backward pass that `worth_showing` returns, else of the last forward.
+    """Make the tape of a training step or, by default, of the backward pass that is most worth showing.
+
+    The default is the pass that `worth_showing` returns; without measured gradients, or if a later op failed, it is the
+    last forward pass.
 
     Args:
         table: returns the columns of a kind of events, as `Recording.table` does.
         start: the beginning of the recording, ns.
         catalog: the names behind the ids in records.
-        index: the number of a step.
+        index: the number of a step; None for the default.
 
     Raises:
         LookupError: there is no such step.
@@ -331,9 +338,9 @@ def of(table: Table, start: int, catalog: Catalog, index: int | None = None) -> 
 def _failed(
     ops: schema.Columns, stats: schema.Columns, failures: schema.Columns, catalog: Catalog
 ) -> dict[str, int] | None:
-    """Return the record of the op that last raised an error, unless newer nodes exist.
+    """Return the record of the op that last raised an error; None if nodes or gradients are newer than the error.
 
-    "since" in it is the time (ns) at which the last backward pass before it ended.
+    The added field "since" is the time (ns) at which the last backward pass ended.
     """
     if not len(failures["t"]):
         return None
@@ -348,8 +355,8 @@ def _failed(
 class Measured(NamedTuple):
     """A backward pass whose gradients were measured.
 
-    It ran from `t0` to `t1` (ns) in the thread with the number `lane`, beginning at the node with the id `root`. `rows`
-    are its rows in the table of `grad_stat` events; `bad` is True if a gradient has NaN or Inf.
+    The pass ran from `t0` to `t1` (ns) in the thread with the number `lane`, beginning at the node with the id `root`.
+    `rows` are its rows in the table of `grad_stat` events; `bad` is True if one of its gradients has NaN or Inf.
     """
 
     t0: int
@@ -363,7 +370,7 @@ class Measured(NamedTuple):
 def measured(stats: schema.Columns, walks: schema.Columns) -> list[Measured]:
     """Return the backward passes whose gradients were measured, in order of time.
 
-    Each begins with a `walk` event and has the `grad_stat` events of its thread until the next `walk`.
+    Each pass begins with a `walk` event, and the `grad_stat` events of its thread until the next `walk` belong to it.
 
     Args:
         stats: the columns of the `grad_stat` events, one for each measured gradient.
@@ -388,7 +395,10 @@ def _origin(shown: Measured, origins: schema.Columns) -> int:
 
 
 def worth_showing(found: list[Measured]) -> Measured:
-    """Return the last backward pass, or the first of the latest consecutive ones with NaN or Inf, if any had these."""
+    """Return the backward pass that is most worth showing: where NaN or Inf last began, else the last pass.
+
+    Where it began is the first of the latest passes with NaN or Inf that directly follow each other.
+    """
     bad = [i for i, one in enumerate(found) if one.bad]
     if not bad:
         return found[-1]

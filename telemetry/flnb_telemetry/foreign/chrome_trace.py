@@ -1,8 +1,9 @@
 """Write recordings as Chrome traces in the form of Kineto, PyTorch's profiler, for ui.perfetto.dev and others.
 
 Events are written kind by kind in batches, so that the file may be larger than memory. Times are µs since the run
-began, with the ns as decimals; `baseTimeNanoseconds` is that beginning in ns since 1970. Keys that Kineto lacks (scope,
-phase, line, block) are further arguments of an event, which other readers show or ignore.
+began, with decimals for the ns; `baseTimeNanoseconds` is the time at which the run began, in ns since 1970. What Kineto
+has no keys for (scope, phase, line, block) is stored as further arguments of an event, which other readers show or
+ignore.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ COUNTERS = 100_000  # points of the memory counter at most
 PROCESS = 1
 SEGMENTS = ("segment_alloc", "segment_resize", "segment_free")
 OTHERS = ("kernel", "compile", "materialize", "collective", "wait")
-"""Kinds of events that become slices named after their op, in categories that only flnb uses."""
+"""Kinds of events that become slices named after their op; their categories are known to flnb only."""
 
 
 def save_trace(run: Recording, path: str | os.PathLike[str]) -> None:
@@ -55,7 +56,7 @@ def save_trace(run: Recording, path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def _opened(path: os.PathLike[str], compressed: bool) -> Iterator[BinaryIO | gzip.GzipFile]:
-    """Open a file for writing, compressed by gzip if `compressed` (without a name or time in its header)."""
+    """Open a file for writing; if `compressed`, by gzip, whose header then has neither a name nor a time."""
     with open(path, "wb") as file:
         if not compressed:
             yield file
@@ -69,14 +70,14 @@ def _json(value: Any) -> str:
 
 
 def _facts(run: Recording) -> dict[str, Any]:
-    """Return the facts of a run that `flnb.load_run` restores besides the events."""
+    """Return what `flnb.load_run` restores of a run besides its events: state, error, metadata, dropped events."""
     meta = {key: value for key, value in run.meta.items() if type(value) in (str, int, bool)}
     state = "finished" if run.state == "recording" else run.state
     return {"state": state, "error": run.error, "meta": meta, "dropped": run.dropped}
 
 
 def _named(run: Recording) -> Iterator[str]:
-    """Yield the events that name the process and its threads, and the slice that stands for the whole run."""
+    """Yield, as JSON, the events that name the process and its threads, and a slice that stands for the whole run."""
     meta = {"ph": "M", "pid": PROCESS, "ts": 0}
     yield _json(meta | {"name": "process_name", "tid": 0, "args": {"name": f"flnb: {run.name}"}})
     lanes = np.unique(np.concatenate([run.table(kind)["lane"] for kind in ("op", "alloc", "scope")]))
@@ -87,7 +88,7 @@ def _named(run: Recording) -> Iterator[str]:
 
 
 def _events(run: Recording) -> Iterator[list[str]]:
-    """Yield all further events in batches."""
+    """Yield all events except those of `_named`, in batches of JSON texts."""
     yield from _ops(run)
     yield from _flows(run)
     yield _scopes(run)
@@ -103,7 +104,7 @@ def _events(run: Recording) -> Iterator[list[str]]:
 
 
 def _us(ns: int) -> str:
-    """Return ns as text of µs with three decimals, exactly.
+    """Return a time in ns as text: exactly, in µs with three decimals.
 
     >>> _us(1234567), _us(-5)
     ('1234.567', '-0.005')
@@ -118,26 +119,26 @@ def _batches(table: Columns, *names: str) -> Iterator[list[tuple[Any, ...]]]:
 
 
 class _Texts:
-    """JSON texts of plans and contexts, each written once: the constant beginning of an event's arguments."""
+    """Makes the JSON text of each plan and context once; events of the same plan or context share it."""
 
     def __init__(self, run: Recording) -> None:
         self._plans, self._contexts = run.catalog.plans.items, run.catalog.contexts.items
         self._known: dict[tuple[str, int], str] = {}
 
     def name(self, plan: int) -> str:
-        """Return the name of a plan's op."""
+        """Return the name of the op of a plan id, as JSON text."""
         return self._text("name", plan, lambda: _json(self._plans[plan].op))
 
     def plan(self, plan: int) -> str:
-        """Return the arguments (op, shapes, dtypes) of a plan's events, as JSON text."""
+        """Return the arguments (op, shapes, dtypes) of the events with a plan id, as JSON text without braces."""
         return self._text("plan", plan, lambda: _inner(self._plan(plan)))
 
     def context(self, context: int) -> str:
-        """Return the arguments (scope, phase, line) of a context's events, as JSON text."""
+        """Return the arguments (scope, phase, line) of the events with a context id, as JSON text without braces."""
         return self._text("context", context, lambda: _inner(self._context(context)))
 
     def scope(self, context: int) -> str:
-        """Return the scope of a context."""
+        """Return the scope path of a context id."""
         return str(self._contexts[context].scope)
 
     def _text(self, kind: str, number: int, make: Any) -> str:
@@ -181,7 +182,7 @@ def _ops(run: Recording) -> Iterator[list[str]]:
 
 
 def _flows(run: Recording) -> Iterator[list[str]]:
-    """Yield the arrows from each forward op with a tape node to the first backward op of that node."""
+    """Yield the arrows from the forward op of each tape node to the first backward op of the same node."""
     op = run.table("op")
     _, phase, _ = run.catalog.places(op["context"], op["node"])
     ends = [_first(op["node"], phase != schema.BACKWARD), _first(op["node"], phase == schema.BACKWARD)]
@@ -196,13 +197,18 @@ def _flows(run: Recording) -> Iterator[list[str]]:
 
 
 def _first(node: Ints, chosen: Any) -> Ints:
-    """Return for each node the index of its first chosen op; ops without a node are left out."""
+    """Return for each tape node, by ascending id, the row of the first of its ops that are `chosen`.
+
+    Args:
+        node: the node id of each op, 0 for none.
+        chosen: a mask of the ops.
+    """
     rows = np.flatnonzero(chosen & (node > 0))
     return rows[np.unique(node[rows], return_index=True)[1]]
 
 
 def _scopes(run: Recording) -> list[str]:
-    """Return the scopes as slices: each beginning is paired with the next unused end of its thread."""
+    """Return the scopes as slices: the end of a scope closes the scope of its thread that was opened last."""
     texts, found, end = _Texts(run), list[str](), run.start + round(run.seconds * 1e9)
     open_: dict[int, list[tuple[int, int, int]]] = {}
 
@@ -227,9 +233,9 @@ def _scopes(run: Recording) -> list[str]:
 
 
 def _memory(run: Recording) -> Iterator[list[str]]:
-    """Yield an instant for each allocation and each free, and a counter of live and reserved bytes.
+    """Yield an instant event for each allocation and each free, and a counter of live and reserved bytes.
 
-    In a long run the counter has only the highest points.
+    In a long run the counter has only the highest points of equal intervals.
     """
     alloc, free = run.table("alloc"), run.table("free_completed")
     size = np.concatenate([alloc["size"], -free["size"]])
@@ -255,7 +261,7 @@ def _memory(run: Recording) -> Iterator[list[str]]:
 
 
 def _reserved(run: Recording, t: Ints) -> Ints:
-    """Return the reserved bytes at the times `t`, ns in ascending order."""
+    """Return the reserved bytes at the times `t` (ns, ascending)."""
     events = [
         (*row, kind != "segment_free")
         for kind in SEGMENTS
@@ -272,7 +278,7 @@ def _reserved(run: Recording, t: Ints) -> Ints:
 
 
 def _instants(run: Recording, columns: Columns) -> Iterator[list[str]]:
-    """Yield the instants of memory events, given as columns in order of time."""
+    """Yield an instant event for each memory event; `columns` has these in order of time."""
     texts = _Texts(run)
     names = ("t", "size", "live", "reserved", "requested", "category", "plan", "address", "alloc_id", "segment_id")
     for rows in _batches(columns, *names, "context", "lane"):
@@ -300,7 +306,7 @@ def _segments(run: Recording) -> Iterator[list[str]]:
 
 
 def _metrics(run: Recording) -> Iterator[list[str]]:
-    """Yield a counter for each metric; values that are not finite are texts."""
+    """Yield the counter events of each metric; values that are not finite are written as texts."""
     strings = run.catalog.strings.items
     for rows in _batches(run.table("metric"), "t", "name", "step", "value", "lane"):
         yield [

@@ -16,25 +16,26 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 18
 LONGEST = 1 << 24
-"""The largest number of characters of one value."""
+"""The most characters that one JSON value may have."""
 ESCAPE = 16
-"""The number of characters before the window's end in which an error may be an incomplete literal or escape."""
+"""An error so many characters before the window's end may come from a literal or escape that is not complete yet."""
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
 class TraceError(ValueError):
-    """Raised for a file that is no trace; the message has the text found and the one expected."""
+    """Raised for a file that is no trace; the message says what was found and what was expected."""
 
 
 def read_trace(path: str | os.PathLike[str], head: dict[str, Any]) -> Iterator[Any]:
     """Yield the events of a trace: the items of "traceEvents", or of a file that is one list of events.
 
     Args:
-        path: a file of JSON, compressed by gzip or not.
-        head: receives the values of the other keys of the outermost object, those after the events at the end.
+        path: a JSON file, compressed by gzip or not.
+        head: receives the values of the outermost object's other keys. It is complete only after the last event: keys
+            that follow the events in the file are added at the end.
 
     Raises:
-        TraceError: the file is no JSON, ends in the middle, or one value in it is longer than `LONGEST`.
+        TraceError: the file is no JSON, is cut off, or has a value longer than `LONGEST`.
     """
     with open(path, "rb") as raw:
         packed = raw.read(2) == b"\x1f\x8b"
@@ -50,7 +51,7 @@ def read_trace(path: str | os.PathLike[str], head: dict[str, Any]) -> Iterator[A
 
 
 class _Reader:
-    """A JSON parser with a window of the file in memory: the next characters are `text` from `at` on."""
+    """A JSON parser that has one window of the file in memory: `text`. The next character to parse is ``text[at]``."""
 
     def __init__(self, file: TextIO) -> None:
         self.file, self.text, self.at, self.ended = file, "", 0, False
@@ -68,7 +69,7 @@ class _Reader:
             raise TraceError(f"{brief(self.text[self.at : self.at + 20])} follows its end, expected nothing")
 
     def members(self, head: dict[str, Any]) -> Iterator[Any]:
-        """Yield the events of an object; store its other members in `head`."""
+        """Parse the outermost object: yield its events, and store the values of its other keys in `head`."""
         self.at += 1
         found = False
         while self.peek() != "}":
@@ -90,7 +91,7 @@ class _Reader:
             raise TraceError(f"it is {brief(head)}, expected traceEvents among its keys")
 
     def items(self) -> Iterator[Any]:
-        """Yield the items of a list."""
+        """Parse a list, and yield its items one by one."""
         self.at += 1
         while self.peek() != "]":
             yield self.value()
@@ -122,7 +123,7 @@ class _Reader:
         self.at += 1
 
     def peek(self, end: bool = False) -> str:
-        """Return the next character that is no space; "" at the end of the file, which is an error unless `end`."""
+        """Return the next character that is no white space, or "" at the file's end, an error unless `end` is True."""
         while True:
             space = _SPACE.match(self.text, self.at)
             assert space is not None
@@ -136,7 +137,7 @@ class _Reader:
             self.more()
 
     def more(self) -> None:
-        """Read the next part of the file, and drop the part before the present position."""
+        """Read the next part of the file into the window, and drop what has been parsed already."""
         if self.ended:
             raise TraceError("it ends in the middle: it was cut off, or is still being written")
         if len(self.text) - self.at > LONGEST:
@@ -148,26 +149,30 @@ class _Reader:
 
 
 def text(value: Any, name: str) -> str:
-    """Return a value that must be a text, with surrogates, which no file can hold, replaced."""
+    """Return a value that must be a text, with lone surrogates replaced, as UTF-8 files cannot hold them.
+
+    Raises:
+        ValueError: the value is no text; the message calls it `name`.
+    """
     if type(value) is not str:
         raise ValueError(f"{name} is {brief(value)}, expected a text")
     return value.encode("utf-8", "replace").decode()
 
 
 def integer(value: Any, bits: int = 62) -> int:
-    """Return a value that must be an integer of at most so many bits."""
+    """Return a value that must be an integer of at most `bits` bits."""
     if type(value) is not int or value.bit_length() > bits:
         raise ValueError(f"a number is {brief(value)}, expected an integer of at most {bits} bits")
     return value
 
 
 def amount(value: Any) -> int:
-    """Return a value that must be a number of bytes or FLOPs: at most 50 bits, so that sums fit in 64."""
+    """Return a value that must be a number of bytes or FLOPs, of at most 50 bits, so that sums fit in 64."""
     return integer(value, 50)
 
 
 def extents(value: Any) -> tuple[int, ...] | None:
-    """Return a list of extents as a shape (a tuple); None for anything else, such as lists of shapes."""
+    """Return the shape (a tuple) for a list of extents, or None for any other value, such as a list of shapes."""
     if type(value) not in (list, tuple) or not all(type(extent) is int and 0 <= extent < 1 << 62 for extent in value):
         return None
     return tuple(value)

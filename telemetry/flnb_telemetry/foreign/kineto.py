@@ -1,7 +1,7 @@
 """Read traces of PyTorch's profiler (Kineto), and those that `run.save_trace` writes, as recordings.
 
-It reads ops, annotations (`record_function`), modules, steps, allocations and frees, and metrics, and counts the other
-events, such as kernels of GPUs, in `run.meta["not read"]` by category. Nothing in the file is executed.
+Ops, annotations (`record_function`), modules, steps, allocations and frees, and metrics are read. Other events, such as
+kernels of GPUs, are counted by category in `run.meta["not read"]`. Nothing in the file is executed.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ MODULE = "nn.Module: "
 def load_trace(path: str | os.PathLike[str]) -> Recording:
     """Read a Chrome trace of PyTorch's profiler or of `run.save_trace`, compressed by gzip or not, as a `Recording`.
 
-    Ops that PyTorch runs inside of others (``aten::addmm`` in ``aten::linear``) are ops of their own, so that the times
-    of all ops together are more than the time that passed. The scope of an op is that of the annotations around it.
+    Ops that PyTorch runs inside other ops (``aten::addmm`` in ``aten::linear``) are ops of their own, so the sum of the
+    times of all ops exceeds the time that passed. The scope path of an op is made of the annotations around it.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -62,11 +62,11 @@ FAMILIES = {
     r"(to|t|detach|zeros|ones|empty|resize|fill|zero)(_|\b)",
     "elementwise": r"r?(add|sub|mul|div)|exp|log|relu|tanh|sigmoid|gelu|pow|sqrt|threshold|where|neg|abs|clamp",
 }
-"""The families of PyTorch's ops by regular expressions that match part of their names; the first match counts."""
+"""For each family of ops a regular expression for the names of PyTorch's ops in it; the first that matches counts."""
 
 
 class _Trace:
-    """The events of a trace as columns, while it is read."""
+    """Collects the events of a trace while it is read, and makes a recording of them."""
 
     def __init__(self, name: str) -> None:
         self.name = name.removesuffix(".gz").removesuffix(".json")
@@ -95,7 +95,7 @@ class _Trace:
         return self.recording(head)
 
     def take(self, event: dict[str, Any]) -> None:
-        """Read one event."""
+        """Store one event of the trace, by its type and category."""
         kind, category, name = event["ph"], event.get("cat"), event.get("name")
         if kind == "X":
             t0 = self.ns(event, "ts")
@@ -113,7 +113,7 @@ class _Trace:
             self.unread[str(category or name)] += 1
 
     def slice(self, event: dict[str, Any], category: str, name: str, t0: int, t1: int) -> None:
-        """Read an event with a beginning and an end."""
+        """Store an event that lasted from `t0` to `t1` (ns): an op, annotation, step or the like, by `category`."""
         arguments = event.get("args") or {}
         if category == "Trace":
             self.window = t0, t1
@@ -137,7 +137,7 @@ class _Trace:
         self.first, self.last = min(self.first, t0), max(self.last, t1)
 
     def ns(self, event: dict[str, Any], key: str) -> int:
-        """Return a time of an event in ns: `key` is "ts" or "dur"."""
+        """Return the time of an event ("ts") or its duration ("dur") in ns; `key` says which."""
         value: Any = event.get(key)
         if type(value) not in (int, float) or not abs(value) < MOST_US:
             raise ValueError(f"{key} is {brief(value)}, expected µs, a number below {MOST_US:.0e}")
@@ -151,12 +151,12 @@ class _Trace:
         return self.lanes.setdefault(key, len(self.lanes) + 1)
 
     def context(self, scope: Any, phase: Any, line: Any) -> int:
-        """Return the id of a scope, phase and line that the trace names."""
+        """Return the context id of a scope path, phase and line, which are values found in the trace."""
         number = schema.PHASES.index(phase) if phase in schema.PHASES else 0
         return self.contexts.id_of(Context(text(scope, "scope"), number, "", 0, text(line or "", "line")))
 
     def plan(self, name: str, arguments: dict[str, Any]) -> int:
-        """Return the id of the plan of an op with these arguments."""
+        """Return the plan id of the op `name`; `arguments` are those of its event (shapes, dtypes, ...)."""
         shapes = arguments.get("Input Dims", ())
         inputs = tuple(shape for each in shapes if (shape := extents(each)) is not None)
         shape = extents(arguments.get("Output Dims", ())) or ()
@@ -165,7 +165,7 @@ class _Trace:
         return self.plans.id_of(Plan(name, family or family_of(name), shape, dtype, nbytes, flops, inputs))
 
     def recording(self, head: dict[str, Any]) -> Recording:
-        """Return the recording of the events read and of `head`, the file's other values."""
+        """Return a recording of the events that were stored; `head` has the other values in the file."""
         ours = head["flnb"] if type(head.get("flnb")) is dict else {}
         base = head.get("baseTimeNanoseconds", 0)
         first, last = min(self.first, self.memory.first), max(self.last, self.memory.last)
@@ -195,7 +195,7 @@ class _Trace:
 
 
 def family_of(op: str) -> str:
-    """Return the family of an op of PyTorch by its name; "" if none is known.
+    """Return the family (kind of op, such as "matmul") to which an op of PyTorch belongs by its name; "" if unknown.
 
     >>> family_of("aten::addmm"), family_of("aten::view"), family_of("aten::frobnicate")
     ('matmul', 'movement', '')
@@ -204,7 +204,10 @@ def family_of(op: str) -> str:
 
 
 def _typed(name: str, table: Columns | None) -> Columns:
-    """Return a table with the columns and dtypes of its kind, sorted by time; an empty one for None."""
+    """Return a table with exactly the columns and dtypes that event kind `name` has, sorted by time.
+
+    Columns that the given table lacks are filled with 0. Given None, the table has no rows.
+    """
     empty = schema.table(schema.kind_of(name), [])
     if table is None or not len(table["lane"]):
         return empty
@@ -214,12 +217,12 @@ def _typed(name: str, table: Columns | None) -> Columns:
 
 
 def columns(rows: list[tuple[Any, ...]], *names: str) -> Columns:
-    """Return rows as columns: int64 if all numbers are integers, else float64."""
+    """Return rows of numbers as named columns; a column of integers is int64, any other float64."""
     return {name: np.array([row[i] for row in rows]) for i, name in enumerate(names)}
 
 
 def began(ns: int) -> str:
-    """Return a time in ns since 1970 as the text that `Run.meta` uses; "" if it is no date."""
+    """Return a time in ns since 1970 as the text that `Run.meta` has for the begin of a run; "" if it is no date."""
     if not 0 < ns < 1 << 62:
         return ""
     return datetime.fromtimestamp(ns // 1_000_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S%z")

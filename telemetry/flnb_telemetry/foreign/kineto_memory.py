@@ -19,9 +19,9 @@ SEGMENTS = ("segment_alloc", "segment_resize", "segment_free")
 
 
 class Memory:
-    """The memory events of a trace by device; the recording receives those of the device with most events.
+    """The memory events of a trace by device; only those of the device with most events are put into the recording.
 
-    A trace of PyTorch has no segments: then each block is a segment of its own, as with malloc and free.
+    PyTorch's traces have no segments. For these, each block becomes a segment of its own, as with malloc and free.
     """
 
     def __init__(self, trace: _Trace) -> None:
@@ -33,7 +33,7 @@ class Memory:
         self.first, self.last = 1 << 62, -(1 << 62)
 
     def take(self, event: dict[str, Any], t: int, lane: int) -> None:
-        """Read an event "[memory]" or "[segment]"."""
+        """Store an event "[memory]" or "[segment]" of the thread `lane` at the time `t` (ns)."""
         given = event["args"]
         address, size = integer(given.get("Addr")), amount(given.get("Bytes"))
         self.first, self.last = min(self.first, t), max(self.last, t)
@@ -76,7 +76,7 @@ class Memory:
         self._rows.setdefault(device, {}).setdefault(kind, []).append(row)
 
     def _counts(self) -> dict[str, int]:
-        """Return the number of allocations and frees of each device, the most first."""
+        """Return the number of allocations and frees of each device; the device with most comes first."""
         each = {
             device: len(kinds.get("alloc", ())) + len(kinds.get("free_completed", ()))
             for device, kinds in self._rows.items()
@@ -84,7 +84,7 @@ class Memory:
         return dict(sorted(each.items(), key=lambda one: -one[1]))
 
     def tables(self) -> dict[str, Columns]:
-        """Return the tables of the device with most events."""
+        """Return the tables, by kind of event, of the device with most memory events."""
         kinds = self._rows.get(next(iter(self._counts()), ""), {})
         found = {}
         for kind, names in {"alloc": BLOCK, "free_completed": BLOCK, **dict.fromkeys(SEGMENTS, SEGMENT)}.items():
@@ -93,6 +93,6 @@ class Memory:
         return found
 
     def facts(self) -> dict[str, Any]:
-        """Return the entries of `meta` about devices; empty if only one has memory events."""
+        """Return the entries for the recording's `meta` about devices; empty if only one device has memory events."""
         counts = self._counts()
         return {"device": next(iter(counts))} | ({"devices": counts} if len(counts) > 1 else {}) if counts else {}

@@ -1,4 +1,4 @@
-"""Nested slices of threads: finds the annotations around each op."""
+"""Finds the annotations around each op in a trace, where both are slices (intervals of time) of a thread."""
 
 from __future__ import annotations
 
@@ -18,24 +18,32 @@ OPTIMIZER = "Optimizer.step#"
 
 
 class Slices:
-    """Ops and annotations by thread, as a trace lists them, in any order."""
+    """Collects the ops and annotations of each thread, in any order, and makes tables of ops and scopes of them."""
 
     def __init__(self) -> None:
         self._ops: dict[int, list[tuple[Any, ...]]] = {}
         self._scopes: dict[int, list[tuple[Any, ...]]] = {}
 
     def op(self, lane: int, t0: int, t1: int, name: str, details: tuple[int, ...]) -> None:
-        """Add an op; `details` are plan, node, block, whether its time is estimated, and context (-1: unknown)."""
+        """Add an op of the thread `lane` from `t0` to `t1` (ns).
+
+        `details` are the ids of plan, node and block, whether the time is estimated (0 or 1), and the context id or -1.
+        """
         phase = schema.BACKWARD if name.startswith(BACKWARD) else 0
         self._ops.setdefault(lane, []).append((t0, -t1, 1, phase, details))
 
     def scope(self, lane: int, t0: int, t1: int, name: str, path: str | None, module: bool) -> None:
-        """Add an annotation; `path` is its full scope, by default its name within the scopes around it."""
+        """Add an annotation of the thread `lane` from `t0` to `t1` (ns), which becomes a scope.
+
+        `path` is its full scope path; None appends `name` to the path of the scopes around it. `module` says whether
+        the
+        annotation is a module's call.
+        """
         phase = schema.OPTIMIZER if name.startswith(OPTIMIZER) else 0
         self._scopes.setdefault(lane, []).append((t0, -t1, 0, phase, (name, path, module)))
 
     def tables(self, contexts: Table[Context]) -> tuple[Columns, Columns]:
-        """Return the tables of ops and of scope events; contexts that are new are added to the table of contexts."""
+        """Return the tables of ops and of scope events; contexts that are new are added to `contexts`."""
         ops, scopes = list[tuple[int, ...]](), list[tuple[int, ...]]()
         for lane in sorted(self._ops.keys() | self._scopes.keys()):
             around: list[tuple[int, str, int]] = []  # end, scope and phase of each slice that is open

@@ -1,9 +1,9 @@
 """Pickles of plain values (texts, numbers, lists, tuples, dicts), read and written without the `pickle` module.
 
-Reading executes nothing: of the opcodes of pickles only those are known that build plain values. Keys of dicts must be
-texts, and no value is hashed, compared or printed as a whole: values may share parts or contain themselves, so that a
-few bytes stand for an endless value. `pickle.Unpickler` would hash them, and would keep a whole file of several GB in
-memory; here the items of lists are handed over in batches while the file is read, and what was read is released.
+Reading executes nothing: only those pickle opcodes are known that build plain values. Keys of dicts must be texts, and
+no value is hashed, compared or printed as a whole, because values may share parts or contain themselves: then a few
+bytes stand for an endless value. `pickle.Unpickler` would hash values, and would keep a whole file of several GB in
+memory. Here the items of lists are handed over in batches while the file is read, and what was read is released.
 """
 
 from __future__ import annotations
@@ -27,21 +27,23 @@ LONGEST_INTEGER = 16  # bytes
 CACHED = 1 << 16  # lists of references that are cached
 _REFERENCES = re.compile(rb"\](\x94?)\(((?:h.|j.{4}){1,999}+)e", re.DOTALL)
 _REFERENCE = re.compile(rb"h.|j.{4}", re.DOTALL)
-"""Patterns of the opcodes of a complete list of memoized values, such as a call stack, and of one of its values."""
+"""Patterns of opcodes: a complete list of values fetched from the memo, such as a call stack, and one such value."""
 TEXTS = frozenset({str})
 
 
 class PickleError(ValueError):
-    """Raised for bytes that are no complete pickle of plain values; the message has the byte and the fault."""
+    """Raised for bytes that are no complete pickle of plain values; the message says which byte is wrong, and why."""
 
 
 def read(path: str | os.PathLike[str], gather: Callable[[list[Any]], list[Any]] = lambda items: items) -> Any:
-    """Return the value in a pickle file; lists of memoized values become tuples, one for all equal lists.
+    """Return the value in a pickle file.
+
+    A list of memoized values becomes a tuple, and equal lists of this form become the same tuple.
 
     Args:
         path: a pickle of protocol 2 to 5.
-        gather: called with the next items of a list, in order, as often as the file appends items to a list (`pickle`
-            does so by the thousand); returns the items to store in the list. Dicts that it empties are released.
+        gather: a function that is called each time the file appends items to a list (`pickle` appends a thousand at a
+            time). It gets these items and returns those to store in the list. Dicts that it empties are released.
 
     Raises:
         PickleError: the file is no complete pickle of plain values.
@@ -114,7 +116,7 @@ class _Machine:
         return stack[0]
 
     def shared(self, references: bytes) -> tuple[Any, ...]:
-        """Return the values that opcodes fetch from the memo as a tuple, the same object for equal opcodes."""
+        """Return the memo's values that the opcodes `references` fetch; equal opcodes get the same tuple."""
         values = self.lists.get(references)
         if values is None:
             codes = _REFERENCE.findall(references)
@@ -125,7 +127,7 @@ class _Machine:
         return values
 
     def gathered(self, items: list[Any]) -> list[Any]:
-        """Return the result of `gather` for the items of a list, and remove the dicts that it emptied from the memo."""
+        """Return the result of `gather` for the items of a list; dicts that it emptied are removed from the memo."""
         kept = self.gather(items)
         if emptied := {id(item) for item in items if item.__class__ is dict and not item}:
             for number in range(self.swept, len(self.memo)):
@@ -138,7 +140,7 @@ class _Machine:
         return kept
 
     def refuse(self, code: int, start: int) -> None:
-        """Raise an error for an opcode that builds no plain value, with its name and the object it would import."""
+        """Raise an error for an opcode at byte `start` that builds no plain value; it names what would be imported."""
         op = next((op for op in pickletools.opcodes if op.code.encode("latin-1")[0] == code), None)
         if op is None:
             raise PickleError(f"byte {start:,} is {code:#x}, which is no pickle opcode")
@@ -151,7 +153,7 @@ class _Machine:
         raise PickleError(f"it {asked} (byte {start:,}); plain values need no code, and nothing was executed")
 
     def take(self, count: int) -> bytes:
-        """Return the next `count` bytes; fewer at the end of the file, where the next opcode is then missing."""
+        """Return the next `count` bytes, or fewer at the end of the file; then the next opcode will be missing."""
         self.at += count
         return self.data[self.at - count : self.at]
 
@@ -160,18 +162,18 @@ class _Machine:
         return int.from_bytes(self.take(width), "little")
 
     def long(self, width: int) -> int:
-        """Return a signed integer whose length in bytes precedes it, in `width` bytes."""
+        """Return the next value, a signed integer; the `width` bytes before it have its length in bytes."""
         count = self.uint(width)
         if count > LONGEST_INTEGER:
             raise PickleError(f"it has an integer of {count} bytes, expected at most {LONGEST_INTEGER}")
         return int.from_bytes(self.take(count), "little", signed=True)
 
     def text(self, width: int) -> str:
-        """Return a text whose length in bytes precedes it, in `width` bytes."""
+        """Return the next value, a text; the `width` bytes before it have its length in bytes."""
         return self.take(self.uint(width)).decode("utf-8", "surrogatepass")
 
     def since_mark(self) -> list[Any]:
-        """Remove the values above the last mark, and the mark, and return the values."""
+        """Remove the last mark and the values above it from the stack, and return these values."""
         if not self.marks:
             raise PickleError(f"byte {self.at - 1:,} ends a list or dict that never began")
         mark = self.marks.pop()
@@ -180,7 +182,7 @@ class _Machine:
         return items
 
     def pops(self, count: int) -> tuple[Any, ...]:
-        """Remove the topmost values and return them."""
+        """Remove the topmost `count` values from the stack and return them."""
         if count > len(self.stack):
             raise PickleError(
                 f"damaged: byte {self.at - 1:,} is an instruction that needs {count} values, got {len(self.stack)}"
@@ -208,7 +210,7 @@ class _Machine:
         target.update(zip(keys, items[1::2], strict=True))
 
     def put(self, number: int) -> None:
-        """Store the value on top of the stack in the memo."""
+        """Store the value on top of the stack in the memo under `number`."""
         if number in self.memo:
             raise PickleError(f"byte {self.at - 1:,} stores value {number} of the memo a second time")
         self.memo[number] = self.stack[-1]
@@ -266,7 +268,8 @@ for _code, _step in {
 def encoded(value: Any) -> bytes:
     """Return the pickle opcodes that build a plain value, without the PROTO at the beginning and the STOP at the end.
 
-    Nothing is memoized. Bytes are taken as opcodes already. A value of another type is a `TypeError`.
+    No value is memoized. A bytes object within the value is taken to be opcodes and inserted as it is. A value of any
+    other type raises a `TypeError`.
 
     >>> import pickle
     >>> pickle.loads(bytes([0x80, 4]) + encoded({"a": [1, -2, 2**40], "b": (None, "text", 0.5)}) + b".")

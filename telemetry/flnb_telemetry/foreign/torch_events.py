@@ -1,4 +1,4 @@
-"""Turn the events of a PyTorch memory snapshot into columns while the file is read; store each call stack once."""
+"""Turn the events of a PyTorch memory snapshot into columns while the file is read, and store each call stack once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ KINDS: tuple[Any, ...] = (np.int8, np.int64, np.int64, np.int64, np.int16, np.in
 """The dtypes of an event's columns."""
 LARGEST, MOST_US = 1 << 60, (1 << 62) // 1000
 LIMITS = (len(ACTIONS), LARGEST, LARGEST, MOST_US, 999, 1 << 31, len(schema.CATEGORIES), LARGEST)
-"""The largest allowed number in each column, so that sums of two stay below 2**63."""
+"""The largest allowed number in each column of an event, so that sums of two numbers stay below 2**63."""
 TEXTS, INTEGERS = frozenset({str}), frozenset({int})
 KEPT = 1 << 16  # the most objects whose numbers are stored by identity
 CATEGORY = {name: number for number, name in enumerate(schema.CATEGORIES)} | {
@@ -44,7 +44,7 @@ CATEGORY = {name: number for number, name in enumerate(schema.CATEGORIES)} | {
 
 
 class SnapshotError(ValueError):
-    """Raised for values that are no PyTorch memory snapshot; the message has the value found and the one expected."""
+    """Raised for a value that is no PyTorch memory snapshot; the message says what was found and what was expected."""
 
 
 class Stacks:
@@ -92,7 +92,7 @@ class Stacks:
 
 
 def _kept(known: dict[int, tuple[Any, int]], told: Any, number: int) -> int:
-    """Return `number`, and store it in `known` by the identity of the object `told`, which `known` keeps alive."""
+    """Store `number` in `known` under the identity of the object `told`, which is kept alive, and return `number`."""
     if len(known) >= KEPT:
         known.clear()
     known[id(told)] = told, number
@@ -100,7 +100,7 @@ def _kept(known: dict[int, tuple[Any, int]], told: Any, number: int) -> int:
 
 
 def _ours(shape: Any, dtype: Any, phase: Any) -> bool:
-    """Return whether the fields that flnb adds to a frame have the types that flnb writes."""
+    """Return whether the fields that flnb adds to a frame have the types with which flnb writes them."""
     extents = type(shape) is tuple and all(type(extent) is int and 0 <= extent < 1 << 63 for extent in shape)
     return extents and type(dtype) is str and type(phase) is int and 0 <= phase < len(schema.PHASES)
 
@@ -110,10 +110,10 @@ _LIBRARY = re.compile(r"[/\\](?:torch|site-packages|dist-packages)[/\\]")
 
 
 def described(frames: tuple[Frame, ...]) -> tuple[str, str]:
-    """Return the op that a call stack belongs to, and its place as "file:line:function"; "" where unknown.
+    """Return the op to which a call stack belongs, and the user's line as "file:line:function"; "" for what is unknown.
 
-    The op is PyTorch's outermost operator if the stack has C++ frames, else the innermost function. The place is the
-    innermost line of Python outside installed packages.
+    The op is PyTorch's outermost operator if the stack has C++ frames, else the innermost function. The user's line is
+    the innermost line of Python outside installed packages.
     """
     operators = [match[1] for frame in frames if (match := _OP.match(frame.name))]
     python = [frame for frame in frames if frame.filename.endswith(".py") or frame.filename.startswith("<")]
@@ -129,13 +129,14 @@ class Events(NamedTuple):
     """Events of one device as columns, a row for each event.
 
     Attributes:
-        ooms: for each row that is an out-of-memory event, the bytes that it names (size, free, ...).
-        action: a value of `ACTIONS`.
-        address: the address; of an out-of-memory event, the bytes that were free on the device.
+        ooms: for each row that is an out-of-memory event, the numbers of bytes in it (size, free, ...), by name.
+        action: what happened, a value of `ACTIONS`.
+        address: the address of the block or segment; in out-of-memory events, the bytes that were free on the device.
         size: the requested bytes.
-        us, ns: the time in µs, 0 if the file has none, and the ns beyond it.
-        stack, category: the number in `Stacks`, the index into `schema.CATEGORIES`.
-        block: the bytes of the block, 0 if unknown.
+        us, ns: the time: whole µs (0 if the file has no times), and the ns beyond these.
+        stack: the number of the call stack in `Stacks`.
+        category: the index of the category in `schema.CATEGORIES`.
+        block: the size of the block in bytes, 0 if unknown.
     """
 
     ooms: dict[int, dict[str, int]]
@@ -150,7 +151,7 @@ class Events(NamedTuple):
 
     @classmethod
     def of(cls, rows: list[dict[str, Any]], stacks: Stacks) -> Events:
-        """Convert events, given as a snapshot's dicts, to columns, and empty the dicts."""
+        """Convert events, given as the dicts of a snapshot, to columns; the dicts are emptied."""
         kinds = [row["action"] for row in rows]
         named = [row.get("category", "unknown") for row in rows]
         if not TEXTS.issuperset(map(type, kinds)) or not TEXTS.issuperset(map(type, named)):
@@ -178,13 +179,13 @@ class Events(NamedTuple):
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, int]:
-    """Return the fields of an out-of-memory event that are numbers of bytes."""
+    """Return those fields of an out-of-memory event that are valid numbers of bytes."""
     keys = ("size", "device_free", "free", "largest_hole", "capacity", "reserved")
     return {key: row[key] for key in keys if type(row.get(key)) is int and 0 <= row[key] <= LARGEST}
 
 
 def _ints(name: str, values: list[Any], most: int, kind: Any) -> Ints:
-    """Return a column of the given dtype, of values that must be integers from 0 to `most`."""
+    """Return values as a column of dtype `kind`, or raise an error: they must be integers from 0 to `most`."""
     if not INTEGERS.issuperset(map(type, values)) or min(values) < 0 or max(values) > most:
         for value in values:
             integer("an event", name, value, most)
@@ -192,14 +193,14 @@ def _ints(name: str, values: list[Any], most: int, kind: Any) -> Ints:
 
 
 def integer(what: str, name: str, value: Any, most: int = LARGEST) -> int:
-    """Return the value of the field `name` of `what` ("an event"), which must be an integer from 0 to `most`."""
+    """Return `value` if it is an integer from 0 to `most`; else raise an error about the field `name` of `what`."""
     if type(value) is not int or not 0 <= value <= most:
         raise SnapshotError(f"{what} has {name} {brief(value)}, expected an integer from 0 to {most:,}")
     return value
 
 
 def gatherer(stacks: Stacks) -> Callable[[list[Any]], list[Any]]:
-    """Return a function for `plain_pickle.read` that replaces events in a row among the items of a list by `Events`."""
+    """Return a `gather` for `plain_pickle.read`: a function that replaces consecutive events by one `Events`."""
 
     def is_event(item: Any) -> bool:
         return item.__class__ is dict and "action" in item
@@ -215,7 +216,7 @@ def gatherer(stacks: Stacks) -> Callable[[list[Any]], list[Any]]:
 
 
 def joined_events(parts: list[Any], name: str) -> Events:
-    """Join the `Events` that make up the list `name` of a file, those of one device; the list is emptied."""
+    """Join the `Events` of one device, which make up the list `name` of a file, and empty the list."""
     for part in parts:
         if not isinstance(part, Events):
             raise SnapshotError(f"{name} holds {brief(part)}, expected events (dicts with an action)")

@@ -1,8 +1,8 @@
 """Write recordings as PyTorch memory snapshots, for PyTorch's viewer and `torch.cuda._memory_viz`.
 
-The viewer reads pickles of protocol 4 with plain values; addresses and sizes must be below 2**53, and if anything has a
-category, something must have the category "unknown". A few keys are added to those of PyTorch, which other readers
-ignore: nanoseconds, sizes of blocks that PyTorch would round otherwise, and shapes in frames.
+The viewer reads pickles of protocol 4 with plain values. Addresses and sizes must be below 2**53, and if anything has a
+category, something must have the category "unknown". A few keys are added, which other readers ignore: nanoseconds,
+sizes of blocks that PyTorch would round differently, and shapes in frames.
 
 The pickle is written opcode by opcode: texts, frames and call stacks are memoized once at its beginning, and the events
 refer to them by number.
@@ -41,13 +41,14 @@ KEYS = ("action", "addr", "size", "stream", "time_us", "ns", "category", "frames
 CODES = {"action": (b"h", "u1"), "stream": (b"K", "u1"), "ns": (b"M", "<u2"), "category": (b"h", "u1")}
 CODES |= {"frames": (b"j", "<u4")}
 LONG = b"\x8a\x08", "<i8"
-"""The pickle opcode and the number type of the value of each key; `LONG` for other keys."""
+"""For each key of an event, the pickle opcode and NumPy dtype of its value; other keys have `LONG`."""
 
 
 def save_snapshot(run: Recording, path: str | os.PathLike[str]) -> None:
     """Write the memory events of a run as a PyTorch memory snapshot; an existing file is replaced when it is complete.
 
-    Addresses are those of the run, unless they do not fit in 53 bits or two managers used the same one at one time.
+    Addresses are those of the run; they are changed only if they do not fit in 53 bits, or if two managers used the
+    same address at the same time.
 
     Raises:
         ValueError: all segments together take more than the format's 2**53 bytes.
@@ -73,9 +74,9 @@ def epoch(run: Recording) -> int:
 
 
 def _placed(run: Recording) -> tuple[Columns, Columns]:
-    """Return the columns of the blocks and of the segments, moved to addresses below 2**53 where necessary.
+    """Return the tables of blocks and of segments, moved to addresses below 2**53 where necessary.
 
-    Segments are sorted by id and time, with a row for each size that one had; each block is inside one segment.
+    The segments are sorted by id and time, with a row for each size that a segment had. Each block is inside a segment.
     """
     block, segment = dict(run.memory.block), dict(run.memory.segment)
     segment = {name: segment[name] for name in ("t", "segment_id", "address", "size", "end")}
@@ -102,7 +103,7 @@ def _placed(run: Recording) -> tuple[Columns, Columns]:
 
 
 def _place_lost(block: Columns, last: int) -> None:
-    """Add a segment for each gapless stretch of blocks that have none; segments are numbered from `last` + 1."""
+    """Give blocks without a segment the ids of new ones, from `last` + 1 on: one for each stretch without a gap."""
     lost = np.flatnonzero(block["segment_id"] == 0)
     lost = lost[np.argsort(block["address"][lost], kind="stable")]
     low = block["address"][lost]
@@ -114,7 +115,7 @@ def _place_lost(block: Columns, last: int) -> None:
 
 
 def _spans(table: Columns) -> tuple[Ints, Ints, Ints]:
-    """Return the ids of the segments in a table, and the lowest and the highest address of each."""
+    """Return the segment ids in a table of blocks or segments, and for each the lowest and the highest address."""
     numbers, row = np.unique(table["segment_id"], return_inverse=True)
     low, high = np.full(len(numbers), NEVER), np.zeros(len(numbers), np.int64)
     np.minimum.at(low, row, table["address"])
@@ -123,7 +124,7 @@ def _spans(table: Columns) -> tuple[Ints, Ints, Ints]:
 
 
 def _clash(segment: Columns) -> bool:
-    """Return whether two segments ever shared an address at one time."""
+    """Return whether two segments ever contained the same address at the same time."""
     order = np.argsort(segment["address"], kind="stable")
     low, size, t, end = (segment[name][order] for name in ("address", "size", "t", "end"))
     beyond = np.searchsorted(low, low + size)  # of each segment, the first one that lies above it
@@ -135,10 +136,10 @@ def _clash(segment: Columns) -> bool:
 
 
 class _Stacks:
-    """The memo of the pickle: keys, names, frames and call stacks, each stored once and referred to by its number.
+    """The memo of the pickle: texts, frames and call stacks, each of which is stored once and then named by its number.
 
-    `texts` and `frames` have the number of each; `of_block` is the number of the call stack of each block, `nothing`
-    that of the empty one.
+    `texts` has the number of each text, `frames` that of each frame, counted from the last text on. `of_block` has the
+    number of each block's call stack; `nothing` is the number of the empty call stack.
     """
 
     def __init__(self, run: Recording, block: Columns) -> None:
@@ -156,10 +157,10 @@ class _Stacks:
         return self.frames.setdefault(encoded(frame), len(self.frames))
 
     def head(self, run: Recording, cuts: list[int]) -> bytes:
-        """Return the pickled dict under the snapshot's key "flnb": facts of the run, shared values and ``cuts``.
+        """Return the pickled dict for the snapshot's key "flnb": facts of the run, shared values, and ``cuts``.
 
-        Shared values are texts, frames and stacks that many events refer to by number. Cuts are addresses at which two
-        segments that grow in place touch, so that a reader keeps them apart.
+        Shared values are texts, frames and stacks to which many events refer by number. Cuts are addresses at which two
+        growing segments touch, from which a reader knows that they are two.
         """
         texts = [encoded(text) for text in self.texts]
         lists = [encoded(frames) for frames in self.lists]
@@ -171,12 +172,12 @@ class _Stacks:
 
 
 def _reference(number: int) -> bytes:
-    """Return the opcode that fetches the memo's value with this number."""
+    """Return the opcode that fetches value `number` from the memo."""
     return b"j" + number.to_bytes(4, "little")
 
 
 def _frames(run: Recording, plan: int, context: int) -> list[dict[str, Any]]:
-    """Return the frames of an allocation: its call stack if known, else one frame of its op (name) and scope (file)."""
+    """Return the frames of an allocation: its call stack, or if unknown one frame of its op (name) and scope (file)."""
     if context in run.stacks:
         names = ("shape", "dtype", "phase")
         return [
@@ -206,8 +207,8 @@ class _Events(NamedTuple):
 def _events(block: Columns, segment: Columns, stack: Ints) -> _Events:
     """Return the events of all blocks and segments.
 
-    At equal times, ends come before beginnings, frees before the end of their segment, and the end of a block that
-    exists for no time after its beginning.
+    At equal times, ends precede beginnings, frees precede the end of their segment, and the end of a block that exists
+    for no time follows its beginning.
     """
     plain = np.maximum(MIN_BLOCK, -(-block["requested"] // MIN_BLOCK) * MIN_BLOCK)
     size = np.where(block["size"] == plain, 0, block["size"])
@@ -230,9 +231,9 @@ def _events(block: Columns, segment: Columns, stack: Ints) -> _Events:
 
 
 def _segment_events(segment: Columns) -> Iterator[tuple[int, int, int, int, int]]:
-    """Yield (time, rank among events of that time, action, address, size) for each change of a segment.
+    """Yield (time, order among events of that time, action, address, size) for each change of a segment.
 
-    The changes of a resized segment are those of PyTorch's expandable segments: mapped and unmapped parts.
+    A segment that was resized is written like PyTorch's expandable segments: parts of it are mapped and unmapped.
     """
     rows = list(schema.tuples(segment, "segment_id", "t", "end", "address", "size"))
     for i, (number, t, end, address, size) in enumerate(rows):
@@ -253,7 +254,7 @@ def _segment_events(segment: Columns) -> Iterator[tuple[int, int, int, int, int]
 
 
 def _traced(run: Recording, events: _Events, stacks: _Stacks) -> Iterator[bytes]:
-    """Yield the opcodes that append all events to a list, at last the event "snapshot"."""
+    """Yield the opcodes that append all events to a list; the last event is "snapshot"."""
     shift, sizes = epoch(run) - run.start, bool(events.block.any())
 
     def between(begin: int, stop: int) -> Iterator[bytes]:
@@ -277,11 +278,13 @@ def _traced(run: Recording, events: _Events, stacks: _Stacks) -> Iterator[bytes]
 
 
 def _opcodes(events: _Events, stacks: _Stacks, sizes: bool, shift: int) -> bytes:
-    """Return the opcodes that append some events to a list: each event is a dict and takes the same number of bytes.
+    """Return the opcodes that append events to a list, each as a dict; all events take the same number of bytes.
 
     Args:
+        events: the events.
+        stacks: the memo of the pickle, to which the events refer.
         sizes: whether to write the key "block_size".
-        shift: the ns to add to a time of the run for ns since 1970.
+        shift: the ns to add to the events' times so that they count from 1970.
     """
     at = events.t + shift
     values = {
@@ -330,9 +333,12 @@ def _segments(block: Columns, segment: Columns, stacks: _Stacks) -> Iterator[dic
 
 
 def _tiles(begin: int, end: int, blocks: list[tuple[int, ...]]) -> Iterator[dict[str, Any]]:
-    """Yield the blocks of a segment by address, and the gaps as "inactive" ones.
+    """Yield the blocks of a segment by address, as dicts; gaps between them become "inactive" blocks.
 
-    Blocks (address, size, requested, time freed, call stack) that overlap another or the segment's end are left out.
+    Args:
+        begin, end: the addresses of the segment.
+        blocks: for each block its address, size, requested size, time of the request to free it, and call stack. Blocks
+            that overlap another one or the segment's end are left out.
     """
     position = begin
     for address, size, requested, dropped, stack in [*blocks, (end, 0, 0, NEVER, -1)]:
@@ -349,7 +355,7 @@ def _tiles(begin: int, end: int, blocks: list[tuple[int, ...]]) -> Iterator[dict
 
 
 def _steps(run: Recording) -> list[dict[str, Any]]:
-    """Return the training steps in the form that PyTorch uses for profiled regions: their START and END (µs)."""
+    """Return the training steps in PyTorch's form of profiled regions, with an event START and an event END (µs)."""
     begin, steps = epoch(run) - run.start, run.table("step")
     return [
         {"name": f"step {index}", "stage": stage, "device": 0, "time_us": (t + begin) // 1000}

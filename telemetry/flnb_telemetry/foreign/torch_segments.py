@@ -19,7 +19,10 @@ PIECES, MOST_PIECES = 64, 100_000  # pieces that an event may touch on average, 
 
 
 class Held(NamedTuple):
-    """A segment of `size` bytes at `address`; a growing one (PyTorch's expandable segment) is mapped piece by piece."""
+    """A segment of `size` bytes at `address`.
+
+    A *growing* segment, which PyTorch calls expandable, is mapped and unmapped in parts, and so changes its size.
+    """
 
     device: int
     address: int
@@ -28,7 +31,7 @@ class Held(NamedTuple):
 
 
 class Ranges:
-    """A set of addresses as ranges that do not touch: the sorted lists `begins` and `ends`."""
+    """A set of addresses, stored as ranges that do not touch: the sorted lists `begins` and `ends`."""
 
     def __init__(self) -> None:
         self.begins: list[int] = []
@@ -42,7 +45,7 @@ class Ranges:
         self.begins[first:last], self.ends[first:last] = [begin], [end]
 
     def remove(self, begin: int, end: int) -> tuple[int, ...]:
-        """Remove the addresses from `begin` to `end` - 1; returns (begin, end) if that cut a range in two, else ()."""
+        """Remove the addresses from `begin` to `end` - 1; return (begin, end) if that cut a range in two, else ()."""
         first, last = bisect_right(self.ends, begin), bisect_left(self.begins, end)
         if first >= last:
             return ()
@@ -59,8 +62,8 @@ def held_over(
 ) -> tuple[dict[str, Columns], Ints]:
     """Return the tables of the segments' events, and the segment id of each block (0 if unknown).
 
-    A growing segment is split for good wherever a part in its middle was unmapped: then each piece only grows or
-    shrinks at its ends, and its blocks stay in it.
+    Wherever a part in the middle of a growing segment was ever unmapped, the segment counts as two from the beginning:
+    so each segment only grows or shrinks at its ends, and keeps its blocks.
 
     Args:
         events: all events of a device.
@@ -98,7 +101,7 @@ def held_over(
 
 
 def met(segment: Columns) -> list[int]:
-    """Return the addresses at which a resized segment touched another one and that no resized segment ever contained.
+    """Return the addresses at which a resized segment touched another segment, except those inside a resized segment.
 
     `segment` has a row for each size of each segment.
     """
@@ -112,8 +115,9 @@ def met(segment: Columns) -> list[int]:
 def _before(happened: list[tuple[int, ...]], final: list[Held]) -> tuple[dict[int, int], Ranges, set[int]]:
     """Return the segments before the first event, found from the final state by undoing the events, the last first.
 
-    These are the size of each fixed segment by address, the mapped ranges of growing ones, and the addresses at which
-    an unmapping ever cut a range in two.
+    Returns:
+        The size of each fixed segment by address, the mapped ranges of growing segments, and the addresses at which an
+        unmapping ever cut a range in two.
     """
     fixed = {held.address: held.size for held in final if not held.growing}
     mapped, now = Ranges(), Ranges()
@@ -139,11 +143,11 @@ def _before(happened: list[tuple[int, ...]], final: list[Held]) -> tuple[dict[in
 
 
 class _Sweep:
-    """Replays the events of segments in order: stores the present segments, and collects the rows of the tables.
+    """Replays the events of segments in order: tracks which segments exist, and collects the rows of the tables.
 
     Args:
         cuts: addresses at which growing segments are split.
-        pieces: the most pieces that may be mapped and unmapped; files with more are rejected.
+        pieces: how many parts of segments the events may map and unmap; files with more are rejected.
     """
 
     def __init__(self, cuts: set[int], pieces: int) -> None:
@@ -170,7 +174,7 @@ class _Sweep:
             self.rows["segment_free"].append((t, number, address, size))
 
     def map(self, t: int, begin: int, end: int) -> None:
-        """Map addresses at time t: a segment that ends or begins there grows, else a new one begins."""
+        """Map the addresses from `begin` to `end` - 1 at time `t` (ns): a segment beside them grows, or one begins."""
         inner = self.sorted_cuts[bisect_right(self.sorted_cuts, begin) : bisect_left(self.sorted_cuts, end)]
         self._count(1 + len(inner))
         for low, high in zip([begin, *inner], [*inner, end], strict=True):
@@ -185,7 +189,7 @@ class _Sweep:
                 self.begin(t, low, high - low, True)
 
     def unmap(self, t: int, begin: int, end: int) -> None:
-        """Unmap addresses at time t: segments that lie within end, others shrink."""
+        """Unmap the addresses from `begin` to `end` - 1 at time `t` (ns): growing segments there shrink or end."""
         slot = max(0, bisect_right(self.begins, begin) - 1)
         touched = self.begins[slot : bisect_left(self.begins, end)]
         self._count(len(touched))
@@ -202,7 +206,7 @@ class _Sweep:
                 self._resize(t, address, address, low - address)
 
     def _count(self, pieces: int) -> None:
-        """Raise an error once the events touch too many pieces: a small crafted file would take hours."""
+        """Count mapped or unmapped parts; too many are an error, because a small crafted file would take hours."""
         self.pieces -= pieces
         if self.pieces < 0:
             raise te.SnapshotError("its segments overlap in thousands of pieces, expected segments that do not overlap")
@@ -216,12 +220,12 @@ class _Sweep:
         self._hold("segment_resize", t, address, (number, size, growing))
 
     def _hold(self, table: str, t: int, address: int, what: tuple[int, int, bool]) -> None:
-        """Store a segment (number, size, whether it grows) at an address, and add a row to a table."""
+        """Store a segment (number, size, whether it is growing) at an address, and add a row to a table."""
         self.held[address] = what
         self.rows[table].append((t, what[0], address, what[1]))
 
     def around(self, address: Ints) -> Ints:
-        """Return the number of the segment that contains each address now, 0 for none."""
+        """Return for each address the number of the segment that contains it at present, 0 for none."""
         return np.array([self._around(at) for at in address.tolist()], np.int64)
 
     def _around(self, address: int) -> int:
@@ -233,7 +237,7 @@ class _Sweep:
         return number if address < begin + size else 0
 
     def tables(self, homes: Ints) -> dict[str, Columns]:
-        """Return the events as tables by kind. Segments are renumbered by address, in the tables and in `homes`."""
+        """Return the events as tables by kind; segments are renumbered by address, also in the array `homes`."""
         order = np.argsort(self.first, kind="stable")
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))

@@ -1,8 +1,8 @@
 """Read PyTorch memory snapshots (`torch.cuda.memory._dump_snapshot`) as recordings.
 
-A snapshot has, for each device, the last events of PyTorch's allocator and the state after them. Blocks and segments
-from before the first event are found by going back from that state; the recording begins with them. The events tell
-requested sizes: of a block that was freed, the real size is taken to be the request rounded up as PyTorch does.
+A snapshot has, for each device, the last events of PyTorch's allocator and the state after these. Blocks and segments
+from before the first event are found by undoing the events from that state; the recording begins with them. Events have
+requested sizes only: the real size of a block that was freed is assumed to be the request, rounded up as in PyTorch.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def load_snapshot(path: str | os.PathLike[str], device: int | None = None) -> Re
 
     Nothing in the file is executed, and events become columns while it is read, so that large files fit into memory.
     Blocks and segments from before the first event exist from the beginning of the recording. `run.stacks[context]` is
-    the call stack of the blocks with that context. Times are those of the file (µs), spread so that no two events have
-    the same.
+    the call stack of the blocks with that context id. Times are those of the file (µs), moved apart by a few ns where
+    several events have the same.
 
     Args:
         path: the file.
-        device: the number of the GPU; by default the one with most events. `run.meta["devices"]` lists all.
+        device: the number of the GPU; by default that of the GPU with most events. `run.meta["devices"]` lists all.
 
     >>> import flnb
     >>> with flnb.record() as run:
@@ -98,7 +98,7 @@ def _loaded(path: str | os.PathLike[str], device: int | None) -> Recording:
 
 
 def _parts(whole: Any) -> tuple[list[Any], list[Any], dict[str, Any]]:
-    """Return the event lists, the segments and the fields that flnb adds; old snapshots are the list of segments."""
+    """Return a snapshot's event lists, segments, and fields added by flnb; an old snapshot is a list of segments."""
     if isinstance(whole, list):
         whole = {"segments": whole, "device_traces": []}
     if not isinstance(whole, dict) or not ({"segments", "device_traces"} & whole.keys()):
@@ -115,7 +115,7 @@ def _parts(whole: Any) -> tuple[list[Any], list[Any], dict[str, Any]]:
 
 
 def _states(segments: list[Any], stacks: te.Stacks) -> list[tuple[Held, list[Final]]]:
-    """Return the segments at the end, each with its live blocks."""
+    """Return the segments that exist at the end of a snapshot, each with its live blocks."""
     states, lists = [], set[int]()
     for segment in segments:
         blocks = segment.get("blocks") if isinstance(segment, dict) else None
@@ -137,7 +137,7 @@ def _states(segments: list[Any], stacks: te.Stacks) -> list[tuple[Held, list[Fin
 
 
 def _extent(block: Any, position: int) -> tuple[int, int]:
-    """Return the address and size of a block; in old files, which lack the address, it is `position`."""
+    """Return the address and size of a block; `position` is the address in old files, which have none."""
     if not isinstance(block, dict) or not isinstance(block.get("state"), str):
         raise te.SnapshotError(f"a block is {brief(block)}, expected a dict with size and state")
     at = te.integer("a block", "address", block.get("address", position))
@@ -145,7 +145,7 @@ def _extent(block: Any, position: int) -> tuple[int, int]:
 
 
 def _live(block: dict[str, Any], at: int, size: int, stacks: te.Stacks) -> Final:
-    """Return a block that was live at the end; old files have call stack and requested size in its "history"."""
+    """Return a block that was live at the end; in old files its "history" has its call stack and requested size."""
     told, name = block, "requested_size"
     if history := block.get("history"):
         told, name = (history[0] if isinstance(history, (list, tuple)) else history), "real_size"
@@ -188,7 +188,7 @@ def _recording(
 
 
 def _told(about: dict[str, Any], name: str) -> int:
-    """Return the time in ns in a field that flnb adds, a tuple of µs and the ns beyond them; 0 without the field."""
+    """Return the time (ns) in a field that flnb adds, a tuple of whole µs and the ns beyond; 0 without the field."""
     time = about.get(name)
     if isinstance(time, tuple) and len(time) == 2 and all(type(part) is int for part in time):
         us, ns = time
@@ -197,12 +197,12 @@ def _told(about: dict[str, Any], name: str) -> int:
 
 
 def _like(empty: Columns, given: Columns) -> Columns:
-    """Return the given columns that the table `empty` also has, in the order of `empty`."""
+    """Return those columns of `given` that the table `empty` has too, in the order of `empty`."""
     return {name: given[name] for name in empty}
 
 
 def _times(events: te.Events, exact: bool) -> Ints:
-    """Return the time of each event in ns; unless they are exact, each is later than the one before."""
+    """Return the time of each event in ns; unless times are `exact`, each is made later than the one before."""
     t, ordinal = events.us * 1000 + events.ns, np.arange(len(events.us))
     found: Ints = np.maximum.accumulate(t if exact else t - ordinal)
     return found if exact else found + ordinal
@@ -211,8 +211,8 @@ def _times(events: te.Events, exact: bool) -> Ints:
 def _blocks(events: te.Events, t: Ints, final: list[Final], start: int) -> Columns:
     """Return one row for each block: its times of allocation ("t"), request to free ("dropped") and free ("end").
 
-    The events of one address, in order, belong to one block from an allocation to the next free. If the allocation is
-    missing, the block began where the one before it ended, or with the recording.
+    At each address, the events from an allocation to the next free belong to one block. If the allocation is missing,
+    the block began when the one before it ended, or with the recording.
     """
     chosen = np.flatnonzero(np.isin(events.action, (te.ALLOC, te.REQUESTED, te.COMPLETED)))
     chosen = chosen[np.argsort(events.address[chosen], kind="stable")]
@@ -249,7 +249,7 @@ def _blocks(events: te.Events, t: Ints, final: list[Final], start: int) -> Colum
 
 
 def _with_final(block: Columns, final: list[Final], start: int) -> Columns:
-    """Return the blocks completed from the final state: real sizes, and blocks without any event."""
+    """Return the table of blocks with what the final state adds: real sizes, and blocks without any event."""
     alive = np.flatnonzero(block["end"] == NEVER)
     where = {int(address): int(row) for address, row in zip(block["address"][alive], alive, strict=True)}
     older = []
@@ -266,7 +266,7 @@ def _with_final(block: Columns, final: list[Final], start: int) -> Columns:
 
 
 def _catalog(stacks: te.Stacks) -> tuple[Catalog, Ints, Ints]:
-    """Return a catalog with a plan (op, shape) and a context (scope) for each call stack, and the ids of both."""
+    """Return a catalog with a plan (op, shape) and a context (scope) for each call stack, and the ids of these."""
     contexts, plans = list[Context](), Table([Plan("", "", (), "", 0)])
     of_stack = []
     for frames in stacks.rows:
@@ -287,7 +287,7 @@ OURS = "flnb"
 
 
 def _ooms(events: te.Events, t: Ints, context: Ints, run: Recording) -> Columns:
-    """Return the table of out-of-memory events; free bytes that the file lacks are summed from the gaps."""
+    """Return the table of out-of-memory events; if the file lacks the free bytes, they are the sum of the gaps."""
     table = schema.table(schema.kind_of("oom"), [])
     rows = []
     for i, told in sorted(events.ooms.items()):

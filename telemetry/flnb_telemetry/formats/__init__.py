@@ -21,15 +21,15 @@ FOREIGN = {
 
 
 def foreign(name: str) -> Any:
-    """Return the function of a name in `FOREIGN`, imported now."""
+    """Import and return the function that `FOREIGN` lists under a name."""
     return tool(*FOREIGN[name].split(":"))
 
 
 def target_of(path: str | os.PathLike[str]) -> Path:
-    """Return a path to which a file can be written.
+    """Return a path as a `Path`, after a check that it names a file.
 
     Raises:
-        ValueError: it names no file.
+        ValueError: the path names no file.
     """
     target = Path(path)
     if target.name in ("", ".."):
@@ -41,8 +41,8 @@ def target_of(path: str | os.PathLike[str]) -> Path:
 def aside(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield the path of a temporary file in the folder of `path`, and rename it to `path` when the block ends.
 
-    The file is flushed to the disk first. If the block raises an error, the file is removed and `path` stays as it was.
-    Each call uses another file, also in threads.
+    The file is flushed to the disk before it is renamed. If the block raises an error, the file is removed and `path`
+    stays as it was. Each call uses a file of its own, so that threads may write to the same path.
 
     Raises:
         ValueError: `path` names no file.

@@ -1,9 +1,10 @@
 """A recording on disk while it runs: a folder of complete Parquet files, and a journal that lists them.
 
-``manifest.json`` has the facts known at the beginning. Events are written in batches, for each kind one Parquet file;
-then a line is added to ``journal.jsonl``: sizes and checksums of these files, and the names that are new since the last
-line. A batch without its line does not exist. When the recording ends, the folder becomes one `.flnb` file. Until then
-its process holds a lock on the file ``lock``, which the system releases however the process ends.
+``manifest.json`` has the facts known at the beginning. Events are written in batches, which have one Parquet file for
+each kind of event. After each batch, a line is added to ``journal.jsonl``, with the sizes and checksums of these files
+and the names that are new since the last line. A batch whose line is missing counts as not written. When the recording
+ends, the folder becomes one `.flnb` file. Until then its process holds a lock on the file ``lock``, which the system
+releases however the process ends.
 """
 
 from __future__ import annotations
@@ -47,14 +48,16 @@ os.register_at_fork(after_in_child=_open.clear)
 
 
 class Written(NamedTuple):
-    """What is in a folder for good: replaced as a whole, so that Ctrl-C finds it before or after a batch.
+    """The state of a folder after the last batch that was written completely.
+
+    It is replaced as a whole after each batch, so that Ctrl-C cannot leave a state in between.
 
     Attributes:
-        batches: the lines of the journal, which number the parts.
-        length: the bytes of the journal.
-        known: for each table of names how many of its items are in the journal.
-        parts: for each kind the names and rows of its files.
-        events: how many events these have.
+        batches: the number of lines in the journal; the next batch has this number.
+        length: the length of the journal in bytes.
+        known: for each table of names, how many of its items are in the journal.
+        parts: for each kind of event, the names of its files and their numbers of rows.
+        events: the number of events in these files.
     """
 
     batches: int
@@ -100,7 +103,7 @@ class Folder:
         self._begun = True
 
     patience = SECONDS / 4
-    """Seconds after which the recording wants all events; it writes them when the next time would be too late."""
+    """Seconds between two times at which the recording receives all events, to write those that cannot wait longer."""
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of storage (path, size and interval of batches) for `Recording.meta`."""
@@ -113,7 +116,7 @@ class Folder:
         )
 
     def write(self, run: Recording, batches: schema.Batches) -> None:
-        """Write the next events, and names that are new, to the folder.
+        """Write the next events, and the names that are new since the last call, to the folder.
 
         Raises:
             OSError: the disk is full, or the folder cannot be written; what was written before stays readable.
@@ -161,7 +164,7 @@ class Folder:
         )  # fmt: skip
 
     def _advice(self, error: OSError) -> str:
-        """Return what to do before the next recording, as the beginning of a sentence."""
+        """Return advice on what to do before the next recording, as the beginning of a sentence."""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return "Free some space and "
         if not self.path.is_dir():
@@ -169,9 +172,9 @@ class Folder:
         return "Repair that and "
 
     def _append(self, line: dict[str, Any]) -> int:
-        """Add a line to the journal, whole or not at all; returns the journal's bytes then.
+        """Add a line to the journal, completely or not at all, and return the new length of the journal in bytes.
 
-        What an earlier call wrote that Ctrl-C ended before it counted is overwritten.
+        A line that an earlier call wrote before Ctrl-C ended that call is overwritten.
         """
         data, before = json.dumps(line).encode() + b"\n", self.written.length
         try:
@@ -190,7 +193,7 @@ class Folder:
     def close(self, run: Recording) -> None:
         """Replace the folder by one file, from which `run` reads its events from now on; may be called twice.
 
-        If the file cannot be written, the folder remains, which `flnb.load_run` opens as well.
+        If the file cannot be written, the folder stays; `flnb.load_run` opens it like a file.
         """
         if os.getpid() != self._process or self._lock.closed:
             return
@@ -233,7 +236,7 @@ class Folder:
         _open.discard(self._identity)
 
     def _pack(self, run: Recording) -> None:
-        """Write the file, rename it to the folder's name, and delete the folder."""
+        """Write the final file, give it the name of the folder, and delete the folder."""
         closing = closing_name(self.path)
         if self.path.is_dir():
             parquet.save(run, self.path / WHOLE)
@@ -245,7 +248,7 @@ class Folder:
 
 
 def closing_name(path: Path) -> Path:
-    """Return the temporary name of a folder while its file takes its place."""
+    """Return the temporary name of the folder at `path` while the final file takes its place."""
     return path.with_name(f".{path.name}.closing")
 
 
@@ -287,7 +290,7 @@ def _is_recording(place: Path, closing: bool) -> bool:
 
     Args:
         place: the folder.
-        closing: whether it has the name of one that is being closed: its first files may be deleted already.
+        closing: whether the folder has the temporary name of one being closed, whose files may be partly deleted.
     """
     names = {name for name in os.listdir(place) if not PART.fullmatch(name)}
     if names - {MANIFEST, JOURNAL, LOCK, WHOLE}:
@@ -298,7 +301,7 @@ def _is_recording(place: Path, closing: bool) -> bool:
 
 
 def _has_format(manifest: bytes, *formats: str) -> bool:
-    """Return whether the bytes of a manifest name one of these formats."""
+    """Return whether a manifest, given as bytes, names one of the given formats."""
     try:
         found = json.loads(manifest)
     except ValueError:
@@ -335,13 +338,14 @@ class Journal(NamedTuple):
     """The content of the journal of a folder.
 
     Attributes:
-        names: the items of each table of names.
+        names: for each table of names its items.
         parts: for each kind of event, the name and the number of rows of each complete file.
         until: the time of the last event (ns).
         meta: the facts of the run.
+        over_limit: the number of events that were dropped because the recording had reached its limit.
         lost: the number of events in files that are missing or damaged.
-        end: the facts of the ended run, None if it has not ended.
-        called: the call stacks, as in a manifest.
+        end: the facts known at the end of the run; None if it has not ended.
+        called: the call stacks, in the form that a manifest has them.
     """
 
     names: dict[str, list[Any]]
@@ -386,7 +390,7 @@ def read_journal(place: Path) -> Journal:
 
 
 def _is_whole(part: Path, size: int, crc: int) -> bool:
-    """Return whether a file has the size and checksum that were written; it may not after a loss of power."""
+    """Return whether a file has the size and checksum that the journal says; after a loss of power it may not."""
     return part.exists() and part.stat().st_size == size and checksum(Source(partial(open, part, "rb"), 0)) == crc
 
 

@@ -26,7 +26,7 @@ class RunEntry(NamedTuple):
         events: the number of its events.
         state: "complete", "interrupted" (its process was killed, or its disk was full), "recording" (it runs now) or
             "unreadable".
-        error: the error that ended the program, or the reason why events or the file cannot be read; None without.
+        error: the error that ended the program, or the reason why events or the file cannot be read; None if neither.
         path: its path, for `flnb.load_run`.
     """
 

@@ -49,13 +49,13 @@ def save(run: Recording, path: str | os.PathLike[str]) -> None:
 
 
 def write(run: Recording, archive: zipfile.ZipFile) -> None:
-    """Write a run to an open archive in pieces, of which one at a time is in memory."""
+    """Write a run to an open archive piece by piece, so that only one piece of the events is in memory at a time."""
     kinds = {name: _write_kind(name, run.chunks(name), archive) for name in schema.KINDS}
     archive.writestr("manifest.json", json.dumps(_manifest(run, kinds), indent=1))
 
 
 def _write_kind(kind: str, chunks: Iterator[schema.Columns], archive: zipfile.ZipFile) -> int:
-    """Write the events of one kind as a member of an archive, if there are any; returns their number."""
+    """Write the events of one kind to an archive as a member, if there are any, and return their number."""
     groups, count = stored.regrouped(chunks), 0
     for first in groups:  # written once, or not at all
         with archive.open(f"{kind}.parquet", "w", force_zip64=True) as member, stored.writer(kind, first, member) as to:
@@ -85,15 +85,16 @@ def called(run: Recording) -> dict[str, Any]:
 def load_run(path: str | os.PathLike[str]) -> Any:
     """Open a run that `Recording.save` or `record(path=...)` wrote, or a memory snapshot or profiler trace of PyTorch.
 
-    Events are read from the file when they are first asked for. A recording that still runs, or whose process was
-    killed, is a folder: what was written until now opens, and the run's `error` says what is missing.
+    Events are read from the file when they are first needed. A recording that still runs, or whose process was killed,
+    is
+    a folder: you get the events written so far, and the run's `error` says what is missing.
 
     Args:
         path: a `.flnb` file or folder, which needs pyarrow; a pickle of `torch.cuda.memory._dump_snapshot` (see
             `flnb.memory.load_snapshot`); or the JSON, perhaps compressed by gzip, of `torch.profiler` or `save_trace`.
 
     Returns:
-        A `Recording`; of a file that ``flnb merge`` wrote `Ranks`, the recordings of all ranks.
+        A `Recording`; for a file that ``flnb merge`` wrote, a `Ranks` with the recordings of all ranks.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -118,7 +119,7 @@ def load_run(path: str | os.PathLike[str]) -> Any:
 
 
 def _place(path: str | os.PathLike[str]) -> Path:
-    """Return where a run is: at its path, or, if its process was killed while it closed the run, beside that."""
+    """Return where a run is stored: at its path, or beside it if its process was killed while it closed the run."""
     target = Path(path)
     for place in (target, target.with_name(f".{target.name}.closing") if target.name else target, target):
         if place.exists():  # the path is looked at twice: a recording that is being closed moves there
@@ -127,7 +128,7 @@ def _place(path: str | os.PathLike[str]) -> Path:
 
 
 def _load(path: Path) -> Any:
-    """Open what is at a path."""
+    """Open the run at a path: a file in any of the formats, or a folder."""
     if not path.is_dir():
         with open(path, "rb") as file:
             first = file.read(64).removeprefix(codecs.BOM_UTF8).lstrip()[:2]
@@ -151,9 +152,9 @@ def _load(path: Path) -> Any:
 
 
 def read(archive: zipfile.ZipFile, manifest: dict[str, Any], path: str | os.PathLike[str] = "") -> Recording:
-    """Return the run in an open archive with this manifest; its events are read from the file at `path` on demand.
+    """Return the run in an open archive, which has the given manifest.
 
-    Without a path, the archive's Parquet files are read into memory now.
+    Its events are read from the file at `path` on demand; without a path, they are read into memory now.
     """
     members, opened = checked(archive), stored.Opened(path) if path else None
     sources = {}
@@ -172,7 +173,7 @@ def read(archive: zipfile.ZipFile, manifest: dict[str, Any], path: str | os.Path
 
 
 def checked(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """Return the members of an archive by name, after a check that no two share a name or bytes."""
+    """Return the members of an archive by name, after a check that no two have the same name or overlap in the file."""
     infos = sorted(archive.infolist(), key=lambda info: info.header_offset)
     for one, other in itertools.pairwise(infos):
         if one.header_offset + 30 + len(one.filename) + one.compress_size > other.header_offset:
@@ -191,7 +192,7 @@ def _data_offset(opened: stored.Opened, info: zipfile.ZipInfo) -> int:
 
 
 def member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """Return the bytes of a member, after a check that it is not far larger than its compressed bytes."""
+    """Return the content of a member, after a check that it is not suspiciously larger than its compressed form."""
     info = archive.getinfo(name)
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or (
         info.file_size > BYTES_PER_BYTE * info.compress_size
@@ -223,7 +224,7 @@ CODES: dict[str, Sized] = {"category": schema.CATEGORIES, "direction": schema.DI
 
 
 def _formed(value: Any, form: Any) -> bool:
-    """Return whether a JSON value has a form: a type, ``[form]`` for lists, a tuple of one form for each item."""
+    """Return whether a JSON value has a form: a type, ``[form]`` for a list, or a tuple with a form for each item."""
     if isinstance(form, type):
         return type(value) is form
     if isinstance(form, list):
@@ -232,13 +233,13 @@ def _formed(value: Any, form: Any) -> bool:
 
 
 def _require(name: str, formed: bool) -> None:
-    """Raise an error that names a part of the manifest, unless it is well formed."""
+    """Raise an error that names the part `name` of the manifest, unless `formed` is True."""
     if not formed:
         raise ValueError(f"the manifest's {name} do not have the form that run.save writes")
 
 
 def restored(manifest: dict[str, Any], tables: Stored) -> Recording:
-    """Return the recording of a manifest and its tables, whose ids are checked when they are read."""
+    """Return the recording that a manifest and the stored tables describe; ids in the tables are checked when read."""
     # of schema version 1: without devices; of 2: without lines
     listed = manifest | {"contexts": [[*one, *("", 0, "")[len(one) - 2 :]] for one in manifest["contexts"]]}
     _require("strings", _formed(listed["strings"], [str]))
@@ -275,12 +276,12 @@ def restored(manifest: dict[str, Any], tables: Stored) -> Recording:
 
 
 def _sound(value: Any, kind: Any) -> bool:
-    """Return whether a value is of a type and, if an integer, so small that sums of a few fit in int64."""
+    """Return whether a value has the type `kind` and, if an integer, is so small that sums of a few fit into int64."""
     return isinstance(value, kind) and not (isinstance(value, int) and (value.bit_length() > 61 or value is True))
 
 
 def _check_ids(known: dict[str, Sized], kind: str, table: schema.Columns) -> None:
-    """Raise an error if a table has an id without a name, so that analyses need not check."""
+    """Raise an error if a table has an id without an entry in `known`, so that analyses need not check ids."""
     for name, names in known.items():
         ids = table.get(name, np.empty(0, np.int64))
         if not 0 <= int(ids.min(initial=0)) <= int(ids.max(initial=0)) < len(names):

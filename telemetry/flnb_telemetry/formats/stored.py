@@ -29,7 +29,7 @@ GROUP = 1 << 18
 
 
 class RunFileError(ValueError):
-    """Raised for a file that is no readable run; the message has its name, the fault and the remedy."""
+    """Raised for a file that is no readable run; the message says which file, what is wrong, and what to do."""
 
 
 class Source(NamedTuple):
@@ -40,7 +40,7 @@ class Source(NamedTuple):
 
 
 class Span(io.RawIOBase):
-    """A range of bytes of a file as a readable file, which any number of threads may read.
+    """A range of bytes of a file as a readable file object; any number of threads may read parts of the same file.
 
     Args:
         file: the descriptor of the file.
@@ -76,7 +76,7 @@ class Opened:
         weakref.finalize(self, os.close, self._file)
 
     def span(self, first: int, length: int) -> IO[bytes]:
-        """Return a range of its bytes as a readable file."""
+        """Return `length` bytes of the file from byte `first` on, as a readable file object."""
         span = Span(self._file, first, length)
         span.opened = self  # type: ignore[attr-defined]  # stays open as long as the range is used
         return io.BufferedReader(span, 1 << 16)
@@ -88,7 +88,8 @@ class Stored(Mapping[str, schema.Columns]):
     Args:
         path: the file or folder, for messages.
         sources: for each kind its Parquet files, in the order in which they were written.
-        check: called with each kind and its columns before they are returned; it raises `ValueError` for invalid ones.
+        check: a function called with each kind and its columns before these are returned; raises `ValueError` if they
+            are invalid.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class Stored(Mapping[str, schema.Columns]):
         return sum(source.rows for source in self.sources.get(kind, ()))
 
     def chunks(self, kind: str) -> Iterator[schema.Columns]:
-        """Yield the columns of a kind in pieces of about `GROUP` rows, in the order in which they were written.
+        """Yield the events of a kind as tables of about `GROUP` rows, in the order in which they were written.
 
         Raises:
             RunFileError: a part cannot be read.
@@ -140,7 +141,7 @@ class Stored(Mapping[str, schema.Columns]):
                 raise damaged(self.path, error, f"the events {kind!r} of ") from error
 
     def inspect(self) -> None:
-        """Check the metadata of all Parquet files, extremes of ids included, without reading events."""
+        """Check the metadata of all Parquet files, with the smallest and largest ids, without reading events."""
         for kind, sources in self.sources.items():
             empty = schema.table(schema.kind_of(kind), [])
             for source in sources:
@@ -181,7 +182,7 @@ def merge(kind: schema.Kind, tables: list[schema.Columns]) -> schema.Columns:
 
 
 def regrouped(chunks: Iterable[schema.Columns]) -> Iterator[schema.Columns]:
-    """Join small tables that follow each other, and divide large ones, into tables of about `GROUP` rows."""
+    """Yield the rows of tables in tables of about `GROUP` rows: small ones are joined, large ones divided."""
     waiting: list[schema.Columns] = []
     for columns in chunks:
         for first in range(0, len(columns["lane"]), GROUP):
@@ -200,7 +201,7 @@ def _joined(tables: list[schema.Columns]) -> schema.Columns:
 class writer:
     """Writes columns of one kind to a path or an open binary file as Parquet, a row group for each `write`.
 
-    Numbers that grow by little are stored as differences, ids as dictionaries; times plainly (see `ROWS_PER_BYTE`).
+    Numbers that grow slowly are stored as differences, ids by dictionaries, times as they are (see `ROWS_PER_BYTE`).
 
     Args:
         kind: the kind of the events.

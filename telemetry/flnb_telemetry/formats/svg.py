@@ -37,9 +37,9 @@ def picture(label: str, body: str, height: int = HEIGHT) -> str:
 
 
 def extremes(most: int, *levels: NDArray[Any]) -> Ints:
-    """Choose at most `most` points of some curves: the first, the last, and the peaks of equal stretches.
+    """Return the indices of at most `most` points of curves: the first, the last, and the peaks of equal intervals.
 
-    Each of `levels` is one curve of n values; returns the indices of the points, ascending.
+    Each of `levels` is one curve; all have the same number of values.
     """
     count = len(levels[0])
     if count <= most:
@@ -80,7 +80,7 @@ def stacked(images: Sequence[str]) -> str:
 
 
 def curve(name: str, step: Ints, value: NDArray[np.float64]) -> str:
-    """Return the curve of a metric over steps as SVG, "" for fewer than two values; many become extremes of pixels."""
+    """Return the curve of a metric over steps as SVG, with the extremes of each pixel; "" for fewer than two values."""
     keep = np.flatnonzero(np.isfinite(value))
     if len(keep) < 2:
         return ""
@@ -156,7 +156,7 @@ def block_map(state: MemoryState) -> str:
 
 
 def segment_bars(every: Sequence[SegmentView], text: str, limit: int = 24) -> str:
-    """Return the `limit` largest segments as bars with their blocks, below a text, as SVG; empty parts are free."""
+    """Return the `limit` largest segments as SVG bars with their blocks, below a text; free parts are left empty."""
     segments = sorted(every, key=lambda segment: segment.size, reverse=True)[:limit]
     if not segments:
         return "<p>no segments</p>"
