@@ -13,7 +13,7 @@ __all__ = ["Forwarding"]
 class Forwarding(Communicator):
     """Passes every operation on to the communicator ``inner``, by default the active one.
 
-    Override what should differ; this one counts bytes:
+    Override the methods that should do something else; this class counts bytes:
 
     >>> import flnb
     >>> class Counting(flnb.distributed.Forwarding):

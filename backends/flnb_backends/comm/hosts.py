@@ -1,8 +1,8 @@
 """The board (shared state of all ranks) across several hosts, kept in sync by one process per host.
 
-The first rank of each host starts a process for that, ``python -m flnb_backends.comm.hosts``: a thread of the rank
-could not say that the rank has been stopped or killed. That of rank 0 is the server; every half second each of the
-others sends it the rows of its host and receives those of all others.
+The first rank of each host starts that process, ``python -m flnb_backends.comm.hosts``: a thread of the rank could not
+report that the rank has been stopped or killed. The process of rank 0 is the server. Every half second each of the
+other processes sends the server the rows of its host, and receives the rows of all other hosts.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ __all__ = ["Exchange", "end_exchange", "host_name", "make_board"]
 EVERY = 0.5
 """Seconds between two exchanges of rows."""
 LAG = 1.5
-"""Seconds until an event on one host is known on all others, through the server."""
+"""The most seconds until an event on one host is known on all others, through the server."""
 SILENCE = 5.0
-"""Seconds without a word after which a host's ranks are reported as lost."""
+"""Seconds without a report after which a host's ranks are marked as lost."""
 AFTER = 2.0
 """Seconds for which a host goes on to report after its first rank has ended."""
 
@@ -51,11 +51,12 @@ def make_board(rendezvous: Rendezvous, number: int, folder: str | None, prefix: 
     """Make the board of a group of ranks, in memory shared by the ranks of this host.
 
     Args:
-        rendezvous: of the group's ranks, all of which call this.
+        rendezvous: the rendezvous of the group's ranks, all of which call this function.
         number: this rank's number among all ranks that were started.
-        folder: where the file stays for `flnb launch` to read; None: a file that loses its name when all have it open.
-        prefix: what the name of the file begins with.
-        timeout: seconds in which all ranks must have come here.
+        folder: the folder of the board's file, which stays there for `flnb launch` to read. If it is None, the file is
+            removed from its folder as soon as all ranks of the host have opened it.
+        prefix: the beginning of the file's name.
+        timeout: the seconds in which all ranks must have called this function.
     """
     rank, size = rendezvous.rank, rendezvous.size
     rendezvous.put(f"board/host/{rank}", host_name().encode())
@@ -85,7 +86,7 @@ def make_board(rendezvous: Rendezvous, number: int, folder: str | None, prefix: 
 
 
 def _start_exchange(rendezvous: Rendezvous, handle: int, host: int, timeout: float) -> subprocess.Popen[str]:
-    """Start the process that exchanges this host's rows of the board with other hosts; it ends with this process."""
+    """Start the process that exchanges this host's rows of the board with other hosts; it ends soon after this one."""
     settings: dict[str, Any] = {"handle": handle, "size": rendezvous.size, "host": host, "parent": os.getpid()}
     if host == 0:
         address = os.environ.get("FLNB_ADDRESS", "127.0.0.1" if "FLNB_HOST" in os.environ else socket.gethostname())
@@ -121,7 +122,7 @@ def end_exchange(board: Board) -> None:
 
 
 class Exchange:
-    """Exchanges the board's rows between one host and the others, in a process of its own."""
+    """Exchanges the board's rows between this host and the others, in a separate process."""
 
     def __init__(self, board: Board, host: int) -> None:
         self.board, self.host = board, host
@@ -148,7 +149,7 @@ class Exchange:
         return host
 
     def watch(self, parent: int) -> None:
-        """Wait until some seconds after the parent process ends; meanwhile mark hosts that stopped reporting."""
+        """Mark hosts that have stopped reporting, until some seconds after the process with id ``parent`` ends."""
         end = float("inf")
         while time.monotonic() < end:
             time.sleep(EVERY)

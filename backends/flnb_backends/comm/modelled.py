@@ -1,7 +1,7 @@
 """A communicator that simulates a slower link, for teaching and for studying overlap.
 
-The ranks exchange their data through another communicator; each call then lasts as long as it would on the modelled
-link. The link carries one call after the other, by itself, without any work of the processor.
+The ranks exchange their data through another communicator; each call then lasts as long as it would on the simulated
+link. The link carries one call at a time, and takes no time of the processor.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ FAULTS = ("raises", "never comes")
 
 
 class Transfer(Work):
-    """A call on the simulated link: starts when all ranks have called and the link is free, and takes a fixed time.
+    """A call on the simulated link: it starts when all ranks have called and the link is free, and takes a fixed time.
 
     Attributes:
-        end: when it ends, by the clock that all ranks share; None while not all have come.
+        end: when the transfer ends, in seconds of the clock that all ranks share; None until all ranks have called.
     """
 
     def __init__(self, link: Modelled, work: Work, begins: Any, seconds: float) -> None:
@@ -52,7 +52,7 @@ class Transfer(Work):
 
 
 class Message(Transfer):
-    """A message between two ranks on the simulated link; the sender includes the time at which it ends."""
+    """A message between two ranks on the simulated link; the sender sends the time at which it ends, too."""
 
     def test(self) -> bool:
         """Return whether the simulated transfer has ended."""
@@ -65,15 +65,16 @@ class Modelled(Forwarding):
     All ranks must share a clock, as processes of one host do.
 
     Args:
-        latency: seconds until the first byte of a message arrives.
-        bandwidth: bytes per second, such as ``"1GiB"``.
-        algorithm: of collective calls, see `flnb.distributed.Topology`.
-        faults: what goes wrong, by rank and number of the call from 1: the seconds by which the rank comes late,
-            ``"raises"`` or ``"never comes"``. With ``(rank, 0)`` the seconds before each of its calls.
+        latency: the seconds until the first byte of a message arrives.
+        bandwidth: the bytes that a rank sends per second, a number or a text such as ``"1GiB"``.
+        algorithm: the algorithm of collective calls, as in `flnb.distributed.Topology`.
+        faults: a dictionary of what goes wrong. The key ``(rank, n)`` stands for the n-th call of a rank, counted from
+            1; its value is the seconds by which the rank calls late, ``"raises"`` or ``"never comes"``. The key
+            ``(rank, 0)`` has the seconds by which all calls of the rank are late.
         inner: the communicator that carries the data.
 
     Raises:
-        ValueError: a setting that is none of these; the message names it.
+        ValueError: a setting is not of the kinds above; the message names it.
 
     >>> import time, flnb
     >>> def exchange():
@@ -122,7 +123,7 @@ class Modelled(Forwarding):
             self._free = self._waiting.popleft().end or 0.0
 
     def _queued(self, op: str, nbytes: int, work: Work) -> Work:
-        """Put a call on the link; ranks exchange their start times, so that all agree on the end."""
+        """Put a call, which ``work`` carries out, on the link; ranks exchange start times to agree on its end."""
         begins = np.empty(self.size)
         told = self.inner.all_gather(np.array([clock()]), begins)
         transfer = Transfer(self, All([work, told]), begins, self.topology.seconds(op, nbytes, self.size))
@@ -150,7 +151,7 @@ class Modelled(Forwarding):
         return self._queued("barrier", 0, self.inner.barrier())
 
     def send(self, buffer: Any, to: int, tag: int = 0) -> Work:
-        """Call the wrapped `send`; each receiver has a simulated link of its own."""
+        """Call the wrapped `send`; messages to different ranks travel on separate simulated links."""
         seconds = self.topology.seconds("send", buffer.nbytes, self.size)
         end = np.array([max(self._busy.get(to, 0.0), clock()) + seconds])
         self._busy[to] = float(end[0])
@@ -164,13 +165,16 @@ class Modelled(Forwarding):
         return Message(self, All(works), end, 0.0)
 
     def split(self, color: int, key: int) -> Communicator:
-        """Return a group of some of the ranks, on a simulated link of its own."""
+        """Return a group of the ranks with the same ``color``, ordered by ``key``, on a separate simulated link."""
         link = self.topology
         return Modelled(link.latency, link.bandwidth, link.algorithm, inner=self.inner.split(color, key))
 
 
 def _seconds(value: Any, what: str, others: str = "") -> float:
-    """Convert a setting, a number or text, to seconds; ``what`` names it in the error."""
+    """Convert a setting, a number or a text, to seconds.
+
+    For the error ``what`` is the setting's name, and ``others`` describes what else it may be.
+    """
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -178,7 +182,7 @@ def _seconds(value: Any, what: str, others: str = "") -> float:
 
 
 def _checked(faults: Any) -> dict[tuple[int, int], Any]:
-    """Return the ``faults`` setting after checking its keys, (rank, call number), and values."""
+    """Return the setting ``faults``; raises a ValueError for keys other than (rank, call number), or wrong values."""
     form = 'expected a dict such as {(1, 2): "raises"}, by rank and number of the call'
     if not hasattr(faults, "items"):
         raise ValueError(f"modelled: got faults={faults!r}, {form}")

@@ -40,7 +40,7 @@ SHARED = ("/dev/shm/mpich_shm_", "/dev/shm/sm_segment.")
 
 
 class Converted(Work):
-    """An MPI request on a copy of a buffer in another dtype; the result is cast back when the request finishes."""
+    """An MPI request on a copy of a buffer in another dtype; once finished, the result is cast into the buffer."""
 
     def __init__(self, request: Any, wide: Any, buffer: Any, sent: Any = None) -> None:
         self._request, self._wide, self._buffer = request, wide, buffer
@@ -57,7 +57,7 @@ class Converted(Work):
 class Mpi(Communicator):
     """The ranks of an MPI communicator, by default MPI's world.
 
-    Half precision travels in float32 where it is summed: MPI has no bfloat16, and not every library has float16.
+    Half precision is converted to float32 to be reduced: MPI has no bfloat16, and not every MPI library has float16.
 
     Raises:
         ImportError: mpi4py is not installed (extra "mpi").
@@ -106,7 +106,7 @@ class Mpi(Communicator):
         return self._work(self._engine.Iallgather(_bytes(buffer), _bytes(out)))
 
     def reduce_scatter(self, buffer: Any, out: Any, op: str = "sum") -> Work:
-        """Reduce over all ranks, of which each gets its part in ``out``, by ``MPI_Ireduce_scatter_block``."""
+        """Reduce the buffers of all ranks, and write this rank's part to ``out``, by ``MPI_Ireduce_scatter_block``."""
         wide, operation = _wide(buffer), self._operations[op]
         if wide is buffer:
             return self._work(self._engine.Ireduce_scatter_block(buffer, out, operation))
@@ -115,7 +115,7 @@ class Mpi(Communicator):
         return Converted(request, made, out, wide)
 
     def broadcast(self, buffer: Any, root: int = 0) -> Work:
-        """Copy the buffer of rank ``root`` to those of all ranks, by ``MPI_Ibcast``."""
+        """Copy the buffer of rank ``root`` to the buffers of all ranks, by ``MPI_Ibcast``."""
         return self._work(self._engine.Ibcast(_bytes(buffer), root))
 
     def send(self, buffer: Any, to: int, tag: int = 0) -> Work:
@@ -155,14 +155,15 @@ HEADER = Struct("=q24s")  # number of elements, name of the dtype
 
 
 def _header(buffer: Any) -> Any:
-    """Return the header sent before a message, from which the receiver checks dtype and size."""
+    """Return the header that is sent before a message: dtype and number of elements, which the receiver checks."""
     return np.frombuffer(HEADER.pack(buffer.size, buffer.dtype.name.encode()), np.uint8)
 
 
 class Receiving(Work):
     """An incoming message, header first; ``before`` is the previous message of the same rank and tag, if any.
 
-    A message is requested after the one before it: MPI hands headers and buffers out in the order of requests.
+    A message is requested from MPI only after the one before, because MPI hands out headers and buffers in the order in
+    which they are requested.
     """
 
     def __init__(self, engine: Any, buffer: Any, source: int, tag: int, before: Receiving | None) -> None:
@@ -173,7 +174,7 @@ class Receiving(Work):
         self._asked()
 
     def _asked(self) -> bool:
-        """Request the next part of the message, in order; returns whether the buffer is already requested."""
+        """Request the message's next part (header, then buffer) if it is due; returns whether both are requested."""
         if self._checked:
             return True
         if self._before is not None and not self._before._asked():
@@ -207,7 +208,7 @@ def _bytes(buffer: Any) -> Any:
 
 
 def _wide(buffer: Any) -> Any:
-    """Return the buffer, or a copy in a dtype that MPI can sum."""
+    """Return the buffer if MPI can sum its dtype, else a copy in a wider dtype."""
     if buffer.dtype in SUMMED:
         return buffer
     return buffer.astype(np.int32 if buffer.dtype.kind == "b" else np.float32)
@@ -250,7 +251,7 @@ def _join() -> None:
 
 
 def _library() -> Any:
-    """Import mpi4py's MPI without its automatic end at exit; `_watch_end` and `_finalize` end MPI instead."""
+    """Import ``mpi4py.MPI`` such that it does not end MPI at exit: `_watch_end` and `_finalize` do so."""
     if "mpi4py.MPI" not in sys.modules:
         require("mpi4py", "mpi", "communication between processes").rc.finalize = False
         atexit.register(_finalize, os.getpid())
@@ -259,7 +260,7 @@ def _library() -> Any:
 
 @cache
 def _requests(mpi: Any) -> Any:
-    """Return MPI's request class with the method `test`; cheaper than a wrapper object."""
+    """Return a class of MPI requests that have the method `test`, which is faster than objects around requests."""
 
     class Request(mpi.Request):  # type: ignore[misc]
         """An MPI request with the method `test`."""
@@ -270,7 +271,7 @@ def _requests(mpi: Any) -> Any:
 
 
 _boards: list[Board] = []
-"""Of all groups of this process."""
+"""The boards of all groups that this process belongs to."""
 
 
 def _watch_end(board: Board) -> None:

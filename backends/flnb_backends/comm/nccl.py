@@ -1,7 +1,7 @@
 """Collectives of CUDA tensors by NCCL, through CuPy. Unmeasured: it has never run on a GPU.
 
-NCCL only moves data between devices. Another communicator beside it lets ranks compare their calls, and exchanges data
-in host memory.
+NCCL only moves data between devices. A second communicator lets ranks compare their calls, and exchanges data in host
+memory.
 """
 
 from __future__ import annotations
@@ -109,13 +109,13 @@ class Nccl(Forwarding):
         return self._queue("all_gather", gather, buffer, out)
 
     def reduce_scatter(self, buffer: Any, out: Any, op: str = "sum") -> Work:
-        """Reduce over all ranks, of which each gets its part in ``out``, by ``ncclReduceScatter``."""
+        """Reduce the buffers of all ranks, and write this rank's part to ``out``, by ``ncclReduceScatter``."""
         if isinstance(buffer, np.ndarray):
             return self.inner.reduce_scatter(buffer, out, op)
         return self._reduce("reduce_scatter", self._engine.reduceScatter, buffer, out, op)
 
     def broadcast(self, buffer: Any, root: int = 0) -> Work:
-        """Copy the buffer of rank ``root`` to those of all ranks, by ``ncclBroadcast``."""
+        """Copy the buffer of rank ``root`` to the buffers of all ranks, by ``ncclBroadcast``."""
         if isinstance(buffer, np.ndarray):
             return self.inner.broadcast(buffer, root)
         byte = self._nccl.NCCL_UINT8
@@ -137,7 +137,7 @@ class Nccl(Forwarding):
         (self._engine.abort if broken else self._engine.destroy)()
 
     def _reduce(self, name: str, call: Callable[..., None], buffer: Any, out: Any, op: str) -> Work:
-        """Queue a reduction, in a wider dtype where NCCL lacks the buffer's."""
+        """Queue a reduction by ``call``, an event called ``name``; dtypes that NCCL lacks are reduced in wider ones."""
         char = buffer.dtype.char
         kind = HALVES.get(char) or WIDER.get(char, char)
         rule = getattr(self._nccl, f"NCCL_{'MAX' if char == '?' and op == 'sum' else op.upper()}")
@@ -155,7 +155,7 @@ class Nccl(Forwarding):
         return self._queue(name, reduce, buffer, out)
 
     def _queue(self, name: str, function: Callable[..., Any], *buffers: Any) -> Work:
-        """Run a function that queues a call in the current stream; buffers without elements need only a barrier."""
+        """Run a function that queues a collective call in the current stream; for empty buffers only do a barrier."""
         if not buffers[0].size:
             return self.inner.barrier()
         self._backend.issued(f"nccl {name}", function)(*buffers)

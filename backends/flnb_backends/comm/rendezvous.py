@@ -73,12 +73,12 @@ class Tcp(Rendezvous):
         address: host and port where rank 0 listens; port 0 is allowed if the others get `address` by other means.
         rank: the number of this rank.
         size: the number of ranks.
-        token: a secret that all ranks know; it is never sent, only that it is known is proved.
-        timeout: seconds that the server may take to answer.
+        token: a secret that all ranks know. It is never sent: ranks only prove to each other that they know it.
+        timeout: the seconds that the server may take to answer.
 
     Raises:
         TimeoutError: no server has answered within ``timeout`` seconds.
-        AuthenticationError: the server does not know the token, or has another.
+        AuthenticationError: the server has another token.
     """
 
     def __init__(self, address: tuple[str, int], rank: int, size: int, token: bytes, timeout: float = 60.0) -> None:
@@ -180,7 +180,7 @@ def serve(server: socket.socket, token: bytes, answer: Callable[[Connection], No
 
 
 class Messages(Rendezvous):
-    """Exchange of keys and values by MPI messages from one rank to all others, on an mpi4py communicator of its own."""
+    """Exchange of keys and values by MPI messages from one rank to all others, on a separate mpi4py communicator."""
 
     TAG = 1
 

@@ -24,7 +24,7 @@ class Single(Communicator):
     name: ClassVar[str] = "single"
 
     def all_reduce(self, buffer: Any, op: str = "sum") -> Work:
-        """Leave the buffer unchanged: the sum over one rank."""
+        """Leave the buffer unchanged: a reduction over one rank returns its data."""
         return DONE
 
     def all_gather(self, buffer: Any, out: Any) -> Work:

@@ -1,7 +1,7 @@
 """Ranks as threads of one process, for laptops, notebooks and tests; data is exchanged in shared memory.
 
-The rank that comes last computes the result of a collective from all buffers, in the order of ranks, so that all get
-the same bits whoever was late.
+The rank that calls last computes the result of a collective from the buffers of all ranks, in the order of ranks. So
+the result has the same bits whichever rank is late.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class World:
 
 
 class Meeting:
-    """One collective call, or a message between two ranks: collects all buffers, then computes the result."""
+    """A collective call, or a message between two ranks: it collects the ranks' buffers, and then has the result."""
 
     def __init__(self, size: int) -> None:
         self.given: dict[int, Any] = {}
@@ -49,7 +49,7 @@ class Meeting:
 
 
 class Met(Work):
-    """One rank's handle of a `Meeting`; when finished it copies the result into the rank's own buffer."""
+    """One rank's handle of a `Meeting`; once all ranks have called, it copies the result into this rank's buffer."""
 
     def __init__(self, world: World, key: Any, rank: int, count: int, given: Any, result: Any, take: Any) -> None:
         self._world, self._key, self._take, self._over = world, key, take, False
@@ -61,7 +61,7 @@ class Met(Work):
                 meeting.complete = True
 
     def test(self) -> bool:
-        """Return whether all ranks have called; then the result has been copied."""
+        """Return whether all ranks have called; if so, the result is in this rank's buffer."""
         if self._over or not self._meeting.complete:
             return self._over
         self._take(self._meeting.result)
@@ -124,11 +124,11 @@ class Threads(Communicator):
         return self._meet(buffer.copy(), lambda all: all[root], lambda result: np.copyto(buffer, result))
 
     def send(self, buffer: Any, to: int, tag: int = 0) -> Work:
-        """Store a copy of the buffer for the receiver."""
+        """Store a copy of the buffer for rank ``to``, the receiver."""
         return self._message((self.rank, to, tag), 0, buffer.copy(), lambda result: None)
 
     def recv(self, buffer: Any, source: int, tag: int = 0) -> Work:
-        """Copy the sender's data into the buffer, once sent."""
+        """Copy the data of rank ``source`` into the buffer, once they have been sent."""
 
         def take(sent: Any) -> None:
             if (sent.shape, sent.dtype) != (buffer.shape, buffer.dtype):
@@ -149,7 +149,7 @@ class Threads(Communicator):
         return self._meet(None, lambda all: None, lambda result: None)
 
     def split(self, color: int, key: int) -> Communicator:
-        """Return a communicator of the ranks with the same ``color``, with shared state of its own."""
+        """Return a communicator of the ranks with the same ``color``, ordered by ``key``, with its own shared state."""
         everyone = np.empty((self.size, 2), np.int64)
         run("all_gather", np.array([color, key]), everyone, on=self)
         ranks = [rank for rank in range(self.size) if everyone[rank, 0] == color]

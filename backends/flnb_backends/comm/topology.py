@@ -3,7 +3,7 @@
 Thakur, Rabenseifner and Gropp, 2005, "Optimization of Collective Communication Operations in MPICH", sections 3 and 4;
 for the ring, of which no algorithm moves fewer bytes, Patarasuk and Yuan, 2009, "Bandwidth optimal all-reduce
 algorithms for clusters of workstations". With p ranks, latency a, b seconds per byte, g seconds to reduce a byte, and n
-bytes of the whole buffer (the large one of a gather or a scatter):
+bytes of the buffer (for a gather or a scatter the larger one, which holds the parts of all ranks):
 
 | | all_reduce | reduce_scatter (all_gather: g = 0) | broadcast |
 |---|---|---|---|
@@ -11,8 +11,8 @@ bytes of the whole buffer (the large one of a gather or a scatter):
 | tree | 2 lg p (a + nb) + lg p ng | lg p (a + n(b+g)) + lg p a + (p-1)/p nb | lg p (a + nb) |
 | halving | 2 lg p a + 2(p-1)/p nb + (p-1)/p ng | lg p a + (p-1)/p n(b+g) | 2 lg p a + 2(p-1)/p nb |
 
-lg p is rounded up. A barrier takes lg p a. Where hosts hold several ranks, a part per rank is reduced within each host,
-then over the hosts, then gathered within the hosts.
+lg p is the logarithm to base 2, rounded up. A barrier takes lg p a. Where hosts have several ranks, each rank first
+gets one part of the sum over its host, then that part is summed over the hosts, then each host gathers the parts.
 """
 
 from __future__ import annotations
@@ -38,11 +38,10 @@ class Topology:
         latency: seconds until the first byte of a message arrives.
         bandwidth: bytes per second in each direction of a rank's link.
         algorithm: ``"ring"``, ``"tree"`` (binomial), or ``"halving"`` (recursive halving and doubling).
-        overhead: seconds that every call takes beside its messages.
-        reduction: how fast a rank adds what it received to its own, bytes of one buffer per second: by default that
-            takes no time.
-        per_host: how many ranks each host has. If more than one, they exchange over ``host`` first, then the hosts with
-            each other over this link.
+        overhead: seconds that every call takes in addition to its messages.
+        reduction: the bytes of received data that a rank adds to its own per second; by default this takes no time.
+        per_host: how many ranks each host has. If more than one, the ranks of a host exchange data over the links
+            ``host`` first, and then the hosts with each other over the links described here.
         host: a `Topology` of the links within a host, where ``per_host`` is more than one.
 
     >>> import flnb
@@ -74,12 +73,12 @@ class Topology:
                 raise ValueError(f"Topology: got {name}={value}, expected bytes per second, more than 0")
 
     def seconds(self, op: str, nbytes: int, ranks: int) -> float:
-        """Return the seconds that a call takes on otherwise idle links, once all ranks have made it.
+        """Return the seconds that a call takes on otherwise idle links, from when all ranks have made it.
 
         Args:
-            op: a method of a communicator, such as ``"all_reduce"``.
-            nbytes: of the whole buffer: what all_gather receives, what reduce_scatter is given.
-            ranks: how many take part.
+            op: the name of a communicator's method, such as ``"all_reduce"``.
+            nbytes: the bytes of the buffer; for all_gather of its result, for reduce_scatter of its input.
+            ranks: how many ranks take part.
 
         Raises:
             ValueError: an unknown op.
@@ -98,16 +97,16 @@ class Topology:
         return within(op, nbytes, inside) + across(op, nbytes, hosts)
 
     def _flat(self, op: str, nbytes: int, ranks: int) -> float:
-        """Return the seconds of a call where all links are alike."""
+        """Return the seconds that a call takes if the links between all ranks are alike."""
         messages, moved, reduced = self.counts(op, ranks)
         return self.overhead + messages * self.latency + nbytes * (moved / self.bandwidth + reduced / self.reduction)
 
     def counts(self, op: str, ranks: int) -> tuple[float, float, float]:
-        """Return a call's number of messages, and the fractions of the buffer that are sent and added.
+        """Return the number of messages of a call, and how much of the buffer a rank sends and adds.
 
         Returns:
-            How many messages a rank waits for, one after the other; the length of what each rank's link carries in one
-            direction; the length of what each rank adds to its own.
+            The number of messages that a rank waits for, one after the other; the data that each rank's link carries in
+            one direction, and the data that each rank adds to its own, both as multiples of the buffer's length.
 
         >>> import flnb
         >>> flnb.distributed.Topology(latency=1e-6, bandwidth=1e9).counts("all_reduce", ranks=4)
@@ -119,8 +118,9 @@ class Topology:
         """Return this topology with overhead, latency and bandwidth fitted to measured times.
 
         Args:
-            measured: numbers of ranks, bytes and seconds. Where all sizes are equal the bandwidth stays as it is.
-            op: what was measured.
+            measured: for each measurement the number of ranks, the bytes of the buffer, and the seconds. If all have
+                the same bytes, the bandwidth is not fitted.
+            op: the name of the communicator's method that was measured.
 
         >>> import flnb
         >>> start = flnb.distributed.Topology(latency=0, bandwidth=1e10)

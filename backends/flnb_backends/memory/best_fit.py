@@ -12,9 +12,9 @@ __all__ = ["BestFit"]
 
 
 class BestFit(Growing):
-    """Best fit: places a block in the smallest free piece that is large enough, at the lowest address of these.
+    """Best fit: places a block in the smallest free piece that is large enough; of equal pieces it takes the lowest.
 
-    There is one segment for blocks of all sizes. It grows at its end; on devices that cannot enlarge it there are
+    One segment serves blocks of all sizes. It grows at its end; on devices that cannot enlarge a segment there are
     several.
 
     Args:
@@ -43,5 +43,5 @@ class BestFit(Growing):
         self.pools = (self.arena,)
 
     def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
-        """Return the smallest free piece that is large enough, or one at the end of the segment, which then grows."""
+        """Return a block in the smallest free piece that is large enough; if there is none, the segment grows."""
         return self.take(self.arena, rounded(nbytes, self.rounding))

@@ -26,12 +26,12 @@ class Cached(MemoryManager):
     checked: ClassVar[bool] = False
 
     def release_cached(self) -> int:
-        """Return every free segment to the device; returns their bytes, which one event reports."""
+        """Return every free segment to the device, and emit one event; returns the bytes released."""
         self.settle()
         return self._shrink()
 
     def _shrink(self) -> int:
-        """Release free segments like `release_cached`, from a thread that may hold this manager's lock: never waits."""
+        """Release free segments like `release_cached`, but without waiting for a lock, as this thread may hold it."""
         lease = self.device
         try:
             with self.ledger.lock:
@@ -48,7 +48,7 @@ class Cached(MemoryManager):
     def _release_free(self) -> None:
         """Release the free segments.
 
-        Each is removed from the free lists first, so that one which the device refuses to take is not used again.
+        A segment is first removed from the free lists, so that it is not used again if the device fails to release it.
         """
         raise NotImplementedError(f"memory manager {self.name!r} does not implement '_release_free'")
 
@@ -71,10 +71,11 @@ def tunable(name: str, given: Any, variable: str, default: Any, read: Callable[[
     """Return a manager's setting: the argument if given, else the environment variable, else the default.
 
     Args:
-        name: the argument as errors name it: ``"Buddy(arena=...)"``.
-        given: the argument; None if there was none.
-        variable: name of the environment variable; one that ends in ``_MB`` holds a number of MiB.
-        read: function that converts the setting, by default to bytes, and names its second argument in errors.
+        name: the argument's name in errors, such as ``"Buddy(arena=...)"``.
+        given: the argument's value; None if it was not given.
+        variable: the name of the environment variable; one that ends in ``_MB`` holds a number of MiB.
+        default: the value if neither is given.
+        read: converts a value, by default to bytes; its second argument is the name of the setting for errors.
     """
     if given is None and (text := os.environ.get(variable)):
         given, name = text, f"the environment variable {variable}"

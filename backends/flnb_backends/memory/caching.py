@@ -1,10 +1,10 @@
 """The caching manager: caches freed memory, splits large free pieces, and merges free neighbours.
 
 Sizes are rounded up to multiples of 512 bytes. Requests up to 1 MiB come from segments of 2 MiB, those below 10 MiB
-from segments of 20 MiB, larger ones from a segment of their own, a multiple of 2 MiB. Each gets the smallest free piece
-that is large enough, of these the first in the oldest segment. The rest of the piece is split off if it has at least
-512 bytes (1 MiB in the segments for large requests). When the device is full, free segments are released and the
-request is tried once more.
+from segments of 20 MiB, larger ones from a segment of their own, a multiple of 2 MiB. Each request gets the smallest
+free piece that is large enough; of equal pieces the one in the oldest segment, at the lowest address. The rest of the
+piece is split off if it has at least 512 bytes (1 MiB in the segments for large requests). When the device is full,
+free segments are released and the request is tried once more.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROUND_SEGMENT = 2 * MIB
 
 
 class Caching(Fitting):
-    """Best fit with splitting and merging; empty segments are cached.
+    """Best fit: splits free pieces, merges free neighbours, and caches segments that are empty.
 
     Args:
         device: the device of the segments; the host by default.
@@ -56,7 +56,7 @@ class Caching(Fitting):
         return Pool(), Pool(least=SMALL, recycling=self.recycling_limit)
 
     def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
-        """Return the smallest free piece that is large enough, or a piece of a new segment."""
+        """Return a block in the smallest free piece that is large enough, or in a new segment."""
         size = (nbytes + 511) & -512 or MIN_BLOCK
         return self.take(self.small if size <= SMALL else self.large, size)
 

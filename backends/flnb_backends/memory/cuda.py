@@ -93,9 +93,9 @@ class CudaDevice(MemoryDevice):
 class EventOrder:
     """Makes a stream wait for the streams that used a new block's memory before, under any manager.
 
-    Managers know nothing of streams. This object remembers which streams have used each range of free memory; a stream
-    that allocates part of it waits for those streams by events, on the device. The host never blocks, and reuse within
-    one stream records no event.
+    Managers know nothing of streams. This object remembers which streams have used each range of free memory. A stream
+    that allocates a part of such a range waits for those streams by events, on the device. The host never waits, and
+    memory that is used again by the same stream needs no event.
 
     Args:
         driver: the driver API.
@@ -112,7 +112,7 @@ class EventOrder:
         return self._driver.current_stream(self._ordinal)
 
     def freed(self, block: Block) -> None:
-        """Note which streams have used a block, before it is returned to its manager."""
+        """Note which streams have used a block that is about to be returned to its manager."""
         streams = getattr(block, "streams", ())
         if not streams:
             return  # Ctrl-C or an error came before it was given: its memory's streams are noted still
@@ -145,7 +145,7 @@ class EventOrder:
             self._driver.synchronize()  # the program has destroyed the stream, but its work may still run
 
     def forget(self, address: int, nbytes: int) -> None:
-        """Forget the streams that have used a range of memory, which is about to be released."""
+        """Forget which streams have used a range of memory that is about to be released to the device."""
         with self._lock:
             self._cut(address, address + nbytes)
 

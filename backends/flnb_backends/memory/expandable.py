@@ -1,7 +1,7 @@
-"""The caching manager with segments that grow in place, as PyTorch's expandable segments.
+"""The caching manager with segments that grow in place, like PyTorch's expandable segments.
 
-There is one segment for small requests and one for large ones, so no memory is lost at the ends of many segments. The
-rest of a free piece is always split off, since it can be merged again with its neighbour.
+There is one segment for small requests and one for large ones, so no memory is wasted at the ends of many segments. If
+a request needs a part of a free piece, the rest is always split off, since it can be merged with its neighbour later.
 """
 
 from __future__ import annotations
@@ -46,6 +46,6 @@ class Expandable(Growing):
         self.small, self.large = self.pools = Pool(), Pool()
 
     def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
-        """Return the smallest free piece that is large enough, or one at the end of a segment, which then grows."""
+        """Return a block in the smallest free piece that is large enough; if there is none, a segment grows."""
         size = (nbytes + 511) & -512 or MIN_BLOCK
         return self.take(self.small if size <= SMALL else self.large, size)

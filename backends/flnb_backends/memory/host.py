@@ -17,12 +17,14 @@ NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0)  # of Python 3.13
 
 
 class HostDevice(MemoryDevice):
-    """The host's memory. Each segment is a private anonymous map, from 2 MiB on aligned and advised for huge pages.
+    """The host's memory: each segment is a private, anonymous memory map.
 
-    Maps are private so that a forked child process cannot write into its parent's tensors.
+    Maps are private so that a forked child process cannot write into its parent's tensors. Maps of 2 MiB or more are
+    aligned to 2 MiB, and the system is asked to use huge pages for them.
 
     Args:
-        capacity: bytes or a text such as ``"8GiB"``; by default the memory of the machine or its container.
+        capacity: the most bytes to use, a number or a text such as ``"8GiB"``; by default the memory of the machine or
+            of the container in which the process runs.
     """
 
     name: ClassVar[str] = "host"
@@ -47,7 +49,7 @@ class HostDevice(MemoryDevice):
             return self._map(nbytes, nbytes)
 
     def resize(self, segment: Segment, nbytes: int) -> bool:
-        """Return whether the map has ``nbytes`` bytes from the segment's begin; pages that are cut off are unmapped."""
+        """Return whether a segment can have ``nbytes`` bytes; if it becomes smaller, what is cut off is freed."""
         slab, anchor = segment.handle
         offset = segment.address - ctypes.addressof(anchor)
         if nbytes > len(slab) - offset:
@@ -57,7 +59,7 @@ class HostDevice(MemoryDevice):
         return True
 
     def _map(self, nbytes: int, room: int) -> Segment:
-        """Map a segment of ``nbytes`` bytes with addresses for ``room`` bytes."""
+        """Map a segment of ``nbytes`` bytes, with room to grow to ``room`` bytes."""
         huge = room >= HUGE_PAGE
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (NO_RESERVE if room > nbytes else 0)
         try:
@@ -84,7 +86,7 @@ class HostDevice(MemoryDevice):
 
 
 def _machine_memory() -> int:
-    """Return the bytes of physical memory, or of the control group's limit if that is lower."""
+    """Return the bytes of physical memory, or the limit of the process's control group (container) if that is lower."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))

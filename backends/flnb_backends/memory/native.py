@@ -1,4 +1,4 @@
-"""The native manager: every block is a segment of its own."""
+"""The native manager: every block is a separate segment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Native"]
 
 
 class Native(MemoryManager):
-    """Reserve a segment from the device for every block and release it when the block is freed.
+    """Reserves a segment of the device for every block, and releases it when the block is freed.
 
     Nothing is cached and nothing is fragmented, but every allocation takes a call to the device.
     """

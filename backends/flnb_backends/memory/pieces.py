@@ -18,7 +18,7 @@ MIN_BLOCK = 512
 
 
 class Piece(Block):
-    """A block, in use or free, with links to its neighbours in the segment and to the pool it belongs to."""
+    """A part of a segment, which is a block in use or is free, linked to its neighbours there and to its pool."""
 
     __slots__ = ("free", "left", "pool", "right")
 
@@ -35,14 +35,14 @@ class Piece(Block):
         self.right: Piece | None = None
 
     def unpool(self) -> None:
-        """Remove the piece from its pool."""
+        """Remove the piece from the free pieces of its pool."""
         entries = self.pool.entries
         index = bisect_left(entries, (self.size, self.segment.id, self.address))
         if index < len(entries) and entries[index][3] is self:
             del entries[index]
 
     def keep(self) -> None:
-        """Add the piece to its pool."""
+        """Add the piece to the free pieces of its pool."""
         insort(self.pool.entries, (self.size, self.segment.id, self.address, self))
 
     def join(self, right: Piece) -> None:
@@ -62,14 +62,15 @@ class Pool:
     """A set of free pieces from which requests are served.
 
     Attributes:
-        entries: (size, id of the segment, address, piece), sorted. The id comes before the address because operating
-            systems return addresses in no order, and a program should get the same pieces each time and in replays.
-        least: bytes; a smaller rest of a piece is not split off.
-        recycling: bytes; a free piece of this size or more is not used again.
-        end: in a segment that grows, a piece of 0 bytes at its end that is never free; its left neighbour is the last
-            piece of the segment.
-        spare: the free piece that was merged into its left neighbour last. It serves as the next remainder, since
-            creating a piece takes as long as the rest of a split.
+        entries: the free pieces, as tuples (size, id of the segment, address, piece), sorted. The id comes before the
+            address because operating systems return addresses in any order, and a program should get the same pieces in
+            every run and in replays.
+        least: the fewest bytes that are split off a piece; a smaller rest remains a part of the block.
+        recycling: a free piece of this many bytes or more is not used again; its segment is released when it is empty.
+        end: in a segment that grows, a piece of 0 bytes at the segment's end that is never free; its left neighbour is
+            the last piece of the segment. Else None.
+        spare: the piece that was merged into its left neighbour last, an object that is no longer in use. The next rest
+            that is split off gets this object, since creating one takes as long as all else in a split.
     """
 
     __slots__ = ("end", "entries", "least", "recycling", "spare")
@@ -82,9 +83,9 @@ class Pool:
 
 
 class Fitting(Cached):
-    """Serve a request from the smallest free piece that is large enough, and split off the rest.
+    """Serves a request from the smallest free piece that is large enough, and splits off the rest.
 
-    Of equal pieces the one in the oldest segment is taken.
+    Of equal pieces the one in the oldest segment is taken, there the one with the lowest address.
     """
 
     split_limit = UNLIMITED
@@ -138,7 +139,7 @@ class Fitting(Cached):
         insort(pool.entries, (piece.size, piece.segment.id, piece.address, piece))
 
     def mend(self) -> None:
-        """Rebuild the pools from the gaps between live blocks; segments without live blocks are released."""
+        """Rebuild the free pieces from the gaps between blocks in use; segments without such blocks are released."""
         for pool in self.pools:
             pool.entries.clear()
         for segment, blocks in self._tiled():
@@ -148,7 +149,7 @@ class Fitting(Cached):
                 self._emptied(segment)
 
     def _retile(self, segment: Segment, live: list[Piece]) -> None:
-        """Link the live pieces of a segment, sorted by address, with new free pieces in the gaps between them."""
+        """Link a segment's pieces that are in use, sorted by address, with new free pieces in the gaps between."""
         pool, position, last, ends = live[0].pool, segment.address, None, segment.address + segment.size
         for piece in (*live, None):
             begins = ends if piece is None else piece.address
@@ -162,13 +163,13 @@ class Fitting(Cached):
         _linked(last, None)
 
     def _emptied(self, segment: Segment) -> None:
-        """Release a segment without live pieces."""
+        """Release a segment in which nothing is in use."""
         self.device.release(segment)
 
     def _recycled(self, piece: Piece) -> bool:
-        """Release the segment of a piece that is being freed, if it is then empty and too large to be kept.
+        """Release the segment of a piece that is being freed, if the segment is then empty and too large to be kept.
 
-        Returns whether it was released.
+        Returns whether the segment was released.
         """
         beside = [one for one in (piece.left, piece.right) if one is not None and one.free]
         size = piece.size + sum(one.size for one in beside)
@@ -186,7 +187,7 @@ class Fitting(Cached):
         return True
 
     def _grow(self, pool: Pool, size: int) -> Piece:
-        """Return a free piece of at least ``size`` bytes in a new segment, which is in no pool yet."""
+        """Return a free piece of at least ``size`` bytes in a new segment; it is not among the pool's entries yet."""
         segment = self._reserve(self._segment_size(size))
         return Piece(segment.address, segment.size, segment, pool)
 
@@ -231,10 +232,12 @@ class Growing(Fitting):
             return self._extended(pool, size, 1)
 
     def _extended(self, pool: Pool, size: int, step: int) -> Piece:
-        """Return the free last piece of a pool's segment, enlarged to ``size`` bytes, or that of a new segment.
+        """Return a free piece of at least ``size`` bytes at the end of the pool's segment, which grows, or a new one.
 
         Args:
-            step: the segment grows by a multiple of this.
+            pool: the pool for which memory is needed.
+            size: the bytes of the request.
+            step: the segment grows by a multiple of this many bytes.
         """
         end = pool.end
         if end is not None and (last := end.left) is not None:
@@ -282,7 +285,7 @@ class Growing(Fitting):
         super()._give_back(piece)
 
     def _trim(self, end: Piece) -> None:
-        """Return free memory before a segment's end piece to the device, in multiples of its granularity."""
+        """Return free memory before a segment's end piece to the device, in multiples of the device's granularity."""
         last, segment = end.left, end.segment
         if last is None or last.left is None or not last.free:
             return

@@ -28,10 +28,10 @@ class Plan:
     """The planned offsets of a training step's m allocations, in order.
 
     Attributes:
-        offsets: int64 (m,), bytes from the segment's beginning, multiples of 64; -1 for tensors that outlive the step,
-            which have no place.
-        nbytes: int64 (m,), requested bytes, rounded up to multiples of 64.
-        height: bytes of the segment.
+        offsets: for each allocation the bytes from the segment's beginning, multiples of 64; -1 for tensors that
+            outlive the step, which get no place in the segment. An int64 array (m,).
+        nbytes: the requested bytes, rounded up to multiples of 64, as an int64 array (m,).
+        height: the bytes of the segment.
     """
 
     offsets: Ints
@@ -46,12 +46,12 @@ class Plan:
 class Planned(Caching):
     """Places the k-th allocation of each step at the k-th offset of a plan (`flnb.memory.plan`).
 
-    A step begins with ``flnb.step()``, or outside of such blocks when the segment is empty and a request is as large as
-    the plan's first. A request of another size than planned ends the plan for this step. One whose place is still in
-    use, because a tensor lives longer than it did, is skipped. Both are served as by `Caching` and counted in
-    ``missed``. Tensors that outlive a step are served as by `Caching` too, and not counted.
+    A step begins with ``flnb.step()``. Outside of such blocks it begins when the segment is empty and a request is as
+    large as the plan's first. A request of another size than planned ends the plan for this step. A request whose
+    place is still in use, because a tensor lives longer than in the plan, gets no place, and the plan goes on. Both are
+    served as by `Caching` and counted in ``missed``. Tensors that outlive a step are also served so, but not counted.
 
-    The plan is followed in one thread at a time: one that is in a step, or else one that begins the plan while the
+    One thread at a time follows the plan: a thread that is in a step, or else one that begins the plan while the
     segment is empty. Requests of other threads, such as workers that load data, are served as by `Caching`.
 
     Args:
@@ -59,7 +59,7 @@ class Planned(Caching):
         plan: a `Plan`, a `flnb.memory.Packing`, or an argument of `flnb.memory.plan`: a recording, the path of a saved
             one, or a trace. Default: the path in the environment variable ``FLNB_MEM_PLAN``; without it there is no
             plan, and the manager works as `Caching`.
-        split_limit, recycling_limit: bytes, as of `Caching`.
+        split_limit, recycling_limit: bytes, the settings of `Caching`.
 
     >>> import flnb
     >>> step = flnb.memory.Trace.of_calls([1, 2, -1, 3, -2, -3], [512, 1024, 512])
@@ -95,7 +95,7 @@ class Planned(Caching):
         self.here: bus.Place | None = None  # of the thread in which the plan is followed
 
     def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
-        """Return the block at its planned place, or one from the inherited caching manager."""
+        """Return a block at its planned place, or else one that is served as by `Caching`."""
         sizes = self.sizes
         if not sizes:
             return super().alloc(nbytes)
@@ -158,7 +158,7 @@ class Planned(Caching):
         return super().stats() | {"missed": self.missed}
 
     def _follows(self, here: bus.Place, size: int) -> bool:
-        """Return whether another thread, requesting ``size`` bytes, follows the plan from now on."""
+        """Return whether the thread ``here``, which requests ``size`` bytes, follows the plan from now on."""
         before = self.here
         begins = here.step is not None or (not self.taken and size == self.sizes[0])
         if before is not None and (before.step is not None or not begins):
@@ -167,7 +167,7 @@ class Planned(Caching):
         return True
 
     def _miss(self, nbytes: int, turn: int) -> Block:
-        """Serve a request that differs from the plan; the next request is compared with allocation ``turn``."""
+        """Serve a request that differs from the plan; the next request is compared with the allocation ``turn``."""
         self.turn = turn
         self.missed += 1
         return super().alloc(nbytes)
@@ -183,10 +183,11 @@ NOTHING = Plan(np.zeros(0, np.int64), np.zeros(0, np.int64), 0)
 
 
 def _plan(given: Any, name: str) -> Any:
-    """Return the argument ``plan`` of `Planned` as an object with offsets, nbytes and height.
+    """Convert the setting ``plan`` of `Planned` to an object with offsets, nbytes and height.
 
     Args:
-        name: the argument or the environment variable, for errors.
+        given: the setting's value.
+        name: the name of the argument or the environment variable, for errors.
     """
     if not all(hasattr(given, attribute) for attribute in ("offsets", "nbytes", "height")):
         given = Planned.planner(given)

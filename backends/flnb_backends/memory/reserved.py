@@ -16,10 +16,10 @@ __all__ = ["Reserved"]
 
 
 class Reserved(Fitting):
-    """Best fit with splitting and merging in one segment reserved at creation.
+    """Best fit with splitting and merging in one segment, which is reserved when the manager is created.
 
-    Requests that do not fit into it come from further segments, multiples of 2 MiB, while the device has room for them.
-    Only these are released when memory is short.
+    Requests that do not fit into that segment are served from further segments, multiples of 2 MiB, while the device
+    has room for them. Only the further segments are released when memory is short.
 
     Args:
         device: the device of the segments; the host by default.
@@ -46,11 +46,11 @@ class Reserved(Fitting):
         self._emptied(segment)
 
     def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
-        """Return the smallest free piece that is large enough, or a piece of a new segment."""
+        """Return a block in the smallest free piece that is large enough, or in a new segment."""
         return self.take(self.pool, (nbytes + 511) & -512 or MIN_BLOCK)
 
     def _bytes(self, given: float | str, name: str) -> int:
-        """Return the setting ``reserve`` in bytes; ``name`` is its source, for errors."""
+        """Return the setting ``reserve`` in bytes; ``name`` is that of the argument or the variable, for errors."""
         try:
             share = float(given)
         except ValueError:
@@ -73,7 +73,7 @@ class Reserved(Fitting):
             super()._give_back(piece)
 
     def _emptied(self, segment: Segment) -> None:
-        """Make the first segment one free piece; release others."""
+        """Make a segment in which nothing is in use one free piece if it is the first, else release it."""
         if segment is self.first:
             Piece(segment.address, segment.size, segment, self.pool).keep()
         else:

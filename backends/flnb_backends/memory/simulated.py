@@ -13,8 +13,8 @@ class SimulatedDevice(MemoryDevice):
     """A device whose segments are unique ranges of addresses without memory behind them.
 
     Args:
-        capacity: bytes or a text with a unit; None for no limit.
-        granularity: bytes; sizes of segments are multiples of it. 512 is that of GPUs, 4096 that of hosts.
+        capacity: the most bytes to lend, a number or a text such as ``"80GiB"``; None for no limit.
+        granularity: sizes of segments are multiples of this many bytes: on GPUs 512, on hosts 4096.
 
     >>> import flnb
     >>> device = flnb.memory.SimulatedDevice("80GiB")
@@ -42,7 +42,7 @@ class SimulatedDevice(MemoryDevice):
         return self._range(nbytes, max(nbytes, self.capacity or 1 << 40))
 
     def resize(self, segment: Segment, nbytes: int) -> bool:
-        """Return whether the addresses behind the segment suffice for ``nbytes`` bytes."""
+        """Return whether a segment can have ``nbytes`` bytes, with the addresses reserved behind it."""
         return bool(nbytes <= segment.handle)
 
     def _range(self, nbytes: int, room: int) -> Segment:

@@ -1,7 +1,7 @@
 """Accumulators of reductions in generated code, in registers or in a row of memory.
 
-Sums of floating-point numbers are reordered, so that they run in vectors, but stay precise: they are accumulated for at
-most `CHUNK` elements (`ROWS` places of the outer space) in their own dtype, and these sums in float64.
+Sums of floating-point numbers are reordered, so that they run in vectors, but stay precise: at most `CHUNK` elements
+(or `ROWS` places of the outer space) are added in the sum's own dtype, and the results of that in float64.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ _PAIRWISE = {
 
 
 def wide(op: str, dtype: str) -> str:
-    """Return the dtype in which partial sums of chunks are added, for more precision."""
+    """Return the dtype in which the results of chunks are combined: float64 for sums and products of floats."""
     return "d" if op in ("sum", "prod") and kind(dtype) == "f" else dtype
 
 
 def combine(op: str, a: Scalar, b: Scalar) -> Scalar:
-    """Return the scalar reduction of two numbers of one dtype, such as their sum or maximum."""
+    """Return two scalars of the same dtype combined by a reduction's operation, such as their sum or maximum."""
     if a.dtype == "?" and op in ("max", "min"):
         op = {"max": "any", "min": "all"}[op]
     return apply(_PAIRWISE[op], [a, b], a.dtype)
 
 
 class Accumulator:
-    """A reduction's accumulators: one for the current chunk of elements, one for all chunks before.
+    """The local variables in which generated code reduces elements: one for the current chunk, one for those before.
 
     Args:
-        code: the function.
-        op: the reduction.
-        dtype: its result's dtype.
+        code: the function that is being generated.
+        op: the name of the reduction, such as "sum".
+        dtype: the dtype of the reduction's result.
         chunks: whether there is more than one chunk.
     """
 
@@ -56,11 +56,11 @@ class Accumulator:
         self.total = code.variable(self.first.to(wide(op, dtype))) if chunks else ""
 
     def begin_chunk(self) -> None:
-        """Start a chunk."""
+        """Emit the reset of the current chunk's variable to the reduction's initial value."""
         self.code.set(self.part, self.first)
 
     def add(self, x: Scalar) -> None:
-        """Add an element to the current chunk."""
+        """Emit the accumulation of an element in the current chunk."""
         code, now = self.code, self.code.get(self.part, self.dtype)
         x = x.to(self.dtype)
         if self.flagged:
@@ -73,7 +73,7 @@ class Accumulator:
             code.set(self.part, combine(self.op, now, x))
 
     def _extremum(self, x: Scalar, now: Scalar) -> None:
-        """Update a maximum or minimum, ignoring NaN so that the loop vectorizes; another variable tracks NaN."""
+        """Emit the update of an extremum that ignores NaN, so that the loop vectorizes; another variable tracks NaN."""
         code, name = self.code, type_of(self.dtype)
         test = {"max": "ogt", "min": "olt"}[self.op]
         better = code.add(f"fcmp nnan nsz {test} {name} {x.value}, {now.value}")
@@ -82,14 +82,14 @@ class Accumulator:
         code.set(self.flag, code.get(self.flag, "?") | x.not_equal(x))
 
     def end_chunk(self) -> None:
-        """Add the current chunk's result to the total."""
+        """Emit the combination of the current chunk's result with the result of the chunks before."""
         if self.chunks:
             dtype = wide(self.op, self.dtype)
             part = self.code.get(self.part, self.dtype).to(dtype)
             self.code.set(self.total, combine(self.op, self.code.get(self.total, dtype), part))
 
     def result(self) -> Scalar:
-        """Return the reduction of all chunks."""
+        """Return the scalar to which all chunks were reduced."""
         if self.chunks:
             found = self.code.get(self.total, wide(self.op, self.dtype)).to(self.dtype)
         else:

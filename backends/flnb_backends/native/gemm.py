@@ -1,6 +1,7 @@
 """The product of two matrices by oneDNN's `dnnl_sgemm`.
 
-It packs its operands itself and needs no preparation, which makes it quicker than a primitive for most single products.
+That function packs its operands itself and needs no preparation, so for most single products it is quicker than a
+primitive.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ __all__ = ["Product"]
 
 
 class Product:
-    """One product of float32 matrices of fixed shapes, called like `flnb_backends.native.prepared.Prepared`.
+    """Multiplies float32 matrices of fixed shapes; is called like `flnb_backends.native.prepared.Prepared`.
 
     Args:
-        operands: shape and strides, in elements, of both factors and of the result.
+        operands: pairs of a shape and strides (in elements): those of the two factors and of the result.
 
     Attributes:
-        dnn: the library.
-        extents: the bytes from the first to the last element of each operand and of the result.
-        implementation: "sgemm".
-        scratch: 0.
+        dnn: the oneDNN library.
+        extents: for each factor and the result, the bytes from the first to the end of the last element.
+        implementation: the name of oneDNN's function, "sgemm".
+        scratch: the bytes of scratch memory that a run needs: 0.
 
     Raises:
         Unsuitable: the rows of the result, or neither rows nor columns of a factor, are contiguous.
-        ImportError: there is no library.
+        ImportError: oneDNN is not installed.
     """
 
     implementation, scratch = "sgemm", 0
@@ -42,7 +43,7 @@ class Product:
         self._head = how_a, how_b, rows, columns, inner, 1.0
 
     def run(self, addresses: Sequence[int], scratch: int = 0) -> None:
-        """Multiply the matrices at the first two addresses into the one at the third.
+        """Multiply the matrices at the first two addresses, and write the product to the third; ``scratch`` is unused.
 
         Raises:
             OneDnnError: oneDNN reports a failure.
@@ -55,10 +56,13 @@ class Product:
 
 
 def layout(shape: Shape, strides: Shape) -> tuple[bytes, int]:
-    """Return (b"N", row distance) of a matrix with contiguous rows, or (b"T", column distance) with columns.
+    """Return how `dnnl_sgemm` has to read a matrix: whether transposed, and its leading dimension in elements.
+
+    Returns:
+        (b"N", distance between rows) if the rows are contiguous, else (b"T", distance between columns).
 
     Raises:
-        Unsuitable: neither are.
+        Unsuitable: neither rows nor columns are contiguous.
     """
     (rows, columns), (down, along) = shape, strides
     if columns == 1 or along == 1:

@@ -1,4 +1,4 @@
-"""Base of the generators, which turn a loop nest into text of LLVM's IR."""
+"""The base class of the generators, which turn a loop nest into LLVM IR, as text."""
 
 from __future__ import annotations
 
@@ -24,19 +24,21 @@ __all__ = ["Generator"]
 
 ALIGNMENT = 64
 SHORT = 64
-"""Steps of a loop for which wide vectors do not pay."""
+"""The number of iterations of a loop below which 512-bit vectors do not pay."""
 
 
 class Generator(ABC):
-    """Writes the function ``void kernel(void **arrays, int64 begin, int64 end)`` of a nest.
+    """Writes, for a nest, the LLVM IR of a function ``void kernel(void **arrays, int64 begin, int64 end)``.
+
+    The function computes the iterations from ``begin`` to before ``end`` of the nest's first outer loop.
 
     Attributes:
-        scratch: the bytes of scratch memory that it needs.
-        splits: whether it may be called for parts of the first outer loop, in any order.
+        scratch: the bytes of scratch memory that a call of the function needs.
+        splits: whether the first outer loop may be divided among several calls, in any order.
     """
 
     hoists: ClassVar[bool] = False
-    """Whether values that do not vary over the outer space are computed once, before the loops."""
+    """Whether values that are the same at all places of the outer space are computed once, before the loops."""
 
     def __init__(self, simple: Simplified):
         self.simple, self.nest = simple, simple.nest
@@ -50,7 +52,7 @@ class Generator(ABC):
         self._reserve_all()
 
     def text(self) -> str:
-        """Return the module's text."""
+        """Return the LLVM module that contains the function, as text."""
         self.code = code = Code("kernel", "ptr %arrays, i64 %begin, i64 %end", self.width)
         words = [code.element("%arrays", "q", str(i)) for i in range(len(self.nest.arrays) + 1)]
         *self.bases, self.memory = [code.add(f"load ptr, ptr {word}") for word in words]
@@ -60,22 +62,22 @@ class Generator(ABC):
         return code.text()
 
     def _width(self) -> int:
-        """Return the vector width in bits: 512 pays only where arithmetic, not memory, is the bottleneck."""
+        """Return the bits of the widest vectors to use: 512 if arithmetic, not memory, is the bottleneck, else 256."""
         cheap = all(step.over or step.op in ("load", "constant") or step.op in CHEAP for step in self.nest.steps)
         return 256 if cheap or self.nest.inner[-1] < SHORT else 512
 
     @abstractmethod
     def _reserve_all(self) -> None:
-        """Reserve scratch memory, and choose the sums that are accumulated in float64."""
+        """Reserve rows of scratch memory, and choose the reductions whose partial results are added in float64."""
 
     @abstractmethod
     def _write_loops(self) -> None:
-        """Emit the loops over both spaces."""
+        """Emit the loops over the outer and the inner space, with everything in them."""
 
     # Steps
 
     def _value(self, j: int, values: dict[int, Scalar], places: Sequence[str]) -> Scalar:
-        """Emit the instructions of a step; returns its value."""
+        """Emit the instructions of step ``j``, given the addresses ``places`` of array elements; returns its value."""
         step = self.nest.steps[j]
         if step.op == "load":
             found = self.code.load(self.nest.arrays[step.attribute].dtype, places[step.attribute])
@@ -86,11 +88,11 @@ class Generator(ABC):
         return found
 
     def _apply(self, j: int, operands: Sequence[Scalar]) -> Scalar:
-        """Emit a step that is not a load, given its operands."""
+        """Emit step ``j``, which is not a load, given its operands; returns the step's value."""
         return apply(self.nest.steps[j].op, operands, self.nest.steps[j].dtype)
 
     def _operand(self, j: int, values: dict[int, Scalar]) -> Scalar:
-        """Return the value of an earlier step, or of a constant."""
+        """Return the value of step ``j``: from ``values``, or a constant."""
         step = self.nest.steps[j]
         if step.op == "constant":
             number = np.dtype(step.dtype).type(step.attribute).item()
@@ -98,7 +100,7 @@ class Generator(ABC):
         return values[j]
 
     def _write(self, each: Pass, values: dict[int, Scalar], places: Sequence[str], index: str) -> None:
-        """Emit the stores of a pass at one place: to arrays, and to scratch memory at ``index``."""
+        """Emit a pass's stores for one place: to arrays at the addresses ``places``, to scratch rows at ``index``."""
         for j in each.keeps:
             if self.plan.kept[j] < 0:
                 self.code.store(values[j], self._slot("kept", j, self.nest.steps[j].dtype, index))
@@ -106,18 +108,21 @@ class Generator(ABC):
             self._store(i, values, places)
 
     def _store(self, i: int, values: dict[int, Scalar], places: Sequence[str]) -> None:
-        """Emit one store instruction of the nest."""
+        """Emit the nest's store number ``i``, to its array's address in ``places``."""
         j, array = self.nest.stores[i]
         self.code.store(self._operand(j, values).to(self.nest.arrays[array].dtype), places[array])
 
     # Loops
 
     def _outer_bounds(self, loop: int) -> tuple[str, str]:
-        """Return the bounds of an outer loop, as text of the IR."""
+        """Return the start and the stop of an outer loop, as they are written in LLVM IR."""
         return self.range if loop == self.simple.ranged else ("0", str(self.nest.outer[loop]))
 
     def _at(self, places: Sequence[str], loop: int, index: str) -> list[str]:
-        """Return the addresses of all arrays at an index of a loop; inner loops are numbered after outer ones."""
+        """Emit the addresses of all arrays at an index of a loop, from those at index 0 (``places``); returns them.
+
+        Inner loops are numbered after outer ones.
+        """
         strides = [(*a.outer, *a.inner)[loop] for a in self.nest.arrays]
         return [
             self.code.element(place, a.dtype, index, stride)
@@ -125,19 +130,22 @@ class Generator(ABC):
         ]
 
     def _parts(self, loops: ExitStack, low: str, high: str, size: int) -> tuple[str, str]:
-        """Emit a loop that splits a range into parts of ``size``; returns the bounds of a part."""
+        """Emit a loop over parts of a range, ``size`` indices each, around the code until ``loops`` closes.
+
+        Returns the bounds of a part; the last part may be smaller.
+        """
         start = loops.enter_context(self.code.loop(low, high, size))
         stop = self.code.add(f"add nsw i64 {start}, {size}")
         return start, self._smaller(stop, high)
 
     def _smaller(self, a: str, b: str) -> str:
-        """Emit the minimum of two indices; returns its name."""
+        """Emit the minimum of two indices; returns the name of the result."""
         return self.code.call("@llvm.smin.i64", "i64", [f"i64 {a}", f"i64 {b}"])
 
     # Scratch memory
 
     def _widens(self, j: int) -> bool:
-        """Return whether a reduction's partial sums are added in a wider dtype."""
+        """Return whether reduction ``j`` adds its partial results in a wider dtype than its own."""
         step = self.nest.steps[j]
         return wide(step.op, step.dtype) != step.dtype
 
@@ -146,12 +154,12 @@ class Generator(ABC):
         self.scratch += -(-count * np.dtype(dtype).itemsize // ALIGNMENT) * ALIGNMENT
 
     def _slot(self, use: str, j: int, dtype: str, index: str) -> str:
-        """Return the address of an element of a row in scratch memory."""
+        """Emit the address of an element of step ``j``'s row in scratch memory, reserved for ``use``; returns it."""
         base = self.code.element(self.memory, "b", str(self.slots[use, j]))
         return self.code.element(base, dtype, index)
 
     def _kept(self, j: int, places: Sequence[str], index: str) -> Scalar:
-        """Load a kept value: one that an earlier pass stored in an array or in scratch memory."""
+        """Emit a load of step ``j``'s value, which an earlier pass stored in an array or in scratch memory."""
         dtype, array = self.nest.steps[j].dtype, self.plan.kept[j]
         return self.code.load(dtype, places[array] if array >= 0 else self._slot("kept", j, dtype, index))
 
@@ -162,21 +170,21 @@ class Generator(ABC):
         return Scalar(self.code, self.code.constant(identity(step.op, step.dtype), dtype), dtype)
 
     def _start(self, j: int, index: str) -> None:
-        """Store the reduction's initial value, such as 0 for a sum, in an element of its row."""
+        """Emit a store of reduction ``j``'s initial value, such as 0 for a sum, to an element of its row."""
         step = self.nest.steps[j]
         self.code.store(self._identity(j, step.dtype), self._slot("part", j, step.dtype, index))
         if j in self.summed:
             self.code.store(self._identity(j, "d"), self._slot("total", j, "d", index))
 
     def _accumulate(self, j: int, values: dict[int, Scalar], index: str) -> None:
-        """Combine an element of a reduction's row with one more value."""
+        """Emit the accumulation of one more value in an element of reduction ``j``'s row."""
         step = self.nest.steps[j]
         address = self._slot("part", j, step.dtype, index)
         x = self._operand(step.inputs[0], values).to(step.dtype)
         self.code.store(combine(step.op, self.code.load(step.dtype, address), x), address)
 
     def _flush(self, j: int, index: str) -> None:
-        """Add a partial sum to the total, and set it to zero."""
+        """Emit the addition of a partial sum of reduction ``j`` to its total, and the reset of the partial sum."""
         step = self.nest.steps[j]
         part, total = self._slot("part", j, step.dtype, index), self._slot("total", j, "d", index)
         more = self.code.load(step.dtype, part).to("d")
@@ -184,7 +192,7 @@ class Generator(ABC):
         self.code.store(self._identity(j, step.dtype), part)
 
     def _result(self, j: int, index: str) -> Scalar:
-        """Load an element of a finished reduction."""
+        """Emit a load of an element of reduction ``j``'s row, once the reduction is finished."""
         step = self.nest.steps[j]
         use, dtype = ("total", "d") if j in self.summed else ("part", step.dtype)
         return self.code.load(dtype, self._slot(use, j, dtype, index)).to(step.dtype)

@@ -1,4 +1,4 @@
-"""Text of a function in LLVM's IR: its instructions, loops and variables."""
+"""Writes the text of a function in LLVM IR: its instructions, loops and variables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ARITHMETIC = {
     "less": ("fcmp olt", "icmp slt", "icmp ult"), "less_equal": ("fcmp ole", "icmp sle", "icmp ule"),
     "equal": ("fcmp oeq", "icmp eq", "icmp eq"), "not_equal": ("fcmp une", "icmp ne", "icmp ne"),
 }  # fmt: skip
-"""Instructions of two operands of floating-point, signed and other types."""
+"""LLVM's instructions for two operands by the emitter's names: for floating-point, signed and other types."""
 _INTRINSICS = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "rint": "rint", "fma": "fmuladd"}
 _INTRINSICS |= {"copysign": "copysign", "abs": "fabs"}
 _CASTS = {
@@ -31,27 +31,27 @@ _CASTS = {
 
 
 def type_of(dtype: str) -> str:
-    """Return the type of a value of a dtype, which is NumPy's character; a bool is one bit."""
+    """Return the LLVM type of values of a dtype, given as NumPy's character; a bool is one bit."""
     if kind(dtype) == "f":
         return {4: "float", 8: "double"}[np.dtype(dtype).itemsize]
     return "i1" if dtype == "?" else f"i{8 * np.dtype(dtype).itemsize}"
 
 
 def memory_type(dtype: str) -> str:
-    """Return the type of a dtype's element in memory; a bool is a byte."""
+    """Return the LLVM type of a dtype's elements in memory; a bool is a byte."""
     return "i8" if dtype == "?" else type_of(dtype)
 
 
 class Code:
-    """A function whose text grows instruction by instruction: the `flnb.graph.emitter.Emitter` of LLVM.
+    """An LLVM function whose text grows instruction by instruction: the `flnb.graph.emitter.Emitter` for LLVM IR.
 
     Args:
         name: the function's name.
-        parameters: its parameters, such as ``ptr %arrays``.
-        width: the bits of the widest vectors to use.
+        parameters: the function's parameters in LLVM's syntax, such as ``ptr %arrays``.
+        width: the widest vectors to use, in bits.
 
     Attributes:
-        contract: whether a product and a sum that follow may be rounded once.
+        contract: whether a product and the sum that uses it may become one operation, which rounds once.
     """
 
     def __init__(self, name: str, parameters: str, width: int):
@@ -66,7 +66,7 @@ class Code:
         self.count = 0
 
     def text(self) -> str:
-        """Return the module's text."""
+        """Return the LLVM module that contains the function, as text."""
         body = [self.heading, "entry:", *self.variables, "br label %start", "start:", *self.lines, "ret void", "}"]
         width = f'"no-trapping-math"="true" "prefer-vector-width"="{self.width}"'
         end = [f"attributes #0 = {{ nounwind {width} }}", "attributes #1 = { nounwind memory(none) }"]
@@ -75,25 +75,25 @@ class Code:
     # Instructions
 
     def name(self) -> str:
-        """Return an unused name."""
+        """Return a new name for the result of an instruction."""
         self.count += 1
         return f"%v{self.count}"
 
     def add(self, instruction: str) -> str:
-        """Append an instruction; returns the name of its result."""
+        """Append an instruction, given as LLVM IR; returns the name of the instruction's result."""
         name = self.name()
         self.lines.append(f"{name} = {instruction}")
         return name
 
     def constant(self, number: float, dtype: str) -> str:
-        """Return a constant in LLVM's syntax; floating-point numbers are written by their bits."""
+        """Return a constant in LLVM's syntax; a floating-point number is written as its bits in hexadecimal."""
         value = np.dtype(dtype).type(number).item()
         if kind(dtype) == "f":
             return f"0x{struct.pack('>d', value).hex()}"
         return str(value).lower()
 
     def instruction(self, name: str, dtype: str, operands: Sequence[Scalar]) -> str:
-        """Append an instruction of the emitter's; returns the name of its result."""
+        """Append LLVM's code for the emitter's instruction ``name``, such as "add"; returns the name of the result."""
         x = operands[0]
         special = _SPECIAL.get(name)
         if special is not None:
@@ -109,7 +109,7 @@ class Code:
         return self.call(function, type_of(dtype), [f"{type_of(o.dtype)} {o.value}" for o in operands])
 
     def call(self, function: str, result: str, operands: Sequence[str]) -> str:
-        """Append a call of a function without side effects; returns the name of its result."""
+        """Append a call of a function without side effects, whose result has the type ``result``; returns its name."""
         types = ", ".join(o.split()[0] for o in operands)
         self.declarations.add(f"declare {result} {function}({types}) #1")
         return self.add(f"call {result} {function}({', '.join(operands)})")
@@ -117,18 +117,18 @@ class Code:
     # Memory
 
     def variable(self, x: Scalar) -> str:
-        """Append a local variable, which LLVM turns into registers, with an initial value; returns its address."""
+        """Append a local variable, which LLVM keeps in registers, with the initial value ``x``; returns its address."""
         name = self.name()
         self.variables.append(f"{name} = alloca {type_of(x.dtype)}")
         self.set(name, x)
         return name
 
     def get(self, variable: str, dtype: str) -> Scalar:
-        """Append a read of a variable."""
+        """Append a read of a local variable; returns its value."""
         return Scalar(self, self.add(f"load {type_of(dtype)}, ptr {variable}"), dtype)
 
     def set(self, variable: str, x: Scalar) -> None:
-        """Append an assignment to a variable."""
+        """Append an assignment to a local variable."""
         self.lines.append(f"store {type_of(x.dtype)} {x.value}, ptr {variable}")
 
     def load(self, dtype: str, address: str) -> Scalar:
@@ -142,7 +142,7 @@ class Code:
         self.lines.append(f"store {memory_type(x.dtype)} {value}, ptr {address}{self.group}")
 
     def element(self, address: str, dtype: str, index: str, stride: int = 1) -> str:
-        """Return the address of an element of an array; ``stride`` multiplies the index."""
+        """Append the address of the array element that is ``index * stride`` elements after ``address``; returns it."""
         if stride == 0 or index == "0":
             return address
         offset = index if stride == 1 else self.add(f"mul nsw i64 {index}, {stride}")
@@ -151,15 +151,15 @@ class Code:
     # Control
 
     def label(self, name: str) -> None:
-        """Start a basic block with a label."""
+        """Start a basic block of that name."""
         self.lines.append(f"{name[1:]}:")
 
     @contextmanager
     def loop(self, start: str, stop: str, step: int = 1, parallel: bool = False, brief: bool = False) -> Iterator[str]:
         """Emit a loop from ``start`` to before ``stop`` around the ``with`` block; yields the index.
 
-        In a parallel loop no iteration reads what another wrote, besides variables. A brief one takes so little time
-        that its code should rather be short.
+        In a ``parallel`` loop no iteration reads memory that another one wrote, except for local variables. A ``brief``
+        loop takes so little time that short code matters more: it is not unrolled.
         """
         before, head, body, latch, done = (self.name() for _ in range(5))
         index, next_index = self.name(), self.name()
@@ -174,7 +174,7 @@ class Code:
         self.lines += [f"br label {head}{mark}", f"{done[1:]}:"]
 
     def _parallel(self, brief: bool) -> str:
-        """Mark the following memory accesses as independent between iterations; returns the loop's metadata."""
+        """Mark the memory accesses that follow as independent of other iterations; returns the loop's metadata."""
         number = len(self.metadata)
         more = f", !{number + 3}" if brief else ""
         self.metadata += [
@@ -188,7 +188,7 @@ class Code:
 
     @contextmanager
     def when(self, condition: str) -> Iterator[None]:
-        """Emit a branch around the ``with`` block, taken if a 1-bit condition is true."""
+        """Emit a branch such that the code emitted in the ``with`` block runs only if a 1-bit condition is true."""
         yes, done = self.name(), self.name()
         self.lines += [f"br i1 {condition}, label {yes}, label {done}", f"{yes[1:]}:"]
         yield
@@ -221,7 +221,7 @@ def _bits(code: Code, dtype: str, operands: Sequence[Scalar]) -> str:
 
 
 def _convert(code: Code, dtype: str, operands: Sequence[Scalar]) -> str:
-    """Emit a conversion; a number out of range gives the processor's result, not LLVM's undefined value."""
+    """Emit a conversion to a dtype; a number out of range gives the processor's result, not LLVM's undefined value."""
     (x,) = operands
     source, target = type_of(x.dtype), type_of(dtype)
     kinds = kind(x.dtype), kind(dtype)

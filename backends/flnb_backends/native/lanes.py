@@ -1,8 +1,8 @@
 """The generator for nests whose arrays are contiguous along an outer loop, which is vectorized.
 
-A batch norm of images whose channels come last is one: what belongs to a channel is far apart, and neighbours belong to
-different ones. So the innermost loop goes over a block of channels, and what a place of the outer space has one of,
-such as sums and means, is a row in scratch memory.
+An example is a batch norm of images whose channels come last: a channel's elements are far apart in memory, and
+neighbours belong to different channels. So the innermost loop goes over a block of channels. What exists once for each
+channel, such as its sum and mean, is an element of a row in scratch memory.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["SideBySide", "lane_of"]
 
 MOST, LEAST = 256, 16
-"""Places that are computed side by side."""
+"""The most and the fewest indices of the vectorized loop (lanes) in a block."""
 TRANSPOSED = 8
-"""The same, of a transposition: more lines than these, a power of two apart, push each other out of the first cache."""
+"""The lanes in a block of a transposition: more cache lines, a power of two apart, would evict each other from L1."""
 KEPT = 1 << 18
 """The most elements of scratch memory for one stored value, so that they fit in the second-level cache."""
 
@@ -35,7 +35,8 @@ KEPT = 1 << 18
 def lane_of(simple: Simplified) -> int | None:
     """Return the outer loop to vectorize, or None if vectorizing the inner loops is faster.
 
-    It is worse if its strides are, or if it is too short for vectors and arithmetic takes most of the time.
+    An outer loop is faster if more arrays are contiguous along it than along the innermost loop, or if the inner loops
+    are too short for vectors and arithmetic takes most of the time.
     """
     nest = simple.nest
     kinds = {step.over for step in nest.steps}
@@ -57,8 +58,8 @@ class SideBySide(Generator):
     """Vectorizes one outer loop in blocks, by making it the innermost loop.
 
     Args:
-        simple: the nest, without reductions over the outer space.
-        lane: the loop.
+        simple: the nest; it has no reductions over the outer space.
+        lane: the number of the outer loop to vectorize.
     """
 
     def __init__(self, simple: Simplified, lane: int):
@@ -85,7 +86,7 @@ class SideBySide(Generator):
                 self._reserve("total", j, "d", self.block)
 
     def _write_loops(self) -> None:
-        """Emit the outer loops, the one over blocks of lanes innermost."""
+        """Emit the outer loops; the innermost of them goes over blocks of the vectorized loop's indices (lanes)."""
         with ExitStack() as loops:
             places: Sequence[str] = self.bases
             for loop in range(len(self.nest.outer)):
@@ -97,12 +98,12 @@ class SideBySide(Generator):
 
     @contextmanager
     def _over_lanes(self, places: Sequence[str], brief: bool = True) -> Iterator[Sequence[str]]:
-        """Emit the loop over the lanes of a block; yields the arrays' addresses in its body."""
+        """Emit a loop over the lanes of a block around the ``with`` block; yields the arrays' addresses at a lane."""
         with self.code.loop("0", self.count, parallel=True, brief=brief) as self.index:
             yield self._at(places, self.lane, self.index)
 
     def _write_block(self, places: Sequence[str]) -> None:
-        """Emit the passes over one block, given the addresses of its first elements."""
+        """Emit the passes over the inner space for a block of lanes, given the arrays' addresses at its first lane."""
         complete: list[int] = []
         for each in self.plan.passes:
             last = each is self.plan.passes[-1]
@@ -114,7 +115,10 @@ class SideBySide(Generator):
             complete = each.reductions
 
     def _write_rows(self, each: Pass, places: Sequence[str], complete: Sequence[int], stores: Sequence[int]) -> None:
-        """Emit, for one lane, the values between two passes, which do not vary over the inner space."""
+        """Emit, for a lane, the steps between two passes, whose values are equal in the whole inner space.
+
+        ``complete`` are the reductions that the earlier pass has finished.
+        """
         values: dict[int, Scalar] = {}
         for j in (*complete, *each.before):
             values[j] = self._result(j, self.index) if j in complete else self._value(j, values, places)
@@ -125,17 +129,17 @@ class SideBySide(Generator):
             self._store(i, values, places)
 
     def _row(self, j: int) -> str:
-        """Return the address in scratch memory of a value that does not vary over the inner space."""
+        """Emit the address in scratch memory of the value of step ``j``, one per lane; returns the address."""
         return self._slot("row", j, self.nest.steps[j].dtype, self.index)
 
     def _operand(self, j: int, values: dict[int, Scalar]) -> Scalar:
-        """Return the value of a step; one that does not vary over the inner space is loaded from its row."""
+        """Return the value of step ``j``; one that is equal in the whole inner space is loaded from scratch memory."""
         if j not in values and self.nest.steps[j].op != "constant":
             values[j] = self.code.load(self.nest.steps[j].dtype, self._row(j))
         return super()._operand(j, values)
 
     def _write_pass(self, each: Pass, places: Sequence[str]) -> None:
-        """Emit a pass over the inner space, with the loop over the lanes innermost."""
+        """Emit a pass over the inner space for a block of lanes; the loop over the lanes is innermost."""
         code, inner, split = self.code, self.nest.inner, len(self.nest.outer)
         summed = [j for j in each.reductions if j in self.summed]
         number, here = "0", places
@@ -153,7 +157,7 @@ class SideBySide(Generator):
                 self._write_place(each, addresses, code.add(f"add nsw i64 {number}, {self.index}"))
 
     def _write_place(self, each: Pass, places: Sequence[str], number: str) -> None:
-        """Emit the steps of a pass at one place, given its index in scratch memory."""
+        """Emit the steps of a pass at one inner place and lane, which have the index ``number`` in scratch memory."""
         values = {j: self._kept(j, places, number) for j in each.reads}
         for j in each.steps:
             values[j] = self._value(j, values, places)
@@ -162,7 +166,7 @@ class SideBySide(Generator):
         self._write(each, values, places, number)
 
     def _flush_lanes(self, summed: Sequence[int]) -> None:
-        """Add each lane's partial sums to its totals."""
+        """Emit the addition of each lane's partial sums to its totals."""
         with self._over_lanes(self.bases):
             for j in summed:
                 self._flush(j, self.index)

@@ -1,4 +1,4 @@
-"""LLVM's IR to machine code of this processor, through llvmlite: compiled once, then read from a folder."""
+"""Compiles LLVM IR to machine code for this processor, by llvmlite; later processes read the code from a folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DIGEST = hashlib.sha256().digest_size
 
 
 def cache_folder() -> Path:
-    """Return the folder of machine code: in $FLNB_CACHE, else in the user's cache folder."""
+    """Return the folder that stores machine code: in $FLNB_CACHE, else in the user's cache folder."""
     base = os.environ.get("FLNB_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "flnb")
     return Path(base, "native")
 
@@ -55,7 +55,7 @@ class Compiler:
 
     @cached_property
     def machine(self) -> Any:
-        """Return LLVM's description of this processor, with all of its features."""
+        """Return LLVM's target machine for this processor, which uses all of the processor's features."""
         target = self.llvm.Target.from_default_triple()
         name, features = self.llvm.get_host_cpu_name(), self.llvm.get_host_cpu_features().flatten()
         return target.create_target_machine(cpu=name, features=features, opt=3, reloc="pic", codemodel="small")
@@ -64,14 +64,14 @@ class Compiler:
     def linker(self) -> Any:
         """Return the linker that loads machine code into this process and resolves the functions that it calls.
 
-        It is LLVM's JITLink, which places a kernel's code and constants in one range of memory. The older RuntimeDyld
-        asks for each on its own, and ends the process where the two are more than 2 GiB apart.
+        It is LLVM's JITLink, which places a kernel's code and constants in one range of memory. LLVM's older linker,
+        RuntimeDyld, places them separately, and ends the process if they are more than 2 GiB apart.
         """
         return self.llvm.create_lljit_compiler(self.machine, use_jit_link=True)
 
     @cached_property
     def version(self) -> str:
-        """Return the LLVM version, the processor and a hash of the generator's sources, which identify machine code."""
+        """Return what machine code depends on besides the nest: LLVM's version, the processor, the generators."""
         from flnb.graph import approximations, emitter, loops, nests, scalars
 
         binding = self.llvm
@@ -82,12 +82,12 @@ class Compiler:
         return repr((binding.llvm_version_info, host, digest))
 
     def address(self, symbol: str, key: str, text: Callable[[], str]) -> int:
-        """Return the address of a compiled function, loaded from the cache folder if it was compiled before.
+        """Return the address of a function's machine code, which is read from the cache folder or else compiled.
 
         Args:
-            symbol: its name in the text.
-            key: what the text is made from; with equal keys the machine code is read from the folder.
-            text: makes the module's text.
+            symbol: the function's name in its LLVM module.
+            key: what the module is made from; equal keys have the same machine code in the folder.
+            text: returns the text of the LLVM module; called only if the folder does not have the code.
         """
         with self.lock:
             path = cache_folder() / (hashlib.sha256(f"{self.version}{symbol}{key}".encode()).hexdigest() + ".o")
@@ -99,10 +99,10 @@ class Compiler:
             return self._load(symbol, code)
 
     def optimized(self, text: str) -> Any:
-        """Parse and optimize a module of LLVM's IR.
+        """Parse and optimize an LLVM module, given as text.
 
         Raises:
-            RuntimeError: the text is wrong; the message shows the line.
+            RuntimeError: the text is not valid LLVM IR; the message shows the line.
         """
         module = self.llvm.parse_assembly(text)
         module.verify()
@@ -115,17 +115,17 @@ class Compiler:
         return module
 
     def compiled(self, text: str) -> bytes:
-        """Return the machine code of a module, as an object file."""
+        """Return the machine code of an LLVM module, given as text: the bytes of an object file."""
         code: bytes = self.machine.emit_object(self.optimized(text))
         return code
 
     def assembly(self, text: str) -> str:
-        """Return the machine code of a module, as assembly."""
+        """Return the machine code of an LLVM module, given as text: in assembly language."""
         listing: str = self.machine.emit_assembly(self.optimized(text))
         return listing
 
     def _load(self, symbol: str, code: bytes) -> int:
-        """Load an object file into the process; returns the address of a function in it."""
+        """Load an object file (``code``) into the process; returns the address of its function ``symbol``."""
         builder = self.llvm.JITLibraryBuilder().add_object_img(code).add_current_process().export_symbol(symbol)
         library = builder.link(self.linker, next(self.names))
         self.loaded.append(library)
@@ -144,7 +144,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(path: Path, code: bytes) -> None:
-    """Write machine code to a file atomically, so that other processes never see a part of it."""
+    """Write machine code to a file atomically, so that other processes never read a file that is incomplete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".part")
     try:

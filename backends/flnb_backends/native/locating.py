@@ -29,10 +29,10 @@ class Found(NamedTuple):
     """A usable oneDNN library on this machine.
 
     Attributes:
-        path: where the library is.
-        version: such as "3.2.0".
-        runtime: what runs its loops in parallel: "OpenMP", "TBB" or "sequential".
-        instruction_set: the widest vector instructions that it uses here, such as "avx2".
+        path: the path of the library's file.
+        version: the library's version, such as "3.2.0".
+        runtime: what runs the library's loops in parallel: "OpenMP", "TBB" or "sequential" (nothing).
+        instruction_set: the widest vector instructions that the library uses on this machine, such as "avx2".
         threads: how many threads OpenMP uses by default: ``OMP_NUM_THREADS``, else the processors of this
             process; 1 without OpenMP.
     """
@@ -59,11 +59,11 @@ class Version(ctypes.Structure):
 
 @cache
 def locate() -> Found:
-    """Find and open a oneDNN library: FLNB_ONEDNN_LIBRARY, that of flnb's extra "cpu", or the system's.
+    """Find and open a oneDNN library: the path $FLNB_ONEDNN_LIBRARY, else from flnb's extra "cpu", else the system's.
 
     Raises:
-        ImportError: there is none, it cannot be opened or is not a oneDNN 3 for CPUs, or cffi, which calls it, is not
-            installed; the message says what to install.
+        ImportError: no library is found; it cannot be opened or is not oneDNN 3 for CPUs; or cffi, by which flnb calls
+            the library, is not installed. The message says what to install.
     """
     if find_spec("cffi") is None:
         raise ImportError("flnb: the cpu backend needs cffi; install it with: pip install 'flnb[cpu]'", name="cffi")
@@ -81,7 +81,7 @@ def locate() -> Found:
 
 
 def _asked(path: str) -> Found:
-    """Open a library and query its version, instruction set and threads."""
+    """Open the oneDNN library at a path, and query its version, instruction set and number of threads."""
     opened = ctypes.CDLL(path)
     try:
         ask = opened.dnnl_version
@@ -100,7 +100,7 @@ def _asked(path: str) -> Found:
 
 
 def _wanted() -> str:
-    """Return advice on how to install a suitable library, for errors."""
+    """Return advice on how to install a suitable oneDNN library, for errors."""
     return (
         f"the cpu backend needs oneDNN 3 for OpenMP ({FILE}); install it with: pip install 'flnb[cpu]' (Linux on "
         f"x86-64), or set {VARIABLE} to its path"
@@ -108,9 +108,9 @@ def _wanted() -> str:
 
 
 def _packaged() -> str | None:
-    """Return the path of the library that the package from PyPI has installed, None without that.
+    """Return the path of the oneDNN library of the installed PyPI package; None if the package is not installed.
 
-    The list of the package's files says where; importing `importlib.metadata` to read it takes 20 ms.
+    The path is read from the package's list of files, without `importlib.metadata`, whose import takes 20 ms.
     """
     for folder in sys.path:
         for record in glob(f"{escape(folder or os.curdir)}/{PACKAGE}-*.dist-info/RECORD"):

@@ -21,12 +21,14 @@ class Kernel(NamedTuple):
     """The compiled machine code of a nest.
 
     Attributes:
-        address: of the function ``void f(void **arrays, int64 begin, int64 end)``. It gets pointers to the nest's
-            arrays followed by one to scratch memory, and a range of the first outer loop.
-        extent: of the first outer loop: the range from 0 to it is the whole; 1 if there is no outer loop.
-        scratch: the bytes of scratch memory that a call needs, aligned as the largest dtype; calls at the same time
-            need memory each.
-        splits: whether ranges are independent, so that they may be computed in any order and at the same time.
+        address: the address of the function ``void f(void **arrays, int64 begin, int64 end)``. Its arguments are
+            pointers to the nest's arrays, followed by a pointer to scratch memory, and the range of iterations of the
+            first outer loop that the call computes.
+        extent: the number of iterations of the first outer loop, 1 if there is none: a call with the range from 0 to
+            ``extent`` computes the whole nest.
+        scratch: the bytes of scratch memory that a call needs, aligned for the largest dtype. Calls that run at the
+            same time must not share scratch memory.
+        splits: whether calls with different ranges are independent, and so may run in any order and at the same time.
     """
 
     address: int
@@ -39,18 +41,18 @@ _kernels: dict[str, Kernel] = {}
 
 
 def generator(nest: Nest) -> Generator:
-    """Return the code generator that suits a nest's strides."""
+    """Return the code generator for a nest: the one that vectorizes the loop along which more arrays are contiguous."""
     simple = simplified(nest)
     lane = lane_of(simple)
     return PlaceByPlace(simple) if lane is None else SideBySide(simple, lane)
 
 
 def kernel(nest: Nest) -> Kernel:
-    """Return the compiled kernel of a nest; compiles it at the first call.
+    """Return the kernel of a nest, which is compiled at the first call with an equal nest.
 
     Raises:
         ImportError: llvmlite is not installed.
-        TypeError: it has a step for which `flnb.graph.scalars.supported` is false.
+        TypeError: the nest has a step for which `flnb.graph.scalars.supported` is false.
     """
     key = repr(nest)  # as a tuple the constants 0.0 and -0.0 would be equal
     found = _kernels.get(key)
@@ -64,7 +66,7 @@ def kernel(nest: Nest) -> Kernel:
 
 
 def _check(nest: Nest) -> None:
-    """Raise a TypeError if a step of a nest has no scalar expression."""
+    """Raise a TypeError if no machine code can be generated for a step of a nest."""
     for step in nest.steps:
         inputs = [nest.steps[i].dtype for i in step.inputs]
         op = step.op

@@ -1,7 +1,7 @@
 """oneDNN through its C API: loads the library, creates its objects, and turns status codes into errors.
 
-The functions are called by cffi in ABI mode, from the declarations below: cffi takes 0.4 s to read the whole header.
-Their numbers are those of the header of version 3.2, and did not change until 3.12.
+The functions are called by cffi in ABI mode. They are declared below, because cffi takes 0.4 s to read the whole header
+of oneDNN. The numbers of its enums are those of version 3.2; they are the same up to version 3.12.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class OneDnnError(RuntimeError):
     """A function of oneDNN failed.
 
     Attributes:
-        number: oneDNN's number of the status.
-        status: its name, such as "unimplemented".
+        number: the status that the function returned, a number.
+        status: the status's name, such as "unimplemented".
     """
 
     def __init__(self, status: int, doing: str) -> None:
@@ -93,15 +93,16 @@ class OneDnnError(RuntimeError):
 
 
 class OneDnn:
-    """The loaded library, with one engine (this CPU) and one stream; calls run before they return.
+    """The loaded oneDNN library, with one engine (this CPU) and one stream; every call blocks until it is done.
 
     Args:
-        found: the library.
+        found: where the library is, and its number of threads.
 
     Attributes:
-        ffi, lib: cffi's view of the library's declarations and functions.
-        attributes: those of all primitives: they get their scratch memory from the caller, since what the library would
-            give them belongs to the thread that made them.
+        ffi: cffi's object for the declared types, which allocates C objects.
+        lib: cffi's object for the library, whose attributes are the C functions.
+        attributes: the attributes with which primitives are created. They say that the caller provides scratch memory;
+            oneDNN's own would belong to the thread that creates the primitive.
         threads: how many threads OpenMP uses by default.
 
     Raises:
@@ -125,7 +126,7 @@ class OneDnn:
             os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
-        """Limit oneDNN to one thread in a forked child, which lacks the other threads of libgomp's pool."""
+        """Limit oneDNN to one thread in a forked child process, which lacks the other threads of libgomp's pool."""
         self.most_threads = 1
 
     def use_threads(self, count: int) -> int:
@@ -136,30 +137,33 @@ class OneDnn:
         return count
 
     def check(self, status: int, doing: str) -> None:
-        """Raise `OneDnnError` unless a status is success; ``doing`` describes the attempt, with shapes."""
+        """Raise `OneDnnError` unless a status is success; ``doing`` is what was attempted, for the error's message."""
         if status:
             raise OneDnnError(status, doing)
 
     def new(self, kind: str, create: str, *arguments: Any, doing: str = "") -> Any:
-        """Create an object of a kind by the function ``dnnl_`` + create; it is destroyed with its last reference."""
+        """Create an object of the C type ``kind`` by calling the function ``dnnl_`` + create with the arguments.
+
+        The object is destroyed with its last reference. ``doing`` is what is attempted, for the message of an error.
+        """
         place = self.ffi.new(f"{kind} *")
         self.check(getattr(self.lib, f"dnnl_{create}")(place, *arguments), doing or create)
         destroy = getattr(self.lib, f"{kind.removesuffix('_t')}_destroy", None)
         return place[0] if destroy is None else self.ffi.gc(place[0], destroy)
 
     def address(self, array: Any) -> int:
-        """Return the address of an array's first element; found by cffi in a fifth of the time."""
+        """Return the address of an array's first element, by cffi, which is five times as fast as NumPy's attribute."""
         try:
             return int(self._cast(self._word, self._from_buffer(array)))
         except ValueError:
             return int(array.__array_interface__["data"][0])
 
     def numbers(self, values: Any) -> Any:
-        """Return a C array of int64."""
+        """Return integers as a C array of int64."""
         return self.ffi.new("int64_t[]", list(values))
 
     def described(self, shape: tuple[int, ...], strides: tuple[int, ...] | None) -> Any:
-        """Return the descriptor of a float32 tensor; strides count elements, None leaves the layout to oneDNN."""
+        """Return the descriptor of a float32 tensor; strides are in elements, None lets oneDNN choose the layout."""
         rank, doing = len(shape), f"describe float32{list(shape)} with strides {strides}"
         how, last = ("tag", ANY) if strides is None else ("strides", self.numbers(strides))
         create = f"memory_desc_create_with_{how}"
@@ -168,9 +172,9 @@ class OneDnn:
 
 @cache
 def library() -> OneDnn:
-    """Return oneDNN, opened at the first call.
+    """Return the oneDNN library, which is opened at the first call.
 
     Raises:
-        ImportError: there is no library to use; the message says what to install.
+        ImportError: oneDNN cannot be used; the message says what to install.
     """
     return OneDnn(locate())

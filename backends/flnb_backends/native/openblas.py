@@ -1,4 +1,4 @@
-"""The number of threads of NumPy's OpenBLAS, whose pool would compete with OpenMP's for the processors."""
+"""Sets the number of threads of NumPy's OpenBLAS, which would compete with OpenMP's threads for the processors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ NAMES = [f"{prefix}openblas_{{}}_num_threads{suffix}" for prefix in ("scipy_", "
 
 @cache
 def _threads() -> tuple[Callable[[int], object], int, Callable[[], int]] | None:
-    """Return functions that set and get the threads of NumPy's OpenBLAS, and their first number; or None."""
+    """Return functions for the number of OpenBLAS's threads; None if NumPy does not come with OpenBLAS.
+
+    Returns:
+        A function that sets the number, the number at the first call, and a function that returns the number.
+    """
     for path in sorted((Path(np.__file__).parent.parent / "numpy.libs").glob("*openblas*")):
         opened: Any = ctypes.CDLL(str(path))  # the one that NumPy has opened
         for name in NAMES:

@@ -13,14 +13,14 @@ __all__ = ["Operand", "Prepared", "Shape", "Stage", "Unsuitable", "channels_last
 
 Shape = tuple[int, ...]
 SRC, DST, SCRATCHPAD = 1, 17, 80
-"""Numbers of a primitive's arguments."""
+"""oneDNN's numbers of a primitive's arguments: source, destination and scratch memory."""
 EXEC_ARG_MD, IMPLEMENTATION = 255, 8
 LINE = 64
 """Bytes of a cache line, to which the arrays in scratch memory are aligned."""
 
 
 class Unsuitable(Exception):
-    """Raised for a way to compute for which oneDNN has only slow reference code."""
+    """Raised for a way to compute an op for which oneDNN has only slow reference code."""
 
 
 def contiguous(shape: Shape) -> Shape:
@@ -36,9 +36,9 @@ def channels_last(shape: Shape) -> Shape:
 
 
 def regular(shape: Shape, strides: Shape, itemsize: int = 4) -> Shape | None:
-    """Return the strides, in elements, if they are positive and do not overlap; else None.
+    """Convert strides from bytes to elements; returns None unless they are positive and elements do not overlap.
 
-    The strides of extents of 1, which mean nothing, become those of a C-contiguous array where the others are.
+    The stride of an axis of extent 1, which means nothing, becomes that of a C-contiguous array.
     """
     if any(n > 1 and s % itemsize for n, s in zip(shape, strides, strict=True)):
         return None
@@ -53,15 +53,22 @@ def regular(shape: Shape, strides: Shape, itemsize: int = 4) -> Shape | None:
 
 
 def span(shape: Shape, strides: Shape) -> int:
-    """Return the bytes from the first to the last element of a float32 array, given its strides in elements."""
+    """Return the bytes from the start of the first to the end of the last element of a float32 array.
+
+    Strides are in elements.
+    """
     return 4 + 4 * sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
 
 
 class Operand(NamedTuple):
-    """A tensor of a primitive: argument number, shape, strides in memory and strides to compute on.
+    """A tensor that a primitive reads or writes.
 
-    Strides count elements; ``wanted`` is None where oneDNN may choose. ``padding`` is how many zeros are put on
-    both sides of each extent, in a C-contiguous copy. An operand without extents is memory whose layout is oneDNN's.
+    Attributes:
+        argument: oneDNN's number of the primitive's argument.
+        shape: the tensor's shape; () stands for memory whose size and layout oneDNN chooses.
+        strides: the tensor's strides in elements.
+        wanted: the strides, in elements, that the primitive is to compute on; None lets oneDNN choose.
+        padding: for each axis, the number of zeros to add on both sides, in a C-contiguous copy.
     """
 
     argument: int
@@ -72,11 +79,14 @@ class Operand(NamedTuple):
 
     @property
     def inner(self) -> Shape:
-        """Return the shape with padding added."""
+        """Return the tensor's shape with its padding."""
         return tuple(n + 2 * p for n, p in zip(self.shape, self.padding or (0,) * len(self.shape), strict=True))
 
     def chosen(self) -> Shape | None:
-        """Return the strides to compute on; the tensor's own are used if they differ only in axes of extent 1."""
+        """Return the strides to compute on, None for oneDNN's choice.
+
+        The tensor's own strides are returned if those wanted differ from them only in axes of extent 1.
+        """
         if self.padding:
             return contiguous(self.inner)
         if self.wanted is None:
@@ -86,7 +96,10 @@ class Operand(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A primitive with the arguments that `dnnl_primitive_execute` takes besides the stream."""
+    """A call of `dnnl_primitive_execute`: a primitive, the number of its arguments, and a C array of them.
+
+    ``what`` describes the call in errors.
+    """
 
     what: str
     primitive: Any
@@ -95,9 +108,10 @@ class Call(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """A primitive's name, its descriptor, and the numbers of its arguments.
+    """A primitive to create: a name for errors, oneDNN's descriptor (``made``), and the numbers of its arguments.
 
-    Arguments that are no operands are in scratch memory: what one stage writes there, later ones read by the number.
+    An argument that is no operand is in scratch memory: one stage writes it, and later stages that name the same number
+    read it.
     """
 
     what: str
@@ -106,19 +120,26 @@ class Stage(NamedTuple):
 
 
 class Prepared:
-    """Primitives that compute a result, with the reorders around them, for float32 arrays of given shapes and strides.
+    """Computes an op by oneDNN's primitives, for float32 arrays of given shapes and strides.
 
-    It belongs to the thread that uses it: the addresses of a call are stored in it while it runs. The last operands are
-    the ``results``.
+    Where a primitive needs another layout than an array has, a reorder copies the array before or after. Only one
+    thread may use the object, because a run stores the arrays' addresses in it.
+
+    Args:
+        dnn: the oneDNN library.
+        what: the op's name in errors.
+        operands: the tensors that the op reads, followed by those that it writes.
+        describe: returns the stages of the computation; called with oneDNN's descriptor of each operand.
+        results: the number of operands that the op writes, the last ones.
 
     Attributes:
-        dnn: the library.
-        extents: the bytes from the first to the last element of each operand and of the result.
-        implementation: oneDNN's name of the code that it chose, such as "brgconv:avx2".
-        scratch: bytes of scratch memory that a run needs, aligned or not.
-        zeros: offset and size of parts of scratch memory that are zero around an image; `run` writes them.
-        opaque: bytes of the operand whose layout is oneDNN's, if there is one.
-        calls: what runs, in order: "reorder operand N", the primitives, "reorder operand N" of the result, the last.
+        dnn: the oneDNN library.
+        extents: for each operand, the bytes from the first to the end of the last element.
+        implementation: oneDNN's name for the code that it chose, such as "brgconv:avx2".
+        scratch: the bytes of scratch memory that a run needs, at any alignment.
+        zeros: the offset and size, in bytes, of each padded image in scratch memory; `run` first sets it to zero.
+        opaque: the bytes of the operand whose layout oneDNN chooses; 0 if there is none.
+        calls: the calls of a run, in order: reorders of what is read, the primitives, reorders of what is written.
     """
 
     def __init__(
@@ -159,7 +180,7 @@ class Prepared:
         self.calls = (*self._moves[0], *calls, *self._moves[1])
 
     def run(self, addresses: Sequence[int], scratch: int) -> None:
-        """Run the primitives on arrays at these addresses, with ``self.scratch`` bytes of scratch memory.
+        """Compute the op on arrays at these addresses, with scratch memory at the address ``scratch``.
 
         Raises:
             OneDnnError: oneDNN reports a failure.
@@ -173,7 +194,7 @@ class Prepared:
                 raise OneDnnError(status, f"{call.what} in {self._what}")
 
     def place(self, addresses: Sequence[int], scratch: int) -> None:
-        """Set the addresses that `calls` use until the next call of this method."""
+        """Set the addresses of arrays and scratch memory that `calls` use until this method is called again."""
         put = self._set
         scratch += -scratch % LINE
         status = 0
@@ -190,7 +211,10 @@ class Prepared:
         return self.dnn.ffi.string(name[0]).decode()
 
     def _argument(self, made: Any, number: int, operands: Sequence[Operand]) -> Any:
-        """Return the memory that is an argument of a primitive; an operand in another layout is reordered."""
+        """Return the memory object for argument ``number`` of the primitive whose descriptor is ``made``.
+
+        An operand with another layout than the primitive needs is copied to or from scratch memory, by a reorder.
+        """
         dnn = self.dnn
         inner = dnn.lib.dnnl_primitive_desc_query_md(made, EXEC_ARG_MD, number)
         index = next((i for i, each in enumerate(operands) if each.argument == number), None)
@@ -223,7 +247,7 @@ class Prepared:
         return inside
 
     def _call(self, what: str, made: Any, arguments: list[tuple[int, Any]]) -> Call:
-        """Create a primitive from its descriptor, and the C array of its arguments."""
+        """Create a primitive from its descriptor, with ``arguments``: pairs of a number and a memory object."""
         dnn = self.dnn
         pad = dnn.lib.dnnl_primitive_desc_query_md(made, EXEC_ARG_MD, SCRATCHPAD)
         if pad != dnn.ffi.NULL and dnn.lib.dnnl_memory_desc_get_size(pad):
@@ -232,14 +256,17 @@ class Prepared:
         return Call(what, primitive, len(arguments), dnn.ffi.new("dnnl_exec_arg_t[]", arguments))
 
     def _memory(self, described: Any) -> Any:
-        """Create a memory object without an address; it is stored here, since C arrays only point at it."""
+        """Create oneDNN's memory object for a descriptor, without an address.
+
+        The object is stored in a list that keeps it alive, since C arrays only point at it.
+        """
         dnn = self.dnn
         made = dnn.new("dnnl_memory_t", "memory_create", described, dnn.engine, dnn.ffi.NULL, doing=self._what)
         self._memories.append(made)
         return made
 
     def _in_scratch(self, described: Any) -> Any:
-        """Create a memory object with its own place in scratch memory."""
+        """Create oneDNN's memory object for a descriptor, at a new place in scratch memory."""
         made = self._memory(described)
         self._inner.append((made, self.scratch - LINE))
         size = self.dnn.lib.dnnl_memory_desc_get_size(described)

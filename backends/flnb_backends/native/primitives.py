@@ -1,10 +1,9 @@
 """Convolutions, matrix products and max pooling by oneDNN's primitives, in several ways.
 
-oneDNN computes on layouts that it names; where an array has another one, a reorder copies it before or after. Names of
-ways to compute say what a primitive itself computes on: "plain" the arrays as they are, "nhwc" channels last in memory,
-"blocked" whatever oneDNN likes best. "padded" puts zeros around an image first: for few channels and wide padding
-oneDNN 3.2 has only unrolled windows on AVX2 (the first layer of AlexNet), which take twice the time of its code without
-padding.
+The name of a way says which layout in memory the primitive computes on: "plain" that of the arrays, "nhwc" channels
+last, "blocked" whatever oneDNN prefers. Where an array has another layout, a reorder copies it before or after.
+"padded" puts zeros around an image first: for few channels and wide padding (as in the first layer of AlexNet) oneDNN
+3.2 unrolls the windows (im2col) on AVX2, which takes twice the time of its code for images without padding.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from flnb_backends.native.prepared import Operand, Prepared, Shape, Stage, Unsui
 __all__ = ["WAYS", "Laid", "prepare"]
 
 Laid = tuple[Shape, Shape]
-"""Shape of an array, and its strides in elements."""
+"""The shape of an array, and its strides in elements."""
 SRC, WEIGHTS, DST, WORKSPACE, GRADIENT = 1, 33, 17, 64, 128
-"""Numbers of the arguments of a primitive; that of a gradient is GRADIENT more than that of its tensor."""
+"""oneDNN's numbers of a primitive's arguments; the number of a tensor's gradient is the tensor's plus GRADIENT."""
 FORWARD_TRAINING, FORWARD_INFERENCE, DIRECT, MAX_POOLING = 64, 96, 1, 0x1FF
 LAYOUTS: dict[str, Callable[[Shape, Shape], Shape | None]] = {
     "plain": lambda shape, strides: strides,
@@ -28,7 +27,7 @@ LAYOUTS: dict[str, Callable[[Shape, Shape], Shape | None]] = {
     "blocked": lambda shape, strides: None,
     "padded": lambda shape, strides: None,
 }
-"""The strides of an image that each way to compute requires, by its name: a function of shape and strides."""
+"""For each way to compute, a function of an image's shape and strides; it returns the strides to compute on."""
 WAYS = {
     "conv": ("plain", "nhwc", "blocked", "padded"),
     "conv_input_grad": ("plain", "nhwc", "blocked"),
@@ -39,27 +38,30 @@ WAYS = {
     "max_pool_places": ("plain", "nhwc"),
     "max_pool_spread": ("plain", "nhwc"),
 }
-"""By op, the ways to compute it. The weight of a convolution is always as oneDNN likes it; "blocked" matrix products
-have the right operand so; "padded" is tried where "blocked" unrolls windows."""
+"""The ways to compute each op. oneDNN always chooses the layout of a convolution's weight, and that of the right factor
+of a "blocked" matrix product. "padded" is tried where "blocked" unrolls windows."""
 
 
 def prepare(op: str, way: str, operands: Sequence[Laid], *attributes: Any) -> Prepared:
     """Prepare an op for arrays of given shapes and strides.
 
+    The ops and their operands are "conv" (image, weight), "conv_input_grad" (gradient of the result, weight),
+    "conv_weight_grad" (gradient of the result, image), "matmul" (two matrices), "max_pool" (image) and "max_pool_grad"
+    (gradient of the result, image). Two more ops use an array with the place of each window's maximum, in oneDNN's own
+    layout: "max_pool_places" (image; writes the result and the places) and "max_pool_spread" (gradient of the result,
+    places).
+
     Args:
-        op: "conv" (image, weight), "conv_input_grad" or "conv_weight_grad" (of the result's gradient and the weight,
-            or the image), "matmul", "max_pool" (image), or "max_pool_grad" (of the result's gradient and the image);
-            with places of maxima in an array without shape or strides, as oneDNN lays them out, "max_pool_places"
-            (image and result) or "max_pool_spread" (of the result's gradient and the places).
-        way: one of ``WAYS[op]``.
-        operands: shape and strides, in elements, of each operand and of the result.
-        attributes: of a convolution stride, padding and dilation, one number for each spatial dimension, and groups; of
-            pooling the kernel's extents and the stride. More are ignored.
+        op: the name of the op.
+        way: the name of the way to compute it, one of ``WAYS[op]``.
+        operands: the shape and the strides, in elements, of each operand and of each result; both are () for places.
+        attributes: for a convolution stride, padding and dilation (one number for each spatial dimension each) and
+            groups; for pooling the kernel's extents and the stride. Further ones are ignored.
 
     Raises:
-        OneDnnError: oneDNN cannot compute this; the status is mostly "unimplemented".
-        Unsuitable: it can, but slowly.
-        ImportError: there is no library (`flnb_backends.native.onednn.library`).
+        OneDnnError: oneDNN cannot compute the op in this way; the status is mostly "unimplemented".
+        Unsuitable: oneDNN can compute the op in this way, but only slowly.
+        ImportError: oneDNN cannot be used (`flnb_backends.native.onednn.library`).
     """
     return PREPARE[op](library(), op, way, operands, *attributes)
 

@@ -1,4 +1,4 @@
-"""Which steps of a nest must round as NumPy does, and which may be contracted, such as a*b+c to one fused operation."""
+"""Decides which steps of a nest must round as NumPy does; others may be contracted, as a*b+c to one fused operation."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ __all__ = ["rounded_steps"]
 def rounded_steps(nest: Nest) -> set[int]:
     """Return the steps that must round exactly as NumPy does, or at least equally in all kernels.
 
-    The first are those that are computed by exact operations alone, and are stored or used by one that is: what an
-    approximation or a reordered sum has changed already needs no such care. The second are what comparisons, extrema
-    and the like depend on: the largest element of a row has to equal an element, also if that is computed again.
+    A step rounds as NumPy does if only exact operations have led to its value, and it is stored, or leads to a stored
+    value by exact operations alone. A value that an approximation or a reordered sum has changed needs no such care.
+
+    A step rounds equally in all kernels if a comparison, an extremum or the like depends on it: the largest element of
+    a row has to equal an element of the row, even if a kernel computes that element again.
     """
     count = len(nest.steps)
     users: list[list[int]] = [[] for _ in range(count)]

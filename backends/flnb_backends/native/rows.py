@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 __all__ = ["PlaceByPlace"]
 
 TILE = 4096
-"""Elements of the inner space in which reductions over the outer one go on: their sums stay in the first cache."""
+"""The elements of the inner space in a tile: the sums over the outer space for a tile stay in the L1 cache."""
 
 
 def scaled_quotient(x: Scalar, divisor: Scalar) -> Scalar:
-    """Return x / divisor as a product by the reciprocal, which is computed once outside of the loop.
+    """Return x / divisor as x times the reciprocal, which is computed once, outside of the loop.
 
-    The divisor is scaled first if its reciprocal would be out of the normal range; zeros, infinities and NaN are right.
+    A divisor whose reciprocal would be out of the range of normal numbers is scaled first. The results for zeros,
+    infinities and NaN are those of a division.
     """
     large, size = 2.0**100, divisor.make("abs")
     scale = select(size < 1 / large, large, select(size > large, divisor.constant(1 / large), 1.0))
@@ -32,9 +33,9 @@ def scaled_quotient(x: Scalar, divisor: Scalar) -> Scalar:
 
 
 class PlaceByPlace(Generator):
-    """Emits loops over the outer space, and in them passes over the inner space, whose last loop is vectorized.
+    """Emits loops over the outer space, and inside them passes over the inner space, whose last loop is vectorized.
 
-    Reductions over the outer space are rows in scratch memory, to which each place of the outer space adds.
+    A reduction over the outer space is a row in scratch memory, in which each place of the outer space accumulates.
     """
 
     hoists = True
@@ -55,7 +56,7 @@ class PlaceByPlace(Generator):
             self._reserve("total", j, "d", size if varies[j] else 1)
 
     def _tiles(self) -> bool:
-        """Return whether reductions over the outer space are computed tile by tile of the inner space."""
+        """Return whether the inner space is divided into tiles, each computed for all places of the outer space."""
         alone = all(step.over != "inner" for step in self.nest.steps) and not self.plan.single
         columns = bool(self.columns) and all(self.plan.varies[j] for j in self.columns)
         return alone and columns and len(self.nest.inner) == 1 and self.nest.inner[0] > 2 * TILE
@@ -97,7 +98,7 @@ class PlaceByPlace(Generator):
         self._store_columns()
 
     def _write_place(self, places: Sequence[str]) -> None:
-        """Emit all passes at one place of the outer space, given the arrays' addresses there."""
+        """Emit all passes at one place of the outer space, given the arrays' addresses (``places``) there."""
         values: dict[int, Scalar] = {}
         for each in self.plan.passes:
             for j in each.before:
@@ -110,7 +111,7 @@ class PlaceByPlace(Generator):
                 self._accumulate(j, values, "0")
 
     def _write_pass(self, each: Pass, known: dict[int, Scalar], outer: Sequence[str]) -> None:
-        """Emit a pass over the inner space; adds the results of its reductions to ``known``."""
+        """Emit a pass over the inner space from the addresses ``outer``; adds its reductions' results to ``known``."""
         steps = self.nest.steps
         inner = [j for j in each.reductions if steps[j].over == "inner"]
         columns = [j for j in each.reductions if steps[j].over == "outer" and self.plan.varies[j]]
@@ -137,7 +138,10 @@ class PlaceByPlace(Generator):
     def _over_inner(
         self, places: Sequence[str], sums: Sequence[Accumulator] = (), chunked: bool = False, brief: bool = False
     ) -> Iterator[tuple[Sequence[str], str]]:
-        """Loop over the inner space; yields the arrays' addresses at a place, and the place's number in scratch."""
+        """Emit a loop over the inner space around the ``with`` block; each chunk has a partial result in ``sums``.
+
+        Yields the arrays' addresses at a place, and the index of the place in rows of scratch memory.
+        """
         code, inner, split = self.code, self.nest.inner, len(self.nest.outer)
         number = "0"
         with ExitStack() as loops:
@@ -158,7 +162,7 @@ class PlaceByPlace(Generator):
                 each.end_chunk()
 
     def _apply(self, j: int, operands: Sequence[Scalar]) -> Scalar:
-        """Emit a step; a division by a value that does not vary becomes a product where rounding may differ."""
+        """Emit step ``j``; a division by a value equal in the whole inner space may become a `scaled_quotient`."""
         step = self.nest.steps[j]
         scaled = step.op == "divide" and step.dtype == "f" and j not in self.rounded and self.plan.varies[j]
         if scaled and not self.plan.varies[step.inputs[1]]:
@@ -168,7 +172,10 @@ class PlaceByPlace(Generator):
     # Reductions over the outer space
 
     def _for_columns(self, columns: Sequence[int], write: Callable[[int, str, Sequence[str]], None]) -> None:
-        """Call ``write`` in a loop over each reduction's elements, or once for a reduction with a single element."""
+        """Call ``write(j, index, addresses)`` for each reduction j of ``columns``, inside a loop over its elements.
+
+        For a reduction with a single element ``write`` is called outside of the emitted loop.
+        """
         varying = [j for j in columns if self.plan.varies[j]]
         if varying:
             with self._over_inner(self.bases, brief=True) as (places, index):
@@ -179,11 +186,11 @@ class PlaceByPlace(Generator):
                 write(j, "0", self.bases)
 
     def _flush_columns(self) -> None:
-        """Add the partial column sums to the totals."""
+        """Emit the addition of the partial sums of reductions over the outer space to the totals."""
         self._for_columns(self.summed, lambda j, index, places: self._flush(j, index))
 
     def _store_columns(self) -> None:
-        """Store the results of reductions over the outer space."""
+        """Emit the stores of the results of reductions over the outer space."""
         code, arrays = self.code, self.nest.arrays
         for j, array in self.nest.stores:
             if self.nest.steps[j].over != "outer":

@@ -1,6 +1,6 @@
-"""The native runner: calls the kernels of a segment in order, and records a time before the first and after each.
+"""Runs a segment, a list of kernel calls, in one call from Python, and records a time before the first and after each.
 
-All calls of a segment are one call from Python; each costs some 30 nanoseconds, most of them for the clock.
+Each kernel call costs some 30 nanoseconds, most of them for reading the clock.
 """
 
 from __future__ import annotations
@@ -69,26 +69,28 @@ done:
   ret void
 }}
 """
-"""The calls are rows of four words: the function, its arrays, and the range of its first loop."""
+"""LLVM IR of the function that runs a segment. A call is a row of four words: the addresses of a kernel and of its
+array of pointers, and the begin and end of the range of its first outer loop."""
 
 
 @cache
 def _run() -> Callable[[int, int, int], None]:
-    """Compile the function that runs a segment's kernels."""
+    """Return the machine-code function that runs a segment's kernels, which is compiled at the first call."""
     address = compiler().address("run", _TEXT, lambda: _TEXT)
     return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)(address)
 
 
 class Segment:
-    """Kernel calls run in order by one native call; the caller must keep the memory they use alive.
+    """A list of kernel calls, which one native call runs in order. The caller keeps the memory that they use alive.
 
     Args:
-        calls: the kernel, the addresses of its arrays, and that of its scratch memory; which calls may share.
+        calls: for each call the kernel, the addresses of its arrays, and the address of scratch memory, which calls may
+            share.
 
     Attributes:
-        pointers: the addresses, which may be set anew before each run.
-        stamps: an int64 array: the time at which the last run began, and that at which each call was done, in
-            nanoseconds as those of `time.perf_counter_ns`.
+        pointers: the addresses of all calls, in order, which may be replaced before each run.
+        stamps: times of the last run, in nanoseconds of the clock of `time.perf_counter_ns`, int64: its beginning, and
+            the end of each call.
     """
 
     def __init__(self, calls: Sequence[tuple[Kernel, Sequence[int], int]]):
@@ -127,8 +129,8 @@ class Native:
     """The compiler of loop nests that a CPU backend offers to programs (`flnb.interface.TensorBackend.kernels`).
 
     Attributes:
-        mixes: whether one nest may have reductions over its inner and its outer space.
-        most_joined: the most nests that one call computes, if they do not depend on one another.
+        mixes: whether one nest may have reductions over its inner space and others over its outer space.
+        most_joined: the largest number of independent nests that one kernel may compute.
     """
 
     mixes, most_joined = True, 1

@@ -1,4 +1,4 @@
-"""Scheduling of a nest: which pass over the inner loops computes each step, and which values are kept in between."""
+"""Schedules a nest: which pass over the inner loops computes each step, and which values are kept between passes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Pass", "Schedule", "schedule"]
 
 FEW = 4
-"""Outer places for which it does not pay to compute something once before them."""
+"""The number of outer places up to which it does not pay to compute a value once before the outer loops."""
 MOST_LOADS = 4
 """A value of an earlier pass is computed again if that takes no more loads than these, and cheap operations only."""
 
@@ -25,13 +25,15 @@ MOST_LOADS = 4
 class Pass:
     """One pass over the inner loops, executed at each place of the outer loops.
 
+    Steps and stores are given by their positions in the nest.
+
     Attributes:
-        before: the steps whose values are the same at all inner places, computed before it, in order.
+        before: the steps computed before the pass, in order: their values are the same at all inner places.
         steps: the steps computed at each inner place, in order.
-        reads: the steps whose values earlier passes kept.
-        keeps: the steps whose values are kept for later passes.
-        stores: the positions of stores, among the nest's.
-        reductions: the reductions, over the inner or the outer space, whose elements it has.
+        reads: the steps whose values earlier passes have kept, and this pass loads.
+        keeps: the steps whose values this pass keeps for later passes.
+        stores: the stores that this pass executes at each inner place.
+        reductions: the reductions, over the inner or the outer space, whose operands this pass computes.
     """
 
     before: list[int] = field(default_factory=list)
@@ -47,11 +49,12 @@ class Schedule:
     """The passes of a nest, and the values that are kept between them.
 
     Attributes:
-        passes: in order; the last has nothing but ``before``, the steps that follow the last pass.
-        kept: for each value that is kept, the position of the array that has it, or -1: it has to go to scratch memory.
+        passes: the passes, in order. The last one is empty but for ``before``: the steps after the last real pass.
+        kept: for each step whose value is kept, the position of the array to which the nest stores the value anyway,
+            or -1 for scratch memory.
         varies: for each step, whether its value differs between inner places.
-        first: what is computed once, before all places of the outer space, since it is the same at all of them.
-        single: the positions of the stores that have one element for all inner places, done after all passes.
+        first: a pass that is executed once, before the outer loops: its values are the same at all outer places.
+        single: the positions of the stores that write one element for all inner places, executed after all passes.
     """
 
     passes: list[Pass]
@@ -62,11 +65,11 @@ class Schedule:
 
 
 def schedule(nest: Nest, hoists: bool = True) -> Schedule:
-    """Assign a nest's steps to passes; ``hoists`` adds a first pass for values that no outer loop changes.
+    """Assign a nest's steps to passes; with ``hoists`` values that no outer loop changes are computed before the loops.
 
-    A step that reads a reduction over the inner space comes in a later pass than that. A value that differs between
-    inner places and is read in a later pass, too, is computed again there if that is cheap; else it is kept. An array
-    is written when no later pass reads one that may be the same memory.
+    A step that uses the result of a reduction over the inner space is in a later pass than the reduction. A value that
+    differs between inner places and is needed again in a later pass is computed again there if that is cheap, else it
+    is kept. A store is executed in the last pass that loads from memory which the store may overwrite, or later.
     """
     return _Scheduler(nest, hoists and math.prod(nest.outer) > FEW).result()
 
@@ -93,7 +96,7 @@ class _Scheduler:
         self.passes: list[Pass] = []
 
     def result(self) -> Schedule:
-        """Rebuild the passes until they are consistent; returns the schedule."""
+        """Rebuild the passes until nothing changes any more; returns the schedule."""
         while not self._consistent():
             pass
         for j, step in enumerate(self.nest.steps):
@@ -107,7 +110,7 @@ class _Scheduler:
         return Schedule(self.passes, kept, self.varies, self.first, single)
 
     def _consistent(self) -> bool:
-        """Rebuild the passes; returns whether they are final: no further value had to be kept, and no store delayed."""
+        """Rebuild the passes; returns whether they are final: no further value must be kept, and no store delayed."""
         before = len(self.kept), list(self.stored)
         reductions = [j for j, step in enumerate(self.nest.steps) if step.over]
         stores = [i for i in range(len(self.nest.stores)) if self._repeated(i)]
@@ -128,12 +131,12 @@ class _Scheduler:
         return before == (len(self.kept), self.stored)
 
     def _repeated(self, i: int) -> bool:
-        """Return whether a store writes one element per inner place, rather than one per outer place."""
+        """Return whether store ``i`` writes an element at each inner place, rather than one at each outer place."""
         j, target = self.nest.stores[i]
         return self.nest.steps[j].over != "outer" and (self.varies[j] or any(self.nest.arrays[target].inner))
 
     def _compute(self, j: int, number: int, each: Pass) -> None:
-        """Add a step, and the steps that it depends on, to a pass."""
+        """Add step ``j``, and the steps that it depends on, to the pass ``each``, the one with this number."""
         if not self.varies[j] or j in each.steps or j in each.reads:
             return
         if self.hoists and self.fixed[j] and not self._cheap(j) and each is not self.first:
@@ -152,7 +155,7 @@ class _Scheduler:
         each.steps.append(j)
 
     def _cheap(self, j: int) -> bool:
-        """Return whether recomputing a value is as fast as loading it."""
+        """Return whether computing the value of step ``j`` again takes little more time than loading it."""
         loads, waiting, seen = set(), [j], set()
         while waiting:
             i = waiting.pop()
@@ -179,7 +182,7 @@ class _Scheduler:
                     self.stored[i] = number
 
     def _array(self, j: int) -> int:
-        """Return the position of the array to which a pass stores this kept value unconverted; -1 if there is none."""
+        """Return the position of an array to which the value of step ``j`` is stored without conversion; -1 if none."""
         for i in self.passes[self.phase[j]].stores:
             step, target = self.nest.stores[i]
             if step == j and self.nest.arrays[target].dtype == self.nest.steps[j].dtype:

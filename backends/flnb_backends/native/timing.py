@@ -11,15 +11,16 @@ if TYPE_CHECKING:
 __all__ = ["time_once"]
 
 HOPELESS = 3.0
-"""A way whose first call takes this many times as long as the best so far is not called again."""
+"""An alternative whose first call takes this many times as long as the fastest so far is not called again."""
 CALLS, SHORT = 3, 1e-4
-"""The number of calls of each way, the first one not timed, and the seconds below which a way gets twice as many."""
+"""Calls of each alternative, of which the first does not count, and seconds below which there are twice as many."""
 
 
 def time_once(ways: Mapping[str, Callable[[], object]], threads: int = 1) -> dict[str, float]:
-    """Call each alternative a few times; returns each one's shortest time in seconds, fastest first.
+    """Call each alternative a few times; returns the shortest time of each in seconds, the fastest first.
 
-    With one thread it is the time that this thread had a processor, so that other programs do not count.
+    If the alternatives use one thread (``threads`` is 1), it is this thread's CPU time, which other programs do not
+    lengthen; else it is elapsed time.
     """
     clock = thread_time if threads == 1 else perf_counter
     least: dict[str, float] = {}

@@ -37,18 +37,20 @@ __all__ = ["CapturedBackend"]
 
 
 class CapturedBackend(DeferredBackend):
-    """A backend that records a function's ops, including reads and writes of tensors made outside (`leaves`).
+    """A backend that records a function's ops, including reads and writes of tensors made outside of it (`leaves`).
 
     Args:
-        over: the backend that will compute.
-        opens: whether composites that a generator of kernels knows are recorded op by op; the others are whole.
+        over: the backend that will run the program.
+        opens: whether composites are recorded op by op if kernels can be generated for all of their ops; other
+            composites are recorded as one op.
 
     Attributes:
-        leaves: by the address and layout of an array that the function reads or writes: the array, the value of its
-            elements before, and its buffer.
-        recorders: by family of buffers, the backend that records what is computed on such; all have the same leaves.
-        context: what to note in place of the scope and phase that are active, when values are recorded again.
-        random: recorded random numbers, in order: they are drawn in each run, whether they are needed or not.
+        leaves: the arrays from outside that the function reads or writes. The key is an array's address and layout;
+            the entry has the array, the value of its elements before the function began, and its recording buffer.
+        recorders: for the buffers of each backend that the function uses (by family name), the backend that records
+            ops on them. All recorders share their leaves.
+        context: the id of the scope and phase to note for values; None for those that are active.
+        random: the recorded random numbers, in order: every run of the program draws them, needed or not.
     """
 
     name: ClassVar[str] = "captured"
@@ -71,7 +73,10 @@ class CapturedBackend(DeferredBackend):
         self._after: list[int] = []  # for each of them, a number between those of its node and of the next one
 
     def adopt(self, buffer: Any, family: str) -> Any:
-        """Return the recording buffer of a NumPy array; arrays of the same memory and layout share one."""
+        """Return the recording buffer of an array; arrays with the same memory and layout share a buffer.
+
+        The result is None if the buffer's ``family`` does not belong to the backend that will compute.
+        """
         if family != self.over.buffer:
             return None
         key = _key(buffer)
@@ -88,11 +93,11 @@ class CapturedBackend(DeferredBackend):
         return x._data if self.records(kind) else self._recorder_of(kind).adopt(x._data, kind)
 
     def records(self, family: str) -> bool:
-        """Return whether buffers of a family belong to this capture."""
+        """Return whether buffers of this family belong to the capture."""
         return any(each.buffer == family for each in self.recorders.values())
 
     def counterpart(self, other: TensorBackend) -> TensorBackend:
-        """Return the recording backend to use in place of another device's backend, which the function activates."""
+        """Return the backend that records in place of ``other``, which the function activates for a device."""
         if not other.programs:
             return other
         made = self.recorders.get(other.buffer)
@@ -122,7 +127,7 @@ class CapturedBackend(DeferredBackend):
         return self.recorders[family]
 
     def stand_in(self, array: Any, constant: bool) -> Tensor:
-        """Make a recorded tensor with an array's shape and dtype; ``constant`` fixes its elements in the program."""
+        """Make a recorded tensor that stands for an array: a constant of the program, or an input."""
         made = Buffer(spec_of(array.shape, array.dtype, self.buffer), self._place())
         made.strides = None if array.flags.c_contiguous else array.strides
         made.value = self._known(made, array)
@@ -130,14 +135,14 @@ class CapturedBackend(DeferredBackend):
         return detached(made, made.spec)
 
     def leaf(self, array: Any) -> Value:
-        """Return the value of an outside array before the function wrote to it."""
+        """Return the value that an array from outside of the function had before the function wrote to it."""
         return self.leaves[_key(array)][1]
 
     def written(self) -> list[tuple[Value, Value]]:
-        """List, for each outside array that the function wrote to, the values before and after.
+        """List, for each array from outside that the function wrote to, its values before and after the function.
 
         Raises:
-            RuntimeError: a part of its memory was read or written as another tensor's.
+            RuntimeError: the memory of such an array overlaps that of another tensor that the function used.
         """
         found, before, end = [], None, 0
         for array, first, buffer in sorted(self.leaves.values(), key=lambda leaf: _bounds(leaf[0])[0]):
@@ -154,10 +159,10 @@ class CapturedBackend(DeferredBackend):
         return found
 
     def refuse_kept(self) -> None:
-        """Raise an error if recorded tensors are still referenced: later runs could not give them elements.
+        """Check that the function stored no recorded tensor: later runs of the program could not update it.
 
         Raises:
-            RuntimeError: there are such tensors.
+            RuntimeError: a recorded tensor is still referenced.
         """
         if not self._kept():
             return
@@ -180,7 +185,7 @@ class CapturedBackend(DeferredBackend):
         ]
 
     def _known(self, buffer: Buffer, array: Any) -> Value:
-        """Make the value of an existing array."""
+        """Make a value that is already computed: the elements of an array."""
         held = detached(array, spec_of(array.shape, array.dtype, self.over.buffer))
         return Value(None, (), (), buffer.spec, buffer.place, held)
 
@@ -209,7 +214,7 @@ class CapturedBackend(DeferredBackend):
         )
 
     def recorder(self, plan: Plan, index: int) -> Callable[..., Any] | None:  # type: ignore[override]
-        """Return the function that records a composite as one op; None if its single ops are recorded instead."""
+        """Return the function that records a composite as one op; None if the ops of its body are recorded instead."""
         opened = self.opens and plan.primitives and plan.primitives <= FUSED
         return None if opened else super().recorder(plan, index)
 
@@ -229,7 +234,7 @@ class CapturedBackend(DeferredBackend):
         super()._put(buffer, value)
 
     def _place_by(self, node: Node, value: Value) -> None:
-        """Set a backward value's source line and scope to those of the forward op that it differentiates."""
+        """Set the source line and scope of a backward pass's value to those of the op whose gradient it computes."""
         value.site = node[CODE], node[LASTI]
         at = bisect(self._after, node[SEQ])
         if at == len(self._made):  # the node was there before

@@ -1,4 +1,4 @@
-"""Convolution by NumPy: windows as strided views, and one matrix product for each batch.
+"""Convolution by NumPy: windows are strided views, copied to columns, and a matrix product takes the whole batch.
 
 Chellapilla et al., "High Performance Convolutional Neural Networks for Document Processing" (2006): unroll the
 windows into columns (im2col) and multiply. The columns live only while the op runs, in a block of their own.
@@ -39,10 +39,10 @@ def windows(x: Array, kernel: Extents, stride: Extents, dilation: Extents) -> Ar
 def window_places(
     shape: Extents, kernel: Extents, stride: Extents, padding: Extents, dilation: Extents
 ) -> tuple[Array, Extents]:
-    """Return where the elements of all windows are in flat x, and how many windows there are along each axis.
+    """Return the indices of the elements of all windows in the flattened x, and the number of windows along each axis.
 
-    The indices have the shape (C x kernel, N x windows), a column for each window; an element of
-    the padding has the index behind the last element of x.
+    The indices have the shape (C x kernel, N x windows), a column for each window. For an element of the padding the
+    index is the number of elements of x.
     """
     size, rank = math.prod(shape), len(kernel)
     around = [(0, 0), (0, 0), *((p, p) for p in padding)]
@@ -104,7 +104,7 @@ class Convolution:
     def _columns(
         self, x: Array, kernel: Extents, stride: Extents, padding: Extents, dilation: Extents, groups: int
     ) -> tuple[Array, Extents]:
-        """Return the windows as columns, and how many there are along each axis.
+        """Return the windows of x as columns (im2col), and the number of windows along each axis.
 
         The columns have the shape (groups, channels of a group x kernel, batch x windows).
         """
@@ -123,7 +123,7 @@ class Convolution:
         return columns.reshape(shape), tuple(extents)
 
     def _rows(self, g: Array, groups: int) -> Array:
-        """Reorder the cotangent (N, O, *extents) to (groups, O / groups, N x extents)."""
+        """Reorder the result's cotangent, (N, O, *extents), to (groups, O / groups, N x extents)."""
         n, o, *size = g.shape
         rows = scratch((o, n, *size), g.dtype)
         np.copyto(rows, g.swapaxes(0, 1))

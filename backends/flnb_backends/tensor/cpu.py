@@ -47,18 +47,18 @@ GUESS, GUESSES = "guess", ("gemm", "nhwc", "plain", "blocked")
 first of the latter that is possible."""
 NUMPY: Any = object()
 COPIED: Any = object()
-"""What is kept in place of what oneDNN prepared: NumPy computes these shapes; these operands are copied first."""
+"""What the cache has in place of a primitive: NUMPY where NumPy computes, COPIED where operands are copied first."""
 
 
 class Shapes(NamedTuple):
-    """The shapes, layouts and settings for which the fastest implementation is chosen.
+    """A key of `CpuBackend.choices`: the shapes, layouts and settings for which the fastest way to compute is chosen.
 
     Attributes:
-        op: one of `flnb_backends.native.primitives.WAYS`.
-        operands: shape and strides, in elements, of both operands and the result; of a matrix product the number of
-            bits of each extent, and the axis along which elements are next to each other.
-        attributes: stride, padding, dilation, groups, and the extents of a gradient.
-        threads: how many oneDNN uses.
+        op: the name of the op, one of `flnb_backends.native.primitives.WAYS`.
+        operands: for each operand and the result, the shape and the strides in elements. For a matrix product, whose
+            sizes are classed by powers of two: the number of bits of each extent, and the contiguous axis.
+        attributes: the op's attributes, such as stride, padding, dilation and groups of a convolution.
+        threads: how many threads oneDNN uses.
     """
 
     op: str
@@ -71,9 +71,9 @@ class Choice(NamedTuple):
     """The fastest implementation measured for some shapes.
 
     Attributes:
-        way: a name of `EVERY_WAY`.
-        implementation: oneDNN's name of its code.
-        seconds: of each way that was tried.
+        way: the name of the fastest way to compute, one of `EVERY_WAY`.
+        implementation: oneDNN's name for the code that it uses; "" for NumPy.
+        seconds: the time of each way that was tried, in seconds.
     """
 
     way: str
@@ -82,7 +82,7 @@ class Choice(NamedTuple):
 
 
 class Here(threading.local):
-    """The prepared primitives of one thread, the most recent `KEPT`; they store addresses, so threads share none."""
+    """A cache of the `KEPT` primitives that a thread used last; they store addresses, so each thread has its own."""
 
     def __init__(self) -> None:
         self.ready: OrderedDict[Any, Any] = OrderedDict()
@@ -107,13 +107,13 @@ class CpuBackend(NumpyBackend):
     the zeros of the padding, so a weight that is NaN or infinite does not spread from there as on the NumPy backend.
 
     Args:
-        threads: how many threads oneDNN uses; ``OMP_NUM_THREADS`` or the number of processors if not given. NumPy's
-            convolutions and matrix products use one if there are several.
-        prefer: a way that is taken without timing where it is possible, one of `EVERY_WAY`; or "guess" for the first of
-            `GUESSES`, also without timing. Either gives the same bits in every process.
+        threads: how many threads oneDNN uses; ``OMP_NUM_THREADS`` or the number of processors if not given. If oneDNN
+            uses several, NumPy's convolutions and matrix products use one thread.
+        prefer: the way to take without timing where it is possible, one of `EVERY_WAY`; or "guess" for the first of
+            `GUESSES` that is possible. Either gives the same bits in every process.
 
     Attributes:
-        choices: for each shape that was computed in this process, the quickest way, and what each took.
+        choices: for each combination of shapes computed in this process, the quickest way, and the time of each way.
 
     Raises:
         ImportError: cffi or oneDNN is not installed.
@@ -261,7 +261,7 @@ class CpuBackend(NumpyBackend):
 def _prepared(
     op: str, names: Sequence[str], operands: Sequence[Laid], attributes: tuple[Any, ...]
 ) -> dict[str, Prepared | Product]:
-    """Prepare an op in each of the named ways that oneDNN supports; returns the prepared ones by name."""
+    """Prepare an op in each of the named ways that oneDNN supports; returns the prepared primitives by way."""
     ready: dict[str, Prepared | Product] = {}
     for name in names:
         with suppress(OneDnnError, Unsuitable):
@@ -299,7 +299,7 @@ def _apart(arrays: tuple[Array, ...]) -> bool:
 
 @unnamed
 def _finite(x: Array) -> bool:
-    """Return whether the sum of squares is finite; if not, NaN or -inf may occur, which oneDNN's maxima ignore."""
+    """Return whether x's sum of squares is finite; if not, x may have NaN or -inf, which oneDNN's maxima ignore."""
     if x.dtype != FLOAT:
         return False
     flat = x.ravel("K")
@@ -333,7 +333,7 @@ PLACES = {"conv": (1, 2), "conv_input_grad": (1, 0), "conv_weight_grad": (2, 0)}
 
 
 def _columns(op: str, arrays: tuple[Array, ...], attributes: tuple[Any, ...]) -> int:
-    """Return the bytes of the unrolled windows that NumPy's convolution makes, 0 for other ops."""
+    """Return the bytes of the unrolled windows (im2col) that NumPy's convolution would need; 0 for other ops."""
     if op not in PLACES:
         return 0
     weight, result = (arrays[i].shape for i in PLACES[op])
@@ -341,7 +341,7 @@ def _columns(op: str, arrays: tuple[Array, ...], attributes: tuple[Any, ...]) ->
 
 
 def _size_class(operand: tuple[Extents, Extents]) -> tuple[Any, ...]:
-    """Return the bit lengths of a matrix's extents, and the axis of contiguous elements (or none)."""
+    """Return the bit lengths of a matrix's extents, and the axis along which its elements are contiguous, if any."""
     shape, strides = operand
     return tuple(n.bit_length() for n in shape), -1 if strides[-1] == 1 else -2 if strides[-2] == 1 else None
 

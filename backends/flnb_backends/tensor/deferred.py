@@ -1,8 +1,8 @@
 """The deferred backend: ops are recorded as values, and computed on another backend when an element is asked for.
 
-Tensors may be written in place and viewed, values may not. So a buffer is a cell that refers to its present value; a
-write replaces that value. A view is a buffer that refers to its base: it is read again after its base was
-written, and a write to it becomes a write of the whole base (PyTorch calls this functionalization).
+Tensors may be written in place and viewed; values never change. So a buffer is a cell that refers to its present value,
+which a write replaces. A view is a buffer that refers to its base: after a write to the base the view is computed from
+it again, and a write to the view becomes a write of the whole base (PyTorch calls this functionalization).
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Buffer(meta.Buffer):
     Attributes:
         place: the backend and memory manager that compute its values.
         value: the present value, computed or not yet computed; views have none.
-        steps: of a view, the op and the attributes that make it from its base.
-        last: of a view, weak references to the base's value at the last read, and to the view's own value then.
+        steps: for a view, the op and the attributes that make it from its base.
+        last: for a view, weak references to the base's value when the view was last read, and to the view's value then.
     """
 
     __slots__ = ("__weakref__", "last", "place", "steps", "value")
@@ -81,7 +81,7 @@ class Buffer(meta.Buffer):
         return value
 
     def write(self, value: Value) -> None:
-        """Replace the elements of this buffer, and so of its base and of all other views of it, by those of a value.
+        """Replace the elements of this buffer by a value's; the buffer's base and its other views change, too.
 
         Raises:
             ValueError: the buffer is a view in which several elements share memory.
@@ -99,17 +99,18 @@ class Buffer(meta.Buffer):
 class DeferredBackend(meta.MetaBackend):
     """A backend that records ops, and computes them on another backend when an element is read.
 
-    An optimizer's step computes all values that wait, and `flnb.sync` those of all threads. Values that are never read,
-    and that no other value needs, are not computed. Ops that are new are computed one by one; ops that were recorded
-    before, as in a training loop, by a program such as `flnb.jit` makes (`flnb.graph.repetition`). Random numbers are
-    drawn immediately, so that they equal those of the other backend. Writing to a view copies its base. A recording
-    that measures gradients reads them at the end of each backward pass.
+    The end of an optimizer's step computes all values that this thread has recorded, and `flnb.sync` those of all
+    threads. Values that are never read, and that no other value needs, are not computed. A sequence of ops that is new
+    is computed op by op; one that was recorded before, as in a training loop, becomes a program like those of
+    `flnb.jit` (`flnb.graph.repetition`). Random numbers are drawn immediately, so that they equal those of the other
+    backend. Writing to a view copies its base. A recording that measures gradients reads them at the end of each
+    backward pass.
 
     Args:
-        over: the backend that computes, one of NumPy arrays: a name, a class or an instance. By default "cpu" if
-            it is installed, else "numpy".
-        fuse: whether programs may compute elementwise ops and reductions together, by compiled kernels, whose
-            results differ from those of single ops in the last digits. In a backend's name, "true" or "false".
+        over: the backend that computes, a name, a class or an instance; its buffers must be NumPy arrays. By default
+            "cpu" if oneDNN is installed, else "numpy".
+        fuse: whether programs may compute elementwise ops and reductions together, by compiled kernels, whose results
+            differ from those of single ops in the last digits. In a name ("deferred:fuse=false") "true" or "false".
 
     Raises:
         TypeError: ``over`` is not a backend of NumPy arrays.
@@ -142,14 +143,14 @@ class DeferredBackend(meta.MetaBackend):
             residents.setdefault(self.buffer, self)
 
     def method(self, name: str) -> Any:
-        """Return the method that records a primitive, or computes a composite; None if there is none."""
+        """Return the method that records a primitive, or the other backend's method of a composite; None if missing."""
         op = OPS.get(name.removesuffix("_pull"))
         if op is None:  # an optimizer's update: its ops are recorded
             return None
         return self.over.method(name) if op.body is not None else getattr(self, name)
 
     def forget(self, manager: MemoryManager) -> None:
-        """Discard the places and programs of a memory manager that has ended."""
+        """Discard what is cached for a memory manager that has ended: places and programs."""
         self._places = {category: place for category, place in self._places.items() if place.manager is not manager}
         known_traces(manager).clear()
 
@@ -160,7 +161,7 @@ class DeferredBackend(meta.MetaBackend):
         return super().overridden() | self.over.overridden()
 
     def recorder(self, plan: Plan, index: int) -> Callable[..., list[Buffer | None]]:
-        """Return a function that records a composite or its gradient, and writes the results to the buffers ``out``."""
+        """Return a function that records a composite, or its gradient, with results in the buffers ``out``."""
         known = self._recorders.get((plan, index))
         if known is not None:
             return known
@@ -187,7 +188,7 @@ class DeferredBackend(meta.MetaBackend):
         return record
 
     def computed(self, op: Op) -> Callable[..., Buffer]:
-        """Return the method of a primitive that computes new elements: it records a value for its output buffer."""
+        """Make the method of a primitive that computes elements: it records a value for its output buffer."""
         count, put, draws = op.arity or -1, self._put, op.name.startswith("random_")
 
         def method(*arguments: Any) -> Buffer:
@@ -219,7 +220,7 @@ class DeferredBackend(meta.MetaBackend):
         compute([out.read()])
 
     def _place(self, manager: Any = None, category: int = 0) -> Place:
-        """Return the place where values are computed: the other backend, with the active manager by default."""
+        """Return where values are computed: the other backend with a memory manager, by default the active one."""
         if manager is None:
             manager = state.current().manager
         found = self._places.get(category)
@@ -241,12 +242,12 @@ class DeferredBackend(meta.MetaBackend):
             self.eval()
 
     def repeats(self) -> bool:
-        """Return whether ops may be recorded as one segment: nothing records events or intercepts ops."""
+        """Return whether several ops may be recorded as one value: no telemetry runs and no interpreter is active."""
         here = state.current()
         return bus.lanes is None and here.direct is self.buffer and here.backend is self
 
     def repeat(self, segment: Segment, inputs: Sequence[Value], targets: Sequence[Buffer] = ()) -> list[Buffer]:
-        """Record a segment of ops as one value; returns buffers of its results: ``targets`` or new ones."""
+        """Record several ops on ``inputs`` as one value; returns the results' buffers, ``targets`` or new ones."""
         manager, items = state.current().manager, list[tuple[int, ref[Value]]]()
         attributes = None, None, None, items
         place = self._place(manager, segment.category)
@@ -289,7 +290,7 @@ class DeferredBackend(meta.MetaBackend):
         return False
 
     def view(self, op: Op) -> Callable[..., Buffer]:
-        """Return the method of a primitive whose result is a view."""
+        """Make the method of a primitive whose result is a view."""
         known: dict[Any, Any] = {}
 
         def method(x: Buffer, *attributes: Any) -> Buffer:
@@ -307,7 +308,7 @@ class DeferredBackend(meta.MetaBackend):
         return method
 
     def eval(self, *buffers: Buffer) -> None:
-        """Compute the values of these buffers; without arguments, this thread's values that are still referenced."""
+        """Compute the values of these buffers; without arguments, all of this thread that are still referenced."""
         if buffers:
             self._compute([x.read() for x in buffers])
         else:
@@ -359,7 +360,10 @@ class DeferredBackend(meta.MetaBackend):
         return np.array(self.to_numpy(buffer), order="C")
 
     def adopt(self, buffer: Any, family: str) -> Any:
-        """Return a buffer with a copy of an array, which the program may write to later; None for other buffers."""
+        """Return a buffer with a copy of an array of the computing backend; None for a buffer of another family.
+
+        It is a copy since the program may write to the array later.
+        """
         return self.from_numpy(buffer) if family == self.over.buffer else None
 
     def empty(self, spec: Spec, manager: Any, min_block: int, code: int = 0, category: int = 0) -> tuple[Buffer, int]:
@@ -371,7 +375,7 @@ class DeferredBackend(meta.MetaBackend):
 
 
 def _recorder(place: Place) -> Any:
-    """Return the backend that records values again, for a program."""
+    """Return the backend that records values once more, to make a program of them."""
     from flnb_backends.tensor.captured import CapturedBackend
 
     return CapturedBackend(place.backend, opens=place.fuse and place.backend.kernels() is not None)

@@ -1,11 +1,11 @@
 """The error function without SciPy.
 
-In double precision it is Python's, element by element: NumPy takes as long for a rational approximation in each of
-several intervals.
+In double precision each element is computed by Python's `math.erf`: rational approximations in NumPy, one for each of
+several intervals, take as long.
 
-In single precision it is a hyperbolic tangent, which NumPy has in vector instructions: erf(x) = tanh(x p(x^2)) with a
-polynomial p whose relative error in the result is at most 1e-7 (fitted by least squares whose weights follow the
-error: Lawson 1961). Where x is large, errors of p vanish in the tangent.
+In single precision erf(x) = tanh(x p(x^2)), since NumPy computes hyperbolic tangents by vector instructions. p is a
+polynomial, such that the result's relative error is at most 1e-7: fitted by least squares, with weights that are
+adapted to the errors (Lawson 1961). Where x is large the tangent is near 1, whatever the errors of p.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ COEFFICIENTS = (
 SATURATED = 4.3
 """The argument from which on the hyperbolic tangent of the formula rounds to 1."""
 PIECE = 1 << 15
-"""Elements: the three arrays of a piece fit into the second cache; the fewer, the less do NumPy's calls weigh."""
+"""The elements that are computed at once: three arrays of so many fit into the L2 cache."""
 ROOT = math.sqrt(0.5)
 
 
 def _scaled(scale: float) -> list[Array]:
-    """Return the limits of x and the coefficients of a polynomial q such that x q(x^2) is scale x p((scale x)^2)."""
+    """Return the limits of x and the coefficients of q, for which x q(x^2) = s x p((s x)^2); s is the scale."""
     powers = range(2 * len(COEFFICIENTS) - 1, 0, -2)
     values = [-SATURATED / scale, SATURATED / scale, *(c * scale**n for c, n in zip(COEFFICIENTS, powers, strict=True))]
     return [np.array(value, np.float32) for value in values]
@@ -42,7 +42,10 @@ ONE, HALF = (np.array(value, np.float32) for value in (1.0, 0.5))
 
 
 def _tangent(constants: list[Array], x: Array, result: Array, value: Array, squares: Array) -> None:
-    """Compute tanh(x q(x^2)) into ``result``, which may be the array ``x`` or the scratch array ``value``."""
+    """Write tanh(x q(x^2)) to ``result``, which may be the array ``x`` or ``value``.
+
+    ``constants`` are the limits of x and the coefficients of q; ``value`` and ``squares`` are scratch arrays.
+    """
     low, high, first, *others, last = constants
     np.square(x.clip(low, high, squares), squares)
     np.multiply(squares, first, value)
@@ -54,7 +57,7 @@ def _tangent(constants: list[Array], x: Array, result: Array, value: Array, squa
 
 
 def normal_distribution(x: Array, out: Array, scratch: Array) -> None:
-    """Compute the cumulative normal distribution, (1 + erf(x / sqrt(2))) / 2, of float32 or float64 into ``out``."""
+    """Write the cumulative normal distribution of x, (1 + erf(x / sqrt(2))) / 2, to ``out``; float32 or float64."""
     half, one = (HALF, ONE) if x.dtype == np.float32 else (0.5, 1.0)
     if x.dtype == np.float32:
         _tangent(NORMAL, x, out, out, scratch)
@@ -65,7 +68,7 @@ def normal_distribution(x: Array, out: Array, scratch: Array) -> None:
 
 
 def _single(x: Array, result: Array) -> None:
-    """Compute erf of float32, in pieces that fit into the cache."""
+    """Write erf(x) of a float32 array to ``result``, piece by piece, so that temporaries fit into the cache."""
     given, wanted = x.reshape(-1), result.reshape(-1)
     scratch = np.empty((2, min(PIECE, given.size)), np.float32)
     for start in range(0, given.size, PIECE):
@@ -74,7 +77,7 @@ def _single(x: Array, result: Array) -> None:
 
 
 def erf(x: Array, out: Array | None = None) -> Array:
-    """Compute the error function elementwise, in the dtype of x; float32 and float16 to a relative error of 5e-7.
+    """Return the error function of each element, in the dtype of x; for float32 with a relative error up to 5e-7.
 
     >>> import numpy as np
     >>> erf(np.array([0.0, 0.5, -3.0])).round(12).tolist()

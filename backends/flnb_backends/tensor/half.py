@@ -1,8 +1,8 @@
 """Half precision on NumPy: values are stored in float16 or bfloat16, sums of many of them are computed in float32.
 
-NumPy adds float16 in float16 along all but the last axis, in `cumsum` and in `add.at`, where 2048 + 1 is 2048, and
-ml_dtypes adds bfloat16 in the same way everywhere, where 256 + 1 is 256. Their matrix products sum in float32, but by
-a plain loop: on the backend's BLAS a float16 product takes a fraction of that, casts included.
+NumPy itself adds float16 numbers in float16 along all axes but the last, in `cumsum` and in `add.at`, so that 2048 + 1
+is 2048. ml_dtypes always adds bfloat16 numbers in bfloat16, so that 256 + 1 is 256. Matrix products of both sum in
+float32, but by a plain loop: a product of float32 copies by BLAS takes a fraction of that time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Linear algebra and Fourier transforms, by functions that NumPy and CuPy have in common; NumPy's are LAPACK's.
+"""Linear algebra and Fourier transforms, by functions that NumPy and CuPy have in common; NumPy's call LAPACK.
 
-Ops with several results return them packed (`flnb.ops.inverse`).
+An op with several results, such as qr, returns them packed in one array (`flnb.ops.inverse`).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _matmul(self: Any, a: Array, b: Array, out: Array | None = None) -> Array:
 class LinearAlgebra:
     """Matrix products, decompositions, solvers and Fourier transforms.
 
-    `_lapack`, `_transformed` and `_into`, which call NumPy, are all that a backend on CuPy's arrays replaces.
+    A backend on CuPy's arrays overrides only `_lapack`, `_transformed` and `_into`, the methods that call NumPy.
     """
 
     matmul = _matmul
@@ -92,14 +92,14 @@ class LinearAlgebra:
         return self._transformed("irfftn", x, [*[x.shape[a] for a in axes[:-1]], size], axes, norm, out)
 
     def _lapack(self, name: str, x: Array, *arguments: Any, **options: Any) -> Any:
-        """Call a function of `numpy.linalg`; half precision is computed in float32. Errors name the op and matrix."""
+        """Call the function ``name`` of `numpy.linalg`, half precision in float32; errors name op and matrix."""
         try:
             return getattr(np.linalg, name)(single(x), *map(single, arguments), **options)
         except np.linalg.LinAlgError as error:
             raise np.linalg.LinAlgError(f"{name}: {error} ({x.dtype.name}{list(x.shape)})") from None
 
     def _transformed(self, name: str, x: Array, sizes: Any, axes: Axes, norm: Any, out: Array | None) -> Array:
-        """Call a function of `numpy.fft`; ops have cut or padded their inputs to the right sizes."""
+        """Call the function ``name`` of `numpy.fft`; x has been cut or padded to the right sizes before."""
         return getattr(np.fft, name)(x, sizes, axes=axes, norm=norm, out=out)
 
     def _into(self, values: Array, x: Array, out: Array | None) -> Array:

@@ -1,8 +1,8 @@
 """The meta backend: computes shapes, dtypes and memory, but no values, so that models of any size can be dry-run.
 
-Its primitives are not written one by one: the op table knows the shape and dtype of every result, and the dispatcher
-has computed them by the time a method is called. Views also need strides: these are NumPy's, for an array that has the
-shape and strides of the tensor and is never read.
+Its primitives are not written one by one: the op table knows the shape and dtype of every result, and the crossing has
+computed them before it calls a method. Views also need strides. NumPy computes these, on an array that has the shape
+and the strides of the tensor and is never read.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Buffer:
     """A meta tensor's buffer: its spec and strides, and the owner of the memory block that it would occupy.
 
     Attributes:
-        strides: in bytes, of a view; None if the elements are in row-major order without gaps.
-        owner: shared by views; None without a block.
-        base: the buffer of which this one is a view.
+        strides: the strides in bytes; None if the elements are in row-major order without gaps.
+        owner: the owner of the memory block, which all views share; None if the buffer is too small for a block.
+        base: the buffer of which this buffer is a view; None if it is no view.
     """
 
     __slots__ = ("base", "owner", "spec", "strides")
@@ -59,7 +59,7 @@ class Buffer:
         return None if self.owner is None else self.owner.block
 
     def outline(self) -> np.ndarray[Any, Any]:
-        """Return a NumPy array of this shape and these strides without its own memory, for computing views."""
+        """Return a NumPy array with the buffer's shape and strides but one element of memory, to compute views."""
         return as_strided(np.empty((), self.dtype), self.shape, self.strides)
 
     def __repr__(self) -> str:
@@ -67,7 +67,7 @@ class Buffer:
 
 
 class MetaBackend(TensorBackend):
-    """A backend without values: every op returns a tensor of the right shape and dtype, without elements.
+    """A backend that computes no values: every op returns a tensor with the right shape and dtype but no elements.
 
     Memory is allocated as on any backend, from the active manager; one on a `flnb.memory.SimulatedDevice` has room for
     models of any size (`flnb.memory.dry_run`). Asking for a value is an error that says so.
@@ -95,7 +95,7 @@ class MetaBackend(TensorBackend):
         return self.computed(op) if op.writes_out else self.view(op)
 
     def computed(self, op: Op) -> Callable[..., Buffer]:
-        """Make the method of an op that writes to memory: it returns the buffer, unwritten."""
+        """Make the method of an op that computes elements: it returns the output buffer and writes nothing."""
         return lambda *arguments: target(op, arguments) or Buffer(inferred(op, arguments))
 
     def view(self, op: Op) -> Callable[..., Buffer]:
@@ -119,7 +119,7 @@ class MetaBackend(TensorBackend):
         )
 
     def empty(self, spec: Spec, manager: Any, min_block: int, code: int = 0, category: int = 0) -> tuple[Buffer, int]:
-        """Return a buffer and the id of its block, which is allocated where the NumPy backend would allocate one."""
+        """Return a buffer and its block's id; a block is allocated wherever the NumPy backend would allocate one."""
         if spec.nbytes < manager.min_block or not spec.nbytes:
             return Buffer(spec), 0
         owner = owner_in(manager, Owner, spec.shape, spec.dtype, spec.nbytes, code, category)
@@ -138,14 +138,14 @@ def target(op: Op, arguments: tuple[Any, ...]) -> Any:
 
 
 def inferred(op: Op, arguments: tuple[Any, ...]) -> Spec:
-    """Return the spec (shape, dtype) of an op's result, by the op's shape rule."""
+    """Return the spec of an op's result, which the op's shape rule computes."""
     inputs = tuple([x.spec for x in arguments[: op.arity or -1] if isinstance(x, Buffer)])
     shape, dtype = op.infer(op, inputs, () if op.arity else arguments[len(inputs) : -1])
     return spec_of(shape, np.dtype(dtype), inputs[0].kind)
 
 
 def layout(op: Op, x: Buffer, attributes: tuple[Any, ...]) -> tuple[Spec, Owner | None, tuple[int, ...] | None]:
-    """Return the spec, owner and strides of a view of a buffer, computed by NumPy."""
+    """Return the spec, owner and strides of a view, which the op ``op`` makes of the buffer x; NumPy computes them."""
     seen = getattr(_numpy, op.name)(x.outline(), *attributes)
     strides = None if seen.flags.c_contiguous else seen.strides
     return spec_of(seen.shape, seen.dtype, x.spec.kind), x.owner, strides

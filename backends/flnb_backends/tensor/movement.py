@@ -18,8 +18,8 @@ class Movement:
     """Ops that take elements at indices, or write elements to them.
 
     Attributes:
-        copy: copies a buffer, to ``out`` if that is given.
-        filled: returns ``out``, or else a new buffer, filled with one value; takes (value, shape, dtype, out).
+        copy: a method that copies a buffer, to ``out`` if that is given.
+        filled: a method (value, shape, dtype, out) that fills ``out``, or a new buffer, with one value and returns it.
     """
 
     copy: Callable[..., Any]

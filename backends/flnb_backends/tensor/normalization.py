@@ -112,7 +112,10 @@ class Normalization:
 
 
 def _add_columns(parts: tuple[Array, ...], totals: list[Array], first: int) -> None:
-    """Add the column sums of arrays (n, m) to totals (m,); the first block (``first`` is 0) overwrites the totals."""
+    """Add the column sums of arrays ``parts`` (n, m) to ``totals`` (m,), or replace the totals if ``first`` is 0.
+
+    ``first`` is the number of the first row, so 0 stands for the first block of rows.
+    """
     for part, total in zip(parts, totals, strict=False):
         flat = total.reshape(-1)
         if first:

@@ -37,18 +37,18 @@ def into(values: Array, out: Array | None) -> Array:
 
 
 _WHOLE = {("slice", None, None, None)}
-"""The part of an encoded index that takes a whole axis."""
+"""The encoded index of a whole axis, `:`."""
 
 
 def _add_rows(out: Array, rows: Array, g: Array) -> None:
-    """Add row i of g to row ``rows[i]`` of ``out``, by flat indices, which makes `np.add.at` four times as fast."""
+    """Add row i of g to row ``rows[i]`` of ``out``, by flat indices, with which `np.add.at` is 4 times as fast."""
     places = (rows % max(len(out), 1))[:, None] * g.shape[1] + np.arange(g.shape[1])
     np.add.at(out.reshape(-1), places.reshape(-1), g.reshape(-1))
 
 
 @cache
 def native() -> Any:
-    """Import the compiler of loop nests."""
+    """Import and return the compiler of loop nests, the class `flnb_backends.native.runner.Native`."""
     from flnb_backends.native.runner import Native
 
     return Native
@@ -61,7 +61,7 @@ def _host_manager() -> Native:
 
 @lru_cache(4096)
 def _strides(shape: tuple[int, ...], to: tuple[int, ...], itemsize: int) -> tuple[int, ...] | None:
-    """Return the strides, in bytes, to view a C-contiguous array in a broadcast shape; None if it cannot be."""
+    """Return the strides, in bytes, of a C-contiguous array broadcast to the shape ``to``; None if that cannot be."""
     lead = len(to) - len(shape)
     if lead < 0 or min(to, default=0) < 0 or any(n not in (1, m) for n, m in zip(shape, to[lead:], strict=True)):
         return None

@@ -1,4 +1,4 @@
-"""Max pooling by oneDNN that stores the position of each window's maximum, so that its gradient needs no image."""
+"""Max pooling by oneDNN that stores the position of each window's maximum, so that the gradient needs no image."""
 
 from __future__ import annotations
 
@@ -18,25 +18,27 @@ __all__ = ["PoolPlaces"]
 MOST = 254
 """The largest window, in elements: places are bytes."""
 NOWHERE = 255
-"""The place in a window with NaN, whose gradient goes nowhere."""
+"""The position for a window with NaN, whose gradient goes nowhere."""
 BYTES = np.dtype(np.uint8)
 
 
 class PoolPlaces:
     """Max pooling of contiguous float32 images of one shape, with the positions of the maxima.
 
-    An array of places has a byte for each window, in oneDNN's order, and at its end one that says who wrote it: NumPy
-    computes images that are not finite, and then numbers the elements of a window in row-major order.
+    The positions are bytes in an array of places, one for each window, in oneDNN's order. The last byte of the array
+    says who wrote it: images that are not finite are pooled by NumPy, and then a position is the number of the element
+    in its window, in row-major order.
 
     Args:
-        shape: of the image, (batch, channels, *extents).
-        kernel, stride: extents of the windows, and the distances between them.
-        way: how oneDNN computes it, one of `flnb_backends.native.primitives.WAYS`.
-        threads: how many oneDNN uses.
-        by_numpy: the method that pools an image that is not finite.
+        shape: the shape of the images, (batch, channels, *extents).
+        kernel: the extents of a window.
+        stride: the distances between windows.
+        way: how oneDNN computes the op, one of `flnb_backends.native.primitives.WAYS`.
+        threads: how many threads oneDNN uses.
+        by_numpy: the method that pools images that are not finite.
 
     Attributes:
-        nbytes: of an array of places.
+        nbytes: the bytes of an array of places.
 
     Raises:
         Unsuitable: the window is too large, or oneDNN's two primitives do not store places alike.
@@ -60,7 +62,7 @@ class PoolPlaces:
         self.nbytes = max(self._forward.opaque, math.prod(self.fit)) + 1
 
     def find(self, x: Array, y: Array, places: Array) -> Array:
-        """Write the window maxima of an image to ``y`` and their positions to ``places``; returns ``places``."""
+        """Write the maxima of the windows of x to y, and their positions to ``places``; returns ``places``."""
         flat = x.reshape(-1)
         places[-1] = by_numpy = not np.isfinite(np.dot(flat, flat))
         if not by_numpy:
@@ -74,7 +76,7 @@ class PoolPlaces:
         return places
 
     def spread(self, g: Array, places: Array, out: Array) -> Array:
-        """Write the gradient of the image to ``out``, from that of the maxima and their positions; returns ``out``."""
+        """Write the gradient of the images to ``out``, from the maxima's gradient g and positions; returns ``out``."""
         if not places[-1]:
             self._run(self._backward, g, places, out)
             return out
@@ -85,18 +87,18 @@ class PoolPlaces:
         return out
 
     def _index(self, places: Array) -> Array:
-        """Return the positions written by NumPy, in the shape of the result."""
+        """Return the positions that NumPy writes or has written, as a view with a position for each window."""
         return places[: math.prod(self.fit)].reshape(self.fit)
 
     def _windows(self, x: Array) -> Iterator[Array]:
-        """Yield, for each offset in a window, a view of that element of all windows of an image."""
+        """Yield, for each offset in a window, a view of x that has the element at this offset of every window."""
         for offsets in np.ndindex(*self.kernel):
             each = zip(offsets, self.fit[2:], self.stride, strict=True)
             chosen: Any = (..., *[slice(o, o + (n - 1) * s + 1, s) for o, n, s in each])
             yield x[chosen]
 
     def _run(self, prepared: Prepared, *arrays: Array) -> None:
-        """Run a primitive on arrays."""
+        """Run a primitive on arrays, with scratch memory from the active memory manager."""
         dnn = prepared.dnn
         dnn.use_threads(self.threads)
         room = scratch((prepared.scratch,), BYTES) if prepared.scratch else None

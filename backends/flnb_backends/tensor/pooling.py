@@ -1,6 +1,7 @@
 """Pooling by NumPy, one axis at a time: first windows within rows, then windows of the results.
 
-Of equal maxima in a window the first, in row-major order, counts: it is in the first row that has one.
+Of several equal maxima in a window the first one in row-major order counts. It is in the first row that has the
+maximum.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from flnb_backends.tensor.half import is_half
 from flnb_backends.tensor.rows import PIECE, examples
 
 SMALL = 1 << 10
-"""Elements of images that are pooled in the fewest calls instead of the fewest steps."""
+"""The number of elements up to which images are pooled in the fewest NumPy calls instead of the fewest operations."""
 
 
 def piece(shape: Extents, dtype: np.dtype[Any]) -> Array:
@@ -27,17 +28,21 @@ def piece(shape: Extents, dtype: np.dtype[Any]) -> Array:
 
 
 def places(x: Array, axis: int, kernel: int, stride: int, fit: int) -> list[Array]:
-    """Return, for each offset in a window along an axis, a view of the elements of all windows at that offset."""
+    """Return, for each offset in a window along one axis, a view of x with the element at this offset of every window.
+
+    ``fit`` is the number of windows along the axis.
+    """
     before = (slice(None),) * axis
     return [x[(*before, slice(i, i + (fit - 1) * stride + 1, stride))] for i in range(kernel)]
 
 
 @lru_cache(32)
 def tiling(shape: Extents, kernel: Extents, stride: Extents) -> tuple[Extents, Extents, Array] | None:
-    """Return how to reorder small images so that each window becomes a row; None if windows do not tile them.
+    """Return how to reorder small images such that each window becomes a row; None if windows do not tile the images.
 
     Returns:
-        The shape to which images are split, the order of its axes, and where each row starts in the flat result.
+        The shape to which images are reshaped, the order of axes to which that is transposed, and the index at which
+        each row starts in the flattened result.
     """
     pairs = list(zip(shape[2:], kernel, strict=True))
     if not 0 < math.prod(shape) <= SMALL or kernel != stride or any(n % k for n, k in pairs):
@@ -49,7 +54,10 @@ def tiling(shape: Extents, kernel: Extents, stride: Extents) -> tuple[Extents, E
 
 
 def tiled(x: Array, split: Extents, order: Extents, starts: Array) -> tuple[Array, Array]:
-    """Return all windows in one array, and the position in it of each window's first maximum (or first NaN)."""
+    """Return the windows of x as rows of one flat array, and the index in it of each window's first maximum (or NaN).
+
+    The other arguments are what `tiling` returns.
+    """
     tiles = x.reshape(split).transpose(order).reshape(len(starts), -1)
     chosen = tiles.argmax(1)
     chosen += starts
@@ -57,7 +65,7 @@ def tiled(x: Array, split: Extents, order: Extents, starts: Array) -> tuple[Arra
 
 
 def has_nan(x: Array) -> bool:
-    """Return whether a flat array contains NaN; for half precision True, since a search would cost too much."""
+    """Return whether a flat array may contain NaN; True for half precision, where a search would cost too much."""
     if is_half(x):
         return True
     squares = np.dot(x, x)
@@ -65,9 +73,9 @@ def has_nan(x: Array) -> bool:
 
 
 def firsts(x: Array, y: Array, axis: int, kernel: int, stride: int) -> Iterator[Array]:
-    """Return, for each offset in a window along an axis, a mask of the windows whose first maximum is there.
+    """Yield, for each offset in a window along an axis, a mask of the windows whose first maximum is at this offset.
 
-    ``y`` holds the maxima of the windows of x; NaN counts as a maximum.
+    ``y`` has the maxima of the windows of x. In windows with NaN no element is the first maximum.
     """
     left: Any = None
     whole = has_nan(y.reshape(-1))  # otherwise the last place has all that is left
@@ -84,7 +92,7 @@ def firsts(x: Array, y: Array, axis: int, kernel: int, stride: int) -> Iterator[
 
 
 def maxima(x: Array, kernel: Extents, stride: Extents, out: Array | None = None) -> list[Array]:
-    """Return x, and its window maxima along the last axis, then along the previous one as well, and so on."""
+    """Return x, the maxima of windows along its last axis, the maxima of windows along the last two axes, and so on."""
     found = [x]
     for axis in range(x.ndim - 1, 1, -1):
         k, s = kernel[axis - 2], stride[axis - 2]

@@ -1,4 +1,4 @@
-"""Blocks of rows that fit into the cache, and sums over them, for `flnb_backends.tensor.whole`."""
+"""Blocks of rows that fit into the cache, and sums over rows and columns, for `flnb_backends.tensor.whole`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = np.ndarray[Any, Any]
 Out = tuple[Array | None, ...] | None
 
 PIECE = 1 << 18
-"""Bytes of an array in one block: the three or four arrays of a block fit into the second cache."""
+"""The bytes of one array's part of a block: the parts of three or four arrays fit into the L2 cache."""
 ONES = 1 << 14
 """The most elements of a vector of ones that is cached."""
 
@@ -30,7 +30,7 @@ def _filled(shape: tuple[int, ...], dtype: np.dtype[Any], value: float = 1.0) ->
 
 
 def target(out: Out, index: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return the given output buffer number ``index``, or a new one."""
+    """Return ``out[index]``, the output buffer with this number, or a new array if there is none."""
     if out is None or out[index] is None:
         return np.empty(shape, dtype)
     return out[index]  # type: ignore[return-value]
@@ -69,7 +69,7 @@ def channel_sums(x: Array, out: Array | None = None) -> Array:
 
 
 def row_maxima(x: Array) -> Array:
-    """Return the largest element of each row of an array (n, m), NaN where a row has one; shape (n, 1)."""
+    """Return the largest element of each row of an array (n, m), NaN for a row that contains NaN; shape (n, 1)."""
     if x.size < 2048 or x.shape[1] < 32:
         return np.asarray(np.maximum.reduce(x, axis=1, keepdims=True))
     places = np.argmax(x, axis=1)  # three times as quick as the maximum itself
@@ -78,9 +78,9 @@ def row_maxima(x: Array) -> Array:
 
 
 def blocks(trailing: int, *arrays: Array) -> Iterable[Any]:
-    """Split arrays of one shape into blocks (n, m) of whole rows, the last axes; they are views if contiguous.
+    """Split arrays of the same shape into blocks (n, m) that fit into the cache; a row is the last ``trailing`` axes.
 
-    Arrays that are not contiguous are copied, block by block, and must not be written.
+    Blocks of contiguous arrays are views. Those of other arrays are copies, which must not be written to.
     """
     first = arrays[0]
     if not first.size:
@@ -103,7 +103,7 @@ def blocks(trailing: int, *arrays: Array) -> Iterable[Any]:
 
 
 def blocks_along(axis: int, *arrays: Array) -> Iterable[Any]:
-    """Split arrays of one shape into blocks (n, extent, m) that fit into the cache, ``axis`` in the middle."""
+    """Split arrays of the same shape into blocks (n, extent, m) that fit into the cache; ``axis`` is in the middle."""
     shape = arrays[0].shape
     for block in blocks(len(shape) - axis, *arrays):
         yield [a.reshape(len(a), shape[axis], -1) for a in block]

@@ -1,13 +1,14 @@
 """Composites and their gradients as single NumPy methods, with fewer passes over memory than op by op.
 
-A method has its composite's name and takes the buffers of the inputs, the attributes, and ``out``, None or a tuple of
-C-contiguous buffers to write (each may be None); it returns ``(result, *kept)``. The method of the pull, ``NAME_pull``,
-takes the cotangent, the inputs, the kept values and the result, None where the pull does not read them, and the
-attributes; it returns a cotangent for each input, None for none.
+A method has its composite's name and takes the buffers of the inputs, the attributes, and ``out``: a tuple of
+C-contiguous buffers to write (each may be None), or None. It returns ``(result, *kept)``; the pull reads the kept
+values. The method of the pull, ``NAME_pull``, takes the cotangent, the inputs, the kept values, the result and the
+attributes; what the pull does not read may be None. It returns a cotangent for each input, None for those without one.
 
-All are for float32 and float64. None makes a temporary as large as a large input: it is computed in blocks that fit
-into the cache, with the buffers of the results as scratch memory. Sums of rows are products with ones by BLAS, which
-takes a third of the time of `np.add.reduce`. Numbers are arrays without dimensions: ufuncs take those at once.
+All methods are for float32 and float64. No method makes a temporary as large as a large input: inputs are processed in
+blocks that fit into the cache, with the buffers of the results as scratch memory. Sums of rows are matrix products with
+ones by BLAS, which take a third of the time of `np.add.reduce`. Numbers are arrays without dimensions, which ufuncs
+take without a conversion.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class Activations:
         return y, gate
 
     def gelu_tanh_pull(self, g: Array, x: Array, gate: Array, y: None, out: Out = None) -> tuple[Array, ...]:
-        """Compute g * gate * (1 + x (1 - gate) z'), where gate = sigmoid(z) is the value kept by the forward method."""
+        """Return g * gate * (1 + x (1 - gate) z'), where gate = sigmoid(z) is the value kept by the forward method."""
         of_x = target(out, 0, x.shape, x.dtype)
         one, linear = number(1.0, x.dtype), number(ROOT_EIGHT_OVER_PI, x.dtype)
         cubic = number(3.0 * CUBIC * ROOT_EIGHT_OVER_PI, x.dtype)
@@ -126,7 +127,7 @@ class Activations:
 
 
 def _sigmoid(x: Array, half: float, out: Array) -> None:
-    """Compute sigmoid(2 half x) into ``out``, as (tanh(half x) + 1) / 2."""
+    """Write sigmoid(2 * half * x) to ``out``, computed as (tanh(half * x) + 1) / 2."""
     np.multiply(x, number(half, x.dtype), out)
     np.tanh(out, out)
     np.add(out, number(1.0, x.dtype), out)
@@ -134,14 +135,14 @@ def _sigmoid(x: Array, half: float, out: Array) -> None:
 
 
 def _softmax(x: Array, y: Array) -> None:
-    """Compute the softmax of each row of x (n, m) into y."""
+    """Write the softmax of each row of x (n, m) to y."""
     np.subtract(x, row_maxima(x), y)
     np.exp(y, y)
     np.divide(y, row_sums(y), y)
 
 
 def _log_softmax(x: Array, y: Array) -> None:
-    """Compute the logarithm of the softmax of each row of x (n, m) into y."""
+    """Write the logarithm of the softmax of each row of x (n, m) to y."""
     np.subtract(x, row_maxima(x), y)
     total = row_sums(np.exp(y))
     np.subtract(y, np.log(total, total), y)
@@ -233,11 +234,11 @@ class Softmax:
 
 
 def _places(targets: Array, n: int, classes: int) -> Array:
-    """Return the index of each target's score in the flattened scores (n, classes)."""
+    """Return, for each of n targets (numbers of classes), the index of its score in flattened scores (n, classes)."""
     places: Array = np.arange(0, n * classes, classes)
     np.add(places, targets, places, casting="unsafe")  # unsigned targets, too
     return places
 
 
 class Whole(Activations, Softmax, Normalization):
-    """All composites that the NumPy backend computes in one method each."""
+    """The methods of the NumPy backend for all composites that it computes in one method each."""

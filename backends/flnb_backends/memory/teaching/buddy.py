@@ -1,4 +1,4 @@
-"""The buddy system (Knowlton, 1965): blocks of powers of two, whose other half is found from the address."""
+"""The buddy system (Knowlton, 1965): sizes are powers of two, and a block's other half is found from its address."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["Buddy"]
 class Buddy(Cached):
     """Buddy allocation: sizes are powers of two; larger blocks are halved, and free halves are merged.
 
-    Every call takes at most as many steps as there are sizes, and free memory is never in pieces too small to use. On
-    the other hand a quarter of each block is waste on average, and half at worst.
+    Every call takes at most as many steps as there are sizes, and no free piece is too small to use. On the other hand
+    a quarter of each block is wasted on average, and half of it at worst.
 
     Args:
         device: the device of the segments; the host by default.
@@ -44,7 +44,7 @@ class Buddy(Cached):
         self.holes: defaultdict[int, dict[int, Segment]] = defaultdict(dict)  # by size, the segment of each address
 
     def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
-        """Return the smallest free block that is large enough, halved as often as the request allows."""
+        """Return the smallest free block that is large enough, after halving it as often as the request allows."""
         size = max(self.smallest, 1 << (nbytes - 1).bit_length()) if nbytes > 1 else self.smallest
         holes = self.holes
         have = min((hole for hole in holes if hole >= size and holes[hole]), default=0)

@@ -24,7 +24,7 @@ class ByCategory(Caching):
         device: the device of the segments; the host by default.
         apart: the categories with segments of their own, joined by "+". Default: the environment variable
             ``FLNB_MEM_APART``, or else "parameter+optimizer_state", which live as long as the model.
-        split_limit, recycling_limit: bytes, as of `Caching`.
+        split_limit, recycling_limit: bytes, the settings of `Caching`.
 
     >>> import flnb
     >>> from flnb.memory import AllocHint
@@ -56,7 +56,7 @@ class ByCategory(Caching):
 
 
 def _categories(given: str, name: str) -> frozenset[str]:
-    """Return the categories in a text, in which "+" joins them; ``name`` is its source, for errors."""
+    """Return the categories in a text, where "+" joins them; ``name`` is that of the setting, for errors."""
     found = frozenset(given.split("+"))
     if not found <= set(schema.CATEGORIES):
         raise ValueError(f"flnb: {name} is {given!r}; expected some of {', '.join(schema.CATEGORIES)}, joined by '+'")

@@ -13,8 +13,9 @@ __all__ = ["ExactFit"]
 class ExactFit(Cached):
     """Every block is a segment of its own, which is cached when freed and reused only for the same size.
 
-    There is no search and no waste inside blocks. A training step that repeats requests the same sizes again and finds
-    them. If sizes change, as with sequences of many lengths, memory is kept for each until the device is full.
+    There is no search, and no waste inside blocks. Training steps that are alike request the same sizes, and find them
+    among the cached segments. If sizes change, as with sequences of many lengths, memory is kept for every size until
+    the device is full.
 
     Args:
         device: the device of the segments; the host by default.

@@ -17,7 +17,9 @@ class Shelf:
     """A slab: a segment divided into slots of one size.
 
     Attributes:
-        size: bytes of a slot; slots: their number; live: the number of those in use.
+        size: the bytes of a slot.
+        slots: the number of slots.
+        live: the number of slots in use.
         fresh: the address of the first slot that was never used.
         free: addresses of the slots that were used and freed.
     """
@@ -41,8 +43,8 @@ class Slot(Block):
 class Slab(Cached):
     """Slab allocation: sizes are rounded up to four classes per power of two; blocks of a class share slabs.
 
-    A block above a quarter of a slab has a slab of its own, as large as its class. An empty slab serves the next class
-    that needs one of its size. Above 256 bytes at most a fifth of a block is waste.
+    A block larger than a quarter of a slab has a slab of its own, as large as the block's class. An empty slab can be
+    used by any class that needs a slab of that size. Of a block above 256 bytes at most a fifth is wasted.
 
     Args:
         device: the device of the slabs; the host by default.
@@ -64,7 +66,7 @@ class Slab(Cached):
         self.empty: defaultdict[int, list[Segment]] = defaultdict(list)  # by size
 
     def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
-        """Return a slot of the oldest slab with a free one, or of a new slab."""
+        """Return a free slot of the oldest slab that has one, or a slot of a new slab."""
         coarse = (nbytes - 1).bit_length() - 3 if nbytes > 0 else 0
         size = rounded(nbytes, 1 << max(FINEST, coarse))
         shelves = self.open[size]

@@ -1,1 +1,1 @@
-"""The CUDA backend: a thin binding of the driver API, for GPUs and the emulated device, and the ops on top of it."""
+"""The CUDA backend: a thin binding of the driver API, for GPUs and the emulated device, and the ops built on it."""

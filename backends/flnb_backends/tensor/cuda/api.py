@@ -67,12 +67,9 @@ LASTING = (
 class DriverError(RuntimeError):
     """An error reported by the CUDA driver API.
 
-    Attributes:
-        name: the error's name in the API, such as "CUDA_ERROR_OUT_OF_MEMORY".
-
     Args:
-        call: the function that failed.
-        name: see above.
+        call: the name of the function that failed.
+        name: the error's name in the API, such as "CUDA_ERROR_OUT_OF_MEMORY"; also an attribute.
         text: the description of the error.
     """
 

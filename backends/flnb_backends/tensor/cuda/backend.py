@@ -96,7 +96,7 @@ class CudaBackend(
         return self.gpu.manager
 
     def method(self, name: str) -> Callable[..., Any] | None:
-        """Return the method of an op, wrapped by `issued`; None if this backend does not have it."""
+        """Return the method of the op ``name``, wrapped by `issued`; None if this backend does not have the op."""
         function = getattr(self, name, None)
         return None if function is None else self.issued(name, function)
 
@@ -117,7 +117,8 @@ class CudaBackend(
     def issued(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap a function that queues GPU work: the wrapper selects the device, notes the stream, and emits events.
 
-        The wrapper raises `DriverError` for an error of the device, with the ops that may have caused it.
+        ``name`` is that of the work in events and errors. If the device reports an error, the wrapper raises a
+        `DriverError` that names the ops which may have caused the error.
         """
         gpu = self.gpu
 
@@ -155,10 +156,10 @@ class CudaBackend(
 
     @with_block
     def stream(self) -> Iterator[int]:
-        """Run a ``with`` block in a stream of its own, which waits for the current one; yields its handle (an int).
+        """Run a ``with`` block in another stream, which first waits for the current one; yields its handle (an int).
 
-        The current stream does not wait for the block's: call `wait_for` where it must. Streams are reused and never
-        destroyed, because free memory refers to those that have used it.
+        The current stream does not wait for the block's stream: call `wait_for` where it must. Streams are used again
+        and never destroyed, because free memory refers to the streams that have used it.
         """
         gpu = self.gpu
         before = gpu.enter()
@@ -182,7 +183,7 @@ class CudaBackend(
             self.gpu.driver.wait_for_stream(self.gpu.stream(), stream)
 
     def prefetch(self, batches: Iterable[Sequence[Any]]) -> Iterator[list[Tensor]]:
-        """Upload batches in a separate stream, each while the program works on the one before it.
+        """Upload batches in a separate stream: each is uploaded while the program works on the batch before.
 
         Args:
             batches: sequences of arrays or nested lists of numbers.
@@ -222,7 +223,7 @@ class CudaBackend(
         return x if x.flags.c_contiguous else cp.ascontiguousarray(x).reshape(x.shape)
 
     def from_numpy(self, array: Any, out: Buffer | None = None) -> Buffer:
-        """Copy an array of the host, or of any device, to ``out`` or a new buffer."""
+        """Copy an array of the host, or of any CUDA device, to ``out`` or a new buffer."""
         before = self.gpu.enter()
         try:
             return self._uploaded(array, out)
@@ -230,7 +231,7 @@ class CudaBackend(
             self.gpu.leave(before)
 
     def settled(self, buffer: Buffer) -> Buffer:
-        """Wait until the upload of a buffer that ops cache is complete, so that any stream may read it."""
+        """Return a buffer that is to be cached, after waiting for its upload, so that any stream may read it."""
         with self.gpu.driver.using(self.gpu.ordinal):
             self.gpu.driver.wait(self.gpu.stream())
         return buffer
@@ -246,7 +247,7 @@ class CudaBackend(
         return self.finished(y, out)
 
     def _fetched(self, array: Buffer, out: Buffer | None) -> Buffer:
-        """Copy an array of another device; events order the copy between the current streams of both devices."""
+        """Copy an array from another device; the current streams of both devices wait for each other by events."""
         there = gpu_at(array.data.device_id)
         with there.driver.using(there.ordinal):
             source, event, theirs = cp.ascontiguousarray(array), there.driver.event(), there.stream()
@@ -297,9 +298,9 @@ _noting = Lock()
 
 
 def report_launch(task: devices.Task, name: str, arguments: tuple[Any, ...], result: Any) -> None:
-    """Emit one launch event for all kernels that CuPy launched for an op; none for views.
+    """Emit one launch event for all kernels that CuPy has launched for the op ``name``; none if the result is a view.
 
-    CuPy's launches in an op that also launches flnb's own kernels are not recorded.
+    If an op also launches flnb's own kernels, CuPy's launches in it are not recorded.
     """
     given = [x for x in arguments if isinstance(x, cp.ndarray)]
     made = [x for x in (result if isinstance(result, (tuple, list)) else (result,)) if isinstance(x, cp.ndarray)]
@@ -315,7 +316,7 @@ def report_launch(task: devices.Task, name: str, arguments: tuple[Any, ...], res
 
 
 def note_uses(stream: int, arguments: tuple[Any, ...]) -> None:
-    """Add a stream to the streams noted in the blocks of buffers, including buffers in tuples and lists."""
+    """Note in the blocks of an op's buffers, also of those in tuples and lists, that a stream uses the blocks."""
     for x in arguments:
         if isinstance(x, cp.ndarray):
             block = block_of(x)

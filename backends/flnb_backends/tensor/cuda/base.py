@@ -19,7 +19,7 @@ Out = tuple[Buffer | None, ...] | None
 
 
 class CudaBuffers(ABC):
-    """Base of the parts of the cuda backend, whose methods launch flnb's own kernels.
+    """The base class of the parts of the cuda backend, whose methods launch flnb's own kernels.
 
     Attributes:
         launcher: launches kernels on the backend's device, in the current stream.
@@ -46,14 +46,14 @@ class CudaBuffers(ABC):
         return out[index]
 
     def written(self, out: Buffer | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Buffer:
-        """Return a C-contiguous buffer for a kernel to write: ``out`` if it is suitable, else a new one.
+        """Return a C-contiguous buffer for a kernel to write: ``out`` if that is suitable, else a new one.
 
-        Pass the buffer to `finished` after the launch.
+        After the launch pass the buffer to `finished`.
         """
         if out is not None and out.flags.c_contiguous and out.dtype == dtype:
             return out
         return self.new(shape, dtype)
 
     def finished(self, y: Buffer, out: Buffer | None) -> Buffer:
-        """Return the result that a kernel has written to y, after copying it to ``out`` if that is another buffer."""
+        """Return the result that a kernel writes to y: y itself, or ``out`` after a copy if that is another buffer."""
         return y if out is None or y is out else self.copy(y, out)

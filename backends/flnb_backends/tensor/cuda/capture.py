@@ -17,7 +17,7 @@ THREAD_LOCAL, RELAXED = 1, 2
 
 
 class Capture:
-    """The methods of `Driver` for CUDA graphs. Unmeasured: no GPU has run them, and the backend does not use them yet.
+    """The methods of `Driver` for CUDA graphs. Unmeasured: they never ran on a GPU; the backend does not use them yet.
 
     Attributes:
         capturing: streams that are being captured; meanwhile telemetry emits no launches and queues no timed events.
@@ -36,7 +36,7 @@ class Capture:
     def begin_capture(self, stream: int, relaxed: bool = False) -> None:
         """Make further work in a stream, and in those that wait for its events, part of a graph until `end_capture`.
 
-        Meanwhile no call may wait for that work; unless ``relaxed``, this thread may not allocate on the device either.
+        Until then no call may wait for that work, and this thread may not allocate on the device unless ``relaxed``.
 
         Raises:
             NotImplementedError: the library has no functions for graphs.

@@ -1,4 +1,4 @@
-"""Compilation of CUDA C kernels by NVIDIA's NVRTC, with a cache on disk: each text is compiled once."""
+"""Compilation of CUDA C kernels by NVIDIA's compiler library NVRTC; a cache on disk keeps what was compiled."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OPTIONS = (
     "-std=c++17", "-default-device", "--ptxas-options=-v",
     "-DFLNB_DYNAMIC_SHARED(type, name)=extern __shared__ type name[]",
 )  # fmt: skip
-"""The macro declares dynamic shared memory; g++, the emulated device's compiler, has another definition of it."""
+"""The options of NVRTC. The macro declares dynamic shared memory; g++ (emulated devices) has another definition."""
 HEADERS = "", "cupy/_cccl/libcudacxx", "cupy/_cccl/thrust"
 """Include folders within CuPy's folder of headers."""
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
@@ -59,7 +59,7 @@ class Usage(NamedTuple):
 
 
 class Compiled(NamedTuple):
-    """A cubin for `Driver.load`, and the resources that each of its kernels needs, by the kernel's name."""
+    """Compiled kernels: a cubin (machine code) for `Driver.load`, and the resources that each kernel needs, by name."""
 
     image: bytes
     usage: dict[str, Usage]
@@ -106,7 +106,7 @@ def include_options() -> tuple[str, ...]:
 
 
 def kernel_names(text: str) -> list[str]:
-    """Return the names of the kernels in a text of CUDA C, in order.
+    """Return the names of the kernels in CUDA C source, in order.
 
     >>> from flnb_backends.tensor.cuda.compiler import kernel_names
     >>> kernel_names("__global__ void scale(float *x) { x[threadIdx.x] *= 2; }")
@@ -118,7 +118,7 @@ def kernel_names(text: str) -> list[str]:
 
 
 def cache_folder() -> Path:
-    """Return the folder of compiled images, created if needed: in $FLNB_CACHE, else in the user's cache folder."""
+    """Return the folder of compiled kernels, created if needed: in $FLNB_CACHE, else in the user's cache folder."""
     base = os.environ.get("FLNB_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "flnb")
     folder = Path(base, "cuda")
     folder.mkdir(parents=True, exist_ok=True)
@@ -149,13 +149,13 @@ def _places() -> Iterator[str]:
 
 
 def _packages(name: str) -> list[str]:
-    """Find the folders of an installed package without importing it."""
+    """Return the folders of an installed package, without importing it."""
     spec = find_spec(name)
     return list(spec.submodule_search_locations or []) if spec else []
 
 
 def _compiled(library: dict[str, Any], text: str, options: list[str]) -> tuple[bytes, str]:
-    """Compile a text; returns the image and the compiler's log."""
+    """Compile CUDA C source; returns the image (machine code) and the compiler's log."""
     program = c_void_p()
     library["nvrtcCreateProgram"](byref(program), text.encode(), b"kernels.cu", 0, None, None)
     try:
@@ -170,7 +170,7 @@ def _compiled(library: dict[str, Any], text: str, options: list[str]) -> tuple[b
 
 
 def _bytes(library: dict[str, Any], name: str, program: c_void_p) -> bytes:
-    """Return the output of the NVRTC function ``name``; the function ``name`` + "Size" returns its length."""
+    """Return the bytes that the NVRTC function ``name`` writes; the function ``name`` + "Size" counts them."""
     size = c_size_t()
     library[f"{name}Size"](program, byref(size))
     found = ctypes.create_string_buffer(size.value)
@@ -179,7 +179,7 @@ def _bytes(library: dict[str, Any], name: str, program: c_void_p) -> bytes:
 
 
 def _with_lines(log: str, text: str) -> str:
-    """Insert, after each line of the log that refers to the text, the source line."""
+    """Insert, after each line of the compiler's log that refers to a line of the source, that line."""
     lines = text.splitlines()
 
     def shown(match: re.Match[str]) -> str:

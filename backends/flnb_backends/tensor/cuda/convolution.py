@@ -1,6 +1,6 @@
 """Convolution in one to three dimensions on a CUDA device: im2col and a matrix product, or cuDNN.
 
-cuDNN is used where it is installed, with its frontend, and supports the convolution.
+cuDNN computes a convolution that it supports, if cuDNN and cudnn-frontend are installed.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Convolution(CudaBuffers):
     """The methods of the cuda backend for convolution.
 
     Attributes:
-        matmul: multiplies matrices, which may be transposed views; leading axes are broadcast.
-        by_cudnn: cuDNN, if it is installed and enabled.
+        matmul: a method that multiplies matrices, which may be transposed views; leading axes are broadcast.
+        by_cudnn: the object that calls cuDNN; None if cuDNN is not installed or was switched off.
     """
 
     matmul: Callable[..., Buffer]
@@ -101,7 +101,7 @@ class Convolution(CudaBuffers):
     def _columns(
         self, x: Buffer, kernel: Extents, stride: Extents, padding: Extents, dilation: Extents, groups: int
     ) -> Buffer:
-        """Return the windows as columns (im2col): (groups, channels per group x kernel, batch x windows)."""
+        """Return the windows of x as columns (im2col), shape (groups, channels per group x kernel, batch x windows)."""
         n, c = x.shape[:2]
         every, fit = windows(x.shape[2:], kernel, stride, padding, dilation)
         rows, columns = c * math.prod(kernel), n * math.prod(fit)
@@ -112,7 +112,7 @@ class Convolution(CudaBuffers):
         return made
 
     def _positions_first(self, g: Buffer, groups: int) -> Buffer:
-        """Reorder the cotangent (N, O, *extents) to (groups, O / groups, N x extents)."""
+        """Reorder the result's cotangent, (N, O, *extents), to (groups, O / groups, N x extents)."""
         n, o = g.shape[:2]
         shape = groups, o // groups, n * math.prod(g.shape[2:])
         if n == 1:

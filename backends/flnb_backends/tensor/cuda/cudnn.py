@@ -40,7 +40,7 @@ def cudnn_of(gpu: Gpu, tf32: bool) -> Cudnn | None:
 
 
 class Cudnn:
-    """Convolutions on one device, by execution plans that are built at the first call with given shapes.
+    """Computes convolutions on one device, by execution plans that are built at the first call with given shapes.
 
     Each thread has its own handle and plans, because a cuDNN handle may be used by one thread at a time.
 
@@ -60,8 +60,9 @@ class Cudnn:
         """Queue a convolution or its gradient in the current stream; returns False if cuDNN does not support it.
 
         Args:
-            kind: "conv_fprop", "conv_wgrad" or "conv_dgrad"; `OPERANDS` has the meaning of ``a`` and ``b``.
-            a, b: the operands, (N, C, *extents); the weight is (O, C / groups, *kernel).
+            kind: "conv_fprop" (convolution), "conv_wgrad" (gradient of the weight) or "conv_dgrad" (of the image).
+            a, b: the operands, which `OPERANDS` names for each kind; images are (N, C, *extents), weights are
+                (O, C / groups, *kernel).
             y: the buffer for the result; all three are C-contiguous.
             stride, padding, dilation: one number for each spatial dimension.
         """
@@ -86,7 +87,10 @@ class Cudnn:
         return True
 
     def _plan(self, handle: Any, kind: str, char: str, *signature: Extents) -> Any:
-        """Build the graph and the plan that cuDNN's heuristics recommend; None if cuDNN supports none."""
+        """Build a convolution's graph and the plan that cuDNN's heuristics recommend; None if there is none.
+
+        ``char`` is the dtype's character; ``signature`` is the shapes of a, b and y, the stride, padding and dilation.
+        """
         module = self._module
         try:
             graph = self.graph(handle, kind, char, *signature)
@@ -106,7 +110,7 @@ class Cudnn:
         self, handle: Any, kind: str, char: str, a: Extents, b: Extents, y: Extents, stride: Extents, padding: Extents,
         dilation: Extents,
     ) -> Any:  # fmt: skip
-        """Return the graph of a convolution of these shapes; cuDNN infers groups from the numbers of channels."""
+        """Return cuDNN's graph of a convolution, given the shapes a, b and y; cuDNN infers groups from the channels."""
         elements, sums = (getattr(self._module.data_type, name) for name in TYPES[char])
         graph = self._module.pygraph(
             name=kind, handle=handle, io_data_type=elements, intermediate_data_type=sums, compute_data_type=sums

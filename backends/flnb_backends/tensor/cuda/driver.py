@@ -1,7 +1,7 @@
 """The part of the CUDA driver API that flnb uses: one binding for NVIDIA's library and for the emulated device.
 
-Addresses, streams, events, modules and kernels are the API's own handles, as ints, which libraries that share the
-device's primary context, such as CuPy, accept as they are. Source: "CUDA Driver API", NVIDIA.
+Addresses, streams, events, modules and kernels are the API's own handles, as ints. Other libraries that use the
+device's primary context, such as CuPy, accept these handles. Source: "CUDA Driver API", NVIDIA.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Driver(Capture):
         self._pinned: dict[int, int] = {}  # bytes by address
 
     def blame(self, error: str) -> str:
-        """Return text on the likely cause of an error, for its message; "" unless the error is one of `LASTING`."""
+        """Return text for an error's message on its likely cause; "" unless the error's name is in `LASTING`."""
         if error not in LASTING:
             return ""
         if self.failed:
@@ -142,13 +142,13 @@ class Driver(Capture):
         return int(self._calls[name](*arguments))
 
     def _wait(self, name: str, *arguments: Any, **about: int) -> None:
-        """Run a call that blocks the host, and emit a wait event with the fields ``about``."""
+        """Call the API's function ``name``, which blocks the host, and emit a wait event with the fields ``about``."""
         t0 = clock()
         self._run(name, *arguments)
         devices.host_waited(self, t0, **about)
 
     def _get(self, name: str, *arguments: Any) -> Any:
-        """Run a call that writes its result to its first argument, a pointer; returns the result."""
+        """Call the API's function ``name``, whose first argument points to its result; returns the result."""
         found = self._calls[name].argtypes[0]._type_()
         self._run(name, byref(found), *arguments)
         return found.value
@@ -213,13 +213,13 @@ class Driver(Capture):
     # memory
 
     def tell_unused(self, address: int, nbytes: int) -> None:
-        """Notify an emulated device that memory is reserved but in no block yet. Does nothing on a GPU."""
+        """Tell an emulated device that memory is reserved but no block is there yet. Does nothing on a GPU."""
 
     def tell_free(self, address: int, nbytes: int, streams: Sequence[int]) -> None:
-        """Notify an emulated device that a block used by these streams has been freed. Does nothing on a GPU."""
+        """Tell an emulated device that a block used by these streams has been freed. Does nothing on a GPU."""
 
     def tell_used(self, address: int, nbytes: int, stream: int) -> None:
-        """Notify an emulated device that memory is a block from this point of a stream on. Does nothing on a GPU."""
+        """Tell an emulated device that memory is a block for all later work of a stream. Does nothing on a GPU."""
 
     def memory(self) -> Memory:
         """Return the available and the total memory of the current device."""
@@ -259,14 +259,17 @@ class Driver(Capture):
         self._copy(device_words.ON_DEVICE, "cuMemcpyDtoDAsync_v2", to, source, nbytes, stream)
 
     def copy_between(self, to: int, device: int, source: int, of: int, nbytes: int, stream: int = 0) -> None:
-        """Copy from the memory of the device ``of`` to that of ``device``, for both of which `use` was called."""
+        """Copy from the address ``source`` on the device ``of`` to the address ``to`` on ``device``.
+
+        `use` must have been called for both devices.
+        """
         task = devices.begin(self, stream)
         self._run("cuMemcpyPeerAsync", to, self._contexts[device], source, self._contexts[of], nbytes, stream)
         if task is not None:
             task.copied(device_words.BETWEEN, nbytes, addresses=(to, source))
 
     def _copy(self, route: int, call: str, to: int, source: int, nbytes: int, stream: int) -> None:
-        """Queue a copy and emit its event."""
+        """Queue a copy by the API's function ``call`` and emit an event; ``route`` says between which memories."""
         task = devices.begin(self, stream)
         self._run(call, to, source, nbytes, stream)
         if task is not None:
@@ -300,7 +303,7 @@ class Driver(Capture):
         return self._finished("cuStreamQuery", stream)
 
     def event(self, timed: bool = False) -> int:
-        """Create an event; only ``timed`` ones have a time for `seconds`."""
+        """Create an event; `seconds` takes only events that were created with ``timed``."""
         return int(self._get("cuEventCreate", 0 if timed else WITHOUT_TIME))
 
     def destroy_event(self, event: int) -> None:
@@ -313,11 +316,11 @@ class Driver(Capture):
         devices.records(self, event, stream)
 
     def queue_event(self, event: int, stream: int = 0) -> None:
-        """Record an event for telemetry's own use: emits nothing and raises nothing; a later call reports errors."""
+        """Record an event for telemetry's own use: neither emits nor raises anything; a later call reports errors."""
         self.try_call("cuEventRecord", event, stream)
 
     def wait_event(self, stream: int, event: int) -> None:
-        """Make later work of a stream wait for an event; does not block the host."""
+        """Make work that is queued in a stream from now on wait for an event; does not block the host."""
         self._run("cuStreamWaitEvent", stream, event, 0)
         devices.awaits(self, stream, event)
 
@@ -347,7 +350,7 @@ class Driver(Capture):
         return None if failed else found.value / 1e3
 
     def counted(self, kernel: str) -> tuple[int, int, int, int]:
-        """Return a kernel's memory traffic as in `flnb.testing.cuda.Traffic`; zeros on a GPU, which is not counted."""
+        """Return a kernel's memory traffic, the fields of `flnb.testing.cuda.Traffic`; zeros on a GPU."""
         return 0, 0, 0, 0
 
     def _finished(self, name: str, handle: int) -> bool:
@@ -359,7 +362,7 @@ class Driver(Capture):
     # kernels
 
     def load(self, image: bytes) -> int:
-        """Load a compiled image on the current device; returns the module."""
+        """Load compiled kernels (an image) on the current device; returns the module, for `kernel`."""
         return int(self._get("cuModuleLoadData", image))
 
     def kernel(self, module: int, name: str) -> int:
@@ -376,14 +379,15 @@ class Driver(Capture):
 
         Args:
             kernel: returned by the method `kernel`.
-            blocks: the extents of the grid (one to three), and ``threads`` those of a block.
-            arguments: NumPy scalars of the parameters' types (``np.float32(2)``), which the API cannot check; ints for
-                addresses and 64-bit parameters.
+            blocks: the extents of the grid in blocks, one to three.
+            threads: the extents of a block in threads, one to three.
+            arguments: the kernel's arguments: ints for addresses and 64-bit parameters, for others NumPy scalars of the
+                parameter's type, such as ``np.float32(2)``. The API cannot check the types.
             stream: the stream in which the kernel runs.
             shared: bytes of dynamic shared memory of each block.
 
         Raises:
-            TypeError: an argument is neither, such as a Python float, whose C type would be ambiguous.
+            TypeError: an argument is of another type, such as a Python float, whose C type would be ambiguous.
         """
         held = [_parameter(argument) for argument in arguments]
         values = (c_void_p * len(held))(*[each.ctypes.data for each in held])
@@ -397,7 +401,7 @@ class Driver(Capture):
 
 
 def _parameter(value: Any) -> np.ndarray[Any, Any]:
-    """Return a kernel's argument as an array, whose address the launch takes."""
+    """Return a kernel's argument as an array; the launch reads the argument from the array's address."""
     if isinstance(value, int) and not isinstance(value, bool):
         return np.array(value, np.uint64)
     if isinstance(value, np.generic):

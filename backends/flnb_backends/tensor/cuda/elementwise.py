@@ -26,7 +26,7 @@ def _rounding(function: Any) -> Any:
 
 
 class Elementwise(CudaBuffers):
-    """Ops on each element by itself: CuPy's ufuncs take (x, out) and (a, b, out) as they are."""
+    """The methods of the cuda backend for elementwise ops: mostly CuPy's ufuncs, which take (x, out) or (a, b, out)."""
 
     floor, ceil, trunc, round = _rounding(cp.floor), _rounding(cp.ceil), _rounding(cp.trunc), _rounding(cp.rint)
     maximum, minimum, erf = cp.maximum, cp.minimum, special.erf

@@ -49,7 +49,7 @@ class Staging:
             self._pieces.append((size, piece, event))
 
     def download(self, values: np.ndarray[Any, Any], address: int, stream: int) -> None:
-        """Copy from a device address to a C-contiguous array, after the work queued in a stream; waits for it."""
+        """Copy from a device address to a C-contiguous array, after the work queued in a stream; waits for the copy."""
         with self._lock:
             size, piece, event = self._take(values.nbytes)
         self._driver.download(piece, address, values.nbytes, stream)
@@ -72,16 +72,17 @@ class Gpu:
     """A CUDA device: its memory, kernels and streams.
 
     Attributes:
-        cupy: the module.
-        driver: the driver API.
-        ordinal: the device's number; ``name`` is the location of its tensors, such as ``"cuda:1"``.
+        cupy: the module ``cupy``.
+        driver: the CUDA driver API.
+        ordinal: the device's number.
+        name: the location of the device's tensors, such as ``"cuda:1"``.
         memory: the memory device, from which managers reserve segments.
         manager: the memory manager used unless another one is set for this device.
         launcher: launches flnb's own kernels.
-        kernels: compiles and launches those of programs.
+        kernels: compiles and launches the kernels of programs.
         staging: pinned buffers for copies from and to the host.
         idle_streams: CuPy streams that no ``with backend.stream()`` uses now.
-        several_streams: whether a stream other than the default one was used, so that blocks must note their streams.
+        several_streams: whether a stream other than the default one was used; then blocks must note their streams.
 
     Raises:
         ValueError: there is no device of that number.
@@ -126,7 +127,10 @@ class Gpu:
             self._runtime.setDevice(before)
 
     def array(self, manager: MemoryManager, spec: Any, code: int, category: int) -> Any:
-        """Allocate an uninitialized array from a manager; an array without elements has no block."""
+        """Allocate an uninitialized array of a spec from a manager; an array without elements has no block.
+
+        ``code`` and ``category`` are for the allocation's event: the numbers of the op's plan and of the category.
+        """
         if not spec.nbytes:
             return self.cupy.ndarray(spec.shape, spec.dtype, self._pointer(None, 0))
         owner = owner_in(manager, Owner, spec.shape, spec.dtype, spec.nbytes, code, category)
@@ -153,7 +157,7 @@ class Gpu:
 
 
 def allocate(nbytes: int) -> Any:
-    """Allocate bytes on the thread's current device: the function set as CuPy's allocator."""
+    """Allocate memory on the thread's current device. This function is set as CuPy's allocator."""
     found = gpu_at(int(require("cupy", extra="cuda").cuda.runtime.getDevice()))
     return found.temporary(nbytes)
 
@@ -175,5 +179,5 @@ def _gpu(driver: Driver, ordinal: int) -> Gpu:
 
 
 def block_of(buffer: Any) -> Block | None:
-    """Return the block that holds an array, None if its memory is not from a manager of flnb."""
+    """Return the block that holds an array; None if the array's memory does not come from a memory manager of flnb."""
     return getattr(getattr(buffer.data.mem, "_owner", None), "block", None)

@@ -27,7 +27,7 @@ _PART = np.dtype([(name, np.int64, 64) for name in ("extent", "start", "step", "
 
 
 def part_of(shape: tuple[int, ...], key: Key) -> Any:
-    """Return the region that a key of slices and ints selects, as the struct for the kernel ``place``."""
+    """Return the part of an array that a key of slices and ints selects, as the struct for the kernel ``place``."""
     made = np.zeros((), _PART)
     made["extent"][: len(shape)], made["count"][: len(shape)], made["step"] = shape, shape, 1
     for axis, k in enumerate(k for k in key if k is not None):
@@ -40,9 +40,9 @@ def part_of(shape: tuple[int, ...], key: Key) -> Any:
 
 
 def indexed_axes(key: Key) -> tuple[int, int] | None:
-    """Return the range (first, last + 1) of the axes indexed by tensors, if these axes are adjacent.
+    """Return the range (first, last + 1) of the axes that are indexed by tensors, if these axes are adjacent.
 
-    None if they are not, or if the key contains anything but index tensors and ``:``.
+    The result is None if they are not adjacent, or if the key contains anything but index tensors and ``:``.
     """
     axes = [axis for axis, k in enumerate(key) if k != WHOLE]
     together = axes and axes[-1] - axes[0] == len(axes) - 1
@@ -55,8 +55,8 @@ class Indexing(Creation, Sorting):
     """The methods of the cuda backend that write values to indexed positions.
 
     Attributes:
-        gather: returns ``x[key]``; takes x, the index tensors, the encoded key, and out.
-        broadcast_to: returns a buffer broadcast to a shape, as a view.
+        gather: a method that returns ``x[key]``, called with x, the index tensors, the encoded key, and out.
+        broadcast_to: a method that returns a view of a buffer, broadcast to a shape.
     """
 
     gather: Callable[..., Buffer]
@@ -85,10 +85,10 @@ class Indexing(Creation, Sorting):
         return self.finished(y, out)
 
     def _rows(self, indices: list[Buffer], shape: tuple[int, ...], key: Key) -> tuple[Buffer, int, int, int]:
-        """Return the target row in y of each row of g, and y's extents (outer, extent, inner).
+        """Return the row of y to which each row of the gradient g is added, and y's extents (outer, extent, inner).
 
-        g is seen as (outer, n, inner): ``y[:, rows[i]] += g[:, i]``. If the indexed axes are not adjacent, every
-        element is a row of its own.
+        With g as an array (outer, n, inner) the sum is ``y[:, rows[i]] += g[:, i]``. If the indexed axes are not
+        adjacent, each element is a row. ``shape`` is the shape of y.
         """
         axes = indexed_axes(key)
         if axes is None:

@@ -1,4 +1,4 @@
-"""The state of CUDA on this machine, for `flnb doctor`: driver, devices, libraries and compilers."""
+"""What of CUDA this machine has, for `flnb doctor`: driver, devices, libraries and compilers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["inventory"]
 
 
 def inventory(version_of: Callable[[str], str | None]) -> list[tuple[str, str]]:
-    """Return pairs of a component's name and its version, or how to install it. CuPy is not imported.
+    """Return, for each component, its name and its version or how to install it. CuPy is not imported.
 
     Args:
         version_of: returns the installed version of a package, or None.

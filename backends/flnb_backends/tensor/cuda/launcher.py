@@ -1,4 +1,4 @@
-"""Launching flnb's own kernels: CUDA C in the folder ``kernels``, compiled on demand for the dtypes of a call."""
+"""Launches flnb's own kernels: CUDA C in the folder ``kernels``, compiled when needed for the dtypes of a call."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ THREADS, BLOCKS = 256, 1 << 14
 def kernel_text(file: str, types: tuple[tuple[str, str], ...]) -> str:
     """Return the source of ``kernels/FILE.cu``, preceded by a typedef for each type that it leaves open.
 
-    Files of the folder that it includes are inserted into the text.
+    Files of the folder that the source includes are inserted into the text.
 
     Args:
         file: the name of the file, without ".cu".
@@ -71,8 +71,11 @@ class Launcher:
         """Launch the kernel ``name`` of ``kernels/FILE.cu``.
 
         Args:
-            types: the dtype of each type that the source leaves open, by name.
-            blocks: the extents of the grid (one to three), and ``threads`` those of a block.
+            file: the name of the file, without ".cu".
+            name: the name of the kernel.
+            types: the dtype of each type that the source leaves open, by the type's name in the source.
+            blocks: the extents of the grid in blocks, one to three.
+            threads: the extents of a block in threads, one to three.
             arguments: arrays of the device (objects with ``data.ptr``), ints for parameters of type ``long long``,
                 NumPy scalars for others.
             shared: bytes of dynamic shared memory of each block.
@@ -92,15 +95,15 @@ class Launcher:
         self.driver.launch(kernel, blocks, threads, given, self.stream(), shared)
 
     def loaded(self, text: str, name: str) -> int:
-        """Compile a text of CUDA C and load it; returns the kernel of that name.
+        """Compile CUDA C source and load it; returns its kernel of this name.
 
         Raises:
-            CompileError: it does not compile.
+            CompileError: the source does not compile.
         """
         with self.driver.using(self.ordinal):
             return self.driver.kernel(self.driver.load(self.driver.build(text, self.ordinal)), name)
 
     def launch_each(self, file: str, name: str, types: dict[str, np.dtype[Any]], items: int, *arguments: Any) -> None:
-        """Launch a kernel with a grid-stride loop over ``items`` items, as `launch` does; nothing if there are none."""
+        """Launch a kernel with a grid-stride loop over ``items`` items, as `launch` does; without items do nothing."""
         if items:
             self.launch(file, name, types, (min(-(-items // THREADS), BLOCKS),), (THREADS,), *arguments)

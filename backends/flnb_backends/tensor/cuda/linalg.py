@@ -27,13 +27,14 @@ DEFAULT_ALGORITHM = -1
 
 
 class Operand(NamedTuple):
-    """A matrix, or a batch of equally spaced ones, in the form that cuBLAS takes.
+    """A matrix, or a batch of matrices at equal distances in memory, in the form that cuBLAS takes.
 
     Attributes:
         data: the buffer.
         transposed: whether memory holds the matrix column by column, that is, its transpose row by row.
-        leading: the leading dimension, the elements from one row (or column) in memory to the next.
-        stride: the elements from one matrix of the batch to the next, 0 if all are the same.
+        leading: the leading dimension: how many elements lie between the starts of neighbouring rows (or columns, if
+            ``transposed``).
+        stride: how many elements lie between the starts of neighbouring matrices of the batch, 0 if all are the same.
     """
 
     data: Buffer
@@ -43,7 +44,7 @@ class Operand(NamedTuple):
 
 
 def _matrix(x: Buffer) -> tuple[bool, int] | None:
-    """Return (stored transposed?, leading dimension) of a matrix; None if cuBLAS cannot take its strides."""
+    """Return whether a matrix is stored transposed, and its leading dimension; None for strides unfit for cuBLAS."""
     rows, columns = x.shape[-2:]
     down, right = (stride // x.itemsize for stride in x.strides[-2:])
     if (right == 1 or columns == 1) and (down >= max(columns, 1) or rows == 1):
@@ -54,7 +55,7 @@ def _matrix(x: Buffer) -> tuple[bool, int] | None:
 
 
 def _distance(x: Buffer, batch: tuple[int, ...]) -> int | None:
-    """Return the elements from one matrix of a batch to the next, 0 for a broadcast one; None if not constant."""
+    """Return the distance, in elements, between matrices of a batch, 0 for a broadcast one; None if it varies."""
     if x.ndim == 2 or all(stride == 0 or n == 1 for stride, n in zip(x.strides[:-2], x.shape[:-2], strict=True)):
         return 0
     if x.shape[:-2] != batch:
@@ -66,7 +67,7 @@ def _distance(x: Buffer, batch: tuple[int, ...]) -> int | None:
 
 
 def operand(x: Buffer, batch: tuple[int, ...]) -> Operand:
-    """Describe a batch of matrices for cuBLAS, after a copy if it cannot take their strides."""
+    """Describe x for cuBLAS, its batch axes broadcast to ``batch``; copies x if cuBLAS cannot take its strides."""
     layout, distance = _matrix(x), _distance(x, batch)
     if layout is None or distance is None:
         x = cp.ascontiguousarray(x if distance is not None else cp.broadcast_to(x, (*batch, *x.shape[-2:])))
@@ -105,7 +106,7 @@ class LinearAlgebra(CudaBuffers, linalg.LinearAlgebra):
     def _multiply(self, a: Buffer, b: Buffer, y: Buffer) -> None:
         """Write the matrix products of a and b into y, which is C-contiguous.
 
-        cuBLAS is column-major and sees y as its transpose, ``b.T @ a.T``: therefore b is the first factor.
+        cuBLAS assumes column-major matrices, and so takes y for its transpose, ``b.T @ a.T``: the first factor is b.
         """
         batch, (m, k), n = y.shape[:-2], a.shape[-2:], b.shape[-1]
         if not y.size or not k:

@@ -1,8 +1,9 @@
 """CUDA C for loop nests (`flnb.graph.nests`): one kernel for one nest or several independent ones.
 
-The places of a nest are *rows*: what is computed once for each place of one space is kept, and each row is walked along
-the other, in as many passes as reductions ask for. A block of 256 threads has some rows side by side; the threads of a
-row walk it together, and join what they have reduced. Sums are trees that add in a fixed order.
+A *row* is a place of one loop space (outer or inner) together with all places of the other space. Values that a row has
+once are *kept*; the other space is *walked*, in as many passes as reductions require. A block of 256 threads computes
+several rows side by side. The threads of a row walk it together, and combine what each of them has reduced. Sums are
+trees, in which the order of additions is fixed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ THREADS, LANES = 256, 32
 MOST_BLOCKS = 1 << 14
 JOINS = {"sum": "Sum", "prod": "Product", "max": "Largest", "min": "Smallest", "any": "Largest", "all": "Smallest"}
 FUNCTIONS = frozenset(function.__name__ for function in ALL)
-"""Functions that CUDA has for float32, too: those of the emitter's other targets are approximations."""
+"""Functions that CUDA itself has, also for float32; for other targets the emitter has approximations."""
 MEMORY = "static __device__ {0} *shared_values({0}) {{\n  __shared__ {0} values[256];\n  return values;\n}}\n"
 
 
@@ -39,9 +40,9 @@ class Written(NamedTuple):
     """The CUDA C text of a kernel.
 
     Attributes:
-        text: CUDA C.
-        name: the kernel's name; its parameters are pointers to the arrays of each nest.
-        blocks: how many blocks it is launched with, of `THREADS` threads.
+        text: the source in CUDA C.
+        name: the kernel's name. The kernel's parameters are pointers to the arrays of all nests, in order.
+        blocks: how many blocks of `THREADS` threads to launch.
     """
 
     text: str
@@ -50,7 +51,7 @@ class Written(NamedTuple):
 
 
 def written(nests: Sequence[Nest]) -> Written:
-    """Write the kernel of one or more independent nests, each of which gets its own blocks."""
+    """Return a kernel for one or more independent nests, each of which is computed by blocks of its own."""
     text, end = Text(), 0
     parameters: list[str] = []
     shared: dict[str, int] = {}
@@ -74,10 +75,16 @@ def written(nests: Sequence[Nest]) -> Written:
 class _Rows:
     """Writes one nest as rows: each place of one loop space is a row, walked by threads along the other space.
 
+    Args:
+        nest: the nest.
+        first: the number of the nest's first array among the kernel's parameters.
+
     Attributes:
-        kept, walked: the extents of the loops of both.
-        across, along: how many rows of a block are side by side, and how many threads walk each.
-        blocks: how many blocks there are.
+        kept: the extents of the loops whose places are rows.
+        walked: the extents of the loops along a row.
+        across: how many rows threads with consecutive numbers compute, side by side.
+        along: how many threads walk a row.
+        blocks: how many blocks of threads compute the nest.
     """
 
     def __init__(self, nest: Nest, first: int) -> None:
@@ -118,7 +125,7 @@ class _Rows:
             self.phase.append(max((self.phase[i] + bool(self.steps[i].over) for i in step.inputs), default=0))
 
     def write(self, text: Text, block: str) -> None:
-        """Write the loop over the rows of a block, given the block's number as text."""
+        """Write to ``text`` the loop over the rows of a block; ``block`` is the C expression of the block's number."""
         self.text = text
         rows, n, span = math.prod(self.kept), math.prod(self.walked), self.across * self.along
         text.add(f"for ({self.index} tile = {block}; tile < {self.tiles}; tile += {self.blocks}) {{")
@@ -146,7 +153,7 @@ class _Rows:
         text.add("}")
 
     def _pass(self, n: int, reductions: Sequence[int], stores: Sequence[int], known: dict[int, Scalar]) -> None:
-        """Write one pass along a row: its reductions, whose results are added to ``known``, and its stores."""
+        """Write a pass along a row of n places: reductions, whose results are added to ``known``, and stores."""
         if not reductions and not stores:
             return
         text, steps = self.text, self.steps
@@ -169,17 +176,17 @@ class _Rows:
             known[j] = Scalar(text, f"r{j}", steps[j].dtype)
 
     def _is_kept(self, j: int) -> bool:
-        """Return whether a step is computed once per row."""
+        """Return whether step ``j`` is computed once per row."""
         step = self.steps[j]
         return not self.varies[j] and not step.over and step.op != "constant"
 
     def _is_repeated(self, i: int) -> bool:
-        """Return whether a store writes an element at each place of a row, rather than one per row."""
+        """Return whether store ``i`` writes an element at each place of a row, rather than one per row."""
         j, target = self.stores[i]
         return self.varies[j] or (not self.steps[j].over and any(self.ways[target][1]))
 
     def _needed(self, roots: Sequence[int], known: dict[int, Scalar]) -> list[int]:
-        """List, in order, the steps that must be computed for ``roots`` and are not in ``known``."""
+        """List, in order, the steps on which the steps ``roots`` depend, with these, that are not in ``known``."""
         found: set[int] = set()
         waiting = list(roots)
         while waiting:
@@ -190,7 +197,7 @@ class _Rows:
         return sorted(found)
 
     def _compute(self, steps: Sequence[int], values: dict[int, Scalar]) -> None:
-        """Write the steps whose values are not computed yet."""
+        """Write the steps whose values are not in ``values`` yet, and add these values."""
         for j in steps:
             if j not in values:
                 values[j] = self._value(j, values)
@@ -218,7 +225,7 @@ class _Rows:
         return values[j]
 
     def _store(self, i: int, values: dict[int, Scalar], condition: str, walk: str) -> None:
-        """Write a store; where several places share one element, only the first place writes."""
+        """Write store ``i`` under a condition; where several places share an element, only the first one writes."""
         j, target = self.stores[i]
         kept, walked = self.ways[target]
         loops = [*zip("k" * len(kept), range(len(kept)), kept, self.kept, strict=True)]
@@ -230,7 +237,7 @@ class _Rows:
         self.text.add(f"{test}p{target}[{self._away(walked, walk) if walk else 0}] = {value};")
 
     def _places(self, number: str, extents: tuple[int, ...], letter: str) -> None:
-        """Write the index of each loop, computed from the number of a place."""
+        """Write the computation of each loop's index (a letter and the loop's number) from a place's number."""
         below = math.prod(extents)
         for loop, extent in enumerate(extents):
             below //= extent
@@ -240,7 +247,7 @@ class _Rows:
 
     @staticmethod
     def _away(strides: tuple[int, ...], letter: str) -> str:
-        """Return the distance, in elements, from an array's start to a place, as text."""
+        """Return the C expression of the distance, in elements, from an array's start to a place."""
         return " + ".join(f"{letter}{loop} * {s}" for loop, s in enumerate(strides) if s) or "0"
 
 

@@ -74,7 +74,7 @@ class Normalization(Reductions):
         self.launch_rows("normalization", name, kernel_types(x.dtype, R=R or x.dtype), rows, *arguments)
 
     def _sums_of_products(self, g: Buffer, normal: Buffer, axes: tuple[int, ...], results: list[Buffer]) -> None:
-        """Write the gradients of a weight and a bias: sums over axes of g times normal, and of g."""
+        """Write the gradients of a weight and a bias to ``results``: sums over axes of g times ``normal``, and of g."""
 
         def products(rows: Rows, to: Buffer) -> None:
             self._launch_norm("products", g, rows, g, normal, to, R=to.dtype)
@@ -91,7 +91,7 @@ def _extents(x: Buffer) -> tuple[int, int]:
 
 
 def _rows_of_channels(x: Buffer) -> Rows:
-    """Return the rows of an array (N, C, ...) that contain elements of one channel each."""
+    """Return the rows of an array (N, C, ...) such that each row has elements of a single channel."""
     channels, positions = _extents(x)
     rows = Rows(1, x.shape[0], channels) if positions == 1 else Rows(x.shape[0] * channels, positions, 1)
     return rows.cut()

@@ -19,7 +19,7 @@ WARP, PARTS, GRAIN = 32, 4, 256
 
 
 class Needs(NamedTuple):
-    """The resources of a kernel launch; the last fields of `flnb_telemetry.device_words.Kernel`.
+    """The resources of a kernel launch: the values of the last fields of `flnb_telemetry.device_words.Kernel`.
 
     Attributes:
         registers: 32-bit registers of each thread, -1 if unknown.

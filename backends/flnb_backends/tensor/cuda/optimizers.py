@@ -16,7 +16,7 @@ __all__ = ["OptimizerSteps"]
 
 
 class OptimizerSteps(CudaBuffers):
-    """The methods of the cuda backend for `flnb.optim`; they write all buffers but the gradient."""
+    """The methods of the cuda backend for `flnb.optim`; they write to all of their buffers but the gradient."""
 
     def sgd_update(self, gradient: Buffer, data: Buffer, *rest: Buffer | float) -> None:
         """Do one step of `flnb.optim.SGD` or `NAG`; ``rest`` is the velocity, if any, and the coefficients."""
@@ -31,7 +31,10 @@ class OptimizerSteps(CudaBuffers):
         self, name: str, slots: int, gradient: Buffer, written: tuple[Buffer, ...], numbers: tuple[float, ...],
         *flags: bool,
     ) -> None:  # fmt: skip
-        """Launch a kernel with ``slots`` state buffers, null for missing ones, and copy results back where needed."""
+        """Launch the kernel ``name`` on the buffers, and copy its results into those that are not contiguous.
+
+        ``written`` is the parameter followed by its state. The kernel takes ``slots`` state buffers, null if missing.
+        """
         arrays = [self.contiguous(x) for x in written]
         given = [*arrays, *[0] * (1 + slots - len(arrays))]
         scalars = [accumulator(gradient.dtype).type(number) for number in numbers]

@@ -1,4 +1,4 @@
-"""Max pooling in one to three dimensions on a CUDA device, with a thread for each window or element."""
+"""Max pooling in one to three dimensions on a CUDA device, by kernels with a thread for each window or element."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WINDOWS = np.dtype([(name, np.int64, 3) for name in ("size", "kernel", "stride"
 def windows(
     size: Extents, kernel: Extents, stride: Extents, padding: Extents | None = None, dilation: Extents | None = None
 ) -> tuple[Any, Extents]:
-    """Return the struct that describes windows to kernels, and the number of windows along each spatial axis."""
+    """Return the struct by which kernels know the windows, and the number of windows along each spatial axis."""
     padding, dilation = padding or (0,) * len(size), dilation or (1,) * len(size)
     sides = zip(size, kernel, stride, padding, dilation, strict=True)
     fit = tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sides)
@@ -31,7 +31,7 @@ def windows(
 
 
 def types_of(x: Buffer) -> dict[str, np.dtype[Any]]:
-    """Return the types that ``windows.cu`` leaves open: elements T, and F for sums (float32 for half precision)."""
+    """Return the types that ``windows.cu`` leaves open: T for elements, F for sums (float32 for half precision)."""
     return {"T": x.dtype, "F": np.dtype(np.float32) if x.dtype.itemsize == 2 else x.dtype}
 
 
@@ -64,7 +64,7 @@ class Pooling(CudaBuffers):
         return self.finished(y, out)
 
     def _largest_places(self, x: Buffer, kernel: Extents, stride: Extents) -> tuple[Buffer, Any]:
-        """Return the offset of each window's maximum in its image (-1 for NaN), and the struct of the windows."""
+        """Return each window's index of the maximum in its flattened image (-1: NaN), and the struct of the windows."""
         every, fit = windows(x.shape[2:], kernel, stride)
         places = self.new((*x.shape[:2], *fit), PLACE)
         count = math.prod(places.shape)

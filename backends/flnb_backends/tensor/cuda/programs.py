@@ -19,7 +19,7 @@ __all__ = ["Kernels"]
 
 
 class Kernel(NamedTuple):
-    """A kernel on a device: its handle, number of blocks, name, and bytes of scratch memory (none)."""
+    """A kernel on a device: its handle, the number of blocks to launch, its name, and its bytes of scratch (0)."""
 
     handle: int
     blocks: int
@@ -28,12 +28,12 @@ class Kernel(NamedTuple):
 
 
 class Segment:
-    """Kernel launches in order in the current stream; the caller must keep the memory they use alive.
+    """Kernels to launch in order in the current stream. The caller keeps the memory that they use alive.
 
     Attributes:
-        pointers: the addresses of the kernels' arrays, which may be set anew before each run.
-        stamps: an int64 array: the time at which the last run began, and that at which each launch was queued, in
-            nanoseconds as those of `time.perf_counter_ns`.
+        pointers: the addresses of all kernels' arrays, in order, which may be replaced before each run.
+        stamps: times of the last run, in nanoseconds of the clock of `time.perf_counter_ns`, int64: its beginning, and
+            the moment after each launch was queued.
     """
 
     def __init__(self, gpu: Gpu, calls: Sequence[tuple[Kernel, Sequence[int], int]]) -> None:
@@ -70,8 +70,8 @@ class Kernels:
     """The compiler of loop nests for one device (`flnb.interface.TensorBackend.kernels`).
 
     Attributes:
-        mixes: whether one nest may have reductions over its inner and its outer space: each needs a launch.
-        most_joined: the most nests that one launch computes, if they do not depend on one another.
+        mixes: whether one nest may have reductions over its inner space and others over its outer space.
+        most_joined: the largest number of independent nests that one launch may compute.
     """
 
     mixes: ClassVar[bool] = False
@@ -82,10 +82,10 @@ class Kernels:
         self._known: dict[str, Kernel] = {}
 
     def kernel(self, *nests: Nest) -> Kernel:
-        """Return the kernel that computes nests, compiled at the first call.
+        """Return the kernel that computes these independent nests; it is compiled at the first call with equal nests.
 
         Raises:
-            CompileError: it does not compile.
+            CompileError: the kernel does not compile.
         """
         key = repr(nests)  # as tuples the constants 0.0 and -0.0 would be equal
         found = self._known.get(key)
@@ -96,7 +96,7 @@ class Kernels:
         return found
 
     def Segment(self, calls: Sequence[tuple[Kernel, Sequence[int], int]]) -> Segment:
-        """Make a segment of kernel launches, given the addresses of their arrays."""
+        """Make a segment of calls, each a kernel, the addresses of its arrays, and an address that is not used."""
         return Segment(self._gpu, calls)
 
     @staticmethod

@@ -1,6 +1,6 @@
-"""Random numbers on a CUDA device: Philox4x32-10, a counter-based generator, keyed by NumPy's generator.
+"""Random numbers on a CUDA device by the counter-based generator Philox4x32-10, whose keys come from NumPy's generator.
 
-Each call draws a 64-bit key from that generator. Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3".
+Each call draws a 64-bit key. Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["RandomNumbers"]
 
 
 class RandomNumbers(CudaBuffers):
-    """The methods of the cuda backend for random numbers: repeatable by seed, but different from NumPy's."""
+    """The methods of the cuda backend for random numbers. A seed gives the same numbers again, but not NumPy's."""
 
     def random_uniform(self, low: float, high: float, source: np.random.Generator, out: Buffer) -> Buffer:
         return self._drawn("random_uniform", low, high, source, out)

@@ -1,4 +1,4 @@
-"""Launching kernels over rows of arrays (outer, n, inner); ``rows.cuh`` says how rows are shared among threads."""
+"""Launches kernels over rows of arrays (outer, n, inner); ``rows.cuh`` says how rows are divided among threads."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ FEW_TILES = 512
 
 
 class Rows(NamedTuple):
-    """The rows of an array (outer, n, inner): ``outer * inner`` rows of n elements, ``inner`` elements apart.
+    """The rows of an array (outer, n, inner) along its second axis: ``outer * inner`` rows of n elements each.
 
     Attributes:
-        chunk: the number of elements of the parts into which each row is cut; 0 for whole rows.
+        inner: also the distance, in elements, between neighbours in a row.
+        chunk: the elements of each part into which a row is cut; 0 if rows are not cut.
     """
 
     outer: int
@@ -34,7 +35,7 @@ class Rows(NamedTuple):
 
     @staticmethod
     def along(shape: tuple[int, ...], axis: int, count: int = 1) -> Rows:
-        """Return the rows of an array along ``count`` axes, from ``axis`` on.
+        """Return the rows of a C-contiguous array of this shape along ``count`` axes, of which ``axis`` is the first.
 
         >>> from flnb_backends.tensor.cuda.rows import Rows
         >>> Rows.along((2, 3, 5), axis=1)
@@ -48,18 +49,18 @@ class Rows(NamedTuple):
         return -(-self.n // self.chunk) if 0 < self.chunk < self.n else 1
 
     def block(self) -> tuple[int, int, int]:
-        """Return the extents of a block: rows side by side in a tile, threads along each row, and tiles."""
+        """Return the extents of a block of threads: the rows of a tile, the threads along each row, and the tiles."""
         across = min(LANES, _power_of_two(self.inner))
         along = min(THREADS // across, _power_of_two(min(self.n, self.chunk or self.n)))
         along = max(along, THREADS // MOST_TILES // across)
         return across, along, THREADS // (across * along)
 
     def tiles(self) -> int:
-        """Return the number of tiles, groups of rows side by side."""
+        """Return the number of tiles; a tile is a group of neighbouring rows, or of parts of rows."""
         return self.outer * self.parts * -(-self.inner // self.block()[0])
 
     def cut(self) -> Rows:
-        """Return the rows cut into parts if they are long (for accurate sums), or long and few (for occupancy)."""
+        """Return the rows, cut into parts if very long (for accurate sums) or long and few (to fill the device)."""
         along = self.block()[1]
         most = 32 * along if self.tiles() < FEW_TILES else THREADS * along
         return self._replace(chunk=32 * along) if self.n > most else self
@@ -82,15 +83,18 @@ def accumulator(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def kernel_types(dtype: np.dtype[Any], **more: np.dtype[Any]) -> dict[str, np.dtype[Any]]:
-    """Return a kernel's types by name: T of the elements, A of the computation (`accumulator`), and others."""
+    """Return a kernel's types by name: T for elements, A for the computation (`accumulator`), and those given."""
     return {"T": dtype, "A": accumulator(dtype), **more}
 
 
 class RowKernels(CudaBuffers):
-    """Launches kernels whose last parameters are the extents of `Rows`."""
+    """The base class of parts of the cuda backend that launch kernels over `Rows`."""
 
     def launch_rows(self, file: str, name: str, types: dict[str, np.dtype[Any]], rows: Rows, *arguments: Any) -> None:
-        """Launch a kernel over rows, as `Launcher.launch` does; nothing if there are none."""
+        """Launch a kernel over rows, as `Launcher.launch` does; without rows do nothing.
+
+        The extents of the rows follow ``arguments`` as the kernel's last arguments.
+        """
         block = rows.block()
         if tiles := rows.tiles():
             extents = rows.outer, rows.n, rows.inner, rows.chunk or max(rows.n, 1)

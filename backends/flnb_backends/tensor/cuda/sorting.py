@@ -1,7 +1,7 @@
 """Sorting and searching on a CUDA device, for real dtypes.
 
-A kernel sorts pieces of rows in shared memory by a bitonic network (Batcher, 1968, "Sorting networks and their
-applications"), then others merge pairs of pieces. Sorts are stable.
+A first kernel sorts pieces of rows in shared memory by a bitonic network (Batcher, 1968, "Sorting networks and their
+applications"); further launches merge pairs of sorted pieces. Sorts are stable.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flnb_backends.tensor.cuda.rows import Rows
 __all__ = ["Sorting"]
 
 PIECE = 2048
-"""Elements that a block sorts: 8 bytes of key and 4 of position each are half of the 48 KiB of shared memory."""
+"""The elements that a block sorts: with 8 bytes of key and 4 of position each, half of the 48 KiB of shared memory."""
 SORTING_THREADS = 256
 COUNTING_THREADS = 256
 INDEX = np.dtype(np.int64)
@@ -25,14 +25,14 @@ Bits = np.dtype[Any]
 
 
 def bits_of(dtype: np.dtype[Any], op: str) -> Bits:
-    """Return the unsigned integer dtype as wide as a dtype; raises TypeError for complex ones, which have no order."""
+    """Return the unsigned integer dtype that is as wide as a dtype; raises TypeError for a complex one (no order)."""
     if dtype.kind == "c":
         raise TypeError(f"{op}: got {dtype}, which has no order on the backend 'cuda'; expected a real dtype")
     return np.dtype(f"u{dtype.itemsize}")
 
 
 def key_rules(dtype: np.dtype[Any], bits: Bits) -> tuple[Any, Any]:
-    """Return bit constants for sort keys: the sign bit, and the bits of infinity (0 if there is none)."""
+    """Return the constants from which sort keys are made: a mask of the sign bit, and the bits of infinity, or 0."""
     is_float = dtype.kind in "fV"  # bfloat16 is of kind "V"
     top = 1 << 8 * dtype.itemsize - 1 if is_float or dtype.kind == "i" else 0
     infinity = np.array(np.inf, dtype).view(bits)[()] if is_float else 0
@@ -59,7 +59,7 @@ class Sorting(CudaBuffers):
         return self._argsort(x, axis, k, largest, out, "argtopk")
 
     def _argsort(self, x: Buffer, axis: int, keep: int, descending: bool, out: Buffer | None, op: str) -> Buffer:
-        """Return the positions of the first ``keep`` elements of each sorted row."""
+        """Return, for the first ``keep`` elements of each row of x sorted along an axis, their positions in the row."""
         y = self.written(out, (*x.shape[:axis], keep, *x.shape[axis + 1 :]), INDEX)
         if y.size:
             x = self.contiguous(x)
@@ -70,7 +70,7 @@ class Sorting(CudaBuffers):
         return self.finished(y, out)
 
     def _places(self, x: Buffer, axis: int, descending: bool, keep: int, op: str) -> Buffer:
-        """Sort; returns a buffer (rows, n) whose rows begin with the positions of the first ``keep`` elements."""
+        """Sort the rows of x; each row of the result (rows, n) begins with the positions of the first ``keep``."""
         outer, n, inner, _ = Rows.along(x.shape, axis)
         rows = outer * inner
         bits = bits_of(x.dtype, op)

@@ -45,11 +45,11 @@ def type_of(dtype: str) -> str:
 
 
 class Text:
-    """Lines of CUDA C, to which instructions append.
+    """CUDA C that grows line by line: the `flnb.graph.emitter.Emitter` for CUDA.
 
     Attributes:
         lines: the lines so far.
-        rounded: whether products must not be contracted with a sum that follows.
+        rounded: whether a product must be rounded before it is added, rather than contracted with the sum.
     """
 
     def __init__(self) -> None:
@@ -81,12 +81,12 @@ class Text:
         return f"(({type_of(dtype)}){value}{'ull' if kind(dtype) == 'u' else 'll'})"
 
     def instruction(self, name: str, dtype: str, operands: Sequence[Scalar]) -> str:
-        """Append an instruction; returns the name of the variable with its result."""
+        """Append the emitter's instruction ``name``, such as "add"; returns the name of the result's variable."""
         values = [str(x.value) for x in operands]
         return self.name(dtype, self._expression(name, dtype, operands[0].dtype, values))
 
     def _expression(self, name: str, dtype: str, source: str, values: list[str]) -> str:
-        """Return an instruction as a CUDA C expression; ``source`` is the dtype of the first operand."""
+        """Return an instruction on ``values`` as a CUDA C expression; ``source`` is the dtype of the first value."""
         real = kind(source) == "f"
         if name == "select":
             return "{} ? {} : {}".format(*values)
@@ -110,7 +110,7 @@ class Text:
 
     @staticmethod
     def _unsigned(dtype: str) -> str:
-        """Return the unsigned C type of a dtype's width, at least as wide as int."""
+        """Return the unsigned C type that is as wide as a dtype, or as int if that is wider."""
         return "unsigned long long" if np.dtype(dtype).itemsize == 8 else "unsigned"
 
     @staticmethod
