@@ -7,8 +7,9 @@ thread of `run_threads`. Without either there is one rank, and every function he
 >>> flnb.distributed.rank(), flnb.distributed.size()
 (0, 1)
 
-To see which rank is late and why, every rank records and saves ``run.save(f"run-{flnb.distributed.rank()}.flnb")``;
-``flnb merge run.flnb run-*.flnb`` makes one file of them, and ``flnb.load_run("run.flnb").collectives`` tells.
+To find out which rank is late and why, make a recording ``run`` on every rank and save it by
+``run.save(f"run-{flnb.distributed.rank()}.flnb")``. ``flnb merge run.flnb run-*.flnb`` merges the files, and
+``flnb.load_run("run.flnb").collectives`` has the answer.
 """
 
 from flnb_backends.comm.forwarding import Forwarding

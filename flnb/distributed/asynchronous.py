@@ -1,7 +1,7 @@
 """Asynchronous training: each rank steps on its own and occasionally exchanges parameters with a shared center.
 
-No rank waits for the others' steps. The center is a vector in memory that the ranks of a host share, or the property of
-one rank, the controller, with which the others exchange messages.
+No rank waits for the others' steps. The center is one copy of all parameters. It is either in memory that the ranks of
+a host share, or in the memory of one rank, the controller, to which the others send messages.
 """
 
 from __future__ import annotations
@@ -32,11 +32,14 @@ HEADER, DATA = 7001, 7002
 """The tags of messages: requests of a rank to the controller, and parameters."""
 EXCHANGE, DONE = 1, 2
 PATH = 512
-"""Bytes of a path and a host's name."""
+"""The number of bytes in which the host's name and the file's path are sent."""
 
 
 class _Shared:
-    """Parameters shared by the ranks of one host: a memory-mapped unnamed file, with a lock freed if its owner dies."""
+    """The center's parameters in a file mapped into the memory of all ranks of a host, with a lock.
+
+    The file has no name in any folder, so the system deletes it once no rank has it open.
+    """
 
     def __init__(self, values: Any) -> None:
         place, made = np.zeros(PATH, np.uint8), ""
@@ -71,7 +74,7 @@ class _Shared:
 
     @with_block
     def locked(self) -> Iterator[None]:
-        """Lock the shared parameters during the ``with`` block; the lock of a rank that dies is freed."""
+        """Lock the shared parameters during a ``with`` block; if the rank dies, the system frees the lock."""
         began, timeout = monotonic(), current().timeout
         try:
             while not self._try_lock():
@@ -133,7 +136,10 @@ class _Asynchronous:
             begin += p.size
 
     def step(self) -> None:
-        """Count one optimizer step, and exchange parameters every ``every`` steps; the controller serves others too."""
+        """Count one optimizer step, and exchange parameters if ``every`` steps have passed since the last exchange.
+
+        The controller also answers requests of the other ranks.
+        """
         if self._shared is None and current().rank == self.controller:
             self._listen()
             for rank in [rank for rank, (_, pending) in self._asked.items() if pending.test()]:
@@ -165,7 +171,7 @@ class _Asynchronous:
     def finish(self) -> None:
         """Wait until all ranks call this, then set every rank's module to the center's parameters.
 
-        The controller serves the others meanwhile.
+        Meanwhile the controller, if there is one, still answers the other ranks' requests.
 
         Raises:
             CollectiveError: a rank is gone.
@@ -191,7 +197,7 @@ class _Asynchronous:
         self._write(values)
 
     def _listen(self) -> None:
-        """Start receiving the other ranks' requests, on the controller rank."""
+        """Start to receive requests from all other ranks; only the controller calls this."""
         for rank in range(current().size) if not self._asked else ():
             if rank != self.controller:
                 self._receive(rank)
@@ -201,7 +207,7 @@ class _Asynchronous:
         self._asked[rank] = wanted, start("recv", wanted, rank, HEADER)
 
     def _answer(self, rank: int) -> None:
-        """Serve one request of a rank: exchange parameters with it, or note that it has finished."""
+        """Answer the request that a rank has sent: exchange parameters with the rank, or note that it has finished."""
         if rank not in self._finished:
             if self._asked[rank][0][0] == DONE:
                 self._finished.add(rank)
@@ -234,10 +240,10 @@ class ASGD(_Asynchronous):
     gradients: ``center += mine - old``, then ``mine = old = center``.
 
     Args:
-        module: all ranks begin with the parameters of rank 0, or of the controller.
-        every: how many steps of a rank lie between two exchanges.
-        controller: the rank that has the center and answers the others when it exchanges or has finished. Not given:
-            the center is in memory that the ranks of a host share.
+        module: the module to train; all ranks begin with the parameters of the controller, or else of rank 0.
+        every: the number of steps of a rank between two exchanges.
+        controller: the rank that stores the center. It answers the other ranks in its own calls of `step` and `finish`.
+            By default the center is in memory that the ranks of one host share.
 
     >>> import flnb, flnb.nn as nn
     >>> def train():
@@ -273,11 +279,11 @@ class EASGD(_Asynchronous):
     ``d = share * (mine - center); mine -= d; center += d``.
 
     Args:
-        module: all ranks begin with the parameters of rank 0, or of the controller.
-        share: of the difference, above 0 and at most 1.
-        every: how many steps of a rank lie between two exchanges.
-        controller: the rank that has the center and answers the others when it exchanges or has finished. Not given:
-            the center is in memory that the ranks of a host share.
+        module: the module to train; all ranks begin with the parameters of the controller, or else of rank 0.
+        share: the fraction of the difference by which each side moves, above 0 and at most 1.
+        every: the number of steps of a rank between two exchanges.
+        controller: the rank that stores the center. It answers the other ranks in its own calls of `step` and `finish`.
+            By default the center is in memory that the ranks of one host share.
 
     >>> import flnb, flnb.nn as nn
     >>> net = nn.Linear(1, 1, bias=False)

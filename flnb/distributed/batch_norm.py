@@ -24,8 +24,8 @@ __all__ = ["SyncBatchNorm"]
 class SyncBatchNorm(BatchNorm):
     """`flnb.nn.BatchNorm` with mean and variance over the batches of all ranks, in forward and backward.
 
-    In training all ranks call it; their parts may have different numbers of rows, also none. Half precision is computed
-    in float32. ``SyncBatchNorm.convert(net)`` makes one of every `BatchNorm` in a module.
+    In training mode all ranks must call the module. Their batches may have different numbers of rows, also none. Inputs
+    in half precision are computed in float32. ``SyncBatchNorm.convert(net)`` converts every `BatchNorm` in a module.
 
     Raises:
         ValueError: x has another number of channels, or the ranks have fewer than two values per channel together.
@@ -73,7 +73,7 @@ class SyncBatchNorm(BatchNorm):
 
 @communicating
 def _batch_statistics(x: Any) -> Any:
-    """Return a tensor (3, C): each channel's mean and variance over all ranks, and the number of values."""
+    """Return a tensor (3, C): for each channel, mean and variance over all ranks, and the number of values averaged."""
     axes, channels = (0, *range(2, x.ndim)), x.shape[1]
     count = x.size // channels
     if count:

@@ -17,24 +17,27 @@ __all__ = ["Bucket", "joined", "read_rows", "write_rows"]
 
 
 class Bucket:
-    """Gradients exchanged in one call, in a buffer with one row for each part that parameters are divided into.
+    """Joins the gradients of some parameters in one buffer, which ranks sum in a single collective call.
 
-    With one part the buffer is one gradient behind the other. With several, each row begins with a part of the first
-    parameter: which rank has an element depends on its place in its parameter alone, not on the other parameters.
+    Every gradient is divided into ``parts`` parts, and row i of the buffer has part i of each gradient. So the rank
+    that sums an element depends only on the element's position in its own parameter. With one part, the only row has
+    all gradients, one behind the other.
 
     Args:
-        parameters: of one dtype, in the order of their gradients.
-        parts: into how many parts each is divided, the last of which may be smaller or empty.
-        index: the number of the bucket, and `holds`, a few words on what is in it: recordings show both.
+        parameters: parameters of one dtype, in the order of their gradients in a row.
+        parts: the number of parts; the last parts of a small parameter may be smaller or empty.
+        index: the number of the bucket, which recordings show.
+        holds: a short description of the parameters, which recordings show.
 
     Attributes:
-        numbers: the numbers of the parameters' leaves.
-        places: of each parameter, where its columns begin and end.
-        missing: the numbers of the leaves whose gradients have not come yet in this pass.
-        used: the numbers of those whose gradients have come.
-        half: whether gradients are divided before they are summed, since the sum could overflow.
-        pending: the exchange under way.
-        mine: this rank's part of the sum.
+        numbers: the sequence numbers of the parameters' leaf nodes on the tape.
+        places: for each parameter, the first column of its gradient and the column after the last.
+        missing: the leaves' numbers whose gradients have not been written yet in this backward pass.
+        used: the numbers of the leaves that have a gradient on this rank, from this pass or an earlier one.
+        half: whether each rank divides its gradients before they are summed, because a sum in half precision could
+            overflow.
+        pending: the collective call that is running, or None.
+        mine: the row of sums that this rank received, where there are several parts.
     """
 
     def __init__(self, parameters: Sequence[Parameter], parts: int, index: int, holds: str = "") -> None:
@@ -57,7 +60,14 @@ class Bucket:
         self.flat = self.mine = self.pending = None
 
     def write(self, number: int, gradient: Any, old: Any, divisor: int) -> None:
-        """Write a parameter's gradient, plus an accumulated ``old`` one, divided by ``divisor``; None counts as 0."""
+        """Write a parameter's gradient to the buffer.
+
+        Args:
+            number: the number of the parameter's leaf.
+            gradient: the gradient of this backward pass, or None for zeros.
+            old: a gradient accumulated before, which is added, or None.
+            divisor: the number by which the result is divided, in half precision only.
+        """
         if self.flat is None:
             self.flat = local((self.parts, self.places[-1][1]), self.dtype)
         index = self._index[number]
@@ -75,12 +85,15 @@ class Bucket:
         self.missing.discard(number)
 
     def part(self) -> Any:
-        """Allocate the buffer of one row, which this rank sends or receives."""
+        """Return a new, uninitialised tensor of the size of one row."""
         return local((self.places[-1][1],), self.dtype)
 
 
 def write_rows(rows: Any, values: Any) -> None:
-    """Copy an array's elements into rows of equal length, padded with zeros; None writes zeros everywhere."""
+    """Copy the elements of ``values`` into the matrix ``rows``, row by row, and fill the rest with zeros.
+
+    If ``values`` is None, all elements are set to zero.
+    """
     count, width = rows.shape
     if values is None:
         compute("full", 0, out=rows)
@@ -97,7 +110,10 @@ def write_rows(rows: Any, values: Any) -> None:
 
 
 def read_rows(rows: Any, out: Any) -> None:
-    """Copy the elements of rows into a contiguous array: the inverse of `write_rows`."""
+    """Copy elements of the matrix ``rows``, row by row, until the contiguous array ``out`` is full.
+
+    This is the inverse of `write_rows`.
+    """
     width = rows.shape[1]
     out = out.reshape(-1)
     if not width:
@@ -109,7 +125,13 @@ def read_rows(rows: Any, out: Any) -> None:
 
 
 def joined(named: Iterable[tuple[str, Parameter]], most: int, parts: int) -> list[Bucket]:
-    """Group parameters, last ones first, into buckets of at most ``most`` bytes (at least one parameter each)."""
+    """Group parameters, the last one first, into buckets.
+
+    Args:
+        named: the names and the parameters.
+        most: the largest size of a bucket in bytes; a bucket with a single parameter may be larger.
+        parts: the number of parts into which each gradient is divided.
+    """
     groups: list[dict[str, Parameter]] = []
     for name, parameter in reversed([(name, p) for name, p in named if p.requires_grad]):
         group = [*groups[-1].values()] if groups else []
@@ -121,7 +143,7 @@ def joined(named: Iterable[tuple[str, Parameter]], most: int, parts: int) -> lis
 
 
 def _held(names: list[str]) -> str:
-    """Describe parameters by their first and last module and their number, as in "fc1, fc2 · 4 params"."""
+    """Return the first and the last module of some parameters and their number as text: "fc1, fc2 · 4 params"."""
     modules = list(dict.fromkeys(name.rpartition(".")[0] or name for name in names))
     ends = (", " if len(modules) == 2 else " … ").join(dict.fromkeys((modules[0], modules[-1])))
     return f"{ends} · {len(names)} params" if len(names) > 1 else names[0]

@@ -16,7 +16,7 @@ __all__ = ["save_checkpoint"]
 
 
 class _Taken:
-    """The state dict of a model or optimizer, already collected from all ranks."""
+    """Passes a state dict that was collected from all ranks to `flnb.nn.save_checkpoint`, as an attribute ``state``."""
 
     def __init__(self, state: Any) -> None:
         self.state = state
@@ -25,13 +25,14 @@ class _Taken:
 def save_checkpoint(path: str | os.PathLike[str], /, **parts: Any) -> None:
     """Write one checkpoint file for all ranks (`flnb.nn.save_checkpoint`); every rank must call this.
 
-    The states of `Sharded` and its optimizer are collected from all ranks; rank 0 writes, and of other parts, of plain
-    values and of the random generator it is rank 0's state. `flnb.nn.load_checkpoint` reads the file on each rank
-    of any number of them, also into a module and an optimizer in one process.
+    Each keyword argument is a part to save: a module, an optimizer or a plain value, for instance. Rank 0 writes the
+    file. The states of a `Sharded` and of its optimizer are collected from all ranks; everything else, such as other
+    parts and the state of the random generator, is rank 0's. Any number of ranks can read the file by
+    `flnb.nn.load_checkpoint`, also a single process whose module and optimizer are not divided.
 
     Raises:
-        TypeError, ValueError, OSError: on rank 0, as `flnb.nn.save_checkpoint`.
-        RuntimeError: on the others, if rank 0 could not write.
+        TypeError, ValueError, OSError: on rank 0, for the reasons of `flnb.nn.save_checkpoint`.
+        RuntimeError: on the other ranks, if rank 0 could not write the file.
 
     >>> import tempfile, flnb, flnb.nn as nn, flnb.optim as optim
     >>> folder = tempfile.TemporaryDirectory()

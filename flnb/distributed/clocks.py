@@ -15,26 +15,26 @@ from flnb.dispatch.communication import current, run
 __all__ = ["sync_clocks", "sync_hosts"]
 
 ROUNDS = 200
-"""Messages there and back, of which the quickest counts."""
+"""The default number of round trips of a message, of which the quickest is used."""
 _measured: dict[str, Any] = {}
 bus.describers.append(lambda: dict(_measured) if current().size > 1 else {})
 
 
 def sync_clocks(rounds: int = ROUNDS) -> tuple[int, int]:
-    """Measure this rank's clock offset from rank 0, and its error bound, in ns; all ranks call this.
+    """Return the offset of this rank's clock from that of rank 0, and an error bound, in ns; all ranks call this.
 
-    `init` does so by itself where ranks are on several hosts. Clocks drift by microseconds a second: call it again in a
-    long recording.
+    `init` calls this function if the ranks are on several hosts. Clocks drift apart by microseconds per second, so call
+    it again in a long recording.
 
     Args:
-        rounds: how many messages are sent there and back; the quickest counts.
+        rounds: the number of round trips of a message; the quickest one is used.
 
     Returns:
-        What must be added to this rank's times to have those of rank 0, and how far off that may be (half of the
-        message's way there and back), in ns.
+        The offset, which added to a time of this rank's clock gives the time of rank 0's clock, and the largest
+        possible error of the offset, which is half of the quickest round trip; both in ns.
 
     Raises:
-        CollectiveError: a rank is gone, or does not call it.
+        CollectiveError: a rank is gone, or does not call this function.
 
     >>> import flnb
     >>> flnb.distributed.sync_clocks()
@@ -48,7 +48,7 @@ def sync_clocks(rounds: int = ROUNDS) -> tuple[int, int]:
 
 
 def sync_hosts() -> None:
-    """Measure the clock offsets of ranks on other hosts than rank 0's; ranks of one host share a clock."""
+    """Measure the clock offset of each rank that is not on rank 0's host; the ranks of one host share a clock."""
     here = current()
     own, theirs = np.array([crc32(platform.node().encode())]), np.zeros(1, np.int64)
     for other in range(1, here.size):
@@ -66,7 +66,11 @@ def sync_hosts() -> None:
 
 
 def _exchange(other: int, rounds: int) -> tuple[int, int] | None:
-    """Exchange timing messages of a rank with rank 0; returns (offset, bound) in ns on that rank, None elsewhere."""
+    """Send timing messages between rank 0 and the rank ``other`` and back; all ranks call this.
+
+    Returns:
+        On the rank ``other`` its clock offset and the largest error of that, in ns; None on all other ranks.
+    """
     here, theirs = current(), np.zeros(1, np.int64)
     if here.rank not in (0, other):
         return None

@@ -1,4 +1,4 @@
-"""Ranks for notebooks: cells run on all of them, and can be interrupted."""
+"""Clusters for notebooks: several ranks, on all of which a cell runs until it ends or is interrupted."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Output:
         self._shown[rank, name] = max(end, done)
 
     def write(self, rank: int, text: str, name: str = "stdout") -> None:
-        """Print text prefixed by its rank, continuation lines indented."""
+        """Print the text of a rank: the first line prefixed by the rank, the others indented."""
         head = f"rank {rank}: "
         print(head + text.replace("\n", "\n" + " " * len(head)), file=self.streams[name])
 
     def display(self, rank: int, content: dict[str, Any]) -> None:
-        """Display a figure or other rich output of a rank, below its number."""
+        """Display a figure or other rich output of a rank, under a line with the rank's number."""
         from IPython.display import display
 
         self.write(rank, "")
@@ -57,22 +57,22 @@ class Cluster:
 
     They are MPI processes on this machine, started by ipyparallel (extras "parallel" and "mpi"); where these are
     missing they are threads of this process, and a line says so. After ``%load_ext flnb`` a cell that begins with
-    ``%%ranks`` runs on all of them, and `flnb.dashboard` shows them live. Interrupting it raises KeyboardInterrupt on
-    every rank, also in a collective call that others have not joined. After an interrupt or an error the next cell has
-    a new communicator. There is one cluster at a time: a new one ends the one before. It ends with this program, or by
-    `stop`, or as a context manager.
+    ``%%ranks`` runs on all of them, and `flnb.dashboard` shows them live. Interrupting the cell raises
+    KeyboardInterrupt on every rank, also in a collective call that others have not joined. After an interrupt or an
+    error the next cell gets a new communicator. There is one cluster at a time: making a new one ends the one before.
+    A cluster also ends by `stop`, at the end of its ``with`` block, or with this program.
 
     Args:
-        ranks: how many.
-        kind: "mpi" or "threads"; None: MPI processes if they can be started.
+        ranks: the number of ranks.
+        kind: "mpi" for MPI processes, "threads", or None for MPI processes if they can be started and else threads.
 
     Attributes:
         size: the number of ranks.
         kind: "mpi" or "threads".
-        recorded: the recordings of the last cell, or None; also of one that failed.
+        recorded: the recordings of the last cell, even if the cell failed; None if it was not recorded.
 
     Raises:
-        ImportError: kind "mpi" without the extras.
+        ImportError: ``kind`` is "mpi", and the extras are not installed.
 
     >>> import flnb
     >>> with flnb.distributed.Cluster(2, kind="threads") as cluster:
@@ -109,15 +109,16 @@ class Cluster:
         """Run code on all ranks, printing their output as it arrives; returns when all ranks have finished.
 
         Args:
-            source: the code.
-            record: record every rank.
+            source: the code, as text.
+            record: whether to record what every rank does.
 
         Returns:
-            With ``record``, the recordings of all ranks on one clock: ``.collectives`` says who was late and why.
+            With ``record``, the recordings of all ranks on one clock, whose attribute ``collectives`` says which rank
+            was late and why; else None.
 
         Raises:
-            RankError: it failed on some rank.
-            KeyboardInterrupt: Ctrl-C, after it was raised on the ranks.
+            RankError: the code failed on some rank.
+            KeyboardInterrupt: on Ctrl-C, after all ranks were interrupted.
         """
         self.recorded = None
         failures, self.recorded = self._started().run(source, Output(), record)
@@ -130,7 +131,7 @@ class Cluster:
 
         Args:
             hub: the dashboard's `flnb.widgets.hub.Hub`.
-            rank: whose own ops, memory and tape are shown beside the calls of all ranks.
+            rank: the rank whose ops, memory and tape are shown, beside the collective calls of all ranks.
         """
         self._started().show_on(hub, rank)
 
@@ -150,7 +151,7 @@ class Cluster:
         self._started().push(name, value)
 
     def stop(self) -> None:
-        """End all ranks; MPI processes and their files are removed."""
+        """End all ranks; of MPI processes, also delete the files."""
         atexit.unregister(self.stop)
         if Cluster.active is self:
             Cluster.active = None
@@ -183,7 +184,7 @@ def _missing() -> str:
 
 
 class Threads:
-    """Ranks of a `Cluster` as threads: new threads for every cell, with variables that persist."""
+    """Runs the cells of a `Cluster` on threads: new threads for every cell, with variables that persist."""
 
     name = "threads of this process"
 
@@ -192,7 +193,7 @@ class Threads:
         self._cells = 0
 
     def run(self, source: str, output: Output, recorded: bool) -> tuple[dict[int, Failure], Any]:
-        """Run a cell on all ranks; returns the errors by rank, and the recording."""
+        """Run a cell on all ranks; returns the errors by rank, and the recording if ``recorded``, else None."""
         import linecache
 
         self._cells += 1
@@ -268,7 +269,7 @@ class _Lines(TextIOBase):
 
 @contextmanager
 def _by_rank(output: Output) -> Iterator[None]:
-    """Print with each line prefixed by its rank, inside the ``with`` block."""
+    """Prefix each line that a rank prints by the rank, inside a ``with`` block."""
     lines = _Lines(output)
     with redirect_stdout(lines):
         yield

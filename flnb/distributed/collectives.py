@@ -27,7 +27,7 @@ def _contiguous(x: Any) -> Any:
 
 
 def communicating(forward: Callable[..., Any]) -> CustomOp:
-    """Make a custom op of a function that communicates; recordings show its name without the leading underscore."""
+    """Return a custom op that runs a function that communicates, under its name without the leading underscore."""
     op = custom_op(forward)
     op.name, op.family = forward.__name__.lstrip("_"), "communication"
     return op
@@ -95,17 +95,18 @@ def _(g: Any, y: Any, x: Any, *, root: int) -> Any:
 
 
 def all_reduce(x: ArrayLike, op: str = "sum") -> Tensor:
-    """Return the sum (or ``"max"``, ``"min"``) of the ranks' tensors ``x``, on every rank.
+    """Return the elementwise sum (or maximum, or minimum) of the ranks' tensors ``x``, on every rank.
+
+    In backward the gradients by the result are summed over ranks, too: as if the losses of all ranks were added. Only a
+    sum has a gradient.
 
     Args:
-        x: of the same shape and dtype on every rank; half precision is summed in float32, a sum of truth values is
-            whether any is true.
-        op: for a mean divide the sum by `size`.
-
-    Gradients are those of the sum of what all ranks compute from the result: the cotangents are summed over ranks, too.
+        x: this rank's tensor, whose shape and dtype are the same on every rank. Half precision is summed in float32; a
+            sum of booleans is true where any of them is.
+        op: ``"sum"``, ``"max"`` or ``"min"``. For a mean, divide the sum by `size`.
 
     Raises:
-        CollectiveError: another rank makes another call, is gone, or has not come before the timeout.
+        CollectiveError: another rank makes a different call, is gone, or does not make the call before the timeout.
 
     >>> import flnb
     >>> flnb.distributed.run_threads(2, lambda: flnb.distributed.all_reduce([1.0, 2.0]).tolist())
@@ -128,7 +129,9 @@ def all_gather(x: ArrayLike) -> Tensor:
 
 
 def reduce_scatter(x: ArrayLike, op: str = "sum") -> Tensor:
-    """Sum (or ``"max"``, ``"min"``) the ranks' tensors of ``size`` rows; returns row i on rank i.
+    """Sum the ranks' tensors ``x``, which have one row for each rank; returns row i of the sum on rank i.
+
+    With ``op`` ``"max"`` or ``"min"`` it is a row of the elementwise maximum or minimum instead.
 
     Raises:
         ValueError: the first extent of x is not the number of ranks.
@@ -147,7 +150,7 @@ def reduce_scatter(x: ArrayLike, op: str = "sum") -> Tensor:
 
 
 def broadcast(x: ArrayLike, root: int = 0) -> Tensor:
-    """Return the tensor of the rank ``root`` on every rank; all ranks pass one of its shape and dtype.
+    """Return the tensor of the rank ``root`` on every rank; ``x`` has the same shape and dtype on all ranks.
 
     Raises:
         ValueError: no such rank.
@@ -161,7 +164,7 @@ def broadcast(x: ArrayLike, root: int = 0) -> Tensor:
 
 
 def send(x: ArrayLike, to: int, tag: int = 0) -> None:
-    """Send a tensor to the rank ``to``, which calls `recv`; returns once ``x`` may be modified.
+    """Send a tensor to the rank ``to``, which calls `recv` with the same ``tag``; returns once ``x`` may be modified.
 
     Raises:
         ValueError: no such rank, or this one.
@@ -180,7 +183,7 @@ def send(x: ArrayLike, to: int, tag: int = 0) -> None:
 
 
 def recv(like: ArrayLike, source: int, tag: int = 0) -> Tensor:
-    """Receive the tensor sent by the rank ``source``, with the shape and dtype of ``like``.
+    """Return the tensor that the rank ``source`` sends with this ``tag``; its shape and dtype are those of ``like``.
 
     Raises:
         ValueError: no such rank, or this one.

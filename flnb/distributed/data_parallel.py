@@ -39,16 +39,17 @@ __all__ = ["DataParallel", "Exchanging"]
 class Exchanging(Module):
     """Base of `DataParallel` and `Sharded`: sums gradients over ranks during every backward pass.
 
-    Its states are those of the module: a checkpoint can be read into the module alone, and the other way round.
+    `state_dict` returns the state of the module alone, so a checkpoint can also be loaded into the module without this
+    wrapper, and a checkpoint of the module into the wrapper.
 
     Args:
         module: the module to train.
-        bucket: how many bytes of gradients are exchanged at once; None: each one alone.
-        parts: 1, or the number of ranks: then each rank sums one part of the elements.
+        bucket: the number of bytes of gradients that are exchanged in one call; None exchanges each gradient alone.
+        parts: 1 to sum all gradients on every rank, or the number of ranks, so that each rank sums a part of them.
     """
 
     takes = False
-    """Whether gradients stay in buckets, so that the pass need not store them."""
+    """Whether gradients stay in buckets, so that the backward pass does not store them in the parameters."""
 
     def __init__(self, module: Module, bucket: int | str | None, parts: int) -> None:
         self.module = module
@@ -94,7 +95,7 @@ class Exchanging(Module):
         )
 
     def _changed(self) -> Parameter | None:
-        """Return a parameter whose dtype or ``requires_grad`` has changed since buckets were made; None if none has."""
+        """Return a parameter that begins to need a gradient or has a new dtype since buckets were made; else None."""
         of = self._bucket_of
         for _, p in self._members:
             if p._node is not None:
@@ -120,12 +121,14 @@ class Exchanging(Module):
         return self.module.mismatches(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state of the wrapped module; every rank must load the same."""
+        """Load a state into the wrapped module; every rank must load the same state."""
         self.module.load_state_dict(state)
 
     @with_block
     def no_sync(self) -> Iterator[None]:
-        """Accumulate gradients on each rank inside the block, without an exchange; the next pass exchanges the sums.
+        """Accumulate gradients on each rank inside the block, without an exchange.
+
+        The first backward pass after the block exchanges the accumulated gradients.
 
         >>> import flnb, flnb.nn as nn
         >>> net = flnb.distributed.DataParallel(nn.Linear(2, 1))
@@ -145,13 +148,13 @@ class Exchanging(Module):
     def uneven(self, update: Callable[[], object]) -> Iterator[None]:
         """Allow ranks to have different numbers of batches, in a block around the loop over this rank's batches.
 
-        A rank whose loop has ended joins the passes of the others, with zeros, until all have ended; gradients are
-        averaged over those that are still there. It updates its parameters, too, so that all ranks stay alike. Modules
-        must not communicate in their calls, as `SyncBatchNorm` does.
+        A rank whose loop has ended takes part in the backward passes of the others, with zeros, until all loops have
+        ended; gradients are averaged over the ranks whose loops still run. The rank updates its parameters, too, so
+        that they stay the same on all ranks. Modules whose calls communicate, such as `SyncBatchNorm`, cannot be used.
 
         Args:
-            update: called on ranks that have ended after each pass in which gradients are exchanged: what the loop does
-                then, such as ``optimizer.step``.
+            update: a function that does what the loop does after a backward pass, such as ``optimizer.step``. It is
+                called on ranks whose loops have ended, after each pass in which gradients are exchanged.
 
         >>> import flnb, flnb.nn as nn
         >>> def train():
@@ -179,7 +182,7 @@ class Exchanging(Module):
             self._uneven, self._present, self._first = False, current().size, 0
 
     def _count(self, here: int) -> int:
-        """Return how many ranks are in a backward pass; each rank passes 1 if it is, else 0."""
+        """Return how many ranks are in a backward pass; ``here`` is 1 on a rank that is in one, else 0."""
         there = np.empty(current().size, np.int64)
         run("all_gather", np.array([here]), there)
         self._present, self._first = int(there.sum()), int(there.argmax())
@@ -190,8 +193,9 @@ class Exchanging(Module):
     def began(self, first: bool) -> None:
         """Prepare for a backward pass: reset the buckets.
 
-        Of several models in one pass the first alone exchanges while it goes on: on another rank, where a parameter is
-        unused, their buckets could be full in another order.
+        If a pass goes through several models, only one of them, for which ``first`` is true, exchanges buckets while
+        the pass is running. The others exchange theirs at its end: on another rank, where a parameter is unused, their
+        buckets could become full in another order.
         """
         if current().size != self._made_on:
             raise self._other_ranks()
@@ -208,7 +212,7 @@ class Exchanging(Module):
             bucket.begin()
 
     def arrived(self, leaf: Node, gradient: Any) -> bool:
-        """Copy a finished gradient to its bucket, and start exchanging full buckets; returns `takes`."""
+        """Copy the gradient of a leaf to its bucket, and start exchanging full buckets; returns `takes`."""
         if not self._exchange:
             return False
         number, old = leaf[2], leaf[3]
@@ -234,7 +238,7 @@ class Exchanging(Module):
             self._next += 1
 
     def _receive(self, bucket: Bucket) -> None:
-        """Wait for the exchange of a bucket, and divide its sums by the number of ranks."""
+        """Wait for the exchange of a bucket, and divide its sums by the number of ranks in this pass."""
         if bucket.pending is None:
             return
         bucket.pending.wait()
@@ -310,16 +314,18 @@ class DataParallel(Exchanging):
     """Wraps a module so that its gradients are averaged over all ranks in every backward pass.
 
     Every rank wraps the same module, calls it on its own part of the batch, and takes the same number of steps. At the
-    start all ranks get the parameters and buffers of rank 0, and after every pass its buffers. A parameter that this
-    rank did not use counts as zero; one that no rank used keeps no gradient. A backward on one rank that uses none of
-    the parameters exchanges nothing: the other ranks then wait for this one, and say so. Gradients of several passes
-    add up without being exchanged inside `no_sync`; ranks with different numbers of batches train inside `uneven`.
+    start all ranks get the parameters and buffers of rank 0, and after every pass the buffers of rank 0. The
+    gradient of a parameter that one rank did not use counts as zero; a parameter that no rank used gets no gradient.
+    A rank whose backward pass uses none of the parameters exchanges nothing; the other ranks then wait for this one,
+    and the error at their timeout says so. Inside `no_sync` gradients of several passes add up without being exchanged;
+    ranks with different numbers of batches train inside `uneven`.
 
     Args:
         module: the module to train.
-        bucket: how many bytes of gradients are exchanged at once, such as ``"25MiB"``; None: each one alone.
-        deterministic: build the sum of a reduce-scatter and an all-gather, as `Sharded` does, so that both give the
-            same bits.
+        bucket: the number of bytes of gradients that are exchanged in one call, such as ``"25MiB"``; None exchanges
+            each gradient alone.
+        deterministic: sum by a reduce-scatter and an all-gather, as `Sharded` does, so that the results of both have
+            the same bits.
 
     >>> import flnb, flnb.nn as nn
     >>> def train():
@@ -331,7 +337,7 @@ class DataParallel(Exchanging):
     [[[1.5, 1.5]], [[1.5, 1.5]]]
 
     Raises:
-        CollectiveError: in backward, as `flnb.distributed.all_reduce`.
+        CollectiveError: in backward, for the reasons of `flnb.distributed.all_reduce`.
     """
 
     def __init__(self, module: Module, bucket: int | str | None = "25MiB", deterministic: bool = False) -> None:

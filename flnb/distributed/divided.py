@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 __all__ = ["Away", "Divided", "Division", "PartsTape", "Shard", "Unit"]
 
 SLOT: Any = Tensor.__dict__["_data"]
-"""The attribute in which a tensor stores its buffer."""
+"""The slot (a descriptor) in which a tensor stores its buffer."""
 
 
 class Shard(Parameter):
-    """This rank's part of a parameter, a flat Variable; empty on the last ranks if the parameter is small."""
+    """This rank's part of a parameter, as a 1-d Variable; empty on the last ranks if the parameter is small."""
 
     __slots__ = ()
 
@@ -41,7 +41,15 @@ class Shard(Parameter):
         Variable.__init__(self, data)
 
     def _everywhere(self, items: Sequence[Any], norms: Sequence[float], p: float) -> list[float]:
-        """Return the norms of all ranks' shards; called by `flnb.optim.clipping.everywhere`."""
+        """Return the p-norm of each rank's shards, and the given norms of gradients that are not divided.
+
+        Called by `flnb.optim.clipping.everywhere`.
+
+        Args:
+            items: the parameters and shards of this rank.
+            norms: the norm of the gradient of each item.
+            p: the order of the norm.
+        """
         pairs = list(zip(items, norms, strict=True))
         mine = [norm for item, norm in pairs if isinstance(item, Shard)]
         everyone = np.empty(current().size)
@@ -50,7 +58,7 @@ class Shard(Parameter):
 
 
 class Divided(Parameter):
-    """A whole parameter whose gradient and optimizer state are stored in the ranks' shards."""
+    """A parameter that is whole on every rank, but whose gradient and optimizer state are divided among the ranks."""
 
     __slots__ = ()
 
@@ -106,12 +114,15 @@ class Division:
     """Connects one parameter with this rank's shard of it.
 
     Args:
-        own_memory: copy the shard and release the whole; else the shard is a view of it.
+        parameter: the whole parameter.
+        rank: this rank's number.
+        size: the number of ranks.
+        own_memory: whether to copy the shard and free the memory of the whole; else the shard is a view of the whole.
 
     Attributes:
-        parameter: the whole.
-        shard: its elements from ``low`` to before ``high``.
-        width: the elements of a shard; the last ones may have fewer.
+        parameter: the whole parameter.
+        shard: the elements of the flattened parameter from index ``low`` up to but not including ``high``.
+        width: the number of elements of a shard; the last shards may have fewer.
     """
 
     def __init__(self, parameter: Parameter, rank: int, size: int, own_memory: bool) -> None:
@@ -142,7 +153,10 @@ class Division:
                 self.parameter._adopt(copy(self.parameter.data))
 
     def slice(self, whole: Tensor) -> Tensor:
-        """Return this rank's part, flat, of a tensor of the parameter's shape; a view if the tensor is contiguous."""
+        """Return this rank's part of a tensor of the parameter's shape, as a 1-d tensor.
+
+        The part is a view if ``whole`` is contiguous.
+        """
         return whole.reshape(-1)[self.low : self.high]
 
     @property
@@ -174,12 +188,12 @@ class Division:
         return start("all_gather", np.ascontiguousarray(mine), self._flat._data)
 
     def arrive(self) -> None:
-        """Make the gathered values the parameter's buffer."""
+        """Store the gathered values as the parameter's buffer, once the call of `start` has ended."""
         self._array = self._flat._data[: self.parameter.size].reshape(self.parameter.shape)
         owners[id(self._flat._data)] = self
 
     def release(self, store: bool = False) -> None:
-        """Free the whole parameter's memory; ``store`` first copies this rank's part of it to the shard."""
+        """Free the whole parameter's memory; if ``store``, first copy this rank's part of it to the shard."""
         if self._flat is None:
             return
         if store and self.here:
@@ -199,10 +213,11 @@ class Unit:
 
     Args:
         module: the module.
-        model: the `Sharded`, which says whether parameters may be gathered now, on all ranks, and whether they stay.
+        model: the `Sharded`, whose attribute ``reading`` says whether parameters may be gathered now, and ``staying``
+            whether they stay gathered after the module's call.
 
     Attributes:
-        left: in a backward pass, the numbers of the leaves whose gradients have not come yet.
+        left: in a backward pass, the numbers of the leaves whose gradients have not been computed yet.
     """
 
     def __init__(self, divisions: Sequence[Division], module: Module, model: Sharded) -> None:
@@ -245,19 +260,19 @@ class Unit:
             division.arrive()
 
     def release(self, store: bool = False) -> None:
-        """Free the memory of the whole parameters; ``store`` first copies their values to the shards."""
+        """Free the memory of the whole parameters; if ``store``, first copy their values to the shards."""
         for division in self.divisions:
             division.release(store)
 
 
 divisions: WeakValueDictionary[int, Division] = WeakValueDictionary()
-"""The divisions by the id of the whole parameter, which the division references."""
+"""The divisions by the id of the whole parameter, to which the division refers, so that the id is not reused."""
 owners: WeakValueDictionary[int, Division] = WeakValueDictionary()
-"""The divisions by the id of the array of a whole parameter that is in memory now."""
+"""The divisions whose whole parameter is in memory now, by the id of its buffer."""
 
 
 class PartsTape(PackingTape):
-    """A tape that saves references to gathered parameters instead of views, so that their memory can be freed."""
+    """A tape that saves references to parameters instead of views of gathered values, which can so be freed."""
 
     name = "parts"
 

@@ -1,6 +1,6 @@
 """Functions that a notebook's kernel runs in the MPI processes of its `Cluster`.
 
-Live views are published while a cell runs: ipyparallel passes on what belongs to a request.
+Live telemetry is published while a cell runs, because ipyparallel forwards only what belongs to a running request.
 """
 
 from __future__ import annotations
@@ -32,7 +32,13 @@ _recording = ExitStack()
 
 
 def begin(kernel: int, controller: int, folder: str) -> tuple[int, int, int]:
-    """Join the other ranks, and end when the kernel does; returns this rank's number, process id and parent's id."""
+    """Make this process a rank, which ends when the kernel ends; returns its number, process id and parent's id.
+
+    Args:
+        kernel: the process id of the notebook's kernel.
+        controller: the process id of the ipyparallel controller.
+        folder: the cluster's folder, which is deleted when the kernel has died.
+    """
     rank = init("mpi").rank
     get_ipython().events.register("post_run_cell", _cell_ended)
     get_ipython().set_custom_exc((KeyboardInterrupt,), _place)
@@ -44,8 +50,9 @@ def prepare(broken: bool, number: int | None, record_to: str | None) -> None:
     """Prepare this rank for a cell; runs on all ranks before the cell starts on any.
 
     Args:
-        broken: whether calls may be unfinished, by an interrupt or error: then the ranks join anew.
-        number: the cell's number in the notebook, which tracebacks show; None outside of one.
+        broken: whether an interrupt or error may have left collective calls unfinished; if so, a new communicator is
+                made.
+        number: the cell's number in the notebook, which tracebacks show; None outside of notebooks.
         record_to: the folder to which the recording of the cell is saved; None for no recording.
     """
     _running.set()
@@ -61,7 +68,7 @@ def prepare(broken: bool, number: int | None, record_to: str | None) -> None:
 
 
 def _cell_ended(result: Any) -> None:
-    """After a cell: notify waiting ranks that this one makes no further calls, and the dashboard of the outcome."""
+    """Tell waiting ranks that this one makes no further calls in this cell, and the dashboard how the cell ended."""
     _recording.close()
     if _watched and (message := _watched["source"].message(last=True)) is not None:
         _publish(message)
@@ -75,7 +82,7 @@ def _cell_ended(result: Any) -> None:
 
 
 def watch(chosen: int) -> None:
-    """Publish this rank's live telemetry for the kernel's dashboard; the rank ``chosen`` publishes full frames."""
+    """Publish this rank's collective calls for the kernel's dashboard, and on the rank ``chosen`` all its telemetry."""
     _watched["source"] = RankSource(_publish, "ranks", frames=current().rank == chosen).start()
 
 
@@ -85,14 +92,14 @@ def _publish(message: Message) -> None:
 
 
 def _place(shell: Any, kind: Any, error: Any, trace: Any, tb_offset: Any = None) -> None:
-    """Report an interrupt by the line of the cell that was running, instead of a traceback."""
+    """Report an interrupt by the line of the cell that was running, instead of a traceback; IPython calls this."""
     frames = traceback.extract_tb(trace)
     frame = next((each for each in reversed(frames) if "ipykernel_" in each.filename), frames[-1])
     shell._showtraceback(kind, error, [f"line {frame.lineno}, {frame.line}"])
 
 
 def remove_shared(folder: str) -> None:
-    """Delete a cluster's folder, and shared memory files that killed MPI processes leave behind."""
+    """Delete a cluster's folder, and the shared memory files that killed MPI processes have left behind."""
     nanny.remove_shared(folder)
     shutil.rmtree(folder, ignore_errors=True)
 

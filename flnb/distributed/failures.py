@@ -16,7 +16,7 @@ class Failure(NamedTuple):
 
 
 def _grouped(texts: dict[int, str]) -> dict[str, list[int]]:
-    """Group ranks by their text; returns a dict from each text to its ranks."""
+    """Group the ranks that have the same text; returns a dict from each text to a list of its ranks."""
     same: dict[str, list[int]] = {}
     for rank, text in texts.items():
         same.setdefault(text, []).append(rank)
@@ -33,7 +33,7 @@ class RankError(RuntimeError):
     """A cell failed on one or more ranks of a `Cluster`; the message contains every rank's error.
 
     Attributes:
-        failures: by rank, the name of the error's class, its message and its traceback.
+        failures: for each rank that failed, the name of the error's class, its message and its traceback.
     """
 
     def __init__(self, failures: dict[int, Failure]) -> None:

@@ -27,16 +27,16 @@ __all__ = ["find_mpiexec", "launch", "shared_folder"]
 def launch(ranks: int, script: Sequence[str], report: str | Path = "flight.json") -> int:
     """Run ``python script ...`` on ``ranks`` ranks; returns the exit status, 0 or that of the first failed rank.
 
-    What the ranks print appears line by line with the rank in front.
+    Each line that a rank prints is shown with the rank's number in front.
 
     Args:
-        ranks: how many processes, on this host.
-        script: a path and the script's arguments.
-        report: where to write, if a rank failed, as JSON how each rank ended, and of every group the state and the last
-            calls of its ranks. If none failed, a file of an earlier launch is removed.
+        ranks: the number of processes, all on this host.
+        script: the path of the script, then the script's arguments.
+        report: a JSON file that is written if a rank failed. It says how each rank ended and, for every group of ranks,
+            the state and the last calls of each. If no rank failed, the file of an earlier launch is deleted.
 
     Raises:
-        FileNotFoundError: no such script; or no mpiexec (extra "mpi").
+        FileNotFoundError: the script does not exist, or there is no mpiexec (extra "mpi").
     """
     if ranks < 1:
         raise ValueError(f"flnb launch: got {ranks} ranks, expected 1 or more")
@@ -74,7 +74,7 @@ FOLDER = "flnb_flight_"
 
 
 class End(NamedTuple):
-    """How a rank ended: time, exit status, rank, and whether it was signalled to end or had been stopped."""
+    """How a rank ended: time, exit status, number of the rank, and whether it had been told to end or been stopped."""
 
     time: float
     status: int
@@ -84,7 +84,7 @@ class End(NamedTuple):
 
     @property
     def how(self) -> str:
-        """Describe the end in words, such as "was killed by SIGKILL"."""
+        """Return in words how the rank ended, such as "was killed by SIGKILL"."""
         if self.stopped:
             return "was stopped (SIGSTOP)"
         killed = next((f"was killed by {each.name}" for each in signal.Signals if each == self.status - 128), "")
@@ -149,7 +149,7 @@ def find_mpiexec() -> list[str]:
 
 
 def _report(folder: str, ends: list[End], code: int, report: Path, signals: list[tuple[float, int]]) -> int:
-    """Write the failure report, print on stderr which rank failed first; returns the job's exit status."""
+    """Write the failure report and print on stderr which rank failed first; returns the job's exit status."""
     boards: list[Any] = []
     for path in sorted(Path(folder).glob("board_*")):
         with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as memory:
@@ -187,7 +187,7 @@ def _shown(end: End) -> dict[str, Any]:
 
 
 def _complete(boards: list[Any], ends: list[End]) -> None:
-    """Set the state of ranks that died without writing to the board how they ended."""
+    """Set the state of each rank that died before it wrote to the board how it ended."""
     how = {end.rank: end.how for end in ends}
     for row in (row for rows in boards for row in rows):
         if row["state"] in STATES[OUTSIDE : INSIDE + 1] and row["rank"] in how:
@@ -195,13 +195,13 @@ def _complete(boards: list[Any], ends: list[End]) -> None:
 
 
 def _last(row: dict[str, Any]) -> str:
-    """Describe a rank's last collective call, as part of a sentence."""
+    """Return a description of a rank's last collective call, as part of a sentence."""
     seq = row["sequence"]
     return f"its last call was {seq}, {row['calls'].get(seq, '')}" if seq else "it has made no call"
 
 
 def _behind(world: list[Any]) -> str:
-    """Name the ranks that reached the last call and those that did not, as the end of a sentence; "" if all did."""
+    """Return which ranks reached the last call and which did not, as the end of a sentence; "" if all did."""
     newest = max((row["sequence"] for row in world), default=0)
     here = [row for row in world if row["sequence"] == newest]
     late = [f"rank {row['rank']} had not: {_last(row)}" for row in world if row["sequence"] < newest]
@@ -210,7 +210,7 @@ def _behind(world: list[Any]) -> str:
 
 
 def _write(report: Path, text: str) -> str:
-    """Write the report atomically; returns its location, as the end of a message."""
+    """Write the report atomically; returns its path or why it was not written, as the end of a message."""
     aside = report.with_name(f".{report.name}.{os.getpid()}")
     try:
         aside.write_text(text)

@@ -1,8 +1,9 @@
 """Parent process of one rank, run by mpiexec in the rank's place: ``python -m flnb.distributed.nanny script.py``.
 
-When a rank is killed, mpiexec kills all others at once, and none of them can say whom it waited for. A nanny that
-outlives its rank for two seconds gives them that time. It notes how its rank ended, passes signals on, ends with
-mpiexec, and takes its rank along. Under `flnb launch` it writes the number of the rank in front of each line.
+If mpiexec started the ranks itself, it would kill all others as soon as one is killed, and none could report for which
+rank it waited. So it starts nannies, and a nanny stays alive for two seconds after its rank has failed. It also records
+how the rank ended, passes signals on to the rank, and kills the rank if mpiexec ends. Under `flnb launch` it writes the
+rank's number in front of each line that the rank prints.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from flnb_backends.comm.mpi import SHARED
 __all__ = ["die_with_parent", "remove_shared", "watch"]
 
 GRACE = 2.0
-"""Seconds for the other ranks to speak after this one failed."""
+"""Seconds that the other ranks have to report after this one has failed."""
 PR_SET_PDEATHSIG = 1
 RANK = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
-"""The environment variables with the number of a rank, by the kind of mpiexec."""
+"""The environment variables in which different kinds of mpiexec pass the number of a rank."""
 
 
 def die_with_parent() -> None:

@@ -24,19 +24,20 @@ __all__ = ["Pipeline"]
 HEADER, DATA = 7003, 7004
 """The tags of messages: dtype and shape of the next array, and its elements."""
 ABOUT = 256
-"""Bytes of a header."""
+"""The number of bytes in a message with dtype and shape."""
 
 
 class Pipeline:
     """One stage of a model on each rank; a step sends microbatches forward through all stages, and gradients back.
 
-    Huang et al., 2019, "GPipe", section 2.3: all microbatches go forward, then back in the opposite order; gradients
-    add up, so a step's gradients are those of the whole batch. (Statistics of a batch, as of a batch norm, are those
-    of microbatches.) While a rank computes a microbatch, its neighbours compute others.
+    Huang et al., 2019, "GPipe", section 2.3: all microbatches go forward, then back in the opposite order. Gradients
+    of microbatches add up to those of the whole batch. (A batch norm in a stage, however, normalises by the statistics
+    of each microbatch.) While a rank computes a microbatch, its neighbours compute others.
 
     Args:
-        stage: this rank's part of the model; rank 0's receives the inputs, the last rank's returns the outputs.
-        microbatches: into how many equal parts a batch is divided.
+        stage: this rank's part of the model. The stage of rank 0 receives the inputs, that of the last rank returns the
+            outputs.
+        microbatches: the number of equal parts into which a batch is divided.
 
     >>> import flnb, flnb.nn as nn
     >>> def train():
@@ -58,13 +59,13 @@ class Pipeline:
         """Run one batch forward and backward, accumulating gradients in this stage; returns the batch's loss.
 
         Args:
-            inputs: the batch, on rank 0; the others' are ignored.
-            targets: on the last rank, as many rows as inputs; the others' are ignored.
-            loss: called as ``loss(outputs, targets)`` on the last rank; a mean over rows.
+            inputs: on rank 0 the batch; ignored on other ranks.
+            targets: on the last rank a target for each row of the batch; ignored on other ranks.
+            loss: a function that is called as ``loss(outputs, targets)`` on the last rank; it returns a mean over rows.
 
         Raises:
             ValueError: the batch cannot be divided into equal microbatches.
-            CollectiveError: another rank is gone, or does not come before the timeout.
+            CollectiveError: another rank is gone, or does not make its call before the timeout.
         """
         rank, last = current().rank, current().size - 1
         begins, ends = rank == 0, rank == last
@@ -102,7 +103,7 @@ class Pipeline:
         return [batch[begin : begin + rows] for begin in range(0, batch.shape[0], rows)]
 
     def _send(self, x: Any, to: int) -> None:
-        """Start sending a tensor, preceded by its dtype and shape, to a rank."""
+        """Start to send a tensor to the rank ``to``: first its dtype and shape, then its values."""
         about = np.zeros(ABOUT, np.uint8)
         text = json.dumps([x.dtype.name, x.shape]).encode()
         about[: len(text)] = np.frombuffer(text, np.uint8)

@@ -29,21 +29,21 @@ __all__ = ["Processes"]
 POLL = 0.05
 """Seconds between two reads of the ranks' output."""
 PATIENCE = 1.0
-"""Seconds to wait for interrupted ranks; one that computes in compiled code goes on until it is back in Python."""
+"""Seconds to wait for interrupted ranks; a rank that runs compiled code is interrupted once it is back in Python."""
 HEARTS = ["--HeartMonitor.period=500", "--HeartMonitor.max_heartmonitor_misses=120"]
-"""Engines are ready at the second beat: 3 s apart by default. Ranks that are gone are noticed by their process."""
+"""Heartbeats every 0.5 s, not 3 s, as an engine is ready at the second one; dead ranks are noticed by their process."""
 
 
 class Processes:
-    """MPI processes, each with an IPython engine that runs cells.
+    """Runs the cells of a `Cluster` in MPI processes, each of which has an IPython engine.
 
     Attributes:
-        pids: the process of each rank.
+        pids: the process id of each rank.
 
     Raises:
         ImportError: ipyparallel or mpi4py is not installed.
         FileNotFoundError: there is no mpiexec.
-        RuntimeError: the processes did not start; the message has their last words.
+        RuntimeError: the processes did not start; the message contains the end of their output.
     """
 
     name = "MPI processes"
@@ -127,7 +127,7 @@ class Processes:
         self._view.push({name: value}, block=True)
 
     def show_on(self, hub: Any, rank: int) -> None:
-        """Show the ranks live on a dashboard: all ranks' calls, and the full view of the one chosen."""
+        """Show the collective calls of all ranks live on a dashboard, and all telemetry of the rank ``rank``."""
         if self._live is None:
             self._live = JoinedLive(rank=rank)
             self._view.apply_sync(engine.watch, rank)
@@ -136,7 +136,7 @@ class Processes:
             hub.follow(self._live)
 
     def stop(self) -> None:
-        """End all processes, also busy ones, and delete their files."""
+        """End all processes, also those that are running a cell, and delete their files."""
         for nanny in self._nannies:  # its rank dies with it, and mpiexec ends
             with suppress(ProcessLookupError):
                 os.kill(nanny, signal.SIGKILL)
@@ -186,14 +186,14 @@ class Processes:
 
 
 def _place(result: Any) -> str:
-    """Return where a rank was interrupted, as text."""
+    """Return the line where a rank was interrupted, as text."""
     if not result.ready():
         return "goes on; the next cell waits for it"
     return getattr(result.exception(), "traceback", None) or "had ended the cell"
 
 
 def _launcher(mpiexec: list[str], folder: str) -> type:
-    """Make the ipyparallel launcher class whose engines run under nannies, so that dead ranks can be named."""
+    """Return an ipyparallel launcher class that starts each rank under a nanny, so that errors can name dead ranks."""
     from ipyparallel.cluster.launcher import MPIEngineSetLauncher
 
     class Launcher(MPIEngineSetLauncher):  # type: ignore[misc]

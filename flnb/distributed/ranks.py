@@ -32,14 +32,15 @@ def init(communicator: str | type[Communicator] | Communicator | None = None) ->
     """Join the ranks that were started together, for the rest of the session; every rank calls this once, early.
 
     Args:
-        communicator: by name ("mpi"; `flnb doctor` lists all), class or instance. Not given: "mpi" in a process that
-            mpiexec, Slurm or ipyparallel started, else the one that is active, of one rank or of `run_threads`.
+        communicator: a communicator's name (such as "mpi"; `flnb doctor` lists all), class or instance. By default it
+            is "mpi" in a process that mpiexec, Slurm or ipyparallel started, and else the active communicator.
 
     Returns:
-        The communicator; its attribute ``timeout`` is how many seconds a call waits for ranks that have not come.
+        The communicator. Its attribute ``timeout`` is the number of seconds that a call waits for ranks that have not
+        joined it.
 
     Raises:
-        ImportError: "mpi" without the extra of that name.
+        ImportError: the communicator is "mpi", and the extra "mpi" is not installed.
 
     >>> import flnb
     >>> flnb.distributed.init()
@@ -90,8 +91,8 @@ def set_communicator(communicator: str | type[Communicator] | Communicator) -> C
     """Use another communicator for the rest of the session; returns it.
 
     Args:
-        communicator: the name, with settings or without (``"modelled:latency=1e-4,bandwidth=1GiB"`` wraps the active
-            one in a slow link), the class or an instance, such as of a class derived from `Forwarding`.
+        communicator: a communicator's name, class or instance. A name may be followed by settings:
+            ``"modelled:latency=1e-4,bandwidth=1GiB"`` makes the active communicator as slow as such a link.
 
     >>> import flnb
     >>> flnb.distributed.set_communicator("single").name
@@ -103,16 +104,17 @@ def set_communicator(communicator: str | type[Communicator] | Communicator) -> C
 def run_threads(ranks: int, function: Callable[..., T], *arguments: Any, timeout: float = 300.0) -> list[T]:
     """Run a function on ranks that are threads of this process; returns their results in rank order.
 
-    Each rank begins with the parts that are active here, counts its own training steps, and draws from its own
-    generator, seeded by its number.
+    Each rank begins with the backend, memory manager and other parts that are active here. It counts its own training
+    steps, and has its own random generator, seeded by the rank's number.
 
     Args:
-        ranks: how many.
-        function: called as ``function(*arguments)`` on each.
-        timeout: seconds that a call waits for other ranks.
+        ranks: the number of ranks.
+        function: the function, which is called as ``function(*arguments)`` on each rank.
+        arguments: the function's arguments.
+        timeout: the number of seconds that a collective call waits for other ranks.
 
     Raises:
-        Exception: what the function raised first on any rank, with a note that names the rank.
+        Exception: the first error that the function raised on any rank, with a note that names the rank.
 
     >>> import flnb
     >>> flnb.distributed.run_threads(3, flnb.distributed.rank)

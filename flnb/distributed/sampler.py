@@ -16,20 +16,22 @@ __all__ = ["shard"]
 
 
 def shard(dataset: Dataset, batch: int = 1, last: str = "keep") -> ResampleDataset:
-    """Select this rank's share of a dataset: batches of neighbouring samples are dealt to ranks in turn.
+    """Return this rank's share of a dataset: batches of neighbouring samples are dealt to the ranks in turn.
 
-    Together the ranks have every sample once. Shuffle before: ``shard(ShuffleDataset(dataset, seed))`` deals another
-    order in each epoch, the same one on all ranks.
+    Together the ranks have every sample once. To shuffle, do so first: ``shard(ShuffleDataset(dataset, seed))`` deals
+    the samples in a new order in each epoch, which is the same on all ranks.
 
     Args:
         dataset: the whole dataset, the same on every rank.
-        batch: how many neighbours go to one rank; give the size of the batches that are made of the result. What is
-            left at the end is dealt evenly: 10 samples in batches of 2 on 3 ranks are 4, 3 and 3.
-        last: what becomes of the samples at the end that cannot be dealt evenly: "keep" them, so that some ranks have
-            one more (train inside ``DataParallel.uneven``); "pad": deal some of the first samples again; "drop" them.
+        batch: the number of neighbouring samples that are dealt to a rank at once; pass the size of the batches that
+            are made of the result. Samples left at the end are dealt evenly: of 10 samples in batches of 2, three
+            ranks get 4, 3 and 3.
+        last: what to do with samples at the end that cannot be dealt evenly. "keep" deals them, so that some ranks have
+            one more sample (train inside ``DataParallel.uneven``); "pad" also deals some of the first samples again;
+            "drop" leaves them out.
 
     Raises:
-        ValueError: another value of ``last``.
+        ValueError: ``last`` is none of these.
 
     >>> import flnb
     >>> numbers = flnb.data.TensorDataset(flnb.arange(5))

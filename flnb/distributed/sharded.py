@@ -36,30 +36,30 @@ __all__ = ["Sharded"]
 class Sharded(Exchanging):
     """Data parallel training where each rank stores only a part of the optimizer state, gradients or parameters.
 
-    Each parameter is divided into as many parts as there are ranks, and each rank updates its own. Stage 1 divides the
-    optimizer's state; stage 2 also the gradients (``.grad`` of the module's parameters stays None); stage 3 also the
-    parameters, which are gathered while a module that has them is called, forward and backward. All stages give the
-    bits of ``DataParallel(deterministic=True)`` with the same ``bucket``.
+    Each parameter is divided into as many parts as there are ranks, and each rank updates its own part. Stage 1 divides
+    the optimizer's state; stage 2 also the gradients (``.grad`` of the module's parameters stays None); stage 3 also
+    the parameters, which are gathered while a module that has them is called, forward and backward. All stages give
+    bit-identical results to ``DataParallel(deterministic=True)`` with the same ``bucket``.
 
-    Train with the attribute ``optimizer``, which updates the parts; clip the gradients of ``model.parameters()``. In
-    stage 3 all ranks call the same modules in the same order, and values are read inside `gathered`.
+    Train with the attribute ``optimizer``, which updates the parts. To clip gradients, pass ``model.parameters()``. In
+    stage 3 all ranks must call the same modules in the same order, and parameters can be read inside `gathered` only.
 
     Args:
         module: the module to train.
-        optimizer: an optimizer of the module's parameters, which from now on updates parts of them, or a function (or
-            class) that makes one of a list of parameters. It must treat all elements alike, as SGD and Adam do.
+        optimizer: an optimizer of the module's parameters, or a function (or class) that makes one from a list of
+            parameters. It must treat all elements alike, as SGD and Adam do.
         stage: 1, 2 or 3.
-        bucket: how many bytes of gradients are exchanged at once; None: each one alone.
+        bucket: the number of bytes of gradients that are exchanged in one call; None exchanges each gradient alone.
 
     Attributes:
-        optimizer: the optimizer, with the same methods.
-        reading: whether whole parameters may be gathered now: in a pass, or in `gathered`.
-        staying: whether they stay until the end of `gathered`.
+        optimizer: a wrapper of the optimizer, with the same methods, that updates this rank's parts.
+        reading: whether whole parameters may be gathered now: during a pass, or inside `gathered`.
+        staying: whether gathered parameters stay whole until the end of `gathered`.
 
     Raises:
-        ValueError: another stage, or an optimizer of other parameters.
-        TypeError: an optimizer that does not treat all elements alike.
-        CollectiveError: as `flnb.distributed.all_reduce`.
+        ValueError: ``stage`` is not 1, 2 or 3, or the optimizer has other parameters than the module.
+        TypeError: the optimizer does not treat all elements alike, or tensors are not in this machine's memory.
+        CollectiveError: for the reasons of `flnb.distributed.all_reduce`.
 
     >>> import flnb, flnb.nn as nn
     >>> def train():
@@ -121,7 +121,7 @@ class Sharded(Exchanging):
     # Parameters that are away
 
     def _make_units(self) -> None:
-        """Create a `Unit` for each submodule with parameters, which gathers them around each call (stage 3)."""
+        """Make a `Unit` for each submodule with parameters, which gathers the parameters for each call (stage 3)."""
         known = {id(division.parameter): division for division in self._divisions}
         for _, part in self.module.named_modules():
             mine = [known.pop(id(p), None) for _, p in part._own() if isinstance(p, Parameter)]
@@ -155,7 +155,7 @@ class Sharded(Exchanging):
 
     @with_block
     def gathered(self) -> Iterator[None]:
-        """Gather the whole parameters on all ranks inside the block, to read them or to write the same on each rank.
+        """Gather the whole parameters on all ranks inside the block, to read them or to write equal values everywhere.
 
         >>> import flnb, flnb.nn as nn
         >>> layer = nn.Linear(2, 1)
@@ -182,7 +182,7 @@ class Sharded(Exchanging):
             return self.module.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state of the module; all ranks must load the same."""
+        """Load a state into the module; all ranks must load the same state."""
         with self.gathered():
             self.module.load_state_dict(state)
 
@@ -193,7 +193,7 @@ class Sharded(Exchanging):
             division.shard.grad = None
 
     def close(self) -> None:
-        """Stop exchanging gradients; in stage 3 the whole parameters are restored first."""
+        """Stop exchanging gradients; in stage 3, first make the module's parameters whole again on every rank."""
         unlisten(self)
         if not self.takes:
             return
@@ -216,7 +216,7 @@ class Sharded(Exchanging):
         super().began(first)
 
     def arrived(self, leaf: Node, gradient: Any) -> bool:
-        """Copy a finished gradient to its bucket; once a module's gradients are there, free its whole parameters."""
+        """Copy the gradient of a leaf to its bucket; once a module has all gradients, free its whole parameters."""
         taken = super().arrived(leaf, gradient)
         if self._units:
             unit = self._by_number[leaf[2]].unit
@@ -227,7 +227,7 @@ class Sharded(Exchanging):
         return taken
 
     def ended(self) -> None:
-        """Exchange the remaining buckets, and set the average gradient of each parameter or shard used on any rank."""
+        """Exchange the remaining buckets, and set the averaged gradients of parameters or shards used on any rank."""
         super().ended()
         self._rest()
 

@@ -27,7 +27,8 @@ __all__ = ["ShardedOptimizer"]
 class ShardedOptimizer:
     """Wraps an optimizer (or a `Together`) so that it updates this rank's shards of its parameters.
 
-    Its state is that of the optimizer in one process, the same on all ranks; it can be loaded on any number of them.
+    `state_dict` returns the state that the optimizer would have in one process, on every rank. Any number of ranks can
+    load such a state.
     """
 
     def __init__(self, inner: Any, divisions: Sequence[Division], model: Sharded) -> None:
@@ -58,7 +59,7 @@ class ShardedOptimizer:
 
     @property
     def parameters(self) -> list[Variable]:
-        """Return the whole parameters; the optimizers in `parts` have this rank's shards."""
+        """Return the whole parameters; the optimizers of `parts` have this rank's shards instead."""
         return [division.parameter for own in self._wholes for division in own]
 
     def parts(self) -> list[Optimizer]:
@@ -93,7 +94,7 @@ class ShardedOptimizer:
         return found[0] if self._inner is self.parts()[0] else {str(index): one for index, one in enumerate(found)}
 
     def _joined(self, part: Optimizer, own: Sequence[Division]) -> dict[str, Any]:
-        """Return the state of one optimizer, with its tensors gathered from all ranks."""
+        """Return the state of one of the optimizers, with the tensors in it gathered from all ranks."""
         found: dict[str, Any] = type(part).state_dict(part)
         for name, shard in found["state"].items():
             division = own[int(name.partition(".")[0])]
@@ -110,7 +111,7 @@ class ShardedOptimizer:
         return self._on_wholes().mismatches(state)
 
     def _on_wholes(self) -> Any:
-        """Return a copy of the optimizer on the whole parameters, whose shapes a loaded state is compared with."""
+        """Return a copy of the optimizer that has the whole parameters, to check the shapes of a state to load."""
         twins = []
         for part, own in zip(self.parts(), self._wholes, strict=True):
             twin: Any = copy(part)
@@ -126,7 +127,8 @@ class ShardedOptimizer:
         """Load a full state, saved by `Sharded` on any number of ranks or by one process.
 
         Raises:
-            ValueError: lists every missing, unexpected and mis-shaped name; then nothing has been changed.
+            ValueError: the state does not fit; the message lists every missing, unexpected and mis-shaped name, and
+                    nothing has been changed.
         """
         refuse(self.mismatches(state), f"Sharded's optimizer of {len(self.parameters)} parameters")
         alone = self._inner is self.parts()[0]

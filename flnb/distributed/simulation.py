@@ -1,7 +1,7 @@
-"""Predicted time of a recorded training step on other links and more ranks, by replaying its collective calls.
+"""Prediction of how long a recorded training step takes on other links and more ranks, by replaying collective calls.
 
-The replay repeats, for every rank, the time that its program computed between calls; a call ends by the formulas of
-`flnb.distributed.Topology` after the last rank has come and the calls before it have left the link.
+In the replay every rank computes between calls for as long as in the recording. A call begins when all ranks have
+reached it and the link is free of earlier calls, and takes the time that `flnb.distributed.Topology` computes.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ __all__ = ["STRATEGIES", "Simulation", "simulate"]
 
 
 class Call(NamedTuple):
-    """A collective call of a step: its operation, and the bytes of the whole buffer."""
+    """A collective call of a step: the name of the operation, and the size of the whole buffer in bytes."""
 
     op: str
     nbytes: int
 
 
 class Point(NamedTuple):
-    """An event of a replayed step: after some computing, a call starts, or is waited for (``asks``).
+    """A moment of a step at which the program starts the call with index ``call`` or, if ``asks``, waits for its end.
 
-    ``compute`` has seconds since the moment before: an array (steps, ranks) of what was recorded, or 0.
+    ``compute`` is the computing time in seconds since the point before: an array (steps, ranks), or 0.
     """
 
     compute: Any
@@ -41,7 +41,7 @@ class Point(NamedTuple):
 
 
 class Program(NamedTuple):
-    """Recorded training steps: their calls, the points where these start or are waited for, and final computing."""
+    """Recorded training steps with equal calls: the calls, the points in order, and the computing time after them."""
 
     calls: list[Call]
     points: list[Point]
@@ -49,7 +49,7 @@ class Program(NamedTuple):
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """Return the sequence of calls and points; steps with equal sequences can be replayed together."""
+        """Return the calls and points without times; steps for which these are equal can be replayed together."""
         return tuple(self.calls), tuple((point.call, point.asks) for point in self.points)
 
 
@@ -58,14 +58,15 @@ class Simulation:
     """Predictions of `simulate`; prints as a table.
 
     Attributes:
-        ranks: how many were simulated, in ``steps`` steps.
-        step_ms: how long a step takes, the mean over steps.
-        compute_ms: how long a rank computes in it, the mean over ranks.
-        exposed_ms: how long a rank stands still for calls, the mean over ranks.
-        late_ms: that part of it in which the last rank has not come to the call; the rest is for the links. Ranks come
-            late as they compute unequally, so this is left, and all that is left, where links cost nothing.
-        calls: of each operation: how many there are in a step, their bytes, how long they use the link, and how long
-            the ranks stand still for them.
+        ranks: the number of simulated ranks.
+        steps: the number of simulated steps.
+        step_ms: the duration of a step in ms, the mean over steps.
+        compute_ms: the time in ms for which a rank computes in a step, the mean over ranks.
+        exposed_ms: the time in ms for which a rank waits for calls in a step, the mean over ranks.
+        late_ms: the part of ``exposed_ms`` before the last rank has reached the call; the rest is spent on the links.
+            Ranks are late because they compute for different times, so only this part remains if links cost nothing.
+        calls: for each operation: the number of calls in a step, their bytes, the time for which they use the link, and
+            the time for which ranks wait for them.
     """
 
     ranks: int
@@ -117,26 +118,26 @@ class Simulation:
 def simulate(run: Any, ranks: int, topology: Topology, strategy: str = "recorded") -> Simulation:
     """Predict the time of the recorded steps on ``ranks`` ranks, each with a batch of the recorded size.
 
-    In each step, rank i computes as long as the recorded rank i modulo their number did in that step. So copies of a
-    rank are slow in the same steps, and on a link without cost more ranks take no longer than those recorded; if slow
-    steps come to each rank at its own time, many ranks will take longer than predicted.
+    If n ranks were recorded, simulated rank i computes in each step as long as recorded rank i % n did. So the copies
+    of a rank are slow in the same steps, and if links cost nothing, more ranks take no longer than those recorded. Real
+    ranks are slow in different steps, so many of them will take longer than predicted.
 
-    Calls of all recorded ranks are repeated, with the same whole buffers. Everything else takes as long as it did:
-    also messages, and calls of smaller groups, which count as computing. A link carries one call after the other, each
-    for the time of `flnb.distributed.Topology.seconds`.
+    Collective calls of all recorded ranks are repeated with buffers of the same size. Everything else takes as long as
+    in the recording; messages between two ranks, and calls of groups of some ranks, count as computing. A link carries
+    one call after the other, each for the time of `flnb.distributed.Topology.seconds`.
 
     Args:
         run: a `flnb.Ranks`, or one recording in which ranks are threads, with training steps that were recorded whole.
-        ranks: how many.
-        topology: their links. `Topology.fitted` finds them from measured times.
-        strategy: ``"recorded"``; ``"at the end"``, without overlap: all calls of a step begin when its last one does,
-            except those whose end the program waits for before; or ``"sharded 1"``, ``2``, ``3``, which divide state as
-            `Sharded` does: an all_reduce becomes a reduce_scatter, and parameters are gathered after each step, in
-            stage 3 before forward and backward instead.
+        ranks: the number of ranks to simulate.
+        topology: the links between them. `Topology.fitted` makes one from measured times.
+        strategy: ``"recorded"`` keeps calls as they are. ``"at the end"`` removes overlap: all calls of a step begin
+            when the last one does, except those whose end the program waits for earlier. ``"sharded 1"``, ``2`` and
+            ``3`` divide state as `Sharded` does in that stage: an all_reduce becomes a reduce_scatter, and parameters
+            are gathered after each step, or in stage 3 before forward and before backward.
 
     Raises:
-        ValueError: an unknown strategy, no ranks, a recording of some of the ranks, or one without steps that have
-            collective calls.
+        ValueError: the strategy is unknown, ``ranks`` is less than 1, the recording lacks some of its ranks, or it has
+            no training steps with collective calls.
 
     >>> import flnb, flnb.nn as nn
     >>> def train():
@@ -159,10 +160,10 @@ def simulate(run: Any, ranks: int, topology: Topology, strategy: str = "recorded
 
 
 def recorded(run: Any) -> Program:
-    """Return the recorded steps that have the most frequent sequence of calls.
+    """Return those recorded steps that have the most frequent sequence of calls.
 
     Raises:
-        ValueError: there are none, or ranks are missing.
+        ValueError: no step has collective calls, or the recordings of some ranks are missing.
     """
     found = run if hasattr(run, "waited") else run.collectives
     if found.partial:
@@ -188,7 +189,7 @@ def recorded(run: Any) -> Program:
 
 
 def _bounds(views: Any, index: int) -> Iterator[tuple[Any, Any]]:
-    """Yield arrays of each rank's begin and end of a step, in ns; nothing if a rank did not record it."""
+    """Yield two arrays, the step's begin and its end on each rank, in ns; nothing if a rank lacks the step."""
     began, ended = [], []
     for view in views:
         table = view.table("step")
@@ -200,7 +201,7 @@ def _bounds(views: Any, index: int) -> Iterator[tuple[Any, Any]]:
 
 
 def _step(found: Any, index: int, began: Any, ended: Any) -> Program:
-    """Build the points of one step: where its calls start and are waited for, in the order of the first rank."""
+    """Return one step as a `Program`, with its calls and points in the order that they have on the first rank."""
     met = (found.begin > 0).all(axis=0) & (found.end > 0).all(axis=0)
     size, calls, moments = len(found.ranks), [], []
     for number, row in enumerate(np.flatnonzero((found.step == index) & met).tolist()):
@@ -218,7 +219,7 @@ def _step(found: Any, index: int, began: Any, ended: Any) -> Program:
 
 
 def _replayed(program: Program, ranks: int, topology: Topology) -> Simulation:
-    """Replay all steps on all ranks, with the links of ``topology``."""
+    """Return the prediction for all steps of a program on ``ranks`` ranks with the links of ``topology``."""
     steps, recorded_ranks = program.rest.shape
     columns = np.arange(min(ranks, recorded_ranks))  # ranks that compute alike stay together
     share = (1 + (ranks - 1 - columns) // recorded_ranks) / ranks
@@ -253,7 +254,7 @@ def _replayed(program: Program, ranks: int, topology: Topology) -> Simulation:
 
 
 def _at_the_end(program: Program) -> Program:
-    """Change a program so that calls start when the last one does, except those waited for earlier."""
+    """Return a program in which the calls of a step start when the last one does, except those waited for earlier."""
     last = max(i for i, point in enumerate(program.points) if not point.asks)
     early = {point.call for point in program.points[:last] if point.asks}
     points: list[Point] = []

@@ -31,10 +31,11 @@ def direct() -> bool:
 
 
 def values(x: Any, message: bool = False) -> Any:
-    """Return a contiguous tensor's values for a communicator: its own memory, or a host copy of device memory.
+    """Return the values of a contiguous tensor for a communicator: the tensor's memory, or a copy of it on the host.
 
     Args:
-        message: whether they are for one other rank, and so always on the host.
+        x: the tensor.
+        message: whether the values are for `send`, which always needs them on the host.
 
     Raises:
         TypeError: the active backend has no values that could be copied.
@@ -54,12 +55,15 @@ def values(x: Any, message: bool = False) -> Any:
 
 
 def room(x: Any, message: bool = False) -> Any:
-    """Return memory for received values of a tensor: its own, or a host buffer to be copied by `write`."""
+    """Return memory that a communicator can write x's new values to: x's own memory, or a host buffer for `write`.
+
+    ``message`` says that the values come from `recv`, which always needs a buffer on the host.
+    """
     return x._data if reads_host() or (not message and direct()) else np.empty(x.shape, x.dtype)
 
 
 def write(x: Any, array: Any) -> None:
-    """Set a tensor's values from an array of its shape, which may be the tensor's own memory."""
+    """Set a tensor's values to those of ``array``, which has the same shape and may be the tensor's own memory."""
     if array is x._data:
         return
     if not reads_host() and isinstance(array, np.ndarray):
@@ -77,7 +81,7 @@ def local(shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def compute(op: str, *operands: Any, out: Any) -> None:
-    """Run "add", "divide", "copy" or "full" on buffers for communicators, writing the result to ``out``."""
+    """Run the op "add", "divide", "copy" or "full" on buffers of communicators, and write the result to ``out``."""
     if not isinstance(out, np.ndarray):
         method = state.current().backend.method(op)
         if method is not None and out.size:

@@ -20,7 +20,7 @@ __all__ = ["Started", "all_reduce_multiple", "start_all_reduce", "sync"]
 
 
 class Started:
-    """A started sum over ranks: `test` polls it, `wait` returns the result."""
+    """A sum over ranks that was started by `start_all_reduce`: `test` polls it, `wait` returns the result."""
 
     def __init__(self, pending: Pending, result: Tensor, memory: Any) -> None:
         self._pending, self._result, self._memory = pending, result, memory
@@ -38,7 +38,7 @@ class Started:
         """Wait for the result, and return it.
 
         Raises:
-            CollectiveError: another rank makes another call, is gone, or has not come before the timeout.
+            CollectiveError: another rank makes a different call, is gone, or does not make it before the timeout.
         """
         try:
             self._pending.wait()
@@ -63,10 +63,11 @@ def start_all_reduce(x: ArrayLike, op: str = "sum") -> Started:
     """Start an `all_reduce` in the background, without gradients; returns a handle at once.
 
     Args:
-        x: of the same shape and dtype on every rank; it is copied.
+        x: this rank's tensor, which is copied; its shape and dtype are the same on every rank.
+        op: ``"sum"``, ``"max"`` or ``"min"``.
 
     Raises:
-        CollectiveError: another rank makes another call.
+        CollectiveError: another rank makes a different call.
 
     >>> import flnb
     >>> def overlap():
@@ -82,11 +83,13 @@ def start_all_reduce(x: ArrayLike, op: str = "sum") -> Started:
 
 
 def all_reduce_multiple(xs: Sequence[ArrayLike], op: str = "sum", contiguous: bool = False) -> list[Tensor]:
-    """Sum (or "max", "min") several tensors over ranks in one operation, without gradients.
+    """Return the sums (or maxima, or minima) of several tensors over ranks, from one operation without gradients.
 
     Args:
-        xs: of any shapes and dtypes, the same on every rank.
-        contiguous: copy tensors of one dtype into one buffer first: many small ones are exchanged at once.
+        xs: the tensors, of any shapes and dtypes, which are the same on every rank.
+        op: ``"sum"``, ``"max"`` or ``"min"``.
+        contiguous: whether to copy the tensors of each dtype into one buffer first, which is quicker for many small
+                tensors.
 
     Raises:
         CollectiveError: as `all_reduce`.
@@ -120,7 +123,7 @@ def all_reduce_multiple(xs: Sequence[ArrayLike], op: str = "sum", contiguous: bo
 
 
 def sync() -> None:
-    """Wait for every `start_all_reduce` of this rank.
+    """Wait until every sum that this rank began by `start_all_reduce` has finished.
 
     Raises:
         CollectiveError: as `all_reduce`.

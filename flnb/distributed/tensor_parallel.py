@@ -1,7 +1,7 @@
 """Tensor parallel linear layers: the weight is divided among ranks (Shoeybi et al., 2019, "Megatron-LM", section 3).
 
-Ranks compute the same activations outside of these layers, and the same loss: gradients are those of one process, and
-each rank's optimizer updates its own part.
+Outside of these layers all ranks compute the same activations and the same loss. Gradients are those of training in one
+process, and each rank's optimizer updates the rank's part of the weight.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["ColumnLinear", "RowLinear"]
 
 @communicating
 def _enter_divided(x: Any) -> Any:
-    """Return x; its backward pass sums the gradients that ranks compute with their parts of a layer."""
+    """Return x; in backward, sum the gradients that the ranks compute with their parts of a layer."""
     return ops.copy(x)
 
 
@@ -33,7 +33,7 @@ def _(g: Any, y: Any, x: Any) -> Any:
 
 @communicating
 def _leave_divided(x: Any) -> Any:
-    """Sum the ranks' partial results; the gradient is passed to every rank unchanged."""
+    """Return the sum of the ranks' partial results; in backward, pass the gradient on unchanged on every rank."""
     return all_reduce(x)
 
 
@@ -44,7 +44,7 @@ def _(g: Any, y: Any, x: Any) -> Any:
 
 @communicating
 def _join_divided(x: Any) -> Any:
-    """Concatenate the ranks' partial results along the last axis."""
+    """Return the ranks' partial results, concatenated along the last axis."""
     parts = all_gather(x)
     return ops.concat([parts[rank] for rank in range(parts.shape[0])], axis=-1)
 
@@ -56,7 +56,7 @@ def _(g: Any, y: Any, x: Any) -> Any:
 
 
 class _Divided(Module):
-    """Base of `ColumnLinear` and `RowLinear`: creates the same weight on all ranks, and takes this rank's part."""
+    """Base of `ColumnLinear` and `RowLinear`: makes the same whole weight on all ranks, and stores this rank's part."""
 
     axis = 0
     _differs = True  # between ranks: `DataParallel` refuses it
@@ -92,12 +92,13 @@ class _Divided(Module):
 class ColumnLinear(_Divided):
     """A linear layer whose outputs are divided among the ranks: x (..., in_features) -> (..., out_features / ranks).
 
-    x is the same on all ranks. With ``join`` every rank gets all outputs, else its own, for a `RowLinear` to follow.
+    x is the same on all ranks. Each rank gets its own part of the outputs, which a `RowLinear` takes as its input, or,
+    with ``join``, all outputs: (..., out_features).
 
     Args:
-        in_features: of x.
-        out_features: of all ranks together.
-        bias: whether to add one.
+        in_features: the number of features of x.
+        out_features: the number of outputs of all ranks together.
+        bias: whether to add a bias.
         join: whether every rank gets all outputs.
 
     Raises:
@@ -125,12 +126,12 @@ class ColumnLinear(_Divided):
 class RowLinear(_Divided):
     """A linear layer whose inputs are divided among the ranks: x (..., in_features / ranks) -> (..., out_features).
 
-    Each rank passes its part of the inputs, as a `ColumnLinear` returns them; all get the same outputs.
+    Each rank passes its part of the inputs, as a `ColumnLinear` returns it. All ranks get the same outputs.
 
     Args:
-        in_features: of all ranks together.
-        out_features: of the result.
-        bias: whether to add one, which all ranks have.
+        in_features: the number of inputs of all ranks together.
+        out_features: the number of outputs.
+        bias: whether to add a bias, which is the same on all ranks.
 
     Raises:
         ValueError: the number of ranks does not divide ``in_features``.

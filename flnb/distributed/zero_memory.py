@@ -16,8 +16,9 @@ class ZeroMemory:
     """The memory of one rank at each ZeRO stage, returned by `zero_memory`; prints as a table.
 
     Attributes:
-        ranks: how many.
-        stages: for stage 0 (nothing divided) to 3: bytes of parameters, gradients, optimizer state and of all else.
+        ranks: the number of ranks.
+        stages: for each stage from 0 (nothing divided) to 3, the bytes of parameters, of gradients, of optimizer state
+            and of everything else.
     """
 
     ranks: int
@@ -45,13 +46,13 @@ DIVIDED = {"optimizer_state": 1, "gradient": 2, "parameter": 3}
 def zero_memory(dry_run: Any, ranks: int) -> ZeroMemory:
     """Predict each rank's memory under `flnb.distributed.Sharded`, stages 0 to 3 (Rajbhandari et al., 2020).
 
-    Parameters, gradients and optimizer state are counted at the end of the dry run's last step, each tensor rounded up
-    to whole elements; "other" is what else is live at its peak, such as activations. In stage 3 the parameters of a
-    module that is being called come on top.
+    Parameters, gradients and optimizer state are counted at the end of the dry run's last step; a rank's part of each
+    tensor is rounded up to whole elements. "other" is what else is live when the dry run needs the most memory, such as
+    activations. In stage 3 the whole parameters of the module that is being called must be added.
 
     Args:
-        dry_run: of one rank, from `flnb.memory.dry_run`.
-        ranks: how many.
+        dry_run: the result of `flnb.memory.dry_run`, of one rank.
+        ranks: the number of ranks.
 
     Raises:
         ValueError: the dry run has no training step.

@@ -36,8 +36,8 @@ class OpCall:
     Attributes:
         op: the op's name in the op table.
         inputs: the input arrays as they were before the op ran.
-        attributes: the arguments of the backend's method after the input arrays; random generators among them are in
-            the state they had before the op ran.
+        attributes: the further arguments of the backend's method, after the input arrays; random generators among them
+            are in the state they had before the op ran.
         out: the index of the input that is written in place, `NEW` if the result goes into a newly allocated buffer,
             or None if the backend's method allocates the result.
         result: shape and dtype of the output buffer; None where `out` is None.
@@ -52,7 +52,7 @@ class OpCall:
     category: int = 0
 
     def on(self, backend: TensorBackend) -> Outcome:
-        """Run the call on a backend, on fresh copies of the inputs. An exception is returned, not raised."""
+        """Run the call on a backend, with fresh copies of the inputs; an exception becomes part of the outcome."""
         op = OPS[self.op]
         arrays = [kept.array() for kept in self.inputs]
         native = backend.shares_memory
@@ -100,8 +100,8 @@ class OpCall:
 class Outcome:
     """The result of an op call, or the exception that it raised.
 
-    ``seconds`` is the time it took; ``written`` the index of the first input that the call changed although it was not
-    asked to, or -1.
+    ``seconds`` is the duration of the call. ``written`` is the index of the first input that the call changed although
+    it was not asked to, or -1.
     """
 
     value: Any = None
@@ -111,7 +111,7 @@ class Outcome:
 
 
 def call_before(op: Op, arguments: tuple[Any, ...], backend: TensorBackend) -> OpCall:
-    """Copy a call that is about to run: the op and the arguments of the backend's method."""
+    """Return a copy of a call that is about to run, from the op and the arguments of the backend's method."""
     inputs, attributes, out = call_of(op, arguments)
     kept = tuple(keep(np.asarray(backend.to_numpy(x))) for x in inputs)
     where, result = None, None
@@ -187,7 +187,7 @@ def run_op(name: str, *inputs: Any, attributes: tuple[Any, ...] = (), result: An
     Args:
         name: the op's name in the op table, which is the name of the backend's method.
         inputs: tensors, or NumPy arrays, whose layout in memory is preserved.
-        attributes: the arguments of the backend's method after its tensors.
+        attributes: the further arguments of the backend's method, after its tensors.
         result: shape and dtype of the result, for ops without tensor inputs (full, arange, random_normal ...).
 
     Raises:

@@ -41,11 +41,11 @@ class RecordedOp:
     Attributes:
         run: the number of the recording in this process.
         index: the position of the op among the recording's ops.
-        call: the op's inputs and attributes.
-        bits: a hash of the result, by `flnb.explore.digest`.
+        call: the op's inputs and attributes, from which it can be run again.
+        bits: a hash of the result, made by `flnb.explore.digest`.
         scope: the path of the module that called the op, such as "net.0".
         phase: "forward", "backward", "optimizer" or "other".
-        line: the line of the user's program, with its file.
+        line: the file and the line of the user's program that called the op.
         backend: the name of the backend that computed the op.
     """
 
@@ -60,7 +60,7 @@ class RecordedOp:
 
     @property
     def op(self) -> str:
-        """The op's name in the op table."""
+        """Return the op's name in the op table."""
         return self.call.op
 
     def arrays(self) -> list[Array]:
@@ -115,9 +115,9 @@ class RecordedOp:
 
 
 class Capture(Observer):
-    """The inputs of a recording's ops, as far as they fit into ``limit`` bytes; equal arrays are stored once.
+    """Stores the inputs of a recording's ops as long as they fit into ``limit`` bytes; equal arrays are stored once.
 
-    It is an observer of ops while the recording runs, and ``run.calls`` afterwards: ``run.calls[i]`` is op i.
+    While the recording runs, this object observes every op. Afterwards it is ``run.calls``: ``run.calls[i]`` is op i.
     """
 
     def __init__(self, run: Recording, limit: int) -> None:
@@ -196,7 +196,7 @@ class Capture(Observer):
         return chosen[-1] if chosen else None
 
     def summary(self) -> str:
-        """Describe in one line how many ops' inputs were stored, and how many did not fit."""
+        """Return one line on how many ops' inputs were stored, and how many did not fit."""
         text = f"inputs of {len(self)} ops kept ({quantity.size(self.nbytes)})"
         return f"{text}, of {self.missed} not: beyond {quantity.size(self.limit)}" if self.missed else text
 
@@ -205,7 +205,7 @@ _captures: weakref.WeakValueDictionary[int, Capture] = weakref.WeakValueDictiona
 
 
 def keep_inputs(run: Recording, limit: int) -> AbstractContextManager[None]:
-    """Return a context that stores the inputs of this thread's ops as ``run.captured``, up to ``limit`` bytes."""
+    """Return a context that stores the inputs of this thread's ops in ``run.captured``, up to ``limit`` bytes."""
     run.captured = capture = Capture(run, limit)
     _captures[run.number] = capture
     return observe(capture)
@@ -216,7 +216,7 @@ def inputs_of(source: int | str | os.PathLike[str], index: int = -1) -> list[Arr
 
     Args:
         source: the number of a recording of this process, or the path of a file that `RecordedOp.to_code` wrote.
-        index: the position of the op in the recording; of no effect for a file.
+        index: the position of the op among the recording's ops; ignored for a file.
 
     >>> import flnb
     >>> with flnb.record(inputs=True) as run:
@@ -227,7 +227,7 @@ def inputs_of(source: int | str | os.PathLike[str], index: int = -1) -> list[Arr
     Raises:
         LookupError: the recording is not in this process, or was deleted.
         IndexError: the inputs of the op were not stored.
-        ValueError: the file is incomplete, or of another kind. Nothing in a file is executed.
+        ValueError: the file is incomplete, or `RecordedOp.to_code` did not write it. No code in a file is executed.
     """
     if isinstance(source, int):
         capture = _captures.get(source)
@@ -248,7 +248,7 @@ def inputs_of(source: int | str | os.PathLike[str], index: int = -1) -> list[Arr
 
 
 def _read(file: Any, i: int) -> Array:
-    """Read array ``i`` of a file that `save` wrote. NumPy raises an error for strides beyond the stored memory."""
+    """Return array ``i`` of a file that `save` wrote; NumPy raises an error for strides beyond the stored memory."""
     offset, start, *rest = file[f"layout{i}"].tolist()
     shape, strides = tuple(rest[: len(rest) // 2]), tuple(rest[len(rest) // 2 :])
     memory, dtype = file[f"memory{i}"].tobytes(), np.dtype(str(file[f"dtype{i}"]))

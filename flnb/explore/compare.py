@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 
 
 class _Call(NamedTuple):
-    """One call of an op on a backend: inputs as text, line, difference, and times of all rounds; no arrays."""
+    """The comparison of one call of an op on a backend; inputs are stored as text, so that arrays can be freed.
+
+    Attributes:
+        inputs: the shapes and dtypes of the inputs, as text.
+        line: the line of the user's program that called the op.
+        difference: how the result differs from that of the reference.
+        seconds, reference: the times of the op in all rounds, on this backend and on the reference.
+    """
 
     inputs: str
     line: str
@@ -31,7 +38,7 @@ class _Call(NamedTuple):
 
 
 def _result(op: str, backend: str, calls: list[_Call]) -> Result:
-    """Make the row of the report for one op on one backend."""
+    """Return the row of the report for all calls of one op on one backend."""
     failed = [call for call in calls if call.difference]
     shown = failed[0] if failed else calls[0]
     reason = str(shown.difference) if failed else ""
@@ -59,7 +66,7 @@ def compare_backends(
         tolerance: allowed error, relative to the largest value of a result; 8 units in the last place (32 in sums)
             are always allowed.
         seed: seed of the session's random generator before the program runs.
-        rounds: how often each op is timed on every backend, in turn, after it ran there once.
+        rounds: how often each op is timed on every backend, in turn, after one run on each that is not timed.
 
     >>> import numpy as np, flnb
     >>> class Rounded(flnb.backends.NumpyBackend):
@@ -93,7 +100,10 @@ def compare_backends(
 
 
 def misspelt_methods(backend: TensorBackend, name: str = "") -> list[Result]:
-    """Return a failed report row for each method whose name is similar to an op's; ``name`` is the backend's."""
+    """Return a failed row for each method of a backend whose name is similar to that of an op, so probably misspelt.
+
+    ``name`` is the name of the backend in the report.
+    """
     found = misspelt(type(backend), state.operators)
     reason = "is never called: no op has this name; did you mean {!r}?"
     return [
@@ -109,6 +119,6 @@ def defined(backend: TensorBackend, method: str) -> str:
 
 
 def _distinct(backends: Sequence[TensorBackend]) -> list[str]:
-    """Return the names of the backends, with a number behind those that occur more than once."""
+    """Return the names of the backends; if a name occurs several times, each is followed by a number."""
     names = [backend.name for backend in backends]
     return [n if names.count(n) == 1 else f"{n} {names[: i + 1].count(n)}" for i, n in enumerate(names)]

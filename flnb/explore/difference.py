@@ -40,7 +40,7 @@ class Difference:
 
     @property
     def kind(self) -> str:
-        """Return a category of the difference: the text's first word, or "raised" with the exception's type."""
+        """Return the kind of the difference: the first word of `what`, or "raised" and the type of the exception."""
         return " ".join(self.what.split()[: 2 if self.what.startswith("raised") else 1])
 
     def __bool__(self) -> bool:
@@ -106,7 +106,7 @@ def _sums(op: str) -> bool:
 
 
 def _without_cancelling(call: OpCall, reference: TensorBackend) -> float:
-    """Return the largest finite value of the call on absolute inputs, whose sums have no cancellation."""
+    """Return the largest finite value of the call's result on the inputs' absolute values, where no sum cancels."""
     positive = replace(call, inputs=tuple(keep(np.abs(k.array())) if is_float(k.dtype) else k for k in call.inputs))
     outcome = replace(positive, out=None if call.out != NEW else NEW).on(reference)
     values = np.abs(np.asarray(outcome.value, np.float64)) if outcome.error is None else np.zeros(())
@@ -119,14 +119,14 @@ def precision(dtype: np.dtype[Any]) -> float:
 
 
 def _at(text: str, a: Array, b: Array, wrong: Array) -> str:
-    """Insert the number of differing values into a text, and append the first pair of them."""
+    """Insert the number of values where ``wrong`` is true into a text, and append the first such pair of values."""
     where = tuple(int(i) for i in np.argwhere(wrong)[0])
     inside = f"at {list(where)} " if where else ""
     return f"{text.format(int(wrong.sum()), wrong.size)}; {inside}{b[where]!s} where {a[where]!s} was expected"
 
 
 def _named(error: Exception) -> str:
-    """Format an exception as its type and message."""
+    """Return the type and the message of an exception as text."""
     return f"{type(error).__name__}: {error}"
 
 
@@ -149,7 +149,7 @@ def compare_op(
     Args:
         name: the op's name in the op table.
         inputs: NumPy arrays; each backend gets copies with the same layout in memory.
-        attributes: the arguments of the backends' methods after their tensors.
+        attributes: the further arguments of the backends' methods, after their tensors.
         backends: the reference backend and the one to compare with it, as names, classes or instances.
         out: the index of the input to write the result to, or -1 for a new buffer; by default the backend's method
             allocates the result.
@@ -180,7 +180,7 @@ def diverges(
 ) -> Difference:
     """Compare two backends on a call, up to ``repeats`` times; returns the first difference.
 
-    Results of one backend that change from time to time count as a difference, too.
+    If one backend's results of the same call change from time to time, that counts as a difference, too.
     """
     expected = call.on(reference)
     found = Difference()

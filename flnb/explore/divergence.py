@@ -31,9 +31,9 @@ class Divergence:
         op: the op's name in the op table.
         index: the number of ops that ran before it.
         place, scope, phase: line of the program, path of the module, and phase in which the op was called.
-        difference: the difference in the program.
-        smallest: the difference that the script shows.
-        call: the inputs and attributes as the program had them.
+        difference: the difference of the results in the program.
+        smallest: the difference of the results in the script, whose inputs were made small and simple.
+        call: the op's inputs and attributes as the program had them.
         script: Python code that shows the difference in an empty namespace: at most ten lines, after the source of the
             backend's class if that cannot be imported.
     """
@@ -124,7 +124,7 @@ def bisect(
 
 
 def _script(small: Minimised, step: ComparedOp, backends: list[Any], tolerance: float) -> str:
-    """Write the code that shows a difference on two backends. A backend is a class, or its name as a Python literal."""
+    """Return code that shows the difference of a call on two backends, each a class or a name as a Python literal."""
     call = small.call
     names = [one if isinstance(one, str) else one.__name__ for one in backends]
     lines = ["import numpy as np, flnb"]

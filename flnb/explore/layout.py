@@ -1,7 +1,7 @@
-"""Copies of arrays that preserve the layout in memory, layouts of other sizes, and code that makes such arrays.
+"""Copies of arrays that preserve the layout in memory, similar layouts of other sizes, and code that makes such arrays.
 
 The result of an op can depend on more than its inputs' values: on the order of axes in memory, on gaps between
-elements and on alignment. Whoever wants to reproduce a result must preserve these.
+elements and on alignment. To reproduce a result, these must be preserved.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ class Layout:
 
     Attributes:
         base: the shape of the base array.
-        key: the slices to take of the base, one for each axis.
-        axes: the permutation of the axes of that slice.
-        flips: the axes to flip after the permutation.
-        shape: the shape to which the outcome is broadcast.
+        key: the slices of the base array that are taken first, one for each axis.
+        axes: the order into which the axes of these slices are permuted then.
+        flips: the axes that are flipped after that.
+        shape: the shape to which the array is broadcast in the end.
     """
 
     base: tuple[int, ...]
@@ -112,7 +112,7 @@ class Layout:
         return self.base == self.shape and self.axes == tuple(range(len(self.shape))) and not self.flips
 
     def filled(self, values: Array) -> tuple[Array, Array]:
-        """Return a base array and the array of this layout within it, which is filled with ``values``.
+        """Return a base array, and an array of this layout that is a view of it and is filled with ``values``.
 
         Elements of the base that are not part of the array repeat the first value.
         """

@@ -1,7 +1,7 @@
 """Running a program on a reference backend while every op also runs on other backends, with the same inputs.
 
-Comparing op by op keeps errors of earlier ops from spreading, all backends follow the same control flow, and the
-program, with its side effects, runs once.
+So errors of earlier ops do not add up, all backends follow the same control flow, and the program, with its side
+effects, runs only once.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ComparedOp:
 
 
 class Lockstep(Observer):
-    """An observer that runs each op of the reference on other backends too, and calls ``report`` with each comparison.
+    """Runs each op of a program also on other backends than the reference, and calls ``report`` with each comparison.
 
     ``rounds`` is how often each op is timed on every backend.
     """
@@ -70,7 +70,7 @@ class Lockstep(Observer):
         self.call = call_before(op, arguments, self.reference)
 
     def after(self, op: Op, arguments: tuple[Any, ...], result: Any) -> None:
-        """Run the op on every backend and report how each result differs from the program's."""
+        """Run the op on every other backend, and report how each result differs from the one in the program."""
         real, here, call = np.array(self.reference.to_numpy(result)), bus.threads.here, self.call
         where = lines(*site())[0], here.path, schema.PHASES[here.phase]
         expected, *outcomes = (call.on(backend) for backend in (self.reference, *self.others))
@@ -87,8 +87,8 @@ def lockstep(
 ) -> Any:  # fmt: skip
     """Call ``function()`` on the reference backend and compare each of its ops on the other backends.
 
-    The session's random generator is seeded before. ``report`` is called with every comparison. After each backend has
-    run an op once, all backends are timed in turn, ``rounds`` times. Returns the function's result.
+    The session's random generator is seeded with ``seed`` first. After each backend has run an op once, all backends
+    are timed in turn, ``rounds`` times, and ``report`` is called with each comparison. Returns the function's result.
     """
     manual_seed(seed)
     with use_backend(reference), observe(Lockstep(reference, others, tolerance, report, rounds)):
@@ -96,7 +96,7 @@ def lockstep(
 
 
 def backends_of(given: Sequence[Any], what: str) -> list[TensorBackend]:
-    """Make backends from two or more names, classes or instances; ``what`` is the calling function, for the error."""
+    """Return backends for two or more names, classes or instances; ``what`` names the calling function in errors."""
     if isinstance(given, str) or len(given) < 2:
         raise ValueError(f"{what}: expected two or more backends, the reference first, got {given!r}")
     return [registry.make("backend", one) for one in given]

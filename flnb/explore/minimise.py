@@ -1,6 +1,6 @@
 """Shrinking an op call on which two backends differ: smaller shapes, a plainer memory layout, then simpler values.
 
-This is delta debugging (Zeller and Hildebrandt 2002) on the parts of a call. A smaller call is accepted only if the
+This is delta debugging (Zeller and Hildebrandt 2002) of a call's inputs. A smaller call is accepted only if the
 reference backend runs it, its result has the shape that the op's rule requires, and the backends still differ.
 """
 
@@ -28,9 +28,9 @@ REPEATS = 64  # tries of a call on a backend that is wrong only sometimes
 
 
 class Minimised:
-    """A call being shrunk: ``call`` is the smallest so far, ``found`` the difference it shows.
+    """Shrinks a call step by step: ``call`` is the smallest so far, ``found`` the difference that it shows.
 
-    ``repeats`` is how often a call is tried until it shows a difference.
+    A call is tried up to ``repeats`` times until it shows a difference.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Minimised:
         return diverges(call, self.reference, self.other, self.tolerance, self.repeats)
 
     def take(self, candidate: OpCall | None) -> bool:
-        """Accept a smaller call if it is valid and shows a difference of the same kind; returns whether it was."""
+        """Accept a smaller call if it is valid and shows a difference of the same kind; returns whether it does."""
         if candidate is None or time.monotonic() > self.deadline or not _valid(candidate, self.reference):
             return False
         with np.errstate(all="ignore"):
@@ -121,7 +121,7 @@ def _with(call: OpCall, index: int, values: Array, like: Kept | None = None) -> 
 
 
 def _smaller(call: OpCall) -> Iterator[OpCall]:
-    """Yield calls with a smaller extent, replaced on one axis or on all axes and attributes that have it."""
+    """Yield calls in which an extent is made smaller, on one axis only or wherever it occurs in axes and attributes."""
     extents = sorted({n for kept in call.inputs for n in kept.shape if n > 1}, reverse=True)
     if call.result is not None and not call.inputs:
         extents = sorted({n for n in call.result[0] if n > 1}, reverse=True)
@@ -173,7 +173,7 @@ def _replaced(value: Any, n: int, m: int) -> Any:
 
 
 def _simplify(now: Minimised, index: int) -> None:
-    """Simplify one input's values: all equal, counting, rounded, or as many zeros as possible."""
+    """Simplify one input's values: make them all equal, or numbers that count up, or rounded, or mostly zeros."""
     kept = now.call.inputs[index]
     values = kept.array()
     if not values.size:

@@ -20,15 +20,15 @@ class Result:
     """One row of a report.
 
     Attributes:
-        check: what was checked: the name of an op, or a rule in words.
+        check: what was checked, as the name of an op or a rule in words.
         passed: whether the check passed.
         tried: the number of calls.
         reason: why the check failed, or an empty text.
-        calls: the shortest sequence of calls found that shows the failure, as code; or further failures.
+        calls: code of the shortest sequence of calls found that shows the failure, or the texts of further failures.
         backend: the name of the backend, in reports on several backends.
-        error: largest absolute error of all calls.
-        time: time of all calls as a multiple of the reference's, with its spread if it was taken in several rounds.
-        inputs: shapes and dtypes of the first call that failed.
+        error: the largest absolute error of all calls; None if it was not measured.
+        time: the time of all calls as a multiple of the reference's; a `Spread` if it was measured in several rounds.
+        inputs: the shapes and dtypes of the inputs of the first call that failed.
         line: the source line of that call, or of the method that failed.
         op: the op's name in the op table, by which a click selects it in the dashboard.
     """
@@ -65,7 +65,7 @@ class Result:
 
     @property
     def details(self) -> list[str]:
-        """The lines of text below a failure's reason: inputs, source line and calls."""
+        """Return the lines of text below a failure's reason: inputs, source line and calls."""
         failure = [] if self.passed else [self.inputs and f"inputs {self.inputs}", self.line]
         return [*filter(None, failure), *self.calls]
 
@@ -94,7 +94,7 @@ class Report:
 
     @property
     def failed(self) -> tuple[Result, ...]:
-        """The results of the checks that failed."""
+        """Return the results of the checks that failed."""
         return tuple(result for result in self.results if not result.passed)
 
     @property
@@ -133,7 +133,7 @@ def _cells(result: Result) -> list[Markup]:
 
 
 def _what(result: Result) -> str:
-    """Return HTML with the reason of a failure, its inputs, source line and calls, one below the other."""
+    """Return HTML with the reason of a failure, and below it the inputs, the source line and the calls."""
     clipped = "max-width:44em;overflow:hidden;text-overflow:ellipsis;white-space:nowrap"
     parts = [html_text(result.reason)] if result.reason else []
     if result.inputs and not result.passed:

@@ -35,20 +35,20 @@ TITLES = (
     "bytes/s B",
 )
 measured_peaks = cache(roofline.measured)
-"""The machine's peaks, measured once in a process."""
+"""The function that measures the machine's highest FLOP/s and bytes/s, once in a process."""
 
 
 class Work(NamedTuple):
-    """The work of one op in one scope of a run, per step: calls, ns, result bytes, FLOPs and bytes moved.
+    """The work of one op in one scope (module path) of a run, per step: calls, ns, result bytes, FLOPs, bytes moved.
 
-    FLOPs are estimated by the shapes, and bytes moved are the fewest possible (`roofline.traffic`). Both are zero for
-    ops without FLOPs, many of which are views.
+    FLOPs are estimated from the shapes. ``traffic`` is the number of bytes that must be moved at least
+    (`roofline.traffic`). Both are zero for ops without FLOPs, many of which are views.
     """
 
     calls: float = 0.0
     time: float = 0.0
     median: float = 0.0
-    """The time of one call, ns."""
+    """The median time of a call, in ns."""
     bytes: float = 0.0
     flops: float = 0.0
     traffic: float = 0.0
@@ -60,8 +60,8 @@ class ComparedRow:
 
     Attributes:
         a, b: the work in run A and in run B.
-        share: of run B's time (0 to 1).
-        least: the ratio from which a difference is stated.
+        share: the fraction of run B's time that the op took, from 0 to 1.
+        least: the smallest ratio between the runs that `changes` states.
     """
 
     op: str
@@ -83,7 +83,7 @@ class ComparedRow:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """Return the differences of at least the ratio `least`, as texts such as "slower 2.1×"."""
+        """Return the changes from run A to run B by a ratio of at least `least`, as texts such as "slower 2.1×"."""
         if not self.a.calls or not self.b.calls:
             return ("only in B" if self.b.calls else "only in A",)
         pairs = (
@@ -106,11 +106,11 @@ class RunComparison:
     Attributes:
         names: the names of the runs A and B.
         rows: a `ComparedRow` for each op and scope, the largest difference in time first.
-        outside: a row for all ops that begin outside steps, where numbers are of one step: its numbers are of the whole
-            run, and in no other row and no share; None if there are none.
-        seconds: the duration of one step of each run (of the whole run unless both have steps).
-        per: "step" or "run", the unit of all numbers.
-        peaks: the machine's measured peaks, which FLOP/s and bytes/s are compared with.
+        outside: if numbers are per step, a row for all ops that begin outside steps, with numbers of the whole run,
+            which no other row and no share includes. None if there are no such ops.
+        seconds: for each run the duration of one step, or of the whole run unless both have steps.
+        per: "step" or "run", according to what the numbers are of.
+        peaks: the machine's highest measured FLOP/s and bytes/s, with which those of the rows are compared.
     """
 
     names: tuple[str, str]
@@ -121,7 +121,7 @@ class RunComparison:
     outside: ComparedRow | None = None
 
     def __getitem__(self, key: str | tuple[str, str]) -> ComparedRow:
-        """Return the row of an op (the first), or of a pair (op, scope)."""
+        """Return the first row of the op named ``key``, or the row of ``key`` = (op, scope)."""
         for row in self.rows:
             if key in (row.op, (row.op, row.scope)):
                 return row
@@ -180,16 +180,18 @@ class RunComparison:
 def compare_runs(a: Any, b: Any, *, least: float = 1.1, peaks: Peaks | None = None) -> RunComparison:
     """Compare two recordings by scope and op: which became slower, bigger, or are called more often.
 
-    Numbers are of one step if both runs have steps, so that runs of different length can be compared. Ops that begin in
-    no step, such as those of loading and validation, then are one row at the end, "outside steps", of the whole run.
+    If both runs have steps, all numbers are per step, so that runs of different length can be compared. Ops that begin
+    in no step, such as those of loading and validation, are then added up in a last row, "outside steps", for the whole
+    run.
 
     Args:
         a, b: recordings, or paths of saved ones.
-        least: the ratio from which a difference is stated.
-        peaks: the machine's peaks; by default they are measured, which takes a second once in a process.
+        least: the smallest ratio between the runs that is stated as a change.
+        peaks: the machine's highest FLOP/s and bytes/s; by default they are measured, which takes a second, once in a
+            process.
 
     Raises:
-        TypeError: neither a recording nor a path; or ``least`` is no number.
+        TypeError: ``a`` or ``b`` is neither a recording nor a path, or ``least`` is not a number.
         ValueError: ``least`` is less than 1.
 
     >>> import flnb
@@ -244,7 +246,7 @@ def _recording(run: Any) -> Recording:
 
 
 def _in_steps(run: Recording) -> Any:
-    """Return for each op of a run whether it begins within a step, on whichever thread."""
+    """Return a boolean for each op of a run: whether it begins during a step, no matter on which thread."""
     step, t = run.table("step"), run.table("op")["t0"]
     order = np.argsort(step["t0"], kind="stable")
     ends = np.maximum.accumulate(step["t1"][order])  # steps may lie within each other
@@ -253,12 +255,12 @@ def _in_steps(run: Recording) -> Any:
 
 
 def _total(works: dict[tuple[str, str], Work]) -> Work:
-    """Return the sum of the work of several ops, whose median time means nothing."""
+    """Return the sum of the work of several ops, with 0 as the median time, which would mean nothing."""
     return Work(*map(sum, zip(Work(), *works.values(), strict=True)))._replace(median=0.0)
 
 
 def _works(run: Recording, chosen: Any, steps: int) -> dict[tuple[str, str], Work]:
-    """Return the work of the chosen ops of a run by op and scope, divided by the number of steps."""
+    """Return the work of the chosen ops of a run by (op, scope), divided by the number of steps."""
     table, catalog = run.table("op"), run.catalog
     ops = {name: table[name][chosen] for name in ("plan", "context", "node", "t0", "t1")}
     if not len(ops["plan"]):
@@ -283,12 +285,12 @@ def _works(run: Recording, chosen: Any, steps: int) -> dict[tuple[str, str], Wor
 
 
 def _calls(number: float) -> str:
-    """Return calls in one step as text, with decimals where they are not whole."""
+    """Return a number of calls per step as text, with decimals if it is not whole."""
     return quantity.count(number) if number == int(number) else quantity.significant(number)
 
 
 def _rate(work: float, ns: float, peak: float) -> str:
-    """Return work per second and its fraction of the peak, as text; a dash if there is none."""
+    """Return ``work`` per second and its fraction of ``peak`` as text; a dash if there was no work or no time."""
     if not work or not ns:
         return quantity.UNKNOWN
     rate = work / ns * 1e9

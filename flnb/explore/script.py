@@ -47,12 +47,12 @@ def literal(value: Any) -> str:
 
 
 def result_code(call: OpCall) -> str:
-    """Return the keyword argument ``result=(shape, dtype)`` as code, with a comma before it; empty without a result."""
+    """Return ``, result=(shape, dtype)`` as code of a keyword argument; empty if the call has no `result`."""
     return "" if call.result is None else f', result=({call.result[0]}, "{call.result[1].name}")'
 
 
 def array_code(kept: Kept) -> str | None:
-    """Return an expression that makes an array with its layout in memory; None if it has too many values to write."""
+    """Return an expression that makes an array with its layout in memory; None if it has too many values for that."""
     layout = Layout.of(kept.array())
     base, _ = layout.filled(np.array(kept.array()))
     made = _values(base)
@@ -82,15 +82,15 @@ def _values(base: np.ndarray[Any, Any]) -> str | None:
 
 
 def where(*parts: str, between: str = ", ") -> str:
-    """Join the texts for module, phase and line of an op, leaving out empty ones and the phase "other"."""
+    """Join texts on where an op was called (module, phase, line) by ``between``; leave out empty ones and "other"."""
     return between.join(part for part in parts if part and part != "other")
 
 
 def definition(value: Any, name: str, known: frozenset[str] = frozenset(("np", "flnb"))) -> list[str]:
     """Return lines of code that define ``name`` as a value, given the already defined names ``known``.
 
-    Modules, classes and functions are imported. Of those that cannot be, because they were typed into a cell or made in
-    a function, the source is returned, after the definitions of the globals and enclosing variables that it uses.
+    Modules, classes and functions are imported. If that is impossible, because a class or function was typed into a
+    cell or made in a function, its source is returned, after definitions of the globals and enclosing variables in it.
     """
     if isinstance(value, ModuleType):
         return [f"import {value.__name__}{f' as {name}' * (name != value.__name__)}"]

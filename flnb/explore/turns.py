@@ -1,4 +1,4 @@
-"""Fair timing on a shared machine: the candidates take turns, and ratios are taken within each round."""
+"""Fair timing on a shared machine: candidates run in turn, and their times are compared round by round."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Spread:
-        """Return the spread of one or more numbers; raises a ValueError for none."""
+        """Return the spread of one or more numbers; raises a ValueError if there are no numbers."""
         numbers = sorted(values)
         if not numbers:
             raise ValueError("Spread.of: expected one number or more, got none")

@@ -1,8 +1,8 @@
 """The communicator: how ranks exchange buffers. A rank is one of the processes (or threads) of a distributed program.
 
-A method starts an operation on raw buffers and returns its `Work`. It checks nothing, times nothing and never waits:
-`flnb.dispatch.communication` compares the call with those of the other ranks, numbers it, waits, and emits its events.
-So a communicator typed into a cell is checked and recorded like the ones that flnb ships.
+A communicator's method starts an operation on raw buffers and returns a `Work`. The method checks nothing, times
+nothing and never waits: `flnb.dispatch.communication` compares the call with those of the other ranks, numbers it,
+waits for it, and emits its events. So a communicator typed into a cell is checked and recorded like those of flnb.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ REDUCTIONS = ("sum", "max", "min")
 
 
 class CollectiveError(RuntimeError):
-    """Raised if ranks make different calls or one is gone; the message names the ranks and their calls.
+    """Raised if ranks make different calls or a rank is gone; the message names the ranks and their calls.
 
-    The communicator cannot be used afterwards: what the ranks have received may differ.
+    The communicator cannot be used afterwards, because the ranks may have received different data.
     """
 
 
@@ -49,16 +49,16 @@ class Communicator(Part, kind="communicator"):
     Buffers are C-contiguous NumPy arrays. Every rank of a group makes the same collective calls in the same order, with
     the same dtypes and numbers of elements; `send` and `recv` concern two ranks alone.
 
-    One that changes another one derives from `flnb.distributed.Forwarding`, which has an example.
+    A communicator that wraps another one derives from `flnb.distributed.Forwarding`, which has an example.
 
     Attributes:
         rank: the number of this rank in the group, from 0.
         size: the number of ranks.
-        group_name: what recordings call the group, the same on all its ranks; the communicator's name if empty.
-        board: where the ranks of the group see each other's calls (`flnb.dispatch.board.Board`), without which a rank
-            that makes another call or is gone is noticed at the timeout only; None for one rank.
-        timeout: seconds after which a call that other ranks have not joined is an error.
-        location: where the tensors are that collective calls take besides NumPy arrays, such as "cuda:1".
+        group_name: the group's name in recordings, the same on all its ranks; if empty, the communicator's name.
+        board: the shared memory in which the ranks of the group see each other's calls (`flnb.dispatch.board.Board`).
+            Without it, a rank that makes a different call or is gone is noticed only at the timeout. None for one rank.
+        timeout: the seconds after which a call that other ranks have not joined raises an error.
+        location: the device whose tensors collective calls take besides NumPy arrays, such as "cuda:1".
     """
 
     name: ClassVar[str] = "abstract"
@@ -70,12 +70,12 @@ class Communicator(Part, kind="communicator"):
     location: str = "host"
 
     ranks_group: Any = None
-    """The crossing's data on the group, which the crossing sets."""
+    """What `flnb.dispatch.communication` stores about the group of ranks."""
     arriving: Callable[[], None] | None = None
     """A method called before each call, before other ranks can see it; None, the default, is quicker."""
 
     def all_reduce(self, buffer: Any, op: str = "sum") -> Work:
-        """Reduce a buffer in place: each element becomes the sum, maximum or minimum over all ranks, bit-identical."""
+        """Replace each element of a buffer by the sum, maximum or minimum over ranks, with the same bits everywhere."""
         raise self._missing("all_reduce")
 
     def all_reduce_multiple(self, buffers: Sequence[Any], op: str = "sum") -> Work:
@@ -133,7 +133,7 @@ class All(Work):
 
 
 class Rendezvous:
-    """A way for ranks to exchange a few bytes before they can communicate: implement `put` and `get`.
+    """A store in which ranks exchange a few bytes before they have a communicator: implement `put` and `get`.
 
     Attributes:
         rank: the number of this rank, from 0.

@@ -27,7 +27,7 @@ ADDRESSES = 1 << 60
 
 
 def in_words(nbytes: int) -> str:
-    """Format a number of bytes with a unit and exactly: ``64.0 MiB (67108864 bytes)``."""
+    """Return a number of bytes as text, with a unit and exactly: ``64.0 MiB (67108864 bytes)``."""
     return f"{size(nbytes)} ({nbytes} bytes)" if nbytes >= 1024 else f"{nbytes} bytes"
 
 
@@ -35,13 +35,13 @@ class OutOfMemoryError(MemoryError):
     """Raised for a memory request that neither the manager's free blocks nor its device can serve.
 
     Attributes:
-        request: bytes requested.
-        free: all unused bytes, in holes of the manager's segments and not yet reserved from the device.
-        unreserved: the part of ``free`` that is not reserved; 0 if the capacity is unknown.
-        largest_hole: bytes of the largest free piece in any segment.
-        reserved: bytes of the manager's segments.
-        capacity: bytes of the device, None if unknown.
-        shortage: the state of the memory at that time; None if the error was raised by hand.
+        request: the bytes that were requested.
+        free: all unused bytes: in holes of the manager's segments, and not reserved from the device yet.
+        unreserved: the part of ``free`` that is not reserved yet; 0 if the capacity is unknown.
+        largest_hole: the bytes of the largest free range in any segment.
+        reserved: the bytes of the manager's segments.
+        capacity: the bytes of the device, None if unknown.
+        shortage: the state of the memory at that time; None if a user's code raised the error.
     """
 
     request = free = unreserved = largest_hole = reserved = 0
@@ -56,10 +56,10 @@ class OutOfMemoryError(MemoryError):
 
     @property
     def report(self) -> Any:
-        """Return a `flnb.memory.Postmortem`: what blocked the request and what would have worked; computed once.
+        """Return a `flnb.memory.Postmortem`, computed once: what blocked the request and what would have helped.
 
         Raises:
-            ValueError: the error was raised by hand, so the memory's state is unknown.
+            ValueError: a user's code raised the error, so the memory's state is unknown.
         """
         found = self.__dict__.get("_report")
         if found is None:
@@ -109,12 +109,12 @@ class MemoryDevice(Part, kind="memory device", slot="device"):
     1048576
 
     Attributes:
-        capacity: the most bytes that it lends at a time; None if unknown, then `reserve` itself raises `MemoryError`.
+        capacity: the largest number of bytes lent at a time; None if unknown: `reserve` must raise `MemoryError` then.
         granularity: sizes of segments are rounded up to multiples of this many bytes.
         addressable: whether NumPy can read and write the memory.
-        min_block: bytes of the smallest tensor that is worth a block; smaller ones are left to NumPy.
-        location: the backends that compute in this memory, by their ``location``; empty for any.
-        order: of a device with streams, the `StreamOrder` that makes one wait for another's use of memory.
+        min_block: the size in bytes of the smallest tensor that gets a block; smaller ones are left to NumPy.
+        location: the ``location`` of the backends that compute in this memory; empty if all backends can.
+        order: if the device has streams, the `StreamOrder` that makes a stream wait until others have used the memory.
     """
 
     name: ClassVar[str] = "device"
@@ -147,7 +147,7 @@ class MemoryDevice(Part, kind="memory device", slot="device"):
 
     @reserved.setter
     def reserved(self, nbytes: int) -> None:
-        """Set the bytes reserved, for memory reserved without a lease."""
+        """Set the bytes reserved at present, if memory was reserved without a lease."""
         self._apart += nbytes - self.reserved
 
     def reserve(self, nbytes: int) -> Segment:
@@ -165,7 +165,8 @@ class MemoryDevice(Part, kind="memory device", slot="device"):
     def resize(self, segment: Segment, nbytes: int) -> bool:
         """Make a segment ``nbytes`` long (a multiple of `granularity`) in place; returns whether that was possible.
 
-        The caller has checked the capacity, and sets ``segment.size`` afterwards. A part that is cut off is not in use.
+        The caller has checked the capacity, and sets ``segment.size`` afterwards. If the segment becomes shorter, no
+        block is in the part that is cut off.
         """
         return False
 
@@ -180,18 +181,18 @@ def default_device() -> MemoryDevice:
 
 
 choose_device: list[Callable[[], MemoryDevice]] = []
-"""Functions that return the default device; the last one is called. `flnb.dispatch.state` adds that of the session."""
+"""Functions that return the default device, the last of which is called; `flnb.dispatch.state` adds the session's."""
 
 
 class Lease:
-    """A manager's reserved segments on a device, with their total; emits an event for each change.
+    """The segments that one manager has reserved from a device; emits an event for each change.
 
-    It is the manager's ``self.device``: attributes that it does not have itself are those of the device.
+    The lease is the manager's ``self.device``: it passes attributes that it does not have itself on to the device.
 
     Attributes:
-        reserved, peak: bytes of its segments, now and at most.
+        reserved, peak: the bytes of all segments, now and at most.
         segments: the segments by id.
-        aside: whether the manager is for data moved off the device that tensors are computed on.
+        aside: whether the manager stores data that was moved off the device on which tensors are computed.
     """
 
     next_id: ClassVar[Callable[[], int]] = count(1).__next__
@@ -207,10 +208,10 @@ class Lease:
         device._leases.add(self)
 
     def reserve(self, nbytes: int, growing: bool = False) -> Segment:
-        """Reserve a segment of at least ``nbytes`` bytes, which `resize` will make larger if it is ``growing``.
+        """Reserve a segment of at least ``nbytes`` bytes; pass ``growing=True`` if `resize` will make it larger.
 
         Raises:
-            OutOfMemoryError: the device has no room for it.
+            OutOfMemoryError: the device has no room for the segment.
         """
         rounded = self._rounded("reserve", nbytes)
         self._check_room(f"a segment of {in_words(rounded)}", rounded)
@@ -239,7 +240,11 @@ class Lease:
         return done
 
     def release(self, segment: Segment) -> None:
-        """Return a segment to the device; a `ValueError` if this lease does not hold it."""
+        """Return a segment to the device.
+
+        Raises:
+            ValueError: the segment is not one of this lease.
+        """
         self._check_held("release", segment)
         del self.segments[segment.id]
         try:
@@ -250,7 +255,7 @@ class Lease:
         self._count(schema.SEGMENT_FREE, segment, -segment.size)
 
     def _count(self, kind: int, segment: Segment, more: int) -> None:
-        """Add ``more`` bytes to `reserved`, and emit an event of this kind for a segment."""
+        """Add ``more`` bytes to `reserved`, and emit an event of type ``kind`` about a segment."""
         self.reserved += more
         self.peak = max(self.peak, self.reserved)
         self.tell(kind, segment.id, segment.address, segment.size, intern.strings.id_of(self.device.place))
@@ -260,7 +265,7 @@ class Lease:
         self.reserved = sum([segment.size for segment in self.segments.values()])
 
     def tell(self, kind: int, *words: int) -> None:
-        """Emit a telemetry event with the current time and these numbers."""
+        """Emit a telemetry event of type ``kind`` with the current time and the numbers ``words``."""
         bus.emit(kind, clock(), *words)
 
     def _rounded(self, call: str, nbytes: int) -> int:
@@ -270,7 +275,7 @@ class Lease:
         return -(-nbytes // self.device.granularity) * self.device.granularity
 
     def _check_room(self, what: str, more: int) -> None:
-        """Raise an `OutOfMemoryError` if the device has no ``more`` bytes left; ``what`` describes the request."""
+        """Raise an `OutOfMemoryError` if the device has not ``more`` bytes left; ``what`` describes the request."""
         device = self.device
         if more > 0 and more > (ADDRESSES if device.capacity is None else device.capacity - device.reserved):
             limit = "any address" if device.capacity is None else in_words(device.capacity)
@@ -282,7 +287,7 @@ class Lease:
             )
 
     def _check_held(self, call: str, segment: Segment) -> None:
-        """Raise a `ValueError` in the name of ``call`` if this lease does not hold a segment."""
+        """Raise a `ValueError` if a segment is not one of this lease; ``call`` is the method that the message names."""
         if segment.id not in self.segments:
             raise ValueError(f"{call}: segment {segment.id} is not held by this manager; it was released before")
 

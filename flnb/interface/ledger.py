@@ -17,14 +17,15 @@ class Ledger:
     """The statistics that flnb maintains for a memory manager.
 
     Attributes:
-        allocs, allocated, peak: number of allocations so far; bytes of live blocks now and at most.
-        live: live blocks by id.
-        places: begin and end addresses of live blocks, sorted; empty for managers that are not `checked`.
-        lock: admits one thread at a time.
+        allocs: the number of allocations so far.
+        allocated, peak: the bytes of live blocks, now and at most.
+        live: the live blocks by id.
+        places: the begin and end addresses of live blocks, sorted; empty for managers that are not `checked`.
+        lock: the lock by which one thread at a time uses the manager.
     """
 
     drain: ClassVar[Callable[[Block | None], None]]
-    """Returns all blocks whose arrays were deleted to their managers; `flnb.dispatch.memory.drain` sets itself here."""
+    """Frees all blocks whose arrays were deleted; `flnb.dispatch.memory` sets it to its function `drain`."""
 
     __slots__ = ("allocated", "allocs", "live", "lock", "peak", "places")
 

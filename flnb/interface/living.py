@@ -1,4 +1,4 @@
-"""A collection of weak references by key, without Python callbacks."""
+"""A collection of weak references by key, which runs no Python code when an object is deleted."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Living(Generic[T]):
         self._refs: dict[Any, weakref.ref[Any]] = {}
 
     def add(self, item: T, key: Any = None) -> None:
-        """Add an object under a key, by default its `id`."""
+        """Add an object under a key, which is by default the object's `id`."""
         key = id(item) if key is None else key
         self._refs[key] = weakref.ref(item, partial(self._refs.pop, key))
 

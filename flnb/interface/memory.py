@@ -1,7 +1,7 @@
 """The contract of memory managers: a manager decides where in memory each tensor's bytes are stored.
 
-It cuts *blocks*, one for each tensor, out of *segments*, which it reserves from a memory device. `flnb.dispatch.memory`
-calls its methods, and does the checks, the sums, the locks and the telemetry.
+A manager reserves *segments* from a memory device and cuts them into *blocks*, one for each tensor. It is called by
+`flnb.dispatch.memory`, which does the checks, the statistics, the locks and the telemetry.
 """
 
 from __future__ import annotations
@@ -50,12 +50,13 @@ class Block:
     Attributes:
         id: number of the allocation, never used twice.
         requested: the bytes of the request, before rounding.
-        category: index in `flnb_telemetry.schema.CATEGORIES` of what they are for.
-        locks: how often the user has locked the block and not unlocked it again.
-        owner: weak reference to the object of which NumPy made the array; None for a block allocated by hand.
-        dropped: time in ns at which the array of a locked block was deleted.
-        manager: the manager that it belongs to; None while it is free.
-        streams: those of its device that have used it, the one it was allocated in first; empty without streams.
+        category: what the memory is for, as an index in `flnb_telemetry.schema.CATEGORIES`.
+        locks: the number of user locks that have not been removed again.
+        owner: a weak reference to the object from which NumPy made the array; None for a block allocated by hand.
+        dropped: the time in ns at which the array of a locked block was deleted.
+        manager: the manager to which the block belongs; None while the block is free.
+        streams: the device's streams that have used the block, first the one in which it was allocated; empty if the
+            device has no streams.
     """
 
     __slots__ = (
@@ -98,17 +99,17 @@ class SegmentState(NamedTuple):
 class Shortage:
     """The state of memory at a failed request, from which `OutOfMemoryError.report` is made.
 
-    It refers to the active recording, from whose events the report finds out what would have helped. `let_go` drops
-    that reference, as does the finished report, so that a stored error does not keep the recording alive.
+    It refers to the active recording, from whose events the report finds out what would have helped. The reference is
+    dropped when the report is finished, or by `let_go`, so that a stored error does not keep the recording alive.
 
     Attributes:
         t: when the request failed, in ns of `time.perf_counter_ns`.
         manager: the manager that was asked.
-        segments: its segments, without references to the memory itself.
-        locks: the number of user locks of each block that has any, by id.
-        waiting: ids of the locked blocks whose arrays are gone: they wait for their last `user_unlock`.
-        available: bytes that the device had left for this manager's segments and new ones; None if unknown.
-        plan, category, scope: the op, the category of memory and the scope of the request, as in telemetry.
+        segments: the manager's segments, without references to the memory itself.
+        locks: the number of user locks of each locked block, by the block's id.
+        waiting: the ids of locked blocks whose arrays are gone; each will be freed by its last `user_unlock`.
+        available: the bytes that this manager's segments and new ones could still get of the device; None if unknown.
+        plan, category, scope: the op, the category of memory and the module path of the request, as in telemetry.
         run: the active recording, None if there was none, or after `let_go`.
     """
 
@@ -124,12 +125,12 @@ class Shortage:
     run: Any
 
     def let_go(self) -> None:
-        """Drop the reference to the recording; remedies not computed before become unavailable."""
+        """Drop the reference to the recording; what would have helped can then no longer be computed."""
         self.run = None
 
 
 FREED = 1
-"""In `Block.dropped`: the block was freed by hand. Every time is later."""
+"""The value of `Block.dropped` in a block that was freed by hand; any time is larger."""
 dropped: deque[Block] = deque()
 """Queue of blocks whose arrays were deleted, which `flnb.dispatch.memory.drain` returns to their managers."""
 
@@ -137,7 +138,7 @@ dropped: deque[Block] = deque()
 class MemoryManager(Part, kind="memory manager", slot="manager"):
     """Base of all memory managers: derive from it and implement `alloc` and `free`.
 
-    A manager that keeps free segments implements `release_cached` too, one with free lists `mend`. Pass the class to
+    A manager that keeps free segments also implements `release_cached`; one with free lists, `mend`. Pass the class to
     `flnb.use_memory_manager`, and check it with `flnb.testing.check_manager`. This is a complete manager:
 
     >>> import flnb
@@ -179,12 +180,12 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
     0
 
     Attributes:
-        name: shown in errors and in the dashboard; the class name where none is given.
-        device: where segments come from, ``self.device.reserve(nbytes)`` and ``.release(segment)``.
+        name: the name in errors and in the dashboard; by default the name of the class.
+        device: the `Lease` from which segments come, by ``self.device.reserve(nbytes)`` and ``.release(segment)``.
         min_block: tensors of fewer bytes are left to NumPy; by default the device's ``min_block``.
-        wants_hint: whether `alloc` gets an `AllocHint` (0.5 us each) instead of None.
+        wants_hint: whether `alloc` gets an `AllocHint`, which costs 0.5 us each, instead of None.
         checked: whether each new block is checked to be in a segment of the manager and to overlap no other block.
-        told: the arguments of its constructor by name, without the device, from which an equal manager can be made.
+        told: the constructor's arguments by name, without the device, from which an equal manager can be made.
     """
 
     name: ClassVar[str] = "abstract"
@@ -228,11 +229,11 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
         raise self.lacks("alloc")
 
     def free(self, block: Block) -> None:
-        """Free a block, already checked to be this manager's, live and not locked."""
+        """Free a block; the caller has checked that it belongs to this manager, is live and is not locked."""
         raise self.lacks("free")
 
     def release_cached(self) -> int:
-        """Return segments without live blocks to the device; returns the number of bytes released."""
+        """Release segments without live blocks to the device; returns the number of bytes released."""
         return 0
 
     def mend(self) -> None:
@@ -243,7 +244,7 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
         """
 
     def recover(self) -> None:
-        """Correct the sums and the free lists after Ctrl-C interrupted a call."""
+        """Correct the statistics and the free lists after Ctrl-C interrupted a call."""
         with self.ledger.lock:
             live = self.ledger.live.values()
             self.ledger.allocated = sum([block.size for block in live])
@@ -262,7 +263,7 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
         self.device.tell(schema.LOCKED, block.id, block.locks)
 
     def user_unlock(self, block: Block) -> None:
-        """Remove one lock of a block; without locks, the block is freed if its array was deleted."""
+        """Remove one lock of a block; after the last lock the block is freed if its array was deleted."""
         self._check_live(block, "user_unlock")
         if not block.locks:
             raise ValueError(f"user_unlock: {block!r} is not locked")
@@ -293,14 +294,14 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
         }
 
     def snapshot(self) -> list[SegmentState]:
-        """Return every segment by address, each with its blocks and the holes between them by address."""
+        """Return every segment with its blocks and the holes between them, all sorted by address."""
         self.settle()
         with self.ledger.lock:
             held = sorted(self._tiled(), key=lambda one: one[0].address)
             return [SegmentState(segment, with_holes(segment, blocks)) for segment, blocks in held]
 
     def _tiled(self) -> list[tuple[Segment, list[Block]]]:
-        """Return every reserved segment with its live blocks, by address."""
+        """Return every reserved segment with its live blocks, all sorted by address."""
         inside: dict[int, list[Block]] = {number: [] for number in self.device.segments}
         for block in sorted(self.ledger.live.values(), key=lambda block: block.address):
             inside[block.segment.id].append(block)
@@ -311,7 +312,7 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
         Ledger.drain(block)
 
     def _check_live(self, block: Block, call: str) -> None:
-        """Raise a `ValueError`, in the name of ``call``, unless a block belongs to this manager."""
+        """Raise a `ValueError` unless a block belongs to this manager; the message names the method ``call``."""
         if block.manager is not self:
             owner = "it is free" if block.manager is None else f"it belongs to {block.manager!r}"
             raise ValueError(f"{call}: {block!r} is no live block of {self!r}: {owner}")
@@ -335,7 +336,7 @@ def _named(cls: type[MemoryManager], given: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def with_holes(segment: Segment, blocks: list[Block]) -> tuple[BlockState, ...]:
-    """Add holes (blocks with ``id`` 0) between the blocks of a segment, which are sorted by address."""
+    """Return the blocks of a segment, which are sorted by address, with holes (blocks with ``id`` 0) between them."""
     tiles, position = [], segment.address
     for block in blocks:
         if block.address > position:

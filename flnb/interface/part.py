@@ -9,17 +9,18 @@ from typing import Any, ClassVar
 __all__ = ["CONTRACTS", "Part"]
 
 CONTRACTS: dict[str, type[Part]] = {}
-"""The contract (base class) of every kind of part, by the kind: ``"backend"``, ``"memory manager"``, ..."""
+"""The contract (base class) of every kind of part, by the name of the kind: ``"backend"``, ``"memory manager"``, ..."""
 
 redefined: list[Callable[[type], None]] = []
 """Functions that are called with every new subclass of a contract, so that running a cell again replaces its class."""
 
 
 class Part:
-    """Base of the contracts: a contract names a kind of part; classes that derive from it are implementations.
+    """Base of the contracts. A contract is a class that names a kind of part; its subclasses are implementations.
 
-    A new kind needs no more than a contract: `flnb.dispatch.parts.use_part` then makes its parts active for a block,
-    given by name, class or instance, and an active part gets the new code if its class is defined again.
+    A new kind of part needs only a contract. Then `flnb.dispatch.parts.use_part` activates a part of that kind, given
+    by name, class or instance, for a ``with`` block, and if the class of an active part is defined again, the part gets
+    the new code.
 
     >>> import flnb
     >>> from flnb.dispatch import parts, state
@@ -33,11 +34,12 @@ class Part:
 
     Attributes:
         kind: the name of the kind in messages and in `use_part`.
-        slot: the name by which `flnb.dispatch.state.State` stores the active part of this kind; else the kind.
+        slot: the name under which `flnb.dispatch.state.State` stores the active part of this kind; by default the kind.
         group: the entry-point group in which installed distributions offer implementations.
-        name: the name of an implementation; the class's own unless it sets another.
-        required: names of the contract's methods that every implementation must define.
-        shorthand: the setting that a text without ``=`` is for: ``"cuda:1"`` is ``"cuda:ordinal=1"``.
+        name: the name of an implementation; by default the name of its class.
+        required: the names of the contract's methods that every implementation must define.
+        shorthand: the setting that is meant by a value without a name: with "ordinal", ``"cuda:1"`` is
+            ``"cuda:ordinal=1"``.
     """
 
     kind: ClassVar[str] = ""
@@ -61,10 +63,11 @@ class Part:
         """Adapt a state (`flnb.dispatch.state.State`) in which this part has just been activated."""
 
     def lacks(self, method: str, required: Sequence[str] = ()) -> NotImplementedError:
-        """Make the error for calling a method that the class of this part does not define.
+        """Return the error for a call of a method that the class of this part does not define.
 
         Args:
-            required: names of all required methods; by default those in `required`.
+            method: the name of the method.
+            required: the names of all methods that must be defined; by default those of the attribute `required`.
         """
         contract = CONTRACTS[self.kind]
         inherited: dict[str, Any] = {name: getattr(contract, name, None) for name in required or self.required}

@@ -11,7 +11,7 @@ __all__ = ["StreamOrder"]
 
 
 class StreamOrder(Protocol):
-    """Synchronizes streams that reuse each other's memory; the contract of `MemoryDevice.order`."""
+    """Makes streams of a device wait for each other when they reuse memory; the contract of `MemoryDevice.order`."""
 
     def stream(self) -> int:
         """Return the handle of this thread's current stream."""
@@ -20,4 +20,4 @@ class StreamOrder(Protocol):
         """Make the current stream wait for all streams that have used the memory of a newly allocated block."""
 
     def freed(self, block: Block) -> None:
-        """Note which streams have used a block (``block.streams``), before it is returned to its manager."""
+        """Record which streams (``block.streams``) have used a block that is about to be returned to its manager."""

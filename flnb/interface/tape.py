@@ -10,7 +10,7 @@ An op whose inputs need a gradient makes a *node*, a list::
 - ``seq``: a number that counts up over the whole program.
 - ``mark``: identifies the tape that recorded the node; None for the default tape.
 - ``code, lasti``: the place in the user's program, see `flnb.dispatch.source_lines`.
-- the values that the pulls read, None for those that they do not.
+- the op's inputs and output as far as its pulls read them; None in place of the others.
 
 The node of a leaf is ``[None, (), -id, gradient, name, is_parameter]``. Nodes never refer to Variables that refer back
 to them, so that reference counting alone frees them.
@@ -37,13 +37,14 @@ class Walk(Protocol):
     """A running backward pass, as seen by a tape.
 
     Attributes:
-        pull: a function that turns the cotangent of a node into those of its parents; the node is empty afterwards.
-        reached: nodes at which a first cotangent has arrived, until the tape removes them from this list.
-        retain: whether nodes stay as they are, for another backward.
+        pull: a function that turns the cotangent of a node into those of its parents; afterwards the node is empty,
+            unless ``retain``.
+        reached: the nodes that have received their first cotangent; the tape may remove nodes from this list.
+        retain: whether nodes are not emptied, so that another backward can follow.
         create_graph: whether the pass is itself recorded.
-        cotangents: the sums that have arrived at nodes not pulled yet, by sequence number: raw buffers if ``buffers``,
-            else Tensors.
-        stops: sequence numbers of nodes at which the pass ends; empty if it goes to the leaves.
+        buffers: whether cotangents are raw buffers rather than Tensors.
+        cotangents: the sum of cotangents for each node that is not pulled yet, by the node's sequence number.
+        stops: the sequence numbers of nodes at which the pass ends; empty if it goes on to the leaves.
     """
 
     pull: Callable[[Node], None]
@@ -103,7 +104,7 @@ class Tape(Part, kind="tape"):
 
     @property
     def keep(self) -> Callable[[Node], None] | None:
-        """Return a faster replacement for `record` if it only appends the node to a list; else None."""
+        """Return a faster replacement for `record` if `record` only appends the node to a list; else None."""
         return self.nodes.append if self.keeps_nodes and type(self).record is Tape.record else None
 
     def record(self, node: Node) -> Node | None:
@@ -121,8 +122,8 @@ class Tape(Part, kind="tape"):
     def walk(self, root: Node, walk: Walk) -> None:
         """Call ``walk.pull(node)`` for the nodes from which ``root`` was computed, each after all users of its result.
 
-        Nodes at which no cotangent has arrived are ignored. Nodes that are in ``walk.reached`` at the end, such as
-        those of another tape, are pulled afterwards, those with the largest sequence numbers first.
+        ``walk.pull`` ignores a node that has received no cotangent. Nodes that are still in ``walk.reached`` when this
+        method returns, such as those of another tape, are pulled then, the largest sequence number first.
         """
         walk.reached.append(root)
 

@@ -1,4 +1,4 @@
-"""The contract of tensor backends: about eighty plain methods on raw buffers, and facts about the buffers."""
+"""The contract of tensor backends: about eighty methods that compute ops on raw buffers, and facts about these."""
 
 from __future__ import annotations
 
@@ -44,21 +44,22 @@ class TensorBackend(Part, kind="backend"):
 
     Attributes:
         name: shown in tensors' repr, errors and the dashboard.
-        buffer: the family of buffers that the methods take. Backends of one family share tensors (every subclass of the
-            NumPy backend keeps ``"ndarray"``); `Tensor.to` converts between families.
+        buffer: the name of the kind of buffers that the methods take. Backends with the same name share tensors (every
+            subclass of the NumPy backend keeps ``"ndarray"``); `Tensor.to` converts tensors between kinds of buffers.
         has_values: whether buffers hold the elements of tensors; if not, checks of values are skipped.
         reads_host: whether buffers are NumPy arrays in this machine's memory, which can be read without the backend.
         shares_memory: whether a NumPy array can be used as a buffer without a copy.
         defers: whether methods may return before their result has values, which `eval` then computes.
         plain_buffers: whether backward passes may call the methods with buffers alone, without making Tensors.
         scalar_results: whether methods return NumPy scalars for 0-d results unless they get ``out``.
-        whole_dtypes: characters of the NumPy dtypes for which its methods for composite ops may be called.
-        own_numbers: whether it draws other random numbers than NumPy's from an equal generator.
-        aliases: whether an adopted buffer stands for the memory that it was made from: writes to it are writes to that,
-            and a Variable's place on the tape is its own.
-        programs: whether `flnb.jit` makes programs of functions on its buffers: these have shapes, dtypes, strides and
-            addresses as NumPy's or CuPy's arrays do.
-        location: where its buffers are, as memory devices name it; empty if they may be anywhere.
+        whole_dtypes: the characters of the NumPy dtypes for which methods of composite ops may be called: ``"fd"`` for
+            float32 and float64.
+        own_numbers: whether the backend draws other random numbers from a generator than NumPy does.
+        aliases: whether a buffer from `adopt` shares memory with the buffer that it was made from, so that a write to
+            one changes both, and a Variable may be adopted, too.
+        programs: whether `flnb.jit` makes programs of functions on these buffers, which must have shapes, dtypes,
+            strides and addresses like the arrays of NumPy or CuPy.
+        location: the place of the buffers, such as "cuda:0", as in `MemoryDevice.location`; empty for any place.
     """
 
     name: ClassVar[str] = "abstract"
@@ -83,16 +84,16 @@ class TensorBackend(Part, kind="backend"):
                 setattr(cls, fact, False)
 
     def attach(self, state: Any) -> None:
-        """Enter this backend's methods into the table of a state in which it was activated."""
+        """Store this backend's methods in the table of a state in which the backend was just activated."""
         state.bind()
         state.locate()
 
     def method(self, name: str) -> Any:
-        """Return the method for an op by its name; None without one."""
+        """Return the method for the op of this name; None if there is none."""
         return getattr(self, name, None)
 
     def own_manager(self) -> Any:
-        """Return the memory manager for states whose manager is for another location than this backend's."""
+        """Return the memory manager to use while the active manager is for another location than this backend's."""
         raise self.lacks("own_manager")
 
     def overridden(self) -> frozenset[str]:
@@ -115,26 +116,26 @@ class TensorBackend(Part, kind="backend"):
         return None
 
     def pooling(self, shape: tuple[int, ...], dtype: Any, kernel: tuple[int, ...], stride: tuple[int, ...]) -> Any:
-        """Return max pooling that stores the places of the maxima, used by programs; None if there is none.
+        """Return an object for max pooling that stores the positions of the maxima; None if the backend has none.
 
-        Its ``nbytes`` is the size of an array of places, ``find(x, y, places)`` writes maxima and places, and
-        ``spread(g, places, out)`` the gradient.
+        Programs use it: ``find(x, y, places)`` writes the maxima to ``y`` and their positions to ``places``, an array
+        of ``nbytes`` bytes, and ``spread(g, places, out)`` writes the gradient by x to ``out``.
         """
         return None
 
     def queue(self) -> Any:
-        """Return the queue (such as a stream) that work goes to now; None if all work runs in order."""
+        """Return the queue (such as a stream) in which this thread's work runs now; None if all work runs in order."""
         return None
 
     def uses(self, buffers: Any) -> None:
-        """Note that the next queued work uses buffers that are passed by address only."""
+        """Note that the next work in the queue uses these buffers, of which it gets the addresses only."""
 
     def counterpart(self, other: TensorBackend) -> TensorBackend:
-        """Return the backend to use in place of another one that is activated while this one is active."""
+        """Return the backend to use if ``other`` is activated while this one is active; by default ``other``."""
         return other
 
     def viewer(self, name: str) -> Any:
-        """Return the method for a view op, callable on a NumPy array to find the view's strides."""
+        """Return the method for a view op in a form that takes a NumPy array, to find out the view's strides."""
         return self.method(name)
 
     def eval(self, *buffers: Any) -> None:
@@ -144,26 +145,36 @@ class TensorBackend(Part, kind="backend"):
         """
 
     def repeated(self, key: Any, function: Callable[[], object], tensors: Sequence[Any], written: int) -> bool:
-        """Run a function that writes the first ``written`` of some tensors and reads no others.
-
-        Returns:
-            Whether it ran: a backend that `defers` may record what it recorded before in place of that.
+        """Run a function that uses no other tensors than these, and writes only the first ``written`` of them.
 
         Args:
-            key: what the ops of the function depend on besides the tensors.
+            key: a value that is equal whenever the function runs the same ops on tensors of equal specs.
+            function: the function.
+            tensors: the tensors that the function reads or writes.
+            written: the number of those that the function writes.
+
+        Returns:
+            Whether the function ran: a backend that `defers` may instead repeat the ops that it recorded for this key.
         """
         function()
         return True
 
     def libraries(self) -> str:
-        """Describe the libraries that compute: versions, instruction set, threads; shown by dashboard and doctor."""
+        """Return a description of the libraries that compute: versions, instruction set, threads.
+
+        The dashboard and ``flnb doctor`` show it.
+        """
         return ""
 
     def sync(self) -> None:
         """Wait until all computations that were started have finished. Called by `flnb.sync`."""
 
     def adopt(self, buffer: Any, family: str) -> Any:
-        """Convert a buffer of another family that was passed to an op; None refuses it with an error."""
+        """Return a buffer of this backend made from a buffer of another one, or None if that is not supported.
+
+        Called when an op gets a tensor of another backend, whose attribute ``buffer`` is ``family``. If this method
+        returns None, the op raises an error.
+        """
         return None
 
     def supports(self, dtype: Any) -> bool:
@@ -175,7 +186,7 @@ class TensorBackend(Part, kind="backend"):
         raise self.lacks("from_numpy")
 
     def settled(self, buffer: Any) -> Any:
-        """Make a buffer that ops cache for later calls readable from any stream; returns it."""
+        """Return a buffer that ops keep for later calls, once it can be read in every stream."""
         return buffer
 
     def to_numpy(self, buffer: Any) -> Any:
@@ -186,10 +197,10 @@ class TensorBackend(Part, kind="backend"):
         """Allocate an uninitialised buffer for the result of an op.
 
         Args:
-            spec: its ``shape``, ``dtype``, ``size`` and ``nbytes``.
-            manager: the active memory manager, which `flnb.dispatch.memory.owner_in` asks for a block.
+            spec: the ``shape``, ``dtype``, ``size`` and ``nbytes`` of the result.
+            manager: the active memory manager, from which `flnb.dispatch.memory.owner_in` gets a block.
             min_block: buffers of fewer bytes need no block.
-            code, category: the op and the purpose in telemetry, to be passed on to ``owner_in``.
+            code, category: numbers for the op and for the purpose of the memory, which are passed on to ``owner_in``.
 
         Returns:
             The buffer and the id of its block, 0 for a buffer without a block.

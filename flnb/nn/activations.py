@@ -138,7 +138,7 @@ class ELU(Module):
 
 
 class ThresholdReLU(Module):
-    """Replace elements: x where x is above ``threshold``, else ``value``.
+    """Replace small elements: the result is x where x is above ``threshold``, else ``value``.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.ThresholdReLU(0.5)(flnb.asarray([0.1, 0.9]))
@@ -219,7 +219,7 @@ class Softmax(Module):
 
 
 class LogSoftmax(Module):
-    """Logarithm of the softmax along ``axis``, computed without overflow.
+    """Logarithm of the softmax: x - log(sum of exp(x) along ``axis``), computed without overflow.
 
     >>> import flnb, flnb.nn as nn
     >>> round(float(flnb.exp(nn.LogSoftmax()(flnb.asarray([[1.0, 2.0]]))).sum()), 5)

@@ -1,7 +1,7 @@
 """Softmax and embedding for many classes, with fewer features for rare classes (Grave et al. 2017).
 
-Classes are sorted by frequency, the most frequent first, and divided into clusters: classes below the first cutoff are
-the first cluster, classes between two cutoffs, or between the last one and the end, another.
+Classes are numbered by frequency, the most frequent first, and divided into clusters: the first has the classes below
+the first cutoff, each further one the classes from one cutoff to the next, or from the last one to the end.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ __all__ = ["AdaptiveEmbedding", "AdaptiveSoftmax", "AdaptiveSoftmaxLoss"]
 class AdaptiveSoftmax(Module):
     """Log-probabilities of many classes, most of them rare: (N, in_features) -> (N, classes).
 
-    Classes are sorted, the most frequent first. The member ``head`` scores the classes below the first of ``cutoffs``
-    and each of the clusters that the cutoffs divide the other classes into. Classes in cluster i (from 0) are scored
-    through in_features / factor ** (i + 1) features. Grave et al. 2017, "Efficient softmax approximation for GPUs".
+    Classes must be numbered by frequency, the most frequent first; ``cutoffs`` divide them into clusters. The linear
+    map ``head`` scores each class below the first cutoff, and each of the other clusters as a whole. The classes of the
+    i-th of these (from 0) are scored from in_features / factor ** (i + 1) features. Grave et al. 2017, "Efficient
+    softmax approximation for GPUs".
 
     Raises:
-        ValueError: cutoffs that do not rise between 1 and classes - 1, or an x of another shape.
+        ValueError: the cutoffs do not increase within 1 to classes - 1, or x has another shape.
 
     >>> import flnb, flnb.nn as nn
     >>> softmax = nn.AdaptiveSoftmax(8, 20, [4, 10])
@@ -61,14 +62,14 @@ class AdaptiveSoftmax(Module):
 
 
 class AdaptiveSoftmaxLoss(Module):
-    """Negative log-likelihood of targets by an `AdaptiveSoftmax`, reduced by "mean", "sum" or "none".
+    """Negative log-likelihood of targets under an `AdaptiveSoftmax`, reduced by "mean", "sum" or "none" (not at all).
 
-    Called as ``loss(x, targets)``: x (N, in_features), integer targets (N,). It is faster than the log-probabilities of
-    all classes, because each cluster is computed only for the examples whose target is in it.
+    Called as ``loss(x, targets)``: x (N, in_features), integer targets (N,). This is faster than to compute the
+    log-probabilities of all classes, because each cluster is computed only for the examples whose target is in it.
 
     Raises:
-        ValueError: targets of another shape or dtype.
-        IndexError: a target that is no class.
+        ValueError: the targets have another shape or dtype.
+        IndexError: a target is not the number of a class.
 
     >>> import flnb, flnb.nn as nn
     >>> loss = nn.AdaptiveSoftmaxLoss(nn.AdaptiveSoftmax(8, 20, [4, 10]))
@@ -99,11 +100,12 @@ class AdaptiveSoftmaxLoss(Module):
 
 
 class AdaptiveEmbedding(Module):
-    """Look up a row for each integer (of any shape) -> (..., features); the rows of rare entries have fewer numbers.
+    """Look up a vector for each integer: indices of any shape -> (*shape, features); rare entries take less memory.
 
-    Entries are sorted, the most frequent first, and divided at ``cutoffs`` into clusters. Rows of cluster i (from 0)
-    have features / factor ** i numbers, which a linear map widens to ``features``. Rows are initialised from a normal
-    distribution with variance 1 / width, maps by `init.glorot_uniform`. Baevski and Auli 2019, section 3.
+    Entries must be numbered by frequency, the most frequent first; ``cutoffs`` divide them into clusters. For an entry
+    of cluster i (from 0) only features / factor ** i numbers are stored, from which a linear map computes the vector.
+    These numbers are initialised from a normal distribution with a variance of 1 / their count, the maps by
+    `init.glorot_uniform`. Baevski and Auli 2019, section 3.
 
     >>> import flnb, flnb.nn as nn
     >>> embedding = nn.AdaptiveEmbedding(20, 8, [4, 10])
@@ -111,9 +113,9 @@ class AdaptiveEmbedding(Module):
     ((1, 3, 8), [(4, 8), (6, 2), (10, 1)])
 
     Raises:
-        ValueError: cutoffs that do not rise between 1 and entries - 1.
-        TypeError: indices that are not integers.
-        IndexError: an index that is not in range(entries).
+        ValueError: the cutoffs do not increase within 1 to entries - 1.
+        TypeError: the indices are not integers.
+        IndexError: an index is not in range(entries).
     """
 
     def __init__(self, entries: int, features: int, cutoffs: Sequence[int], factor: float = 4.0) -> None:
@@ -143,7 +145,7 @@ class AdaptiveEmbedding(Module):
 
 
 def _bounds(name: str, entries: int, cutoffs: Sequence[int]) -> tuple[int, ...]:
-    """Return the end of each cluster: the cutoffs, checked, and the number of entries."""
+    """Check the cutoffs, and return the end of each cluster: the cutoffs and the number of entries."""
     bounds = (*cutoffs, entries)
     if not cutoffs or cutoffs[0] < 1 or any(a >= b for a, b in itertools.pairwise(bounds)):
         raise ValueError(f"{name}: expected rising cutoffs between 1 and {entries - 1}, got {list(cutoffs)}")
@@ -156,7 +158,7 @@ def _width(features: int, factor: float, cluster: int) -> int:
 
 
 def _clusters(targets: Any, bounds: tuple[int, ...]) -> Iterator[tuple[int, Any, Any]]:
-    """Yield for each cluster that occurs in targets (N,): its number, its targets' positions, their indices in it."""
+    """Yield for each cluster that occurs in targets (N,) its number, and its targets' positions and indices in it."""
     for i, (low, high) in enumerate(itertools.pairwise((0, *bounds))):
         (places,) = ops.nonzero(ops.logical_and(targets >= low, targets < high))
         if places.size:
@@ -164,7 +166,7 @@ def _clusters(targets: Any, bounds: tuple[int, ...]) -> Iterator[tuple[int, Any,
 
 
 def _in_order(found: list[Any], order: list[Any]) -> Any:
-    """Concatenate values computed cluster by cluster, and sort them by their positions in ``order``."""
+    """Concatenate values computed cluster by cluster, and bring them to the positions in ``order``."""
     return ops.concat(found)[ops.argsort(ops.concat(order))]
 
 

@@ -1,4 +1,4 @@
-"""Augmentation of speech in training mode: bands of frequencies and spans of time are masked."""
+"""Augmentation of speech in training mode: masks random bands of frequencies and random spans of time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Draw = np.random.Generator
 
 
 class _Masks(Module):
-    """Base of the two modules: checked sizes of the masks, and random spans of time."""
+    """Base of `SpecAugment` and `RawWavSpecAugment`: checks the settings, and masks random spans of time."""
 
     def __init__(
         self, frequency_width: int, frequency_masks: int, time_width: int, time_masks: int, time_share: float,
@@ -36,11 +36,11 @@ class _Masks(Module):
             raise ValueError(f"{name}: value must be a number or 'mean', got {value!r}")
 
     def _over_time(self, draw: Draw, n: int, length: int) -> npt.NDArray[np.bool_]:
-        """Return the masked steps of n examples of a length: bool (n, length), true where masked."""
+        """Return a boolean mask (n, length) that is true in random spans of time of each of n examples."""
         return spans(draw, n, self.time_masks, length, min(self.time_width, int(length * self.time_share)))
 
     def _masked(self, x: Any, mask: npt.NDArray[np.bool_]) -> Any:
-        """Replace the elements of x where the mask is true by `value`, or by the mean of their example."""
+        """Return x with the elements where the mask is true replaced by `value`, or by the mean of their example."""
         mean = self.value == "mean"
         other = ops.mean(x, axis=tuple(range(1, x.ndim)), keepdims=True) if mean else self.value
         return ops.where(ops.asarray(mask), other, x)
@@ -102,10 +102,10 @@ class RawWavSpecAugment(_Masks):
 
     Args:
         frequency_width: the largest number of neighbouring bands that one frequency mask removes.
-        frequency_masks, time_width, time_masks, time_share, value: as of `SpecAugment`, in samples.
-        bands: the number of bands into which the range is divided, of equal width on the mel scale.
-        low_hz, high_hz: the range of frequencies.
-        sample_rate: samples per second.
+        frequency_masks, time_width, time_masks, time_share, value: see `SpecAugment`; a step of time is one sample.
+        bands: the number of bands into which the range of frequencies is divided, of equal width on the mel scale.
+        low_hz, high_hz: the ends of the range of frequencies, in Hz.
+        sample_rate: the number of samples per second.
         max_kernel: the largest length in samples of the filters, differences of two low-pass filters (sinc under a
             Blackman window). Low bands that need longer filters are not removed.
 
@@ -158,7 +158,7 @@ class RawWavSpecAugment(_Masks):
         return self._masked(x, self._over_time(draw, n, length).reshape(*wide, length))
 
     def _band(self, low: int, high: int) -> npt.NDArray[Any]:
-        """Return the filter that passes frequencies between two edges, padded to the length of the longest filter."""
+        """Return the filter that passes the bands from ``low`` to before ``high``, padded to a common length."""
         half = int(self._halves[self._first])
         kernel = np.zeros(2 * half + 1)
         for edge, sign in ((high, 1.0), (low, -1.0)) if high > low else ():
@@ -172,7 +172,7 @@ class RawWavSpecAugment(_Masks):
         Args:
             x: waves (N, ..., T).
             kernels: a filter for each example, (N, K).
-            wide: the shape of x with 1 for every axis between the first and the last, without the last.
+            wide: the shape of x without its last axis, and with extent 1 for every axis but the first.
         """
         length, taps = x.shape[-1], kernels.shape[-1]
         whole = length + taps - 1
@@ -208,7 +208,7 @@ def spans(draw: Draw, n: int, count: int, extent: int, widest: int) -> npt.NDArr
 
 
 def _warped(x: Any, draw: Draw, most: int) -> Any:
-    """Shift one random time step of each example by up to ``most`` steps, interpolating linearly."""
+    """Warp each example of x along time: move one random step by at most ``most`` steps, and interpolate between."""
     n, length, _ = x.shape
     steps, last = np.arange(length), length - 1
     from_step = draw.integers(most + 1, last - most, n)

@@ -19,8 +19,9 @@ __all__ = ["Conformer", "TDSBlock"]
 class TDSBlock(Module):
     """Time-depth separable convolution: a convolution over time, then two linear maps of each step's features.
 
-    x (N, channels, T, width) keeps its shape. The convolution and the pair of maps each have a residual and a norm.
-    Hannun et al. 2019, "Sequence-to-sequence speech recognition with time-depth separable convolutions", section 3.1.
+    x (N, channels, T, width) keeps its shape. The result of the convolution is added to its input, and the sum is
+    normalised; so is the result of the two maps. Hannun et al. 2019, "Sequence-to-sequence speech recognition with
+    time-depth separable convolutions", section 3.1.
 
     Args:
         channels: the number of channels.
@@ -83,11 +84,20 @@ class TDSBlock(Module):
 class Conformer(Module):
     """Convolution-augmented transformer block: feed-forward, self-attention, convolution, feed-forward, layer norm.
 
-    Called as ``conformer(x, mask)``: x (N, T, features) keeps its shape; the optional mask (N, T), bool, is false at
-    the padding of shorter sequences, whose values do not influence other steps. Gulati et al. 2020, "Conformer:
-    convolution-augmented transformer for speech recognition", section 2, with two changes as in Flashlight: positions
-    are those of `MultiheadAttention` with ``context``, and the convolution has a layer norm where the paper has a batch
-    norm, so that the examples of a batch do not affect each other.
+    Called as ``conformer(x, mask)``: x (N, T, features) keeps its shape. The optional mask (N, T), bool, is false at
+    the padding of shorter sequences; values there do not influence other steps.
+
+    Gulati et al. 2020, "Conformer: convolution-augmented transformer for speech recognition", section 2, with two
+    changes as in Flashlight: distances are added to attention as in `MultiheadAttention` with ``context``, and the
+    convolution has a layer norm in place of a batch norm, so that the examples of a batch do not affect each other.
+
+    Args:
+        features: the number of features of x.
+        heads: the number of attention heads.
+        feedforward: the number of features between the two linear maps of a feed-forward module.
+        kernel_size: the number of steps that a kernel of the convolution covers.
+        dropout: the probability of dropping a feature, and an attention weight.
+        context: the longest length of a sequence; 0 for attention without distances.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.Conformer(features=8, heads=2, feedforward=16, kernel_size=3)(flnb.ones((3, 5, 8))).shape
@@ -117,7 +127,7 @@ class Conformer(Module):
 
 
 def _feed(features: int, hidden: int, dropout: float) -> Sequential:
-    """Return the feed-forward module of the paper's section 2.3, without its residual."""
+    """Return the feed-forward module of the Conformer paper's section 2.3, without its residual."""
     return Sequential(
         norm=LayerNorm(features), linear1=Linear(features, hidden), swish=Swish(), dropout1=Dropout(dropout),
         linear2=Linear(hidden, features), dropout2=Dropout(dropout),
@@ -125,7 +135,7 @@ def _feed(features: int, hidden: int, dropout: float) -> Sequential:
 
 
 class _Convolution(Module):
-    """The convolution module of the paper's section 2.2: a gate, a convolution of each feature, a linear map."""
+    """The convolution module of the Conformer (section 2.2): a gate, a convolution of each feature, a linear map."""
 
     def __init__(self, features: int, kernel_size: int, dropout: float) -> None:
         self.before = Sequential(norm=LayerNorm(features), linear=Linear(features, 2 * features), gate=GLU())

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["load_checkpoint", "save_checkpoint"]
 
 ARRAY = "__array__"
-"""The key that marks an array in the JSON: each is replaced by ``{ARRAY: its name in the file}``."""
+"""The key that marks an array in the JSON, where ``{ARRAY: its name in the file}`` stands for the array."""
 
 
 def save_checkpoint(path: str | os.PathLike[str], /, **parts: Any) -> None:
@@ -123,12 +123,12 @@ def _has_state(part: Any) -> bool:
 
 
 def _state(part: Any) -> Any:
-    """Return the state of a part."""
+    """Return the state of a part: its state dict, or its attribute ``state``."""
     return part.state_dict() if hasattr(part, "state_dict") else part.state
 
 
 def _put(part: Any, state: Any) -> None:
-    """Set the state of a part."""
+    """Set the state of a part by its method ``load_state_dict`` or its attribute ``state``."""
     if hasattr(part, "load_state_dict"):
         part.load_state_dict(state)
     else:
@@ -136,7 +136,7 @@ def _put(part: Any, state: Any) -> None:
 
 
 def _encoded(value: Any, name: str, arrays: dict[str, Any]) -> Any:
-    """Convert `value` to JSON; its arrays are added to `arrays`, under names that begin with `name`."""
+    """Return `value` in a form for JSON; add its arrays to `arrays`, under names that begin with `name`."""
     if isinstance(value, (Tensor, np.ndarray)):
         while name in arrays:  # {"a.b": x, "a": {"b": y}}
             name += "+"

@@ -12,7 +12,7 @@ __all__ = ["Container", "LayerDrop", "ModuleDict", "ModuleList", "Residual", "Se
 
 
 class Container(Module):
-    """Base of containers: modules by name, in the order in which they were added; index it by position.
+    """Base of containers: stores modules by name, in the order in which they were added; ``box[i]`` is the i-th.
 
     >>> import flnb.nn as nn
     >>> box = nn.Container()
@@ -25,8 +25,8 @@ class Container(Module):
         """Append a module, or replace the module of that name.
 
         Raises:
-            TypeError: ``module`` is no module.
-            ValueError: the name is that of a method or class attribute.
+            TypeError: ``module`` is not a module.
+            ValueError: the container has a method or class attribute of that name.
         """
         kind = type(self).__name__
         if not isinstance(module, Module):
@@ -71,7 +71,7 @@ class Sequential(Container):
 
 
 class _Uncalled(Container):
-    """Base of containers without a `forward`; their name becomes part of their modules' names."""
+    """Base of containers without a `forward`, whose own name becomes the first part of the names of modules in them."""
 
     def _path(self, name: str) -> str:
         return f"{self._name}.{name}"
@@ -174,9 +174,10 @@ class Residual(Module):
 
 
 class LayerDrop(Module):
-    """Call a module, but in training mode return x instead with probability ``p`` (Fan et al. 2020, section 3.2).
+    """Call a module, but in training mode return x unchanged with probability ``p`` instead.
 
-    Further arguments, such as a mask, are passed to the module. In evaluation mode it is always called.
+    Further arguments, such as a mask, are passed to the module. In evaluation mode the module is always called. Fan et
+    al. 2020, section 3.2.
 
     Raises:
         ValueError: ``p`` is negative, or 1 or more.

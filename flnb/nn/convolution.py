@@ -19,7 +19,7 @@ Extents = int | tuple[int, ...]
 
 
 class _Conv(Module):
-    """Base of the convolutions; ``rank`` is the number of spatial dimensions."""
+    """Base of the convolutions; a subclass sets ``rank`` to the number of spatial dimensions."""
 
     rank: ClassVar[int]
 
@@ -97,11 +97,11 @@ class Conv3d(_Conv):
 
 
 class AsymmetricConv1d(Conv1d):
-    """Convolution over time that sees more of the past than of the future, or less: W' is W / stride, rounded up.
+    """Convolution over time whose kernels may reach further into the past than into the future, or the other way round.
 
-    A kernel covers (kernel_size - 1) * dilation steps besides the present one, of which the share ``future_part`` is
-    after it: 0 for a causal convolution, 0.5 for a symmetric one, 1 for the future alone. x (N, in_channels, W) is
-    padded with zeros.
+    x (N, in_channels, W) -> (N, out_channels, W') with W' = W / stride, rounded up. A kernel reaches over
+    (kernel_size - 1) * dilation steps besides the present one, of which the share ``future_part`` lies in the future:
+    0 for a causal convolution, 0.5 for a symmetric one, 1 for the future alone. x is padded with zeros.
 
     Raises:
         ValueError: ``future_part`` is not in the range from 0 to 1, or x does not have three axes.
@@ -133,7 +133,7 @@ class AsymmetricConv1d(Conv1d):
 
 
 class _Pool(Module):
-    """Base of the poolings; ``function`` is the name of the op."""
+    """Base of the poolings; a subclass sets ``function`` to the name of the pooling op."""
 
     function: ClassVar[str]
 

@@ -22,14 +22,14 @@ scope_hooks: list[Callable[[Module, tuple[Any, ...], dict[str, Any]], Any]] = []
 
 
 def run_forward(module: Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """Call `module.forward`, or the innermost function in ``scope_hooks`` instead."""
+    """Return the result of `module.forward`, or of the innermost function in ``scope_hooks``, called in its place."""
     for hook in scope_hooks[-1:]:  # a loop, because another thread may remove the last one meanwhile
         return hook(module, inputs, options)
     return module.forward(*inputs, **options)
 
 
 class ModuleHooks:
-    """The hooks of one module (before and after `forward`, and in backward), in order of registration."""
+    """The hooks of one module (called before and after `forward`, and in backward), in order of registration."""
 
     def __init__(self) -> None:
         self.before: dict[int, Any] = {}
@@ -54,7 +54,7 @@ class ModuleHooks:
 
 
 class _Passage:
-    """One call of a module with backward hooks.
+    """Calls the backward hooks of a module with the gradients of one call of the module.
 
     All inputs that need a gradient are joined by one op and split again, and so are all outputs, so that each of the
     two ops sees all gradients at once. Only shapes and dtypes of inputs and outputs are stored (None for a tensor that
@@ -68,12 +68,12 @@ class _Passage:
         self.grad_output: tuple[Any, ...] = ()
 
     def enter(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the inputs for `forward`, with their gradients routed to `arrive`."""
+        """Return the inputs for `forward`, passed through an op that gives their gradients to `arrive`."""
         self.inputs = _specs(inputs)
         return _through(inputs, self.arrive)
 
     def leave(self, output: Any) -> Any:
-        """Return the call's result, with its gradients routed to `begin`."""
+        """Return the call's result, passed through an op that gives its gradients to `begin`."""
         self.outputs = _specs(output)
         return _through(output, self.begin)
 
@@ -84,7 +84,7 @@ class _Passage:
             self.call_hooks(tuple(self.inputs))
 
     def arrive(self, g: Any) -> Any:
-        """Run the hooks on the gradients of the inputs; return replacements, joined into one tensor, or None."""
+        """Call the hooks with the gradients of the inputs; return the replacements, joined into one tensor, or None."""
         replaced = self.call_hooks(_spread(g, self.inputs))
         return None if replaced is None else join([r for r in replaced if r is not None])
 
@@ -99,7 +99,7 @@ class _Passage:
         return changed
 
     def _checked(self, given: tuple[Any, ...], grad_input: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the gradients that a hook returned, if their shapes and dtypes are those of ``grad_input``."""
+        """Return ``given``, a hook's result; raise an error unless shapes and dtypes are those of ``grad_input``."""
         got, expected = ([None if g is None else (g.shape, g.dtype.name) for g in gs] for gs in (given, grad_input))
         if got != expected:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Initial values of parameters: tensors of a given shape; that of a weight is (out, in, *kernel).
+"""Initial values of parameters: functions that return tensors of a given shape; a weight's is (out, in, *kernel).
 
 >>> import flnb, flnb.nn as nn
 >>> layer = nn.Linear(3, 2)
@@ -127,7 +127,7 @@ def kaiming_normal(
     (mode "in", with the fan-in) or of gradients (mode "out", with the fan-out). He et al. 2015, section 2.2.
 
     Raises:
-        ValueError: another mode, or a shape with fewer than two axes.
+        ValueError: ``mode`` is neither "in" nor "out", or the shape has fewer than two axes.
 
     >>> import flnb, flnb.nn as nn
     >>> round(float(flnb.std(nn.init.kaiming_normal((1000, 200)))), 1)

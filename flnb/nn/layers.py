@@ -1,4 +1,4 @@
-"""Linear layers, embeddings of integers and of positions, dropout."""
+"""Linear layer, embeddings of integers and of positions, and dropout."""
 
 from __future__ import annotations
 

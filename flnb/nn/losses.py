@@ -11,7 +11,7 @@ __all__ = ["BCELoss", "BCEWithLogitsLoss", "CrossEntropyLoss", "L1Loss", "MSELos
 
 
 class _Loss(Module):
-    """Base of the losses, with a setting for the reduction."""
+    """Base of the losses: stores the reduction, which is "mean", "sum" or "none"."""
 
     def __init__(self, reduction: str = "mean") -> None:
         self.reduction = reduction
@@ -22,8 +22,8 @@ class CrossEntropyLoss(_Loss):
 
     Args:
         reduction: "mean" or "sum" for a 0-d result, "none" for a result (N,).
-        weight: a factor for each class, (classes,), stored as a buffer; the mean is weighted by it, too.
-        ignore_index: a target whose examples are left out.
+        weight: a factor for each class, (classes,), stored as a buffer; the mean is the weighted mean.
+        ignore_index: examples with this target are left out.
 
     >>> import flnb, flnb.nn as nn
     >>> loss = nn.CrossEntropyLoss()(flnb.zeros((4, 10)), flnb.asarray([0, 1, 2, 3]))

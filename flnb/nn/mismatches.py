@@ -11,7 +11,7 @@ __all__ = ["mismatches", "refuse"]
 
 
 def mismatches(own: Mapping[str, Any], state: Mapping[str, Any]) -> list[str]:
-    """List the differences between the names in a saved `state` and in an object's `own` state, a line each.
+    """Return a line for each difference between the names in a saved `state` and in an object's `own` state.
 
     Where the value in `own` has a shape, the one in `state` must have the same shape and a dtype that can be cast.
 
@@ -41,5 +41,5 @@ def refuse(problems: Sequence[str], what: str) -> None:
 
 
 def _described(tensor: Any) -> str:
-    """Return shape and dtype as text."""
+    """Return the shape and dtype of a tensor as text."""
     return f"{tuple(tensor.shape)} {tensor.dtype}"

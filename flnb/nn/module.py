@@ -28,7 +28,7 @@ __all__ = ["Module", "Parameter"]
 
 
 class Parameter(Variable):
-    """A Variable that a module trains: it requires gradients, and has a copy of ``data``.
+    """A Variable that a module trains: it requires gradients, and its values are a copy of ``data``.
 
     Telemetry counts its memory in the category "parameter".
 
@@ -164,10 +164,10 @@ class Module:
     def register_full_backward_hook(self, hook: Callable[[Module, tuple[Any, ...], tuple[Any, ...]], Any]) -> Handle:
         """Call ``hook(module, grad_input, grad_output)`` in backward, for each call of the module.
 
-        ``grad_input`` and ``grad_output`` are tuples with the gradient of each tensor among the call's positional
-        inputs and in its output, None for tensors that need no gradient. The hook's result, unless None, replaces
-        ``grad_input``. It is called when the gradients of the inputs are known or, if no input needs a gradient, those
-        of the output.
+        ``grad_input`` is a tuple with the gradient of each tensor among the call's positional inputs, ``grad_output``
+        one with that of each tensor in the call's output; None for tensors that need no gradient. The hook's result,
+        unless None, replaces ``grad_input``. The hook is called once the gradients of the inputs are known or, if no
+        input needs a gradient, those of the output.
 
         Returns:
             A handle whose ``remove()`` removes the hook; it is also a context manager.
@@ -201,9 +201,9 @@ class Module:
                 _rename(member, path)
 
     def _path(self, name: str) -> str:
-        """Return the recorded name of a member: the name itself, or for list members the list's name in front.
+        """Return the name under which the ops of a member called ``name`` are recorded: here the same name.
 
-        A list of modules, which is never called itself, puts its own name before it.
+        A list of modules, which is never called itself, overrides this to put its own name in front.
         """
         return name
 
@@ -325,7 +325,7 @@ class Module:
         return self
 
     def extra_repr(self) -> str:
-        """Return the text between the parentheses of the repr: the numbers, texts and tuples among the attributes."""
+        """Return the text between the parentheses of the repr: attributes whose values are numbers, texts or tuples."""
         return ", ".join(
             f"{name}={value!r:.40}"
             for name, value in vars(self).items()
@@ -369,7 +369,7 @@ def _members(name: str, value: object) -> Iterator[tuple[str, Tensor | Module]]:
 
 
 def _rename(member: Tensor | Module, path: str) -> None:
-    """Set a module's name to ``path``, and a parameter's if ``path`` is longer than the name it has."""
+    """Set the name of a module to ``path``; that of a parameter only if ``path`` is longer than its present name."""
     if isinstance(member, Module):
         member._renamed(path)
     elif isinstance(member, Parameter) and path.endswith(member.name):

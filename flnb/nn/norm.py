@@ -1,4 +1,4 @@
-"""Normalisation of activations (by batch, layer, group or norm) and of a module's weight."""
+"""Normalisation of activations (by batch, layer, group or p-norm) and of a module's weight."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class BatchNorm(Module):
 
 
 class LayerNorm(Module):
-    """Normalise x by its mean and variance over the last axes, whose extents are ``shape``.
+    """Normalise x by the mean and variance over its last axes; ``shape`` has their extents.
 
     Returns (x - mean) / sqrt(variance + eps) * weight + bias. The parameters weight and bias have the shape ``shape``;
     with ``affine=False`` there are none, with ``bias=False`` only the weight. Ba et al. 2016.
@@ -90,7 +90,7 @@ class GroupNorm(Module):
 
 
 def _affine(shape: tuple[int, ...], wanted: bool, bias: bool = True) -> tuple[Parameter | None, Parameter | None]:
-    """Make a weight of ones and a bias of zeros; None for one that is not wanted."""
+    """Return a weight of ones and a bias of zeros; None for both unless ``wanted``, for the bias unless ``bias``."""
     if not wanted:
         return None, None
     dtype = default_dtype()
@@ -119,7 +119,7 @@ class WeightNorm(Module):
     """Reparametrise the weight of a module as magnitude * direction / |direction|.
 
     The norm is taken over all axes of the weight but ``axis``. ``magnitude`` and ``direction`` are parameters of this
-    module, and replace the parameter ``name`` of the wrapped one, which has that attribute only while it is called.
+    module and replace the parameter ``name`` of the wrapped module, which has that attribute only during a call.
     Salimans and Kingma 2016, equation 2.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Recomputation of modules in backward, so that they save nothing for it (`flnb.memory.lean`).
+"""Recomputation of modules in backward, so that their forward calls need not save values for it (`flnb.memory.lean`).
 
-Which modules do so is stored in the context rather than in the modules, so that copies, files and calls elsewhere are
-unaffected.
+Which modules are recomputed is stored in the context rather than in the modules, so that copies, files and calls
+elsewhere are unaffected.
 """
 
 from __future__ import annotations
@@ -27,17 +27,14 @@ __all__ = ["running_again", "scopes"]
 
 
 class _Marks:
-    """A set of modules to recompute in backward, with a condition on the path of each call.
-
-    The modules are referred to weakly.
-    """
+    """A set of modules to recompute in backward, held by weak references, and a condition on the path of a call."""
 
     def __init__(self, modules: Iterable[Module], where: Callable[[str], bool]) -> None:
         self.modules = {id(module): weakref.ref(module) for module in modules}
         self.where = where
 
     def has(self, module: Module, path: str) -> bool:
-        """Return whether the call of a module under a path is recomputed in backward."""
+        """Return whether a call of ``module`` under this path is recomputed in backward."""
         known = self.modules.get(id(module))
         return known is not None and known() is module and self.where(path)
 
@@ -78,8 +75,9 @@ class _Twice:
 
     Attributes:
         module: the module.
-        modes: each module in it with its training mode in the first call.
-        reads: its parameters and buffers, which must not be written before the second call (`checkpoint` checks it).
+        modes: pairs of each module inside ``module`` and its training mode in the first call.
+        reads: the parameters and buffers of ``module``, which must not be written before the second call; `checkpoint`
+            checks that.
     """
 
     def __init__(self, module: Module) -> None:
@@ -113,14 +111,14 @@ class _Twice:
 
 
 def scopes(module: Module, around: str = "", above: tuple[Module, ...] = ()) -> Iterator[tuple[str, Module]]:
-    """Yield the recorded scope paths of a module and its submodules, each with the module.
+    """Yield pairs of a path, under which ops are recorded, and a module, for a module and all modules inside it.
 
     A module that several others contain has several paths.
 
     Args:
         module: the module.
         around: the path of the module around it.
-        above: the modules around it, which are skipped if they contain themselves.
+        above: the modules around it, which are left out if a module contains itself.
     """
     scope = f"{around}.{module._name}" if around else module._name
     yield scope, module

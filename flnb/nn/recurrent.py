@@ -12,9 +12,10 @@ __all__ = ["GRU", "LSTM", "RNN"]
 
 
 class _Recurrent(Module):
-    """Base of the recurrent modules: layers, directions, states; a subclass runs one layer in one direction.
+    """Base of the recurrent modules: calls `_run`, which a subclass defines, for each layer and direction.
 
-    Class attributes are the number of gates, whose weights are stacked, and the number of states (h, or h and c).
+    Class attributes of the subclass are the number of gates, whose weights are stacked in one matrix, and the number of
+    states (1 for h, 2 for h and c).
     """
 
     gates: ClassVar[int]
@@ -36,7 +37,7 @@ class _Recurrent(Module):
                 setattr(self, f"{name}_{suffix}", Parameter(init.by_inputs(shape, hidden)))
 
     def _suffixes(self) -> list[str]:
-        """The suffixes of the parameters' names: "l0" or "l0_reverse", one for every layer and direction."""
+        """Return the suffixes of the parameters' names: "l0" or "l0_reverse", one for every layer and direction."""
         ends = ("", "_reverse") if self.bidirectional else ("",)
         return [f"l{layer}{end}" for layer in range(self.layers) for end in ends]
 
@@ -146,5 +147,5 @@ class GRU(_Recurrent):
 
 
 def _sum(b_input: Any, b_hidden: Any) -> Any:
-    """Add the biases of input and state, which torch keeps apart; None if there are none."""
+    """Return the sum of the biases of input and state, two parameters as in torch; None without biases."""
     return None if b_input is None else b_input + b_hidden

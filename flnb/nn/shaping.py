@@ -1,4 +1,4 @@
-"""Modules without parameters that return, reshape, pad or cast their input, or call a function with it."""
+"""Modules without parameters, which return their input unchanged, reshape, pad or cast it, or pass it to a function."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Identity(Module):
 
 
 class Transform(Module):
-    """Call a function of tensors: a module for use in `Sequential`.
+    """Call a function with the inputs, as a module that can be part of a `Sequential`.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.Transform(lambda x: x * 2.0)(flnb.ones(2)).tolist()
@@ -42,7 +42,7 @@ class Transform(Module):
 
 
 class View(Module):
-    """Reshape x to ``shape``, which includes the axis of examples; one extent may be -1.
+    """Reshape x to ``shape``, which includes the axis of examples (axis 0); one extent may be -1.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.View((-1, 2, 3))(flnb.ones((4, 6))).shape
@@ -72,7 +72,7 @@ class Reorder(Module):
 
 
 class Flatten(Module):
-    """Return the suffixes of the parameters' names: "l0" or "l0_reverse", one for every layer and direction.
+    """Join all axes of x but the first into one: (N, ...) -> (N, features).
 
     >>> import flnb, flnb.nn as nn
     >>> nn.Flatten()(flnb.ones((2, 3, 4))).shape

@@ -84,7 +84,7 @@ class MultiheadAttention(Module):
         return ops.permute_dims(ops.reshape(x, (n, length, self.heads, features // self.heads)), (0, 2, 1, 3))
 
     def _by_distance(self, q: Any, keys: int) -> Any:
-        """Return the scores (N, heads, L, S) of queries q (N, heads, L, E) by the distances of S keys (``keys``)."""
+        """Return what distances add to the scores: (N, heads, L, ``keys``) for queries q (N, heads, L, E)."""
         n, heads, length, features = q.shape
         if max(length, keys) > self.context:
             raise ValueError(
@@ -106,7 +106,7 @@ class _Layer(Module):
     def _make(
         self, features: int, feedforward: int, dropout: float, activation: str, norm_first: bool, bias: bool = True
     ) -> None:
-        """Make the linear maps and store the settings, after the subclass made its attention."""
+        """Make the linear maps and store the settings; a subclass calls this after it has made its attention."""
         if activation not in ACTIVATIONS:
             raise ValueError(f"{type(self).__name__}: activation must be 'relu' or 'gelu', got {activation!r}")
         self.norm_first, self.activation = norm_first, activation
@@ -126,11 +126,11 @@ class _Layer(Module):
 class TransformerEncoderLayer(_Layer):
     """Self-attention, then two linear maps, each with a residual and a layer norm (Vaswani et al. 2017, section 3.1).
 
-    Called as ``layer(x, mask, is_causal)``; x (N, T, features) keeps its shape; the mask is that of
+    Called as ``layer(x, mask, is_causal)``: x (N, T, features) keeps its shape; ``mask`` and ``is_causal`` are as in
     `MultiheadAttention`.
 
     Args:
-        features, heads, context: as of `MultiheadAttention`.
+        features, heads, context: see `MultiheadAttention`.
         feedforward: the number of features between the two linear maps.
         dropout: the probability of dropping a feature, and an attention weight.
         activation: "relu" or "gelu", between the two maps.
@@ -164,7 +164,7 @@ class TransformerDecoderLayer(_Layer):
 
     Called as ``layer(x, memory, mask, memory_mask, is_causal)``: x (N, L, features) keeps its shape; memory (N, S,
     features) is the encoder's result; ``mask`` and ``is_causal`` are for self-attention, ``memory_mask`` for attention
-    to the memory, as in `MultiheadAttention`. Settings are as of `TransformerEncoderLayer`. Vaswani et al. 2017,
+    to the memory, as in `MultiheadAttention`. For the settings see `TransformerEncoderLayer`. Vaswani et al. 2017,
     section 3.1.
 
     >>> import flnb, flnb.nn as nn
@@ -188,7 +188,7 @@ class TransformerDecoderLayer(_Layer):
 
 
 class _Stack(Module):
-    """Base of stacks: layers called in turn with the same further arguments, then a layer norm."""
+    """Base of encoder and decoder: calls layers in turn, with the same further arguments, then a layer norm."""
 
     def __init__(self, layers: Iterable[Module], norm: LayerNorm) -> None:
         self.layers, self.norm = ModuleList(layers), norm
@@ -205,7 +205,7 @@ class Transformer(Module):
     Called as ``transformer(source, target, mask, target_mask, memory_mask, is_causal)``: source (N, S, features) and
     target (N, L, features), already embedded and with positions. ``mask`` is for self-attention of the source,
     ``target_mask`` and ``is_causal`` for that of the target, ``memory_mask`` for attention of the target to the source,
-    all as in `MultiheadAttention`. Returns (N, L, features). Settings are as of `TransformerEncoderLayer`.
+    all as in `MultiheadAttention`. Returns (N, L, features). For the settings see `TransformerEncoderLayer`.
 
     >>> import flnb, flnb.nn as nn
     >>> small = nn.Transformer(8, 2, encoder_layers=1, decoder_layers=1, feedforward=16)

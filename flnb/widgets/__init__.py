@@ -20,7 +20,7 @@ __all__ = ["Memory", "Metrics", "Ops", "Tape", "Timeline"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a view at its first use: it needs the extra "lab"."""
+    """Import and return a view at its first use, because it needs the extra "lab"."""
     if name not in __all__:
         raise AttributeError(f"module 'flnb.widgets' has no attribute {name!r}; its views: {', '.join(__all__)}")
     require("anywidget", extra="lab", purpose=f"flnb.widgets.{name}")
@@ -28,5 +28,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List the public names, also those that are not imported yet."""
+    """Return the public names, also those that are not imported yet."""
     return sorted({*globals(), *__all__})

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Send = Callable[..., None]
 
 MOST_ROWS = 2000
-"""The most rows of a comparison, those with the largest differences in time."""
+"""The largest number of rows in a comparison; those with the largest differences in time are kept."""
 
 
 class RunAnswers:
@@ -27,7 +27,7 @@ class RunAnswers:
 
     Args:
         runs: the recordings.
-        send: a function that is called with the content of each answer, and a list of its binary buffers if any.
+        send: a function that is called with the content of each answer and, if there are any, a list of binary buffers.
         model: the module that was recorded, or several in a list; None if the step cannot be run again.
         step: a function without arguments that runs the recorded step again.
     """
@@ -44,7 +44,7 @@ class RunAnswers:
         return "compare" if len(self.runs) > 1 else ""
 
     def opening(self) -> Iterator[tuple[dict[str, Any], *tuple[bytes, ...]]]:
-        """Yield the first messages of a view: frames with their buffers, and the comparison of two recordings."""
+        """Yield the first messages to a view: frames with their buffers and, for two recordings, their comparison."""
         for side, run in enumerate(self.frames):
             for content, buffer in run.frames():
                 yield content | {"side": side}, buffer
@@ -68,9 +68,10 @@ class RunAnswers:
 
 
 def comparison_of(a: Recording, b: Recording) -> dict[str, Any]:
-    """Return a message with the table of `flnb.compare_runs`: numbers of one step, times in ns; see `ComparedRuns`.
+    """Return a message with the table of `flnb.compare_runs`: numbers per step, times in ns.
 
-    Ops outside steps are the last row, in numbers of the whole run.
+    The last row is for all ops outside steps, if there are any, with numbers of the whole run. The browser calls the
+    message `ComparedRuns`.
     """
     found = compare_runs(a, b)
     rows = [
@@ -86,8 +87,8 @@ def code_of(run: Recording | None, request: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         run: the recording that the dashboard shows, or None.
-        request: the browser's message: ``op``, the op's name, and perhaps ``scope``, the path of a module, whose calls
-            are preferred.
+        request: the browser's message. Its ``op`` is the op's name; if it has a ``scope``, the path of a module, the
+            last call by that module is preferred.
     """
     op, scope, found = str(request.get("op", "")), request.get("scope"), None
     if run is None or run.captured is None:

@@ -1,8 +1,8 @@
-"""`flnb.dashboard()`: the live dashboard, of which each process has one, and the recordings that it follows.
+"""`flnb.dashboard()`: the live dashboard, of which each process has one, and the choice of what it shows.
 
-Before the first recording it shows all ops that run, under the name "session". When a recording begins it shows that
-one, also after it has ended, until the next recording begins. A dashboard that is made after a recording has ended
-shows that one.
+Before the first recording the dashboard shows all ops that run, under the name "session". From the begin of a recording
+on it shows that recording, also after the end, until the next one begins. A dashboard that is made when no recording is
+running shows the one that ended last.
 """
 
 from __future__ import annotations
@@ -29,14 +29,18 @@ log = logging.getLogger("flnb")
 
 
 class Follower:
-    """Chooses what the dashboard shows: the running recording, or otherwise all ops of the process.
+    """Makes each recording that begins the one that the dashboard shows, until the next one begins.
+
+    Before the first recording begins, the dashboard shows all ops of the process, or, if a recording had ended before
+    this object was made, that recording.
 
     Attributes:
-        live: the source of the dashboard's data.
-        last: the newest recording, of which a static picture can be shown, or None.
-        earlier: the recording that had ended before, if that is what is shown, else None.
-        changed: a function that is called with `live` when it is replaced and when its recording has ended.
-        name: if given, only recordings of this name are followed.
+        live: the `Live` object from which the dashboard gets its data.
+        last: the newest recording, of which a static picture can be shown; None before the first one.
+        earlier: the recording that had ended before this object was made, as long as it is shown; else None.
+        changed: a function that is called with `live` when a recording begins (`live` is then a new object) and when
+            that recording has ended.
+        name: if given, recordings of other names are ignored.
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -58,7 +62,10 @@ class Follower:
             self.live.begin()
 
     def watch(self, run: Recording) -> None:
-        """Show a recording that starts, or complete one that has ended; a callback of recordings that never raises."""
+        """Show ``run`` if it has just begun, or complete its data if it has just ended; never raises an error.
+
+        Called at the beginning and at the end of every recording of the process.
+        """
         try:
             with self._lock:
                 if run.state != "recording":
@@ -69,7 +76,7 @@ class Follower:
             log.exception("flnb: the dashboard cannot follow recording %r; the recording itself goes on", run.name)
 
     def _begins(self, run: Recording) -> None:
-        """Show a recording from its first event."""
+        """Show a recording that has just begun, from its first event on."""
         self.live.finish()
         self._followed, self.last, self.earlier = run, run, None
         self.live = Live(run.name)
@@ -78,7 +85,7 @@ class Follower:
         self.changed(self.live)
 
     def _ended(self, run: Recording) -> None:
-        """Complete the data of the recording that is shown."""
+        """Complete the data of a recording that has just ended, if it is the one that is shown."""
         if run is self._followed:
             self._followed = None
             self.live.finish()
@@ -100,8 +107,9 @@ _shown: Dashboard | None = None
 def dashboard(height: int = 680, follow: str | None = None) -> Dashboard:
     """Return the live dashboard as a widget, which is shown where it is the last line of a notebook cell.
 
-    It shows what `flnb.record` or `%%record` records, also while a cell is running. There is one dashboard, which
-    every call returns, so several cells can show it. If a `flnb.distributed.Cluster` runs, it shows its ranks.
+    The dashboard shows what `flnb.record` or `%%record` records, also while a cell is running. Each process has one
+    dashboard, which every call returns, so that several cells can show it. If a `flnb.distributed.Cluster` is running,
+    the dashboard shows the cluster's ranks.
 
     Args:
         height: the height in CSS pixels, 200 or more.
@@ -132,7 +140,11 @@ def dashboard(height: int = 680, follow: str | None = None) -> Dashboard:
 
 
 def shared(follow: str | None = None) -> Dashboard:
-    """Return the dashboard of this process, which is made if there is none; single views show its run, too."""
+    """Return the dashboard of this process, and make it first if there is none; single views use it, too.
+
+    Args:
+        follow: if given, recordings of other names are ignored.
+    """
     global _shown
     if _shown is None or _shown.comm is None or not _shown.hub.running:
         close()
@@ -144,7 +156,7 @@ def shared(follow: str | None = None) -> Dashboard:
 
 
 def show_cluster() -> None:
-    """Show the ranks of the active `flnb.distributed.Cluster` on the dashboard, if there are both."""
+    """Show the ranks of the active `flnb.distributed.Cluster` on the dashboard, if both exist."""
     module = sys.modules.get("flnb.distributed.cluster")
     if _shown is not None and module is not None and module.Cluster.active is not None:
         _shown.earlier = None
@@ -160,7 +172,7 @@ def close() -> None:
 
 
 def _after_fork() -> None:
-    """Forget the dashboard in a forked process, which has neither its thread nor its browser."""
+    """Forget the dashboard in a forked process, where the dashboard has neither a thread nor a browser."""
     global _shown
     _shown = None
 

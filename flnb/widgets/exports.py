@@ -1,4 +1,4 @@
-"""Files of a recording for the Export menu of the dashboard: made in the kernel, downloaded by the browser."""
+"""Files of a recording for the Export menu of the dashboard, which the kernel makes and the browser downloads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("flnb", "html", "json.gz", "svg")
 LARGEST = 256 << 20
-"""The most bytes of a file that is sent to the browser, which holds all of it in memory."""
+"""The largest size in bytes of a file that is sent to the browser, which holds all of it in memory."""
 
 
 def file_of(run: Recording | None, request: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
@@ -44,7 +44,7 @@ def file_of(run: Recording | None, request: dict[str, Any]) -> tuple[dict[str, A
 
 
 def _written(run: Recording, ending: str) -> bytes:
-    """Return the bytes of a recording's file.
+    """Return the content of a file of a recording, in the format for which the file name's ``ending`` stands.
 
     Raises:
         ValueError: the file is larger than `LARGEST`.

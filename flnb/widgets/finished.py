@@ -22,17 +22,18 @@ def view(
 ) -> RunWidget:  # fmt: skip
     """Return the dashboard of a recording that has ended, or a comparison of two: memory, ops and metrics.
 
-    Two recordings share one time slider, so that a run can be compared before and after a change, or under two memory
-    managers (`flnb.memory.rerun`). The slider selects the same allocation of both if they make the same ones, and else
-    the same part of the same step. Ops are compared by scope (`flnb.compare_runs`), and metrics overlaid.
+    Two recordings share one time slider, so that a program can be compared before and after a change, or under two
+    memory managers (`flnb.memory.rerun`). The slider selects the same allocation in both recordings if both have the
+    same allocations, and else the same fraction of the same step. Ops are compared by scope (`flnb.compare_runs`), and
+    metrics are drawn in one figure.
 
     In the memory view of one recording a line for the capacity can be dragged below the peak. Then the view proposes
-    which saved tensors to keep, recompute and offload (`flnb.memory.fit`). Given the model and the step, it can also
-    run the step so and show the memory and time that it took.
+    which saved tensors to keep, recompute and offload (`flnb.memory.fit`). Given the model and the step, the view can
+    also run the step in the proposed way and show the memory and time that this took.
 
     Args:
-        runs: one or two recordings, or paths of saved ones (``.flnb``). Of several ranks the first one's is shown, with
-            the collective calls of all.
+        runs: one or two recordings, or paths of saved ones (``.flnb``). If a recording is of several ranks, the first
+            rank is shown, with the collective calls of all.
         height: the height in CSS pixels, 200 or more.
         model: the module that was recorded, or several in a list.
         step: a function without arguments that runs the recorded step, forward and backward, again.
@@ -42,7 +43,7 @@ def view(
 
     Raises:
         ImportError: the extra "lab" is not installed.
-        TypeError: an argument is no recording, or there are not one or two.
+        TypeError: an argument is neither a recording nor a path, or there are more than two or none.
 
     >>> import flnb
     >>> with flnb.record("a") as run:

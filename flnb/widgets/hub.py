@@ -1,8 +1,8 @@
 """The thread that sends a live recording's data to the browser, in frames.
 
-It never waits. The browser acknowledges frames; while `WINDOW` frames are unacknowledged none is sent, so a slow
-browser gets fewer and larger frames instead of late ones. If nothing is acknowledged for `SILENCE` seconds (an old
-ipykernel receives no messages while a cell runs), a frame with the whole picture is sent every `SILENCE` seconds.
+The thread never waits for the browser, which acknowledges frames. While `WINDOW` frames are unacknowledged, none is
+sent, so a slow browser gets fewer and larger frames instead of late ones. While nothing is acknowledged (an old
+ipykernel receives no messages while a cell runs), a frame with all data is sent every `SILENCE` seconds.
 
 Messages may arrive on any thread while a cell runs, so `Hub.receive` only sets flags.
 """
@@ -45,7 +45,7 @@ class Source(Protocol):
 
 
 class Hub:
-    """Sends the frames of a source by the function `send`, at most `HERTZ` a second and `WINDOW` unacknowledged.
+    """Sends the frames of a source, at most `HERTZ` per second and with at most `WINDOW` unacknowledged.
 
     Example: `hub = Hub(live, widget.send); widget.on_msg(hub.receive); hub.start()`; `hub.stop()` at the end.
     """
@@ -83,7 +83,10 @@ class Hub:
             self._thread.join(timeout)
 
     def follow(self, source: Source) -> None:
-        """Switch to another source of frames, starting with a keyframe; also call this when the source has changed."""
+        """Switch to another source of frames, and send all its data first.
+
+        Also called with the present source if data that it has sent before have changed.
+        """
         self.source = source
         self._keyframe = True
 
@@ -126,7 +129,7 @@ class Hub:
         return True
 
     def _answer(self) -> None:
-        """Send replies to the requests that have arrived."""
+        """Send replies to the browser's requests that have arrived."""
         while self._asked:
             send_answer(self.source.answer(self._asked.popleft()), self.send)
 
@@ -147,7 +150,7 @@ class Hub:
 
 
 def send_answer(content: dict[str, Any] | None, send: Send) -> None:
-    """Send an answer, with its entry "buffer" as a binary buffer; does nothing for None."""
+    """Send an answer, with its entry "buffer" as a binary buffer; do nothing if ``content`` is None."""
     if content is not None:
         buffer = content.pop("buffer", None)
         send(content, [] if buffer is None else [buffer])

@@ -35,10 +35,10 @@ STATIC = Path(__file__).parent / "static"
 class _View(anywidget.AnyWidget):
     """Base of the widgets: a view in the browser, whose messages `_receive` handles.
 
-    `only` names the one view to show ("tape", "compare" or "program"); by default there are all.
+    `only` names the one view to show ("tape", "compare" or "program"); by default the widget has all views.
 
     `selection` is what is selected, such as ``{"kind": "op", "label": "matmul", "op": "matmul"}``, or None; `cursor` is
-    the time cursor in seconds since the run began, or None. They may be set, observed and linked to another view's.
+    the time cursor in seconds since the run began, or None. Both may be set, observed, and linked to another view's.
     """
 
     _esm: ClassVar[Path] = STATIC / "dashboard.js"
@@ -60,7 +60,7 @@ class _View(anywidget.AnyWidget):
         raise NotImplementedError
 
     def _static(self) -> str:
-        """Return HTML without scripts, for pages without a kernel; empty for none."""
+        """Return HTML without scripts that is shown on pages without a kernel; empty if there is nothing to show."""
         return ""
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
@@ -70,14 +70,17 @@ class _View(anywidget.AnyWidget):
         return data | ({"text/html": html} if html else {}), metadata
 
     def _ipython_display_(self) -> None:
-        """Display the picture and the widget, two outputs: nbconvert would show the widget alone, and that empty."""
+        """Display the picture and the widget as two outputs; of one, nbconvert would show just an empty widget."""
         self.publish_picture()
         data, metadata = self._repr_mimebundle_()
         shown = {kind: value for kind, value in data.items() if kind != "text/html"}
         publish_display_data(shown, metadata)  # type: ignore[no-untyped-call]
 
     def publish_picture(self, update: bool = False) -> None:
-        """Send the view's picture to the cell's output, or replace it there; the view hides it where it is alive."""
+        """Send the picture for pages without a kernel to the cell's output; with ``update``, replace the old one.
+
+        Where the view itself runs, it hides the picture.
+        """
         if html := self._static():
             data = {
                 "text/html": f'<div class="{self.picture}">{html}</div>',
@@ -89,8 +92,9 @@ class _View(anywidget.AnyWidget):
 class Dashboard(_View):
     """The live dashboard as a widget: display it, or put it into any ipywidgets layout.
 
-    `flnb.dashboard()` makes it. Several views of it (two cells, two browser tabs) show the same recording. On a page
-    without a kernel (an exported notebook, GitHub) a picture of the last recording is shown instead.
+    `flnb.dashboard()` returns it. If it is displayed several times (in two cells, or two browser tabs), all show the
+    same recording. On a page without a kernel (an exported notebook, GitHub) a picture of the last recording is shown
+    instead.
     """
 
     def __init__(self, follower: Follower, height: int = 680) -> None:
@@ -106,7 +110,7 @@ class Dashboard(_View):
         self._pictured: tuple[int, str] | None = None
 
     def _follow(self, live: Any) -> None:
-        """Show a recording that has begun, or has just ended, in place of an earlier one."""
+        """Show the data of a recording that has just begun or ended; ``live`` is their source."""
         self.earlier = None
         self.hub.follow(live)
 
@@ -116,7 +120,7 @@ class Dashboard(_View):
             self._send_to_all(content, buffers)
 
     def serve(self, message: dict[str, Any]) -> None:
-        """Handle a message about the run that is shown, from the dashboard's own view or from a single one."""
+        """Handle a browser message about the run that is shown; it comes from the dashboard or from a single view."""
         earlier = self.earlier
         (self.hub if earlier is None else earlier).receive(message)
 
@@ -149,7 +153,7 @@ class Dashboard(_View):
         return fallback(self.follower.last)
 
     def _ipython_display_(self) -> None:
-        """Display the widget, and its picture, which is updated after cells."""
+        """Display the widget and its picture; from now on the picture is updated after each cell."""
         self._greeted = True
         super()._ipython_display_()
         shell = get_ipython()
@@ -166,7 +170,10 @@ class Dashboard(_View):
 
 
 class TapeWidget(_View):
-    """A recorded tape, the graph of ops of a backward, to explore; `run.tape` on a cell's last line makes one."""
+    """A widget to explore a recorded tape, the graph of ops of a backward pass.
+
+    `run.tape` on a cell's last line shows it.
+    """
 
     def __init__(self, tape: Tape, height: int = 560) -> None:
         self.pages = LiveTape(tape)
@@ -230,8 +237,8 @@ def fallback(run: Recording | None) -> str:
 def _hear_while_busy(comm: Any) -> None:
     """Let a widget receive the browser's messages while a cell is running.
 
-    ipykernel 7 handles such messages in a thread of their own (a subshell), but 7.4 queues those of a widget that the
-    running cell has made behind that cell. ``comm`` is the widget's channel to the browser.
+    ipykernel 7 handles such messages in a thread of their own (a subshell). But if the running cell has made the
+    widget, ipykernel 7.4 delays the messages until the cell has ended. ``comm`` is the widget's channel to the browser.
     """
     if hasattr(comm, "_reply_subshell_for"):
         comm._reply_subshell_for = lambda data, default: default

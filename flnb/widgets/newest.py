@@ -13,7 +13,7 @@ Request = TypeVar("Request")
 
 
 class Newest(Generic[Request]):
-    """Calls a function with the newest request, in a thread that ends when none is waiting; older ones are dropped.
+    """Calls a function with the newest request, in a thread that ends when none waits; older requests are dropped.
 
     Args:
         answer: a function that processes a request; it must not raise.
@@ -28,7 +28,7 @@ class Newest(Generic[Request]):
         self._thread: threading.Thread | None = None
 
     def ask(self, request: Request) -> None:
-        """Replace the waiting request; returns at once."""
+        """Make ``request`` the one to process next, in place of one that is waiting; returns at once."""
         with self._lock:
             self._waiting = [request]
             if self._thread is None:
@@ -38,11 +38,11 @@ class Newest(Generic[Request]):
 
     @property
     def superseded(self) -> bool:
-        """Return whether the current request can be abandoned: a newer one is waiting, or it was dropped."""
+        """Return whether the current request can be abandoned: a newer one is waiting, or `drop` was called."""
         return self._dropped or bool(self._waiting)
 
     def drop(self) -> None:
-        """Discard the waiting request and the current one."""
+        """Discard the waiting request, and mark the current one as `superseded`, so that it may be abandoned."""
         with self._lock:
             self._waiting, self._dropped = [], True
 

@@ -1,7 +1,7 @@
 """The dashboard of recordings as one HTML file that fetches nothing, and the page that `flnb view --browser` serves.
 
 The file contains the dashboard's script, the frames of the recordings, and the answers to requests about the tape.
-Everything that comes from a recording is JSON in which no ``<`` occurs, so that no name can end its element.
+Everything that comes from a recording is JSON in which no ``<`` occurs, so that no name in it can end a script element.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 STATIC = Path(__file__).parent / "static"
 MOST_GROUPS = 20_000
-"""The most groups of a tape whose contents a file stores; groups nested deeper cannot be opened there."""
+"""The largest number of tape groups whose contents a file stores; groups nested deeper cannot be opened in the file."""
 MOST_STACKS = 20_000
 _POLICY = "default-src 'none'; script-src 'unsafe-inline' blob:; style-src 'unsafe-inline'; img-src data: blob:"
 _STYLE = (
@@ -45,7 +45,8 @@ def save(path: str | os.PathLike[str], *runs: Any) -> None:
 
     Args:
         path: the file to write.
-        runs: one or two recordings, or paths of saved ones; of several ranks the first one's, with the calls of all.
+        runs: one or two recordings, or paths of saved ones. If a recording is of several ranks, the first rank is
+                shown, with the collective calls of all.
     """
     answers = RunAnswers([recording_of(run) for run in runs], lambda *_: None)
     with aside(path) as part, open(part, "w", encoding="utf-8") as file:
@@ -96,7 +97,7 @@ def _foot(answers: RunAnswers) -> Iterator[str]:
 
 
 def _known(answers: RunAnswers) -> dict[str, Any]:
-    """Return the data that the page needs without a server: tape levels, and call stacks by context."""
+    """Return the answers that a page without a server needs: groups of the tape, and call stacks by context number."""
     run = answers.frames[0]
     contexts = list(run.recording.stacks)[:MOST_STACKS]
     stacks = {context: (run.answer({"type": "stack", "context": context}) or {})["lines"] for context in contexts}
@@ -107,7 +108,7 @@ def _known(answers: RunAnswers) -> dict[str, Any]:
 
 
 def _keys(tape: LiveTape) -> Iterable[str]:
-    """Yield the keys of the groups of a tape, the outermost first."""
+    """Yield the keys of the groups of a tape, the outermost first, at most `MOST_GROUPS`."""
     waiting: list[Group] = [tape.levels.root]
     for group in waiting:
         yield group.key

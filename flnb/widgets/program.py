@@ -29,13 +29,14 @@ HEIGHT = 680
 def program(f: Any, run: Any = None, height: int = HEIGHT) -> ProgramWidget:
     """Return a widget that shows a function compiled by `flnb.jit`: graph rewrites, kernels and memory plan.
 
-    A step of the list on the left shows the recorded ops, those that rewriting replaced, the kernels into which the
-    others were fused, or where each value is stored. It is also shown where the function alone is a cell's last line.
+    A click on a step in the list on the left shows the recorded ops, those that rewriting replaced, the kernels into
+    which the others were fused, or where each value is stored. The same widget is shown for the function alone on a
+    cell's last line.
 
     Args:
         f: a function of `flnb.jit`, or one of its programs.
-        run: a recording (`flnb.record`) of calls of the function, or the path of a saved one: the view then shows the
-            times of kernels and calls, each the median of all runs of the program in the recording.
+        run: a recording (`flnb.record`) of calls of the function, or the path of a saved one. With it the widget also
+            shows the times of kernels and calls, each the median of all runs of the program in the recording.
         height: the height in CSS pixels, 400 or more.
 
     Returns:
@@ -128,7 +129,7 @@ def _results(program: Program) -> int:
 def _rewritten(
     program: Program, where: dict[Value, int]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int, int]:
-    """Describe recorded values and the rewrites that replaced some; also returns how many views and values remain.
+    """Return descriptions of recorded values, and of the rewrites that replaced some; how many views and values remain.
 
     Args:
         program: the program.
@@ -162,7 +163,7 @@ def _context(program: Program, value: Value) -> tuple[str, str]:
 def _launch(
     program: Program, launch: Launch, names: dict[Value | None, str], loops: str, ns: float | None
 ) -> dict[str, Any]:
-    """Return the JSON description of a kernel or a call."""
+    """Return the JSON description of a launch, which runs a fused kernel or calls a method of the backend."""
     context = launch.event[1]
     phase = _context(program, launch.members[0])[1] if launch.members else schema.PHASES[context.phase]
     parts = []
@@ -182,7 +183,7 @@ def _launch(
 
 
 CATEGORY_OF = {"forward": "activation", "backward": "gradient", "optimizer": "temporary", "other": "unknown"}
-"""The category of memory whose colour a value in the block has, by phase."""
+"""By the phase in which a value was recorded, the category of memory whose colour the dashboard gives the value."""
 
 
 def _stored(program: Program, stored: Stored, names: dict[Value | None, str]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Proposals for fitting a recorded step into less memory, computed for the dashboard's memory view.
 
-The search takes seconds, so it runs in a thread of its own, and only the newest request is answered. The step itself is
-the user's code: it runs in the main thread, after the notebook cell that may be running.
+The search takes seconds, so it runs in a thread of its own, and only the newest request is answered. The step, which is
+the user's code, runs in the main thread, after the notebook cell that may be running.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from flnb.memory_lab.fitting import Fit
 
 KEPT = 8
-"""The most modules with unchanged saved tensors in a proposal's list, the largest first."""
+"""The largest number of modules that keep their tensors in a proposal's list; the largest modules are listed."""
 
 log = logging.getLogger("flnb")
 
@@ -38,7 +38,7 @@ class Proposals:
     """Answers the messages "fit" (propose) and "apply" (run the step as proposed) of one view of a recording.
 
     Args:
-        run: returns the recording that is shown, or None.
+        run: a function that returns the recording that is shown, or None.
         send: a function that sends an answer to the browser; see `Proposal` in ``frontend/src/protocol.ts``.
         model: the module that was recorded, or several in a list.
         step: a function without arguments that runs the recorded step again.
@@ -79,7 +79,7 @@ class Proposals:
         return self._step is not None and self._model is not None
 
     def _search(self, capacity: int) -> None:
-        """Send a proposal, or the reason why there is none."""
+        """Send the browser a proposal for a capacity in bytes, or the reason why there is none."""
         self._send({"type": "fit", "capacity": capacity, "state": "working"})
         try:
             answer = self._fitted(capacity)
@@ -130,13 +130,14 @@ class Proposals:
 def choices(run: Recording, plan: Fit) -> list[dict[str, Any]]:
     """List what a proposal does with each module's saved tensors: "recompute", "offload" or "keep", as dictionaries.
 
-    Modules that change come first, then the largest that keep their tensors. ``bytes`` are those of the module's
-    blocks at the recorded peak, ``seconds`` the time that recomputing or moving costs.
+    Modules that recompute or offload come first, then the largest of those that keep their tensors. In each dictionary
+    ``bytes`` is the size of the module's blocks at the recorded peak, and ``seconds`` the time that recomputing or
+    moving them takes.
     """
     held, time = _held(run), _forward_seconds(run)
 
     def total(of: dict[str, float], scope: str) -> float:
-        """Sum the values of a module and of the modules inside it."""
+        """Return the sum of the values in ``of`` of a module, ``scope``, and of the modules inside it."""
         return sum(value for name, value in of.items() if name == scope or name.startswith(scope + "."))
 
     moved = sum(total(held, scope) for scope in plan.offload)

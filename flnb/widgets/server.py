@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LONGEST = 1 << 16
-"""The largest size of a browser's message, bytes."""
+"""The largest size of a browser's message, in bytes."""
 PATIENCE = 60.0
-"""The time limits, in s, of a silent connection and of a search for a memory plan."""
+"""The seconds after which a silent connection is closed and a search for a memory plan ends."""
 
 
 class RunServer(ThreadingHTTPServer):
@@ -61,7 +61,7 @@ class RunServer(ThreadingHTTPServer):
         self._write((page.encoded(content, *(buffers or [])[:1]) + "\n").encode())
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print the error of a request as one line, unless the browser has closed the connection."""
+        """Print an error in answering a request as one line, unless the browser has closed the connection."""
         error = sys.exc_info()[1]
         if not isinstance(error, (ConnectionError, TimeoutError)):
             print(f"flnb view: {type(error).__name__}: {error}", file=sys.stderr)
@@ -130,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def serve(*runs: Any, opened: Callable[[str], object]) -> None:
-    """Serve recordings until Ctrl-C; `opened` is called with the address once the server listens."""
+    """Serve one or two recordings until Ctrl-C; call `opened` with the address once the server listens."""
     with RunServer(*runs) as server:
         try:
             opened(server.url)

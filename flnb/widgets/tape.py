@@ -1,4 +1,4 @@
-"""A tape on a notebook cell's last line: the dashboard's Tape view alone."""
+"""Display of a tape on a notebook cell's last line: a widget with the dashboard's Tape view alone."""
 
 from __future__ import annotations
 

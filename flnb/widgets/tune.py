@@ -1,4 +1,4 @@
-"""`flnb.memory.tune`: sliders for the settings of a memory manager, each of whose moves replays a trace."""
+"""`flnb.memory.tune`: sliders for the settings of a memory manager; a trace is replayed whenever one is moved."""
 
 from __future__ import annotations
 
@@ -23,25 +23,26 @@ def tune(
     source: Any, manager: Any = "caching", capacity: int | str | None = None, seconds: float = 1.0,
     **choices: Iterable[Any],
 ) -> Tuner:  # fmt: skip
-    """Return a widget with a slider or choice for each setting of a memory manager; each move replays a trace.
+    """Return a widget with a slider or menu for each setting of a memory manager; each change replays a trace.
 
-    It draws reserved against live bytes, the two lower bounds and the native calls, beside those of the default
-    settings, and shows a line of code that activates the manager with the settings found.
+    The widget draws reserved and live bytes, the two lower bounds, and the native calls (which reserve, resize or
+    release a segment), for the chosen and the default settings. It also shows a line of code that activates the manager
+    with the chosen settings.
 
     Args:
         source: a recording, the path of a saved one, or a `Trace`, as for `flnb.memory.trace`.
         manager: a class, also one written in a cell, or a name. Its settings are the arguments of its constructor.
-        capacity: of the simulated device, bytes or a text with a unit; None for no limit.
-        seconds: time limit of the offline packing that is one of the bounds.
-        choices: for settings by name, the values to try in place of those that annotation and default suggest.
+        capacity: the capacity of the simulated device, in bytes or as a text with a unit; None for no limit.
+        seconds: the time limit for the search of an offline packing, which gives one of the bounds.
+        choices: for each setting named, the values to choose from; by default annotation and default suggest them.
 
     Returns:
         A `Tuner`, a box of ipywidgets, which is shown where it is the last line of a notebook cell.
 
     Raises:
         ImportError: the extra "lab" is not installed.
-        TypeError: no memory manager class; or it has no setting of a given name.
-        ValueError: no manager of that name.
+        TypeError: ``manager`` is not a class of memory managers, or has no setting of a name in ``choices``.
+        ValueError: there is no manager of that name.
 
     >>> import flnb
     >>> calls = flnb.memory.Trace.of_calls([1, 2, -1, 3], [3 << 20, 1 << 20, 4 << 20])

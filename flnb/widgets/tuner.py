@@ -28,24 +28,24 @@ if TYPE_CHECKING:
     from flnb.memory_lab.tunables import Tunable
 
 TICKS = 2000
-"""The most native calls that are drawn one by one."""
+"""The largest number of native calls (which reserve, resize or release a segment) that are drawn one by one."""
 
 
 class _Superseded(Exception):
-    """Raised to abandon a replay when newer settings are waiting."""
+    """Raised inside a replay to abandon it when newer settings are waiting."""
 
 
 class Tuner(ipywidgets.VBox):  # type: ignore[misc]
     """A widget with controls for a manager's settings and their effect on a trace; `flnb.memory.tune` makes it.
 
-    Replays run in a thread: only that of the newest settings is drawn, and an outdated one is abandoned.
+    Replays run in a thread: only the replay of the newest settings is drawn, and outdated ones are abandoned.
 
     Attributes:
         trace: the trace that is replayed.
         controls: the ipywidgets control of each setting, by name.
-        settings: the settings drawn, without those equal to the constructor's default.
-        current, default, best: the `Outcome` of these settings, of the default ones, and the lowest so far; None
-            before a replay has ended.
+        settings: the settings that are drawn, without those equal to the constructor's defaults.
+        current, default, best: the `Outcome` of these settings, of the default settings, and the one with the fewest
+            reserved bytes so far; each is None until its replay has ended.
         error: why the class rejected the newest settings; "" if it accepted them.
         line: code that activates the manager with the settings that are drawn.
         figure: the plotly FigureWidget.
@@ -84,8 +84,8 @@ class Tuner(ipywidgets.VBox):  # type: ignore[misc]
         """Move controls to some settings, and wait until these are drawn, at most ``timeout`` seconds.
 
         Raises:
-            TypeError: no setting of that name.
-            ValueError: not a value of the setting's control.
+            TypeError: there is no setting of that name.
+            ValueError: the setting's control does not offer that value.
         """
         unknown = [name for name in settings if name not in self.controls]
         if unknown:
@@ -124,7 +124,7 @@ class Tuner(ipywidgets.VBox):  # type: ignore[misc]
             self._newest.ask({name: value for name, value in read.items() if self._is_passed(name, value)})
 
     def _is_passed(self, name: str, value: Any) -> bool:
-        """Return whether the constructor needs to be passed a setting."""
+        """Return whether a setting must be passed to the constructor: it has no default, or ``value`` is another."""
         one = self.tunables[name]
         return one.required or bool(value != one.default)
 
@@ -168,7 +168,7 @@ class Tuner(ipywidgets.VBox):  # type: ignore[misc]
         _redraw(self)
 
     def _against_default(self) -> str:
-        """Return by how much the current peak differs from that of the default settings, as text."""
+        """Return as text by how many percent the current peak differs from the peak with default settings."""
         if self.default is None or self.current is self.default or not self.default.peak_reserved:
             return ""
         assert self.current is not None
@@ -176,7 +176,7 @@ class Tuner(ipywidgets.VBox):  # type: ignore[misc]
         return f", {100 * change:+.1f} % against the default"
 
     def table(self) -> Replay:
-        """Return default, current and best settings as the table of `flnb.memory.replay`, each once."""
+        """Return a table of the outcomes with default, current and best settings, as `flnb.memory.replay` does."""
         rows = {id(row): row for row in (self.default, self.current, self.best) if row is not None}
         return Replay(self.trace, tuple(rows.values()), self.packing)
 
@@ -186,7 +186,7 @@ class Tuner(ipywidgets.VBox):  # type: ignore[misc]
 
 
 def _control(one: Tunable) -> Any:
-    """Return a slider over numbers, a menu of other values, or a field for any value."""
+    """Return a control for one setting: a slider for ordered values, a menu for others, a text field for any value."""
     about: dict[str, Any] = {
         "description": one.name,
         "style": {"description_width": "110px"},
@@ -200,7 +200,7 @@ def _control(one: Tunable) -> Any:
 
 
 def _read(one: Tunable, value: Any) -> Any:
-    """Return the setting for a control's value: the chosen value, or a field's literal or text."""
+    """Return the setting for a control's ``value``: the value chosen, or what was typed into a text field."""
     if one.values:
         return one.values[value]
     try:
@@ -240,7 +240,7 @@ def _figure(tuner: Tuner) -> Any:
 
 
 def _redraw(tuner: Tuner) -> None:
-    """Update the figure with the default and the current outcome, in one message."""
+    """Draw the default and the current outcome in the figure, with a single message to the browser."""
     figure = tuner.figure
     with figure.batch_update():
         for outcome, line, ticks, height in ((tuner.default, 1, 3, 1), (tuner.current, 2, 4, 0)):

@@ -22,11 +22,11 @@ class _SingleView(_View):
     """One view of the dashboard as a widget, with its selection and time cursor as traits.
 
     Args:
-        run: a recording, or the path of a saved one; None for what is recorded now, as `flnb.dashboard` shows it.
+        run: a recording, or the path of a saved one; None for the recording that `flnb.dashboard` shows.
         height: the height in CSS pixels, 200 or more.
 
     Raises:
-        TypeError: ``run`` is something else.
+        TypeError: ``run`` is neither a recording nor a path.
         ValueError: the height is less than 200.
     """
 
@@ -88,18 +88,18 @@ class Memory(_SingleView):
 
 
 class Tape(_SingleView):
-    """The tape of the last measured backward pass as a graph of ops, module by module."""
+    """The tape of the last recorded backward pass as a graph of ops, which are grouped by module."""
 
     tab = "tape"
 
 
 class Timeline(_SingleView):
-    """The Timeline view: when each thread and device ran which work, on one lane each."""
+    """The Timeline view: what each thread and device did when, with one row for each."""
 
     tab = "timeline"
 
 
 class Metrics(_SingleView):
-    """The curves of logged metrics, the gradient norm and the steps a second."""
+    """The curves of logged metrics, of the gradient norm and of the number of steps per second."""
 
     tab = "metrics"
