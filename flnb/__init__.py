@@ -125,9 +125,10 @@ def __dir__() -> list[str]:
 
 
 def log(x: ArrayLike | None = None, /, out: Tensor | None = None, **metrics: float) -> Any:  # type: ignore[no-redef]
-    """Natural logarithm of a tensor, ``log(x)``; or, with keywords, record metrics of a step, ``log(loss=loss)``.
+    """Return the natural logarithm of a tensor, ``log(x)``; or record metrics of a step, ``log(loss=loss)``.
 
-    A metric is a number or a tensor of one element.
+    Each keyword in ``metrics`` names a metric; its value is a number or a tensor of one element. ``out`` is a tensor to
+    which the logarithm is written.
 
     Returns:
         The logarithm, in floating point; None if metrics are recorded.

@@ -19,7 +19,7 @@ flnb COMMAND --help describes a command and its arguments."""
 
 
 def _say(text: str) -> None:
-    """Print a message to stderr, so that stdout has results only."""
+    """Print a message to stderr, so that stdout contains only results."""
     print(f"flnb {text}", file=sys.stderr)
 
 
@@ -46,9 +46,10 @@ def doctor(_: argparse.Namespace) -> None:
 
 
 def cache(options: argparse.Namespace) -> None:
-    """Print where compiled kernels are stored, how many and how large, or delete them.
+    """Print where compiled kernels are stored, how many there are and how large, or delete them.
 
-    They are in $FLNB_CACHE/native, else in the user's cache folder. Deleted kernels are compiled again when needed.
+    The folder is $FLNB_CACHE/native if that variable is set, otherwise one in the user's cache folder. Deleted kernels
+    are compiled again when needed.
     """
     from flnb_backends.native.llvm import cache_folder
     from flnb_telemetry import quantity
@@ -101,7 +102,7 @@ def record(options: argparse.Namespace) -> int:
 def launch(options: argparse.Namespace) -> int:
     """Run a Python script, which calls flnb.distributed.init(), on several ranks by mpiexec.
 
-    If a rank fails, the others say whom they waited for, and the last calls of all ranks are written to
+    If a rank fails, each other rank prints for which rank it waited, and the last calls of all ranks are written to
     flight.json. The exit status is that of the rank that failed first.
     """
     from flnb.distributed.launching import launch
@@ -113,8 +114,8 @@ def launch(options: argparse.Namespace) -> int:
 def merge(options: argparse.Namespace) -> None:
     """Merge the recordings of all ranks of a program into one file, with times on one clock.
 
-    Each rank saves its own: run.save(f"run-{flnb.distributed.rank()}.flnb"). flnb.load_run reads the one file as a
-    mapping from rank to recording, whose attribute collectives says who was late and why.
+    Each rank saves its own recording: run.save(f"run-{flnb.distributed.rank()}.flnb"). flnb.load_run reads the merged
+    file as a mapping from rank to recording, whose attribute `collectives` says which rank was late and why.
     """
     from flnb_telemetry.ranks import Ranks
 
@@ -134,8 +135,8 @@ def merge(options: argparse.Namespace) -> None:
 def view(options: argparse.Namespace) -> None:
     """Print a saved recording as text, or show it in the browser.
 
-    The text has a summary and a table of the ops with their times. With --browser the dashboard of one recording, or of
-    two side by side, is served on this machine only, until Ctrl-C.
+    The text is a summary and a table of the ops with their times. With --browser the dashboard of one recording, or of
+    two side by side, can be opened on this machine (only) until Ctrl-C.
     """
     import flnb
 
@@ -150,9 +151,10 @@ def view(options: argparse.Namespace) -> None:
 
 
 def top(options: argparse.Namespace) -> None:
-    """Show the ops, memory and state of a recording that another process writes, until it ends or until Ctrl-C.
+    """Show the ops, memory and state of a recording while another process writes it.
 
-    RUN is the folder that flnb.record(path=...) is writing. Without a terminal it is printed once, as it is now.
+    RUN is the folder that flnb.record(path=...) is writing. In a terminal, the table is refreshed until the recording
+    ends or Ctrl-C is pressed; if the output goes to a file or pipe, it is printed once.
     """
     from flnb.top import top
 
@@ -178,9 +180,9 @@ VIEWERS = {
 def export(options: argparse.Namespace) -> None:
     """Write a saved recording in another format.
 
-    html is one file with the dashboard, for any browser, without a network; chrome a trace for ui.perfetto.dev and
-    chrome://tracing, with the keys of PyTorch's profiler; csv the times of the ops; svg a picture; torch-snapshot
-    PyTorch's memory snapshot, for the viewer on pytorch.org/memory_viz.
+    Formats: "html" is one file with the dashboard, which any browser opens without a network; "chrome" is a trace for
+    ui.perfetto.dev and chrome://tracing, with the keys of PyTorch's profiler; "csv" has the times of the ops; "svg" is
+    a picture; "torch-snapshot" is a memory snapshot in PyTorch's format, for the viewer on pytorch.org/memory_viz.
     """
     import flnb
 
@@ -199,7 +201,7 @@ def export(options: argparse.Namespace) -> None:
 
 
 def diff(options: argparse.Namespace) -> None:
-    """Print how two saved recordings differ: which ops became slower, bigger or more frequent, by scope."""
+    """Print for each scope which ops are slower, bigger or more frequent in the second of two saved recordings."""
     import flnb
 
     print(flnb.compare_runs(options.before, options.after))
@@ -229,7 +231,8 @@ def bench(options: argparse.Namespace) -> int:
 def dry_run(options: argparse.Namespace) -> int:
     """Print the memory that training a model takes, without computing anything.
 
-    Optionally saves the recording of the allocations. The exit status is 1 if the training does not fit the capacity.
+    With --output the recording of the allocations is saved. The exit status is 1 if the training needs more memory than
+    --capacity.
     """
     import flnb
 
@@ -245,7 +248,8 @@ def dry_run(options: argparse.Namespace) -> int:
 def replay(options: argparse.Namespace) -> None:
     """Replay the allocations of a saved recording on other memory managers.
 
-    Prints a table of the memory that each manager reserves; with --html also writes it to a file with a figure.
+    Prints a table of the memory that each manager reserves; with --html the table is also written to a file, with a
+    figure.
     """
     import flnb
 
@@ -261,7 +265,7 @@ def replay(options: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
+    """Return the parser of the command line, with a subcommand for each of the functions above such as `view`."""
     raw = argparse.RawDescriptionHelpFormatter
     about = "A notebook-first machine-learning framework that records what your program does."
     root = argparse.ArgumentParser(prog="flnb", description=about, epilog=EXAMPLE, formatter_class=raw)
@@ -269,7 +273,10 @@ def parser() -> argparse.ArgumentParser:
     commands = root.add_subparsers(metavar="COMMAND", required=True)
 
     def command(act: Callable[[argparse.Namespace], int | None], example: str) -> Callable[..., argparse.Action]:
-        """Add a command described by the function that runs it; returns the method that adds its arguments."""
+        """Add a subcommand that runs the function ``act``, and return its `add_argument` method.
+
+        Name and help are the function's name and docstring; ``example`` has the arguments of an example call.
+        """
         name, text = act.__name__.replace("_", "-"), inspect.getdoc(act) or ""
         line = text.split("\n")[0].rstrip(".")
         example = f"Example:  flnb {name} {example}"
@@ -318,7 +325,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_files(command: Callable[..., Callable[..., argparse.Action]]) -> None:
-    """Add the commands that show saved recordings."""
+    """Add the subcommands that show saved recordings, by calling ``command``, a function inside `parser`."""
     one = command(view, "run.flnb --browser")
     one("runs", metavar="RUN", nargs="+", help="a saved recording, or a memory snapshot or profiler trace of PyTorch")
     one("--browser", action="store_true", help="serve the dashboard on this machine, and open it in the browser")
@@ -335,13 +342,13 @@ def _add_files(command: Callable[..., Callable[..., argparse.Action]]) -> None:
 
 
 def _add_script(one: Callable[..., argparse.Action]) -> None:
-    """Add the arguments of a command that runs a script."""
+    """Add the script and its arguments to a subcommand, whose `add_argument` method is ``one``."""
     one("script", metavar="SCRIPT", help="the Python script to run")
     one("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="the script's own arguments")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status.
+    """Run the command with these arguments, by default those of the process, and return the exit status.
 
     Status 2 is an error that the user can correct as the message describes, 130 is Ctrl-C.
     """
@@ -359,7 +366,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _output_after(arguments: list[str], output: str | None) -> tuple[list[str], str | None]:
-    """Return a script's arguments and the output file: `-o FILE` may also directly follow the script."""
+    """Return a script's arguments and the output file; take the latter from `-o FILE` if the arguments begin so."""
     if output is None and len(arguments) >= 2 and arguments[0] in ("-o", "--output"):
         return arguments[2:], arguments[1]
     return (arguments[1:] if arguments[:1] == ["--"] else arguments), output

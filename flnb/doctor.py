@@ -35,7 +35,7 @@ def _version(package: str) -> str | None:
 
 
 def doctor() -> str:
-    """Return a table of versions, active parts, optional packages, oneDNN, CUDA, and the `dot` program."""
+    """Return a table of versions, active backend and memory manager, optional packages, oneDNN, CUDA and graphviz."""
     parts = state.current().parts
     active = {kind: parts[c.slot].name if c.slot in parts else "none" for kind, c in CONTRACTS.items()}
     rows = [

@@ -34,10 +34,10 @@ def free_name(folder: Path, name: str) -> Path:
 
 
 def shipped(name: str, folder: Path | None = None) -> Path:
-    """Return the path of a new copy of a notebook of flnb, so that running it changes no file of flnb.
+    """Copy a notebook that comes with flnb, so that running it does not change the original; return the copy's path.
 
-    The copy is made in `folder`; by default in the working directory, and of a checkout's notebooks in its folder
-    output/lab, which git ignores.
+    The copy is made in `folder`. By default that is the working directory or, if flnb runs from a git checkout, the
+    checkout's folder output/lab, which git ignores.
     """
     package = Path(__file__).resolve().parent
     original, place = package / "notebooks" / name, Path.cwd()
@@ -55,7 +55,7 @@ def shipped(name: str, folder: Path | None = None) -> Path:
 
 
 def opened(named: str | None) -> Path:
-    """Return the path to open: an existing file or folder, or a copy of a notebook of flnb, by default the first."""
+    """Return the path to open: the file or folder ``named``, or a copy of a notebook of flnb (the first for None)."""
     if named is None:
         return shipped(NOTEBOOKS[0])
     target = Path(named)

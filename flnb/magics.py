@@ -95,7 +95,7 @@ class Magics:
                 self.shell.user_ns["run"] = cluster.recorded
 
     def _compiled(self, cell: str) -> tuple[Any, Any]:
-        """Compile a cell to its statements and its last expression (or None); tracebacks will show the cell's lines."""
+        """Compile a cell so that tracebacks show its lines; return its statements and its last expression (or None)."""
         source = self.shell.transform_cell(cell)
         tree = self.shell.transform_ast(self.shell.compile.ast_parse(source))
         name = self.shell.compile.cache(source, self.shell.execution_count)
@@ -108,7 +108,7 @@ class Magics:
 
 
 def _target(words: list[str]) -> tuple[list[str], str]:
-    """Return the words of a line without ``--to FILE``, and FILE, whose ending is checked; "" without the option."""
+    """Return the words of a line without ``--to FILE``, and FILE, or "" without that option; check FILE's ending."""
     if "--to" not in words:
         return words, ""
     at = words.index("--to")

@@ -21,7 +21,7 @@ __all__ = [
 
 
 class _Mean:
-    """Base of meters whose value is a sum divided by a weight; NaN before anything is added."""
+    """Base of meters whose value is a sum divided by the sum of the weights; NaN before anything is added."""
 
     def __init__(self) -> None:
         self.reset()
@@ -32,7 +32,7 @@ class _Mean:
 
     @property
     def value(self) -> float:
-        """The figure up to now; NaN before anything is added."""
+        """The meter's value up to now, a float; NaN before anything is added."""
         return self._sum / self._weight if self._weight else float("nan")
 
     def __repr__(self) -> str:
@@ -80,7 +80,7 @@ class CountMeter:
 
     @property
     def value(self) -> dict[Hashable, int]:
-        """The count of each key that was added."""
+        """A dict with the count of each key that was added."""
         return dict(self._counts)
 
     def __repr__(self) -> str:
@@ -289,7 +289,7 @@ def _array(values: Any) -> npt.NDArray[Any]:
 
 
 def _alike(name: str, output: Any, target: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Convert output and target to arrays; raise a ValueError for the meter ``name`` if their shapes differ."""
+    """Convert output and target to arrays; raise a ValueError that names the meter ``name`` if their shapes differ."""
     got, wanted = _array(output), _array(target)
     if got.shape != wanted.shape:
         raise ValueError(f"flnb: {name} takes output and target of one shape, got {got.shape} and {wanted.shape}")
@@ -297,7 +297,7 @@ def _alike(name: str, output: Any, target: Any) -> tuple[npt.NDArray[Any], npt.N
 
 
 def _sequence(name: str, values: Any) -> list[Any]:
-    """Convert a sequence to a list; raise a ValueError for the argument ``name`` if it is an array of other axes."""
+    """Convert a sequence to a list; raise a ValueError that names ``name`` for an array with 0 or several axes."""
     if isinstance(values, (str, list, tuple)):
         return list(values)
     array = _array(values)

@@ -1,4 +1,4 @@
-"""Random tensors, drawn from a `Generator`; without one, from the session's, which `manual_seed` seeds."""
+"""Random tensors, drawn from a given `Generator` or from the session's, which `manual_seed` seeds."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Generator:
 
     @cached_property
     def numpy(self) -> np.random.Generator:
-        """Return NumPy's random generator, created at the first number (importing `numpy.random` takes 20 ms)."""
+        """Return NumPy's generator; it is created when it is first needed (importing `numpy.random` takes 20 ms)."""
         return np.random.default_rng(self.seed)
 
     @property
@@ -79,7 +79,7 @@ _chosen: ContextVar[Generator] = ContextVar("flnb_generator", default=default_ge
 
 
 def current_generator() -> Generator:
-    """Return the generator from which functions in this thread and context draw if none is given.
+    """Return the generator from which random functions draw in this thread and context if they are given none.
 
     >>> import flnb
     >>> with flnb.random.use_generator(flnb.random.Generator(7)):
@@ -90,10 +90,10 @@ def current_generator() -> Generator:
 
 
 def host_generator(generator: Generator | None = None) -> np.random.Generator:
-    """Return the NumPy generator of a `Generator`, by default the current one, for numbers that Python reads.
+    """Return the NumPy generator inside a `Generator` (by default the current one), for numbers that Python code uses.
 
     Raises:
-        RuntimeError: a function is being captured (`flnb.jit`): the numbers would be the same in all later calls.
+        RuntimeError: `flnb.jit` is capturing a function, so that all later calls would repeat the same numbers.
     """
     if effects.get() is not None:
         raise RuntimeError(
@@ -104,7 +104,7 @@ def host_generator(generator: Generator | None = None) -> np.random.Generator:
 
 
 def use_generator(generator: Generator) -> holding[Generator]:
-    """Draw from another generator until the ``with`` block ends, in this thread only; other threads are not affected.
+    """Make all random functions in this thread draw from another generator until the ``with`` block ends.
 
     >>> import flnb
     >>> with flnb.random.use_generator(flnb.random.Generator(0)):
@@ -116,7 +116,7 @@ def use_generator(generator: Generator) -> holding[Generator]:
 
 
 def manual_seed(seed: int) -> Generator:
-    """Seed the current generator, which is the session's unless `use_generator` chose another, and return it.
+    """Seed and return the current generator, which is the session's unless `use_generator` chose another.
 
     >>> import flnb
     >>> flnb.manual_seed(0).seed
@@ -134,7 +134,7 @@ def manual_seed(seed: int) -> Generator:
 
 
 def _drawn(op: Op, shape: Any, dtype: Any, generator: Generator | None, *arguments: Any) -> Any:
-    """Draw a tensor of a shape; inside of `flnb.vmap`, draw one such tensor for every example at once."""
+    """Draw a random tensor by an op with these arguments; inside of `flnb.vmap`, draw one for every example at once."""
     vmaps, spec = state.vmaps.get(), _spec(shape, dtype)
     whole = _spec((*[v.size for v in vmaps], *spec.shape), dtype) if vmaps else spec
     source = generator or current_generator()
@@ -149,7 +149,7 @@ def _drawn(op: Op, shape: Any, dtype: Any, generator: Generator | None, *argumen
 def uniform(
     shape: Shape, low: float = 0.0, high: float = 1.0, dtype: DTypeLike = None, generator: Generator | None = None
 ) -> Tensor:
-    """Draw uniform random numbers in [low, high), floating point.
+    """Draw a tensor of uniform random numbers in [low, high), of a floating-point dtype.
 
     >>> import flnb
     >>> x = flnb.random.uniform((2, 3), low=-1.0, generator=flnb.random.Generator(0))
@@ -162,7 +162,7 @@ def uniform(
 def normal(
     shape: Shape, mean: float = 0.0, std: float = 1.0, dtype: DTypeLike = None, generator: Generator | None = None
 ) -> Tensor:
-    """Draw normally distributed random numbers with a mean and a standard deviation, floating point.
+    """Draw a tensor of normal random numbers with a mean and a standard deviation, of a floating-point dtype.
 
     >>> import flnb
     >>> flnb.random.normal((2, 3), mean=5.0, generator=flnb.random.Generator(0)).shape
@@ -172,7 +172,7 @@ def normal(
 
 
 def rand(*shape: int | Sequence[int], dtype: DTypeLike = None, generator: Generator | None = None) -> Tensor:
-    """Draw uniform random numbers in [0, 1); the extents of the shape are the arguments, or one tuple.
+    """Draw a tensor of uniform random numbers in [0, 1); the shape is given as several ints or as one tuple.
 
     >>> import flnb
     >>> flnb.rand(2, 3).shape
@@ -182,9 +182,9 @@ def rand(*shape: int | Sequence[int], dtype: DTypeLike = None, generator: Genera
 
 
 def randn(*shape: int | Sequence[int], dtype: DTypeLike = None, generator: Generator | None = None) -> Tensor:
-    """Draw normally distributed random numbers with mean 0 and standard deviation 1.
+    """Draw a tensor of normal random numbers with mean 0 and standard deviation 1.
 
-    The extents of the shape are the arguments, or one tuple.
+    The shape is given as several ints or as one tuple.
 
     >>> import flnb
     >>> flnb.randn(2, 3).shape
@@ -199,7 +199,9 @@ def _extents(shape: tuple[Any, ...]) -> Any:
 
 
 def bernoulli(shape: Shape, p: float = 0.5, dtype: DTypeLike = None, generator: Generator | None = None) -> Tensor:
-    """Draw ones with probability ``p``, else zeros; of `flnb.default_dtype()` unless another dtype is given.
+    """Draw a tensor whose elements are 1 with probability ``p``, otherwise 0.
+
+    The dtype is `flnb.default_dtype()` unless another one is given.
 
     >>> import flnb
     >>> flnb.random.bernoulli(3, p=1.0)
@@ -209,7 +211,7 @@ def bernoulli(shape: Shape, p: float = 0.5, dtype: DTypeLike = None, generator: 
 
 
 def permutation(n: int, generator: Generator | None = None) -> Tensor:
-    """Return the integers 0 to n - 1 in random order, int64; inside of `flnb.vmap` in one order for all examples.
+    """Return the int64 numbers 0 to n - 1 in random order; inside of `flnb.vmap` all examples get the same order.
 
     >>> import flnb
     >>> sorted(flnb.random.permutation(3).tolist())

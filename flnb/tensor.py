@@ -1,4 +1,4 @@
-"""The Tensor: a backend's buffer, and its spec (shape, dtype and kind of buffer). Gradients are Variables' business.
+"""The Tensor: a backend's buffer, and its spec (shape, dtype and kind of buffer). Only Variables have gradients.
 
 Operators and most methods are the functions of `flnb.ops` themselves, attached to the class when `flnb.ops` is
 imported: ``a + b`` and ``flnb.add(a, b)`` are one call.
@@ -90,15 +90,16 @@ class Tensor:
 
     @property
     def _write_note(self) -> list[int]:
-        """Return the one-element list that stores the number of the tensor's last noted write; views share it."""
+        """The one-element list with the sequence number of the last noted write; all views share this list."""
         if not hasattr(self, "_written"):
             self._written = [0]
         return self._written
 
     def _adopt(self, other: Tensor) -> None:
-        """Replace this tensor's memory by that of another tensor, which may be a view of this one.
+        """Make this tensor use the memory of another tensor, which may be a view of this one.
 
-        Views of the former memory still note writes in this tensor; writes to the new memory are noted in its root.
+        Writes by views of the former memory are still noted in this tensor. Writes to the new memory are noted in the
+        tensor that owns that memory.
         """
         root = getattr(other, "_root", other)
         self._data, self._spec = other._data, other._spec
@@ -115,7 +116,7 @@ class Tensor:
         return "cpu"
 
     def data_of(self, backend: TensorBackend) -> Any:
-        """Return the buffer, after checking that ``backend`` works on buffers of its kind.
+        """Return the tensor's buffer, after checking that ``backend`` works on this kind of buffer.
 
         Raises:
             TypeError: the backend works on another kind of buffer.
@@ -130,7 +131,7 @@ class Tensor:
     def to(self, backend: str | type[TensorBackend] | TensorBackend) -> Tensor:
         """Copy the values to another backend, given by name, class or instance.
 
-        The tensor itself is returned if that backend works on the same kind of buffer. Between two devices
+        The tensor itself is returned if that backend works on the same kind of buffer. From one CUDA device to another
         (``x.to("cuda:1")``) the values are copied without passing through the host.
 
         Raises:
@@ -188,7 +189,7 @@ class Tensor:
         return int(kind), int(number)
 
     def to_device(self, device: str, /, *, stream: Any = None) -> Tensor:
-        """Return this tensor on a device of its backend, of which there is only ``"cpu"``; `to` changes the backend."""
+        """Return this tensor; the only accepted device is ``"cpu"``, and `to` changes the backend."""
         check_device(device)
         if stream is not None:
             raise ValueError(f"to_device: device 'cpu' has no streams, got {stream!r}")
@@ -199,10 +200,10 @@ class Tensor:
         return self._values().tolist()
 
     def item(self) -> Any:
-        """Return the only element as a Python number.
+        """Return the only element of the tensor as a Python number.
 
         Raises:
-            ValueError: the tensor has more or fewer elements than one.
+            ValueError: the tensor does not have exactly one element.
         """
         if self.size != 1:
             raise ValueError(
@@ -219,7 +220,7 @@ class Tensor:
         return cast("np.ndarray[Any, Any]", here.to_numpy(data))
 
     def _can_be_read(self) -> bool:
-        """Whether the active backend works on this tensor's kind of buffer and has values at all (`meta` has none)."""
+        """Whether the active backend works on this tensor's kind of buffer and stores values (`meta` stores none)."""
         here = state.current()
         return self._spec.kind in residents or (self._spec.kind == here.kind and here.backend.has_values)
 
@@ -231,7 +232,7 @@ class Tensor:
         return values.min(), values.max()
 
     def _are_positions(self, n: int) -> bool:
-        """Return whether all elements, integers, are from 0 to n - 1; also true if the backend has no values."""
+        """Return whether all elements of this integer tensor are in range(n); True if the backend has no values."""
         if not state.current().backend.has_values:
             return True
         least, most = getattr(getattr(self, "_root", self), "_limits", (-1, 0))
@@ -349,7 +350,7 @@ def detached(data: Any, spec: Spec) -> Tensor:
 
 
 def alias(x: Tensor, data: Any, spec: Spec) -> Tensor:
-    """Make a tensor with another backend's buffer of x's memory, sharing x's writes and gradients."""
+    """Make a tensor of ``data``, another backend's buffer on x's memory; writes and gradients count as those of x."""
     made: Tensor = object.__new__(x._lift or Tensor)
     made._data, made._spec, made._root = data, spec, getattr(x, "_root", x)
     if x._lift is not None:

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 SHARE = 0.2
 """The largest share of a processor that reading the recording again may take: long recordings are read less often."""
 TRIES, PAUSE = 20, 0.05
-"""How often, and after how many seconds, a recording is read again that its process was just turning into a file."""
+"""How often, and after how many seconds, to read again while the recording is being turned into a file."""
 TITLES = ("op", "count", "total", "mean", "p99", "share", "bytes")
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A recording as it was at one moment: seconds, bytes, and the table of its ops."""
+    """The figures of a recording at one moment that `flnb top` shows: state, seconds, bytes of memory, and its ops."""
 
     name: str
     state: str
@@ -41,7 +41,7 @@ class Reading:
 
     @property
     def facts(self) -> list[str]:
-        """Return the lines above the table of ops."""
+        """The lines above the table of ops: name and state, events, memory, and an error if there is one."""
         size, count = quantity.size, quantity.count
         lines = [
             f"{safe_text(self.name)}  {self.state}  {quantity.duration(self.seconds * 1e9)}  {count(self.steps)} steps",
@@ -55,11 +55,11 @@ class Reading:
 
 
 def read(path: str | os.PathLike[str], before: Reading | None = None) -> Reading:
-    """Read what has been written of a recording until now.
+    """Return what has been written of a recording until now.
 
     Args:
         path: a folder that `flnb.record(path=...)` is writing, or a saved recording.
-        before: an earlier reading; the events a second are those since then, otherwise those of the whole recording.
+        before: an earlier reading, since which the events per second are counted; None counts from the beginning.
 
     Raises:
         FileNotFoundError: there is no recording.
@@ -87,7 +87,7 @@ def read(path: str | os.PathLike[str], before: Reading | None = None) -> Reading
 
 
 def _read_again(path: str | os.PathLike[str], before: Reading) -> Reading:
-    """Read a recording, which its process may turn from a folder into a file in the same moment."""
+    """Return a new reading; try again if that fails, because the finished file may just be replacing the folder."""
     for _ in range(TRIES):
         with suppress(OSError, RunFileError):
             return read(path, before)
@@ -96,13 +96,14 @@ def _read_again(path: str | os.PathLike[str], before: Reading) -> Reading:
 
 
 def top(path: str | os.PathLike[str], every: float = 1.0, console: Any = None) -> Reading:
-    """Show the ops, memory and state of a recording that another process writes, until it ends or until Ctrl-C.
+    """Show the ops, memory and state of a recording while another process writes it.
 
-    Without a terminal the recording is printed once, as it is now.
+    The table is refreshed until the recording ends or Ctrl-C is pressed; if ``console`` is no terminal, it is printed
+    once.
 
     Args:
         path: a folder that `flnb.record(path=...)` is writing, or a saved recording.
-        every: seconds between two readings, at least 0.1; readings of long recordings are further apart.
+        every: seconds between two readings, at least 0.1; recordings that take long to read are read less often.
         console: the `rich.console.Console` to draw on; by default that of stdout.
 
     Returns:
@@ -134,7 +135,7 @@ def top(path: str | os.PathLike[str], every: float = 1.0, console: Any = None) -
 
 
 def _drawn(reading: Reading, console: Any) -> Any:
-    """Return a reading as what rich draws: facts, and as many rows of ops as the terminal has room for."""
+    """Return what `rich` draws of a reading: its facts, and as many rows of ops as the terminal has room for."""
     text, group = require("rich.text", extra="lab"), require("rich.console", extra="lab")
     made = require("rich.table", extra="lab").Table(box=None, pad_edge=False, header_style="bold")
     for title in TITLES:

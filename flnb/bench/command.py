@@ -35,8 +35,8 @@ def bench(
         count: the number of threads of each process.
 
     Raises:
-        ValueError: an unknown model, scale or backend.
-        WorkerError: a model that could not be trained.
+        ValueError: a model, scale or backend is unknown.
+        WorkerError: a model could not be trained.
     """
     backends = list(backends) or [state.current().backend.name]
     for backend in backends:
@@ -72,5 +72,5 @@ def _rows(
 
 
 def costliest(worker: Worker) -> str:
-    """Return the three ops that take most time in an iteration, with their shares, as text."""
+    """Return a text with the three ops that take most time in an iteration of a worker's model, and their shares."""
     return ", ".join(f"{op} {share:.0%}" for op, share in worker.call("costliest", count=3))

@@ -1,4 +1,4 @@
-"""The base class of the frameworks in a comparison, each of which trains a model and measures time and memory."""
+"""The base class of a comparison's frameworks, each of which trains a model and measures its time and memory."""
 
 from __future__ import annotations
 
@@ -19,35 +19,40 @@ CHECKED = 2
 
 
 class Contestant:
-    """A model, a batch and SGD with momentum in one framework, made in a `Worker`'s process.
+    """Trains a model on one batch by SGD with momentum in one framework, in the process of a `Worker`.
 
-    A subclass imports its framework, trains a tiny model (so that memory which the framework takes at first use is not
-    counted), calls ``super().__init__()``, builds the model, and defines the methods that raise NotImplementedError.
+    The constructor of a subclass imports the framework, trains a tiny model (so that memory which the framework takes
+    at first use is not counted), calls ``super().__init__()``, and builds the model. The subclass defines the methods
+    that raise NotImplementedError here.
     """
 
     def __init__(self) -> None:
         self._before = resident()
 
     def iteration(self, update: bool) -> None:
-        """Run forward and backward on the batch, and with `update` a step of the optimizer."""
+        """Run a forward and a backward pass on the batch and, if ``update``, a step of the optimizer."""
         raise NotImplementedError
 
     def sync(self) -> None:
         """Wait until all launched computations have ended; does nothing in frameworks that always wait."""
 
     def in_double(self) -> tuple[float, Iterable[Any]]:
-        """Return loss and gradients, as arrays, of a new model with the initial weights in float64, without dropout.
+        """Return the loss and all gradients, computed in float64 and without dropout by a new model.
 
-        They are computed on `CHECKED` examples; gradients are in the order of the parameters.
+        The model has the initial weights, and the batch `CHECKED` examples. The gradients are arrays, in the order of
+        the parameters.
         """
         raise NotImplementedError
 
     def counted(self) -> dict[str, Any]:
-        """Return the framework's own counts: ``live``, peak bytes of tensors, and ``allocations`` of an iteration."""
+        """Return what the framework counts itself.
+
+        ``live`` is the peak number of bytes of tensors, ``allocations`` the number of allocations in an iteration.
+        """
         raise NotImplementedError
 
     def run(self, iterations: int, update: bool) -> dict[str, float]:
-        """Run iterations and return their total seconds: ``wall``, and ``processor`` time of all threads."""
+        """Run iterations and return their total time in seconds: ``wall``, and ``processor`` time of all threads."""
         gc.collect()
         wall, processor = perf_counter(), process_time()
         for _ in range(iterations):
@@ -56,7 +61,7 @@ class Contestant:
         return {"wall": perf_counter() - wall, "processor": process_time() - processor}
 
     def memory(self) -> dict[str, Any]:
-        """Run the first iterations and return `counted`, and as ``grown`` the bytes by which the process has grown.
+        """Run the first iterations; return what `counted` does, and as ``grown`` by how many bytes the process grew.
 
         This must be called before any other method.
         """
@@ -73,7 +78,7 @@ class Contestant:
 
 
 def drop_nothing(modules: Iterable[Any], kind: type) -> None:
-    """Set all dropout rates to 0: the attribute ``p`` of `kind`, the class for dropout, ``dropout`` of others."""
+    """Set all dropout rates to 0: attribute ``p`` of modules of the class ``kind``, attribute ``dropout`` of others."""
     for module in modules:
         name = "p" if isinstance(module, kind) else "dropout"
         if isinstance(getattr(module, name, None), float):
@@ -81,7 +86,7 @@ def drop_nothing(modules: Iterable[Any], kind: type) -> None:
 
 
 def resident(field: str = "VmRSS") -> int | None:
-    """Return the bytes of this process in memory, now (VmRSS) or at most so far (VmHWM); None without /proc.
+    """Return how much memory this process uses now (VmRSS) or has used at most (VmHWM), in bytes; None without /proc.
 
     `getrusage` is not used because in a forked process it includes the parent's memory.
     """

@@ -20,10 +20,9 @@ class Measured(NamedTuple):
     """The measurements of one framework or backend.
 
     Attributes:
-        trained: seconds of an iteration with the optimizer, one number for each round.
-        without: seconds of an iteration without the optimizer, one number for each round.
-        busy: processor time of all threads divided by elapsed time; less than the number of threads if other programs
-            used the processor.
+        trained: for each round, the seconds of an iteration with the optimizer.
+        without: for each round, the seconds of an iteration without the optimizer.
+        busy: processor time of all threads divided by elapsed time; it is lower if other programs used the processor.
     """
 
     trained: list[float]
@@ -31,7 +30,7 @@ class Measured(NamedTuple):
     busy: float
 
     def columns(self, memory: dict[str, Any]) -> dict[str, Any]:
-        """Return the columns of a table for these times and for what `Contestant.memory` returned."""
+        """Return the columns of a table for these times and for ``memory``, which `Contestant.memory` returned."""
         live, grown = memory["live"], memory["grown"]
         return {
             "s / 100": _text(100.0 * Spread.of(self.trained).median),
@@ -48,15 +47,16 @@ def _text(seconds: float) -> str:
 
 
 def threads(count: int) -> dict[str, str]:
-    """Return environment variables by which a process computes with this number of threads."""
+    """Return environment variables that make a process compute with ``count`` threads."""
     return dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(count))
 
 
 def measure(workers: Sequence[Worker], rounds: int, seconds: float, clock: str = "wall") -> list[Measured]:
     """Time the contestants in these workers, whose `Contestant.memory` must have been called before.
 
-    In a round each in turn runs as many iterations as take about `seconds`, at least two, half of them with the
-    optimizer. `clock` is "wall", or "processor" for a shared machine, which adds up the times of all threads.
+    In each of ``rounds`` rounds, every contestant in turn runs as many iterations as take about ``seconds``, at least
+    two, half of them with the optimizer. ``clock`` is "wall" for elapsed time, or "processor" for the processor time of
+    all threads, which suits a machine that other programs use.
     """
     iterations = {}
     for worker in workers:
@@ -65,7 +65,7 @@ def measure(workers: Sequence[Worker], rounds: int, seconds: float, clock: str =
         iterations[worker] = min(MOST, max(1, round(seconds / 2 / once)))
 
     def turn(worker: Worker) -> list[dict[str, float]]:
-        """Run one turn; returns the times with and without the optimizer."""
+        """Run one turn of a contestant; return the times with and without the optimizer."""
         return [worker.call("run", iterations=iterations[worker], update=update) for update in (True, False)]
 
     found = in_turn(workers, turn, rounds)
@@ -73,7 +73,7 @@ def measure(workers: Sequence[Worker], rounds: int, seconds: float, clock: str =
 
 
 def _measured(turns: list[list[dict[str, float]]], iterations: int, clock: str) -> Measured:
-    """Convert total times of all turns to seconds per iteration."""
+    """Convert the total times of all turns to seconds per iteration."""
     trained, without = ([turn[half][clock] / iterations for turn in turns] for half in (0, 1))
     wall, processor = (sum(half[each] for turn in turns for half in turn) for each in ("wall", "processor"))
     return Measured(trained, without, processor / wall)

@@ -26,7 +26,7 @@ class Training(Contestant):
     Args:
         model: the model's name.
         scale: the model's size, "small" or "paper".
-        backend: the backend's name; with "+jit" behind it, iterations are captured by `flnb.jit`.
+        backend: the backend's name; if it ends in "+jit", iterations are compiled by `flnb.jit`.
         weights: an .npz file with initial parameters, which the first contestant writes and the others load.
     """
 
@@ -50,21 +50,21 @@ class Training(Contestant):
         self.iterations = {True: self.captured_by_jit(self.train), False: self.captured_by_jit(self.differentiate)}
 
     def captured_by_jit(self, function: Any) -> Any:
-        """Return the function itself, or compiled by `flnb.jit` if the benchmark says so."""
+        """Return the function itself, or compiled by `flnb.jit` if the backend was given with "+jit"."""
         return flnb.jit(function) if self.captured else function
 
     def differentiate(self) -> None:
-        """Compute all gradients for the batch."""
+        """Compute the gradients of all parameters on the batch."""
         self.optimizer.zero_grad()
         self.recipe.loss(self.model, *self.batch).backward()
 
     def train(self) -> None:
-        """Do one step of training."""
+        """Compute the gradients and update the parameters: one step of training."""
         self.differentiate()
         self.optimizer.step()
 
     def _load(self, model: Module) -> None:
-        """Set a model's parameters to the initial ones."""
+        """Set a model's parameters to the initial ones, which are in the file ``weights``."""
         with np.load(self.weights) as arrays:
             for parameter, array in zip(model.parameters(), arrays.values(), strict=True):
                 flnb.ops.assign(parameter.data, flnb.asarray(array, dtype=parameter.dtype))
@@ -108,7 +108,7 @@ class Training(Contestant):
         return {"live": after["peak_allocated"], "allocations": after["allocs"] - before}
 
     def costliest(self, count: int) -> list[tuple[str, float]]:
-        """Return the `count` ops with the most time in an iteration, with their shares of all ops' time (0 to 1).
+        """Return the ``count`` ops that take most time in an iteration, with their shares (0 to 1) of all ops' time.
 
         An op's time is its median over some iterations, so that other programs disturb it little.
         """

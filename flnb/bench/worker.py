@@ -1,7 +1,7 @@
 """Objects in processes of their own, whose methods are called through a pipe.
 
-Candidates of a benchmark then share neither memory nor threads, have their own environment variables (the number of
-threads and the settings of malloc are read once, when a process starts), and can still take turns.
+So the candidates of a benchmark share neither memory nor threads, and yet take turns. Each has its own environment
+variables, because the number of threads and the settings of malloc are read only when a process starts.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Worker:
 
     Args:
         name: the worker's name in errors.
-        target: the class, as "module:class", importable in the new process.
+        target: the class, written "module:class", which the new process can import.
         arguments: keyword arguments of the class.
         environment: environment variables of the new process, in addition to those of this one.
 
     Raises:
-        WorkerError: the object could not be made; or later a method raised an error, or the process died.
+        WorkerError: the object could not be made; or, later, a method raised an error or the process died.
 
     >>> from flnb.bench import Worker
     >>> with Worker("counter", "collections:Counter", {"a": 2}) as worker:

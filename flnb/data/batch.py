@@ -23,11 +23,11 @@ class BatchDataset(Dataset):
 
     Args:
         dataset: the samples.
-        size: samples in a batch; with ``lengths``, the budget of a batch.
+        size: the number of samples in a batch; with ``lengths``, the largest padded size of a batch.
         last: "include" a smaller last batch, or "skip" it.
-        lengths: a length for each sample, such as its number of steps. A batch then has as many neighbours as satisfy
-            number * longest length <= size, which bounds the memory of a padded batch. To shuffle, wrap this dataset
-            in a `ShuffleDataset` rather than the samples, whose order the lengths follow.
+        lengths: a length for each sample, such as its number of steps. A batch then has as many neighbouring samples
+            as satisfy number of samples * longest length <= size, which bounds the memory of a padded batch. To
+            shuffle, wrap this dataset in a `ShuffleDataset`, not the samples, whose order must be that of the lengths.
         collate: a function that makes a batch from a list of samples, such as `padded`; by default they are stacked.
 
     >>> import flnb
@@ -87,10 +87,12 @@ class BatchDataset(Dataset):
 
 
 def packed(lengths: Sequence[int], budget: int) -> list[int]:
-    """Divide samples into groups of neighbours with number * longest length <= budget, as large as possible in order.
+    """Divide samples into groups of neighbours with number of samples * longest length <= budget.
+
+    Beginning with the first group, each is as large as possible.
 
     Returns:
-        The index of each group's first sample, and the number of samples.
+        A list with the index of each group's first sample and, at the end, the number of all samples.
 
     >>> packed([2, 3, 3, 6], 6)
     [0, 2, 3, 4]

@@ -89,9 +89,10 @@ class BlobDataset(Dataset):
 
 
 class FileBlobDataset(BlobDataset):
-    """Samples in a file that `write` or `BlobDataset.save` made, read when they are used. No code in it is executed.
+    """Samples in a file that `write` or `BlobDataset.save` made; they are read when they are used.
 
-    A pickled dataset contains only the path, so each worker process opens the file itself.
+    No code in the file is executed. A pickled dataset contains only the path, so each worker process opens the file
+    itself.
 
     >>> import flnb
     >>> flnb.data.FileBlobDataset.write("pairs.blob", [([1, 2], 0.5), ([3], 1.5)])
@@ -130,9 +131,9 @@ class BlobFile:
 
     Attributes:
         kinds: pairs of dtype and shape.
-        first: the number of each sample's first array, and the number of all arrays.
-        offset: the position in the file of each array.
-        kind: the index in ``kinds`` of each array.
+        first: the index of each sample's first array and, at the end, the number of all arrays.
+        offset: each array's position in the file, in bytes.
+        kind: each array's index in ``kinds``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -165,7 +166,7 @@ class BlobFile:
         return ValueError(f"flnb: {self.path} is not a valid blob file: {what}")
 
     def _parse(self, index: bytes, end: int) -> None:
-        """Read the index; ``end`` is the position where it starts, and where the arrays end."""
+        """Read ``index``, the bytes of the file's index; ``end`` is the position where the arrays end."""
         length, samples, entries = COUNTS.unpack_from(index)
         text = COUNTS.size + length
         if len(index) != (needed := text + 8 * (samples + 1 + 2 * entries)):

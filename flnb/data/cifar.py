@@ -68,7 +68,7 @@ def cifar10(path: str | os.PathLike[str], checksum: bool = True) -> tuple[Tensor
 
 
 def _contents(source: Path, checksum: bool) -> Iterator[tuple[str, bytes]]:
-    """Yield the names and contents of the files with images, from a folder or an archive."""
+    """Yield the name and content of each file with images, from a folder or an archive; check them if ``checksum``."""
     if source.is_dir():
         for name in BATCHES:
             if (source / name).is_file():
@@ -124,7 +124,7 @@ def _batch(name: str, content: bytes) -> tuple[np.ndarray[Any, Any], np.ndarray[
 
 
 class _Kept:
-    """Placeholder for NumPy's array and dtype while reading a pickle: stores the arguments, makes no array."""
+    """Stands for a NumPy array or dtype while a pickle is read: stores the pickled arguments and makes no array."""
 
     def __init__(self, *args: Any) -> None:
         self.args = args
@@ -134,7 +134,7 @@ class _Kept:
 
 
 class _Reader(pickle.Unpickler):
-    """An unpickler that calls nothing: three NumPy names are replaced by `_Kept`, all others are refused."""
+    """An unpickler that executes no code: `_Kept` replaces the three NumPy names in a pickle; others are an error."""
 
     def find_class(self, module: str, name: str) -> type[_Kept]:
         if (module, name) in {("numpy.core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype")}:

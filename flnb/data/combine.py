@@ -30,7 +30,7 @@ class ConcatDataset(Dataset):
         return int(self._ends[-1])
 
     def _part(self, index: int) -> int:
-        """Return the number of the dataset that contains a sample."""
+        """Return the position, among the concatenated datasets, of the one that contains the sample ``index``."""
         return int(np.searchsorted(self._ends, index, side="right"))
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
@@ -78,7 +78,7 @@ class MergeDataset(Dataset):
 
 
 class TransformDataset(Dataset):
-    """Apply a function to each entry of the samples; None instead of a function leaves an entry unchanged.
+    """Apply functions to the entries of each sample, one function per entry; None leaves an entry unchanged.
 
     >>> import flnb
     >>> pairs = flnb.data.TensorDataset(flnb.asarray([1.0, 2.0]), flnb.asarray([0, 1]))
@@ -88,7 +88,7 @@ class TransformDataset(Dataset):
 
     Raises:
         TypeError: something that is neither a function nor None.
-        ValueError: when a sample is read that has another number of entries than there are functions.
+        ValueError: a sample has another number of entries than there are functions (raised when it is read).
     """
 
     def __init__(self, dataset: Dataset, *functions: Callable[[Any], Any] | None) -> None:
@@ -114,7 +114,7 @@ class TransformDataset(Dataset):
 
 
 def _datasets(name: str, datasets: tuple[Dataset, ...]) -> tuple[Dataset, ...]:
-    """Return the datasets, or raise an error for the class ``name`` if there is none, or something else among them."""
+    """Return the datasets, or raise an error that names the class ``name`` if there are none or one is no dataset."""
     if not datasets:
         raise ValueError(f"flnb: {name} takes one dataset or more, got none")
     for dataset in datasets:

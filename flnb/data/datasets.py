@@ -27,7 +27,7 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass
 class Position:
-    """The position in an epoch: the numbers of the epoch and of the next item."""
+    """A position in the iteration over a dataset: the number of the epoch, and the number of the next item in it."""
 
     epoch: int
     index: int = 0
@@ -75,14 +75,14 @@ class Dataset:
         return fixed
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        """Iterate over the next epoch, the first time over epoch 0, or over what is left after `state` was set."""
+        """Iterate over the next epoch (at first epoch 0) or, if `state` was set, over the rest of its epoch."""
         position = self._resumed or Position(self._epochs)
         self._latest, self._resumed, self._epochs = position, None, position.epoch + 1
         return self._follow(self._at_epoch(position.epoch), position)
 
     @staticmethod
     def _follow(fixed: Dataset, position: Position) -> Iterator[tuple[Any, ...]]:
-        """Yield the items of an epoch from a position on, and update the position."""
+        """Yield the items of an epoch from a position on, and update the position; ``fixed`` is the epoch's dataset."""
         with closing(fixed._items(position.epoch, position.index)) as items:
             for item in items:
                 position.index += 1
@@ -96,12 +96,13 @@ class Dataset:
 
     @property
     def state(self) -> dict[str, int]:
-        """Position in the latest epoch, for a checkpoint; setting it makes the next `for` loop continue there.
+        """The position in the latest epoch, for a checkpoint; setting it makes the next `for` loop continue there.
 
-        A dict of "epoch", which counts from 0, "index", the number of the next item, and "size", the dataset's length.
+        The position is a dict of "epoch", which counts from 0, "index", the number of the next item, and "size", the
+        dataset's length.
 
-        Raises:
-            ValueError: when it is set, a state of another length, or a position that does not exist.
+        Raises (when set):
+            ValueError: the state is of a dataset of another length, or its position does not exist.
 
         >>> import flnb
         >>> items = flnb.data.TensorDataset(flnb.arange(4))
@@ -130,14 +131,14 @@ class Dataset:
         self._resumed = Position(epoch, index)
 
     def _check(self, index: int) -> int:
-        """Return a non-negative index for one that may count from the end, or raise an IndexError."""
+        """Convert an index that may count from the end to one from 0, or raise an IndexError if it is out of range."""
         size = len(self)
         if not -size <= index < size:
             raise IndexError(f"flnb: {type(self).__name__} of {size} has no item {index}")
         return index % size
 
     def _check_all(self, indices: Any) -> Indices:
-        """Return non-negative indices for those given; raise a TypeError or IndexError if they are none."""
+        """Convert indices that may count from the end to ones from 0; raise a TypeError or IndexError if one is bad."""
         given, size = np.asarray(indices), len(self)
         if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
             raise TypeError(

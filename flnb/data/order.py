@@ -1,4 +1,4 @@
-"""Datasets with the samples of another in another order: by indices, shuffled, or a contiguous range."""
+"""Datasets that select or reorder the samples of another dataset: by indices, shuffled, or a contiguous range."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ShuffleDataset(ResampleDataset):
 
 
 class SpanDataset(ResampleDataset):
-    """Select a contiguous range of a dataset: ``length`` samples from index ``start`` on, or all that follow.
+    """Select a contiguous range of a dataset: ``length`` samples from index ``start`` on; by default all from there.
 
     >>> import flnb
     >>> [int(x) for (x,) in flnb.data.SpanDataset(flnb.data.TensorDataset(flnb.arange(9)), 2, 3)]
@@ -93,10 +93,10 @@ def round_robin(samples: int, part: int, parts: int, batch: int = 1, allow_empty
 
     Args:
         samples: the number of all samples.
-        part: the number of this process, from 0.
+        part: the number of this process, counted from 0.
         parts: the number of processes.
-        batch: samples in a batch.
-        allow_empty: keep remaining samples even if some parts get none of them.
+        batch: the number of samples in a batch.
+        allow_empty: whether to keep the remaining samples even if some parts get none of them.
 
     >>> import flnb
     >>> [flnb.data.round_robin(11, part, 2, batch=2).tolist() for part in range(2)]

@@ -38,7 +38,7 @@ class Threads:
         self.pool = ThreadPoolExecutor(count, "flnb-prefetch")
 
     def submit(self, dataset: Dataset, epoch: int, index: int) -> Future[Any]:
-        """Start to load an item of a dataset, which is already in the order of the epoch."""
+        """Start to load an item; ``dataset`` already has the order of the epoch. Return a job for `collect`."""
         return self.pool.submit(contextvars.copy_context().run, dataset.__getitem__, index)
 
     def collect(self, job: Future[Any]) -> tuple[Any, ...]:
@@ -58,7 +58,7 @@ class Job(NamedTuple):
 
 
 class Array(NamedTuple):
-    """Describes an array of an item in shared memory; ``tensor`` is true if the entry was a Tensor."""
+    """Describes an array of an item that is in shared memory; ``tensor`` says whether it was a Tensor in the item."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -93,7 +93,7 @@ class Processes:
         return Processes, (self.count,)
 
     def submit(self, dataset: Dataset, epoch: int, index: int) -> Job:
-        """Start to load an item, in the order of the epoch; the first call starts the processes."""
+        """Start to load the item ``index`` of an epoch; the first call starts the processes."""
         if self.pool is None:
             self.pool = self._start(dataset)
         slot = self._slot()
@@ -187,7 +187,7 @@ class Processes:
 
 @with_block
 def _no_rank() -> Iterator[None]:
-    """Hide from child processes that this process is an MPI rank; one that loads MPI would act as it and die."""
+    """Hide from child processes that this process is an MPI rank; if they loaded MPI, they would act as it and die."""
     hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(MPI)}
     try:
         yield
@@ -213,7 +213,7 @@ _attached: dict[int, SharedMemory] = {}
 
 
 def _begin(pickled: bytes) -> None:
-    """Prepare a new process. The dataset is unpickled only for the first item, which can report an error in it."""
+    """Prepare a new process, but leave the dataset pickled until the first item, which can report an error."""
     import signal
 
     global _pickled
@@ -223,7 +223,7 @@ def _begin(pickled: bytes) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent ends, which may be killed before it can end its workers."""
+    """End this process when its parent process ends, which may be killed before it can end its workers."""
     import multiprocessing
 
     parent = multiprocessing.parent_process()

@@ -8,7 +8,7 @@
 >>> flnb.models.summary(recipe).total.parameters
 3718
 
-The classes take their sizes as keyword arguments and can be used directly, too:
+The model classes can also be used directly, with their sizes as arguments:
 
 >>> flnb.models.MLP((4, 8, 2))(flnb.ones((5, 4))).shape
 (5, 2)

@@ -14,9 +14,10 @@ __all__ = ["AlexNet", "ALEXNET_RECIPE"]
 class AlexNet(Convolutional):
     """Image classifier (N, channels, image, image) -> logits (N, classes), with one column of convolutions.
 
-    The variant of Krizhevsky 2014 ("One weird trick", footnote 1), as in torchvision: without the two columns and the
-    response normalisation of Krizhevsky et al. 2012 (section 3.5). ``widths`` are the channels of the five
-    convolutions, ``hidden`` is the number of features of each of the two hidden linear maps, after dropout.
+    This is the variant of Krizhevsky 2014 ("One weird trick", footnote 1), as in torchvision. The network of Krizhevsky
+    et al. 2012 has two columns and a response normalisation (section 3.5), which this one lacks. ``widths`` are the
+    channels of the five convolutions; ``hidden`` is the number of features of each of the two hidden linear maps, each
+    of which comes after dropout.
 
     >>> import flnb
     >>> net = flnb.models.AlexNet(image=64, widths=(4, 6, 8, 6, 6), hidden=16, classes=10)

@@ -1,4 +1,4 @@
-"""A transformer for speech recognition: tokens for frames of speech."""
+"""A transformer for speech recognition, which scores tokens for frames of speech."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ class ASRTransformer(Module):
     Each utterance is normalised; a gated convolution over 7 frames with stride 3 follows; sines and cosines of the
     position are added; then come transformer layers without biases, and a linear map to the tokens.
 
-    The defaults have 263M parameters, as in table 3 of Kahn et al. 2022 (Flashlight). They are those of Flashlight's
-    benchmark application, but with the 10,000 word pieces of Likhomanenko et al. for the application's 30 letters, with
-    which the network would have 256M. The application differs in three more places: its norms have one weight and one
-    bias for all features, its convolution has a dropout of 0.3, and it drops whole layers.
+    With the default sizes the model has 263M parameters, as in table 3 of Kahn et al. 2022 (Flashlight). The sizes are
+    those of Flashlight's benchmark application, except that the tokens are the 10,000 word pieces of Likhomanenko et
+    al. in place of the application's 30 letters, with which the network would have 256M parameters. The application
+    differs in three more places: its norms have one weight and one bias for all features, its convolution has a dropout
+    of 0.3, and it drops whole layers.
 
     >>> import flnb
     >>> model = flnb.models.ASRTransformer(tokens=30, bands=5, features=8, heads=2, layers=1, feedforward=16)

@@ -33,7 +33,7 @@ class SoftAttention(Module):
         self.score = Linear(features, 1, bias=False)
 
     def projected(self, frames: Any) -> Any:
-        """Compute the frames' term of the scores, which has the frames' shape."""
+        """Return ``U frame + b`` for all frames (N, F, features): (N, F, hidden)."""
         return self.frames(frames)
 
     def forward(self, state: Any, frames: Any, projected: Any) -> tuple[Any, Any]:

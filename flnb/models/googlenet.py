@@ -29,8 +29,9 @@ TABLE = {
 class Inception(Module):
     """Four branches of convolutions, concatenated: (N, channels, H, W) -> (N, made, H, W) (figure 2b of the paper).
 
-    ``widths`` are a row of the paper's table 1: channels of the 1 x 1 convolution; of the 3 x 3 convolution's reduction
-    and of itself; of the 5 x 5 convolution's reduction and of itself; and of the 1 x 1 convolution after max pooling.
+    ``widths`` are six numbers of channels, as in a row of the paper's table 1: of the 1 x 1 convolution; of the
+    reduction before the 3 x 3 convolution, and of that convolution; of the reduction before the 5 x 5 convolution, and
+    of that convolution; of the 1 x 1 convolution after max pooling. ``made`` is the number of channels of the result.
 
     >>> import flnb
     >>> module = Inception(6, (2, 3, 4, 1, 2, 2))
@@ -54,9 +55,9 @@ class GoogLeNet(Module):
     """Image classifier (N, channels, image, image) -> logits (N, classes) (Szegedy et al. 2015, section 5).
 
     The paper's network (table 1) with 5 x 5 convolutions and biases, without batch norm, and without the two response
-    normalisations of its figure 3, which train nothing. With ``auxiliary``, two more classifiers get the results of the
-    modules 4a and 4d (section 5): in training mode, the model then returns a tuple of three logits: its own, those of
-    4a, those of 4d. ``width`` scales all channels.
+    normalisations of its figure 3, which have no parameters. With ``auxiliary``, two more classifiers get the results
+    of the modules 4a and 4d (section 5). In training mode, the model then returns three tensors of logits: its own,
+    those after module 4a, those after 4d. All numbers of channels are multiplied by ``width``.
 
     It has 6,998,552 parameters, or 13,378,280 with auxiliary classifiers. The column "params" of table 1 counts weights
     in units of 1024 and agrees to 8%, except for the first convolution, which has 9,408 weights (7 x 7 x 3 x 64) where
@@ -76,7 +77,7 @@ class GoogLeNet(Module):
         channels: int = 3,
     ) -> None:  # fmt: skip
         def scaled(count: int) -> int:
-            """Return a number of channels scaled by the model's width."""
+            """Return ``count``, a number of channels, multiplied by the model's ``width``."""
             return max(1, round(count * width))
 
         made = second = scaled(192)
@@ -111,7 +112,7 @@ class GoogLeNet(Module):
 
 
 def _halving() -> MaxPool2d:
-    """Return max pooling that halves an even height and width by padding, where the paper rounds up."""
+    """Return a max pooling that halves an even height and width; it pads the image where the paper rounds sizes up."""
     return MaxPool2d(3, stride=2, padding=1)
 
 

@@ -19,10 +19,11 @@ class Convolutional(Module):
     Args:
         channels: channels of the images.
         image: height and width of the images.
-        features: the convolutions, rectifiers and poolings, called one after another.
-        widths: the channels that ``features`` return, the features of each hidden linear map, and the classes.
+        features: the convolutions, ReLUs and poolings, called one after another.
+        widths: the number of channels that ``features`` return, the width of each hidden linear map, and the number of
+            classes.
         dropout: the probability of dropping a feature.
-        before: put dropout before each hidden linear map; if false, after the map's rectifier.
+        before: whether dropout comes before each hidden linear map or after the map's ReLU.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ def extent_after(model: Module, image: int) -> int:
     """Return the height (and width) of square images after all convolutions and poolings of `model`.
 
     Args:
-        model: its kernels, strides and paddings are the same for rows and columns.
+        model: a model whose kernels, strides and paddings are the same for rows and columns.
         image: the height and width of the images.
 
     Raises:

@@ -15,8 +15,8 @@ __all__ = ["LSTMLM", "LSTM_LM_RECIPES", "next_word_loss"]
 class LSTMLM(Module):
     """Predict the word after each word: (N, T) -> logits (N, T, vocabulary), and the LSTM's last state.
 
-    LSTM layers over word embeddings of the same width, with dropout on all but the recurrent connections (Zaremba et
-    al. 2014, section 3.2). The state (h, c), each (layers, N, features), can be passed with the text that follows.
+    LSTM layers follow word embeddings of the same width, with dropout on all but the recurrent connections (Zaremba et
+    al. 2014, section 3.2). The state is (h, c), each (layers, N, features); ``model(words, state)`` continues a text.
 
     >>> import flnb
     >>> model = flnb.models.LSTMLM(vocabulary=50, features=8)
@@ -52,10 +52,13 @@ def next_word_loss(model: Module, words: Any, targets: Any) -> Any:
 
 
 def _recipe(name: str, features: int, layers: int, steps: int, small: int, parameters: tuple[int, int]) -> Recipe:
-    """Return the recipe of one of the paper's three language models, of 10,000 words, or 5,000 if "small".
+    """Return the recipe of one of the paper's three language models, for 10,000 words, or 5,000 in the scale "small".
 
     Args:
-        steps: the words of a sequence.
+        name: the model's name for `flnb.models.get`.
+        features: the number of features in the scale "paper".
+        layers: the number of LSTM layers.
+        steps: the number of words in a sequence.
         small: the number of features in the scale "small".
         parameters: the number of trained numbers in the scales "paper" and "small".
     """

@@ -18,7 +18,7 @@ __all__ = ["Batch", "Draw", "Recipe", "classification", "noise"]
 Batch = tuple[np.ndarray[Any, Any], ...]
 """The arrays that a loss takes after the model: the model's inputs, then the targets."""
 Draw = Callable[[np.random.Generator, int], Batch]
-"""A function of a random generator and a number of examples, which returns a batch of them."""
+"""A function that is called with a NumPy generator and a number of examples, and returns a batch of random examples."""
 
 
 def noise(shape: Sequence[int], classes: int, targets: Sequence[int] = ()) -> Draw:
@@ -43,16 +43,17 @@ def classification(model: Module, x: Any, targets: Any) -> Any:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Recipe:
-    """Everything needed to build, feed and train a model of the literature, in the scales "paper" and "small".
+    """How to build a published model, random batches for it, and its loss; each in the scales "paper" and "small".
 
     Attributes:
         name: the model's name for `flnb.models.get`.
         model: the model's class, which is called as ``model(**settings[scale])``.
         source: the paper, with the section or table that describes the architecture.
-        settings: for each scale, the keyword arguments of the class.
+        settings: for each scale, the keyword arguments for the class.
         parameters: for each scale, the exact number of trained numbers.
-        batch_sizes: for each scale, the number of examples in a batch; that of "paper" is the paper's.
-        draws: for each scale, a function of a random generator and a number of examples that returns a batch.
+        batch_sizes: for each scale, the number of examples in a batch; for "paper", that of the paper.
+        draws: for each scale, a function that is called with a NumPy generator and a number of examples, and returns a
+            batch of random examples.
         loss: a function that is called as ``loss(model, *batch)`` and returns a scalar Variable.
 
     >>> import flnb
@@ -85,7 +86,7 @@ class Recipe:
         return self.model(**self._of(self.settings, scale))
 
     def batch(self, scale: str = "paper", seed: int = 0, size: int | None = None) -> Batch:
-        """Draw random examples of the shapes and dtypes that the loss takes; equal seeds draw equal examples.
+        """Return a batch of random examples, of the shapes and dtypes that the loss takes; equal seeds give equal ones.
 
         Args:
             scale: "paper" or "small".
@@ -110,7 +111,7 @@ class Recipe:
         return draw(np.random.default_rng(seed), size)
 
     def _of(self, table: Mapping[str, Any], scale: str) -> Any:
-        """Return the entry of a scale, or raise a ValueError that lists the scales there are."""
+        """Return the entry for a scale in one of the dicts above, or raise a ValueError that lists the scales."""
         if scale not in table:
             raise ValueError(f"{self.name}: expected the scale {' or '.join(map(repr, table))}, got {scale!r}")
         return table[scale]

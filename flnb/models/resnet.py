@@ -14,9 +14,9 @@ __all__ = ["Basic", "Bottleneck", "ResNet", "RESNET_RECIPES"]
 
 
 class _Block(Module):
-    """Convolutions with batch norms and ReLUs, added to x, or to a 1 x 1 convolution of x where the shape changes.
+    """Adds the result of convolutions, batch norms and ReLUs to x, or to a 1 x 1 convolution of x if shapes differ.
 
-    He et al. 2016, section 3.3, option B. Members are named as in torchvision: conv1, bn1, conv2, ..., downsample.
+    See He et al. 2016, section 3.3, option B. Members have torchvision's names: conv1, bn1, conv2, ..., downsample.
     """
 
     expansion: ClassVar[int]
@@ -39,7 +39,7 @@ class _Block(Module):
 
 
 class Basic(_Block):
-    """A residual of two 3 x 3 convolutions: (N, channels, H, W) -> (N, width, ...) (He et al. 2016, figure 5 left)."""
+    """A block of two 3 x 3 convolutions: (N, channels, H, W) -> (N, width, ...) (He et al. 2016, figure 5 left)."""
 
     expansion = 1
 
@@ -49,10 +49,10 @@ class Basic(_Block):
 
 
 class Bottleneck(_Block):
-    """A residual of a 1 x 1, a 3 x 3 and a 1 x 1 convolution: (N, channels, H, W) -> (N, 4 * width, ...).
+    """A block of a 1 x 1, a 3 x 3 and a 1 x 1 convolution: (N, channels, H, W) -> (N, 4 * width, ...).
 
-    He et al. 2016, figure 5 right. The stride is the 3 x 3 convolution's, as in torchvision ("v1.5"); in the paper it
-    is the first one's.
+    See He et al. 2016, figure 5 right. The 3 x 3 convolution has the stride, as in torchvision ("v1.5"); in the paper
+    the first convolution has it.
     """
 
     expansion = 4
@@ -112,7 +112,7 @@ class ResNet(Module):
 
 
 def _recipe(name: str, depths: tuple[int, ...], block: str, parameters: dict[str, int], small_batch: int) -> Recipe:
-    """Return the recipe of a ResNet with ``depths`` blocks per stage; ``small_batch`` is the small scale's batch."""
+    """Return the recipe of a ResNet with ``depths`` blocks per stage; ``small_batch`` is the batch size for "small"."""
     settings = {"depths": depths, "block": block}
     return Recipe(
         name=name,

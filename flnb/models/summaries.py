@@ -41,8 +41,8 @@ class Row:
         output: the shapes of the result of its last call; empty if it was not called.
         parameters: the number of trained numbers; a shared parameter counts once.
         flops: estimated floating-point operations of the forward pass; a multiply-add counts as two.
-        kept: bytes of the tensors that are made inside the module and still exist when the forward pass ends: its
-            result, and what backward needs.
+        kept: bytes of the tensors that are made inside the module and still exist when the forward pass ends: the
+            model's result, and what backward needs.
     """
 
     path: str
@@ -63,8 +63,8 @@ class Row:
 class Summary:
     """The table that `summary` returns: iterate over its rows, or index it by a module's path.
 
-    ``total`` is the row of the whole model. The repr, and what a notebook shows, is a table with names indented by
-    depth.
+    ``total`` is the row of the whole model. The summary's repr, and its display in a notebook, are a table in which
+    modules are indented by depth.
     """
 
     rows: tuple[Row, ...]
@@ -126,7 +126,7 @@ def summary(of: Module | Recipe | str, *inputs: Any, scale: str = "small", depth
         of: a module; or a recipe or its name, from which a model and its inputs are made.
         inputs: the module's inputs, tensors or NumPy arrays; none for a recipe.
         scale: the scale of the recipe, "small" or "paper".
-        depth: the number of levels to list: 1 lists the model's direct members only, None all modules.
+        depth: the number of levels to list: 1 lists only the modules directly in the model, None all modules.
 
     >>> import flnb
     >>> flnb.models.summary(flnb.models.MLP((64, 32, 10)), flnb.ones((16, 64)))
@@ -192,7 +192,7 @@ def _prepared(of: Module | Recipe | str, inputs: tuple[Any, ...], scale: str) ->
 
 @contextmanager
 def _as_it_was(model: Module) -> Iterator[None]:
-    """Restore the model's buffers and the session's random generator when the block ends."""
+    """Restore the model's buffers and the current random generator when the ``with`` block ends."""
     buffers = [(buffer, ops.asarray(buffer, copy=True)) for _, buffer in model.named_buffers()]
     drawn = random.current_generator().state
     try:
@@ -205,11 +205,11 @@ def _as_it_was(model: Module) -> Iterator[None]:
 
 @contextmanager
 def _outputs(model: Module) -> Iterator[dict[int, tuple[tuple[int, ...], ...]]]:
-    """Collect the shapes of the results of each module's latest call, by the module's id, inside the block."""
+    """Collect the shapes of the results of each module's latest call, by ``id(module)``, during the ``with`` block."""
     shapes: dict[int, tuple[tuple[int, ...], ...]] = {}
 
     def keep(module: Module, inputs: tuple[Any, ...], output: Any) -> None:
-        """Store the shapes of one call's result: a forward hook."""
+        """Store the shapes of the results of a module's call, as a forward hook."""
         made = output if isinstance(output, (tuple, list)) else (output,)
         shapes[id(module)] = tuple(x.shape for x in made if isinstance(x, Tensor))
 
@@ -228,8 +228,8 @@ def _by_module(run: Recording, root: str, paths: set[str], contexts: Any, amount
         run: the recording, whose catalog has the names of the contexts.
         root: the name of the whole model in the recording.
         paths: the dotted paths of the model's modules.
-        contexts: the recording's number for the place of each event: a module's path and a phase.
-        amounts: a number for each event.
+        contexts: for each event, the number of its context (a module's path and a phase) in the recording.
+        amounts: for each event, the number to add.
     """
     catalog, sums = run.catalog, Counter[str]()
     for scope, amount in zip(catalog.named(catalog.scope[contexts]).tolist(), amounts.tolist(), strict=True):

@@ -18,8 +18,9 @@ class TransformerLM(Module):
     """Predict the token after each token: (N, T) -> logits (N, T, vocabulary) (Radford et al. 2019, section 2.3).
 
     Each position attends to itself and to earlier positions. Layer norms come before attention and linear maps, and
-    after the last layer; the output layer shares the embedding's weight. The defaults are the smallest model of table
-    2, GPT-2, with 124M parameters (the table says 117M). GELU is exact here and approximated by tanh in the paper.
+    after the last layer; the output layer shares the embedding's weight. The default sizes are those of the smallest
+    model in table 2, GPT-2, with 124M parameters (the table says 117M). GELU is exact here; the paper approximates it
+    by tanh.
 
     >>> import flnb
     >>> model = flnb.models.TransformerLM(vocabulary=50, features=8, heads=2, layers=1, length=16)

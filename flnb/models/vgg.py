@@ -14,9 +14,10 @@ __all__ = ["VGG", "VGG_RECIPES"]
 class VGG(Convolutional):
     """Image classifier (N, channels, image, image) -> logits (N, classes) (Simonyan and Zisserman 2015, table 1).
 
-    Stage i has ``depths[i]`` 3 x 3 convolutions of ``widths[i]`` channels, then max pooling by 2. Depths (1, 1, 2, 2,
-    2) are the paper's network A (VGG-11), (2, 2, 3, 3, 3) its network D (VGG-16). Two hidden linear maps of ``hidden``
-    features follow, each with dropout. Convolutions are initialised as in He et al. 2015, not in steps as in the paper.
+    Stage i has ``depths[i]`` 3 x 3 convolutions of ``widths[i]`` channels, then max pooling by 2. With depths (1, 1, 2,
+    2, 2) the model is the paper's network A (VGG-11), with (2, 2, 3, 3, 3) its network D (VGG-16). Two hidden linear
+    maps of ``hidden`` features follow, each with dropout. Convolutions are initialised as in He et al. 2015; the paper
+    instead trains small networks first, from which deeper ones are initialised.
 
     >>> import flnb
     >>> net = flnb.models.VGG((1, 2), widths=(4, 8), hidden=16, image=8, classes=10)

@@ -18,7 +18,8 @@ class VisionTransformer(Module):
 
     Squares of ``patch`` x ``patch`` pixels are mapped linearly to ``features``, a learnt class token is put before them
     and learnt positions are added. Then come ``layers`` encoder layers (norm first, GELU) and one linear map of the
-    class token's output to logits, as for fine-tuning (section 3.2). The defaults are ViT-B/16 of the paper's table 1.
+    class token's output to logits, as for fine-tuning (section 3.2). The default sizes are those of ViT-B/16 in the
+    paper's table 1.
 
     >>> import flnb
     >>> net = flnb.models.VisionTransformer(image=16, patch=8, features=8, layers=1, heads=2, feedforward=16)

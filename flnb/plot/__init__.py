@@ -1,7 +1,7 @@
 """Plotly figures of recordings, and tapes drawn by graphviz. (`flnb.dashboard` has live views.)
 
 Every function takes a `Recording`, of `flnb.record` or `flnb.load_run`, except `replay`, which takes the result of
-`flnb.memory.replay`, `graph`, which draws what `flnb.jit` made of a function, and `modes`, which takes several
+`flnb.memory.replay`, `graph`, which takes a function compiled by `flnb.jit`, and `modes`, which takes several
 recordings. All need the extra "lab".
 """
 
@@ -47,11 +47,11 @@ __all__ = [
 ]
 
 OWNERS = {"scope": "(outside of scopes)", "op": "(no op)", "line": "(unknown line)"}
-"""The properties by which `memory` can group blocks besides category, and the name of the group without one."""
+"""Owners by which `memory` can group blocks, and for each the name of the group of blocks without such an owner."""
 POINTS = 10_000  # of a line at most
 LONGEST = 100  # characters of a name
 TEETH, CRESTS = 60, 200
-"""Most rises of live memory that are drawn one by one, and the number of points if there are more."""
+"""The most rises of live memory that are drawn one by one, and the number of points drawn if there are more."""
 MIB = 2**20
 INK = "#6f757b"
 AXIS = {
@@ -83,7 +83,7 @@ def _note(figure: Any, text: str, **place: Any) -> None:
 
 
 def op_times(run: Recording, top: int = 20) -> Any:
-    """Draw the total times of the slowest ops as a plotly bar chart, coloured by family.
+    """Draw the total times of the slowest ops as a plotly bar chart, coloured by kind of op ("matmul", "norm", ...).
 
     Args:
         run: a recording.
@@ -123,13 +123,13 @@ def memory(run: Recording, by: str = "category") -> Any:
 
     Args:
         run: a recording.
-        by: what an area stands for: the "category" of the memory, or what allocated it: a "scope", an "op", or a
-            "line" of the program. The 8 with the most bytes live at one time have areas, the others one. Lines are
-            known of programs (`flnb.jit`, "deferred")
+        by: how live bytes are divided into areas: by the "category" of the memory, or by the "scope", "op" or "line"
+            of the user's program that allocated it. The 8 owners with the highest peaks have an area each, all others
+            share one. Lines are known only for captured programs (`flnb.jit`, the backend "deferred").
 
-    If more than twice the peak is reserved, the legend says how much and the axis ends above the peak. Saved tensors
-    that were moved (`flnb.memory.offload`, `compress`) are marks, and a line shows how many bytes were moved away. In
-    long recordings each point is the highest moment of one or several steps; the subtitle says of how many.
+    If more than twice the peak is reserved, the legend says how much and the axis ends above the peak. Markers show
+    when saved tensors were moved (`flnb.memory.offload`, `compress`), and a line shows how many bytes are away. In
+    long recordings each point is the highest value in one or several steps, whose number the subtitle states.
 
     >>> import flnb
     >>> with flnb.record("example") as run:
@@ -170,15 +170,16 @@ def memory(run: Recording, by: str = "category") -> Any:
 
 
 def _by_category(line: Timeline) -> list[tuple[str, str, Ints]]:
-    """Return name, colour and live bytes at each moment of a timeline of the categories that have any."""
+    """Return for each category with live bytes its name, its colour, and its live bytes at each moment of ``line``."""
     held = [(name, line.by_category[:, schema.CATEGORIES.index(name)]) for name in palette.STACK]
     return [(name.replace("_", " "), palette.CATEGORY[name][0], own) for name, own in held if own.any()]
 
 
 def _by_owner(run: Recording, line: Timeline, by: str) -> list[tuple[str, str, Ints]]:
-    """Return name, colour and live bytes at each moment of a timeline of the scopes, ops or lines with the most.
+    """Return name, colour and live bytes at each moment of ``line`` for the scopes, ops or lines that own the most.
 
-    Owners with the most bytes at one of these moments come first; those beyond the eighth are one entry, the last.
+    The owners are sorted by their highest number of bytes, the largest first; those beyond the eighth share the last
+    entry. ``by`` is "scope", "op" or "line".
     """
     block, catalog, moments = run.memory.block, run.catalog, np.rint(line.t * 1e9).astype(np.int64) + run.start
     catalog.refresh()
@@ -213,11 +214,13 @@ def _teeth(level: Ints) -> int:
 
 
 def _stretches(run: Recording, t: NDArray[np.float64], teeth: int) -> tuple[list[int], str]:
-    """Divide the times ``t`` into intervals, each drawn by its highest value.
+    """Divide the times ``t`` into intervals, of each of which only the highest value will be drawn.
 
-    Returns the indices at which they begin, and a description of an interval.
+    An interval is one or several steps or, in a recording with few steps, a fixed number of allocations and frees;
+    ``teeth`` is the number of rises that `_teeth` counted.
 
-    Returns the indices at which they begin, and what a stretch is, as text.
+    Returns:
+        The indices at which intervals begin, and the length of an interval as text, such as "3 steps".
     """
     begins = run.steps["t0"]
     if len(begins) > TEETH // 2:
@@ -234,7 +237,7 @@ MARKS = {"away": "triangle-down", "back": "triangle-up", "compressed": "triangle
 
 
 def _marks(figure: Any, run: Recording) -> None:
-    """Mark when saved tensors moved to or from other memory, and draw the bytes moved away."""
+    """Add markers where saved tensors were moved to or from other memory, and a line of the bytes that are away."""
     held, aside, moves = run.memory.timeline(), run.memory.aside.spread(POINTS), run.in_seconds(run.memory.transfer)
     if aside.allocated.any():
         dashed = {"color": INK, "dash": "dash", "shape": "hv"}
@@ -255,8 +258,8 @@ def fragmentation(run: Recording, request: int | None = None) -> Any:
 
     Args:
         run: a recording.
-        request: bytes of a request; free blocks smaller than this count as unusable. By default the largest request
-            of the recording.
+        request: a number of bytes; smaller free blocks count as unusable. By default the largest request of the
+            recording.
 
     >>> import flnb
     >>> with flnb.record("example") as run:
@@ -288,10 +291,10 @@ def fragmentation(run: Recording, request: int | None = None) -> Any:
 
 
 def replay(found: Replay) -> Any:
-    """Draw the bytes that memory managers reserve in a `flnb.memory.replay`, as a plotly figure.
+    """Draw the bytes that memory managers reserved in a `flnb.memory.replay`, as a plotly figure.
 
-    One chart shows reserved and live bytes call by call (of long traces the highest of several calls), and the least
-    possible memory. A second one shows reserved bytes / live bytes of each manager at its peak.
+    One chart shows the least possible memory, and the reserved and live bytes after each call (in long traces, the
+    highest value of several calls). A second chart shows reserved bytes / live bytes of each manager at its peak.
 
     >>> import flnb
     >>> with flnb.record("example") as run:
@@ -333,7 +336,7 @@ def replay(found: Replay) -> Any:
 
 
 def crests(series: Ints) -> tuple[Ints, Ints]:
-    """Reduce a series to at most `POINTS` points: indices, and the largest value from each index to the next."""
+    """Reduce a series to at most `POINTS` points; return indices, and the largest value from each index to the next."""
     if not len(series):
         return series, series
     edges = np.unique(np.linspace(0, len(series), POINTS, endpoint=False).astype(np.int64))
@@ -343,8 +346,9 @@ def crests(series: Ints) -> tuple[Ints, Ints]:
 def roofline(run: Recording, peaks: Peaks | None = None) -> Any:
     """Draw the FLOP/s of every op against its FLOPs per byte, with the machine's limits, as a plotly figure.
 
-    There is a point for each op and shapes of its inputs: its median time, coloured by family, as large as its share
-    of the total time. FLOPs are estimated; bytes are the least possible, every input read and the result written once.
+    Each op has one point for each combination of input shapes. It stands at the op's median time, has the colour of the
+    kind of op ("matmul", "norm", ...), and is larger the larger the op's share of the total time. FLOPs are estimates;
+    bytes are the fewest possible: every input is read once and the result is written once.
 
     Args:
         run: a recording.

@@ -1,4 +1,4 @@
-"""The axes of a plotly figure as its picture needs them: the range of the data, ticks, and places in pixels."""
+"""The axes of a plotly figure, for drawing it as SVG: the range of values, the ticks, and positions in pixels."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ TICKS = 6
 
 
 class Axis:
-    """One axis of a figure: `place(values)` are pixels, `ticks()` pairs of a value and its text.
+    """Converts values on one axis of a plotly figure to pixels, and chooses the ticks.
 
     Args:
-        name: plotly's name in traces, such as "x" or "y2".
-        spec: the axis in the figure's layout, with what its template says.
-        area: the first and the last pixel of the whole plot in this direction; the axis takes its domain's share.
-        seen: the values of each trace on this axis: numbers, texts or dates.
+        name: plotly's name of the axis in traces, such as "x" or "y2".
+        spec: the settings of the axis in the figure's layout, merged with those of the template.
+        area: the first and the last pixel of all plots in this direction; the axis covers the share that ``domain`` in
+            its settings states.
+        seen: arrays of the values that must be visible on this axis: numbers, texts or dates.
     """
 
     def __init__(self, name: str, spec: dict[str, Any], area: tuple[float, float], seen: list[Any]) -> None:
@@ -32,7 +33,7 @@ class Axis:
         self.low, self.high = self._range(known[np.isfinite(known)])
 
     def numbers(self, values: Any) -> Array:
-        """Return values as numbers: logarithms on a logarithmic axis, places of categories, ms since 1970 of dates."""
+        """Convert values to numbers: categories to 0, 1, ...; dates to ms since 1970; log10 on a logarithmic axis."""
         if self.categories:
             place = {text: number for number, text in enumerate(self.categories)}
             return np.array([place.get(str(value), math.nan) for value in np.asarray(values, object).ravel()], float)
@@ -47,7 +48,7 @@ class Axis:
             return np.log10(array) if self.log else array
 
     def _range(self, known: Array) -> tuple[float, float]:
-        """Return the values at both ends of the axis."""
+        """Return the numbers at both ends of the axis, for data with the finite numbers ``known``."""
         given = self.spec.get("range")
         if given is not None and all(value is not None for value in given):
             return (float(given[0]), float(given[1]))  # of a logarithmic axis: exponents
@@ -62,24 +63,24 @@ class Axis:
         return (high, low) if self.spec.get("autorange") == "reversed" else (low, high)
 
     def place(self, values: Any) -> Array:
-        """Return the pixels of some values."""
+        """Return the positions of values on the axis, in pixels."""
         return self.begin + (self.numbers(values) - self.low) / ((self.high - self.low) or 1.0) * (
             self.end - self.begin
         )
 
     def shrink(self, unit: float) -> None:
-        """Use the middle of the area only, so that one unit takes `unit` pixels."""
+        """Shorten the axis to the middle of its area, so that a distance of 1 in its numbers takes ``unit`` pixels."""
         middle, half = (self.begin + self.end) / 2, unit * abs(self.high - self.low) / 2
         sign = 1 if self.end > self.begin else -1
         self.begin, self.end = middle - sign * half, middle + sign * half
 
     @property
     def unit(self) -> float:
-        """The pixels of one unit, such as of one category."""
+        """The pixels that a distance of 1 in the axis's numbers takes, such as from one category to the next."""
         return abs((self.end - self.begin) / ((self.high - self.low) or 1.0))
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Return the pixels and the texts of the ticks."""
+        """Return the position in pixels and the text of each tick."""
         low, high = sorted((self.low, self.high))
         if self.spec.get("tickvals") is not None:
             chosen = list(self.spec["tickvals"])
@@ -100,7 +101,7 @@ class Axis:
         return [(pixel, text) for pixel, text in found if first - 0.5 <= pixel <= last + 0.5]
 
     def _text(self, value: Any, step: float = 0.0) -> str:
-        """Spell the value of a tick."""
+        """Return the text of the tick at a value; ``step`` is the distance between ticks, 0 if it is not known."""
         if not isinstance(value, (int, float)):
             return str(value)
         if str(self.spec.get("tickformat", "")).endswith("%"):
@@ -111,7 +112,7 @@ class Axis:
 
 
 def nice_step(low: float, high: float, most: int = TICKS) -> float:
-    """Return the step of at most about `most` round ticks: 1, 2 or 5 times a power of ten.
+    """Return a distance for about ``most`` ticks or fewer between two numbers: 1, 2 or 5 times a power of ten.
 
     >>> nice_step(0, 10), nice_step(0, 0.7), nice_step(3, 3)
     (2.0, 0.2, 1.0)
@@ -124,7 +125,7 @@ def nice_step(low: float, high: float, most: int = TICKS) -> float:
 
 
 def _categories(spec: dict[str, Any], seen: list[Any]) -> list[str]:
-    """Return the categories of an axis of texts in their order; none for an axis of numbers or dates."""
+    """Return the categories of an axis in their order, or [] if its values (``seen``) are numbers or dates."""
     values = [value for each in seen for value in np.asarray(each, object).ravel()]
     texts = [value for value in values if isinstance(value, str)]
     if spec.get("type") != "category" and (not texts or not all(math.isnan(_number(text)) for text in texts)):
@@ -133,7 +134,7 @@ def _categories(spec: dict[str, Any], seen: list[Any]) -> list[str]:
 
 
 def _number(value: Any) -> float:
-    """Return a value as a number, NaN if it is none."""
+    """Convert a value to a float; NaN if that is impossible."""
     try:
         return float(value)
     except (TypeError, ValueError):

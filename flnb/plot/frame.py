@@ -1,4 +1,4 @@
-"""Where the parts of a plotly figure are in its picture: its axes, and the places that its layout names."""
+"""Where the axes, shapes and annotations of a plotly figure lie in its SVG picture, in pixels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Layout = dict[str, Any]
 
 
 class Frame:
-    """A plotly figure with its traces, colours, legend and axes: where things are in its picture, in pixels."""
+    """Reads traces, colours, legend and axes of a plotly figure, and computes their places in a picture, in pixels."""
 
     def __init__(self, figure: Any) -> None:
         layout: Layout = figure.layout.to_plotly_json()
@@ -35,7 +35,7 @@ class Frame:
         self.axes = self._axes()
 
     def _axes(self) -> dict[str, Axis]:
-        """Return the axes by their names in traces."""
+        """Return a dict of the axes by plotly's names for them in traces, such as "x" and "y2"."""
         margin = {"l": 80, "r": 80, "t": 100, "b": 80} | dict(self.layout.get("margin") or {})
         wide = max((len(name[:LONGEST]) for name, *_ in self.legend), default=0)
         room = 46 * any(trace.get("yaxis", "y") != "y" for trace in self.traces if trace.get("xaxis", "x") == "x")
@@ -69,7 +69,7 @@ class Frame:
         )
 
     def _ordered(self, name: str, values: list[Any]) -> list[Any]:
-        """Return the values on an axis; categories that are ordered by their total, in this order before them."""
+        """Return the values on the axis ``name``, after its categories in order if the layout sorts them by total."""
         if (self.layout.get(f"{name[0]}axis{name[1:]}") or {}).get("categoryorder") != "total ascending":
             return values
         totals: dict[str, float] = {}
@@ -85,7 +85,7 @@ class Frame:
         return max((len(marks.plain(text)[:LONGEST]) for text in texts), default=5)
 
     def _seen(self, trace: dict[str, Any], letter: str) -> list[Any]:
-        """Return the values of a trace that its axis must show."""
+        """Return the values that must be visible on a trace's axis in the direction ``letter`` ("x" or "y")."""
         values = trace.get(letter)
         other = trace.get("y" if letter == "x" else "x")
         if trace["type"] == "heatmap":
@@ -101,7 +101,7 @@ class Frame:
         return [values if values is not None else np.arange(len(other) if other is not None else 0)]
 
     def _total(self, trace: dict[str, Any], letter: str) -> Array:
-        """Return the heights of the stacked bars at the places of a trace."""
+        """Return the total height of the stack of bars at each position where a trace has a bar."""
         where, sums = ("y" if letter == "x" else "x"), dict[str, float]()
         for one in self.traces:
             if one["type"] == "bar" and one.get(f"{where}axis") == trace.get(f"{where}axis"):
@@ -113,13 +113,13 @@ class Frame:
         return self.axes[trace.get("xaxis") or "x"], self.axes[trace.get("yaxis") or "y"]
 
     def _anchor(self, axis: Axis) -> Axis:
-        """Return the axis at whose beginning an axis stands."""
+        """Return the axis of the other direction at whose beginning this axis is drawn."""
         letter = "y" if axis.name[0] == "x" else "x"
         found = self.axes.get(str(axis.spec.get("anchor") or f"{letter}{axis.name[1:]}"))
         return found or self.axes[letter]
 
     def _legend(self) -> list[tuple[str, str, str]]:
-        """Return the text, colour and mark of each entry of the legend."""
+        """Return the text, colour and kind of marker ("line" or "square") of each entry of the legend."""
         shown = [trace for trace in self.traces if trace.get("name") and trace.get("showlegend") is not False]
         if self.layout.get("showlegend") is False or (len(shown) < 2 and not self.layout.get("showlegend")):
             return []
@@ -130,7 +130,10 @@ class Frame:
         return [(name, *about) for name, about in found.items()]
 
     def _point(self, owner: dict[str, Any], letter: str, value: Any) -> float:
-        """Return the pixel of a value of a shape or annotation, in its axis or as a share of the plot."""
+        """Return the position in pixels of a coordinate of a shape or annotation (``owner``) in one direction.
+
+        ``letter`` is "x" or "y"; ``value`` is a value on an axis or a share of the plot, as ``xref`` or ``yref`` says.
+        """
         reference = str(owner.get(f"{letter}ref") or letter)
         base, _, domain = reference.partition(" ")
         axis = self.axes.get(base)

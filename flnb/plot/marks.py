@@ -1,4 +1,4 @@
-"""Colours, marks and texts of plotly figures as SVG has them, and a layout over its template."""
+"""Converts colours, markers and texts of plotly figures to SVG, and merges a figure's layout with its template."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 
 def colour(value: Any, otherwise: str) -> str:
-    """Return a colour that may stand in an attribute; `otherwise` for None and anything that is no plain colour."""
+    """Return ``value`` if it is text that can be a colour in an SVG attribute, and ``otherwise`` for anything else."""
     return value if isinstance(value, str) and re.fullmatch(r"#?[\w(),.% ]{1,40}", value) else otherwise
 
 
 def colour_of(trace: dict[str, Any], otherwise: str) -> str:
-    """Return the one colour of a trace."""
+    """Return the colour of a trace's lines, markers or bars, or ``otherwise`` if the trace does not state one."""
     places = ("line", "marker") if trace["type"] != "bar" else ("marker", "line")
     given = ((trace.get(place) or {}).get("color") for place in places)
     return next((value for each in given if (value := colour(each, ""))), otherwise)
 
 
 def colours_of(trace: dict[str, Any], count: int) -> list[str]:
-    """Return the colour of each bar."""
+    """Return the colour of each of the ``count`` bars of a trace."""
     each = (trace.get("marker") or {}).get("color")
     listed = list(each) if each is not None and not isinstance(each, str) and np.ndim(each) == 1 else [each] * count
     return [colour(one, trace["colour"]) for one in listed]
@@ -36,12 +36,12 @@ def texts(given: Any, count: int) -> list[str]:
 
 
 def steps(x: Array, y: Array) -> tuple[Array, Array]:
-    """Return the corners of a line that keeps each level until the next point."""
+    """Return the corners of a step line, which keeps the height of each point until the next point."""
     return np.repeat(x, 2)[1:], np.repeat(y, 2)[:-1]
 
 
 def mark(symbol: str, x: float, y: float, size: float, style: str) -> str:
-    """Return one marker."""
+    """Return a marker at (x, y) as an SVG element with the attributes ``style``; ``symbol`` is plotly's name of it."""
     half = size / 2
     if symbol == "line":
         return f'<line x1="{x - 8:.1f}" y1="{y:.1f}" x2="{x + 8:.1f}" y2="{y:.1f}" stroke-width="2.5" {style}/>'
@@ -55,7 +55,7 @@ def mark(symbol: str, x: float, y: float, size: float, style: str) -> str:
 
 
 def shade(scale: Any, share: float) -> str:
-    """Return the colour of a scale at a share from 0 to 1, between its colours."""
+    """Return the interpolated colour at ``share`` (0 to 1) in a scale of pairs of a share and a colour."""
     stops = [float(stop) for stop, _ in scale]
     colours = np.array([rgb(str(colour)) for _, colour in scale], float)
     red, green, blue = (int(np.interp(share, stops, channel)) for channel in colours.T)
@@ -63,7 +63,7 @@ def shade(scale: Any, share: float) -> str:
 
 
 def rgb(colour: str) -> tuple[int, int, int]:
-    """Return the channels of a colour like "#08306b" or "rgb(8, 48, 107)"; grey for any other."""
+    """Return red, green and blue (0 to 255) of a colour like "#08306b" or "rgb(8, 48, 107)"; grey for other texts."""
     if re.fullmatch(r"#[0-9a-fA-F]{6}", colour):
         return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
     numbers = [float(part) for part in re.findall(r"[\d.]+", colour)] if colour.startswith("rgb") else []
@@ -71,7 +71,10 @@ def rgb(colour: str) -> tuple[int, int, int]:
 
 
 def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Return a layout over its template, dictionary by dictionary; each axis has what the template says of "xaxis"."""
+    """Merge two nested dicts, a template (``below``) and a layout, whose values win; return the merged dict.
+
+    An axis such as "xaxis2" gets the template's values for "xaxis".
+    """
     found = dict(below)
     for key, value in above.items():
         under = below.get(re.sub(r"^([xy]axis)\d+$", r"\1", key))
@@ -85,7 +88,7 @@ def title_of(owner: dict[str, Any]) -> str:
 
 
 def plain(text: str) -> str:
-    """Return plotly's text, which may have some HTML in it, without tags and with characters in place of entities."""
+    """Convert a text of plotly, which may contain HTML, to plain text: without tags, and with entities decoded."""
     return html.unescape(re.sub(r"<[^<>]*>", "", text))
 
 

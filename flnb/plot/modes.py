@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 MS = 1e6
 CALLS, RUNS = 1.0, 0.0
-"""The heights of the rows of calls and of running ops."""
+"""The positions on the y axis of the bars of calls and of running ops."""
 HIGH = 0.7
 
 
 def modes(runs: Mapping[str, Recording], asked: str = "ask") -> Any:
-    """Draw when a function's ops are called, compiled and run, one row for each of several recordings.
+    """Draw when a function's ops are called, compiled and run, in a row for each of several recordings.
 
-    Each recording has a row with a time axis of its own: ticks where an op is called or recorded, a hatched bar where a
-    program is made, bars where ops and kernels run, a mark for each block of memory that is allocated, and a line from
-    the moment at which the value is read to that at which it is available.
+    The rows have separate time axes. A row shows a tick where an op is called or recorded, a hatched bar while a
+    program is compiled, bars while ops and kernels run, a marker where a block of memory is allocated, and a line from
+    the moment when the function's result is asked for to the moment when its values are available.
 
     Args:
-        runs: for each mode its name and a recording of one call of the function.
-        asked: the name of the scope (`flnb.scope`) in which the value is read.
+        runs: the recordings by the name of the mode, each of one call of the function.
+        asked: the name of the scope (`flnb.scope`) in which the result's values are read.
 
     Raises:
         ValueError: there are no recordings, or in one of them there is no such scope.
@@ -119,7 +119,10 @@ def _row(name: str, run: Recording, asked: str) -> list[Any]:
 
 
 def _bars(go: Any, t0: Any, t1: Any, name: str, marker: Any, plans: Any = (), rows: Any = ()) -> Any:
-    """Return horizontal plotly bars from t0 to t1."""
+    """Return a plotly trace of horizontal bars from times ``t0`` to ``t1``, with the ops ``plans[i]`` as tooltips.
+
+    ``name`` is the trace's name, ``rows`` are the indices i of the bars' plans.
+    """
     texts = [html_text(plans[i].op, plot.LONGEST) for i in rows]
     height = HIGH if name != "compile" else 0.5 * HIGH
     return go.Bar(

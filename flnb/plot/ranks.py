@@ -23,26 +23,26 @@ if TYPE_CHECKING:
 CALLS = 400
 """The most calls that are drawn one by one."""
 MANY = 32
-"""The most ranks drawn in detail; with more, each rank is a row of colours."""
+"""The most ranks whose calls are drawn as bars; with more, each rank is a row of a heat map."""
 LANES = 3
-"""Calls in flight at one time that stand under each other."""
+"""The most calls at one time that are drawn under each other for one rank."""
 COLOUR = palette.FAMILY["communication"][0]
 MS = 1e6
 
 
 def collectives(run: Recording | Ranks, steps: tuple[int, int] | None = None) -> Any:
-    """Draw the ranks' collective calls as a plotly figure: waiting for the last rank hatched, transfer filled.
+    """Draw the ranks' collective calls as a plotly figure: hatched bars for waiting, filled bars for transfers.
 
-    The subtitle says which rank was latest in the steps that are drawn, and why. Of more than 32 ranks the figure shows
-    how late each came in each step.
+    A rank waits until the last rank has made the same call. The subtitle says which rank was latest in the steps that
+    are drawn, and why. For more than 32 ranks the figure is a heat map of how late each rank was in each step.
 
     Args:
         run: a recording in which ranks are threads, or a `Ranks` of several recordings.
-        steps: the first and the last step to draw, ``(6, 6)`` for one. By default the step that lost most time, with
-            its neighbours; of a recording without steps the last calls.
+        steps: the first and the last step to draw, equal for one step. By default the step in which most time was
+            lost, with its neighbours; in a recording without steps, the last calls.
 
     Raises:
-        TypeError: ``steps`` is something else.
+        TypeError: ``steps`` is not a pair.
         ValueError: there are no calls in these steps.
 
     >>> import flnb
@@ -69,7 +69,7 @@ def collectives(run: Recording | Ranks, steps: tuple[int, int] | None = None) ->
 
 
 def _chosen(calls: Collectives, steps: tuple[int, int] | None) -> Ints:
-    """Return the numbers of the calls to draw."""
+    """Return the indices of the calls in the given steps or, for None, in the steps that `collectives` describes."""
     if steps is None and len(calls.steps):
         lost = [int(calls.lost[calls.step == index].sum()) for index in calls.steps.tolist()]
         at = int(np.argmax(lost))
@@ -91,7 +91,7 @@ def _chosen(calls: Collectives, steps: tuple[int, int] | None) -> Ints:
 
 
 def _bars(figure: Any, calls: Collectives, chosen: Ints) -> None:
-    """Add a hatched bar for each wait and a filled bar for each transfer, and connect the ranks of each call."""
+    """Add a hatched bar for each wait, a filled bar for each transfer, and lines that connect the bars of each call."""
     if not len(chosen):
         return
     begin = calls.begin[:, chosen]
@@ -118,7 +118,7 @@ def _bars(figure: Any, calls: Collectives, chosen: Ints) -> None:
 
 
 def _about(calls: Collectives, rank: Ints, call: Ints, table: Ints) -> Iterator[tuple[str, int]]:
-    """Yield each bar's tooltip heading and its length in ns."""
+    """Yield for each bar (a rank and a call) the heading of its tooltip, and its time in ``table``, in ns."""
     for row, one in zip(rank.tolist(), call.tolist(), strict=True):
         bucket = f", bucket {calls.bucket[one]}" if calls.bucket[one] >= 0 else ""
         size = quantity.size(int(calls.nbytes[one]))
@@ -126,7 +126,7 @@ def _about(calls: Collectives, rank: Ints, call: Ints, table: Ints) -> Iterator[
 
 
 def _lanes(calls: Collectives, chosen: Ints) -> tuple[int, Ints]:
-    """Return the number of lanes per rank, and each call's lane: calls that overlap in time get different lanes."""
+    """Place calls that overlap in time under each other; return the number of rows per rank, and each call's row."""
     free = [0] * LANES
     at = np.zeros(len(chosen), np.int64)
     for place, call in enumerate(chosen.tolist()):

@@ -1,8 +1,8 @@
-"""Pictures of plotly figures, SVG without scripts, for pages where plotly's own script does not run.
+"""Draws plotly figures as SVG pictures without scripts, for pages where plotly's own script does not run.
 
-A picture has lines, markers, areas, bars and heat maps with axes, legend, annotations and straight shapes: what flnb's
-own figures consist of. Traces of other types are named below it. In notebooks each figure carries its picture (`show`),
-which nbconvert, GitHub and viewers without plotly display.
+A picture can have what flnb's own figures consist of: lines, markers, areas, bars, heat maps, axes, a legend,
+annotations, rectangles and straight lines. A line below it names the types of all other traces. In notebooks each
+figure is stored with its picture (`show`), which nbconvert, GitHub and viewers without plotly display.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DASHES = {"dot": "2 3", "dash": "7 4", "dashdot": "7 3 2 3", "longdash": "11 5"}
 DRAWN = ("scatter", "scattergl", "bar", "heatmap")
 MOST = 4000
-"""The most points of one line, and cells of one heat map in each direction."""
+"""The most points of a line or markers of a trace that are drawn."""
 
 
 def show(figure: Any) -> None:
@@ -50,7 +50,10 @@ def svg(figure: Any) -> str:
 
 
 class _Picture(Frame):
-    """A figure as it is drawn: `parts` are elements of SVG, from the lowest to the highest."""
+    """Draws a plotly figure as SVG.
+
+    ``parts`` lists the SVG elements drawn so far; later elements cover earlier ones.
+    """
 
     def __init__(self, figure: Any) -> None:
         super().__init__(figure)
@@ -59,7 +62,7 @@ class _Picture(Frame):
         self.parts: list[str] = []
 
     def text(self) -> str:
-        """Return the whole picture."""
+        """Draw the whole figure and return the SVG document."""
         self._grids()
         for shape in self.layout.get("shapes") or ():
             self._shape(shape)
@@ -87,7 +90,10 @@ class _Picture(Frame):
         )
 
     def _clipped(self, trace: dict[str, Any]) -> list[str]:
-        """Return the parts of a trace in an element that shows the area of its axes alone, texts beside bars too."""
+        """Return ``parts``, the elements of one trace, inside an element that hides what is outside of its axes.
+
+        Around bars there is some room for their texts.
+        """
         (left, right), (low, high) = (sorted((axis.begin, axis.end)) for axis in self._of(trace))
         wide, tall = right - left + 8 + 40 * (trace["type"] == "bar"), high - low + 8 + 12 * (trace["type"] == "bar")
         box = f"{left - 4:.1f} {high - tall + 4:.1f} {wide:.1f} {tall:.1f}"
@@ -95,7 +101,10 @@ class _Picture(Frame):
         return [f'<svg x="{x}" y="{y}" width="{width}" height="{height}" viewBox="{box}">', *self.parts, "</svg>"]
 
     def _write(self, x: float, y: float, text: str, anchor: str = "start", **more: Any) -> None:
-        """Add a text of one or several lines, the first of which has the baseline y."""
+        """Add a text of one or several lines; (x, y) is where the baseline of the first line is anchored.
+
+        ``more`` has further attributes of the SVG element.
+        """
         about = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in more.items())
         for number, line in enumerate(marks.lines(text)):
             if line:
@@ -103,7 +112,7 @@ class _Picture(Frame):
                 self.parts.append(f'<text {at} text-anchor="{anchor}"{about}>{html_text(line)}</text>')
 
     def _line(self, x: Array, y: Array, style: str) -> None:
-        """Add a line through points; it is interrupted where one is not finite."""
+        """Add a line through points in pixels, with a gap at each point that is not finite."""
         finite = np.isfinite(x) & np.isfinite(y)
         for part in np.split(np.arange(len(x)), np.flatnonzero(~finite)):
             part = part[finite[part]]
@@ -198,7 +207,10 @@ class _Picture(Frame):
                 self.parts.append(marks.mark(symbol, a, b, one, style))
 
     def _bars(self, trace: dict[str, Any], bars: list[dict[str, Any]]) -> None:
-        """Add bars: beside each other, stacked, or over each other, as the layout's barmode says."""
+        """Add the bars of one trace, placed beside, on top of or in front of those of others by the layout's barmode.
+
+        ``bars`` are all traces of bars in the figure.
+        """
         across = trace.get("orientation") == "h"
         axes = self._of(trace)
         along, place = axes if across else axes[::-1]
@@ -232,7 +244,7 @@ class _Picture(Frame):
             )
 
     def _stacked(self, trace: dict[str, Any], at: Array, values: Array) -> Array:
-        """Return where the bars of a trace begin, on top of those that were drawn before."""
+        """Return the value at which each bar of a trace begins: the top of the bars drawn before at pixel ``at``."""
         tops = self.tops.setdefault((trace.get("xaxis"), trace.get("yaxis")), {})
         found = np.array([tops.get(round(float(pixel), 2), 0.0) for pixel in at])
         tops.update({round(float(pixel), 2): top for pixel, top in zip(at, found + values, strict=True)})
@@ -284,7 +296,7 @@ class _Picture(Frame):
             self.parts.append(f'<line x1="{x0:.1f}" y1="{y0:.1f}" x2="{x1:.1f}" y2="{y1:.1f}" {style}/>')
 
     def _note(self, note: dict[str, Any]) -> None:
-        """Add an annotation; the anchor "auto" is the side at which it stands."""
+        """Add an annotation; its text grows from the nearest edge of the plot unless the annotation has an anchor."""
         x, y = (self._point(note, letter, note.get(letter, 0.5)) for letter in "xy")
         if not np.isfinite(x + y):
             return

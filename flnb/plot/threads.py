@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from flnb_telemetry.timeline import Bars
 
 PIXELS = 1200
-"""Bars that are narrower than the picture divided by this are merged."""
+"""Bars that are narrower than the figure's width divided by this number are merged."""
 MS = 1e6
 HEIGHT = 0.86
 GREYS = {"phase": "rgba(127,127,127,0.45)", "scope": "rgba(127,127,127,0.22)"}
@@ -24,18 +24,18 @@ OTHER = "rgba(127,127,127,0.7)"
 
 
 def timeline(run: Recording, steps: tuple[int, int] | None = None) -> Any:
-    """Draw what each thread did when: phases, scopes as flames under each other, and ops in the colour of their family.
+    """Draw what each thread did when, as a plotly figure: rows of bars for phases, nested scopes, and ops.
 
-    Bars that are too narrow to be seen are merged; the text of such a bar says how many ops it stands for, and which of
-    them took longest.
+    The colour of an op's bar shows the kind of op ("matmul", "norm", ...). Bars that are too narrow to be seen are
+    merged; the tooltip of a merged bar says for how many ops it stands, and which of them took longest.
 
     Args:
         run: a recording.
-        steps: the first and the last step to draw, ``(6, 6)`` for one; by default the whole recording.
+        steps: the first and the last step to draw, equal for one step; by default the whole recording.
 
     Raises:
         ImportError: the extra "lab" is not installed.
-        TypeError: ``run`` is no recording, or ``steps`` is something else.
+        TypeError: ``run`` is no recording, or ``steps`` is not a pair.
         ValueError: the recording has no such steps, or no ops.
 
     >>> import flnb
@@ -89,7 +89,7 @@ def timeline(run: Recording, steps: tuple[int, int] | None = None) -> Any:
 
 
 def _span(run: Recording, steps: tuple[int, int] | None) -> tuple[int, int]:
-    """Return the first and the last time to draw, ns."""
+    """Return the first and the last time to draw, in ns."""
     op = run.table("op")
     if not len(op["t0"]):
         raise ValueError(f"flnb.plot.timeline: {run.name!r} has no ops; record some inside `with flnb.record()`")
@@ -110,7 +110,7 @@ def _span(run: Recording, steps: tuple[int, int] | None) -> tuple[int, int]:
 
 
 def _looks(run: Recording, key: Key, bars: Bars) -> tuple[list[str], list[str], list[str]]:
-    """Return for each bar of a row the family in whose colour it is drawn, its name, and its text."""
+    """Return for each bar of the row ``key`` its kind, which determines its colour, its name, and its tooltip."""
     kind, catalog = KINDS[key.kind], run.catalog
     colours, names, texts = [], [], []
     columns = (bars[PAIR] & (1 << SHIFT) - 1, bars[PAIR] >> SHIFT, bars[COUNT], bars[LONGEST], bars[T1] - bars[T0])
@@ -139,6 +139,6 @@ def _looks(run: Recording, key: Key, bars: Bars) -> tuple[list[str], list[str], 
 
 
 def _title(key: Key) -> str:
-    """Return the label of a row: the thread's at its first one."""
+    """Return the label of a row; the first row of a thread, its phases, also has the thread's number."""
     kind = KINDS[key.kind]
     return f"thread {key.lane}, phase" if kind == "phase" else f"scope {key.depth + 1}" if kind == "scope" else kind

@@ -1,4 +1,4 @@
-"""How flnb's objects are shown in notebooks: as HTML, made by formatters that `register` adds to IPython.
+"""Shows flnb's objects in notebooks as HTML, by formatters that `register` adds to IPython.
 
 `register` is called when flnb is imported in a notebook, and by ``%load_ext flnb``.
 """
@@ -24,11 +24,10 @@ HTML = {
 
 
 def register(shell: Any) -> None:
-    """Make an IPython shell show tensors, modules and managers as HTML, tapes and programs as widgets.
+    """Make an IPython shell show tensors, modules and managers as HTML, and tapes and programs as widgets.
 
-    Plotly figures are displayed with a picture, for viewers that cannot run plotly.
-
-    A cell that runs out of memory shows a report above the traceback. Terminals show reprs, as before.
+    Plotly figures are displayed together with a picture, for viewers that cannot run plotly. If a cell runs out of
+    memory, a report is shown above the traceback. Terminals show reprs, as before.
     """
     html, whole = shell.display_formatter.formatters["text/html"], shell.display_formatter.mimebundle_formatter
     for shown, formatter in HTML.items():
@@ -44,12 +43,12 @@ def register(shell: Any) -> None:
 
 
 def _later(module: str, name: str) -> Callable[..., Any]:
-    """Return a function that imports ``module`` when called, and calls its function ``name``."""
+    """Return a function that, when it is called, imports ``module`` and calls that module's function ``name``."""
     return lambda *given, **_: getattr(import_module(module), name)(*given)
 
 
 def _after_cell(result: Any) -> None:
-    """Show the report of an out-of-memory error that ended a cell."""
+    """Show the report if an out-of-memory error ended the cell with this ``result``."""
     if isinstance(result.error_in_exec, OutOfMemoryError):
         from flnb.show.postmortem import show_after
 

@@ -18,7 +18,7 @@ SEGMENTS, BLOCKS = 12, 200  # drawn at most
 
 
 def manager_html(manager: MemoryManager) -> str:
-    """Return HTML with a manager's sums and a bar for each segment, its blocks in the colours of their categories."""
+    """Return HTML with a manager's statistics and a bar per segment, with blocks in the colours of their categories."""
     stats = manager.stats()
     size = quantity.size
     many = "" if stats["segments"] == 1 else "s"

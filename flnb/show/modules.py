@@ -19,7 +19,7 @@ def module_html(module: Module) -> str:
 
 
 def _tree(name: str, module: Module, opened: bool) -> str:
-    """Return a module and its contents as an HTML element that can be opened."""
+    """Return HTML for a module and, inside an element that can be opened, all that it contains."""
     label = f"<span style='{CODE}'>{html_text(name)}</span> " if name else ""
     size = sum(item.nbytes for item in module.parameters())
     count = module._summary() + (f", {quantity.size(size)}" if size else "")
@@ -39,7 +39,7 @@ def _tree(name: str, module: Module, opened: bool) -> str:
 
 
 def _leaf(name: str, tensor: Tensor) -> str:
-    """Return HTML for a parameter or buffer: name, dtype, shape and statistics; small ones open to their values."""
+    """Return HTML for a parameter or buffer: name, dtype, shape and statistics; small ones can be opened for values."""
     kind = "" if isinstance(tensor, Parameter) else " (buffer)"
     gradient = getattr(tensor, "grad", None)
     text = statistics(np.asarray(tensor._values())) if tensor._can_be_read() else facts(tensor)[0]

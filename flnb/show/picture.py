@@ -18,7 +18,7 @@ BLUE, GREY, RED = np.array([[33, 102, 172], [247, 247, 247], [178, 24, 43]], np.
 
 
 def png(pixels: Array) -> bytes:
-    """Encode uint8 pixels of shape (H, W), grey, or (H, W, 3), RGB, as a PNG file (RFC 2083).
+    """Encode uint8 pixels as a PNG file (RFC 2083): grey ones of shape (H, W), or RGB ones of shape (H, W, 3).
 
     >>> import numpy as np
     >>> from flnb.show.picture import png
@@ -36,7 +36,10 @@ def png(pixels: Array) -> bytes:
 
 
 def tag(pixels: Array, alt: str) -> str:
-    """Return an HTML image element that contains the pixels; small images are enlarged without blur."""
+    """Return an HTML image element that contains the pixels; small images are enlarged without blur.
+
+    ``alt`` is the text for viewers that do not show images.
+    """
     height, width = pixels.shape[:2]
     scale = max(1, WIDTH // max(height, width))
     source = base64.b64encode(png(pixels)).decode()
@@ -50,7 +53,8 @@ def images_of(values: Array) -> list[Array]:
     """Return the images in an array as uint8 pixels of shape (H, W) or (H, W, 3); [] if it does not look like images.
 
     Accepted shapes are (H, W, 3), (C, H, W) and (N, C, H, W) with one or three channels, H and W at least 8. Values of
-    uint8 stay; others are scaled from their range, or from 0 to 1 if all are within it. NaNs and infinities are pink.
+    uint8 stay the same. Other values are scaled from the range 0 to 1, or from their own range if one is outside of 0
+    to 1. NaNs and infinities become pink.
     """
     if values.ndim == 3 and values.shape[2] == 3:
         stack = values[None]
@@ -94,7 +98,7 @@ def heat_map(values: Array) -> Array | None:
 
 
 def histogram(values: Array, bins: int = 40) -> str:
-    """Return a small SVG with the histogram of the finite values; empty if they are fewer than 16 or all equal."""
+    """Return a small SVG with the histogram of the finite values, or "" if these are fewer than 16 or all equal."""
     finite = values[np.isfinite(values)].astype(np.float64)
     if finite.size < 2 * LEAST or finite.min() == finite.max():
         return ""

@@ -1,7 +1,7 @@
 """The report of an `OutOfMemoryError` as HTML, shown below the notebook cell that failed.
 
-It has a verdict, five numbers, a drawing of the memory segment that was closest to serving the request, the blocks in
-the way, and remedies, those that help first. Everything in the drawing is also in the tables.
+The report has a verdict, five numbers, a drawing of the memory segment that came closest to serving the request, the
+blocks in the way, and remedies, of which those that help come first. Everything in the drawing is also in the tables.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ RIGHT = ("Size", "Age")
 
 
 def _variables(theme: int) -> str:
-    """Return CSS variables with the categories' colours in a theme (0 light, 1 dark), and a text colour for each."""
+    """Return CSS variables with each memory category's colour, and a colour for text on it, in a theme.
+
+    ``theme`` is 0 for JupyterLab's light theme, 1 for the dark one.
+    """
     found = ""
     for name, colours in palette.CATEGORY.items():
         parts = [int(colours[theme][i : i + 2], 16) / 255 for i in (1, 3, 5)]
@@ -43,7 +46,7 @@ def _variables(theme: int) -> str:
 
 @cache
 def _style_and_script() -> tuple[str, str]:
-    """Return the HTML elements with the style sheet and the script, which gives remedies their buttons."""
+    """Return an HTML element with the style sheet, and one with the script, which adds buttons to the remedies."""
     style = Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
     script = (Path(__file__).parents[1] / "widgets" / "static" / "card.js").read_text(encoding="utf-8")
     style = style.replace("/*light*/", _variables(0)).replace("/*dark*/", _variables(1))
@@ -51,7 +54,7 @@ def _style_and_script() -> tuple[str, str]:
 
 
 def postmortem_html(report: Postmortem) -> str:
-    """Return the report as HTML for JupyterLab's light and dark themes. Where scripts run, remedies have buttons."""
+    """Return the report as HTML for JupyterLab's light and dark themes; where scripts run, remedies have buttons."""
     style, script = _style_and_script()
     numbers = "".join(_number(name, *value.partition(" ")) for name, value in report_text.facts(report))
     parts = [
@@ -105,7 +108,10 @@ def show_error(shell: Any, kind: type[BaseException], error: OutOfMemoryError, t
 
 
 def show_after(result: Any) -> None:
-    """Show the report after a cell ran out of memory, for shells in which another library handles exceptions."""
+    """Show the report if a cell ran out of memory, in shells where another library handles exceptions.
+
+    ``result`` is IPython's result of the cell.
+    """
     from IPython.display import display
 
     error = result.error_in_exec
@@ -133,13 +139,13 @@ def users_frames(trace: TracebackType | None) -> tuple[TracebackType | None, int
 
 
 def _number(name: str, value: str, space: str, unit: str) -> str:
-    """Return HTML with a number and its unit below its name."""
+    """Return HTML for a number with its unit, below its name; ``space`` stands between the number and the unit."""
     unit = f"<span class='dim' style='font-weight:400'>{unit}</span>"
     return f"<div><div class='dim'>{name}</div><b>{value}{space}{unit}</b></div>"
 
 
 def _map(report: Postmortem) -> str:
-    """Return a drawing to scale of the segment that was closest to serving the request, with the request below it."""
+    """Return HTML that draws to scale the segment that came closest to serving the request, and below, the request."""
     closest = report.closest
     if closest is None:
         return ""
@@ -166,7 +172,7 @@ def _tile(tile: BlockState, base: int, whole: int, labels: dict[int, str]) -> st
     """Return HTML for one block of the drawing.
 
     Args:
-        tile: the block; one without an id is free.
+        tile: the block; a block without an id is free memory.
         base: the address at which the drawing begins.
         whole: the number of bytes that the drawing shows.
         labels: names of the blocks that are in the way of the request, by id.
@@ -192,7 +198,7 @@ def _place(offset: int, size: int, whole: int) -> str:
 
 
 def _blockers(title: str, about: str, blockers: Iterable[Blocker]) -> str:
-    """Return a table of blocks that are in the way of the request, under a title and an explanation."""
+    """Return HTML with a title, an explanation (``about``), and a table of the blocks in the way of the request."""
     rows = []
     for blocker in blockers:
         cells = [html_text(text) for text in report_text.row(blocker)]
@@ -209,7 +215,7 @@ def _square(category: str) -> str:
 
 
 def _remedies(found: Remedies) -> str:
-    """Return the table of remedies, with a note where some could not be tried."""
+    """Return HTML with the table of remedies, and a note if some could not be tried."""
     head = f"<b>What would have let this request through</b> <span class='dim'>{report_text.NOTE}</span>"
     if found.unknown:
         head += f"<div class='dim'>{html_text(found.unknown)}</div>"
@@ -241,7 +247,7 @@ def _buttons(row: Remedy) -> str:
 
 
 def _table(columns: Iterable[str], rows: list[list[str]]) -> str:
-    """Return an HTML table from titles and cells that are HTML already."""
+    """Return an HTML table; ``columns`` are the titles, and the cells in ``rows`` are HTML already."""
     titles = list(columns)
     sides = "".join(">" if title in RIGHT else "<" for title in titles)
     return tables.html([titles, *(list(map(Markup, row)) for row in rows)], sides)

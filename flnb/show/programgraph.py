@@ -18,21 +18,22 @@ if TYPE_CHECKING:
 MOST_OPS = 1500
 """The most ops that are drawn as nodes; with more, each kernel is one node."""
 UNNAMED = ("existing", "constant")
-"""The names of computed values that are neither inputs nor parameters of modules; constants never change."""
+"""The names of existing values that are neither inputs nor parameters of modules; constants never change."""
 
 
 def graph(f: Any) -> Any:
     """Draw a function compiled by `flnb.jit` as a `graphviz.Digraph`: kernels as boxes around their ops.
 
-    Each value that is in memory is named as in ``print(program)``, with its place: at an offset of the program's block,
-    in new memory, or in place of a value that exists, such as a parameter. Ellipses are results, and what exists
-    before, drawn beside each kernel that reads it. An op of the user's own class has a heavy border.
+    Each value that is in memory is named as in ``print(program)``, with its place: at an offset in the program's block
+    of memory, in new memory, or in the memory of a value that it replaces, such as a parameter. Ellipses are the
+    program's results, and the values that exist before it runs; the latter are drawn beside each kernel that reads
+    them. An op that is overridden by a class of the user has a heavy border.
 
     Args:
-        f: a function of `flnb.jit`, of which all programs are drawn, or one program.
+        f: a function compiled by `flnb.jit`, of which all programs are drawn, or one program.
 
-    The result has the graph's source without further programs; drawing it needs the `dot` program, and without it
-    raises an error that says how to install it.
+    The result's attribute ``source`` needs no other software. Drawing it needs graphviz's `dot` program; if that is
+    missing, an error says how to install it.
 
     Raises:
         TypeError: ``f`` is neither a function of `flnb.jit` nor a program.
@@ -63,12 +64,15 @@ def graph(f: Any) -> Any:
 
 
 class _Drawing:
-    """A program that is being drawn.
+    """Draws one program into a graph.
+
+    A *launch* is a kernel or a call of the program.
 
     Attributes:
-        prefix: of the names of nodes in graphviz, different for each program.
-        node: by value, the node that computes it.
-        beside: the nodes of values that exist before, each drawn beside every launch that reads it.
+        prefix: the beginning of the names of all nodes in graphviz, different for each program.
+        node: for each computed value, the name of the node that computes it.
+        beside: the names of the nodes of values that exist before the program runs; such a value has a node beside
+            every launch that reads it.
     """
 
     def __init__(self, f: Any, program: Program, prefix: str) -> None:
@@ -91,7 +95,7 @@ class _Drawing:
             graph.attr(label=f"more than {MOST_OPS} ops: each kernel is one node")
 
     def _launch(self, graph: Any, launch: Launch) -> None:
-        """Draw a kernel as a box of ops, or as one node, and a call as one node, with their edges."""
+        """Draw a kernel as a box of ops or as one node, or a call as one node; and the edges to it."""
         number = f"#{launch.number}"
         members = [x for x in launch.members if x.op is not ITEM]
         if launch.kind == "copy" or len(members) == 1 or self.closed:
@@ -115,7 +119,7 @@ class _Drawing:
                     self._edge(graph, x, launch, self.node[value])
 
     def _op(self, graph: Any, launch: Launch, value: Value, node: str, title: str, stored: list[Stored]) -> None:
-        """Draw one node: an op, with where its result is stored."""
+        """Draw the node of an op, with the places in memory where its result is stored."""
         family = getattr(value.op, "family", "movement")
         own = value.op is not None and value.op.name in self.program.here.backend.overridden()
         heavy = {"color": INK, "penwidth": "4"} if own or (self.closed and launch.own) else {}
@@ -129,7 +133,7 @@ class _Drawing:
         graph.node(node, text, fillcolor=palette.FAMILY.get(family, (INK, INK))[0], **heavy)
 
     def _called(self, value: Value) -> str:
-        """Return an op's name with its constant operands."""
+        """Return the name of the op that computes a value, with its constant operands."""
         assert value.op is not None
         numbers = [_number(self.program.layouts[x].root) for x in value.inputs]
         return f"{value.op.name}({', '.join(n or '·' for n in numbers)})" if any(numbers) else value.op.name

@@ -11,17 +11,17 @@ USE, LEAN = "flnb.use_memory_manager(", "flnb.memory.lean("
 
 
 class Action(NamedTuple):
-    """Code for a cell; ``runs`` says whether all its names are defined, so that it runs without changes."""
+    """The code of a notebook cell; ``runs`` says whether all names in it are defined, so that it runs unchanged."""
 
     code: str
     runs: bool
 
 
 def action(what: str) -> Action:
-    """Turn a remedy, such as a context manager to run the program in, into code for a cell of its own.
+    """Convert a remedy, such as a call of a context manager to run the program in, to code for a notebook cell.
 
-    A manager for a ``with`` block is instead set for the session. For other context managers a block is written into
-    which the user puts the program.
+    For `flnb.use_memory_manager` the code sets the manager for the whole session instead. For other context managers
+    it is a ``with`` block into which the user puts the program.
 
     >>> from flnb.show.remedying import action
     >>> action('flnb.use_memory_manager("buddy")').code

@@ -25,11 +25,11 @@ def tape(run: Recording | Tape, depth: int | None = None) -> Any:
 
     Args:
         run: a recording, of which the last recorded tape is drawn, or a tape such as `run.tape.step(i)`.
-        depth: modules nested deeper than this are one node each, and equal modules in a row one node together (×12).
-            By default all modules are drawn open, up to some 1500 nodes.
+        depth: modules nested deeper than this are drawn as one node each, and equal modules in a row as one node for
+            all (×12). By default all modules are drawn open, up to about 1500 nodes.
 
-    The result has the graph's source without further programs; drawing it needs the `dot` program, and without it
-    raises an error that says how to install it.
+    The result's attribute ``source`` needs no other software. Drawing it needs graphviz's `dot` program; if that is
+    missing, an error says how to install it.
 
     Raises:
         ValueError: ``depth`` is not an integer of 0 or more.
@@ -59,11 +59,11 @@ def tape(run: Recording | Tape, depth: int | None = None) -> Any:
 
 
 class _Drawing:
-    """A graph that is being drawn from a tape.
+    """Draws a tape into a graph.
 
     Attributes:
         drawn: the number of nodes drawn so far.
-        closed: a note if modules were left closed for lack of room.
+        closed: a note for the graph if modules were left closed because there were too many nodes.
     """
 
     def __init__(self, found: Tape, depth: int | None) -> None:
@@ -73,10 +73,10 @@ class _Drawing:
         self.drawn = 0
         self.closed: list[str] = []
         self.box = np.zeros(len(found.nodes), np.int64)
-        """For each node of the tape the first node of the box in which it is drawn."""
+        """For each node of the tape, the number of the first node of the box in which it is drawn."""
 
     def level(self, graph: Any, group: Group, depth: int) -> None:
-        """Draw the contents of an open module: its ops, and the modules within it as boxes or as one node each."""
+        """Draw the contents of an open module: its ops, and the modules in it, each as a box or as one node."""
         items = self.levels.level(group).items
         self.drawn += len(items)
         for item in items:
@@ -92,7 +92,7 @@ class _Drawing:
                 self._module(graph, item)
 
     def _fits(self, group: Group) -> bool:
-        """Return whether the graph has room for the contents of a module; if not, note that some stay closed."""
+        """Return whether a module's contents fit in the graph; if not, write the note that some modules stay closed."""
         more = len(self.levels.level(group).items)
         if self.drawn + more > NODES:
             self.closed = [f"modules beyond {NODES} things are left closed"]
@@ -152,7 +152,7 @@ class _Drawing:
 
 
 def digraph(who: str) -> Any:
-    """Return the class of a graph, whose errors name a function; made here because graphviz is an optional package."""
+    """Return a class of graphs whose errors name the function ``who``; a function because graphviz is optional."""
     graphviz = require("graphviz", "lab", f"drawing with {who}")
 
     class Digraph(graphviz.Digraph):  # type: ignore[misc, name-defined]

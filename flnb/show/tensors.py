@@ -44,7 +44,7 @@ def tensor_html(tensor: Tensor) -> str:
 
 
 def facts(tensor: Tensor) -> list[str]:
-    """Return short texts: backend, memory block and size, whether it is a view, and the op that made it."""
+    """Return short texts about a tensor: backend, memory block and size, whether it is a view, which op made it."""
     here = state.current()
     if tensor._spec.kind != here.kind:
         return [f"in a {tensor._spec.kind!r} buffer; .to({here.backend.name!r}) converts it"]
@@ -105,7 +105,10 @@ def norm(gradient: Tensor) -> str:
 
 
 def _values_html(values: Array, what: str) -> list[str]:
-    """Return HTML elements with statistics, a picture if possible, and the numbers, folded below a picture."""
+    """Return HTML elements with statistics, a picture if possible, and the numbers, folded if there is a picture.
+
+    ``what`` says what the values are, such as a gradient.
+    """
     rows = [f"<div style='{DIM}'>{statistics(values)}</div>"]
     pictures = [tag(image, f"image {i} of {what}") for i, image in enumerate(images_of(values))]
     if not pictures and (mapped := heat_map(values)) is not None:

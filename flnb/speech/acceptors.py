@@ -1,7 +1,7 @@
 """Acceptors: graphs whose paths are sequences of tokens, one for each frame of speech, with a score for each step.
 
-A training criterion compares two of them: the paths of the *numerator* spell the target, those of the *denominator* are
-all paths that a search considers possible (`flnb.speech.beam_search_loss`).
+A training criterion compares two acceptors: the paths of the *numerator* spell the target, those of the *denominator*
+are all paths that a search considers possible (`flnb.speech.beam_search_loss`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def bigram(transitions: Any) -> Acceptor:
     """Return the acceptor of all sequences of tokens; a state's number is that of the latest token.
 
     Args:
-        transitions: the scores of each token after each other and after itself, (tokens, tokens), indexed [from, to].
+        transitions: a matrix (tokens, tokens), indexed [from, to], of the score of each token after each token.
 
     >>> import flnb
     >>> acceptor = flnb.speech.bigram(flnb.zeros((2, 2)))
@@ -59,7 +59,8 @@ def bigram(transitions: Any) -> Acceptor:
 def forced(tokens: Sequence[int], transitions: Any = None) -> Acceptor:
     """Return the acceptor of the paths that spell ``tokens`` in order, each for one frame or more, without blanks.
 
-    In state i the latest token is ``tokens[i]``. ``transitions`` are as for `bigram`.
+    In state i the latest token is ``tokens[i]``. ``transitions`` has the scores of tokens after tokens, as for
+    `bigram`; None stands for zeros.
 
     Raises:
         ValueError: no tokens.
@@ -102,13 +103,13 @@ def lexicon(
     scores: Sequence[Any] | None = None,
     sentence: Sequence[int] | None = None,
 ) -> Acceptor:
-    """Return the acceptor of paths that spell words, each letter for one frame or more.
+    """Return the acceptor of paths that spell words, where each letter takes one frame or more.
 
     Both acceptors of a criterion can be made by this function: the numerator with a sentence, the denominator without.
 
     Args:
         words: the letters of each word, as tokens.
-        transitions: as for `bigram`, within words and between them.
+        transitions: the scores of tokens after tokens, as for `bigram`, used within words and between them.
         scores: a score for each word, a number or a 0-d tensor, which is added at its last letter.
         sentence: the words in order, as indices of ``words``; None allows all sequences of words.
 
@@ -150,7 +151,7 @@ class _Words:
         arcs: the arcs that leave each state.
         token: the letter of each state.
         bonus: the score of the word that ends in each state, None for other states.
-        shared: the states that are shared, by prefix.
+        shared: for each prefix, the state of its last letter, which all words with this prefix share.
     """
 
     def __init__(self, words: Sequence[Sequence[int]], transitions: Any, scores: Sequence[Any] | None) -> None:
@@ -162,7 +163,10 @@ class _Words:
         self.shared: dict[tuple[int, ...], int] = {}
 
     def spell(self, word: int, share: bool = False) -> tuple[int, int]:
-        """Add the states of a word's letters, shared with other words if ``share``; return the first and the last."""
+        """Add states for a word's letters, and return the first and the last.
+
+        ``word`` is the word's index. With ``share``, words that begin with the same letters share the states of these.
+        """
         letters = tuple(self.words[word])
         states: list[int] = []
         for n in range(1, len(letters) + 1):
@@ -178,7 +182,7 @@ class _Words:
         return states[0], states[-1]
 
     def _weight(self, a: int, b: int) -> Any:
-        """Return the score of token b after token a."""
+        """Return the score of token b after token a; None if there are no transitions."""
         return None if self.weights is None else self.weights[a][b]
 
     def _state(self, token: int, bonus: Any) -> int:
@@ -190,7 +194,7 @@ class _Words:
         return state
 
     def connect(self, a: int, b: int) -> None:
-        """Add the arc from state a to state b, with the score of the transition and of a word that ends in b."""
+        """Add the arc from state a to state b, with the transition's score plus that of a word which ends in b."""
         weight = None if a == START else self._weight(self.token[a], self.token[b])
         bonus = self.bonus[b]
         both = weight if bonus is None else bonus if weight is None else weight + bonus
@@ -198,7 +202,7 @@ class _Words:
 
 
 class Numbers(dict[int, Any]):
-    """The numbers of a row as 0-d tensors, created once each, so that all uses share one node."""
+    """The numbers of a row as 0-d tensors, each created once, so that all its uses share one node of the tape."""
 
     def __init__(self, row: Any) -> None:
         self.row = row

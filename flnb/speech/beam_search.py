@@ -1,10 +1,10 @@
 """A differentiable beam search: the scores of all paths through an acceptor, computed one scalar op at a time.
 
-The scores of all paths to a state are summed up (in logarithms) frame by frame; of the states that are reached, only
-the best are kept, the beam. Every arc is an addition and every two paths that meet a `flnb.logaddexp` of 0-d tensors,
-so seconds of speech make a graph of a million tiny nodes, and gradients flow back through the search itself. States
-outside of the beam get no gradient and take no time. The ops of each frame are recorded under its name, such as
-"frame3".
+Frame by frame, the scores of all paths to a state are summed up (as logarithms); of the states that are reached, only
+the best are kept: the beam. Every arc takes an addition, and every two paths that meet take a `flnb.logaddexp`, of 0-d
+tensors. So a few seconds of speech make a graph of a million tiny nodes, and gradients flow back through the search
+itself. States outside of the beam get no gradient and take no time. The ops of a frame are recorded in a scope named
+after it, such as "frame3".
 
 Source: R. Collobert, A. Hannun, G. Synnaeve, "A Fully Differentiable Beam Search Decoder", ICML 2019.
 """
@@ -97,7 +97,7 @@ def beam_search_loss(numerator: Acceptor, denominator: Acceptor, emissions: Any,
     Args:
         numerator: the acceptor of the target's paths: `forced`, or `lexicon` with a sentence.
         denominator: the acceptor of all paths: `bigram`, or `lexicon`, with the same scores on its arcs.
-        emissions: as for `path_score`.
+        emissions: a score for each token in each frame, (frames, tokens), floating point.
         beam: the number of states that are kept after every frame; None keeps all.
 
     Raises:
@@ -120,7 +120,7 @@ def beam_search_loss(numerator: Acceptor, denominator: Acceptor, emissions: Any,
 
 
 def common_states(numerator: Acceptor, denominator: Acceptor, frames: int) -> list[set[int]]:
-    """Return, for every frame, the denominator's states on paths that spell the same as a path of the numerator.
+    """Return, for every frame, the states of the denominator on paths whose tokens are those of a numerator's path.
 
     Only paths of ``frames`` frames that end in a final state of both acceptors count.
 
@@ -134,7 +134,7 @@ def common_states(numerator: Acceptor, denominator: Acceptor, frames: int) -> li
 
     @cache
     def successors(pair: tuple[int, int]) -> list[tuple[int, int]]:
-        """Return the pairs of states, one per acceptor, that a single token leads to from a pair."""
+        """Return all pairs of states, one of each acceptor, to which one token leads both acceptors from ``pair``."""
         n, d = pair
         return [(a.to, b.to) for a in numerator.arcs[n] for b in denominator.arcs[d] if a.token == b.token]
 
@@ -188,7 +188,7 @@ def best_path(acceptor: Acceptor, emissions: Any, beam: int | None = None) -> tu
 
 
 def _check_beam(beam: int | None) -> None:
-    """Raise a ValueError unless the beam keeps one state or more."""
+    """Raise a ValueError if the beam would keep fewer than one state."""
     if beam is not None and beam < 1:
         raise ValueError(f"the beam must keep 1 state or more, or be None to keep all; got {beam}")
 
@@ -202,7 +202,7 @@ def _best(scores: dict[int, Any], beam: int, keep: Collection[int]) -> dict[int,
 
 
 def _number(weight: Any) -> float:
-    """Return the weight of an arc as a float."""
+    """Return the weight of an arc as a float; 0 for None."""
     return 0.0 if weight is None else weight if isinstance(weight, (int, float)) else weight.item()
 
 
@@ -214,7 +214,11 @@ def _no_path(acceptor: Acceptor, frames: int, beam: int | None) -> ValueError:
 
 
 def _arc(g: Any, meeting: MatchedOp, *additions: MatchedOp) -> tuple[Any, ...]:
-    """Gradients of ``logaddexp(other, score + step)`` by all summands; ``step`` may be a sum."""
+    """Return the gradients of ``logaddexp(other, score + step)`` with respect to ``other`` and all summands.
+
+    ``g`` is the result's cotangent, ``meeting`` the logaddexp, and ``additions`` are the ops that make its second
+    input: one, or two if ``step`` is a sum.
+    """
     other, along = (
         None if x is None else pull(g, meeting.plan, *meeting.saved)
         for x, pull in zip(meeting.saved[:2], meeting.plan.pulls, strict=True)

@@ -1,4 +1,4 @@
-"""Checks of your own code: test suites for backends and memory managers, and gradients by finite differences."""
+"""Checks for your own code: test suites for backends and memory managers, and for gradients by finite differences."""
 
 from flnb.explore.report import Report, Result
 from flnb.testing.backends import check_backend

@@ -1,4 +1,4 @@
-"""`flnb.testing.check_backend`: every op of the op table on a backend, compared with NumPy's results and times."""
+"""`flnb.testing.check_backend` runs every op on a backend, and compares results and times with NumPy's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from flnb.interface import TensorBackend
 
 CALLS, ENOUGH = 5, 2e-3
-"""Timed calls of a sample at most, and the seconds in all after which no further call is timed."""
+"""The most timed calls of a sample, and the total time in seconds after which no further call is timed."""
 
 
 def check_backend(
@@ -34,12 +34,12 @@ def check_backend(
 
     The returned report is true if every op passed. It has a row for each op: the largest error, the time as a multiple
     of NumPy's, and for a failure the inputs and the line of the backend's method. A method whose name looks like a
-    misspelt op is a row that fails.
+    misspelt op gets a row, too, which counts as failed.
 
     Args:
         backend: a name, a class or an instance.
-        tolerance: allowed error relative to the largest value, in float64; at least 100 times the dtype's precision
-            is always allowed.
+        tolerance: the allowed error, relative to the largest value, or to 1 if that is larger. If 100 times the
+            dtype's precision is more than this, that is allowed.
         dtypes: the floating-point dtypes of the inputs.
 
     >>> import flnb.testing
@@ -59,8 +59,9 @@ def check_backend(
 class Trial(NamedTuple):
     """The outcome of one sample on a backend.
 
-    ``reason`` says what is wrong, or is empty; ``inputs`` are shapes and dtypes; ``seconds`` and ``reference`` are the
-    times of a call on the backend and on NumPy.
+    ``reason`` says what is wrong, or is empty; ``inputs`` has the inputs' shapes and dtypes as text; ``error`` is the
+    largest absolute error; ``seconds`` and ``reference`` are the times of a call on the backend and on NumPy, in
+    seconds.
     """
 
     sample: Sample
@@ -86,7 +87,7 @@ def _row(op: str, trials: list[Trial], backend: TensorBackend) -> Result:
 
 
 def _trial(sample: Sample, backend: TensorBackend, dtype: np.dtype[Any], tolerance: float) -> Trial:
-    """Compare a sample on NumPy and on a backend, with its float64 inputs cast to ``dtype``."""
+    """Run a sample on NumPy and on a backend, with its float64 inputs cast to ``dtype``, and compare the results."""
     inputs = [a.astype(dtype) if a.dtype == np.float64 else a for a in sample.inputs]
     expected, reference = _run(sample, "numpy", inputs)
     shapes = ", ".join(f"{a.dtype.name}[{','.join(map(str, a.shape))}]" for a in inputs) or "none"
@@ -103,7 +104,10 @@ def _trial(sample: Sample, backend: TensorBackend, dtype: np.dtype[Any], toleran
 
 
 def _run(sample: Sample, backend: str | TensorBackend, inputs: list[Any]) -> tuple[Any, float]:
-    """Run a sample; returns its result (as an array, if there are values) and the median time in seconds."""
+    """Run a sample on a backend several times; return its result and the median time of a call in seconds.
+
+    The result is a NumPy array if the backend has values.
+    """
     with use_backend(backend) as chosen:
         tensors = [asarray(a) for a in inputs]
         made = sample.function(*tensors)  # the first call makes the plan, and is not timed

@@ -1,4 +1,4 @@
-"""`flnb.testing.check_communicator`: every operation of a communicator against NumPy, for all dtypes and odd sizes."""
+"""`flnb.testing.check_communicator` compares a communicator's operations with NumPy, for many dtypes and sizes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Wrap = Callable[[], Communicator]
 Rule = Callable[[int, int, int, Any], Iterator[tuple[Any, Any]]]
 
 COUNTS = (0, 1, 3, 1000)
-"""Numbers of elements."""
+"""The numbers of elements with which operations are tested."""
 NAMES = ("bool", "int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64", "complex64", "complex128")
 REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
@@ -26,16 +26,16 @@ REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 def check_communicator(wrap: Wrap | None = None, ranks: tuple[int, ...] = (1, 2, 3, 4)) -> Report:
     """Test a communicator: every operation, reduction and dtype, with empty, single and odd numbers of elements.
 
-    Under mpiexec call it on every rank: it tests the active communicator there. In one process it tests communicators
-    of ranks that are threads.
+    In a program that runs under mpiexec, call this function on every rank: it tests with these ranks. In a single
+    process it starts ranks that are threads.
 
     Args:
-        wrap: a class or function that is called without arguments on each rank and returns the communicator to test;
-            it finds the one to build upon as `flnb.distributed.current()`. Not given: that one itself.
-        ranks: the numbers of threads to test with; unused where several ranks are active.
+        wrap: a class or function that is called without arguments on each rank and returns the communicator to test,
+            which may call the active one, `flnb.distributed.current()`. By default the active one itself is tested.
+        ranks: the numbers of threads to test with, one after another; unused under mpiexec.
 
     Returns:
-        A report, true if all results are those of NumPy; that of rank 0 where ranks are threads.
+        A report, which is true if all results are those of NumPy. If ranks are threads, it is the report of rank 0.
 
     >>> import flnb
     >>> bool(flnb.testing.check_communicator(ranks=(1, 2)))
@@ -62,7 +62,7 @@ def _results(wrap: Wrap | None) -> Iterator[Result]:
 
 
 def _result(title: str, rule: Rule) -> Result:
-    """Run a check on all dtypes and numbers of elements, up to the first failure."""
+    """Run the check ``rule`` on all dtypes and numbers of elements, up to the first failure."""
     rank, size, tried = distributed.rank(), distributed.size(), 0
     try:
         for dtype in _dtypes():

@@ -1,4 +1,4 @@
-"""`flnb.testing.verify_grad`: first and second derivatives checked against finite differences."""
+"""`flnb.testing.verify_grad` checks first and second derivatives against finite differences."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ SEARCHED = 4096
 
 
 class GradientError(AssertionError):
-    """A gradient differs from finite differences; the message names argument, position, order and both values."""
+    """Raised if a gradient differs from finite differences; names argument, position, order and both values."""
 
 
 def verify_grad(function: Callable[..., Any], inputs: Sequence[Any], order: int = 2, tolerance: float = 1e-6) -> int:
-    """Check the gradients of ``function`` at ``inputs``; returns how many arguments were differentiated.
+    """Check the gradients of ``function`` at ``inputs``; return the number of arguments that were differentiated.
 
     The output is projected on a random vector and each gradient on a random direction, so that one number is compared
     with a five-point central difference. With ``order`` 2 the derivative of the projected gradient is checked in the
-    same way. An output that records no gradient must not change with the inputs, and 0 is returned.
+    same way. If the output records no gradient, the function must be constant near the inputs, and 0 is returned.
 
     Args:
-        function: takes tensors and returns one.
+        function: a function that takes tensors and returns one.
         inputs: arrays; those of float64 are differentiated, as finite differences need that precision.
         order: 1 for first derivatives only, 2 for second derivatives too.
         tolerance: allowed relative error of the projected gradients.
@@ -63,7 +63,7 @@ def verify_grad(function: Callable[..., Any], inputs: Sequence[Any], order: int 
     directions = {i: rng.normal(size=arrays[i].shape) for i in wanted}
 
     def value(points: list[Array]) -> Array:
-        """Return the output times random weights; the sum of it is the scalar that is differentiated."""
+        """Return the output times random weights; the sum of these products is the scalar that is differentiated."""
         return np.asarray(function(*[asarray(a) for a in points])._values() * weight)
 
     def slope(points: list[Array]) -> Array:
@@ -96,15 +96,19 @@ def verify_grad(function: Callable[..., Any], inputs: Sequence[Any], order: int 
 
 
 def _projected(function: Any, points: list[Array], wanted: list[int], weight: Array) -> tuple[list[Any], Any]:
-    """Call the function with the arguments in ``wanted`` as Variables; returns these and the output's weighted sum."""
+    """Call the function on ``points``; return the arguments to differentiate, and the output's weighted sum.
+
+    ``wanted`` has the indices of these arguments, which become Variables; ``weight`` has the weights of the sum.
+    """
     arguments = [Variable(a) if i in wanted else asarray(a) for i, a in enumerate(points)]
     return [arguments[i] for i in wanted], (function(*arguments) * asarray(weight)).sum()
 
 
 class _Check:
-    """Comparison of a gradient with finite differences of a function.
+    """Compares gradients of a function at a point with finite differences.
 
-    ``terms`` takes all arguments and returns an array whose sum is the function; ``points`` are the arguments.
+    ``terms`` is called with all arguments and returns an array, whose sum is the function's value. ``points`` are the
+    arguments at which derivatives are taken.
     """
 
     def __init__(self, terms: Callable[[list[Array]], Array], points: list[Array], tolerance: float) -> None:
@@ -112,7 +116,10 @@ class _Check:
         self.rounding = ROUNDING * float(np.abs(terms(points)).sum())
 
     def of(self, argument: int, gradient: Any, direction: Array, order: str) -> None:
-        """Compare the gradient by one argument along a direction; raises an error that names its most wrong element."""
+        """Compare the gradient by an argument along a direction; raise a GradientError that names its worst element.
+
+        ``argument`` is the argument's index, ``order`` the order of the derivative as text for the error.
+        """
         claimed = np.zeros(direction.shape) if gradient is None else np.asarray(gradient._values())
         wrong = self._difference(argument, claimed, direction)
         if wrong is None:
@@ -133,7 +140,10 @@ class _Check:
         )
 
     def _difference(self, argument: int, claimed: Array, direction: Array) -> tuple[float, float, float] | None:
-        """Return the smallest relative error over all step sizes, with both values; None if it is allowed."""
+        """Return the smallest relative error among all step sizes, the value by the gradient and the measured one.
+
+        Returns None if the error is allowed. ``claimed`` is the gradient to check.
+        """
         says, best = float((claimed * direction).sum()), (np.inf, 0.0, 0.0)
         for h in STEPS:
             measured = self._slope(argument, direction, h)
@@ -146,7 +156,7 @@ class _Check:
         return best
 
     def _slope(self, argument: int, direction: Array, h: float) -> float:
-        """Return the five-point central difference along a direction with step size ``h``."""
+        """Return the derivative along a direction, measured as a five-point central difference with step size ``h``."""
 
         def at(t: float) -> float:
             """Return the function's value with the argument moved by ``t`` times the direction."""

@@ -1,4 +1,4 @@
-"""`flnb.testing.check_manager`: random calls of a memory manager, shortened to the fewest that show a failure."""
+"""`flnb.testing.check_manager` tests a memory manager by random calls, and reduces those of a failure to a few."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check_manager(factory: Factory, capacity: int | str = "256MiB", examples: in
     Args:
         factory: a subclass of `MemoryManager`, or a function that takes a device and returns a new manager.
         capacity: the device's memory, in bytes or as text with a unit.
-        examples: the number of random sequences, of 3 to 40 calls each, that every rule is checked on.
+        examples: the number of random sequences, of 3 to 40 calls each, on which every rule is checked.
         seed: the seed of the random sequences.
 
     Raises:
@@ -77,7 +77,7 @@ def conformance(part: Any, **options: Any) -> Report:
     (True, True)
 
     Raises:
-        TypeError: an instance of a memory manager, or something that is no backend.
+        TypeError: ``part`` is an instance of a memory manager, or neither a backend nor a manager.
     """
     if isinstance(part, str) and part in registry.names("memory manager"):
         return check_manager(type(registry.make("memory manager", part)), **options)
@@ -91,10 +91,10 @@ def conformance(part: Any, **options: Any) -> Report:
 
 
 class Adjoining(SimulatedDevice):
-    """A simulated device with adjoining segments, to detect managers that merge blocks of two segments."""
+    """A simulated device whose segments adjoin, to detect managers that merge blocks of two segments."""
 
     def _range(self, nbytes: int, room: int) -> Segment:
-        """Return a segment of ``nbytes`` usable bytes that begins where the one before it ends."""
+        """Return a segment of ``nbytes`` usable bytes and ``room`` addresses that begins where the one before ends."""
         address = self._next
         self._next += room
         return Segment(address, nbytes, room, self)
@@ -118,9 +118,9 @@ def _serves(manager: MemoryManager, nbytes: int) -> bool:
 
 
 class Call(NamedTuple):
-    """One call of a trial: an ``alloc`` of `amount` bytes, or a method called with a live block.
+    """One call in a trial: an ``alloc`` of ``amount`` bytes, or another method, called with a live block.
 
-    The block is the one that was allocated `amount` blocks before the last, counted around.
+    In the list of n live blocks, sorted by age, the block is the one ``amount`` (modulo n) places before the last.
     """
 
     what: str
@@ -129,7 +129,7 @@ class Call(NamedTuple):
 
 @dataclass(eq=False)
 class Held:
-    """A live block with its name in the printed calls, the bytes requested, and its number of user locks."""
+    """A live block: its name in printed calls, the bytes requested, its number of user locks, and if it was freed."""
 
     name: str
     block: Block
@@ -151,10 +151,10 @@ class Crash(Exception):
 
 
 class Trial:
-    """A new manager on a new device, with a model of the blocks that must be live.
+    """Makes calls of a new manager on a new device, and keeps a list of the blocks that must be live after them.
 
     Attributes:
-        held: the live blocks; those that were freed under a user lock are live until it is released.
+        held: the live blocks; one that was freed while user locks held it is live until the last lock is released.
         done: the calls made so far, as code.
         broken: what is wrong, or an empty text.
         biggest: the largest request that a new manager of this kind serves, in bytes.
@@ -168,7 +168,7 @@ class Trial:
         self.broken = ""
 
     def do(self, what: str, amount: int) -> None:
-        """Make one call of the manager and update the model; does nothing if the call needs a block and has none."""
+        """Make the call that `Call` describes, unless it needs a block and none is live; update the live blocks."""
         if what == "alloc":
             self.alloc(amount)
         elif what == "release_cached":
@@ -181,7 +181,7 @@ class Trial:
             self.act(what, self.held[-1 - amount % len(self.held)])
 
     def alloc(self, nbytes: int) -> bool:
-        """Request a block; returns whether there was memory for it."""
+        """Request a block, and return whether there was memory for it."""
         name = chr(97 + self.allocs % 26) * (1 + self.allocs // 26)
         self.allocs += 1
         self.manager.ledger.places.clear()  # so that blocks which overlap are found by the rule about that
@@ -195,7 +195,7 @@ class Trial:
         return True
 
     def act(self, what: str, held: Held) -> None:
-        """Free, lock or unlock a block; does nothing if it was freed, or is to be unlocked without a lock."""
+        """Free, lock or unlock a block, as ``what`` says, unless it was freed already or has no lock to release."""
         if {"free": held.freed, "user_unlock": not held.locks}.get(what):
             return
         method = partial(release, self.manager) if what == "free" else getattr(self.manager, what)
@@ -229,7 +229,7 @@ class Trial:
 
 
 def _attempt(new: Callable[[], MemoryManager], biggest: int, title: str, calls: list[Call]) -> Trial:
-    """Make the calls on a new manager and apply the rule named ``title``; the trial's ``broken`` says what is wrong."""
+    """Make the calls on a new manager, apply the rule named ``title``, and return the trial with the result."""
     trial = Trial(new(), biggest)
     try:
         for call in calls:
@@ -344,7 +344,7 @@ AT_END = {"freed memory is usable again": _usable_again, "recovers from out of m
 
 
 PAGES = (64, 512, 4096, 1 << 20, 2 << 20, 20 << 20)
-"""Sizes to whose multiples managers and devices round; requests at, just below and just above these are tried."""
+"""Sizes in bytes to whose multiples managers and devices round; requests near these sizes are tried."""
 
 
 def _random_calls(draw: random.Random, length: int, biggest: int) -> list[Call]:
@@ -361,7 +361,10 @@ def _random_calls(draw: random.Random, length: int, biggest: int) -> list[Call]:
 
 
 def _shrink(calls: list[Call], broken: Trial, attempt: Callable[[list[Call]], Trial]) -> Trial:
-    """Return the simplest trial found that breaks the rule, starting from the calls of the trial ``broken``."""
+    """Return the simplest trial found that breaks the rule, by leaving out calls of the trial ``broken``.
+
+    ``attempt`` is a function that makes a list of calls on a new manager and returns the trial.
+    """
     while True:
         for candidate in _simpler(calls):
             if (trial := attempt(candidate)).broken:

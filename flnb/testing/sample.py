@@ -20,8 +20,8 @@ class Sample:
 
     Attributes:
         op: the op's name in the op table.
-        function: takes tensors and calls the op, possibly with others around it.
-        inputs: NumPy arrays, the function's arguments; gradients are checked by those of float64.
+        function: a function that takes tensors and calls the op, possibly together with other ops.
+        inputs: the function's arguments as NumPy arrays; gradients are checked with respect to those of float64.
         note: what is special about the call, such as "strided".
     """
 

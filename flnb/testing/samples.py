@@ -24,7 +24,7 @@ from flnb.testing.samples_small import small_samples
 __all__ = ["Sample", "samples"]
 
 DOMAINS = {"asin": (0.35, 0.0), "acos": (0.35, 0.0), "atanh": (0.35, 0.0), "acosh": (1.0, 0.7), "tan": (0.5, 0.0)}
-"""Scale and shift of the arguments, for functions that are not smooth everywhere on (0.5, 2.5)."""
+"""Scale and shift that move arguments from (0.5, 2.5) to where a function is smooth, for functions that need that."""
 REDUCTIONS = ("sum", "prod", "max", "min", "argmax", "argmin")
 
 

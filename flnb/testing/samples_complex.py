@@ -30,7 +30,7 @@ def _gram(z: Any) -> Any:
 
 
 def _eigh(z: Any) -> Any:
-    """Return ``v @ diag(exp(w)) @ v^H`` of the eigenvalues and vectors of ``z @ z^H``, to cancel their phases."""
+    """Return ``v @ diag(exp(w)) @ v^H`` with eigenvalues w and eigenvectors v of ``z @ z^H``; their phases cancel."""
     w, v = linalg.eigh(_gram(z))
     return ops.matmul(ops.multiply(v, ops.expand_dims(ops.exp(w), axis=-2)), ops.conj(v).mT)
 

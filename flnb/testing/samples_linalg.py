@@ -38,7 +38,7 @@ def _signed(vectors: Any) -> Any:
 
 
 def completing(vectors: Any, count: int) -> Any:
-    """Return the projection onto the columns from ``count`` on, which does not depend on how these are rotated."""
+    """Return the matrix that projects onto the columns from ``count`` on; it is the same however these are rotated."""
     others = vectors[..., count:]
     return ops.matmul(others, ops.conj(others).mT)
 
@@ -83,7 +83,7 @@ def linalg_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _several_results(rng: np.random.Generator) -> Iterator[Sample]:
-    """Yield samples of decompositions, one for each of their results."""
+    """Yield samples of decompositions with several results, one sample for each result."""
     for shape in ((3, 3), (2, 4, 3), (3, 4)):
         note = "x".join(map(str, shape))
         yield Sample("qr", lambda x: linalg.qr(x).R, (_spread(rng, *shape),), f"R {note}")

@@ -28,7 +28,7 @@ EITHER: dict[str, Callable[[Any], Any]] = {
     "sum": ops.sum,
     "where": lambda x: ops.where(x > 1.0, x * x, 1.0),
 }
-"""Functions for tensors of shape (0, 3) and ()."""
+"""For each op a function that calls it, for inputs of shape (0, 3) and of shape ()."""
 EMPTY: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "cross_entropy": (lambda x: ops.cross_entropy(x, LABELS, "none"), (0, 3)),
     "cumulative_prod": (lambda x: ops.cumulative_prod(x, axis=0), (0, 3)),

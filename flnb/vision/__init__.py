@@ -1,7 +1,8 @@
-"""Pictures (..., H, W): resized, moved, rotated, sheared, sampled anywhere, smoothed, and their histograms.
+"""Functions that resize, move, rotate, shear, sample and smooth pictures (..., H, W), and their histograms.
 
-Positions and distances are (row, column) in pixels; a pixel's centre lies at its indices. All but the histograms have
-gradients by the picture, to any order. Where values are mixed, integers become floating point.
+Positions and distances are (row, column) in pixels; a pixel's centre lies at its indices. All functions except those of
+histograms have gradients of any order with respect to the picture. If pixels are averaged, integers become floating
+point.
 
 >>> import flnb
 >>> x = flnb.asarray([[0.0, 2.0], [4.0, 6.0]])

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def _edges(op: str, x: Any, bins: int, bounds: Any) -> Matrix:
-    """Check bins and bounds, and return the edges of the bins: bins + 1 numbers."""
+    """Check the arguments of `histogram`, and return the edges of the bins: bins + 1 numbers."""
     low, high = pair(op, "bounds", _bounds(x.dtype) if bounds is None else bounds, "(low, high)")
     if not whole(bins) or not low < high:
         raise ValueError(
@@ -41,9 +41,10 @@ def _bounds(dtype: Any) -> tuple[float, float]:
 
 
 def _bins(x: Any, edges: Matrix) -> Any:
-    """Return the bin of each pixel, (pictures, pixels): -1 below all bins, the number of bins above them.
+    """Return the index of each pixel's bin, with shape (pictures, pixels).
 
-    A bin includes its lower edge, and the last bin both.
+    The index is -1 for values below the first bin, and the number of bins for values above the last one. Each bin
+    includes its lower edge; the last bin also includes its upper edge.
     """
     flat = e.astype(reshape(x, (-1, x.shape[-2] * x.shape[-1])), np.float64)
     found = e.subtract(searchsorted(asarray(edges), flat, side="right"), 1)
@@ -57,10 +58,11 @@ def histogram(x: Any, bins: int = 256, bounds: tuple[float, float] | None = None
         x: the pictures.
         bins: the number of intervals.
         bounds: the first and the last edge. By default (0, 1) for floating point and bool, the limits of the dtype for
-            integers of 8 and 16 bits, and (0, 255) for wider integers. Pixels outside are not counted.
+            integers of 8 and 16 bits, and (0, 255) for wider integers. Pixels outside of the bounds are not counted.
 
     Raises:
-        ValueError: x is no picture, bins are not a whole number of 1 or more, or bounds do not rise.
+        ValueError: x is no picture, ``bins`` is not a whole number of 1 or more, or the first of the bounds is not
+            below the second.
 
     >>> import flnb
     >>> flnb.vision.histogram(flnb.asarray([[0.0, 0.4], [0.5, 1.0]]), bins=2).tolist()
@@ -78,12 +80,12 @@ def histogram(x: Any, bins: int = 256, bounds: tuple[float, float] | None = None
 def equalize(x: Any, bins: int = 256, bounds: tuple[float, float] | None = None) -> Any:
     """Histogram equalisation: spread the values of each picture (..., H, W) evenly over the range ``bounds``.
 
-    A value becomes the share of pixels in its bin and in lower bins, not counting the lowest bin in use, scaled to the
-    bounds. Shape and dtype stay the same; there is no gradient. Arguments are those of `histogram`. Gonzalez and Woods,
-    "Digital image processing", section 3.3.
+    A value becomes the share of pixels in its bin and in lower bins, not counting the lowest non-empty bin; this share
+    is scaled to the bounds. Shape and dtype stay the same; there is no gradient. Arguments are those of `histogram`.
+    See Gonzalez and Woods, "Digital image processing", section 3.3.
 
     Raises:
-        ValueError: as of `histogram`, or bounds that the dtype cannot represent.
+        ValueError: the arguments are wrong as for `histogram`, or the dtype cannot represent the bounds.
 
     >>> import flnb
     >>> flnb.vision.equalize(flnb.asarray([[50, 51], [52, 53]])).tolist()

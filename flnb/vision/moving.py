@@ -29,7 +29,8 @@ def sample(x: Any, rows: Any, columns: Any, method: str = "linear", value: float
         x: pictures (..., H, W).
         rows, columns: the positions in pixels, two tensors of one shape S; with "linear" they have gradients.
         method: "linear" to interpolate between the four pixels around a position, or "nearest", which keeps the dtype.
-        value: the value at positions outside of the picture or not finite; the dtype of the result must have it.
+        value: the result at positions that are outside of the picture or not finite; the result's dtype must be able to
+            represent it.
 
     Returns:
         A tensor (..., *S).
@@ -69,7 +70,7 @@ def _sampled(op: str, x: Any, rows: Any, columns: Any, method: str, value: Any) 
 
 
 def _at(x: Any, rows: Any, columns: Any, value: Any) -> Any:
-    """Return the pixels at whole-numbered positions, and the value for positions outside."""
+    """Return the pixels at integer positions, and ``value`` at positions outside of the picture."""
     inside, indices = None, []
     for places, n in zip((rows, columns), x.shape[-2:], strict=True):
         within = e.logical_and(e.greater_equal(places, 0.0), e.less(places, float(n)))
@@ -89,7 +90,7 @@ def affine(
         matrix: (2, 2), for points (row, column); it must have an inverse. It can have a gradient.
         shift: (rows, columns), in pixels. It can have a gradient.
         size: (rows, columns) of the new picture, by default those of x.
-        method, value: as of `sample`.
+        method, value: as for `sample`.
 
     Raises:
         ValueError: x is no picture, the method is unknown, the matrix, shift or size has another shape, or `sample`
@@ -106,7 +107,7 @@ def affine(
 def _moved(
     op: str, x: Any, matrix: Any, shift: Any = (0.0, 0.0), size: Any = None, method: str = "linear", value: Any = 0.0
 ) -> Any:
-    """Apply an affine map, as `affine` does, for the public function ``op``, which errors name."""
+    """Apply an affine map, as `affine` does; errors name the public function ``op``."""
     x = picture(op, x, method)
     target = x.shape[-2:] if size is None else sized(op, size)
     matrix, shift = floats(op, "matrix", matrix, (2, 2)), floats(op, "shift", shift, (2,))
@@ -119,7 +120,7 @@ def _moved(
 def translate(x: Any, shift: Any, method: str = "linear", value: float = 0.0) -> Any:
     """Move pictures (..., H, W) down and to the right by ``shift`` (rows, columns), which may be fractions of pixels.
 
-    Method and value are as of `sample`.
+    ``method`` and ``value`` are as for `sample`.
 
     Raises:
         ValueError: x is no picture, the method is unknown, the shift is not two numbers, or `sample` refuses the value.
@@ -134,8 +135,8 @@ def translate(x: Any, shift: Any, method: str = "linear", value: float = 0.0) ->
 def rotate(x: Any, degrees: float, expand: bool = False, method: str = "linear", value: float = 0.0) -> Any:
     """Rotate pictures (..., H, W) counter-clockwise about their centres.
 
-    With ``expand`` the result is large enough for the whole rotated picture; otherwise it has the size of x. Method and
-    value are as of `sample`.
+    With ``expand`` the result is large enough for the whole rotated picture; otherwise it has the size of x. ``method``
+    and ``value`` are as for `sample`.
 
     Raises:
         ValueError: x is no picture, the method is unknown, the degrees are not finite, or `sample` refuses the value.
@@ -156,7 +157,7 @@ def shear(x: Any, factors: Sequence[float], method: str = "linear", value: float
     """Shear pictures (..., H, W) about their centres, by ``factors`` (down, right).
 
     Each column moves down by ``factors[0]`` pixels more than the column before, each row to the right by ``factors[1]``
-    pixels more than the row above. Method and value are as of `sample`.
+    pixels more than the row above. ``method`` and ``value`` are as for `sample`.
 
     Raises:
         ValueError: x is no picture, the method is unknown, the factors are not two numbers, or `sample` refuses the

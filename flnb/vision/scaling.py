@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _along(x: Any, rows: Matrix, columns: Matrix) -> Any:
-    """Make every new row a weighted mean of rows, then every new column a weighted mean of columns.
+    """Return pictures (..., H', W') whose rows are weighted means of rows, and columns weighted means of columns.
 
     Args:
         x: pictures (..., H, W).
@@ -59,7 +59,10 @@ def resize(x: Any, size: Sequence[int], method: str = "linear", antialias: bool 
 
 
 def _triangles(centres: Matrix, n: int, antialias: bool) -> Matrix:
-    """Return weights (centres, n) of n pixels, which fall linearly with the distance to a centre and add up to 1."""
+    """Return for each centre the weights of n pixels, which fall linearly with the distance to it and add up to 1.
+
+    With ``antialias`` and fewer centres than pixels, they fall more slowly, so that every pixel has a weight.
+    """
     reach = n / len(centres) if antialias and len(centres) < n else 1.0
     weights = np.maximum(0.0, 1.0 - np.abs(centres[:, None] - 0.5 - np.arange(n)) / reach)
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
@@ -70,7 +73,7 @@ def gaussian_filter(x: Any, sigma: float | Sequence[float], truncate: float = 4.
 
     Args:
         x: pictures (..., H, W), whose shape stays the same.
-        sigma: one number, or two for the directions (down, right); 0 leaves a direction as it is.
+        sigma: one number, or two for the directions (down, right); 0 means no smoothing in a direction.
         truncate: the number of standard deviations after which the distribution is cut off.
         mode: how the picture continues beyond its edge: "symmetric", "reflect" or "edge", as in `flnb.pad`.
 
@@ -97,7 +100,7 @@ BLOCK = 256
 
 
 def _smoothed(x: Any, axis: int, sigma: float, truncate: float, mode: str) -> Any:
-    """Smooth along one axis block by block, with one matrix for all blocks, so that memory grows linearly."""
+    """Smooth along one axis in blocks that share one matrix, so that memory grows only linearly with the size."""
     reach, n = int(truncate * sigma + 0.5), x.shape[axis]
     if not reach:
         return x

@@ -32,10 +32,10 @@ class Traffic(NamedTuple):
     """Memory traffic of a kernel's warps, counted by the rules of the CUDA C Programming Guide.
 
     Attributes:
-        requests: loads and stores of device memory, one for all lanes of a warp that execute an instruction.
-        sectors: 32-byte sectors that the requests touch; 4 for each request of contiguous float32.
-        shared_requests: loads and stores of shared memory, counted likewise.
-        conflicts: extra passes of shared requests whose lanes need different words of one bank.
+        requests: the number of loads and stores of device memory; one that all threads of a warp execute counts once.
+        sectors: the number of 32-byte sectors that the requests touch; 4 for a request of contiguous float32 numbers.
+        shared_requests: the number of loads and stores of shared memory, counted likewise.
+        conflicts: the number of extra passes of shared requests, needed where threads read different words of one bank.
     """
 
     requests: int
@@ -71,35 +71,38 @@ class EmulatedDriver(Driver):
         return build_kernels(text, self.checked)
 
     def culprit(self) -> str:
-        """Return the latest report of the checks, "" if there is none."""
+        """Return the latest error that the checks have reported, "" if there is none."""
         reports = emulated_device().reports
         return reports[-1] if reports else ""
 
     def tell_unused(self, address: int, nbytes: int) -> None:
-        """Report accesses to this memory until it belongs to a block."""
+        """Tell the checks that memory is in no block: they report accesses to it until it is in one."""
         self._tell(address, nbytes, -1, None)
 
     def counted(self, kernel: str) -> tuple[int, int, int, int]:
-        """Return requests, sectors, shared requests and conflicts of a kernel; see `Traffic`."""
+        """Return a kernel's numbers of requests, sectors, shared requests and conflicts, as `Traffic` defines them."""
         names = "requests of", "sectors of", "shared requests of", "conflicts of"
         one, two, three, four = (int(self._count(f"{name} {kernel}".encode())) for name in names)
         return one, two, three, four
 
     def tell_free(self, address: int, nbytes: int, streams: Sequence[int]) -> None:
-        """Report accesses to a freed block if a single stream has used it; several streams are not checked yet."""
+        """Tell the checks that a block was freed, whose memory ``streams`` have used: they report accesses to it.
+
+        A block that several streams have used is not checked yet.
+        """
         if len(streams) == 1:
             self._tell(address, nbytes, 0, streams[0])
 
     def tell_used(self, address: int, nbytes: int, stream: int) -> None:
-        """Report reads of a block's earlier content from this point of a stream on."""
+        """Tell the checks that memory becomes a block: from this point of a stream they report reads of old values."""
         self._tell(address, nbytes, 1, stream)
 
 
 class EmulatedDevice:
-    """The emulated device of this process: its driver, its schedule, and the reports of its checks.
+    """The emulated device of this process: sets the order of its work, and returns counts and the errors it has found.
 
     Attributes:
-        driver: its driver API.
+        driver: the device's driver API.
     """
 
     def __init__(self) -> None:
@@ -131,11 +134,11 @@ class EmulatedDevice:
         return [self._library.flnb_device_report(i).decode() for i in range(count)]
 
     def count(self, what: str) -> int:
-        """Return the calls of an API function since `begin`, or a sum such as "launches" or "bytes to the device"."""
+        """Return the calls of the API function ``what`` since `begin`, or a sum such as "bytes to the device"."""
         return int(self._library.flnb_device_count(what.encode()))
 
     def traffic(self, kernel: str) -> Traffic:
-        """Return the memory traffic of a kernel's launches since `begin`; counted only while checks are on.
+        """Return the memory traffic of all launches of a kernel since `begin`; it is counted only while checks are on.
 
         >>> from flnb.testing.cuda import Traffic
         >>> Traffic(requests=2, sectors=8, shared_requests=0, conflicts=0).sectors_per_request
@@ -155,7 +158,7 @@ def emulate(order: Order = "random", seed: int = 0, checked: bool = True) -> Emu
     on a machine downloads CuPy's source and compiles for some time; later ones load what it has built.
 
     Args:
-        order: when work runs, and in which order threads do: "eager", "lazy" or "random"; see `EmulatedDevice.begin`.
+        order: when work runs and in which order threads run: "eager", "lazy" or "random"; see `EmulatedDevice.begin`.
         seed: the seed of a random order.
         checked: whether each memory access of a kernel is checked, which makes kernels some ten times slower.
 

@@ -24,11 +24,11 @@ MAGIC = b"flnb kernels "
 """The first bytes of an image that the emulated device loads; the path of a library follows."""
 OPTIONS = ("-std=c++17", "-fPIC", "-g1")
 CHECKED = ("-O1", "-fsanitize=thread")
-"""g++ announces every load and store of a kernel by a call, which the device answers in place of libtsan."""
+"""Options by which g++ puts a call at every load and store of a kernel, to functions of the device, not of libtsan."""
 
 
 def build_device() -> Path:
-    """Build the emulated device unless it is cached; returns the library's path.
+    """Build the library of the emulated device, unless it is in the cache folder, and return its path.
 
     Raises:
         FileNotFoundError: there is no g++.
@@ -38,10 +38,10 @@ def build_device() -> Path:
 
 
 def build_kernels(text: str, checks: bool = True, headers: Sequence[str] = ()) -> bytes:
-    """Compile kernels, given as the text for NVRTC, for the emulated device; returns an image for its driver.
+    """Compile kernels for the emulated device; return an image that its driver can load.
 
     Args:
-        text: CUDA C.
+        text: the kernels' source, CUDA C as for NVRTC.
         checks: whether each load and store calls the device's checks.
         headers: names of headers that the text includes; parsing them once saves seconds for each text.
 
@@ -65,7 +65,7 @@ def _headers_text() -> str:
 
 
 def precompiled(names: tuple[str, ...], options: Sequence[str]) -> Path:
-    """Return a header, precompiled by g++, that includes the named ones; compiled at the first call."""
+    """Return the path of a header, precompiled by g++ with ``options``, that includes the headers ``names``."""
     text = "".join(f"#include <{name}>\n" for name in names[1:])
     text = f'#include "{SOURCE / names[0]}"\n{text}'
     digest = hashlib.blake2b("\0".join([*options, text, _headers_text()]).encode(), digest_size=12).hexdigest()
@@ -84,7 +84,15 @@ def precompiled(names: tuple[str, ...], options: Sequence[str]) -> Path:
 def built(
     options: Sequence[str], sources: Sequence[Path], libraries: Sequence[str], key: str, linked_apart: bool = False
 ) -> Path:
-    """Return the library built from some sources, from the cache folder if it exists there."""
+    """Return the path of the library that g++ builds from ``sources``; if it is in the cache folder, nothing is built.
+
+    Args:
+        options: the options of g++.
+        sources: the source files.
+        libraries: further arguments for linking.
+        key: text that, with the options, identifies the library in the cache; it must change if the sources change.
+        linked_apart: compile and link in two calls, and add the table of `_shared_spans`.
+    """
     digest = hashlib.blake2b("\0".join([*options, key]).encode(), digest_size=12).hexdigest()
     library = cache_folder() / f"{digest}.so"
     if library.exists():
@@ -110,10 +118,10 @@ def _compiler() -> str:
 
 
 def _shared_spans(symbols: str) -> str:
-    """Return a C++ table of the begin and end of each shared-memory array, from an object file's symbols.
+    """Return C++ source with a table of the begin and end of each shared-memory array, from an object file's symbols.
 
-    They are adjacent, so that only this table detects an access beyond the end of one; a gap follows the last.
-    Beside it are the bytes of the arrays that each kernel may use: all but those of other kernels.
+    The arrays are adjacent, so that an access beyond the end of one is detected only by this table; a gap follows the
+    last array. The source also has for each kernel the bytes of all arrays except those of other kernels.
     """
     found = re.findall(r"^(\w+) .{7} flnb_shared\t(\w+) +(\S+)", symbols, re.M)
     arrays = [(int(begin, 16), int(size, 16), _function_of(name)) for begin, size, name in found if int(size, 16)]
@@ -132,10 +140,10 @@ def _function_of(symbol: str) -> str:
 
 
 def run(command: Sequence[str], **environment: str) -> str:
-    """Run a command; returns its output.
+    """Run a command with additional environment variables and return its output.
 
     Raises:
-        CompileError: it failed; with what it printed.
+        CompileError: the command failed; the error has the command's output.
     """
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
     if done.returncode:

@@ -1,8 +1,8 @@
 """Real CuPy on the emulated device: its runtime module is rebuilt, and its kernels are compiled by g++.
 
-Some modules of CuPy's wheel have NVIDIA's runtime library linked in, which needs NVIDIA's driver. The one that is
-needed, ``runtime``, is rebuilt from CuPy's source distribution; the others (CUB, Thrust, cuRAND's generators, Jitify)
-contain GPU code and raise `NotImplementedError` when they are called.
+Some modules in CuPy's wheel are linked with NVIDIA's runtime library, which needs NVIDIA's driver. Of these, only
+``runtime`` is needed here; it is rebuilt from CuPy's source distribution. The others (CUB, Thrust, cuRAND's generators,
+Jitify) contain GPU code; here, their functions raise `NotImplementedError`.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ LACKS = """#include <cstdio>
 #define LACKS(name, error) extern "C" int name() { \\
   fprintf(stderr, "flnb: the emulated device lacks the call %s\\n", #name); return error; }
 """
-"""The stub for API functions that the emulated device lacks: returns an error, and prints it, lest it be ignored."""
+"""C++ macro for a stub of an API function that the emulated device lacks; the stub prints and returns an error."""
 PROFILER = 'extern "C" cudaError_t cudaProfilerStart();\nextern "C" cudaError_t cudaProfilerStop();\n'
-"""The content of a header that only another package of NVIDIA's has."""
+"""The content of a header that is missing because it belongs to a package of NVIDIA's that is not required."""
 HEADERS = "complex.cuh", "carray.cuh", "atomics.cuh", "math_constants.h"
 
 
 def build_runtime() -> Path:
-    """Build CuPy's runtime module for the emulated device, unless it is cached; returns the library's path.
+    """Build CuPy's runtime module for the emulated device, unless it is in the cache, and return its path.
 
     Downloads the source distribution of the installed version by pip.
 
@@ -92,7 +92,14 @@ def build_runtime() -> Path:
 
 
 def build_library(name: str, soname: str, not_supported: int, device: Path) -> Path:
-    """Build the emulated cuBLAS or NCCL, with stubs for other functions that CuPy calls; returns its path."""
+    """Build the emulated cuBLAS or NCCL and return its path; functions that it lacks but CuPy calls become stubs.
+
+    Args:
+        name: "cublas" or "nccl".
+        soname: the name by which CuPy loads the library, such as "libcublas.so.13".
+        not_supported: the error code that stubs return.
+        device: the library of the emulated device, which is linked in.
+    """
     folder = find_spec("cupy_backends").submodule_search_locations[0]  # type: ignore[union-attr, index]
     module = next(Path(folder, "cuda/libs").glob(f"{name}.*.so"))
     calls = SOURCE / f"cupy/{name}.cpp"
@@ -112,7 +119,7 @@ def _distribution() -> str:
 
 
 def _require(needed: dict[str, bool]) -> None:
-    """Raise RuntimeError naming the packages that are not installed; ``needed`` says for each whether it is."""
+    """Raise a RuntimeError that names missing packages; ``needed`` says for each package whether it is installed."""
     if lacking := [name for name, installed in needed.items() if not installed]:
         raise RuntimeError(
             f"CuPy on the emulated device needs {', '.join(lacking)}, not installed: pip install 'flnb[cuda-emulated]'"
@@ -125,7 +132,7 @@ def _has_header(name: str) -> bool:
 
 
 def _source_of_cupy(version: str, folder: Path) -> Path:
-    """Download and unpack CuPy's source distribution; returns its folder."""
+    """Download CuPy's source distribution, unpack it into ``folder``, and return the path of its root."""
     command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", "cupy", f"cupy=={version}"]
     run([*command, "-d", str(folder)], CUPY_INSTALL_USE_STUB="1")
     with tarfile.open(folder / f"cupy-{version}.tar.gz") as archive:
@@ -144,11 +151,11 @@ def _translate(source: Path, version: str) -> None:
 
 
 class Finder:
-    """Import finder for the rebuilt runtime module of CuPy, and for stubs of modules that cannot run."""
+    """Makes Python import CuPy's rebuilt runtime module, and stubs in place of modules that cannot run here."""
 
     @classmethod
     def find_spec(cls, name: str, *_: Any) -> ModuleSpec | None:
-        """Return the spec of a module that this finder replaces, None for others."""
+        """Return the import spec of a module that this finder replaces, None for other modules."""
         if name == RUNTIME:
             return spec_from_file_location(name, build_runtime())
         if name == NCCL:  # CuPy's module loads the library by this name
@@ -162,7 +169,7 @@ class Finder:
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Do nothing: the module is complete."""
+        """Do nothing, as `create_module` has already filled the module."""
 
 
 compiled: list[str] = []
@@ -171,7 +178,7 @@ compiled: list[str] = []
 
 @cache
 def install_cupy() -> ModuleType:
-    """Make CuPy use the emulated device in this process; returns the module ``cupy``.
+    """Make CuPy use the emulated device in this process, and return the module ``cupy``.
 
     Raises:
         RuntimeError: CuPy is imported already, or a package that this needs is not installed.
@@ -197,7 +204,10 @@ def install_cupy() -> ModuleType:
     found = pathfinder.load_nvidia_dynamic_lib
 
     def find_library(name: str) -> Any:
-        """Replace CuPy's search for NVIDIA's libraries: those compiled for GPUs appear to be missing."""
+        """Find one of NVIDIA's libraries for CuPy, which calls this in place of its own search.
+
+        Libraries with GPU code appear to be missing; cuBLAS needs no search because the emulated one is loaded already.
+        """
         if name in ("cudart", "nvrtc"):
             return found(name)
         if name != "cublas":
