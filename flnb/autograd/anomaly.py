@@ -1,4 +1,4 @@
-"""Anomaly detection: raises at the first NaN, infinity or huge number; and conditional breakpoints."""
+"""Anomaly detection, which raises an error at the first NaN, infinity or huge number; conditional breakpoints."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["AnomalyError", "breakpoint_if", "detect_anomaly"]
 
 
 class AnomalyError(ArithmeticError):
-    """An op returned a NaN, an infinity or a number above the limit of `detect_anomaly`; names op, line and inputs."""
+    """Error of `detect_anomaly`: an op returned a NaN, an infinity or a number above the limit."""
 
 
 @with_block
@@ -103,12 +103,12 @@ def _statistics(values: np.ndarray[Any, Any]) -> str:
 
 
 def breakpoint_if(condition: Any, *tensors: Any) -> Any:
-    """Open the debugger at the caller's line if a condition holds; returns the first of the tensors.
+    """Open the debugger at the caller's line if a condition is true, and return the first of ``tensors``.
 
     Args:
-        condition: a bool, a tensor (whether any element is true), or a function that gets the values of ``tensors`` as
-            NumPy arrays and returns either.
-        tensors: tensors to look at: in the debugger, the name ``values`` is the list of their NumPy arrays.
+        condition: a bool; or a tensor, which counts as true if any element is; or a function that gets the values of
+            ``tensors`` as NumPy arrays and returns a bool or an array.
+        tensors: tensors to look at. In the debugger, the name ``values`` is the list of their NumPy arrays.
 
     >>> import flnb
     >>> x = flnb.asarray([1.0, 2.0])
@@ -127,7 +127,7 @@ def breakpoint_if(condition: Any, *tensors: Any) -> Any:
 
 
 def debugger(frame: Any, values: list[np.ndarray[Any, Any]]) -> None:
-    """Open pdb in a frame, with the name ``values`` added to its locals.
+    """Open pdb in a frame of the stack, with ``values`` as an additional local variable.
 
     Assign another function to ``flnb.autograd.anomaly.debugger`` to use another debugger.
     """

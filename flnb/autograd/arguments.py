@@ -10,7 +10,7 @@ from flnb.tensor import Tensor
 
 
 def pair_of(value: Any) -> Any:
-    """Return ``value`` if it is a pair, as ``has_aux`` promises, else raise a ValueError."""
+    """Return the result ``value`` of a function with ``has_aux`` if it is a pair; otherwise raise a ValueError."""
     if not isinstance(value, tuple | list) or len(value) != 2:
         got = f"a {type(value).__name__}{f' of {len(value)}' if isinstance(value, tuple | list) else ''}"
         raise ValueError(f"grad: with has_aux the function must return a pair (number, aux), it returned {got}")
@@ -18,7 +18,7 @@ def pair_of(value: Any) -> Any:
 
 
 def results_of(value: Any, name: str) -> list[Any]:
-    """Return the tensors in a function's result; raises a TypeError, naming the transform, for anything else in it."""
+    """Return the tensors in a function's result; raise a TypeError that names the transform if it has other objects."""
     found = leaves(value)
     for y in found:
         if not isinstance(y, Tensor):
@@ -45,12 +45,13 @@ def number_of(value: Any, name: str) -> Any:
 
 
 def vectors_of(what: str, name: str, given: Any, like: Any, tensors: list[Any]) -> list[Any]:
-    """Return the leaves of ``given`` checked and cast to match ``tensors``: equal count, shapes and dtypes.
+    """Return the tensors in the container ``given``, cast to the dtypes of ``tensors``.
 
     Args:
         what: "tangents", "vectors" or "cotangent", for error messages.
         name: the name of the transform, for error messages.
-        like: the container whose arrangement ``given`` should have had.
+        given: a container, nested in any way, of as many tensors as ``tensors``, with their shapes.
+        like: the container that an error message describes as the expected one.
     """
     found = leaves(given)
     if len(found) != len(tensors):

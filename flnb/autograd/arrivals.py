@@ -1,7 +1,8 @@
 """Listeners that are called as soon as the gradient of a leaf is complete, while backward is still running.
 
-A leaf's gradient is complete as soon as the earliest op that used the leaf has been pulled: all others were pulled
-before it. One traversal before the pass finds these ops. It is made only while there are listeners.
+A backward pass handles the ops from the latest to the earliest. So the gradient of a leaf is complete as soon as the
+pass has handled the earliest op that used the leaf. One traversal of the graph before the pass finds these ops; it is
+made only while there are listeners.
 """
 
 from __future__ import annotations
@@ -20,28 +21,29 @@ __all__ = ["Arrivals", "Listener", "listen", "listeners", "unlisten"]
 
 
 class Listener(Protocol):
-    """Base of objects that are called when gradients of certain leaves are complete in a backward pass.
+    """Base class of objects whose methods a backward pass calls when the gradients of certain leaves are complete.
 
     Attributes:
-        leaves: the sequence numbers of the leaves.
+        leaves: the sequence numbers of these leaves.
     """
 
     leaves: set[int]
 
     def began(self, first: bool) -> None:
-        """Called when a backward pass that reaches one of the leaves begins; an earlier pass may have failed.
+        """Called when a backward pass that reaches one of the leaves begins.
 
-        ``first`` is False if another listener of this pass is called before this one.
+        If an earlier pass has failed, `ended` was not called for it. ``first`` is False if another listener of this
+        pass was called before this one.
         """
 
     def arrived(self, leaf: Node, gradient: Any) -> bool | None:
         """Called with a leaf and its complete gradient, after the leaf's hooks and before ``.grad`` changes.
 
-        If it returns True, it has taken the gradient: the pass stores none in ``.grad``, which frees its memory now.
+        Return True to take over the gradient: then the pass does not add it to ``.grad`` and keeps no reference to it.
         """
 
     def ended(self) -> None:
-        """Called when the pass is over and every ``.grad`` is set; unused leaves had no call of `arrived`."""
+        """Called when the pass is over and every ``.grad`` is set; leaves without gradient had no call of `arrived`."""
 
 
 listeners: dict[int, weakref.ref[Any]] = {}
@@ -63,7 +65,8 @@ class Arrivals:
     """Notifies listeners during one backward pass as soon as the gradient of a leaf is complete.
 
     Attributes:
-        earliest: by a leaf's sequence number, that of the earliest node that used it: the leaf is complete after that.
+        earliest: maps the sequence number of each leaf to that of the earliest node that used the leaf. When this node
+            has been handled, the gradient of the leaf is complete.
     """
 
     def __init__(self, root: Node) -> None:
@@ -74,7 +77,7 @@ class Arrivals:
             listener.began(i == 0)
 
     def around(self, under_way: Walk) -> Callable[[Node], None]:
-        """Wrap the ``pull`` function of a pass to call listeners whenever a gradient is complete."""
+        """Return the ``pull`` function of a pass, wrapped to call listeners when the gradient of a leaf is complete."""
         pull, taken, earliest = under_way.pull, under_way.taken, self.earliest
         if not self._told:
             return pull
@@ -106,7 +109,7 @@ class Arrivals:
         return watched
 
     def end(self) -> None:
-        """Call the listeners' `ended`."""
+        """Tell the listeners that the pass is over, by calling their method `ended`."""
         for listener in self._told:
             listener.ended()
 

@@ -80,11 +80,11 @@ class Vmap(Interpreter):
 
 
 class Batched(Tensor):
-    """All examples of a tensor under `vmap`, with the shape of one example.
+    """A tensor inside `vmap`, which holds the values for all examples but has the shape of one example.
 
     Args:
         value: a tensor with the examples along its first axis.
-        level: the vmap whose examples they are.
+        level: the running vmap to which these examples belong.
     """
 
     __slots__ = ("_level", "_value")
@@ -116,11 +116,11 @@ class Batched(Tensor):
 
     @property
     def data(self) -> Batched:
-        """Return the same examples as a constant off the tape, sharing memory."""
+        """Return a batched tensor that shares memory with this one and through which no gradient flows."""
         return Batched(self._value.data if hasattr(self._value, "data") else self._value, self._level)
 
     def detach(self) -> Batched:
-        """Return the same examples, sharing memory, as constants through which no gradient flows."""
+        """Return a batched tensor that shares memory with this one and through which no gradient flows (as `data`)."""
         return self.data
 
     def backward(self, grad: Any = None, retain_graph: bool = False, create_graph: bool = False) -> None:
@@ -171,7 +171,7 @@ class Batched(Tensor):
 
 
 def _levels_of(x: Any) -> list[Vmap]:
-    """Return the vmaps by which a tensor is batched, the innermost first."""
+    """Return the running vmaps whose examples a tensor holds, the innermost vmap first."""
     found = []
     while x._level is not None:
         found.append(x._level)
@@ -187,12 +187,12 @@ def innermost(x: Any) -> Variable | Tensor:
 
 
 def replaced(x: Any, value: Any) -> Any:
-    """Wrap ``value`` in batched tensors of the same vmaps as ``x``, in place of ``innermost(x)``."""
+    """Return a tensor batched by the same vmaps as ``x``, but with ``value`` in place of ``innermost(x)``."""
     return value if x._level is None else Batched(replaced(x._value, value), x._level)
 
 
 def unbatch(x: Any, level: Vmap) -> Any:
-    """Return a tensor with vmap ``level``'s examples along the first axis, repeated if x is the same for all."""
+    """Return x as a tensor with the examples of vmap ``level`` along the first axis, repeated if they share x."""
     if x._level is level:
         return x._value
     if x._level is None or x._level.depth < level.depth:
@@ -202,7 +202,7 @@ def unbatch(x: Any, level: Vmap) -> Any:
 
 
 def unbatch_all(x: Any, batches: list[Vmap]) -> Any:
-    """Apply `unbatch` for several vmaps, the innermost first; the outermost's examples end up along the first axis."""
+    """Apply `unbatch` for several vmaps, the innermost first, so that the first axis is that of the outermost vmap."""
     for level in batches:
         x = unbatch(x, level)
     return x
@@ -224,7 +224,7 @@ def rebatch(x: Any, level: Vmap) -> Any:
 
 
 def wrap(x: Any) -> Any:
-    """Make a batched tensor of every running vmap, so that each example has its own."""
+    """Return x repeated for the examples of every running vmap, so that each example has a tensor of its own."""
     have = _levels_of(x)
     for level in vmaps.get():
         if level not in have:

@@ -23,9 +23,9 @@ class BatchedCall(NamedTuple):
     """An op's call under vmap.
 
     Attributes:
-        values: the operands: where ``batched`` is True, tensors with the examples along the first axis; else tensors or
-            numbers that all examples share.
-        attributes: the op's attributes, as for one example.
+        values: the operands. Those whose entry in ``batched`` is True are tensors with the examples along the first
+            axis; the others are tensors or numbers that all examples share.
+        attributes: the op's attributes as the user gave them, for one example.
         size: the number of examples.
     """
 
@@ -49,20 +49,20 @@ class BatchedCall(NamedTuple):
         return [self.whole(i) for i in range(len(self.values))]
 
     def run(self, *values: Any, attributes: tuple[Any, ...] | None = None) -> Any:
-        """Run the op on these values, with its own attributes unless others are given; returns the result."""
+        """Run the op on other operands, ``values``, with the attributes of the call unless others are given."""
         made = dispatch.call(self.op, values, self.attributes if attributes is None else attributes)
         return made if self.op.body is None else made[0]
 
 
 def batch(call: BatchedCall) -> Any:
-    """Run a primitive op for all examples, by its batching rule or one by one; returns them along the first axis."""
+    """Run a primitive op by its batching rule or once per example; returns all results along the first axis."""
     call = call._replace(values=[x if isinstance(x, NUMBERS) else asarray(x) for x in call.values])
     value = _by_rule(call)
     return one_by_one(call) if value is None else value
 
 
 def compose(call: BatchedCall) -> Any:
-    """Run a composite op for all examples if it has a batching rule or cannot be split into ops; else return None."""
+    """Run a composite op like `batch` if it has a batching rule or cannot be split into ops; else return None."""
     return _by_rule(call) if call.op.decomposes else one_by_one(call)
 
 
@@ -73,7 +73,7 @@ def _by_rule(call: BatchedCall) -> Any:
 
 
 def one_by_one(call: BatchedCall) -> Any:
-    """Run the op in a loop over the examples and stack the results: right for every op."""
+    """Run the op in a loop over the examples, and stack the results; this works for every op."""
     if call.size == 0:
         example = [zeros(x.shape[1:], x.dtype) if b else x for x, b in zip(call.values, call.batched, strict=True)]
         made = call.run(*example)
@@ -87,7 +87,7 @@ def one_by_one(call: BatchedCall) -> Any:
 
 
 def aligned(call: BatchedCall) -> list[Any]:
-    """Return the operands with dimensions inserted into batched ones, so that they broadcast as in one example."""
+    """Return the operands, the batched ones with dimensions added after the first so that all broadcast as intended."""
     ndim = max(call.ndim(i) for i in range(len(call.values)))
     return [
         _lead(x, ndim - call.ndim(i)) if b else x
@@ -96,7 +96,7 @@ def aligned(call: BatchedCall) -> list[Any]:
 
 
 def _lead(x: Any, count: int) -> Any:
-    """Insert ``count`` dimensions of extent 1 after the first axis."""
+    """Return x with ``count`` new dimensions of extent 1 after the first one."""
     return reshape(x, (x.shape[0], *(1,) * count, *x.shape[1:])) if count else x
 
 
@@ -140,7 +140,7 @@ ALL = ("slice", None, None, None)
 
 
 def _place(call: BatchedCall) -> Any:
-    """Batching rule of the op that writes a tensor into zeros of a given shape, at a basic index."""
+    """Batching rule of the op that writes a tensor into zeros of a given shape, at an index of ints and slices."""
     shape, key = call.attributes
     return call.run(call.whole(0), attributes=((call.size, *shape), (ALL, *key)))
 
@@ -149,9 +149,10 @@ def _place(call: BatchedCall) -> Any:
 
 
 def _layout(key: tuple[Any, ...], ndim: int) -> tuple[int, int]:
-    """Return where in ``x[key]`` the ``ndim`` dimensions of index tensors begin, and the number of other dimensions.
+    """Return where in ``x[key]`` the ``ndim`` dimensions of the index tensors are, and the number of other dimensions.
 
-    As in NumPy: where the indices (tensors and ints) are if these are neighbours in the key, else in front.
+    They are where NumPy puts them: in place of the indices (tensors and ints) if all of these are neighbours in the
+    key, otherwise in front of the other dimensions.
     """
     advanced = [i for i, k in enumerate(key) if isinstance(k, int) or (isinstance(k, tuple) and k[0] == "index")]
     together = advanced[-1] - advanced[0] == len(advanced) - 1
@@ -159,7 +160,7 @@ def _layout(key: tuple[Any, ...], ndim: int) -> tuple[int, int]:
 
 
 def _indices(call: BatchedCall, first: int) -> tuple[list[Any], int]:
-    """Return the index tensors (operands ``first`` and later), broadcast, and their dimensions in one example."""
+    """Return the index tensors (operands ``first`` and later), aligned, and their largest ndim in one example."""
     ndim = max(call.ndim(i) for i in range(first, len(call.values)))
     return [
         _lead(x, ndim - (x.ndim - 1)) if b else x
@@ -171,8 +172,8 @@ def _with_examples(call: BatchedCall, key: tuple[Any, ...], first: int) -> tuple
     """Prepend the example's number to an index, so that each example is indexed by itself.
 
     Returns:
-        The new key, the index tensors, and their number of dimensions in one example. In ``x[key]`` the dimensions of
-        the indices then come first.
+        The new key, the index tensors, and how many dimensions these have in one example. In ``x[key]`` with the new
+        key the dimensions of the index tensors come first.
     """
     indices, ndim = _indices(call, first)
     numbered = tuple(("index", k[1] + 1) if isinstance(k, tuple) and k[0] == "index" else k for k in key)
@@ -181,7 +182,7 @@ def _with_examples(call: BatchedCall, key: tuple[Any, ...], first: int) -> tuple
 
 
 def _has_truth(key: tuple[Any, ...]) -> bool:
-    """Return whether the key contains a bool, which adds a dimension that the rules below do not cover."""
+    """Return whether the key contains a bool, which adds a dimension and which the batching rules do not support."""
     return any(isinstance(k, tuple) and k[0] == "truth" for k in key)
 
 
@@ -219,7 +220,7 @@ def _scatter_add(call: BatchedCall) -> Any:
 
 
 def _fold(x: Any, axis: int) -> Any:
-    """Merge the examples, along the first axis, into dimension ``axis`` of each example."""
+    """Merge the first axis, that of the examples, into dimension ``axis`` of each example."""
     order = (*range(1, axis + 1), 0, *range(axis + 1, x.ndim))
     y = permute_dims(x, order) if axis else x
     return reshape(y, (*y.shape[:axis], y.shape[axis] * y.shape[axis + 1], *y.shape[axis + 2 :]))
@@ -235,8 +236,9 @@ def _folding(first: tuple[int, int] | None, second: tuple[int, int] | None) -> C
     """Make the batching rule of a convolution or its gradients, which merges the examples into another dimension.
 
     Args:
-        first: for calls in which only the first operand is batched, the dimension of that operand which the examples
-            are merged into, and the dimension of the result which they are separated from. None: not covered.
+        first: two dimensions, for calls in which only the first operand is batched: the one of the operand into which
+            the examples are merged, and the one of the result from which they are separated. If it is None, such calls
+            have no rule and run once per example.
         second: the same for calls in which only the second operand is batched.
     """
 

@@ -1,8 +1,8 @@
 """Checkpointing: keep a function's inputs instead of the values that its ops save, and run it again in backward.
 
 T. Chen et al., "Training deep nets with sublinear memory cost", 2016. The function is recorded as it runs; then one
-node replaces the nodes of its ops. The parents of this node are all nodes from before the call that the function read,
-whether they came as arguments or the function closes over them.
+node replaces the nodes of its ops. The parents of this node are all nodes from before the call whose results the
+function read, either as arguments or through its closure.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class _Run:
     """One call of a checkpointed function, with everything that is needed to run it again with the same result.
 
     Attributes:
-        generators: the random generators that it may draw from, each with its state before the call.
-        parents: sequence numbers of the nodes that gradients go to.
-        reads: tensors besides those on the tape that must not be written before the function runs again.
-        specs: shapes and dtypes of its results.
-        since: sequence number at the end of the call, with which those of later writes are compared.
+        generators: the random generators from which the function may draw, each with its state before the call.
+        parents: sequence numbers of the nodes to which the function's gradients flow.
+        reads: tensors that are not on the tape and must not be written before the function runs again.
+        specs: shapes and dtypes of the function's results.
+        since: sequence number at the end of the call; a write with a larger one came later.
     """
 
     def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
@@ -71,7 +71,7 @@ class _Run:
         self.since = 0
 
     def note_run(self, start: int) -> None:
-        """Record which tensors the function has read, after its first run from sequence number ``start`` on."""
+        """Record which tensors the function's first run has read; ``start`` is the sequence number at its beginning."""
         self.since = dispatch.next_seq()
         cells = [x for x in _closed_over(self.function) if type(x) is Tensor]
         self.reads = [x for x in (*getattr(self.function, "reads", ()), *cells) if x._last_write <= start]
@@ -88,7 +88,7 @@ class _Run:
                 )
 
     def _again(self) -> Any:
-        """Rerun the function on the tape in its original state; returns its results joined into one."""
+        """Run the function again, recording its ops; returns its results, joined into one tensor."""
         start = dispatch.next_seq()
         with state.use(grad=True, tape=LINKED, interpreters=with_own_casts()):
             found = [innermost(y) for y in _made_since(start, self.function(*self.arguments, **self.keywords))]
@@ -101,7 +101,7 @@ class _Run:
             return join(found)
 
     def pulled(self, g: Any) -> list[Any]:
-        """Run the function again, and compute the gradients of ``parents`` from that of the joined results."""
+        """Run the function again, and return the gradients of ``parents``, given ``g``, that of the joined results."""
         if dispatch.last_write > self.since:
             self._check_unwritten()
         with _Returned(self):
@@ -113,7 +113,7 @@ class _Run:
 
 
 class _Returned(WithBlock[None]):
-    """Context manager that restores the scope and random generator states of the function's first call."""
+    """Context manager in which the scope and the random generators' states are those of the function's first call."""
 
     def __init__(self, run: _Run) -> None:
         self._run = run
@@ -137,7 +137,7 @@ class _Returned(WithBlock[None]):
 
 
 def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a function save nothing for its gradient: backward runs it again instead, which trades time for memory.
+    """Make a function save only its inputs for backward, which runs it again: this trades time for memory.
 
     Random numbers are the same in both runs. The function may close over Variables (such as the parameters of a
     module), take and return dicts, lists and tuples of tensors, and call other checkpointed functions. It must compute
@@ -152,7 +152,7 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
     True
 
     Raises:
-        RuntimeError: in backward, if the function returns other shapes or dtypes than before.
+        RuntimeError: in backward, if the function returns other shapes or dtypes than in its first run.
     """
 
     @wraps(function, updated=())
@@ -192,9 +192,10 @@ def _name(function: Any) -> str:
 
 
 def _variables(function: Any, reached: set[int]) -> list[Any]:
-    """Return Variables that a function refers to whose nodes' sequence numbers are in ``reached``.
+    """Return the Variables to which a function refers, if the sequence numbers of their nodes are in ``reached``.
 
-    The function closes over them, names them as globals, or they are parameters of a module that it refers to so.
+    The function refers to the Variables in its closure, to the globals that it names, and to the parameters of
+    modules among these.
     """
     code, known = getattr(function, "__code__", None), getattr(function, "__globals__", {})
     named = [known[name] for name in (code.co_names if code is not None else ()) if name in known]
@@ -213,7 +214,7 @@ def _closed_over(function: Any) -> list[Any]:
 
 
 def _collapse(result: Any, start: int, run: _Run) -> Variable:
-    """Replace the nodes recorded after ``start`` by a single node; its parents are earlier nodes."""
+    """Replace the nodes recorded after sequence number ``start`` by one whose gradient runs the function again."""
     outside, read = _edges(result._node, start)
     run.parents = list(outside)
     specs = tuple(spec for _, spec in outside.values())
@@ -228,11 +229,12 @@ def _collapse(result: Any, start: int, run: _Run) -> Variable:
 
 
 def _edges(root: Node, start: int) -> tuple[dict[int, tuple[Node, Any]], list[Variable]]:
-    """Follow a graph back to the nodes recorded before ``start``.
+    """Follow the graph from ``root`` back to the nodes that were recorded before the sequence number ``start``.
 
     Returns:
-        These nodes and the shapes and dtypes of their results, by sequence number; and the Variables from before
-        ``start`` that nodes of the graph saved, which must not be written until the function runs again.
+        A dict from the sequence number of each of these nodes to the node and its result's shape and dtype, and a list
+        of the Variables from before ``start`` that nodes of the graph saved: these Variables must not be written until
+        the function runs again.
     """
     found: dict[int, tuple[Node, Any]] = {}
     read: dict[int, Variable] = {}

@@ -1,11 +1,11 @@
 """Gradient rules (pulls) compiled to functions of buffers.
 
-A pull is a few public ops. Called one by one, these spend their time on finding plans and making Tensors, which are the
-same for every node of one plan (op, shapes, attributes). So a pull is traced once (`flnb.dispatch.tracing`), and the
-trace becomes the text of a function that calls the active backend's methods directly, one for each op and through the
-same table: a backend that overrides an op, memory managers and telemetry see the same calls as before. A composite's
-gradient is one call if the backend has a method for it. A pull that reads a value, or does anything but run ops, is
-not compiled.
+A pull calls a few public ops. Most of their time is spent on finding plans and making Tensors, although the plans and
+shapes are the same for every node of one plan (op, shapes, attributes). So a pull is traced once
+(`flnb.dispatch.tracing`), and the trace becomes the text of a function that calls the active backend's method of each
+op directly, through the same table as the public op: a backend that overrides an op, memory managers and telemetry see
+the same calls as without compilation. A composite's gradient is one call if the backend has a method for it. A pull
+that reads a value, or does anything but run ops, is not compiled.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ AROUND = "here, table, cotangents, owned, reached, leaves, own, lane, retain"
 class Number:
     """Placeholder for a Python number saved by a node, while the ops of a gradient function are traced.
 
-    The number differs from node to node, so that it can only be passed to an op.
+    The number differs from node to node, so the generated text must not contain its value: a gradient function can only
+    pass the placeholder to an op.
 
     Args:
-        name: the expression that reads it in the generated text.
-        kind: float or int.
+        name: the expression for the number in the generated text.
+        kind: the number's type, float or int.
     """
 
     def __init__(self, name: str, kind: type) -> None:
@@ -63,7 +64,8 @@ class Number:
 class PullTracing(Tracing):
     """Traces the ops that a gradient function calls, by running it on tensors without values.
 
-    Numbers may be without a value, too. Functions that make a tensor from no tensor cannot be compiled.
+    The numbers that a node saved are placeholders (`Number`), too. A gradient function that makes a tensor from no
+    other tensor, as `zeros` does, cannot be traced.
     """
 
     def apply(self, op: Any, operands: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
@@ -85,15 +87,15 @@ class PullTracing(Tracing):
 
 
 class Branch(NamedTuple):
-    """A part of the generated function: the gradients for one input of the op, for two together, or for all.
+    """A part of the generated function, which computes the gradients for one input of the op, for two, or for all.
 
     Attributes:
-        condition: under which the part runs, as text; empty: always.
+        condition: the Python expression under which the part runs; an empty string means always.
         trace: the ops to run, in order.
         whole: lines of text that call the backend's method for a composite's gradient, in place of the ops.
-        inputs: the tensors that the ops read, and the expression for the buffer of each.
-        given: which inputs of the op (by position) get which result as their gradient.
-        last: the condition, as text, under which the node is not read again afterwards; empty: never.
+        inputs: the tensors that the ops read, each with the expression for its buffer.
+        given: pairs of an input's position and the traced tensor that is its gradient.
+        last: the Python expression under which this part is the last to read the node; an empty string means never.
     """
 
     condition: str
@@ -108,9 +110,10 @@ class Compiled:
     """The compiled gradient functions of a plan: up to four versions of one function, each written when first needed.
 
     Attributes:
-        weight: bytes of the largest result. If the memory manager has blocks for results of that size, a version that
+        weight: bytes of the largest result. If the memory manager makes blocks for results of that size, a version that
             allocates blocks must be used.
-        ways: the versions by the bits `TOLD` and `BLOCKS`; None for one that is not written yet.
+        ways: the four versions, indexed by the sum of the bits `TOLD` and `BLOCKS`; None for a version that is not yet
+            written.
     """
 
     def __init__(self, plan: Plan, branches: list[Branch]) -> None:
@@ -121,7 +124,7 @@ class Compiled:
         self.ways: list[Callable[..., Any] | None] = [None] * 4
 
     def write(self, way: int) -> Callable[..., Any]:
-        """Write and compile the version for a combination of options, given as bits; returns the function."""
+        """Write, compile and return the version ``way``, a sum of the bits `TOLD` and `BLOCKS`."""
         script = _Script(self.plan, bool(way & TOLD), bool(way & BLOCKS))
         script.add(", ".join(f"p{i}" for i in range(len(self.plan.specs))) + ", = node[1]", depth=1)
         for branch in self.branches:
@@ -131,7 +134,7 @@ class Compiled:
 
 
 class _Script:
-    """Builds the source text of one function line by line, and collects the values of the names in it."""
+    """Builds the source text of one function line by line, and collects the objects to which its names refer."""
 
     def __init__(self, plan: Plan, told: bool, blocks: bool) -> None:
         self.plan, self.told, self.blocks = plan, told, blocks
@@ -141,7 +144,7 @@ class _Script:
         self.number = count().__next__
 
     def name(self, value: Any) -> str:
-        """Return a new name in the text for a value."""
+        """Return a new name by which the text refers to ``value``."""
         name = f"v{self.number()}"
         self.names[name] = value
         return name
@@ -154,9 +157,11 @@ class _Script:
         """Add the lines that run an op.
 
         Args:
-            result: the name of its result.
-            call: the text of the call, with ``{}`` in place of the buffer to write to.
-            reuse: the name of an existing buffer to write to, and the condition under which that is allowed.
+            plan: the op's plan.
+            result: the name that the op's result gets in the text.
+            call: the text of the call of the backend's method, with ``{}`` in place of the buffer to write to.
+            depth: how many times the lines are indented.
+            reuse: the name of an existing buffer to write to, and the condition, as text, under which that is allowed.
         """
         out, alloc = f"new((), {self.name(plan.blank)})" if plan.blank else "None", "0"
         if self.blocks and plan.weight > 0:
@@ -180,7 +185,7 @@ class _Script:
             self.untold = []
 
     def tell(self, depth: int) -> None:
-        """Append the line that emits the events of the ops since the last such line."""
+        """Add the line that emits the events of all ops that were added since the last such line."""
         rows = []
         for i in range(0, len(self.untold), encoding.ROW_OPS):
             codes = tuple(self.untold[i : i + encoding.ROW_OPS])
@@ -234,7 +239,10 @@ class _Script:
             self.give([(i, result, spec)], 2)
 
     def operand(self, plan: Plan, x: Any, named: dict[int, str]) -> str:
-        """Return the expression for an operand's buffer; a Python number becomes a buffer of the op's dtype."""
+        """Return the expression for the buffer of operand ``x``, which is a traced tensor or a number.
+
+        ``named`` maps the id of each traced tensor to its name in the text.
+        """
         if isinstance(x, Traced):
             return named[id(x)]
         if isinstance(x, Number):
@@ -244,18 +252,19 @@ class _Script:
         return self.name(x._data)
 
     def find(self, places: Sequence[int], depth: int) -> None:
-        """Append the lines that look up the cotangents accumulated so far for parents."""
+        """Add the lines that look up the sums of the cotangents that have arrived at the parents number ``places``."""
         for i in places:
             self.add(f"key{i} = p{i}[2]", f"before{i} = cotangents.get(key{i})", depth=depth)
 
     def give(self, given: Sequence[tuple[int, str, Spec]], depth: int) -> None:
-        """Append the lines that add cotangents to the sums of the parents, as `Walk` does.
+        """Add the lines that add cotangents to the sums of the parents, as `Walk` does.
 
-        The lines for the first parent enclose those for the others, once for each case: whether a sum is computed
-        decides which ops share an event.
+        A first cotangent of a parent is stored, a later one is added. Which ops share an event depends on that, so the
+        lines for the other parents stand twice, in both branches of the ``if`` for the first parent.
 
         Args:
-            given: the position of each parent, the name of its cotangent, and that tensor's spec.
+            given: for each parent its position, the name of its cotangent in the text, and the cotangent's spec.
+            depth: how many times the lines are indented.
         """
         if not given:
             self.tell(depth)
@@ -277,7 +286,7 @@ class _Script:
             self.add(f"owned.add(key{i})", depth=depth + 1)
 
     def function(self, name: str) -> Callable[..., Any]:
-        """Compile the text; the function returns True if a node's gradients must be computed by public ops instead."""
+        """Compile the text to a function, which returns True if public ops must compute a node's gradients instead."""
         text = "\n".join(["def pull(node, g, around):", f"    {AROUND} = around", *self.lines])
         names = compiled(text, f"<pull of {name}>", self.names)
         return names["pull"]
@@ -287,7 +296,8 @@ def compile_pulls(plan: Plan, saved: Sequence[Any]) -> Compiled | bool:
     """Compile the gradient functions of a plan (op, shapes, attributes), and store the result in the plan.
 
     Args:
-        saved: the values that one node of the plan saved; only their dtypes and shapes are used.
+        plan: the plan whose gradient functions are compiled.
+        saved: the values that a node of this plan saved; only their dtypes and shapes are used.
 
     Returns:
         The compiled functions, or False if they cannot be compiled.
@@ -320,7 +330,7 @@ def _single(plan: Plan) -> list[Branch]:
 
 
 def _traced(plan: Plan, places: list[int], condition: str, last: str) -> Branch:
-    """Trace the gradient functions of the inputs at these positions."""
+    """Trace the gradient functions of the inputs number ``places``; ``condition`` and ``last`` as in `Branch`."""
     trace = PullTracing()
     g = trace.input(plan.spec)
     inputs: list[tuple[Traced, str]] = [(g, "g")]
@@ -340,7 +350,7 @@ def _traced(plan: Plan, places: list[int], condition: str, last: str) -> Branch:
 
 
 def _joint(plan: Plan, saved: Sequence[Any]) -> list[Branch]:
-    """Trace the one gradient function of a composite op; or write the call of the backend's method for it."""
+    """Trace the gradient function of a composite op, or write a call of the backend's method for it if there is one."""
     trace = PullTracing()
     g = trace.input(plan.spec)
     inputs = [(g, "g")]
@@ -365,9 +375,15 @@ def _joint(plan: Plan, saved: Sequence[Any]) -> list[Branch]:
 
 
 def _inputs(trace: Tracing, specs: Sequence[Any], read: Sequence[bool], inputs: list[tuple[Traced, str]]) -> list[Any]:
-    """Make traced tensors (without values) for the values that a node saved; None for those not read.
+    """Make placeholders for the values that a node saved: traced tensors, and `Number`; None for values not read.
 
-    They, and the expressions that read them from the node, are added to ``inputs``.
+    The traced tensors are added to ``inputs``, each with the expression that reads its buffer from the node.
+
+    Args:
+        trace: the trace to which the tensors belong.
+        specs: for each saved value its spec, or its type if it is a number.
+        read: for each saved value whether the gradient function reads it.
+        inputs: the list to add to.
     """
     values: list[Any] = []
     for i, (spec, wanted) in enumerate(zip(specs, read, strict=True)):

@@ -1,4 +1,4 @@
-"""`custom_op`: an op made of a user's function, with a gradient that the user states. It is one node on the tape."""
+"""`custom_op`: makes an op, one node on the tape, of a user's function and a gradient that the user defines."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class CustomOp(Composite):
     Attributes:
         forward: the user's function.
         vjp, jvp: the rules set by `def_vjp` and `def_jvp`, None before.
-        arguments: names of the function's tensors; ``keywords``: names of its attributes.
+        arguments: names of the function's parameters that are tensors.
+        keywords: names of its keyword-only parameters, the attributes.
         takes_any: whether the function takes any number of tensors, as ``*tensors``.
     """
 
@@ -56,7 +57,7 @@ class CustomOp(Composite):
         self.family = "custom"
 
     def register(self) -> None:
-        """Do nothing: the op is not in the op table, so that a cell which defines one can run again."""
+        """Do nothing: custom ops are not in the op table, so a notebook cell that defines one can run again."""
 
     def __call__(self, *tensors: Any, attributes: tuple[Any, ...] | None = None, **given: Any) -> Any:
         if attributes is not None:  # as composites are called
@@ -92,7 +93,7 @@ class CustomOp(Composite):
         return rule
 
     def def_jvp(self, rule: Callable[..., Any]) -> Callable[..., Any]:
-        """Set the function that computes the directional derivative, which `flnb.jvp` else derives from the vjp.
+        """Set the function that computes the directional derivative; without it, `flnb.jvp` uses the vjp.
 
         ``rule(tangents, y, *tensors, **attributes)`` gets a tuple with one tangent per tensor, and the result ``y``; it
         returns the tangent of ``y``. Usable as a decorator.
@@ -101,13 +102,14 @@ class CustomOp(Composite):
         return rule
 
     def _name(self, i: int) -> str:
-        """Return the name of the i-th tensor in the user's function; its number if the function takes ``*tensors``."""
+        """Return the name of the user's i-th parameter; the number i, as text, for a tensor passed as ``*tensors``."""
         return self.arguments[i] if i < len(self.arguments) else str(i)
 
     def _forward(self, *values: Any) -> tuple[Any, tuple[Any, ...]]:
         """Call the user's function with tensors and attributes; returns its result, and () as it saves nothing else.
 
-        It runs in a scope of the op's name. An event is emitted only if it returns an array, which NumPy computed.
+        The function runs in a scope with the op's name. An event for the op is emitted only if the function returns an
+        array: if it returns a Tensor, the ops that it calls have events of their own.
         """
         end = len(values) - len(self.keywords)
         tensors, attributes = values[:end], values[end:]
@@ -129,7 +131,7 @@ class CustomOp(Composite):
         return result if result._node is None else result.data, ()
 
     def _named(self, values: tuple[Any, ...]) -> dict[str, Any]:
-        """Return the attributes as keyword arguments."""
+        """Return the attributes, given as their values in order, as a dict of keyword arguments."""
         return dict(zip(self.keywords, values, strict=True))
 
     def _pull(self, g: Any, plan: Any, *saved: Any) -> list[Any]:
@@ -205,7 +207,7 @@ class _Transposed(Op):
         self.op, self.position, self.count = op, position, count
 
     def _cotangent(self, g: Any, *values: Any) -> tuple[Any, tuple[Any, ...]]:
-        """Return the cotangent of the tensor, zeros if the user's vjp returns None; and () for nothing else to save."""
+        """Return the cotangent of the tensor, zeros if the user's vjp returns None, and (): nothing else is saved."""
         end = len(values) - len(self.op.keywords)
         *tensors, y = values[:end]
         found = self.op._cotangents(g, values[end:], tensors, y)[self.position]
@@ -233,13 +235,13 @@ class _Transposed(Op):
 
 
 def _values(saved: Iterable[Any]) -> list[Any]:
-    """Return the values that a node saved for a user's rule: off the tape, unless the rule itself is recorded."""
+    """Return a node's saved values as a user's rule gets them: as constants, unless the rule itself is recorded."""
     recorded = state.current().grad
     return [x if recorded or type(x) is Tensor else x.data for x in saved]
 
 
 def custom_op(forward: Callable[..., Any]) -> CustomOp:
-    """Make an op of a function, as a decorator; `CustomOp.def_vjp` then states its gradient.
+    """Make an op of a function; used as a decorator. `CustomOp.def_vjp` then sets the op's gradient.
 
     The function takes plain Tensors by position, and attributes that are keyword-only and hashable. It returns one
     Tensor or NumPy array, and may use NumPy. The op is one node on the tape. Telemetry shows it by the function's name:

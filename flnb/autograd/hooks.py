@@ -23,7 +23,7 @@ _numbers = itertools.count().__next__
 
 
 class Handle:
-    """A registered hook, which `remove` removes; as a context manager it removes the hook at the end of the block."""
+    """Removes a registered hook: when `remove` is called, or at the end of the block as a context manager."""
 
     def __init__(self, functions: dict[int, Any], function: Any) -> None:
         self._functions = functions
@@ -42,7 +42,7 @@ class Handle:
 
 
 class Hooks(tuple[()]):
-    """The hooks of a leaf by number, stored in its node in place of its parents, of which a leaf has none."""
+    """The hooks of a leaf by number, stored in the leaf's node where other nodes store their parents."""
 
     functions: dict[int, Any]
 
@@ -53,10 +53,10 @@ class Hooks(tuple[()]):
 
 
 class Intercepted(Plan):
-    """Base of plans that let functions change the cotangent or the saved values before a node's gradient rule runs.
+    """Base class of plans that change a node's cotangent or saved values before its gradient rule runs.
 
     Attributes:
-        original: the plan that it wraps, whose gradient rule runs afterwards.
+        original: the plan in whose place this one is; its gradient rule runs on the changed values.
     """
 
     __slots__ = ("original",)
@@ -96,7 +96,7 @@ class Hooked(Intercepted):
 
 
 def call_in_turn(functions: dict[int, Any], g: Any) -> Any:
-    """Call hooks in registration order, each with the gradient returned by the one before."""
+    """Call hooks in the order of registration, each with the gradient that the one before returned; return the last."""
     if g._node is None and hasattr(g, "data"):
         g = g.data  # a plain Tensor, where the walk is not recorded
     for function in list(functions.values()):
@@ -125,7 +125,7 @@ def run_hooks(node: Node, g: Any) -> Any:
 
 
 class Inside(Plan):
-    """The plan of a node that a tape has fused into a later one (``whole``), so that no gradient passes through it."""
+    """The plan of a node that a tape fused into a later one, named ``whole``: no gradient arrives at such a node."""
 
     __slots__ = ("whole",)
 

@@ -1,9 +1,9 @@
 """Tape that moves saved tensors to another place while they are idle, and back when backward needs them.
 
-Moving a saved tensor frees memory only if nothing but the tape refers to it, and that is not so at the moment when it
-is saved: the line that computed it still refers to it. So the tape takes over the memory behind the tensor's array and
-refers to the array itself only weakly. When the array is gone, the program has dropped it with all its views, and the
-memory is idle. Whenever the tape records a later op on large tensors, it looks for idle memory and moves it.
+Moving a saved tensor frees memory only if nothing but the tape refers to the tensor. At the moment when a tensor is
+saved, the line that computed it still does. So the tape takes over the memory behind the tensor's array, and refers to
+the array itself only weakly. When the array is gone, the program has dropped it with all its views, and the memory is
+idle. Whenever the tape records a later op on large tensors, it looks for idle memory and moves the values in it.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Saved(NamedTuple):
         op: name of the op that saved it.
         scope: path of the modules and scopes in which the op ran.
         nbytes: bytes of the tensor's elements.
-        category: what its memory was allocated for, such as "activation".
-        alloc_id: number of its allocation in telemetry.
+        category: the category of its memory in telemetry, such as "activation".
+        alloc_id: number of its memory's allocation in telemetry.
     """
 
     op: str
@@ -56,13 +56,13 @@ class Saved(NamedTuple):
 
 
 class SavedBlock:
-    """A memory block with saved tensors, which can be in its place, moved to a store, or both.
+    """A memory block with saved tensors, whose values are in the block, in a store, or in both.
 
     Attributes:
-        owner: the object that owns the block's memory; None while the values are in the store alone.
-        array: a weak reference to the array around that memory that the program, or a backward, uses.
-        copy: the values in the store; None until they moved for the first time.
-        notes: where in-place writes to the block are noted: the notes of the tensors that own its memory.
+        owner: the object that owns the block's memory; None while the values are only in the store.
+        array: a weak reference to the array on that memory which the program, or a backward, uses.
+        copy: the array in the store that holds the values; None until they have moved for the first time.
+        notes: the lists in which the tensors that own the block's memory note in-place writes to it.
     """
 
     __slots__ = ("__weakref__", "array", "code", "copy", "like", "manager", "node", "notes", "owner", "store")
@@ -84,11 +84,11 @@ class SavedBlock:
             self.notes.append(note)
 
     def idle(self) -> bool:
-        """Return whether the program no longer refers to any array in this block, and holds no lock on it."""
+        """Return whether the program refers to no array in this block any more, and nothing has locked the block."""
         return self.array() is None and not self.owner.block.locks
 
     def move(self) -> None:
-        """Store the block's values elsewhere and free the block; does nothing if the store rejects the values."""
+        """Copy the block's values to the store and free the block; do nothing if the store rejects the values."""
         if self.copy is None:
             block, t0 = self.owner.block, clock()
             self.copy = self.store.put(self.present(), self.code)
@@ -114,7 +114,10 @@ class SavedBlock:
         return array
 
     def _emit(self, direction: int, t0: int, block: int) -> None:
-        """Count a move that began at ``t0`` (ns), and emit its event."""
+        """Count a move of the block number ``block`` that began at ``t0`` (ns), and emit its event.
+
+        ``direction`` is the code of the move in telemetry, `Store.away` or `Store.back`.
+        """
         t1, nbytes = clock(), self.like[2]
         self.store.moves.add(direction, nbytes, self.copy.nbytes, (t1 - t0) / 1e9)
         if bus.lanes is not None:
@@ -124,7 +127,7 @@ class SavedBlock:
 
 
 class SavedTensor:
-    """A saved tensor as a node stores it: its block, and offset and strides within it if it is a view."""
+    """What a node stores in place of a saved tensor: the tensor's block, and a view's offset and strides in it."""
 
     __slots__ = ("held", "spec", "view")
 
@@ -150,13 +153,13 @@ class SavedTensor:
 
 
 class Keeping(PackingTape):
-    """The tape of `flnb.memory.offload` and `compress`: moves what nodes save to a store while it is idle.
+    """The tape of `flnb.memory.offload` and `compress`: moves the tensors that nodes save to a store while idle.
 
     Args:
-        store: where they move to.
-        min_bytes: smaller blocks stay.
-        keep_last: how many idle blocks stay, those saved last, since backward begins with them.
-        select: called with the facts about each tensor; returns whether it may move. None: all may.
+        store: the store to which the tensors' blocks are moved.
+        min_bytes: blocks with fewer bytes are not moved.
+        keep_last: how many idle blocks are not moved: those saved last, because backward begins with them.
+        select: called with a `Saved` for each tensor, returns whether the tensor may move; None: all tensors may.
         around: the tape that was active before, which records the nodes.
     """
 

@@ -3,9 +3,9 @@
 `flnb.autograd.keeping` decides when a tensor moves; this module has the place where it is stored (`Store`), the methods
 of compression (`Codec`) and the counts of what moved (`Moves`).
 
-A tensor is copied back at the moment when backward needs it, not ahead of time by another thread: backward waits for
-copies from the host's memory for 0.6% of a step (`python -m benchmarks offloading`, two cores), which is all that could
-be gained, and the device would hold one more tensor meanwhile.
+A tensor is copied back at the moment when backward needs it, not ahead of time by another thread. Copying ahead could
+save the time for which backward waits for copies from the host's memory, 0.6% of a step (`python -m benchmarks
+offloading`, two cores), but the device would hold one more tensor meanwhile.
 """
 
 from __future__ import annotations
@@ -41,9 +41,11 @@ class Moves:
     """Counts of the tensors that `offload` or `compress` moved.
 
     Attributes:
-        manager: the memory manager that holds them while they are away.
-        away, back: how many memory blocks were moved away and back; each with ``_bytes`` and ``_seconds``.
-        stored_bytes: bytes that the blocks take while they are away, fewer than ``away_bytes`` if they are compressed.
+        manager: the memory manager that holds the tensors' values while they are away from the device.
+        away, back: how many memory blocks were moved away, and back.
+        away_bytes, back_bytes: the sizes of these blocks, added up.
+        away_seconds, back_seconds: the time that the moves took.
+        stored_bytes: the memory that the values take while they are away, less than ``away_bytes`` if compressed.
     """
 
     manager: MemoryManager
@@ -56,7 +58,7 @@ class Moves:
     back_seconds: float = 0.0
 
     def add(self, direction: int, nbytes: int, stored: int, seconds: float) -> None:
-        """Count the move of one block: its bytes, those stored for it, and the seconds that it took."""
+        """Count the move of a block of ``nbytes`` bytes, for which the store holds ``stored`` bytes."""
         if direction in (schema.AWAY, schema.COMPRESSED):
             self.away, self.away_bytes = self.away + 1, self.away_bytes + nbytes
             self.stored_bytes, self.away_seconds = self.stored_bytes + stored, self.away_seconds + seconds
@@ -74,10 +76,10 @@ class Store:
     """Storage for the values of memory blocks, plain or compressed, in blocks of a memory manager.
 
     Attributes:
-        away, back: codes in telemetry of a move to the store and back.
-        held: the `SavedBlock` of each block by the block's number.
-        recent: the blocks that came back last, which stay on the device since another op may need them too.
-        keep_last: how many of these stay.
+        away, back: codes in telemetry of a move to the store, and of a move back.
+        held: the `SavedBlock` of each block, by the block's number.
+        recent: the blocks that were moved back last; they stay on the device, because another op may need them too.
+        keep_last: how many blocks ``recent`` holds at most.
     """
 
     def __init__(self, manager: MemoryManager, keep_last: int, codec: Codec | None = None) -> None:
@@ -89,7 +91,10 @@ class Store:
         self.keep_last = max(2, keep_last)  # both inputs of an op may be needed again by the ops that made them
 
     def put(self, array: Any, code: int) -> Any:
-        """Store a copy of an array for `get`; returns None if the codec does not make it smaller."""
+        """Return a stored copy of an array, from which `get` restores it; None if the codec does not make it smaller.
+
+        ``code`` is the number of the plan to which telemetry attributes the memory.
+        """
         kept = array if self.codec is None else self.codec.encode(array)
         if kept is None or (kept is not array and kept.nbytes >= array.nbytes):
             return None
@@ -105,7 +110,7 @@ class Store:
             self.codec.decode(copy, out)
 
     def returned(self, held: SavedBlock) -> None:
-        """Note that a block returned; blocks that returned before the last `keep_last` are moved away again."""
+        """Note that a block was moved back; free the blocks that came back before the last `keep_last`."""
         self.recent.append(weakref.ref(held))
         while len(self.recent) > self.keep_last:
             old = self.recent.popleft()()
@@ -114,16 +119,16 @@ class Store:
 
 
 class Codec:
-    """Base of compression methods: derive from it, implement `encode` and `decode`, and pass it to `compress`.
+    """Base class of compression methods: a subclass implements `encode` and `decode`, for the use by `compress`.
 
     Attributes:
-        name: shown in messages; begins with "lossy" if decoded values may differ from the original ones.
+        name: the name in messages; it begins with "lossy" if decoded values may differ from the original ones.
     """
 
     name = "codec"
 
     def encode(self, array: Any) -> Any:
-        """Return a smaller array from which `decode` restores ``array``; None to leave it uncompressed."""
+        """Return a smaller array from which `decode` restores ``array``; None if it should stay uncompressed."""
         raise NotImplementedError(f"codec {self.name!r} does not implement 'encode'")
 
     def decode(self, encoded: Any, out: Any) -> None:
@@ -135,7 +140,7 @@ class Zlib(Codec):
     """Lossless compression by DEFLATE (RFC 1951), for values that repeat, such as the zeros after a ReLU.
 
     Args:
-        level: from 1, the quickest, to 9, the smallest.
+        level: from 1, the quickest compression, to 9, the one with the smallest result.
     """
 
     def __init__(self, level: int = 1) -> None:
@@ -180,26 +185,26 @@ class LossyCast(Codec):
 def offload(
     to: Any = None, min_bytes: int | str = "1MiB", keep_last: int = 2, select: Callable[[Saved], bool] | None = None
 ) -> Iterator[Moves]:
-    """Move tensors saved for backward off the device while idle, and back before they are used, inside the block.
+    """Move tensors that ops inside the block save for backward off the device while idle, and back before use.
 
-    A tensor's memory block moves once the program has dropped the tensor and all views of it: moving it before would
-    free nothing. It moves when a later op saves something, and is copied back, to the manager that it came from, when
-    backward computes the gradient of the op that saved it, inside this block or after it. Values are the same, bit by
-    bit. Parameters are not moved.
+    A tensor's memory block moves once the program has dropped the tensor and all views of it, because moving it earlier
+    would free nothing. It moves when a later op saves something. It is copied back, to the manager that it came from,
+    when backward computes the gradient of the op that saved it, inside the ``with`` block or after it. Values stay the
+    same, bit by bit. Parameters are not moved.
 
     Args:
         to: where to move: a memory manager (name, class or instance) or a memory device. By default the host's memory,
             by a new caching manager, which is ``moves.manager``. An instance keeps its segments of memory: if each step
             gets the same one, later steps reserve no new memory.
-        min_bytes: smaller blocks stay.
-        keep_last: how many idle blocks stay: those saved last, which backward needs first. As many that were copied
-            back stay until others are, as two ops often save the same block.
-        select: called with the facts about each saved tensor (``op``, ``scope``, ``shape``, ``dtype``, ``nbytes``,
-            ``category``, ``alloc_id``); the tensor stays if it returns False.
+        min_bytes: smaller memory blocks stay on the device.
+        keep_last: how many idle memory blocks stay on the device: those saved last, which backward needs first. The
+            blocks that backward copied back last, as many again, stay too, as two ops often save the same block.
+        select: called with the facts about each saved tensor, an object with the attributes ``op``, ``scope``,
+            ``shape``, ``dtype``, ``nbytes``, ``category`` and ``alloc_id``; returns False for a tensor that stays.
 
     Yields:
-        The counts, bytes and seconds of the moves (`Moves`), kept up to date. A recording has each move as an event, in
-        ``run.table("transfer")``.
+        The counts, bytes and seconds of the moves so far (`Moves`), kept up to date. A recording ``run`` lists the
+        moves in ``run.table("transfer")``.
 
     >>> import flnb
     >>> x = flnb.Variable(flnb.ones((512, 512)))
@@ -237,7 +242,7 @@ def compress(
     keep_last: int = 2,
     select: Callable[[Saved], bool] | None = None,
 ) -> Iterator[Moves]:
-    """Compress tensors saved for backward while they are idle, inside the block.
+    """Compress tensors that ops inside the block save for backward, while they are idle.
 
     Args:
         codec: "zlib" (lossless), "lossy-float16" (a cast to float16), or a `Codec` such as ``Zlib(level=6)``.

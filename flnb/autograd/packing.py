@@ -22,7 +22,7 @@ class Packed:
 
     Attributes:
         _spec: shape and dtype of the tensor, which ``unpack`` must return.
-        place: the node of which the tensor is the result; None if no gradient flows to it.
+        place: the node whose result the tensor is; None if no gradient flows to the tensor.
     """
 
     __slots__ = ("_spec", "place", "value")
@@ -34,7 +34,7 @@ class Packed:
 
     @property
     def _last_write(self) -> int:
-        """Return the number of the last in-place write to the packed value, if it shares the saved memory; else 0."""
+        """Return the number of the last in-place write to the packed value if that is a tensor, else 0."""
         return getattr(self.value, "_last_write", 0)
 
 
@@ -51,7 +51,7 @@ class Unpacking(Intercepted):
         return [self._unpacked(x) if isinstance(x, Packed) else x for x in saved]
 
     def _unpacked(self, packed: Packed) -> Tensor:
-        """Call the user's ``unpack`` and check its result; returns it at the tape position of the packed tensor."""
+        """Return the result of the user's ``unpack`` after a check, with the node of the tensor that was packed."""
         with state.use(grad=False):
             x = self.unpack(packed.value)
         if not isinstance(x, Tensor) or x._spec is not packed._spec:
@@ -64,10 +64,10 @@ class Unpacking(Intercepted):
 
 
 class PackingTape(Tape):
-    """Base of tapes that let nodes store something else in place of the tensors that they save.
+    """Base class of tapes whose nodes store other objects in place of the tensors that ops save.
 
     Args:
-        unpack: turns what a node stores back into the tensor.
+        unpack: called with such an object, returns the tensor.
         around: the tape that was active before, which records the nodes; None: the default tape.
     """
 
@@ -78,7 +78,7 @@ class PackingTape(Tape):
         self._plans: dict[Any, Unpacking] = {}
 
     def packed(self, x: Tensor, node: Node) -> Any:
-        """Return the replacement that a node stores for a saved tensor; ``x`` itself leaves it unchanged."""
+        """Return what ``node`` stores in place of the saved tensor ``x``; that may be ``x`` itself."""
         return x
 
     def record(self, node: Node) -> Node | None:
@@ -111,7 +111,7 @@ class _Hooks(PackingTape):
 
 
 def unpacked_tape() -> Tape | None:
-    """Return the active tape, or the one around it if that packs: of nested blocks only the innermost packs."""
+    """Return the innermost active tape that is no `PackingTape`, so that of nested blocks only one packs."""
     around: Tape | None = state.current().tape
     while isinstance(around, PackingTape):
         around = around.around
@@ -125,9 +125,9 @@ def saved_tensors_hooks(pack: Callable[[Tensor], Any], unpack: Callable[[Any], T
     They may move the tensors elsewhere, compress or count them. Of nested blocks only the innermost applies.
 
     Args:
-        pack: called with each Tensor that an op saves; what it returns is stored in its place.
-        unpack: called with what ``pack`` returned, in each backward that needs the tensor, wherever that runs; returns
-            a Tensor of the same shape and dtype.
+        pack: called with each Tensor that an op saves; its result is stored in place of the tensor.
+        unpack: called with a result of ``pack`` in each backward that needs the tensor, also after the block; returns a
+            Tensor of the same shape and dtype.
 
     >>> import flnb, numpy as np
     >>> saved = []

@@ -1,8 +1,8 @@
 """Repeated backward passes on a deferred backend: a pass like an earlier one is recorded as a single value.
 
-What a pass records follows from the nodes: their plans, their order, who their parents are, and which of the values
-that they saved are the same. A description of all that is the key under which the ops of a pass are remembered
-(`flnb.graph.segments`). Looking through the nodes takes a tenth of the time of pulling them.
+The ops that a pass records depend only on its nodes: on their plans, their order, their parents, and on which of the
+values that they saved are equal. A description of all this is the key under which the ops of a pass are stored
+(`flnb.graph.segments`). Describing the nodes takes a tenth of the time of computing their gradients.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ Found = list[tuple[Node, Any]]
 def walk_or_repeat(root: Node, cotangent: Any, walk: Callable[[], Found]) -> Found:
     """Return the leaves that a backward pass reaches, with their cotangents.
 
-    Args:
-        root, cotangent: where the pass begins, and with what; nodes are emptied.
-        walk: runs the pass, in the order of creation of leaves.
+    The pass repeats the ops of an earlier pass if one was like it, and empties the nodes. Otherwise ``walk`` is called:
+    also if `flnb.jit` captures the program, if a hook or another tape than the default one takes part, or if the user's
+    own functions compute gradients.
 
-    It is run if no pass before was like it, or if there are listeners: a recording, a hook, a tape of another kind, an
-    interpreter; or if functions of the user's compute gradients.
+    Args:
+        root: the node at which the pass begins.
+        cotangent: the gradient of the result of ``root``.
+        walk: runs the pass op by op, and returns the leaves in the order in which they were created.
     """
     here: Any = state.current()
     if effects.get() is not None or cotangent._spec.kind is not here.direct or not here.backend.repeats():
@@ -64,12 +66,12 @@ def walk_or_repeat(root: Node, cotangent: Any, walk: Callable[[], Found]) -> Fou
 
 
 def _created(pair: tuple[Node, Any]) -> int:
-    """Return the sequence number of a leaf, by which leaves are sorted in order of creation."""
+    """Return a sort key for the order of creation of leaves: their sequence numbers, which are negative, negated."""
     return -pair[0][SEQ]
 
 
 def _is_trusted(plan: Plan) -> bool:
-    """Return whether a gradient rule is flnb's own or was traced, so that its result is repeatable."""
+    """Return whether a plan's gradient rules always run the same ops: they are flnb's own, or were traced."""
     if plan.compiled:
         return True
     own = all(f is None or str(getattr(f, "__module__", "")).startswith("flnb.") for f in (*plan.pulls, plan.joint))
@@ -77,13 +79,19 @@ def _is_trusted(plan: Plan) -> bool:
 
 
 def _described(root: Node, cotangent: Any, here: Any) -> Any:
-    """Describe everything that a backward pass depends on.
+    """Describe everything on which the ops of a backward pass depend, as a key that is equal for equal passes.
+
+    Args:
+        root: the node at which the pass begins.
+        cotangent: the gradient of the result of ``root``.
+        here: the state (`flnb.dispatch.state.State`) in which the pass runs.
 
     Returns:
-        The key, the nodes, the latest first, the values that are read, and the leaves; None if the pass must be walked.
+        A tuple of the key, the nodes (the latest first), the values that the pass reads, and the leaves. None if the
+        pass cannot be repeated and has to run op by op.
 
     Raises:
-        RuntimeError: a saved value was written since.
+        RuntimeError: a tensor was written in place after a node had saved it.
     """
     nodes, seen = [root], {root[SEQ]}
     for node in nodes:  # grows

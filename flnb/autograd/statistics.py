@@ -1,9 +1,10 @@
 """Gradient statistics for telemetry: norms and NaN counts of the gradients of nodes and leaves in a backward pass.
 
-A norm costs more than a small op, so that only some passes are measured, those at whose start a recording has set
-`bus.want_grad_stats`. Every recorded pass looks for NaN and Inf: NumPy reports floating-point errors at no cost, and
-the gradients of leaves are checked at the end. The pass is measured from the node that makes the first NaN or Inf on.
-Gradients on another device are read only if a recording requests norms: reading them makes the program wait.
+A norm costs more than a small op, so only some passes are measured: those at whose start a recording has set
+`bus.want_grad_stats`. But NaN and Inf are detected in every recorded pass, since NumPy reports floating-point errors at
+no cost, and the gradients of leaves are checked at the end. From the node that makes the first NaN or Inf on, such a
+pass is measured. Gradients on another device are read only if a recording requests norms, because reading them makes
+the program wait.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from flnb.tensor import Tensor
 __all__ = ["Statistics"]
 
 LIMIT = 256
-"""The numbers of nodes of a pass that are measured: the first ones from the loss, and those after a NaN or Inf."""
+"""How many nodes a pass measures at most: of those next to the loss, and again of those from a NaN or Inf on."""
 
 KEEP_PLAN = ~0xFFFFFF
 """The mask of the bits of a plan's telemetry code that contain the plan's number."""
 
 
 class Statistics:
-    """Measures one recorded backward pass, and emits the statistics of each node as an event at once.
+    """Measures the gradients of one recorded backward pass, and emits an event with the statistics of each node.
 
     Args:
         root: sequence number of the node where the pass begins.
-        cotangent: the gradient there.
+        cotangent: the gradient of that node's result.
 
     Attributes:
         left: how many more nodes will be measured; 0 if the pass is not measured.
@@ -52,7 +53,7 @@ class Statistics:
     def watching(self) -> AbstractContextManager[Any]:
         """Return a context manager in which NumPy reports floating-point errors to `alarms`.
 
-        Errors for which the user set NumPy to raise or to call a function are left alone.
+        Errors for which the user has told NumPy to raise an exception or to call a function are not reported.
         """
         modes: dict[str, Any] = {**np.geterr()}
         if {"call", "log"} & set(modes.values()):
@@ -66,7 +67,7 @@ class Statistics:
         The event has the norm, the number of NaN and Inf, the size, the user's line and the bytes that the node saved.
 
         Returns:
-            Whether the node was measured: False if as many nodes as one pass may measure have been.
+            Whether the node was measured; False if this pass has already measured as many nodes as it may.
         """
         if self.left <= 0:
             return False
@@ -88,12 +89,14 @@ class Statistics:
         return True
 
     def check(self, node: list[Any], g: Any, saved: list[Any], given: list[Any], measured: bool = False) -> bool:
-        """Check whether a node's gradient rule made the first NaN or Inf of this pass; if so, measure from here on.
+        """Check whether a node's gradient rule made the first NaN or Inf of this pass; if so, measure the next nodes.
 
         A node that is not measured is checked only if NumPy has reported an error, or the user's functions ran.
 
         Args:
-            g: the gradient that arrived at the node, and ``saved`` the values that it saved.
+            node: the node, whose gradient rule has just run.
+            g: the gradient that arrived at the node.
+            saved: the values that the node saved.
             given: the gradients that the rule returned for the node's parents, as buffers.
             measured: whether the node was measured.
 
@@ -115,7 +118,7 @@ class Statistics:
         return True
 
     def _begins(self, node: list[Any]) -> None:
-        """Emit an event that NaN or Inf begins at a node, unless it began at another one before."""
+        """Emit an event that a node made the first NaN or Inf of the pass, unless there was such an event before."""
         if not self._found:
             self._found = True
             self._emit(schema.NAN_ORIGIN, node[SEQ])
@@ -136,7 +139,7 @@ class Statistics:
             self._emit(schema.GRAD_STAT | code, leaf[SEQ], encoding.float_bits(norm), bad, size, name)
 
     def _emit(self, code: int, node: int, *words: int) -> None:
-        """Emit an event about a node, after an event for the beginning of the pass if it is the first one."""
+        """Emit an event with kind ``code`` about a node; before the first one, emit that the pass has begun."""
         lanes = bus.lanes
         if lanes is None:
             return
@@ -152,7 +155,7 @@ def _values(g: Any) -> Any:
 
 
 def _bad(g: Any) -> bool:
-    """Return whether a buffer has a NaN or Inf, by one pass over it unless the sum of squares overflows."""
+    """Return whether a buffer has a NaN or Inf; reads it twice only if the sum of squares is not finite."""
     values = _values(g)
     return not np.isfinite(np.vdot(values, values)) and not bool(np.isfinite(values).all())
 

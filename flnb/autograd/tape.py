@@ -1,8 +1,9 @@
 """Iterative backward pass: calls the gradient rules (pulls) of recorded nodes, latest node first.
 
-Nodes have a global sequence number, and every node that uses a node's result has a larger one. So the nodes at which a
-gradient has arrived wait in a heap: nothing is searched or sorted beforehand, and the heap is as large as the graph is
-wide. A node is emptied as soon as it was pulled, which frees its saved values while the pass goes on.
+Nodes have a global sequence number, and every node that uses a node's result has a larger one. So it is enough to keep
+the nodes at which a gradient has arrived in a heap, from which the latest is taken: nothing is searched or sorted
+beforehand, and the heap is as large as the graph is wide. A node is emptied as soon as its gradient rule has run, which
+frees its saved values while the pass goes on.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def _accumulate(node: Node, cotangent: Any, retain_graph: bool, create_graph: bo
 
 
 def _memory(gradient: Any) -> int:
-    """Return a number that is equal for two gradients only if they share memory."""
+    """Return a number that identifies a gradient's memory: it is equal only for gradients that share memory."""
     return id(gradient if gradient._level is not None else gradient._data)
 
 
@@ -118,12 +119,12 @@ def _start(root: Variable, grad: Any) -> tuple[Node, Any]:
 
 
 def _describe_origin(node: Node) -> str:
-    """Describe the op of a node for the end of an error message; empty for a leaf."""
+    """Return a description of a node's op for the end of an error message; an empty string for a leaf."""
     return "" if node[PLAN] is None else f".\n  It is the result of {explain.describe_node(node)}"
 
 
 def _pulling(create_graph: bool) -> state.State:
-    """Return the state (`flnb.dispatch.state.State`) for gradient rules: recorded only if ``create_graph``."""
+    """Return the state (`flnb.dispatch.state.State`) for gradient rules, which records only if ``create_graph``."""
     here, name = state.current(), "pulling on a tape" if create_graph else "pulling"
     known = here.variants.get(name)  # the arguments below cost more than to ask
     return known or here.variant(name, grad=create_graph, category=state.GRADIENT, interpreters=without_casts())
@@ -136,7 +137,7 @@ class Linked(Tape):
 
     @property
     def mark(self) -> Any:
-        """Return None, so that ops make nodes without calling this tape; derived tapes may return a mark."""
+        """Return None, so that ops make nodes without calling this tape; a subclass may return a mark for its nodes."""
         return None if type(self) is Linked else super().mark
 
 
@@ -152,11 +153,13 @@ def walk(
     """Run the backward pass from a node with its cotangent; returns the leaves reached, with their cotangents.
 
     Args:
-        retain: keep the nodes for another walk; else they are emptied.
-        create_graph: record the walk itself, so that its results can be differentiated.
-        stops: sequence numbers of nodes at which the walk ends.
-        only_stops: walk only towards the nodes in ``stops``; the rest of the graph stays as it is.
-        told: calls listeners when leaves are complete.
+        root: the node at which the pass begins.
+        cotangent: the gradient of the result of ``root``.
+        retain: keep the nodes for another pass; otherwise they are emptied.
+        create_graph: record the pass itself, so that its results can be differentiated.
+        stops: sequence numbers of nodes whose cotangents are wanted; the pass does not go on to their parents.
+        only_stops: handle only nodes on paths to those in ``stops``; the rest of the graph stays as it is.
+        told: notifies listeners when the gradients of leaves are complete.
 
     Returns:
         The nodes in ``stops`` and the leaves that were reached, with their cotangents.
@@ -187,9 +190,9 @@ def walk(
 
 
 def _walk_from(under_way: Walk, root: Node, tape: Tape, finds_own: bool) -> None:
-    """Let a tape run the backward pass from a node, then handle the nodes that the tape left over.
+    """Let ``tape`` run the backward pass from a node, then handle the nodes that it left over.
 
-    With ``finds_own``, the tape finds its nodes by itself: it is an error if a cotangent is left at one of them.
+    ``finds_own`` says that the tape finds its own nodes, so that it is an error if a cotangent is left at one of them.
     """
     if root[PLAN] is None:
         under_way.leaves.append(root)
@@ -212,7 +215,7 @@ LINKED = Linked()
 
 
 def follow(walk: contract.Walk, pull: Callable[[Node], None] | None = None) -> None:
-    """Handle all nodes reachable from ``walk.reached``, latest first."""
+    """Call ``pull`` (by default ``walk.pull``) for ``walk.reached`` and all nodes reached then, latest first."""
     pull = pull or walk.pull
     reached = walk.reached
     waiting: dict[int, Node] = {}

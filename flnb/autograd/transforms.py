@@ -28,47 +28,47 @@ from flnb.ops.movement import permute_dims, reshape
 __all__ = ["grad", "hessian", "hvp", "jacobian", "jvp", "stop_gradient", "value_and_grad", "vjp"]
 
 _depth: ContextVar[int] = ContextVar("flnb_transforms", default=0)
-"""The number of these transforms around the running code."""
+"""How many of this module's transforms enclose the running code."""
 
 
 @with_block
 def _differentiate() -> Iterator[bool]:
-    """Record gradients inside the block; yields whether another transform encloses it."""
+    """Record gradients inside the ``with`` block; yields whether the block runs inside another transform."""
     depth = _depth.get()
     with holding(_depth, depth + 1), state.use(grad=True):
         yield depth > 0
 
 
 def _place(x: Any) -> Any:
-    """Make a tensor a leaf of the tape; a tensor batched by `vmap` becomes a batched tensor around a leaf.
+    """Return a tensor with the values of ``x`` and a node of its own on the tape, to differentiate by.
 
-    The result is a view of a tensor that is on the tape already, else a new leaf.
+    It is a view of ``x`` if x is on the tape already, otherwise a new leaf (see `_leaf`).
     """
     x = wrap(asarray(x))
     return _leaf(x) if x._node is None else permute_dims(x, range(x.ndim))
 
 
 def _leaf(x: Any) -> Any:
-    """Make a tensor a leaf of the tape; one that `vmap` batches becomes a batched tensor around a leaf."""
+    """Return a new leaf of the tape with the values of ``x``; if `vmap` batches x, a batched tensor around a leaf."""
     return Variable(x) if x._level is None else Batched(_leaf(x._value), x._level)
 
 
 def _on_tape(trees: Any) -> bool:
-    """Return whether a container has any tensor that is a result of recorded ops, or a leaf that requires grad."""
+    """Return whether a container has a tensor that requires grad: a leaf, or the result of a recorded op."""
     return any(getattr(x, "_node", None) is not None for x in leaves(trees))
 
 
 def _untaped(tree: Any, nested: bool) -> Any:
-    """Replace Variables in a container by plain Tensors; ``nested`` keeps them for an outer transform."""
+    """Return a container with plain Tensors in place of Variables; with ``nested`` (an outer transform), unchanged."""
     return tree if nested else rebuild(tree, [x.data if isinstance(x, Variable | Batched) else x for x in leaves(tree)])
 
 
 def _pull_back(
     outputs: list[Any], inputs: list[Any], cotangents: list[Any], create_graph: bool, retain: bool = False
 ) -> list[Any]:
-    """Vector-Jacobian product: returns the cotangents of ``inputs`` (made by `_place`), given those of ``outputs``.
+    """Return the cotangents of ``inputs`` (made by `_place`), given those of ``outputs``: a vector-Jacobian product.
 
-    An output that is None or off the tape is left out; an input that no gradient reaches gets None.
+    Outputs that are None or not on the tape are ignored. The result is None for an input that no gradient reaches.
     """
     level = inputs[0]._level if inputs else None
     pairs = [(y, u) for y, u in zip(outputs, cotangents, strict=True) if y is not None and y._node is not None]
@@ -91,13 +91,13 @@ def _inner(left: Any, right: Any) -> Any:
 
 
 def _finish(gradients: list[Any], inputs: list[Any], nested: bool) -> list[Any]:
-    """Replace None by zeros like the input; the results are plain Tensors unless ``nested``."""
+    """Return the gradients of ``inputs``, zeros in place of None; as plain Tensors unless ``nested``."""
     filled = [zeros_like(x) if g is None else g for g, x in zip(gradients, inputs, strict=True)]
     return _untaped(filled, nested)
 
 
 def _evaluate(function: Callable[..., Any], primals: Any) -> tuple[list[Any], Any]:
-    """Call a function with its primals on the tape; returns the primals' leaves and the function's value."""
+    """Call a function with its arguments put on the tape; return these arguments' tensors, and the function's value."""
     inputs = [_place(x) for x in leaves(primals)]
     arguments = rebuild(primals, inputs)
     return inputs, function(*arguments) if isinstance(primals, tuple | list) else function(arguments)
@@ -109,10 +109,13 @@ def _by_arguments(
     """Make a function that calls ``function`` with some arguments on the tape and returns derivatives.
 
     Args:
-        name: that of the transform, for errors.
-        derive: called as ``derive(result, inputs, nested, arranged)``: what the function returned, the leaves of the
-            chosen arguments, whether the derivatives will be differentiated in turn, and a function that arranges
-            one value per leaf as the arguments are.
+        function: the function to differentiate.
+        argnums: positions of the arguments to differentiate by.
+        name: the name of the transform, for errors.
+        derive: computes the derivatives, called as ``derive(result, inputs, nested, arranged)``. ``result`` is what the
+            function returned, ``inputs`` lists the tensors in the chosen arguments, ``nested`` says whether the
+            derivatives will themselves be differentiated, and ``arranged(values)`` arranges one value for each of
+            ``inputs`` in containers like the arguments.
     """
     positions = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
@@ -146,9 +149,10 @@ def value_and_grad(
 
     Args:
         function: returns one number; with ``has_aux`` the pair ``(number, anything else)``.
-        argnums: positions of the arguments to differentiate by, which may be tensors, or dicts, lists and tuples of
-            tensors. For one int the gradient is arranged like that argument, for a tuple it is a tuple of gradients.
-        has_aux: whether ``function`` returns such a pair; the value is then the whole pair.
+        argnums: positions of the arguments to differentiate by; these arguments may be tensors, or dicts, lists and
+            tuples of tensors. If it is one int, the gradient is arranged like that argument; if it is a tuple, the
+            result is a tuple of such gradients.
+        has_aux: whether ``function`` returns such a pair; then the value that the new function returns is the pair.
 
     >>> import flnb
     >>> value, gradient = flnb.value_and_grad(lambda x: (x * x).sum())(flnb.asarray([3.0]))
@@ -171,7 +175,7 @@ def value_and_grad(
 def grad(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Callable[..., Any]:
     """Make a function that returns the gradient of ``function``, which returns one number.
 
-    With ``has_aux``, ``function`` returns the pair ``(number, aux)``, and the new function ``(gradient, aux)``.
+    With ``has_aux``, ``function`` returns a pair ``(number, aux)``, and the new function ``(gradient, aux)``.
     Arguments and errors are those of `value_and_grad`.
 
     >>> import flnb
@@ -192,8 +196,8 @@ def grad(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_a
 def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
     """Return ``(function(*primals), pull)``: the value of a function, and its vector-Jacobian product as a function.
 
-    ``pull(cotangent)`` returns a tuple with ``cotangent^T J`` for each primal, J being the Jacobian by that primal. It
-    may be called any number of times, with a cotangent that is arranged and shaped like the value.
+    ``pull(cotangent)`` returns a tuple with ``cotangent^T J`` for each of ``primals``, where J is the Jacobian by that
+    argument. It may be called any number of times, with cotangents that are arranged and shaped like the value.
 
     >>> import flnb
     >>> value, pull = flnb.vjp(lambda x, y: x * y, flnb.asarray([1.0, 2.0]), flnb.asarray([3.0, 4.0]))
@@ -256,12 +260,12 @@ def jvp(function: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any,
 def hvp(function: Callable[..., Any], primals: Any, vectors: Any) -> Any:
     """Multiply the Hessian of a function that returns one number by vectors, without computing the Hessian itself.
 
-    The product costs about as much as two gradients.
+    This takes about as long as computing two gradients.
 
     Args:
         function: called with the primals as its arguments; returns one number.
         primals: a tuple of arguments, or one tensor.
-        vectors: what to multiply by, arranged like the primals; the result is arranged so too.
+        vectors: the vectors to multiply by, arranged like ``primals``, as the result is.
 
     >>> import flnb
     >>> flnb.hvp(lambda x: (x * x * x).sum(), flnb.asarray([1.0, 2.0]), flnb.asarray([1.0, 1.0])).tolist()
@@ -322,9 +326,10 @@ def _rows(y: Any, inputs: list[Any], nested: bool, conjugate: bool = False) -> l
 def hessian(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
     """Make a function that returns all second derivatives of ``function``, which returns one number.
 
-    For an argument x they have shape ``x.shape + x.shape``. With several ``argnums`` the result is a tuple of tuples:
-    the first index is the argument of the first derivative, the second index that of the second. Also for complex
-    arguments the product with a real vector is that of `hvp`: the change of the gradient along the real axes.
+    For an argument x they have shape ``x.shape + x.shape``. If ``argnums`` is a tuple, the result is a tuple of tuples:
+    its first index is the argument of the first derivative, its second index that of the second derivative. For complex
+    arguments, the product of the result with a real vector is that of `hvp`: the change of the gradient when the real
+    parts change.
 
     >>> import flnb
     >>> flnb.hessian(lambda x: (x * x * x).sum())(flnb.asarray([1.0, 2.0])).tolist()
@@ -342,13 +347,13 @@ def hessian(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) ->
 
 
 def _swapped(block: Any, last: int) -> Any:
-    """Exchange the first dimensions of a tensor with its ``last`` ones."""
+    """Return a tensor with its ``last`` last dimensions moved before the others."""
     first = block.ndim - last
     return permute_dims(block, (*range(first, block.ndim), *range(first)))
 
 
 def stop_gradient(x: Any) -> Any:
-    """Return the same values, sharing memory, as constants through which no gradient flows.
+    """Return ``x`` as constants through which no gradient flows; they share memory with ``x``.
 
     ``x`` is a tensor, or a dict, list or tuple of tensors.
 

@@ -12,7 +12,7 @@ __all__ = ["leaves", "rebuild", "spread"]
 
 
 def leaves(tree: Any) -> list[Any]:
-    """List the leaves of a tree, in order.
+    """Return a list of the leaves of a tree, in order.
 
     >>> leaves({"a": 1, "b": (2, [3], None)})
     [1, 2, 3]
@@ -27,7 +27,7 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def rebuild(tree: Any, values: Iterable[Any]) -> Any:
-    """Build the same nested containers with other leaves, taken in order from ``values``.
+    """Return nested containers like those of ``tree``, with leaves taken in order from ``values``.
 
     >>> rebuild({"a": 1, "b": (2, [3])}, "xyz")
     {'a': 'x', 'b': ('y', ['z'])}
@@ -47,9 +47,10 @@ def _rebuilt(tree: Any, values: Iterator[Any]) -> Any:
 
 
 def spread(prefix: Any, tree: Any, what: str) -> list[Any]:
-    """List one value for each leaf of ``tree``, from ``prefix``, a tree of the same structure or less deep.
+    """Return a list with a value from ``prefix`` for each leaf of ``tree``.
 
-    A value in ``prefix`` in place of a container applies to all leaves in that container.
+    ``prefix`` is a tree like ``tree``, but may have a single value in place of a container: this value then applies to
+    all leaves in that container.
 
     >>> spread((0, {"w": 1, "b": None}), ("x", {"w": "y", "b": ["z", "z"]}), "in_axes")
     [0, 1, None, None]

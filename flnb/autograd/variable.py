@@ -30,8 +30,8 @@ class Variable(Tensor):
     """A Tensor through which gradients flow.
 
     While gradients are recorded, an in-place operator such as ``y *= 2`` computes a new Variable and binds the name
-    ``y`` to it: other names of the old Variable, and the tensor that it is a view of, keep their values. Writing into
-    the result of a recorded op (``y[1:4] = v``, ``out=y``) is an error.
+    ``y`` to it. The old Variable keeps its values, also under other names, and so does a tensor of which it is a view.
+    Writing into the result of a recorded op (``y[1:4] = v``, ``out=y``) is an error.
 
     Args:
         data: a Tensor (shared, not copied), or anything that `flnb.asarray` converts.
@@ -102,7 +102,7 @@ class Variable(Tensor):
 
     @property
     def grad(self) -> Tensor | None:
-        """The sum of the gradients that ``backward`` computed, for leaves and after `retain_grad`; None without any."""
+        """The sum of the gradients that ``backward`` computed for a leaf, or after `retain_grad`; None without any."""
         node = self._node
         if node is None or node[0] is None:
             return cast("Tensor | None", node[GRADIENT]) if node is not None else None
@@ -133,7 +133,7 @@ class Variable(Tensor):
             self._node[NAME] = value
 
     def zero_grad(self) -> None:
-        """Set the gradient to None."""
+        """Set ``.grad`` to None."""
         if self._node is not None:
             self.grad = None
 
@@ -142,14 +142,14 @@ class Variable(Tensor):
 
         Args:
             grad: the cotangent, of this Variable's shape; may be left out for a scalar, where it is 1.
-            retain_graph: keep the graph, so that it can be walked back again.
+            retain_graph: keep the graph, so that another ``backward`` can use it.
             create_graph: record the gradient's own graph, so that it can be differentiated.
 
         Raises:
-            RuntimeError: this Variable is not a scalar and ``grad`` is missing; it does not require grad; its graph was
-                freed by an earlier backward; a tensor that an op saved was written in place since.
-            FloatingPointError: ``grad`` is missing and the scalar is NaN, so that every gradient would be. Only values
-                in this machine's memory are checked.
+            RuntimeError: this Variable is not a scalar and ``grad`` is missing; or it does not require grad; or an
+                earlier backward freed its graph; or a tensor was written in place after an op had saved it.
+            FloatingPointError: ``grad`` is missing and the scalar is NaN, so that every gradient would be NaN, too.
+                Values on another device are not checked.
         """
         from flnb.autograd.tape import backward
 
@@ -158,7 +158,7 @@ class Variable(Tensor):
         backward(self, grad, retain_graph, create_graph)
 
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> Handle:
-        """Make ``backward`` call ``hook(gradient)`` when it has computed the whole gradient of this Variable.
+        """Make each ``backward`` call ``hook(gradient)`` when it has computed this Variable's gradient completely.
 
         If the hook returns a Tensor, that replaces the gradient; None changes nothing.
 
@@ -256,7 +256,10 @@ class Variable(Tensor):
 
 
 def placed(value: Tensor, node: Any, root: Tensor | None = None) -> Variable:
-    """Make a Variable of a tensor's values and a node on the tape; ``root`` owns the memory, if not ``value``."""
+    """Make a Variable of a tensor's values and a node on the tape.
+
+    ``root`` is the tensor that owns the memory, by default that of which ``value`` is a view, or ``value``.
+    """
     variable = object.__new__(Variable)
     variable._data, variable._spec, variable._node = value._data, value._spec, node
     variable._root = getattr(value, "_root", value) if root is None else root
@@ -264,7 +267,7 @@ def placed(value: Tensor, node: Any, root: Tensor | None = None) -> Variable:
 
 
 def _rebuild(cls: type[Variable], values: Any, requires_grad: bool, name: str) -> Variable:
-    """Make a Variable from its values, for `pickle` and `copy.deepcopy`."""
+    """Make a Variable of class ``cls`` again from its parts, for `pickle` and `copy.deepcopy`."""
     variable = object.__new__(cls)
     Variable.__init__(variable, values, requires_grad)
     variable.name = name

@@ -20,18 +20,20 @@ __all__ = ["vmap"]
 
 
 def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable[..., Any]:
-    """Make a function that maps ``function`` over an axis of its arguments, as a loop over examples would, and a stack.
+    """Make a function that runs ``function`` on all slices of its arguments along an axis, and stacks the results.
 
-    An op that has a batching rule runs once for all examples, any other once per example. Each example draws its own
-    random numbers. `vmap` may be used inside other transforms and itself, and they inside it.
+    Each slice is an example. An op that has a batching rule runs once for all examples, any other op once per example.
+    Each example draws its own random numbers. `vmap` and other transforms may be nested in any order.
 
     Args:
         function: takes and returns tensors, or dicts, lists and tuples of them. Python control flow may depend on
             unbatched values and on shapes.
         in_axes: which axis of each positional argument runs over the examples: one int for all arguments, or a tuple
-            with an entry per argument, None for an argument that all examples share. The entry of an argument that is
-            a dict, list or tuple may be arranged like it. Keyword arguments are shared.
-        out_axes: at which axis of the results the examples are; None for a result that is the same for all.
+            with an entry per argument, None for an argument that all examples share. For an argument that is a dict,
+            list or tuple, the entry may be a container of axes arranged like the argument. All examples share keyword
+            arguments.
+        out_axes: the axis of the results along which the examples are stacked; None for a result that is the same for
+            all examples. It may be a container of axes arranged like the results.
 
     >>> import flnb
     >>> rows, w = flnb.asarray([[1.0, 2.0], [3.0, 4.0]]), flnb.asarray([1.0, 10.0])
@@ -62,7 +64,7 @@ def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> C
 
 
 def _fronted(position: int, x: Any, axis: int | None) -> Any:
-    """Move the axis of the examples to the front. The error names the tensor by its ``position`` in the arguments."""
+    """Return x with the axis of the examples first; an error names the tensor by its ``position`` in the arguments."""
     if axis is None:
         return x
     x = asarray(x)
@@ -88,7 +90,7 @@ def _size(inputs: list[Any], axes: list[int | None]) -> int:
 
 
 def _out(y: Any, level: Vmap, axis: int | None) -> Any:
-    """Move the examples of a result to ``axis``; for None, check that all examples share the result."""
+    """Return a result with the examples of ``level`` along ``axis``; for None, check that all examples share it."""
     if not isinstance(y, Tensor):
         if axis is None:
             return y

@@ -1,8 +1,8 @@
 """One backward pass: propagates cotangents (gradients of the root by each node's result) from nodes to parents.
 
-A node's gradient rules, its *pulls*, turn its cotangent into those of its parents. If tensors are NumPy memory, raw
-buffers are passed on and pulls are compiled functions (`flnb.autograd.compiled_pulls`); otherwise Tensors are passed on
-and pulls call the public ops.
+A node's gradient rules, its *pulls*, turn the node's cotangent into those of its parents. If tensors are NumPy arrays,
+the pass works on raw buffers and pulls are compiled functions (`flnb.autograd.compiled_pulls`); otherwise it works on
+Tensors and pulls call the public ops.
 """
 
 from __future__ import annotations
@@ -39,14 +39,15 @@ class Walk:
     """A running backward pass.
 
     Attributes:
-        pull: a function that takes the cotangent that has arrived at a node, computes those of its parents and adds
-            them to what has arrived there. It empties the node, unless ``retain``.
-        cotangents: the sums that have arrived at nodes not pulled yet, by sequence number: raw buffers if ``buffers``,
-            else Tensors.
-        reached: nodes at which a first cotangent has arrived, until the tape takes them from this list; without nodes
-            whose mark is ``own``, because the tape that they belong to finds them by itself.
+        pull: a function of a node that computes the cotangents of the node's parents from the node's own, and adds them
+            to ``cotangents``. It empties the node, unless ``retain``.
+        cotangents: by sequence number, the sum of the cotangents that have arrived at each node that was not pulled
+            yet: a raw buffer if ``buffers`` is true, otherwise a Tensor.
+        reached: nodes at which a first cotangent has arrived, until the tape takes them from this list. Nodes whose
+            mark is ``own`` are not added, because the tape to which they belong finds them by itself.
         leaves: leaves at which a cotangent has arrived.
-        arrived: nodes in ``stops`` (sequence numbers) at which the pass ended, with their cotangents.
+        stops: sequence numbers of the nodes at which the pass ends.
+        arrived: the nodes in ``stops`` that the pass has reached, with their cotangents.
         retain: whether nodes stay as they are, for another backward.
         create_graph: whether the pass is itself recorded on the tape.
     """
@@ -75,7 +76,7 @@ class Walk:
         self.pull: Callable[[Node], None] = self._compiled(here) if self.buffers else self._pull
 
     def _compiled(self, here: state.State) -> Callable[[Node], None]:
-        """Make the function `pull` for passes over raw buffers, which uses compiled gradient functions if it can."""
+        """Make the function `pull` for passes over raw buffers, which calls compiled gradient functions if it can."""
         take, lane, min_block, watch = self.cotangents.pop, self._lane, here.min_block, self._statistics
         around = (
             here, here.table, self.cotangents, self._owned, self.reached, self.leaves, self.own, lane, self.retain
@@ -114,11 +115,11 @@ class Walk:
         return pull
 
     def _arrived_at(self, parents: tuple[Any, ...]) -> list[Any]:
-        """Return the cotangents, as buffers, accumulated so far at the parents of a node."""
+        """Return the sums of the cotangents, as buffers, that have arrived at a node's parents so far."""
         return [self.cotangents[p[2]] for p in parents if p is not None and p[2] in self.cotangents]
 
     def _explain_failure(self, error: Exception, node: Node, g: Tensor) -> NoReturn:
-        """Rerun a failed compiled gradient function op by op, so that the error names the failing op."""
+        """Run a node's gradient functions, which failed when compiled, op by op, so that the error names the op."""
         if node[PARENTS] is not None:  # else it was a sum that failed
             try:
                 self._pulled(node, g)
@@ -128,13 +129,13 @@ class Walk:
         raise error
 
     def _pull(self, node: Node) -> None:
-        """Propagate one node's cotangent to its parents, for passes over Tensors (the attribute `pull`)."""
+        """Propagate one node's cotangent to its parents: the attribute `pull` in passes over Tensors."""
         g = self.cotangents.pop(node[SEQ], None)
         if g is not None:
             self._pull_over(node, g)
 
     def _pull_over(self, node: Node, g: Any) -> None:
-        """Compute the cotangents of a node's parents from ``g``, a Tensor, by public ops; add them to the sums."""
+        """Compute the cotangents of a node's parents from the Tensor ``g`` by public ops; add them to `cotangents`."""
         for parent, gi in self._pulled(node, g):
             key = parent[SEQ]
             before = self.cotangents.get(key)
@@ -147,7 +148,7 @@ class Walk:
             self.cotangents[key] = gi._data if self.buffers else gi
 
     def _tensor(self, buffer: Any) -> Tensor:
-        """Make a Tensor of a cotangent's buffer; if another buffer owns its memory, it is marked as a view of that."""
+        """Make a Tensor of a cotangent's buffer, as a view if another buffer owns the memory."""
         tensor = dispatch.detached(buffer, spec_of(buffer.shape, buffer.dtype, self._backend.buffer))
         owner = self._backend.base_of(buffer)
         if owner is not None:
@@ -155,7 +156,7 @@ class Walk:
         return tensor
 
     def _sum(self, key: int, before: Any, g: Any) -> Any:
-        """Add two cotangents of the node ``key``, in place if nothing else refers to the first; returns the sum."""
+        """Return ``before + g``, two cotangents of node ``key``; in place if nothing else refers to ``before``."""
         if self.create_graph:
             return e.add(before, g)
         if key in self._owned:
@@ -165,9 +166,9 @@ class Walk:
         return e.add(before, g)
 
     def _pulled(self, node: Node, g: Any) -> list[tuple[Node, Any]]:
-        """Compute the cotangents of a node's parents; returns pairs of parent and cotangent, and empties the node.
+        """Compute the cotangents of a node's parents and empty the node; returns pairs of parent and cotangent.
 
-        A node in ``stops`` keeps its cotangent and has no pairs.
+        For a node in ``stops`` the cotangent goes to ``arrived``, and there are no pairs.
         """
         plan, parents, seq = node[PLAN], node[PARENTS], node[SEQ]
         if seq in self.stops:
@@ -195,7 +196,7 @@ class Walk:
     def _pulled_from(
         self, plan: Any, node: Node, parents: tuple[Any, ...], g: Any, saved: list[Any]
     ) -> list[tuple[Node, Any]]:
-        """Call the hooks, then the gradient functions, of a node that was emptied; returns pairs as `_pulled` does."""
+        """Call the hooks of a node that was emptied, then its gradient functions; returns pairs as `_pulled` does."""
         while isinstance(plan, Intercepted):
             g, saved = plan.cotangent(g), plan.values(saved)
             plan = plan.original
@@ -221,7 +222,7 @@ class Walk:
         return found
 
     def _joint(self, plan: Any, node: Node, parents: tuple[Any, ...], g: Any, saved: list[Any]) -> Any:
-        """Compute the cotangents of all inputs of a composite: by the backend's method, or op by op without one."""
+        """Compute the cotangents of all inputs of a composite: by the backend's method for it, else op by op."""
         if self.buffers and plan.op.gradient is not None:
             data, wanted = [getattr(x, "_data", x) for x in saved], [p is not None for p in parents]
             made = dispatch.pull_whole(plan, state.current(), node[SEQ], g._data, data, wanted)
@@ -288,10 +289,10 @@ class Toward(Walk):
 
 
 def _leading_to(stops: frozenset[int], root: Node) -> set[int]:
-    """Find the nodes through which a cotangent can flow from ``root`` to a node in ``stops``, by sequence number.
+    """Return the sequence numbers of the nodes through which a cotangent can flow from ``root`` to one in ``stops``.
 
-    Freed nodes are among them, so that walking there raises the error that says so; so are nodes that a tape other than
-    the default one recorded, which may have cut or fused parents.
+    Freed nodes are included, so that the pass comes to them and raises an error for them. Nodes of other tapes than
+    the default one are included, too: such a tape may have cut or fused their parents.
     """
     nodes, stack = {root[SEQ]: root}, [root]
     while stack:
@@ -322,8 +323,8 @@ def empty(node: Node) -> None:
 def _through_body(plan: Any, parents: tuple[Any, ...], g: Any, saved: list[Any]) -> list[Any]:
     """Compute a composite's cotangents by running its body on Variables and backward through that.
 
-    The result can be differentiated again. A parent that occurs several times gets the sum at its first place, and None
-    at the others.
+    The result can be differentiated again. Of a parent that occurs several times, the first entry in the result is the
+    sum of its cotangents, and the others are None.
     """
     from flnb.autograd.tape import walk  # a walk inside this one
 

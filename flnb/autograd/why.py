@@ -25,10 +25,10 @@ def why(loss: Variable | Callable[[], Any], x: Variable) -> Why:
     """Explain why a gradient flows from a loss to a Variable, or where its path is cut.
 
     Args:
-        loss: the loss, before its ``backward`` was called; or a function without arguments that computes it. A function
-            is called once and its ops are observed: then the cause of a cut is known too, with its line: ``detach``,
-            ``no_grad``, an integer dtype, an op without a gradient, or that ``x`` was not used. Values that are
-            converted to NumPy and back are not followed.
+        loss: the loss, before its ``backward`` is called; or a function without arguments that computes the loss. A
+            function is called once, and its ops are observed. Then the result also tells why the path is cut, and at
+            which line: by ``detach``, ``no_grad``, an integer dtype, or an op without a gradient, or because ``x``
+            was not used. Values that are converted to NumPy and back are not followed.
         x: a leaf such as a parameter, or any Variable from which the loss was computed.
 
     Returns:
@@ -67,7 +67,7 @@ def why(loss: Variable | Callable[[], Any], x: Variable) -> Why:
 
 
 def _needs_none(x: Variable) -> str:
-    """Return the reason why a Variable that is not on the tape gets no gradient."""
+    """Return the reason why a Variable that is not on the tape gets no gradient: its dtype, or requires_grad."""
     if x.dtype.kind not in "fc":
         return f"it is {x._spec!r}, and only floating-point Variables have gradients"
     return (
@@ -77,7 +77,7 @@ def _needs_none(x: Variable) -> str:
 
 
 def _path(loss: Variable, x: Variable) -> Why:
-    """Explain by the shortest path on the tape from a loss to ``x``; without a path, give no cause."""
+    """Return the shortest path on the tape from a loss to ``x``; without a path, say so but not why it is cut."""
     root, goal = loss._node, x._node
     if root is None:
         return Why(False, reason=f"the loss itself is not on the tape; {AGAIN}")
@@ -108,10 +108,11 @@ class _Event(NamedTuple):
     """An op that ran while the loss was computed.
 
     Attributes:
-        inputs: numbers of the buffers that it read (see `_Watch`).
-        output: number of the buffer that it wrote, whose dtype is ``dtype``.
-        grad: whether gradients were recorded.
-        line: the user's line that called it.
+        inputs: numbers of the buffers that the op read (see `_Watch`).
+        output: number of the buffer that the op wrote.
+        dtype: the dtype of the result.
+        grad: whether gradients were recorded when the op ran.
+        line: the line of the user's program that called the op.
     """
 
     op: Op
@@ -130,7 +131,8 @@ class _Watch(Observer):
     Attributes:
         events: the ops that ran, in order.
         below: sequence numbers of the nodes from which a gradient flows to the Variable.
-        live: numbers of the buffers that hold these nodes' results; ``start`` is that of the Variable itself.
+        live: numbers of the buffers that hold these nodes' results.
+        start: number of the Variable's own buffer.
     """
 
     def __init__(self, x: Variable) -> None:
@@ -142,19 +144,19 @@ class _Watch(Observer):
         self.live = {self.start}
 
     def after(self, op: Op, arguments: tuple[Any, ...], result: Any) -> None:
-        """Append an executed op to ``events``."""
+        """Append an op, which has just run, to ``events``."""
         inputs = tuple(self._number(buffer) for buffer in call_of(op, arguments).inputs)
         output = self._number(result, fresh=True)
         self.events.append(_Event(op, inputs, output, result.dtype, state.current().grad, source_lines.caller()))
 
     def on_tape(self, node: Node) -> None:
-        """Match a new node to the op that ran last (or the last one in a composite's body)."""
+        """Note that the op that ran last made ``node``, if a gradient flows from this node to the Variable."""
         if self.events and any(parent is not None and parent[SEQ] in self.below for parent in node[PARENTS]):
             self.below.add(node[SEQ])
             self.live.add(self.events[-1].output)
 
     def _number(self, buffer: Any, fresh: bool = False) -> int:
-        """Return the number of a buffer, equal for arrays of the same memory unless an op made this one (``fresh``)."""
+        """Return a buffer's number: that of other arrays of the memory, but a new one if an op made it (``fresh``)."""
         address = getattr(buffer, "__array_interface__", {"data": (id(buffer), False)})["data"][0]
         place = (address, getattr(buffer, "shape", ()))
         known = self._numbers.get(id(buffer), None if fresh else self._numbers.get(place))
@@ -166,7 +168,7 @@ class _Watch(Observer):
         return known
 
     def cut(self, loss: Tensor) -> Why:
-        """Explain the last cut: the last op that used the Variable's values off the tape on their way to the loss."""
+        """Explain where the path from the Variable to the loss is cut: by an op that read its values off the tape."""
         goal = self._number(loss._data)
         if goal in self.live:
             return Why(False, reason="the loss that was returned is detached from the tape: by .detach() or .data")
@@ -199,7 +201,7 @@ def _reason(event: _Event) -> str:
 
 
 class _Notes(Tape):
-    """A tape that records as the default one, and passes each node to a `_Watch`."""
+    """A tape that records like the default one, and also passes each new node to a `_Watch`."""
 
     def __init__(self, watch: _Watch) -> None:
         self._watch = watch

@@ -57,7 +57,7 @@ for _name in __all__:
 
 
 def _attach() -> None:
-    """Attach operators and methods to Tensor, and for other libraries' methods an error that names flnb's."""
+    """Attach operators and methods to Tensor; other libraries' method names raise an error that names flnb's."""
     methods: dict[str, Any] = {name: globals()[name] for name in _METHODS}
     methods |= {"__matmul__": matmul, "__rmatmul__": _reflected(matmul), "__imatmul__": _in_place(_matmul, "matmul")}
     for symbol, function in _OPERATORS.items():
@@ -78,7 +78,7 @@ def _attach() -> None:
 
 
 def _public_names(tensor: Any) -> list[str]:
-    """Return ``dir(tensor)`` without the methods of other libraries, which only raise an error that names flnb's."""
+    """Return ``dir(tensor)`` without other libraries' method names, which only raise an error that names flnb's."""
     return [name for name in object.__dir__(tensor) if not isinstance(getattr_static(tensor, name), Elsewhere)]
 
 
@@ -101,7 +101,7 @@ def _setitem(self: Any, key: Any, value: Any) -> None:
 
 
 def _matmul(a: Any, b: Any, out: Any = None) -> Any:
-    """Matrix product, written into ``out`` if that is given: the function behind ``a @= b``."""
+    """Return the matrix product, written into ``out`` if that is given: the function behind ``a @= b``."""
     product = matmul(a, b)
     if out is not None and product._spec is not out._spec:
         raise ValueError(f"matmul: the result is {product._spec!r} but out is {out._spec!r}; they must be equal")
@@ -109,7 +109,7 @@ def _matmul(a: Any, b: Any, out: Any = None) -> Any:
 
 
 def _reflected(function: Any) -> Any:
-    """Make the operator method for a right operand, such as ``__radd__``."""
+    """Make the method with exchanged operands, such as ``__radd__``, of the operator that ``function`` computes."""
     return lambda self, other: function(other, self)
 
 

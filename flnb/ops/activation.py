@@ -1,4 +1,4 @@
-"""Activation functions: most are composites with one backward function (`flnb.ops.composite`)."""
+"""Activation functions, most of which are composites with one backward function (`flnb.ops.composite`)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _gelu_tanh(x: Any) -> Body:
 
 
 def _pull_gelu_tanh(g: Any, plan: Any, x: Any, gate: Any, y: Any) -> tuple[Any, ...]:
-    """Gradient of gelu approximated by a tanh; ``gate`` is the factor of x in the result."""
+    """Gradient of gelu approximated by a tanh; ``gate`` is the approximation of the CDF, by which x is multiplied."""
     slope = e.square(x) * (3.0 * CUBIC * ROOT_EIGHT_OVER_PI) + ROOT_EIGHT_OVER_PI
     return (g * ((slope * x * (1.0 - gate) + 1.0) * gate),)
 
@@ -88,7 +88,7 @@ def swish(x: ArrayLike, /, beta: float = 1.0) -> Tensor:
 
 
 def glu(x: ArrayLike, /, axis: int = -1) -> Tensor:
-    """Gated linear unit: the first half along ``axis`` times the sigmoid of the second (Dauphin et al. 2016).
+    """Gated linear unit: x's first half along ``axis`` times the sigmoid of its second half (Dauphin et al. 2016).
 
     >>> import flnb
     >>> flnb.glu([3.0, 0.0])
@@ -166,7 +166,7 @@ def prelu(x: ArrayLike, weight: ArrayLike, /) -> Tensor:
 
 
 def _pull_hardtanh(g: Any, plan: Any, x: Any, y: Any) -> tuple[Any, ...]:
-    """Gradient of hardtanh, read from its result y: g strictly between the limits, else 0."""
+    """Gradient of hardtanh: g where the result y is strictly between the limits, else 0."""
     low, high = plan.attributes
     return (g * e.astype(e.logical_and(y > low, y < high), g.dtype),)
 

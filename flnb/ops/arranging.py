@@ -1,4 +1,4 @@
-"""Functions that repeat, shift, split and mask tensors, made of ops that move elements."""
+"""Functions that repeat, shift, split and mask tensors; they consist of ops that move elements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flnb.tensor import ArrayLike, DTypeLike, Tensor, axis_of
 
 
 def broadcast_arrays(*arrays: ArrayLike) -> list[Tensor]:
-    """Broadcast all tensors to their common shape, as read-only views; dtypes stay.
+    """Broadcast all tensors to their common shape, as read-only views; each keeps its dtype.
 
     Raises:
         ValueError: the shapes do not broadcast.
@@ -38,7 +38,9 @@ def broadcast_arrays(*arrays: ArrayLike) -> list[Tensor]:
 
 
 def meshgrid(*arrays: ArrayLike, indexing: Literal["xy", "ij"] = "xy") -> list[Tensor]:
-    """Make the coordinate tensors of a grid from n vectors, one per dimension: n tensors of the grid's shape.
+    """Return the coordinates of the points of a grid, given one vector of coordinates per dimension.
+
+    For n vectors the result is n tensors of the grid's shape.
 
     With ``indexing="ij"`` the values of the i-th vector vary along dimension i of the results; with ``"xy"`` the first
     two dimensions of the results are exchanged.
@@ -74,7 +76,8 @@ def unstack(x: ArrayLike, /, axis: int = 0) -> tuple[Tensor, ...]:
 def repeat(x: ArrayLike, repeats: ArrayLike, /, axis: int | None = None) -> Tensor:
     """Repeat each element, or each slice along ``axis``, several times in a row.
 
-    ``repeats`` is one integer for all elements or slices, or one for each; with ``axis=None`` x is flattened first.
+    ``repeats`` is one integer for all elements or slices, or one for each of them. With ``axis=None`` x is flattened
+    first.
 
     >>> import flnb
     >>> flnb.repeat([1, 2], [1, 3])
@@ -100,7 +103,9 @@ def repeat(x: ArrayLike, repeats: ArrayLike, /, axis: int | None = None) -> Tens
 
 
 def tile(x: ArrayLike, repetitions: Sequence[int], /) -> Tensor:
-    """Repeat the whole tensor several times along each dimension; shapes are aligned from the last dimension.
+    """Repeat the whole tensor along each dimension, as many times as ``repetitions`` says.
+
+    If x and ``repetitions`` have different lengths, they are aligned at the last dimension.
 
     >>> import flnb
     >>> flnb.tile([1, 2], (2, 2)).tolist()

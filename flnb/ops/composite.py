@@ -1,4 +1,4 @@
-"""Composites: ops made of other public ops, such as softmax, with one backward function for the whole.
+"""Composites: ops that consist of other public ops, such as softmax, but have one backward function of their own.
 
 The body of a composite computes on plain Tensors and returns ``(result, kept)``; ``kept`` holds intermediate values
 that the backward function reads. The backward function is called as ``pull(g, plan, *inputs, *kept, result)``: ``g``
@@ -33,15 +33,15 @@ class Composite(Op):
     """An op that consists of other public ops and is recorded as one node, with one backward function.
 
     Args:
-        name: the op's name, as recordings show it; also that of the backend's method for it, if it has one.
-        family: the op's colour in the dashboard, as "elementwise" or "norm".
+        name: the op's name in recordings, and the name of the backend's method for the op, if there is one.
+        family: the kind of op, such as "elementwise" or "norm", which decides its colour in the dashboard.
         body: ``body(*inputs, *attributes) -> (result, kept)``, with the intermediate values to save in ``kept``.
         pull: the backward function ``pull(g, plan, *inputs, *kept, result)``, which returns one gradient per input.
-        reads: positions of the inputs that ``pull`` reads, and ``"y"`` if it reads the result. It gets None for the
-            others, so that they need not be saved. None means all. Values in ``kept`` are always passed.
-        remake: for a composite whose first input is not saved: ``remake(plan, *saved)`` returns a value of that input
-            for which the body computes the same. The body runs again on it when a gradient is itself differentiated;
-            a pull that reads the result alone is differentiated directly and needs none.
+        reads: positions of the inputs that ``pull`` reads, and ``"y"`` if it reads the result; None means that it reads
+            everything. Other inputs are not saved, and ``pull`` gets None for them. It gets all values in ``kept``.
+        remake: needed if the first input is not saved, unless ``pull`` reads the result alone: ``remake(plan, *saved)``
+            returns a value of that input for which the body computes the same. The body runs on it again when a
+            gradient is itself differentiated.
     """
 
     def __init__(
@@ -55,13 +55,13 @@ class Composite(Op):
         return dispatch.call(self, tensors, attributes)  # type: ignore[return-value]
 
     def remake(self, plan: Any, *saved: Any) -> Any:
-        """Recompute a value of the first input, which was not saved, without recording gradients."""
+        """Return a value of the first input, which was not saved, computed from saved values without recording."""
         with state.recording(False):
             return self._remake(plan, *saved)  # type: ignore[misc]
 
 
 def in_one_dtype(*tensors: Any) -> list[Any]:
-    """Cast tensors to their common dtype by recorded ops, so that gradients are cast back."""
+    """Return tensors cast to their common dtype; the casts are recorded, so that gradients are cast back."""
     dtypes = {x.dtype for x in tensors}
     dtype = dtypes.pop() if len(dtypes) == 1 else result_type(*tensors)
     return [x if x.dtype == dtype else e.astype(x, dtype) for x in tensors]
@@ -112,7 +112,7 @@ _softmax_op = Composite(
 
 
 def _along(op: Composite, x: Any, axis: int) -> Any:
-    """Apply softmax or log-softmax along an axis, after checks; an empty tensor, which has no maximum, stays empty."""
+    """Apply ``op``, softmax or log-softmax, along an axis, after checks; for an empty tensor return an empty one."""
     x = r.floating(x)
     position = axis_of(axis, x.ndim, op.name)
     return op(x, attributes=(position,))[0] if x._spec.size else e.exp(x)
@@ -153,7 +153,7 @@ def log_softmax(x: ArrayLike, /, axis: int = -1) -> Tensor:
 
 
 def _checked_targets(op: str, scores: Any, targets: Any) -> Any:
-    """Convert targets (N,) to a tensor and check that they are classes of the scores (N, classes)."""
+    """Return targets (N,) as a tensor, after a check that each is a class number for the scores (N, classes)."""
     targets = asarray(targets)
     if scores.ndim != 2 or targets.shape != scores.shape[:1]:
         raise ValueError(
@@ -227,7 +227,7 @@ def _cross_entropy(x: Any, targets: Any, reduction: str) -> Body:
 
 
 def _pull_cross_entropy(g: Any, plan: Any, x: Any, targets: Any, log_p: Any, y: Any) -> tuple[Any, ...]:
-    """Gradient of the logits: softmax minus one-hot targets, times the gradient g of each example's loss."""
+    """Gradient of the logits: each example's softmax minus its one-hot target, times g, the gradient of its loss."""
     n, classes = plan.specs[0].shape
     targets = e.astype(targets, np.int64, copy=False)  # small dtypes do not hold every class
     hit = e.equal(reshape(targets, (n, 1)), arange(classes))
@@ -253,7 +253,7 @@ def cross_entropy(
         targets: (N,), integers from 0 to classes - 1.
         reduction: "mean", "sum" or "none".
         weight: (classes,), how much each class counts, also in the mean.
-        ignore_index: examples with this target, any integer, cost nothing and are not counted.
+        ignore_index: an integer; examples with this target have the loss 0 and do not count in the mean.
 
     Raises:
         ValueError: the shapes do not fit.
@@ -310,12 +310,12 @@ def _in_float32(x: Any) -> Any:
 
 
 def _cast_like(x: Any, spec: Any) -> Any:
-    """Cast a tensor to the dtype of another tensor, or of its spec (shape and dtype)."""
+    """Cast x to the dtype of ``spec``, which is another tensor or its spec (shape and dtype)."""
     return e.astype(x, spec.dtype, copy=False)
 
 
 def _batch_norm(x: Any, weight: Any, bias: Any, eps: float) -> Body:
-    """Batch norm of x (N, C, ...); half precision is computed in float32, and the two large results cast back."""
+    """Batch norm of x (N, C, ...); half precision is computed in float32, and the results of x's size are cast back."""
     axes, wide = (0, *range(2, x.ndim)), _in_float32(x)
     mean = r.mean(wide, axes, keepdims=True)
     centred = wide - mean
@@ -329,7 +329,7 @@ def _batch_norm(x: Any, weight: Any, bias: Any, eps: float) -> Body:
 def _pull_batch_norm(
     g: Any, plan: Any, x: Any, weight: Any, bias: Any, normal: Any, inverse: Any, mean: Any, variance: Any, y: Any
 ) -> tuple[Any, ...]:
-    """Gradients of x, weight and bias (Ioffe and Szegedy 2015, section 3); that of x reuses the sums of the others."""
+    """Gradients of x, weight and bias (Ioffe and Szegedy 2015, section 3); that of x is computed from the others."""
     axes, g, normal = (0, *range(2, g.ndim)), _in_float32(g), _in_float32(normal)
     g_bias = r.sum(g, axes)
     g_weight = r.sum(g * normal, axes)
@@ -352,15 +352,15 @@ def batch_norm(
 ) -> Tensor:  # fmt: skip
     """Normalise each channel (axis 1) over all other axes, then scale by weight and shift by bias.
 
-    In training, the batch's own mean and variance are used, and the running ones are moved towards them in place (with
-    the unbiased variance, as in torch). Half precision is computed in float32 and returned in half.
+    In training, the batch's own mean and variance are used, and the running mean and variance are moved towards them in
+    place (with the unbiased variance, as in torch). Half precision is computed in float32, and the result cast back.
 
     Args:
         x: (N, C, ...).
         weight: (C,).
         bias: (C,).
-        running_mean: (C,), updated in training and used otherwise.
-        running_var: (C,), updated in training and used otherwise.
+        running_mean: (C,), updated in training, and used in place of the batch's mean otherwise.
+        running_var: (C,), updated in training, and used in place of the batch's variance otherwise.
         training: whether to use the batch's statistics.
         momentum: the weight of the batch's statistics in the running ones, 0 to 1.
         eps: added to the variance.

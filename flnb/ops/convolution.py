@@ -1,7 +1,7 @@
 """Convolution and pooling in one, two and three dimensions, on tensors (batch, channels, *extents).
 
-A convolution, its gradient by the input and its gradient by the weight are three ops. Each is linear in both its
-tensors, and the gradient of each is made of the other two, so that they can be differentiated to any order.
+A convolution, its gradient by the input and its gradient by the weight are three ops. Each op is linear in both its
+tensors, and its gradients are computed by the other two ops, so convolutions can be differentiated to any order.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def axes(rank: int) -> str:
 
 
 def extents(value: Any, rank: int, op: str, name: str, least: int) -> Extents:
-    """Convert the argument ``name`` of ``op``, an int >= ``least`` or one for each dimension, to a tuple of ints."""
+    """Return the argument ``name`` of ``op``, an int >= ``least`` or one for each dimension, as a tuple of ints."""
     if type(value) is int and value >= least:
         return (value,) * rank
     each = (value,) * rank if isinstance(value, int) else tuple(value)
@@ -42,7 +42,7 @@ def extents(value: Any, rank: int, op: str, name: str, least: int) -> Extents:
 
 
 def output(op: str, size: Extents, kernel: Extents, stride: Extents, padding: Extents, dilation: Extents) -> Extents:
-    """Return how many windows fit along each dimension of an image; all arguments have one int for each dimension."""
+    """Return how many windows fit along each dimension of an image of extents ``size``; errors name ``op``."""
     spans = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
     fit = tuple((n + 2 * p - k) // s + 1 for n, k, s, p in zip(size, spans, stride, padding, strict=True))
     if any(n < 1 for n in fit):
@@ -109,12 +109,12 @@ def _declare(rank: int) -> Op:
 
 
 def _flops(result: Any, weight: Extents) -> int:
-    """Return the floating-point operations of a convolution, given the result's spec and the weight's shape."""
+    """Return the number of floating-point operations of a convolution, from the result's spec and weight's shape."""
     return 2 * int(result.size) * math.prod(weight[1:])
 
 
 def _convolution(rank: int) -> Callable[..., Any]:
-    """Make the public function for images with ``rank`` dimensions."""
+    """Make the public function that convolves images with ``rank`` dimensions."""
     op = _declare(rank)
     image, kernel, result = (", ".join([n] * rank) for n in "533")
 
@@ -186,10 +186,10 @@ def _pool(
     Args:
         name: the function's name.
         rank: how many dimensions the images have.
-        first: the beginning of its docstring.
-        padded: what padded elements count as, for the docstring.
+        first: the beginning of the function's docstring.
+        padded: how the docstring describes the value of padded elements.
         fill: the value of padded elements.
-        result: the result of the docstring's example.
+        result: the result of the docstring's example, as text.
         compute: ``compute(x, kernel, stride)`` pools the padded image.
     """
 
@@ -220,8 +220,9 @@ def _pool(
 def _max_pool(rank: int) -> Callable[..., Any]:
     """Declare max pooling of images with ``rank`` dimensions, with its gradients, and make the public function.
 
-    The op ``spread`` writes one number for each window at the position of its largest element (the first of equal
-    ones); ``select``, its gradient, reads one number from each of these positions.
+    The gradient of pooling is the op ``spread``, which writes one number for each window at the position of its largest
+    element (the first of equal ones). The gradient of ``spread`` is the op ``select``, which reads one number from each
+    of these positions.
     """
     name = f"max_pool{rank}d"
     op = Op(

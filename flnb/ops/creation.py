@@ -19,7 +19,7 @@ from flnb.tensor import ArrayLike, DTypeLike, Tensor, check_device
 
 
 def _no_rule(op: Op, *_: Any) -> Any:
-    """Shape rule of creation ops: raises an error, since the caller gives the shape."""
+    """Shape rule of creation ops: raises an error, since only the caller knows the shape of a new tensor."""
     raise TypeError(f"{op.name}: takes no tensors")
 
 
@@ -43,7 +43,7 @@ def refuse_complex(op: str, dtype: Any, target: Any) -> None:
 
 
 def _spec(shape: Any, dtype: Any, device: Any = None) -> Any:
-    """Check the arguments of a creation function; returns the spec of its tensor (shape, dtype and kind of buffer)."""
+    """Return the spec (shape, dtype and kind of buffer) of a tensor to create, after checks of the arguments."""
     if isinstance(dtype, int):
         raise TypeError(
             f"expected a dtype after the shape, got {dtype}; a shape is one tuple: zeros(({brief(shape)}, {dtype}))"
@@ -93,7 +93,7 @@ def asarray(obj: ArrayLike, dtype: DTypeLike = None, copy: bool | None = None, d
 
 
 def of_buffer(buffer: Any, dtype: np.dtype[Any]) -> Tensor:
-    """Make a tensor by copying a buffer of another device's memory."""
+    """Make a tensor by copying a buffer in another device's memory; ``dtype`` is the dtype of the result."""
     spec = spec_of(buffer.shape, dtype, state.current().kind)
     return dispatch.create(_from_numpy, spec, (buffer,), state.INPUT)
 
@@ -103,7 +103,7 @@ Tensor._of_buffer = staticmethod(of_buffer)
 
 @quiet
 def _array_of(values: Any, dtype: np.dtype[Any] | None) -> np.ndarray[Any, Any]:
-    """Convert values without Tensors to a NumPy array of a dtype (by default that of their tensor)."""
+    """Convert values other than Tensors to a NumPy array; without ``dtype`` it has that of `asarray`."""
     refuse_complex("asarray", getattr(values, "dtype", dtype), dtype)
     try:
         array = np.asarray(values, dtype=dtype)
@@ -117,7 +117,7 @@ def _array_of(values: Any, dtype: np.dtype[Any] | None) -> np.ndarray[Any, Any]:
 
 
 def _holds_tensors(values: Sequence[Any]) -> bool:
-    """Whether nested lists contain a Tensor; looks at the few types first, since lists of numbers may be long."""
+    """Return whether nested lists contain a Tensor; looks at the elements' types only, as the lists may be long."""
     kinds = set(map(type, values))
     if any(issubclass(kind, (list, tuple)) for kind in kinds):
         return any(_holds_tensors(v) if isinstance(v, (list, tuple)) else isinstance(v, Tensor) for v in values)
@@ -134,7 +134,7 @@ def _elements(values: Sequence[Any]) -> Iterator[Any]:
 
 
 def _common(values: Sequence[Any]) -> np.dtype[Any]:
-    """Return the common dtype of nested lists that contain tensors; Python numbers do not widen it."""
+    """Return the common dtype of nested lists with tensors; a Python number may change its kind, not its size."""
     elements = list(_elements(values))
     strong = [v.dtype for v in elements if isinstance(v, (Tensor, np.ndarray))]
     scalars = (v for v in elements if not isinstance(v, (Tensor, np.ndarray)))
@@ -165,8 +165,8 @@ def _read(values: Any) -> Any:
 def from_dlpack(x: ArrayLike, /, *, device: str | None = None, copy: bool | None = None) -> Tensor:
     """Make a tensor that shares the memory of another library's array (any object with ``__dlpack__``).
 
-    Writing to one then writes to the other, and the memory belongs to no memory manager. With ``copy=True`` the values
-    are copied instead.
+    Writing to the tensor then writes to the array and vice versa, and the memory belongs to no memory manager. With
+    ``copy=True`` the values are copied instead.
 
     >>> import flnb, numpy as np
     >>> source = np.zeros(3, np.float32)
@@ -197,8 +197,8 @@ def full(
 ) -> Tensor:
     """Make a tensor of a shape, filled with one value: a number or a Tensor of one element.
 
-    Without ``dtype`` it is bool, int64, or the default floating or complex dtype, depending on the type of the number;
-    for a Tensor it is that Tensor's dtype. Gradients flow to a Tensor.
+    Without ``dtype`` the dtype is bool, int64, or the default floating or complex dtype, depending on the type of the
+    number; for a Tensor it is that Tensor's dtype. Gradients flow to a ``fill_value`` that is a Tensor.
 
     >>> import flnb
     >>> flnb.full((2,), 7)
@@ -217,7 +217,7 @@ def full(
 
 
 def single(value: Tensor, op: str) -> Any:
-    """Check that a tensor to fill with has one element, and remove its dimensions; the error names ``op``."""
+    """Return a tensor of one element as a 0-d tensor; for other tensors raise an error that names ``op``."""
     from flnb.ops.movement import reshape
 
     if value.size != 1:
@@ -248,7 +248,7 @@ def ones(shape: int | Sequence[int], dtype: DTypeLike = None, device: str | None
 def empty(shape: int | Sequence[int], dtype: DTypeLike = None, device: str | None = None) -> Tensor:
     """Make a tensor whose values are arbitrary until they are written.
 
-    It has `flnb.default_dtype()` unless another dtype is given.
+    Its dtype is `flnb.default_dtype()` unless another is given.
 
     >>> import flnb
     >>> flnb.empty((2, 3)).shape
@@ -302,7 +302,7 @@ def arange(
 ) -> Tensor:
     """Evenly spaced values from ``start`` up to, but without, ``stop``; ``arange(stop)`` starts at 0.
 
-    They are int64 if all arguments are ints, else of `flnb.default_dtype()`, unless a dtype is given.
+    Unless ``dtype`` is given, they are int64 if all arguments are ints, otherwise of `flnb.default_dtype()`.
 
     >>> import flnb
     >>> flnb.arange(3), flnb.arange(0.0, 1.0, 0.5)

@@ -45,12 +45,12 @@ class SVDResult(NamedTuple):
 
 
 def symmetric(x: Any) -> Any:
-    """Return the mean of square matrices and their adjoints."""
+    """Return (x + x^H) / 2 for square matrices x: the mean of each matrix and its adjoint."""
     return (x + adjoint(x)) * 0.5
 
 
 def lower(x: Any, diagonal: float) -> Any:
-    """Return the lower triangles of matrices, with the diagonals multiplied by a number."""
+    """Return the lower triangles of matrices, with the diagonals multiplied by the number ``diagonal``."""
     n, m = x.shape[-2:]
     return x * asarray(np.tri(n, m, -1) + diagonal * np.eye(n, m), dtype=x.dtype)
 
@@ -63,8 +63,9 @@ def columns(x: Any, vectors: Any) -> Any:
 def _gaps(w: Any, cotangent: Any) -> Any:
     """Return the matrix of 1 / (w_j - w_i), with 0 on the diagonal, for eigenvalues or squared singular values w.
 
-    The vectors of equal values can be rotated into each other, so that a gradient by them is not defined. The element
-    for two equal values is NaN where ``cotangent``, the gradient that it will be multiplied by, is not zero, else 0.
+    The vectors of equal values are not unique (they can be rotated into each other), so a gradient by them is not
+    defined. Where w_i and w_j are equal, the result is NaN if the element of ``cotangent``, the gradient by which the
+    result will be multiplied, is not zero; otherwise it is 0.
     """
     difference = expand_dims(w, axis=-2) - expand_dims(w, axis=-1)
     equal = e.equal(difference, 0.0)
@@ -87,7 +88,7 @@ _cholesky = Op("cholesky", "matmul", square, [Pull({"y"}, _pull_cholesky)], acce
 
 
 def cholesky(x: ArrayLike, /, *, upper: bool = False) -> Tensor:
-    """Cholesky factor L of symmetric positive definite x (..., N, N), with ``x = L @ L.mT``; its adjoint if ``upper``.
+    """Cholesky factor L of symmetric positive definite x (..., N, N), with ``x = L @ L.mT``; ``L.mT`` if ``upper``.
 
     Only the lower triangle of x is read, and x is assumed to be symmetric. The gradient is symmetric.
 
@@ -160,13 +161,20 @@ def eigvalsh(x: ArrayLike, /) -> Tensor:
 
 
 def _of_first(op: str, count: int, g: Any, vectors: Any) -> Any:
-    """Fold the gradient ``g`` by all columns of a unitary matrix into one by its first ``count`` columns, Q1.
+    """Return the gradient by the first ``count`` columns of a unitary matrix, given ``g``, the gradient by all columns.
 
-    The last columns, Q2, only complete the basis. As all stay orthonormal, they follow Q1 by dQ2 = -Q1 dQ1^H Q2. The
-    algorithm is free to rotate them among themselves, so no gradient by such a rotation exists.
+    The first columns, Q1, are unique; the others, Q2, only complete the basis. As all columns stay orthonormal, Q2
+    changes with Q1 by dQ2 = -Q1 dQ1^H Q2, so the gradient by Q2 adds to that by Q1. A decomposition may return any
+    rotation of the columns of Q2 among themselves, so a gradient by such a rotation does not exist.
+
+    Args:
+        op: the name of the decomposition, for the error message.
+        count: the number of columns of Q1.
+        g: the gradient by all columns.
+        vectors: the unitary matrices, whose columns are Q1 and Q2.
 
     Raises:
-        ValueError: ``g`` depends on that rotation; ``op`` is named in the message.
+        ValueError: ``g`` depends on a rotation of Q2.
     """
     first, others = vectors[..., :count], vectors[..., count:]
     of_others = g[..., count:]
@@ -194,7 +202,7 @@ def _qr_shapes(m: int, n: int, mode: str) -> tuple[Shape, ...]:
 
 
 def _pull_qr(g: list[Any], x: Any, y: list[Any], mode: str) -> Any:
-    """Gradient of qr; that of a wide matrix is computed from its square left part.
+    """Gradient of qr; for a wide matrix it is computed from that of the matrix's square left part.
 
     Walter and Lehmann, "Walter's algorithm for the derivative of QR" (2010).
     """
@@ -218,9 +226,10 @@ _qr = packed("qr", _qr_shapes, _pull_qr, reads={0, "y"}, only_square=False)
 
 
 def qr(x: ArrayLike, /, *, mode: str = "reduced") -> QRResult:
-    """QR decomposition, ``x = Q @ R``, of x (..., M, N): Q is (..., M, K), with orthonormal columns, R (..., K, N).
+    """QR decomposition of matrices x (..., M, N): ``x = Q @ R``.
 
-    K is min(M, N), or M with ``mode="complete"``. R is upper triangular.
+    Q (..., M, K) has orthonormal columns, and R (..., K, N) is upper triangular. K is min(M, N), or M with
+    ``mode="complete"``.
 
     >>> import flnb
     >>> q, r = flnb.linalg.qr(flnb.asarray([[3.0, 1.0], [4.0, 2.0]]))

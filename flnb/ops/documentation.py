@@ -205,7 +205,7 @@ def readable(member: Any) -> Any:
 
 
 def documented(op: Op) -> Callable[..., Tensor]:
-    """Return the public function of an op of one or two tensors, with a readable signature and a docstring."""
+    """Return the public function of an op of one or two tensors, after adding a readable signature and docstring."""
     function: Any = op.entries[op.arity, ""]
     tensors = [Parameter(x, Parameter.POSITIONAL_ONLY, annotation=Shown("ArrayLike")) for x in ("x1", "x2")]
     tensors = tensors if op.arity == 2 else [tensors[0].replace(name="x")]

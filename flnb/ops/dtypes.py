@@ -1,4 +1,4 @@
-"""Functions about data types, and the inspection API, by the names of the array API standard 2024.12."""
+"""Functions about data types, and the inspection API, with the names of the array API standard 2024.12."""
 
 from __future__ import annotations
 
@@ -67,9 +67,10 @@ def dtypes_of_kind(kind: str) -> tuple[str, ...]:
 
 
 def isdtype(dtype: DTypeLike, kind: DTypeLike | tuple[DTypeLike, ...]) -> bool:
-    """Return whether a dtype is of a kind: a dtype, the name of a kind, or a tuple of these.
+    """Return whether a dtype is of a kind, or of one of several kinds.
 
-    Kinds are "bool", "signed integer", "unsigned integer", "integral", "real floating", "complex floating", "numeric".
+    ``kind`` is a dtype, the name of a kind, or a tuple of these. The names are "bool", "signed integer",
+    "unsigned integer", "integral", "real floating", "complex floating" and "numeric".
 
     >>> import flnb
     >>> flnb.isdtype(flnb.uint8, "integral"), flnb.isdtype(flnb.bool, ("numeric", flnb.float32))
@@ -83,9 +84,9 @@ def isdtype(dtype: DTypeLike, kind: DTypeLike | tuple[DTypeLike, ...]) -> bool:
 def result_type(*arrays_and_dtypes: ArrayLike | DTypeLike) -> Dtype:
     """Return the dtype in which an op computes on tensors, dtypes and Python numbers.
 
-    Of two dtypes of one kind it is the larger. Of integers and floating point it is the floating dtype, whatever the
-    integers' width: int64 with float32 is float32. A Python number may change the kind, as from int to float, but not
-    the size.
+    For two dtypes of one kind it is the larger one. For an integer and a floating dtype it is the floating dtype, no
+    matter how wide the integers are: int64 with float32 is float32. A Python number may change the kind, for example
+    from int to float, but not the size.
 
     >>> import flnb
     >>> flnb.result_type(flnb.int64, flnb.float32, 2.5)
@@ -109,7 +110,7 @@ def can_cast(from_: DTypeLike | Tensor, to: DTypeLike, /) -> bool:
 
 
 def _dtype_of(value: Any) -> Dtype:
-    """Return the dtype of a tensor or array, or the dtype that a name or type means."""
+    """Return the dtype of a tensor or array, or the dtype for a name such as "float32" or a type such as float."""
     return value.dtype if isinstance(value, (Tensor, np.ndarray, np.generic)) else dtype_of(value)
 
 
@@ -121,11 +122,11 @@ class Info:
     """Capabilities, devices and dtypes of the active backend. Get one from ``flnb.__array_namespace_info__()``."""
 
     def capabilities(self) -> dict[str, Any]:
-        """Return whether masks can index, whether shapes may depend on values, and the largest number of dimensions."""
+        """Return whether bool arrays can index, whether shapes may depend on values, and the largest possible ndim."""
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
 
     def default_device(self) -> str:
-        """Return the device of tensors that are made without one: "cpu"."""
+        """Return the device of tensors that are made without a ``device`` argument: "cpu"."""
         return "cpu"
 
     def devices(self) -> list[str]:
@@ -133,7 +134,7 @@ class Info:
         return ["cpu"]
 
     def default_dtypes(self, *, device: str | None = None) -> dict[str, np.dtype[Any]]:
-        """Return the dtypes of tensors made from Python numbers, and that of indices, by their kinds."""
+        """Return the default dtypes by their kinds: "real floating", "complex floating", "integral" and "indexing"."""
         check_device(device)
         integer = {"integral": DTYPES["int64"], "indexing": DTYPES["int64"]}
         return {"real floating": default_dtype(), "complex floating": complex_dtype()} | integer

@@ -1,4 +1,4 @@
-"""Elementwise ops and their gradients: one entry of the op table each.
+"""Elementwise ops and their gradients: each op is an entry of the op table.
 
 In the functions that compute gradients, ``g`` is the gradient of the loss with respect to the result, ``plan`` stores
 the shapes and dtypes of the call, ``x`` (or ``a`` and ``b``) is the input, and ``y`` the result. Inputs and results are
@@ -31,7 +31,7 @@ Function = Callable[..., Tensor]
 
 
 def broadcast(op: Op, specs: tuple[Any, ...]) -> tuple[int, ...]:
-    """Broadcast the shapes of an op's operands, given as `Spec`; a Python scalar, given as its type, has none."""
+    """Return the shape to which an op's operands broadcast, given their specs; a Python number has its type as spec."""
     shapes = [s.shape for s in specs if isinstance(s, Spec)]
     if all(s == shapes[0] for s in shapes):
         return tuple(shapes[0])
@@ -65,8 +65,8 @@ def _unary(
 ) -> Function:  # fmt: skip
     """Declare an op of one tensor and return its public function; the arguments are those of `Op`.
 
-    ``pull(g, plan, x, y)`` returns the gradient of x; it gets None for x unless ``reads`` holds 0, and for the result y
-    unless it holds "y".
+    ``pull(g, plan, x, y)`` returns the gradient by the input x. It gets None for x unless ``reads`` contains 0, and
+    for the result y unless ``reads`` contains "y".
     """
     pulls = (Pull(reads, pull),) if pull else ()
     row = Op(name, "elementwise", infer, pulls, arity=1, accepts=accepts, real=real, holomorphic=holomorphic)
@@ -77,19 +77,19 @@ def _binary(
     name: str, a: Pull | None = None, b: Pull | None = None, accepts: str = "numeric", infer: Any = same,
     real: bool = False,
 ) -> Function:  # fmt: skip
-    """Declare an op of two tensors and return its public function; ``a`` and ``b`` are the operands' gradients."""
+    """Declare an op of two tensors and return its public function; ``a`` and ``b`` compute the operands' gradients."""
     row = Op(name, "elementwise", infer, (a, b), arity=2, broadcasts=True, accepts=accepts, real=real)
     return documented(row)
 
 
 def _extremum(name: str, wide: Function, strict: Function) -> Function:
-    """Declare maximum or minimum; ``wide`` and ``strict`` compare with and without equality.
+    """Declare maximum or minimum; ``wide`` and ``strict`` compare two tensors, for example by >= and by >.
 
-    The chosen operand gets the gradient; where both are equal, each gets half.
+    The operand that the op chooses gets the gradient; where both are equal, each gets half.
     """
 
     def share(g: Any, a: Any, b: Any) -> Any:
-        """The part of the gradient that belongs to a."""
+        """Return the part of the gradient ``g`` that operand a gets."""
         return g * ((astype(wide(a, b), g.dtype) + astype(strict(a, b), g.dtype)) * 0.5)
 
     first, second = (
@@ -100,7 +100,7 @@ def _extremum(name: str, wide: Function, strict: Function) -> Function:
 
 
 def _flat(g: Any, plan: Any, *_: Any) -> Any:
-    """Zero gradient, for functions that are constant between jumps, such as floor."""
+    """Return a gradient of zeros, for functions that are constant between jumps, such as floor."""
     return g * 0.0
 
 
@@ -226,7 +226,10 @@ def _slope(a: Any, b: Any) -> Any:
 
 
 def _rate(a: Any, y: Any) -> Any:
-    """Derivative of y = a^b by b, divided by y: log(a); 0 for real a < 0; at a = 0 it is 0, or -1 if y is infinite."""
+    """Return log(a), which is the derivative of y = a^b by b, divided by y.
+
+    For real a < 0 the result is 0 instead; at a = 0 it is 0, or -1 if y is infinite.
+    """
     if not hasattr(a, "dtype"):
         if a == 0:
             return -astype(isinf(y), y.dtype)
@@ -273,7 +276,7 @@ def clip(x: ArrayLike, /, min: ArrayLike | None = None, max: ArrayLike | None = 
     """Limit elements to the range from ``min`` to ``max``.
 
     Each limit is a number, a tensor that broadcasts against x, or None for no limit. The result has the dtype of x.
-    Elements within the limits, the limits included, get the gradient; beyond a limit, the limit gets it.
+    An element between the limits, or equal to one, gets its gradient; for an element beyond a limit, the limit gets it.
 
     >>> import flnb
     >>> flnb.clip([-2.0, 0.5, 3.0], 0.0, 1.0)
@@ -319,7 +322,7 @@ def astype(x: ArrayLike, dtype: DTypeLike, /, *, copy: bool = True, device: str 
 
 
 def biased(y: Any, bias: Any) -> Any:
-    """Add a bias to a product; where autocast computed the product in half precision, a float32 bias is cast to it."""
+    """Add a bias to a product y; if autocast computed y in half precision, a float32 bias is cast to y's dtype."""
     computed = y._spec.dtype
     if bias.dtype is not computed and computed.itemsize == 2 and is_float(computed) and bias.dtype == np.float32:
         bias = astype(asarray(bias), computed)
@@ -333,7 +336,7 @@ _astype = Op(
 
 
 def _uncast(g: Any, dtype: np.dtype[Any]) -> Any:
-    """Cast the gradient of `astype` to the input's dtype: to its real part if real numbers became complex."""
+    """Cast a gradient back to ``dtype``, that of the input of `astype`; to a real dtype, only the real part."""
     return astype(real(g) if g.dtype.kind == "c" and dtype.kind != "c" else g, dtype)
 
 

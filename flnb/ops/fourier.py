@@ -1,8 +1,8 @@
 """Discrete Fourier transforms by the rules of the array API standard 2024.12, with gradients (`flnb.fft`).
 
-Four ops: complex to complex and its inverse, and real to half a spectrum and its inverse. Each is linear, and its
-gradient is another of them with the dual normalisation: the adjoint of an unnormalised transform of n elements is n
-times its inverse. The gradient by complex z stands for dL/dRe z + i dL/dIm z.
+There are four ops: the complex transform and its inverse, and the transform of real numbers to half a spectrum and its
+inverse. Each op is linear, and its gradient is another of the four with the dual normalisation: the adjoint of an
+unnormalised transform of n elements is n times its inverse. The gradient by a complex z is dL/dRe z + i dL/dIm z.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _DUAL = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
 
 
 def _with_extent(shape: tuple[int, ...], axis: int, extent: int) -> tuple[int, ...]:
-    """Replace one extent of a shape."""
+    """Return a shape with ``extent`` in place of its extent along ``axis``."""
     return (*shape[:axis], extent, *shape[axis + 1 :])
 
 
 def _half(z: Any, axis: int, size: int, weight: float) -> Any:
     """Multiply by ``weight`` those frequencies of a half-spectrum z that occur twice in the whole spectrum.
 
-    These are all but 0 and, if the number ``size`` of elements of the signal is even, size / 2.
+    These are all frequencies but 0 and, if the signal's number of elements, ``size``, is even, the frequency size / 2.
     """
     weights = np.full(size // 2 + 1, weight)
     weights[0] = 1.0
@@ -97,7 +97,7 @@ def _complex(x: Any) -> Any:
 
 
 def _axes(name: str, x: Any, s: Any, axes: Any) -> tuple[int, ...]:
-    """Return the axes of a transform as ints >= 0; if None, the last ones, as many as ``s`` has sizes, or else all."""
+    """Return the axes of a transform as ints >= 0; for None, the last ``len(s)``, or all if s is None, too."""
     if axes is None:
         return tuple(range(x.ndim - (x.ndim if s is None else len(s)), x.ndim))
     chosen = tuple(operator.index(a) for a in axes)
@@ -109,7 +109,7 @@ def _axes(name: str, x: Any, s: Any, axes: Any) -> tuple[int, ...]:
 
 
 def _prepared(name: str, x: Any, s: Any, axes: Any, norm: str) -> tuple[Any, tuple[int, ...]]:
-    """Check a transform's arguments; returns x, cut or padded to the sizes ``s``, and the axes as ints >= 0."""
+    """Check a transform's arguments, and return x, cut or padded to the sizes ``s``, and the axes as ints >= 0."""
     if norm not in _DUAL:
         raise ValueError(f"{name}: norm must be 'backward', 'ortho' or 'forward', got {brief(norm)}")
     chosen = _axes(name, x, s, axes)
@@ -131,7 +131,8 @@ def fftn(
     """Discrete Fourier transform over ``axes`` (None: all); complex.
 
     x is first cut, or padded with zeros, to the sizes ``s`` along the axes. ``norm`` says which transform is divided by
-    the number n of elements: "backward" the inverse, "forward" this one, "ortho" both, each by the square root of n.
+    the number n of elements: the inverse for "backward", this one for "forward"; for "ortho" both are divided by the
+    square root of n.
 
     Raises:
         ValueError: the axes or sizes do not fit x, or an axis has no elements.
@@ -198,9 +199,9 @@ def irfftn(
 
 
 def fft(x: ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
-    """Discrete Fourier transform along one axis, cut or padded with zeros to ``n`` elements; complex.
+    """Discrete Fourier transform along one axis; complex.
 
-    ``norm`` is that of `fftn`.
+    x is first cut, or padded with zeros, to ``n`` elements along the axis. ``norm`` has the meaning of that of `fftn`.
 
     >>> import flnb
     >>> flnb.fft.fft([1.0, 2.0]).tolist()
@@ -242,7 +243,7 @@ def irfft(x: ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = 
 
 
 def hfft(x: ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
-    """Real spectrum of a signal with Hermitian symmetry, of which ``x`` is the first half; ``n`` elements long.
+    """Real spectrum, with ``n`` elements, of a signal with Hermitian symmetry whose first half is ``x``.
 
     >>> import flnb
     >>> flnb.fft.hfft([2.5, -0.5 + 0.5j, -0.5]).tolist()
@@ -304,7 +305,7 @@ def ifftshift(x: ArrayLike, /, *, axes: int | Sequence[int] | None = None) -> Te
 
 
 def _shifted(x: Any, axes: Any, sign: int) -> Any:
-    """Roll a tensor by half the extent of each of the axes, forwards (``sign`` 1) or backwards (-1)."""
+    """Roll a tensor along each of ``axes`` by half of its extent: forwards for ``sign`` 1, backwards for -1."""
     x = asarray(x)
     chosen = axes_of(axes, x.ndim, "fftshift" if sign > 0 else "ifftshift")
     return roll(x, tuple(sign * (x.shape[a] // 2) for a in chosen), axis=chosen)

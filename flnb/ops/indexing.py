@@ -1,9 +1,9 @@
 """Indexing: ``x[key]``, its gradient, and assignment.
 
 A key of ints, slices, None and ... makes a view by the op `slice`. A key with integer or bool arrays makes a copy by
-the op `gather`. The key is an attribute of the op and so has to be hashable. It is *encoded* as a tuple with one item
-for each part: an int, ``("slice", start, stop, step)``, None for a new axis, ``("index", i)`` for the i-th index
-tensor, or ``("truth", value)`` for a bool.
+the op `gather`. The key is an attribute of the op, so it must be hashable. For this it is *encoded* as a tuple with one
+item for each of its parts: an int, ``("slice", start, stop, step)``, None for a new axis, ``("index", i)`` for the i-th
+index tensor, or ``("truth", value)`` for a bool.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TRUTHS = (("truth", True), ("truth", False))
 
 @lru_cache(4096)
 def basic(key: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Decode a key without index tensors for NumPy; a final ... makes NumPy return a view, never a number."""
+    """Return the NumPy key for an encoded key without index tensors, with ... added, so that NumPy returns a view."""
     return (*decode(key), ...)
 
 
@@ -62,9 +62,9 @@ _PLAIN = {int, type(None)}
 
 
 def _hashable(k: Any) -> tuple[Any, ...]:
-    """Convert one part of a key to a hashable tuple for caching; () if that is impossible.
+    """Return one part of a key as a hashable tuple, by which encoded keys are cached; () if that is impossible.
 
-    It is possible for ints, None, ..., slices of ints, and integer tensors, for which the stand-in `POSITIONS` is used.
+    It is possible for ints, None, ``...``, slices of ints, and integer tensors, in whose place is `POSITIONS`.
     """
     kind = type(k)
     if kind is slice:
@@ -77,7 +77,7 @@ def _hashable(k: Any) -> tuple[Any, ...]:
 
 @lru_cache(4096)
 def _known(parts: tuple[tuple[Any, ...], ...], shape: tuple[int, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    """Encode a key given as the results of `_hashable`; returns it, and the axes that its index tensors index."""
+    """Encode a key whose parts are results of `_hashable`; return it, and the axes that its index tensors index."""
     key = [slice(*part) if len(part) == 3 else part[0] for part in parts]
     return _encoded(key, shape)[:2]
 
@@ -87,7 +87,7 @@ POSITIONS = object()
 
 
 def _encoded(parts: list[Any], shape: tuple[int, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...], bool]:
-    """Encode the parts of a key for a tensor of a shape, as `encode` does."""
+    """Encode the parts of a key for a tensor of shape ``shape``; the result is that of `encode`."""
     used = sum(_dimensions(k) for k in parts)
     if used > len(shape):
         raise IndexError(f"getitem: got {used} indices for a tensor of {len(shape)} dimensions, shape {shape}")
@@ -118,28 +118,28 @@ def _encoded(parts: list[Any], shape: tuple[int, ...]) -> tuple[tuple[Any, ...],
 
 
 def _is_truth(k: Any) -> bool:
-    """Whether a part of a key is a bool or a 0-d bool tensor; it adds an axis, of extent 1 if true and 0 if false."""
+    """Return whether a part of a key is a bool or a 0-d bool tensor: it adds an axis, of extent 1 for True, else 0."""
     return isinstance(k, (bool, np.bool_)) or (getattr(k, "ndim", None) == 0 and np.dtype(k.dtype).kind == "b")
 
 
 def _is_int(k: Any) -> bool:
-    """Return whether a part of a key is one integer; a tensor under vmap is not, as it has one for each example."""
+    """Return whether a part of a key is a single integer, which a batched tensor of `vmap` is not."""
     if not hasattr(k, "__index__") or isinstance(k, bool) or getattr(k, "_level", None) is not None:
         return False
     return getattr(k, "ndim", 0) == 0 and np.dtype(getattr(k, "dtype", np.int64)).kind in "iu"
 
 
 def _dimensions(k: Any) -> int:
-    """How many dimensions of the indexed tensor a part of a key consumes."""
+    """Return to how many dimensions of the indexed tensor a part of a key applies."""
     if k is None or k is Ellipsis or isinstance(k, (bool, np.bool_)):
         return 0
     return int(k.ndim) if np.dtype(getattr(k, "dtype", np.int64)).kind == "b" else 1
 
 
 def _index_tensors(k: Any, shape: tuple[int, ...], axis: int) -> list[Any]:
-    """Convert a list or array in a key to index tensors: one, or for a mask one for each of its dimensions.
+    """Convert a list or array ``k`` in a key to index tensors: one; for a bool array, one for each of its dimensions.
 
-    ``shape`` is the indexed tensor's, and ``axis`` the first of its axes that ``k`` indexes.
+    ``shape`` is the indexed tensor's shape, and ``axis`` the first of its axes that ``k`` indexes.
     """
     if not isinstance(k, (list, tuple, np.ndarray, Tensor, range)):
         raise IndexError(
@@ -172,7 +172,7 @@ def _index_tensors(k: Any, shape: tuple[int, ...], axis: int) -> list[Any]:
 
 
 def _checked(indices: Any, shape: tuple[int, ...], axis: int) -> Any:
-    """Return a tensor of indices after checking that they are in range for an axis of a shape."""
+    """Return a tensor of indices, after a check that they are in range for axis ``axis`` of a tensor of ``shape``."""
     if not indices._are_positions(shape[axis]):
         least, most = indices._bounds()
         _check_range(least, most, shape, axis)
@@ -180,7 +180,7 @@ def _checked(indices: Any, shape: tuple[int, ...], axis: int) -> Any:
 
 
 def _check_range(least: Any, most: Any, shape: tuple[int, ...], axis: int) -> None:
-    """Raise an IndexError unless the least and the largest of some indices are in range for an axis of a shape."""
+    """Raise an IndexError unless indices from ``least`` to ``most`` are in range for axis ``axis`` of ``shape``."""
     if least < -shape[axis] or most >= shape[axis]:
         which = f"index {least} is" if least == most else f"indices {least} to {most} are"
         raise IndexError(f"getitem: {which} out of range for axis {axis} of shape {shape}")
@@ -211,7 +211,7 @@ _place = Op(
 
 
 def place(x: Any, shape: tuple[int, ...], key: tuple[Any, ...]) -> Any:
-    """Make zeros of ``shape`` and write ``x`` at the encoded ``key``: the gradient of slicing."""
+    """Return zeros of ``shape`` into which ``x`` is written at the encoded ``key``: the gradient of slicing."""
     return dispatch.call(_place, (x,), (shape, key))
 
 
@@ -236,13 +236,13 @@ _put = Op("put", "movement", shaped(), unpromoted=range(MOST))
 
 
 def getitem(x: Any, key: Any) -> Any:
-    """Return ``x[key]`` by NumPy's rules: a view for ints, slices, None and ..., a copy if arrays or bools index."""
+    """Return ``x[key]`` by NumPy's rules: a copy if the key has arrays or bools, otherwise a view."""
     encoded, indices, view = encode(key, x)
     return dispatch.call(_slice if view else _gather, (x, *indices), (encoded,))
 
 
 def setitem(x: Any, key: Any, value: Any) -> None:
-    """Write ``x[key] = value`` in place; not for Variables that require grad while gradients are recorded."""
+    """Write ``x[key] = value`` in place; an error for Variables that require grad while gradients are recorded."""
     encoded, indices, view = encode(key, x)
     if view:
         assign(dispatch.call(_slice, (x,), (encoded,)), value)
@@ -252,9 +252,9 @@ def setitem(x: Any, key: Any, value: Any) -> None:
 
 
 def put_add(x: Any, places: tuple[Any, ...], shape: tuple[int, ...]) -> Any:
-    """Make zeros of ``shape`` and add ``x`` at ``places``, one integer array for each of the first axes.
+    """Return zeros of ``shape`` to which ``x`` is added at ``places``, an integer array for each of the first axes.
 
-    Where a position occurs several times, all its values are added.
+    If a position occurs several times, all values for it are added.
     """
     key = (*(("index", i) for i in range(len(places))), *(("slice", None, None, None),) * (len(shape) - len(places)))
     return dispatch.call(_scatter_add, (x, *map(asarray, places)), (shape, key))
@@ -275,9 +275,9 @@ def take(x: ArrayLike, indices: ArrayLike, /, axis: int | None = None) -> Tensor
 
 
 def take_along_axis(x: ArrayLike, indices: ArrayLike, /, axis: int = -1) -> Tensor:
-    """Take one element of ``x`` for each index along ``axis``: for axis 0, ``y[i, j] = x[indices[i, j], j]``.
+    """Take an element of ``x`` along ``axis`` for each of ``indices``: for axis 0, ``y[i, j] = x[indices[i, j], j]``.
 
-    ``indices`` are integers, with as many dimensions as x; dimensions other than ``axis`` broadcast.
+    ``indices`` are integers and have as many dimensions as x; dimensions other than ``axis`` broadcast.
 
     >>> import flnb
     >>> x = flnb.asarray([[3, 1], [2, 4]])

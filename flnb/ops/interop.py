@@ -1,4 +1,4 @@
-"""NumPy's functions called on Tensors: flnb computes operators, and functions that flnb has too are errors.
+"""NumPy's functions called on Tensors: operators are computed by flnb; functions that flnb has, too, are errors.
 
 ``numpy_array + tensor`` calls ``Tensor.__array_ufunc__`` with the ufunc ``add``, which `flnb.add` computes. A call like
 ``np.exp(tensor)`` is an error that names `flnb.exp`, as NumPy would bypass the backend and record no gradient.
@@ -24,7 +24,7 @@ _OPERATORS = {
 
 
 def apply_ufunc(_: Tensor, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
-    """Compute an operator whose left operand is a NumPy array; any other ufunc is a TypeError that says what to use."""
+    """Compute an operator whose left operand is a NumPy array; any other ufunc is an error that says what to use."""
     name = RENAMED.get(ufunc.__name__, ufunc.__name__)
     if isinstance(keywords.get("out", (None,))[0], np.ndarray):
         raise TypeError(
@@ -37,7 +37,7 @@ def apply_ufunc(_: Tensor, ufunc: Any, method: str, *inputs: Any, **keywords: An
 
 
 def apply_function(_: Tensor, function: Any, types: Any, arguments: Any, keywords: Any) -> Any:
-    """Call a NumPy function on the Tensors' values; raises a TypeError naming flnb's function if there is one."""
+    """Call a NumPy function on the Tensors' values; if flnb has such a function, raise a TypeError that names it."""
     name = RENAMED.get(function.__name__, function.__name__)
     if name in ops.__all__ or name in REARRANGED:
         raise _refused(f"np.{function.__name__}", name)
@@ -45,7 +45,7 @@ def apply_function(_: Tensor, function: Any, types: Any, arguments: Any, keyword
 
 
 def _numpy(value: Any) -> Any:
-    """Replace Tensors by NumPy arrays, also inside of lists and tuples."""
+    """Return ``value`` with NumPy arrays in place of Tensors, also inside lists and tuples."""
     if isinstance(value, Tensor):
         return np.asarray(value)
     return type(value)(_numpy(v) for v in value) if type(value) in (list, tuple) else value

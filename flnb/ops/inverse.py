@@ -1,8 +1,9 @@
 """Linear systems, inverses, determinants and powers of matrices, and how an op returns several results.
 
-An op of the table has one result. The backend's method for an op with several returns them *packed*: each result
-without its batch dimensions is flattened, and they are joined along the last axis, so that the eigenvalues (..., N) and
-eigenvectors (..., N, N) of `eigh` are one tensor (..., N + N*N). `cut` separates them by ops that have gradients.
+An op of the table has one result. If a decomposition has several, the backend's method returns them *packed*: all
+dimensions of each result but the batch dimensions are flattened, and the results are joined along the last axis. So the
+eigenvalues (..., N) and eigenvectors (..., N, N) of `eigh` become one tensor (..., N + N*N). `cut` separates them by
+ops that have gradients.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def square(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[Shape, A
 
 
 def cut(packed: Any, shapes: tuple[Shape, ...]) -> list[Any]:
-    """Separate the results in a packed tensor, given the shapes of all without their batch dimensions."""
+    """Separate the results in a packed tensor; ``shapes`` has the shape of each without its batch dimensions."""
     parts, start = [], 0
     for shape in shapes:
         stop = start + size_of(shape)
@@ -52,8 +53,9 @@ def packed(
     Args:
         name: the op's name.
         shapes: ``shapes(M, N, *attributes)`` returns the shapes of the results without their batch dimensions.
-        pull: the gradient, ``pull(gradients, x, results, *attributes)``: one gradient for each result, and the results.
-        reads: what the gradient reads, as in `Pull`: 0 for x, "y" for the results; what it does not read is None.
+        pull: returns the gradient by x, called as ``pull(gradients, x, results, *attributes)`` with lists of the
+            gradients by the results and of the results.
+        reads: what ``pull`` reads, as in `Pull`: 0 for x, "y" for the results. It gets None for what it does not read.
         only_square: whether M and N must be equal.
     """
 
@@ -78,7 +80,7 @@ def packed(
 
 
 def plain(x: Any) -> Any:
-    """Return the real part of complex numbers (whose imaginary part is zero); real numbers are unchanged."""
+    """Return complex numbers whose imaginary part is zero as real numbers; real numbers are returned unchanged."""
     return e.real(x) if x.dtype.kind == "c" else x
 
 
@@ -150,7 +152,7 @@ def inv(x: ArrayLike, /) -> Tensor:
 
 
 def _scaled_inverse(g: Any, x: Any) -> Any:
-    """Multiply the adjoint inverses of matrices x (..., N, N) by one number each, g (...)."""
+    """Return the adjoints of the inverses of matrices x (..., N, N), each multiplied by a number in g (...)."""
     return expand_dims(expand_dims(g, axis=-1), axis=-1) * adjoint(inv(x))
 
 
@@ -217,7 +219,7 @@ _pinv = Op(
 
 
 def relative_tolerance(x: Any, rtol: Any) -> Any:
-    """Broadcast ``rtol``, or ``max(M, N) * eps`` if it is None, to one number for each matrix of x (..., M, N)."""
+    """Return ``rtol``, or ``max(M, N) * eps`` if that is None, as one number for each matrix of x (..., M, N)."""
     *batch, m, n = x.shape
     value = asarray(float(max(m, n) * finfo(x.dtype).eps) if rtol is None else rtol)
     return broadcast_to(e.astype(value, real_dtype(x.dtype)), tuple(batch))
@@ -239,7 +241,7 @@ def pinv(x: ArrayLike, /, *, rtol: ArrayLike | None = None) -> Tensor:
 
 
 def matrix_power(x: ArrayLike, n: int, /) -> Tensor:
-    """Multiply square matrices x (..., N, N) n times, by repeated squaring; a negative n multiplies their inverse.
+    """Return the n-th power of square matrices x (..., N, N), by repeated squaring; for n < 0, of their inverses.
 
     >>> import flnb
     >>> flnb.linalg.matrix_power(flnb.asarray([[1.0, 1.0], [0.0, 1.0]]), 5).tolist()

@@ -33,7 +33,7 @@ def conjugate(x: Any) -> Any:
 
 
 def batched(name: str, specs: tuple[Any, ...]) -> tuple[int, ...]:
-    """Broadcast the batch dimensions, all but the last two, of an op's two operands; ``name`` is named in errors."""
+    """Return the broadcast batch dimensions (all but the last two) of the operands of the op ``name``."""
     a, b = specs
     try:
         return np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -54,7 +54,8 @@ def _infer(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tuple[in
 def _of_right(g: Any, plan: Any, a: Any, b: Any, y: Any) -> Any:
     """Gradient of matmul by its right operand b.
 
-    Where b is one matrix and a is a batch, all rows of the batch are joined, so that one product computes the sum.
+    If b is one matrix and a is a batch of matrices, the rows of all these matrices are joined, so that one product
+    computes the sum over the batch.
     """
     shape = plan.specs[1].shape
     if len(shape) > 2 or a.ndim == 2:
@@ -73,13 +74,13 @@ _matmul = Op(
 def matmul(a: ArrayLike, b: ArrayLike, /, *, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
     """Matrix product over the last two axes, batched over the others.
 
-    A vector is used as a row on the left, as a column on the right. Transposing makes a view and costs nothing.
+    A vector is used as a row on the left, and as a column on the right. Transposing makes a view and costs nothing.
 
     Args:
         a: (..., M, K) or (K,), numeric.
         b: (..., K, N) or (K,), numeric.
-        transpose_a: whether to exchange the last two axes of ``a`` before.
-        transpose_b: whether to exchange the last two axes of ``b`` before.
+        transpose_a: whether to exchange the last two axes of ``a`` before the product.
+        transpose_b: whether to exchange the last two axes of ``b`` before the product.
 
     Returns:
         (..., M, N), without M or N where ``a`` or ``b`` is a vector.
@@ -106,7 +107,9 @@ def matmul(a: ArrayLike, b: ArrayLike, /, *, transpose_a: bool = False, transpos
 
 
 def linear(x: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None) -> Tensor:
-    """Affine map ``x @ weight.T + bias`` of x (..., in), with weight (out, in) and bias (out,): (..., out).
+    """Affine map ``x @ weight.T + bias``, for x (..., in), weight (out, in) and bias (out,).
+
+    The result has the shape (..., out).
 
     >>> import flnb
     >>> flnb.linear(flnb.ones((1, 2)), flnb.ones((3, 2)), flnb.ones(3))
@@ -133,10 +136,10 @@ def matrix_transpose(x: ArrayLike, /) -> Tensor:
 
 
 def tensordot(a: ArrayLike, b: ArrayLike, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Tensor:
-    """Sum products of the elements of ``a`` and ``b`` over axes of both.
+    """Multiply elements of ``a`` and ``b``, and sum the products over pairs of axes, one of a and one of b.
 
-    ``axes`` is an int n for the last n axes of a and the first n of b, or two lists of axes, one of a and one of b. The
-    result has the other axes of a, then those of b.
+    ``axes`` is an int n, which pairs the last n axes of a with the first n of b, or two lists of axes, one of a and one
+    of b. The result has the other axes of a, then the other axes of b.
 
     >>> import flnb
     >>> flnb.tensordot(flnb.ones((2, 3, 4)), flnb.ones((4, 3, 5)), axes=((2, 1), (0, 1))).shape
@@ -203,7 +206,7 @@ def cross(a: ArrayLike, b: ArrayLike, /, *, axis: int = -1) -> Tensor:
 
 
 def diagonal(x: ArrayLike, /, *, offset: int = 0) -> Tensor:
-    """Copy the diagonals (..., K) of matrices x (..., M, N), ``offset`` places to the right of the main diagonal.
+    """Copy diagonals (..., K) of matrices x (..., M, N): those ``offset`` places to the right of the main diagonal.
 
     >>> import flnb
     >>> flnb.linalg.diagonal([[1, 2], [3, 4]])
@@ -216,7 +219,7 @@ def diagonal(x: ArrayLike, /, *, offset: int = 0) -> Tensor:
 
 
 def trace(x: ArrayLike, /, *, offset: int = 0, dtype: DTypeLike = None) -> Tensor:
-    """Sum the diagonals of matrices x (..., M, N), ``offset`` places to the right of the main diagonal: (...).
+    """Sums (...) of diagonals of matrices x (..., M, N), ``offset`` places to the right of the main diagonal.
 
     The result has the dtype ``dtype`` if it is given, else that of `flnb.sum`.
 

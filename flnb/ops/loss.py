@@ -54,7 +54,10 @@ def l1_loss(x: ArrayLike, targets: ArrayLike, reduction: str = "mean") -> Tensor
 
 
 def _log(log: Any, x: Any, valid: Any, elsewhere: float) -> Any:
-    """Return max(log(x), -100) where ``valid``, else -100; there ``log`` is computed of ``elsewhere`` instead of x."""
+    """Return max(log(x), -100) where ``valid``, else -100.
+
+    Where ``valid`` is false, ``log`` is called with the number ``elsewhere`` instead of x.
+    """
     return e.maximum(e.where(valid, log(e.where(valid, x, elsewhere)), LEAST_LOG), LEAST_LOG)
 
 
@@ -76,7 +79,7 @@ _bce_op = Composite("binary_cross_entropy", "elementwise", _bce, _pull_bce)
 def binary_cross_entropy(p: ArrayLike, targets: ArrayLike, reduction: str = "mean") -> Tensor:
     """Binary cross-entropy, -(t log p + (1 - t) log(1 - p)), of probabilities ``p`` and targets t from 0 to 1.
 
-    Both have one shape. Logarithms are at least -100, as in torch, so that a prediction of 0 for a target of 1 costs
+    Both have the same shape. Logs are at least -100, as in torch, so that a prediction of 0 for a target of 1 costs
     100 instead of infinity. ``reduction`` is "mean", "sum" or "none".
 
     >>> import flnb

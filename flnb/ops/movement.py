@@ -1,4 +1,4 @@
-"""Ops that move elements without computing: views, padding, joining."""
+"""Ops that move elements without computing new values: views, padding, joining."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _reshape = Op(
 
 
 def reshape(x: ArrayLike, /, shape: int | Sequence[int], *more: int, copy: bool | None = None) -> Tensor:
-    """Return the elements, in row-major order, in another shape; one extent may be -1 and is computed.
+    """Return the elements, in row-major order, in another shape; an extent of -1 is computed from the others.
 
     The result is a view if x is contiguous, else a copy. ``copy=True`` always copies; ``copy=False`` never does.
 
@@ -56,7 +56,7 @@ def reshape(x: ArrayLike, /, shape: int | Sequence[int], *more: int, copy: bool 
 
 @lru_cache(4096)
 def _extents(wanted: tuple[int, ...], size: int) -> tuple[int, ...] | None:
-    """Compute the extent -1, if there is one, of a shape for ``size`` elements; returns None if they do not fit."""
+    """Return a shape for ``size`` elements with its extent -1, if any, replaced; None if they do not fit the shape."""
     known = size_of(tuple(n for n in wanted if n != -1))
     if wanted.count(-1) == 1 and known and size % known == 0:
         wanted = tuple(size // known if n == -1 else n for n in wanted)
@@ -151,7 +151,7 @@ def broadcast_to(x: ArrayLike, /, shape: Sequence[int]) -> Tensor:
 
 
 def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
-    """Sum the gradient ``g`` of a tensor that was broadcast over the dimensions that this added or enlarged."""
+    """Return ``g``, the gradient of a tensor after it was broadcast, summed to the ``shape`` before that."""
     from flnb.ops.reduction import sum
 
     if g.shape == shape:
@@ -192,7 +192,7 @@ def squeeze(x: ArrayLike, /, axis: int | tuple[int, ...] | None = None) -> Tenso
 
 
 def matrices(op: str, x: Any, square: bool = False) -> tuple[int, ...]:
-    """Check that x is a tensor (or spec) of matrices, or of square ones, and return its shape; errors name ``op``."""
+    """Return the shape of x, a tensor or spec, after a check that it holds matrices (square ones if ``square``)."""
     if x.ndim < 2 or (square and x.shape[-1] != x.shape[-2]):
         expected = "square matrices (..., N, N)" if square else "matrices (..., M, N)"
         raise ValueError(f"{op}: expected {expected}, got {x!r}")
@@ -218,7 +218,7 @@ _pad = Op(
 
 
 def _inside(plan: Any) -> tuple[slice, ...]:
-    """Index of the original elements in a padded tensor."""
+    """Return the index of the original elements in a padded tensor, given the plan of the padding."""
     return tuple(slice(b, b + n) for (b, _), n in zip(plan.attributes[0], plan.specs[0].shape, strict=True))
 
 
@@ -250,7 +250,7 @@ def pad(
 
 
 def _mirrored(x: Any, pairs: tuple[tuple[int, int], ...], mode: Any) -> Any:
-    """Pad with elements of the tensor: take elements along each axis at indices that NumPy padded in the same mode."""
+    """Pad with elements of the tensor itself: take them at indices 0, 1, ... that NumPy has padded in the same mode."""
     from flnb.ops.indexing import take
 
     if mode not in ("edge", "symmetric", "reflect"):
@@ -273,7 +273,7 @@ def _infer_concat(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -
 
 
 def _pull_concat(i: int) -> Pull:
-    """Gradient of concat's i-th tensor: the part of the result's gradient where that tensor was placed."""
+    """Gradient by concat's i-th tensor: the part of the result's gradient at the place of this tensor."""
 
     def pull(g: Any, plan: Any, *_: Any) -> Any:
         (axis,) = plan.attributes

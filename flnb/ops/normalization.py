@@ -1,4 +1,4 @@
-"""Norms of vectors and matrices, the rank of matrices, and normalisation of each example by itself."""
+"""Norms of vectors and matrices, the rank of matrices, and layers that normalise each example by itself."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def norm(x: ArrayLike, /, p: float = 2, axis: int | tuple[int, ...] | None = Non
 
 
 def _layer_norm(x: Any, *more: Any) -> Body:
-    """Normalise over the last ``count`` axes; ``more`` is an optional weight and bias, then the attributes."""
+    """Normalise x over its last axes; ``more`` holds weight and bias, if there are any, then the attributes."""
     *affine, count, eps = more
     over: Any = {"axis": tuple(range(-count, 0)), "keepdims": True}
     mean = r.mean(x, **over)

@@ -1,8 +1,8 @@
 """Recurrent layers over time: simple, LSTM and GRU, with the gates in torch's order.
 
 Sequences are (T, N, features): T time steps of N examples. The inputs of all steps are multiplied by their weights in
-one product. Then all steps are one composite op (`flnb.ops.composite`), whose backward function goes through time once;
-if each step was recorded, the gradient of each step's slice would be as large as the whole sequence.
+one product. Then all steps are one composite op (`flnb.ops.composite`), whose backward function goes through time once.
+If each step were recorded by itself, the gradient by the slice of each step would be as large as the whole sequence.
 
 In the backward functions, ``g`` is the gradient by all outputs (T, N, H), and ``y`` holds the outputs.
 """
@@ -101,8 +101,8 @@ def _halves(h: Any) -> tuple[Any, Any]:
 def _lstm(inputs: Any, h: Any, c: Any, w_hidden: Any) -> Body:
     """Run all steps of an LSTM; ``inputs`` (T, N, 4H) are already multiplied by the weights.
 
-    The result is (T + 1, N, H): all h, then the last c. Kept for the gradient are the gates of each step, c before each
-    step, and tanh(c) after it.
+    The result (T + 1, N, H) holds h after each step, then the last c. Kept for the gradient are the gates of each step,
+    c before each step, and tanh(c) after each step.
     """
     (half, rest), weight = _halves(h), w_hidden.mT
     outputs, gates, before, squashed = [], [], [], []
@@ -179,8 +179,8 @@ def lstm(
 def _gru(inputs: Any, h: Any, w_hidden: Any, *bias: Any) -> Body:
     """Run all steps of gated recurrent units; ``inputs`` (T, N, 3H) are already multiplied by the weights.
 
-    The result holds all h. Kept for the gradient are the gates r, z and n of each step, and the part of n's argument
-    that r multiplies.
+    The result holds h after each step. Kept for the gradient are the gates r, z and n of each step, and the part of the
+    argument of n by which r is multiplied.
     """
     cut, outputs, gates, given = 2 * h.shape[-1], [], [], []
     for t in range(inputs.shape[0]):
@@ -198,8 +198,9 @@ def _gru(inputs: Any, h: Any, w_hidden: Any, *bias: Any) -> Body:
 def _pull_gru(g: Any, plan: Any, inputs: Any, h: Any, w_hidden: Any, *more: Any) -> tuple[Any, ...]:
     """Backpropagation through time: gradients of inputs, h, w_hidden and, if there is one, the bias of w_hidden.
 
-    ``ours`` are the derivatives of the outputs by the gates' arguments that come from the inputs, ``theirs`` by those
-    that come from h; they differ in n, where r multiplies the part from h.
+    The argument of each gate is a sum of a part from the inputs and a part from h. In the code, ``ours`` are
+    the derivatives of the outputs by the first parts, and ``theirs`` those by the second parts. They differ for
+    n only, where the part from h is multiplied by r.
     """
     *bias, gates, given, y = more
     (r, z, n), before = _parts(gates, 3), _before(h, y)
@@ -246,7 +247,7 @@ def gru(
         w_input: (3H, features).
         w_hidden: (3H, H).
         bias: (3H,).
-        bias_hidden: (3H,), added to h's product.
+        bias_hidden: (3H,), the vectors c, which are added to the products of h.
 
     Returns:
         h after every step, (T, N, H), and after the last, (N, H).
@@ -273,13 +274,13 @@ def _before(h: Any, outputs: Any) -> Any:
 
 
 def _of_weight(g: Any, before: Any) -> Any:
-    """Gradient of w_hidden, from ``g``, the gradient by all products h w_hidden^T, and h before each step (T, N, H)."""
+    """Gradient by w_hidden, given ``g``, that by the products h w_hidden^T, and h before each step (T, N, H)."""
     rows = g.shape[0] * g.shape[1]
     return reshape(g, (rows, g.shape[-1])).mT @ reshape(before, (rows, before.shape[-1]))
 
 
 def _unsquashed(y: Any) -> Any:
-    """Return the inverse of tanh; finite also where y was rounded to 1 or -1."""
+    """Return the inverse of tanh at y; it is finite also where y was rounded to 1 or -1."""
     most = 1.0 - finfo(y.dtype).eps
     return e.atanh(e.clip(y, -most, most))
 
@@ -290,7 +291,7 @@ def _run(
 ) -> Any:  # fmt: skip
     """Check the arguments, multiply the inputs of all steps by their weights in one product, and run the steps.
 
-    ``hidden`` holds w_hidden and, for a GRU that has one, its bias. Returns what the composite ``op`` returns.
+    ``hidden`` holds w_hidden and, if a GRU has one, ``bias_hidden``. Returns the result of the composite ``op``.
     """
     x, w_input, state, hidden = asarray(x), asarray(w_input), tuple(map(asarray, state)), tuple(map(asarray, hidden))
     _check(op.name, x, state, w_input, bias if bias is None else asarray(bias), *hidden)

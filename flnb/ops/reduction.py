@@ -36,7 +36,7 @@ _CASTS = """
 
 
 def reduced(shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
-    """Return the shape that is left after a reduction over ``axes``."""
+    """Return the shape of the result of a reduction over ``axes`` of a tensor of shape ``shape``."""
     return tuple(1 if i in axes else n for i, n in enumerate(shape) if keepdims or i not in axes)
 
 
@@ -69,26 +69,26 @@ def _expand(g: Any, plan: Any) -> Any:
 
 
 def _pull_extremum(g: Any, plan: Any, x: Any, y: Any) -> Any:
-    """Gradient of max and min: shared equally by elements that are equal, whatever their order."""
+    """Gradient of max and min, which all elements equal to the result share equally."""
     chosen = e.astype(e.equal(x, _expand(y, plan)), g.dtype)
     return chosen / sum(chosen, plan.attributes[0], keepdims=True) * _expand(g, plan)
 
 
 def _pull_prod(g: Any, plan: Any, x: Any, y: Any) -> Any:
-    """Gradient of prod: each element's is the product of the others, also where some elements are zero."""
+    """Gradient of prod: for each element, g times the product of the others, which is right for zeros, too."""
     apart, order = reduced_last(x, plan.attributes[0])
     others = _product_of_others(flatten(apart, start=x.ndim - len(plan.attributes[0])))
     return _expand(g, plan) * permute_dims(reshape(others, apart.shape), np.argsort(order).tolist())
 
 
 def reduced_last(x: Any, axes: tuple[int, ...]) -> tuple[Any, tuple[int, ...]]:
-    """Move the axes to reduce to the end; returns the tensor and the order of its axes."""
+    """Return x with the axes to reduce moved to the end, and the order in which x's axes are then."""
     order = (*[i for i in range(x.ndim) if i not in axes], *axes)
     return permute_dims(x, order), order
 
 
 def _product_of_others(x: Any) -> Any:
-    """Return at [..., i] the product of all x[..., j] with j != i, computed in log2(n) steps from both ends."""
+    """Return a tensor with the product of all x[..., j] with j != i at [..., i], computed in log2(n) steps."""
     n = x.shape[-1]
     step = builtins.min(1, n)
     before, after = _shifted(x, step), _shifted(x, -step)
@@ -99,7 +99,7 @@ def _product_of_others(x: Any) -> Any:
 
 
 def _shifted(x: Any, step: int) -> Any:
-    """Shift elements along the last axis to the right by ``step`` (to the left if negative), and fill up with ones."""
+    """Return x with elements moved by ``step`` along the last axis (if negative, to the left) and ones in the gap."""
     n, ahead, back = x.shape[-1], builtins.max(step, 0), builtins.max(-step, 0)
     return pad(x[..., back : n - ahead], (*((0, 0),) * (x.ndim - 1), (ahead, back)), 1.0)
 
@@ -168,7 +168,7 @@ any, all = (
 
 
 def _arg(name: str, extreme: str, values: str) -> Callable[..., Any]:
-    """Declare argmax or argmin; ``extreme`` is the docstring's adjective, ``values`` the result of its example."""
+    """Declare argmax or argmin; its docstring says ``extreme`` element and has an example with result ``values``."""
     op = Op(name, "reduction", _infer(lambda _: INTEGER, needs_elements=True), real=True)
 
     def apply(x: ArrayLike, /, axis: int | None = None, keepdims: bool = False) -> Tensor:
@@ -255,7 +255,7 @@ cumulative_prod = _cumulative("cumulative_prod", Pull({0}, _pull_running_product
 
 
 def _in_float32(function: Callable[..., Any], x: Any, **options: Any) -> Any:
-    """Compute mean or var of half-precision x in float32, where sums do not overflow, and cast the result back.
+    """Compute ``function``, mean or var, of half-precision x in float32, to avoid overflow; cast the result back.
 
     Inside of autocast the result stays float32 if autocast computes sums in float32.
     """
@@ -327,7 +327,7 @@ def diff(
 ) -> Tensor:
     """Differences of neighbouring elements along ``axis``, taken ``n`` times.
 
-    ``prepend`` and ``append`` are joined to x along the axis before.
+    First, ``prepend`` and ``append`` are joined to x along the axis.
 
     >>> import flnb
     >>> flnb.diff([1, 4, 9])

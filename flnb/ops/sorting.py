@@ -19,7 +19,7 @@ from flnb.tensor import ArrayLike, Tensor, axes_of, axis_of
 
 
 def _pull_sort(g: Any, plan: Any, x: Any, y: Any) -> Any:
-    """Gradient of sort: g, in the order that the elements had before they were sorted."""
+    """Gradient of sort: the elements of g, moved to the positions that x's elements had before they were sorted."""
     axis = plan.attributes[0]
     return take_along_axis(g, argsort(dispatch.call(_argsort, (x,), plan.attributes), axis), axis)
 
@@ -31,7 +31,7 @@ _argsort = Op("argsort", "movement", lambda op, specs, _: (specs[0].shape, r.INT
 def sort(x: ArrayLike, /, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
     """Sort elements along ``axis``, in ascending order unless ``descending``; NaN counts as largest.
 
-    ``stable`` is for `argsort`: the values are the same without it.
+    ``stable`` makes no difference here; `argsort` has the same argument.
 
     >>> import flnb
     >>> flnb.sort([2, 3, 1], descending=True)
@@ -58,7 +58,7 @@ def _ordered(op: Op, x: Any, axis: int, descending: bool, stable: bool) -> Any:
 
 
 class UniqueAll(NamedTuple):
-    """Results of `unique_all`: values, their first positions, the value's index for each element, and counts."""
+    """Results of `unique_all`: distinct values, where each first occurs, each element's index in them, and counts."""
 
     values: Tensor
     indices: Tensor
@@ -189,8 +189,8 @@ def searchsorted(
 ) -> Tensor:
     """Find the indices, int64, at which to insert the elements of ``x2`` into a sorted vector ``x1``.
 
-    The result has the shape of x2. Elements equal to some of x1 are inserted before these with ``side="left"``, behind
-    them with ``"right"``. If x1 is not sorted, give its `argsort` as ``sorter``.
+    The result has the shape of x2. An element that is equal to elements of x1 is inserted before these with
+    ``side="left"``, and behind them with ``"right"``. If x1 is not sorted, pass its `argsort` as ``sorter``.
 
     >>> import flnb
     >>> flnb.searchsorted([1, 3, 5], [3, 4])
@@ -203,7 +203,7 @@ def searchsorted(
 
 
 class Chosen(NamedTuple):
-    """Results of `topk` and its like: chosen elements, and their indices along the axis, int64."""
+    """Results of `topk`, `max_with_indices` and `min_with_indices`: chosen elements, and their indices, int64."""
 
     values: Tensor
     indices: Tensor
@@ -293,7 +293,9 @@ def median(x: ArrayLike, /, axis: int | tuple[int, ...] | None = None, keepdims:
 
 
 def embedding(indices: ArrayLike, weight: ArrayLike, /) -> Tensor:
-    """Look up rows of ``weight`` (entries, features) at integer ``indices`` of any shape (...): (..., features).
+    """Look up the rows of ``weight`` (entries, features) at integer ``indices``.
+
+    For indices of any shape (...) the result has the shape (..., features).
 
     >>> import flnb
     >>> flnb.embedding([2, 0], flnb.asarray([[1.0], [2.0], [3.0]])).tolist()

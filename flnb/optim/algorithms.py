@@ -19,12 +19,12 @@ __all__ = ["NAG", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "AMSgrad", "Nov
 
 
 class _Decaying(Optimizer):
-    """Base of optimizers with weight decay: `update` applies the decay, then calls `descend`."""
+    """Base class of optimizers with weight decay: `update` applies the decay, then calls `descend`."""
 
     decoupled = False
-    """Shrink the data itself by lr * weight_decay, rather than add weight_decay * data to the gradient."""
+    """Whether weight decay shrinks the data by lr * weight_decay; else it adds weight_decay * data to the gradient."""
     _works = 1
-    """The number of work tensors (the first of ``scratch``) of `descend`; the last one has the decayed gradient."""
+    """How many work tensors of ``scratch`` `descend` gets; the last one has the gradient with weight decay added."""
 
     def update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
         if self.weight_decay:
@@ -36,17 +36,17 @@ class _Decaying(Optimizer):
         self.descend(data, gradient, state, *scratch[: self._works])
 
     def decays(self) -> tuple[float, float]:
-        """Return the factor of the parameter itself, and the factor of the parameter that is added to the gradient."""
+        """Return two numbers, by which weight decay multiplies the data and the data that it adds to the gradient."""
         return (1.0 - self.lr * self.weight_decay, 0.0) if self.decoupled else (1.0, self.weight_decay)
 
     def coefficients(self) -> tuple[float, ...]:
-        """Return the factor of the parameter, weight decay, and the learning rate."""
+        """Return the two numbers of `decays`, and the learning rate."""
         return *self.decays(), self.lr
 
     def descend(self, *arguments: Any) -> None:
-        """Write the new value of one parameter into `data`, without weight decay.
+        """Write the new value of one parameter into ``data``, when weight decay has been applied.
 
-        The arguments are those of `update`, with one argument for each work tensor.
+        The arguments are those of `update`, but with each work tensor as an argument of its own.
         """
         raise NotImplementedError(f"flnb: {type(self).__name__} defines no descend(data, gradient, state, work)")
 
@@ -85,7 +85,7 @@ class SGD(_Decaying):
             self.repeats = False
 
     def descend(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], work: Tensor) -> None:
-        """Subtract lr times the velocity, or without momentum lr times the gradient."""
+        """Update the velocity, and subtract lr times the velocity (without momentum, the gradient) from the data."""
         *_, rate, momentum, _ = self.current(data)
         if self.momentum:
             velocity = state["momentum"]
@@ -99,7 +99,7 @@ class SGD(_Decaying):
         _subtract(data, gradient, rate, work)
 
     def coefficients(self) -> tuple[float, ...]:
-        """Return the factor of the parameter, weight decay, learning rate, momentum, and whether it is Nesterov's."""
+        """Return the two numbers of `decays`, learning rate, momentum, and 1.0 for Nesterov's momentum or else 0.0."""
         return *self.decays(), self.lr, self.momentum, float(self.nesterov)
 
     whole = Update("sgd_update", "optimizer", body=descend, primitives=frozenset({"add", "multiply", "subtract"}))
@@ -130,7 +130,7 @@ class NAG(SGD):
 
 
 class Adam(_Decaying):
-    """Gradient descent by the average gradient, divided by the root of the average squared gradient.
+    """Gradient descent with the average gradient, divided by the root of the average squared gradient.
 
     ``data -= lr * m / (sqrt(v) + eps)``, where m and v are the bias-corrected exponential averages of the gradient
     (factor betas[0]) and of its square (betas[1]). ``weight_decay`` adds weight_decay * data to the gradient. Kingma
@@ -171,14 +171,14 @@ class Adam(_Decaying):
         _subtract(data, work, rate, work)
 
     def coefficients(self) -> tuple[float, ...]:
-        """Return the factor of the parameter, weight decay, beta1, beta2, and the corrected eps and learning rate."""
+        """Return the two numbers of `decays`, beta1, beta2, and eps and learning rate with the bias corrections."""
         # Both bias corrections are folded into the last two numbers, as in the paper's section 2.
         root = math.sqrt(1.0 - self.beta2**self.count)
         rate = self.lr * root / (1.0 - self.beta1**self.count)
         return *self.decays(), self.beta1, self.beta2, self.eps * root, rate
 
     def scale(self, state: dict[str, Tensor]) -> Tensor:
-        """Return the average of squares whose root divides the step."""
+        """Return the average of the squared gradient by whose square root the step is divided."""
         return state["square"]
 
     whole = Update(
@@ -211,7 +211,9 @@ class AdamW(Adam):
 
 
 class AMSgrad(Adam):
-    """Adam, divided by the root of the largest average of squares so far: rare large gradients keep their effect.
+    """Adam with the largest average squared gradient so far in place of the present one.
+
+    So rare large gradients keep their effect on the step size.
 
     Reddi et al., 2018, "On the convergence of Adam and beyond", algorithm 2, with Adam's bias corrections.
 
@@ -234,7 +236,7 @@ class AMSgrad(Adam):
 
 
 class RMSProp(_Decaying):
-    """Gradient descent by the gradient, divided by the root of its average square.
+    """Gradient descent with the gradient divided by the root of its average square.
 
     ``data -= lr * gradient / (sqrt(s) + eps)``, where s is the exponential average of gradient^2 (factor alpha), or the
     gradient's variance if ``centered``. With ``momentum``, the quotients are accumulated like the gradients in `SGD`.
@@ -315,7 +317,7 @@ class Adadelta(_Decaying):
 
 
 class Adagrad(_Decaying):
-    """Gradient descent by the gradient, divided by the root of the sum of all its squares.
+    """Gradient descent with the gradient divided by the root of the sum of its squares in all updates.
 
     ``data -= lr / (1 + (n - 1) * lr_decay) * gradient / (sqrt(s) + eps)`` in update n, where s is the sum of
     gradient^2. Duchi et al., 2011, "Adaptive subgradient methods for online learning and stochastic optimization",
@@ -392,7 +394,7 @@ class Novograd(Optimizer):
 
 
 def _plus_decay(gradient: Tensor, data: Tensor, decay: float, out: Tensor) -> Tensor:
-    """Write gradient + decay * data into `out`, which must be another tensor than the gradient, and return it."""
+    """Write gradient + decay * data into ``out``, which must not be the gradient itself, and return ``out``."""
     ops.multiply(data, decay, out=out)
     return ops.add(out, gradient, out=out)
 

@@ -26,13 +26,13 @@ __all__ = ["clip_grad_norm", "clip_grad_value", "everywhere", "gradients_of", "w
 def gradients_of(parameters: Iterable[Variable]) -> list[Tensor]:
     """Return the gradients of parameters that have one, as writable Tensors without a graph.
 
-    For a parameter that `flnb.distributed.Sharded` has divided among ranks it is the gradient of this rank's part.
+    For a parameter that `flnb.distributed.Sharded` has divided among ranks, this is the gradient of this rank's part.
     """
     return [plain(item.grad) for item in with_gradient(parameters)]
 
 
 def with_gradient(parameters: Iterable[Variable]) -> list[Variable]:
-    """Return the parameters that have a gradient; a sharded one is replaced by this rank's shard."""
+    """Return the parameters that have a gradient; in place of one divided among ranks, return this rank's part."""
     here: list[Variable] = [getattr(parameter, "_shard", parameter) for parameter in parameters]
     return [item for item in here if item.grad is not None]
 
@@ -42,8 +42,9 @@ def clip_grad_norm(
 ) -> float | Tensor:
     """Scale all gradients by one factor, in place, so that the p-norm of all their elements is at most ``max_norm``.
 
-    Parameters without gradient are skipped; of those that `flnb.distributed.Sharded` has divided among ranks all parts
-    count, and all ranks call this. If the norm is not finite, all gradients become NaN, so that the problem is noticed.
+    Parameters without gradient are skipped. If `flnb.distributed.Sharded` has divided parameters among ranks, all ranks
+    must call this function, and the norm is that of all parts. If the norm is not finite, all gradients become NaN, so
+    that the problem is noticed.
     Pascanu et al., 2013, "On the difficulty of training recurrent neural networks", algorithm 1.
 
     Args:
@@ -53,11 +54,12 @@ def clip_grad_norm(
         error_if_nonfinite: raise an error if the norm is not finite, and leave the gradients as they are.
 
     Returns:
-        The norm before scaling; in a function of `flnb.jit`, where numbers have no values yet, a tensor of shape ().
+        The norm before scaling, as a float; while `flnb.jit` captures a function, as a tensor of shape ().
 
     Raises:
         ValueError: ``max_norm`` is not above 0, or ``p`` is below 1.
-        RuntimeError: `flnb.jit` captures the call, and ``error_if_nonfinite`` is true, or parameters are sharded.
+        RuntimeError: `flnb.jit` captures the call, and ``error_if_nonfinite`` is true or parameters are divided among
+            ranks.
         FloatingPointError: the norm is not finite, and ``error_if_nonfinite`` is true.
 
     >>> import flnb, flnb.optim as optim
@@ -94,7 +96,7 @@ def clip_grad_norm(
 
 
 def _clip_recorded(gradients: Sequence[Tensor], max_norm: float, p: float) -> Tensor:
-    """Clip gradients like `clip_grad_norm`, without reading a norm as a number."""
+    """Clip gradients like `clip_grad_norm`, and return the norm as a tensor, without reading its value."""
     norms = [linalg.vector_norm(g if g.dtype.itemsize > 2 else g.astype(np.float32), ord=p) for g in gradients]
     total = functools.reduce(ops.maximum, norms) if p == math.inf else sum(norm**p for norm in norms) ** (1.0 / p)
     factor = ops.where(ops.isfinite(total), ops.minimum(max_norm / (total + 1e-6), 1.0), math.nan)
@@ -104,7 +106,7 @@ def _clip_recorded(gradients: Sequence[Tensor], max_norm: float, p: float) -> Te
 
 
 def everywhere(items: Sequence[Variable], norms: list[float], p: float) -> list[float]:
-    """Return the norms of gradients; norms of shards are replaced by one for each rank's shards."""
+    """Return ``norms``, the p-norms of the gradients of ``items``; those of shards become one norm for each rank."""
     part: Any = next((item for item in items if hasattr(item, "_everywhere")), None)
     return norms if part is None else part._everywhere(items, norms, p)
 

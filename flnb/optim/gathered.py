@@ -1,8 +1,8 @@
 """Updates of small parameters as one vector, to save the call overhead of updating each by itself.
 
-The time of an update of a few kilobytes is spent on calls, not on arithmetic. If an algorithm treats every element
-alike, in many ops (`Optimizer.gathers`), several parameters are copied into one vector, updated there, and copied back:
-three copies a parameter (data, gradient, and data again), and the results are the same to the bit.
+An update of a few kilobytes spends its time on calls, not on arithmetic. If an algorithm treats every element alike and
+consists of many ops (`Optimizer.gathers`), several parameters are copied into one vector, updated there, and copied
+back. This takes three copies per parameter (data, gradient, and data again), and the results are the same to the bit.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ LONGEST = 256 << 10
 
 
 class Gathered:
-    """Parameters of one dtype that are updated as one vector, with the optimizer's state for them.
+    """Updates parameters of one dtype as one vector, and holds the optimizer's state for them.
 
     Neighbours in the vector are updated together if they have a gradient and have been updated equally often; a
     parameter without a gradient separates its neighbours. A copied or unpickled optimizer has no such vectors, because
-    its state no longer consists of views.
+    its state does not consist of views of vectors.
 
     Args:
         slots: the names of the tensors that the optimizer stores for each parameter.
         members: the positions of the parameters in the optimizer's list.
         items: the parameters.
-        room: work vectors for the data, the gradients and the optimizer's scratch, at least as long as all parameters
-            together; other vectors use them, too.
+        room: work vectors for the data, the gradients and the optimizer's work tensors, each at least as long as all
+            these parameters together; other objects of this class use the same work vectors.
 
     Attributes:
-        states: for each parameter, the views of its elements in the state, by slot.
+        states: for each parameter, a dict from the names in ``slots`` to views of the parameter's part of the state.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class Gathered:
         self._runs: dict[tuple[int, int], tuple[Any, ...]] = {}
 
     def _split(self, whole: Tensor) -> list[Tensor]:
-        """Return a view of a vector for each parameter, in the parameter's shape."""
+        """Return, for each parameter, a view of its part of the vector ``whole``, in the parameter's shape."""
         ends = pairwise(self._ends)
         return [whole[a:b].reshape(item.shape) for item, (a, b) in zip(self._items, ends, strict=True)]
 
     def update(self, optimizer: Optimizer) -> set[int]:
-        """Update all runs of two or more parameters that can be updated together; returns their positions."""
+        """Update all parameters that can be updated together with a neighbour; return these parameters' positions."""
         counts = [optimizer._counts[index] if self._fits(i) else -1 - i for i, index in enumerate(self.members)]
         done: set[int] = set()
         first = 0
@@ -79,9 +79,10 @@ class Gathered:
         return done
 
     def _fits(self, i: int) -> bool:
-        """Return whether a parameter has a gradient of its own shape and dtype, and its memory was not replaced.
+        """Return whether parameter ``i`` has a gradient of its own shape and dtype, and still its first memory.
 
-        If its memory was replaced since (`Module.to`, say), it may be shared, so the parameter is updated alone.
+        If the memory was replaced, by `Module.to` for example, other parameters may share it; then the parameter is
+        updated alone.
         """
         item = self._items[i]
         if item._data is not self._buffers[i]:
@@ -90,7 +91,7 @@ class Gathered:
         return item.grad is not None and item.grad._spec is item._spec
 
     def _update(self, optimizer: Optimizer, first: int, last: int, count: int) -> None:
-        """Update the parameters from number ``first`` to before ``last``, for the ``count``-th time."""
+        """Update the parameters number ``first`` to ``last - 1`` together; it is the ``count``-th update of each."""
         members, parts = self._items[first:last], self._parts[first:last]
         data, gradient, state, work = self._runs.get((first, last)) or self._run(first, last)
         for item, (value, slope) in zip(members, parts, strict=True):
@@ -103,7 +104,7 @@ class Gathered:
             ops.assign(item.data, value)
 
     def _run(self, first: int, last: int) -> tuple[Any, ...]:
-        """Make and store the arguments of `Optimizer.update` for the parameters from ``first`` to before ``last``."""
+        """Return, and store, the arguments of `Optimizer.update` for the parameters ``first`` to ``last - 1``."""
         place = slice(self._ends[first], self._ends[last])
         data, gradient, *work = (whole[place] for whole in self._room)
         state = {slot: whole[place] for slot, whole in self._state.items()}
@@ -117,9 +118,10 @@ def gathered(optimizer: Optimizer, like: Sequence[Tensor]) -> list[Gathered]:
     """Make the vectors of an optimizer's small parameters, leaving out those that share memory with another.
 
     Args:
-        optimizer: the optimizer; one whose `gathers` is false, or whose algorithm is one call, gets no vectors, nor
-            does any on a backend that `defers`, where one kernel updates several parameters; unless it computes with
-            methods of the user's, which are called as often as elsewhere.
+        optimizer: the optimizer. There are no vectors if its `gathers` is false, if the backend has its algorithm as
+            one method, or if the backend `defers`, so that one kernel updates several parameters. A backend that
+            defers and overrides ops with the user's methods has vectors nevertheless, so that these methods are called
+            as often as on other backends.
         like: for each parameter, a tensor of the shape and dtype in which it is updated.
     """
     here = current()

@@ -1,4 +1,4 @@
-"""The base class of optimizers: checks its arguments, allocates state, and loops over the parameters."""
+"""The base class of optimizers, which checks arguments, allocates state, and loops over the parameters."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ SINGLE, MASTER = np.dtype(np.float32), "master"
 
 
 def updating() -> AbstractContextManager[State]:
-    """Return a context manager for writing gradients and parameters: no ops on the tape, no autocast."""
+    """Return a context manager in which gradients and parameters are written: it turns off the tape and autocast."""
     return use(grad=False, interpreters=without_casts())
 
 
 def end_step() -> None:
-    """Compute all recorded ops if the backend `defers`, and report the end of a training step to telemetry."""
+    """Report the end of a training step to telemetry; if the backend `defers`, first compute all recorded ops."""
     current().backend.eval()
     repeated(bus.mark_step, last=True)
 
@@ -54,18 +54,18 @@ def _dtype(item: Variable) -> np.dtype[Any]:
 class Optimizer:
     """Base class of optimizers, which update parameters from their gradients.
 
-    A subclass defines `update` and these class attributes: ``slots``, the names of tensors that are stored for each
-    parameter, of its shape and dtype; ``numbers``, the names of 0-d tensors that are stored for each parameter; and
-    ``scratch``, the number of work tensors (shared by parameters of one shape). All of them are allocated in the first
-    step, filled with zeros, with the telemetry category "optimizer_state"; later steps allocate nothing. Settings
-    such as ``lr`` are plain attributes: assign to them, or use a `Schedule`. To train parameters with different
-    settings, make several optimizers and combine them by `Together`.
+    A subclass defines `update` and these class attributes: ``slots``, the names of the tensors that are stored for each
+    parameter and have the parameter's shape and dtype; ``numbers``, the names of the 0-d tensors that are stored for
+    each parameter; and ``scratch``, the number of work tensors, which parameters of one shape share. The first step
+    allocates all these tensors, filled with zeros, with the telemetry category "optimizer_state"; later steps allocate
+    nothing. Settings such as ``lr`` are plain attributes: assign to them, or use a `Schedule`. To train parameters with
+    different settings, make several optimizers and combine them by `Together`.
 
     A parameter in half precision has a master weight, a copy in float32 that is part of the state: `update` is called
     with it in place of the parameter, which is then set to the rounded master weight.
 
     Raises:
-        TypeError: ``parameters`` is not a list of Variables that require gradients and are no results of ops.
+        TypeError: ``parameters`` is not a list of leaves: Variables that require grad and are not results of ops.
         ValueError: no parameter, one parameter twice, or a negative setting.
 
     >>> import flnb, flnb.nn as nn, flnb.optim as optim
@@ -140,16 +140,17 @@ class Optimizer:
             """Return the value of a setting, such as ``lr``; `__init__` stores settings as attributes."""
 
     def coefficients(self) -> tuple[float, ...]:
-        """Return the numbers that may change from step to step, such as the learning rate.
+        """Return the numbers for `update` that may change from step to step, such as the learning rate.
 
-        The backend's method for the whole update, if there is one, is called with them.
+        If the backend has a method for the whole update, the method is called with these numbers.
         """
         return (self.lr,)
 
     def current(self, data: Tensor) -> tuple[Any, ...]:
         """Return the `coefficients` for ops on a parameter's data; use them in `update` in place of ``self.lr``.
 
-        They are numbers; in a step that `flnb.jit` captures, tensors that get the coefficients anew in each run.
+        They are numbers. But in a step that `flnb.jit` captures they are tensors, which get the present coefficients in
+        each run.
         """
         if self._given:
             return self._given[self.count, data.dtype]
@@ -163,9 +164,9 @@ class Optimizer:
         parameter is not updated.
 
         Args:
-            data: the parameter's values, or its master weight's.
+            data: the parameter's values, or those of its master weight.
             gradient: a tensor of the same shape and dtype, which must not be written to.
-            state: the stored tensors by name, those of ``slots`` and ``numbers``.
+            state: this parameter's stored tensors, by the names in ``slots`` and ``numbers``.
             scratch: work tensors like ``data``, as many as the class attribute ``scratch``, with arbitrary contents.
         """
         raise NotImplementedError(f"flnb: {type(self).__name__} defines no update(data, gradient, state, scratch)")
@@ -220,21 +221,21 @@ class Optimizer:
             captured.watch(vars(self), self._settings[captured.asked(self) :])  # else `update` reads ``lr`` itself
 
     def _begin(self) -> None:
-        """Count a step."""
+        """Add 1 to the number of steps."""
         self.steps += 1
 
     def _advance(self, index: int) -> None:
-        """Count an update of a parameter."""
+        """Add 1 to the number of updates of parameter ``index``, and set ``count`` to that number."""
         self._counts[index] = self.count = self._counts[index] + 1
 
     def _update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor]) -> None:
-        """Update one parameter by the backend's fused method if there is one, else by `update`."""
+        """Update one parameter by the backend's method for the whole update if there is one, else by `update`."""
         tensors = gradient, data, *[state[slot] for slot in self.slots]
         if self.whole is None or not update(self.whole, tensors, self.coefficients()):
             self.update(data, gradient, state, self._work(data))
 
     def _work(self, data: Tensor) -> list[Tensor]:
-        """Return the work tensors for a parameter: shared ones of its shape, or new ones while ops are recorded."""
+        """Return the work tensors for ``data``: shared ones of its shape, or new ones if ops are only recorded."""
         recorded = effects.get() is not None or current().backend.defers
         found = self._scratch[data._spec]
         if recorded or len(found) < self.scratch:
@@ -266,14 +267,15 @@ class Optimizer:
             item.zero_grad()
 
     def _named_state(self) -> dict[str, Tensor]:
-        """Return the stored tensors of all parameters, by the parameter's position and the tensor's name: "0.mean"."""
+        """Return a dict of all stored tensors, with the parameter's position and the tensor's name as key: "0.mean"."""
         return {f"{index}.{slot}": item for index, own in enumerate(self._state) for slot, item in own.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a checkpoint needs, as a dict.
 
         Its keys are "kind" (the class's name), "steps", "counts" (the number of updates of each parameter), "settings",
-        and "state": copies of the stored tensors, by the parameter's position and the tensor's name ("0.mean").
+        and "state": a dict of copies of the stored tensors, whose keys consist of the parameter's position and the
+        tensor's name, such as "0.mean".
         """
         return {
             "kind": type(self).__name__,
@@ -284,7 +286,7 @@ class Optimizer:
         }
 
     def mismatches(self, state: Mapping[str, Any]) -> list[str]:
-        """Return the reasons why `load_state_dict(state)` would fail, a line each; empty if it would not."""
+        """Return the reasons why `load_state_dict(state)` would fail, one line each; none if it would succeed."""
         if problems := mismatches(dict.fromkeys(("kind", "steps", "counts", "settings", "state")), state):
             return problems
         slots: dict[str, Any] = {}
@@ -301,10 +303,11 @@ class Optimizer:
         return other + mismatches(dict.fromkeys(self._settings), state["settings"]) + mismatches(slots, state["state"])
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a saved `state_dict`: the number of steps, the settings (also the learning rate), the stored tensors.
+        """Load a saved `state_dict`: the stored tensors, the number of steps, and the settings with the learning rate.
 
         Raises:
-            ValueError: lists every missing, unexpected and mis-shaped name; then nothing has been changed.
+            ValueError: the state does not fit. The message lists every name that is missing, unexpected, or has another
+                shape; nothing is changed.
 
         >>> import flnb, flnb.nn as nn
         >>> weight = nn.Parameter(flnb.asarray([3.0]))
@@ -324,7 +327,7 @@ class Optimizer:
         vars(self).update(state["settings"])
 
     def _allocate(self) -> None:
-        """Allocate state for all parameters, at the first step."""
+        """Allocate the stored tensors and work tensors of all parameters; called by the first step."""
         with category("optimizer_state"), updating():
             like = [ops.astype(item.data, _dtype(item), copy=False) for item in self.parameters]
             for data in like:

@@ -1,4 +1,4 @@
-"""Optimizer steps on a deferred backend: ops recorded alike before are repeated as a single value."""
+"""Optimizer steps on a deferred backend: a step whose ops are those of an earlier one is recorded as one value."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ __all__ = ["step_repeated"]
 
 
 def step_repeated(optimizer: Optimizer) -> bool:
-    """Update all parameters that have a gradient by a repeated segment; returns False if that is impossible.
+    """Update all parameters that have a gradient, repeating the ops of an earlier step if one was like this.
 
-    Coefficients, such as the learning rate, are tensors meanwhile, which have other values in the next step.
+    Coefficients, such as the learning rate, are tensors meanwhile, so that they may have other values in each step.
+
+    Returns:
+        Whether this was possible; False if nothing was updated, because steps of this optimizer cannot be repeated.
     """
     chosen = [i for i, item in enumerate(optimizer.parameters) if item.grad is not None]
     items = [optimizer.parameters[i] for i in chosen]

@@ -29,7 +29,7 @@ __all__ = ["LossScaler"]
 class LossScaler:
     """Multiply the loss by ``scale``, divide the gradients by it, and skip steps whose gradients are not finite.
 
-    After a skipped step the scale is multiplied by ``backoff``; after ``every`` steps in a row without one it is
+    After a skipped step the scale is multiplied by ``backoff``; after ``every`` steps of which none was skipped it is
     multiplied by ``growth``, as in torch's GradScaler. Micikevicius et al., 2018, "Mixed precision training", section
     3.2.
 
@@ -83,7 +83,7 @@ class LossScaler:
         self._finite: bool | None = None  # whether the gradients are finite; None before they are unscaled
 
     def scaled(self, loss: Variable) -> Variable:
-        """Return the loss times the scale, to call ``backward()`` on; if it is NaN, `step` will update nothing."""
+        """Return the loss times the scale, for ``backward()``; if the result is NaN, `step` will update nothing."""
         if (captured := effects.get()) is not None:
             captured.watch(vars(self), ["scale"])
         with use(interpreters=without_casts()):
@@ -92,8 +92,8 @@ class LossScaler:
     def unscale(self) -> bool:
         """Divide the gradients by the scale, in place, and return whether all of them are finite.
 
-        Call it before gradients are inspected or clipped; otherwise `step` calls it. A second call before `step` only
-        returns the result of the first. Gradients that are not finite are left as they are.
+        Call this before gradients are inspected or clipped; otherwise `step` does it. A second call before `step` only
+        returns the result of the first. If a gradient is not finite, all gradients are left as they are.
         """
         if self._finite is None:
             with bus.phase("optimizer"), updating():
@@ -108,7 +108,7 @@ class LossScaler:
         return self._finite
 
     def _widened(self) -> list[Tensor]:
-        """Replace gradients in half precision by float32, where small numbers do not become 0; return all gradients."""
+        """Cast gradients in half precision to float32, in which small numbers do not become 0; return all gradients."""
         for item in with_gradient(self.optimizer.parameters):
             if item.grad is not None and item.grad.dtype.itemsize == 2:
                 item.grad = ops.astype(item.grad, SINGLE)
@@ -142,21 +142,21 @@ class LossScaler:
         return {"scale": self.scale, "good": self.good}
 
     def mismatches(self, state: Mapping[str, Any]) -> list[str]:
-        """Return the reasons why `load_state_dict(state)` would fail, a line each; empty if it would not."""
+        """Return the reasons why `load_state_dict(state)` would fail, one line each; none if it would succeed."""
         return mismatches(self.state_dict(), state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a saved `state_dict`.
+        """Load a saved `state_dict`: the scale, and the number of steps since it last changed.
 
         Raises:
-            ValueError: a name is missing or unexpected; then nothing has been changed.
+            ValueError: a name is missing or unexpected; nothing is changed.
         """
         refuse(self.mismatches(state), "LossScaler")
         self.scale, self.good = state["scale"], state["good"]
 
 
 class _Scaled(Variable):
-    """A loss whose ``backward`` accepts a NaN value, which raises an error for other Variables."""
+    """A loss whose ``backward`` also runs if the loss is NaN; that of other Variables then raises an error."""
 
     __slots__ = ()
 

@@ -47,7 +47,7 @@ class Schedule:
         self._set()
 
     def _set(self) -> None:
-        """Set the learning rate of each optimizer for the present number of steps."""
+        """Set the learning rate of each optimizer by the rule, for the number of steps so far."""
         factor = self.rule(self.steps)
         for part, base in zip(self.optimizer.parts(), self.base, strict=True):
             part.lr = base * factor
@@ -57,14 +57,14 @@ class Schedule:
         return {"steps": self.steps, "base": list(self.base)}
 
     def mismatches(self, state: Mapping[str, Any]) -> list[str]:
-        """Return the reasons why `load_state_dict(state)` would fail, a line each; empty if it would not."""
+        """Return the reasons why `load_state_dict(state)` would fail, one line each; none if it would succeed."""
         problems = mismatches(self.state_dict(), state)
         if not problems and len(state["base"]) != len(self.base):
             problems.append(f"base: got {len(state['base'])} learning rates, expected {len(self.base)}")
         return problems
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved `state_dict`; sets the learning rate, too.
+        """Load a saved `state_dict`, and set the learning rates for its number of steps.
 
         Raises:
             ValueError: a name is missing or unexpected, or the number of learning rates differs; nothing is changed.
@@ -151,9 +151,9 @@ class LinearWarmUp:
 
 @dataclass(frozen=True)
 class Chain:
-    """A rule that consists of several, one after another.
+    """A rule that applies several rules, one after another.
 
-    ``rules`` maps the step at which a rule begins to that rule, which counts steps from there.
+    ``rules`` maps the number of the step at which a rule begins to that rule, which counts steps from there.
 
     >>> import flnb.optim as optim
     >>> rule = optim.Chain({0: optim.LinearWarmUp(2, start=0.5), 2: optim.Exponential(0.5)})

@@ -53,11 +53,11 @@ class Together:
         return [item for part in self.optimizers for item in part.parameters]
 
     def parts(self) -> list[Optimizer]:
-        """Return the optimizers."""
+        """Return the optimizers of which this one consists, in order."""
         return list(self.optimizers)
 
     def step(self) -> None:
-        """Update the parameters of every optimizer that has a gradient.
+        """Update every parameter that has a gradient, each by its own optimizer.
 
         Raises:
             RuntimeError: no parameter of any optimizer has a gradient.
@@ -73,11 +73,11 @@ class Together:
             part.zero_grad()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimizers' state dicts by position: "0", "1", ..."""
+        """Return a dict of the optimizers' state dicts, with their positions "0", "1", ... as keys."""
         return {str(index): part.state_dict() for index, part in enumerate(self.optimizers)}
 
     def mismatches(self, state: Mapping[str, Any]) -> list[str]:
-        """Return the reasons why `load_state_dict(state)` would fail, a line each; empty if it would not."""
+        """Return the reasons why `load_state_dict(state)` would fail, one line each; none if it would succeed."""
         own = {str(index): part for index, part in enumerate(self.optimizers)}
         problems = [f"missing: optimizer {key}" for key in own if key not in state]
         problems += [f"unexpected: optimizer {key}" for key in state if key not in own]
@@ -89,7 +89,8 @@ class Together:
         """Load a saved `state_dict` into all optimizers.
 
         Raises:
-            ValueError: lists every missing, unexpected and mis-shaped name; then nothing has been changed.
+            ValueError: the state does not fit. The message lists every name that is missing, unexpected, or has another
+                shape; nothing is changed.
         """
         refuse(self.mismatches(state), f"Together of {len(self.optimizers)} optimizers")
         for index, part in enumerate(self.optimizers):

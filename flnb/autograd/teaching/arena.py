@@ -1,7 +1,7 @@
 """A tape that owns its nodes: one flat list, in the order in which they were made.
 
-Backward goes down the list, without a search or sorting. Nodes exist until a backward or `Arena.reset` clears them all,
-however long their Variables do (custom node lifetime).
+Backward goes through the list from its end, without a search or sorting. Nodes exist until a backward or `Arena.reset`
+clears them all, no matter how long their Variables exist (custom node lifetime).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ CLEARED = _Cleared()
 class Arena(Tape):
     """A tape with its nodes in one flat list, which a backward (without ``retain_graph``) or `reset` clears.
 
-    The nodes of a forward pass without a backward stay until then: call `reset` after it, or compute under `no_grad`.
+    After a forward pass without a backward its nodes stay in the list, so call `reset`, or compute it under `no_grad`.
     Each thread needs an arena of its own (``with flnb.use_tape("arena")`` inside the thread), because a backward clears
-    the nodes of all threads; a thread that comes to a cleared node gets an error that says so.
+    the nodes of all threads. A backward that comes to a cleared node raises an error that says so.
 
     >>> import flnb
     >>> with flnb.use_tape("arena") as tape:

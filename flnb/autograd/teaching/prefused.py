@@ -1,8 +1,8 @@
 """A tape that records a sequence of ops, for which a gradient is registered, as one node.
 
 Programs of tiny ops spend most of their time between the ops. When the last op of a registered sequence is recorded,
-its node takes over the inputs of the sequence and the values that its ops saved; the nodes of the other ops are dropped
-(pre-fused gradients).
+the node of this op takes over the inputs of the sequence and the values that all its ops saved, and the nodes of the
+other ops are dropped (pre-fused gradients).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class MatchedOp(NamedTuple):
 
     @property
     def output(self) -> Any:
-        """The result of the op; None if its own gradient does not read the result."""
+        """The result of the op; None if the op did not save it, because its own gradient does not read the result."""
         return self.saved[-1]
 
 
@@ -50,7 +50,8 @@ class Sequence:
 
     Attributes:
         last: name of the last op.
-        steps: the other ops in order: which op of the sequence reads its result, as which argument, and its name.
+        steps: for each of the other ops in order, the number of the op in the sequence that reads its result, the
+            position of the result among that op's arguments, and the name of the op itself.
         pull: the function that computes the gradient, see `register_sequence`.
     """
 
@@ -64,11 +65,11 @@ class Sequence:
 
     @property
     def traceable(self) -> bool:
-        """Whether the gradient may be compiled: only flnb's own are; a user's function is called for every node."""
+        """Whether the gradient function may be compiled: yes for flnb's own; a user's is called for every node."""
         return self.pull.__module__.startswith("flnb.")
 
     def body(self, *_: Any) -> Any:
-        """Raise an error: the inputs, from which the gradient would be differentiated again, were not kept."""
+        """Raise an error: a second derivative needs the inputs of the sequence, which were not kept."""
         raise RuntimeError(
             f"the fused gradient of {self.name!r} cannot be differentiated again; record what is differentiated "
             f"twice on another tape: with flnb.use_tape('linked'): ..."
@@ -86,13 +87,13 @@ def register_sequence(name: str, pattern: Pattern, pull: Callable[..., Any]) -> 
     A sequence that was registered under the same name is replaced.
 
     Args:
-        name: shown in errors and in the messages of backward.
+        name: the name of the fused op in error messages.
         pattern: the name of the last op followed by the patterns of its arguments, ``("log", ("add", "exp", "exp"))``.
-            None stands for any value, and so does an argument that is left out.
-        pull: computes the gradient: called as ``pull(g, *ops)`` with the cotangent of the last op's result and a
-            `MatchedOp` for each op in the order of the pattern, it returns the cotangents of the Nones, in order. It
-            calls public ops only. The ``saved`` of a `MatchedOp` has the inputs and the output of the op, None for
-            those that the op's own gradient does not read.
+            None stands for any value, and so does an argument that is left out; these are the inputs of the sequence.
+        pull: computes the gradient by public ops. It is called as ``pull(g, *ops)`` with the cotangent of the last op's
+            result and a `MatchedOp` for each op in the order of the pattern, and returns the cotangents of the inputs
+            of the sequence, in order. The ``saved`` of a `MatchedOp` has the inputs and the output of the op, with None
+            for those that the op's own gradient does not read.
 
     >>> import flnb
     >>> from flnb.autograd.teaching.prefused import register_sequence
@@ -133,8 +134,8 @@ def _ops_of(pattern: Pattern) -> tuple[str, tuple[tuple[int, int, str], ...]]:
 class Prefused(Linked):
     """A tape that records registered sequences of ops (`register_sequence`) as one node each.
 
-    Values inside such a sequence have no node: a gradient by such a value, a hook set there after it was used, or a
-    second derivative raises an error.
+    Values inside such a sequence have no node. So it is an error to ask for the gradient by such a value, to set a hook
+    on it after the sequence has been recorded, or to compute a second derivative.
 
     Attributes:
         fused: how many sequences were recorded as one node.
@@ -165,7 +166,7 @@ class Prefused(Linked):
         return node
 
     def _fuse(self, sequence: Sequence, parts: list[Node]) -> Node | None:
-        """Fuse the nodes of a sequence (last op's node first) into one; returns it, or None if they cannot be fused."""
+        """Fuse the nodes ``parts`` of a sequence, the last op's first, into one; return None if that is impossible."""
         key = (sequence, *[part[PLAN] for part in parts])
         if key not in self._plans:
             self._plans[key] = _shared_facts(sequence, parts)
@@ -203,8 +204,8 @@ class _Made(NamedTuple):
 
     Attributes:
         plan: the plan of the fused node.
-        edges: the inputs of the sequence: which op reads each, as which argument.
-        inside: which of the saved values were computed inside the sequence.
+        edges: for each input of the sequence, the number of the op that reads it and its position among the arguments.
+        inside: positions of those saved values that were computed inside the sequence.
         marks: plans that the nodes of the inner ops get once they are fused; a hook on one of these nodes is an error.
     """
 
@@ -215,7 +216,7 @@ class _Made(NamedTuple):
 
 
 def _shared_facts(sequence: Sequence, parts: list[Node]) -> _Made | None:
-    """Make the facts that fused nodes of a sequence share; None if an op broadcasts, is complex or already fused."""
+    """Return the facts that fused nodes share; None if an op in ``parts`` broadcasts, is complex or already fused."""
     plans = [part[PLAN] for part in parts]
     if any(type(p.op) is Sequence or p.shrinks.count(None) < len(p.shrinks) for p in plans):
         return None

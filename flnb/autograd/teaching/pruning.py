@@ -1,8 +1,9 @@
 """A tape that does not record branches to which no gradient can flow, and does not pass on zero gradients.
 
-While the forward pass runs, these are known to get none: the arguments of floor, ceil, round and sign; the other factor
-of a product with the number 0; the side of `where` that a condition never selects; the smaller argument of `maximum`,
-or the larger one of `minimum`, if they are single numbers. Zero gradients are found during backward.
+Already during the forward pass the tape knows that no gradient can flow to these arguments: those of floor, ceil, round
+and sign; the other factor of a product with the number 0; the argument of `where` that the condition never selects; the
+smaller argument of `maximum`, or the larger one of `minimum`, if both are single numbers. Zero gradients are found
+during backward.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ __all__ = ["DEAD", "Pruning"]
 
 
 class Pruning(Linked):
-    """A tape without branches that cannot receive gradient, and without zero gradients.
+    """A tape that does not record branches to which no gradient can flow, and does not propagate zero gradients.
 
     Gradients are those of the default tape, except that a leaf which only zeros would reach gets None, and that a zero
-    gradient never meets an infinity (whose product would be NaN).
+    gradient is never multiplied by an infinity, which would give NaN.
 
     >>> import flnb
     >>> a, b = flnb.Variable(3.0), flnb.Variable(2.0)
@@ -90,14 +91,14 @@ def _is_zero(walk: Walk, node: Node) -> bool:
 
 
 def _product(node: Node) -> tuple[int, ...]:
-    """Return, as a tuple, the position of a product's argument whose other factor is the Python number 0."""
+    """Return the position of the factor that a product multiplies by the Python number 0: a tuple, empty if none."""
     a, b = node[PLAN].specs
     saved = node[SAVED:]
     return tuple(i for i, other in ((0, 1), (1, 0)) if (a, b)[other] in (int, float) and saved[other] == 0)
 
 
 def _where(node: Node) -> tuple[int, ...]:
-    """Return, as a tuple, the position of `where`'s argument that the condition never selects."""
+    """Return the position of the argument of `where` that the condition never selects: a tuple, empty if none."""
     condition = node[SAVED]
     if not isinstance(condition, Tensor):
         return ()
@@ -106,7 +107,10 @@ def _where(node: Node) -> tuple[int, ...]:
 
 
 def _extremum(better: Callable[[Any, Any], bool]) -> Callable[[Node], tuple[int, ...]]:
-    """Make a function that returns the position of the argument that `maximum` or `minimum` did not choose."""
+    """Return a function of a node that gives the position of the argument that `maximum` or `minimum` did not choose.
+
+    ``better(a, b)`` says whether the op chooses ``a``.
+    """
 
     def loser(node: Node) -> tuple[int, ...]:
         a, b = (values(x) if isinstance(x, Tensor) else x for x in node[SAVED : SAVED + 2])
@@ -124,7 +128,8 @@ DEAD: dict[str, Callable[[Node], tuple[int, ...]]] = {
     "maximum": _extremum(lambda a, b: bool((a > b).all())),
     "minimum": _extremum(lambda a, b: bool((a < b).all())),
 }
-"""For ops by name, a function of a new node that returns the positions of arguments which no gradient can reach.
+"""For an op's name, a function that is called with a new node of the op and returns the positions of its arguments to
+which no gradient can flow.
 
-A user may add an op of their own.
+A user may add an entry for an op of their own.
 """
