@@ -1,4 +1,4 @@
-"""`flnb.jit`: records a function's tensor ops, and runs them later as a compiled program without Python."""
+"""`flnb.jit`: records a function's tensor ops, and runs them later as a compiled program instead of the Python code."""
 
 from __future__ import annotations
 
@@ -38,30 +38,31 @@ __all__ = ["Captured", "Jitted", "jit"]
 P = ParamSpec("P")
 R = TypeVar("R")
 MOST_VARIANTS = 8
-"""The most captures of a function for the same arguments; if no capture fits again, it runs without a program."""
+"""The most captures of a function for one signature; if none of them fits, the function runs without a program."""
 MOST_KEYS = 64
-"""The most signatures (shapes, dtypes, other arguments) for which a function stores its captures."""
+"""The most signatures (shapes and dtypes of tensors, other arguments) for which captures of a function are stored."""
 
 
 class Captured:
     """A recorded call of a function: its compiled program, and the side effects to repeat at each run.
 
     Args:
-        function, arguments, keywords: the call to record; nothing is computed.
+        function, arguments, keywords: the call to record; no tensor is computed.
         here: the state in which to compute.
         fuse: whether to compile loop nests.
-        donate: positions of tensors, among those in the arguments, whose memory may be written to.
+        donate: positions, among the tensors in the arguments, of tensors whose memory may be written to.
 
     Attributes:
-        program: computes what the function computes.
-        effects: what else the function does.
-        fresh: leaves whose gradient it sets; of an argument its position among the tensors in the arguments.
-        grown: leaves, as in ``fresh``, whose gradient, which is there before, it adds to or reads.
-        result: for each leaf of the result the object itself, or how to make a tensor of an array.
-        guards: what it depends on besides the arguments.
+        program: the program, which computes what the function computes.
+        effects: the function's side effects.
+        fresh: leaves of the tape whose gradient the function sets; a leaf that is an argument is given by its position
+            among the tensors in the arguments.
+        grown: leaves, as in ``fresh``, that have a gradient before the call, which the function reads or adds to.
+        result: for each object in the result's containers the object itself, or how to make a tensor (`_Tensor`).
+        guards: what the function depends on besides its arguments.
 
     Raises:
-        RuntimeError: the function reads elements, or stores a tensor where no later run would put a new one.
+        RuntimeError: the function reads elements of a tensor, or stores a tensor where no later run would replace it.
     """
 
     def __init__(
@@ -122,10 +123,9 @@ class Captured:
         bus.emit(schema.COMPILE, t0, clock(), values, calls, 0, 0, bus.threads.here.context())
 
     def fits(self, tensors: Sequence[Tensor]) -> bool:
-        """Return whether the recording is still valid: parameters, gradients and names are as they were.
+        """Return whether the recorded call is still valid for these argument tensors.
 
-        That is: parameters are in the memory in which they were, gradients are present or not as they were, and names
-        refer to the same objects.
+        It is if parameters have the same memory, the same gradients are present, and names refer to the same objects.
         """
         grown, ungiven = _now(self.grown, tensors), _now(self._ungiven, tensors)
         cleared = {id(x._node) for x in _now(self._cleared, tensors)}
@@ -141,7 +141,7 @@ class Captured:
 
         Args:
             tensors: the tensors among the arguments.
-            repeat: whether to repeat the function's effects; not in the first run, as the capture had them.
+            repeat: whether to repeat the side effects; False in the first run, as recording the call had them already.
         """
         for x in _now(self._cleared, tensors):
             x.grad = None
@@ -161,7 +161,7 @@ class Captured:
 
 
 def _warn_if_long(function: Any, count: int) -> None:
-    """Warn of a function with so many ops that planning its program takes long."""
+    """Issue a warning if a function has so many ops that planning its program takes long."""
     if count > MOST_OPS:
         warnings.warn(
             f"flnb.jit: {getattr(function, '__qualname__', function)} has {count:,} ops, and planning a program of "
@@ -172,12 +172,12 @@ def _warn_if_long(function: Any, count: int) -> None:
 
 
 def _now(found: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:
-    """Return tensors of a call: ints are replaced by the argument tensors at these positions."""
+    """Return ``found`` with each int replaced by the argument tensor at that position."""
     return [tensors[x] if type(x) is int else x for x in found]
 
 
 def _is_recorded(gradient: Tensor | None, backend: CapturedBackend) -> bool:
-    """Return whether a gradient is a recorded result on ``backend``, without elements yet."""
+    """Return whether a gradient is the result of an op that ``backend`` has recorded but not computed."""
     return gradient is not None and backend.records(gradient._spec.kind)
 
 
@@ -195,11 +195,11 @@ PROGRAMS = Programs()
 
 
 class _Tensor(NamedTuple):
-    """The class and tape node that a tensor of a program's output array gets.
+    """How to make a tensor of a program's output array: the tensor's class and its node on the tape.
 
     Attributes:
-        kind: the class.
-        node: of a Variable that required a gradient, a node through which there is no way back.
+        kind: the tensor's class.
+        node: for a Variable on the tape, a node of the tape `Programs`, which raises an error in backward; else None.
     """
 
     kind: type[Tensor]
@@ -207,7 +207,7 @@ class _Tensor(NamedTuple):
 
     @classmethod
     def like(cls, x: Tensor) -> _Tensor:
-        """Return the class and tape node for tensors like x, an output of the recorded call."""
+        """Return the class and tape node for tensors that take the place of ``x``, an output of the recorded call."""
         node = x._node
         if node is not None:
             plan = node[PLAN] or Plan(OPS["copy"], (x._spec,), (), x._spec)
@@ -215,7 +215,7 @@ class _Tensor(NamedTuple):
         return cls(x._lift or Tensor, node)
 
     def of(self, array: Any, kind: str) -> Tensor:
-        """Make the tensor of an array; ``kind`` is the name of its buffer family."""
+        """Return the tensor of an array; ``kind`` is the name of the array's buffer family."""
         made: Tensor = object.__new__(self.kind)
         made._data, made._spec = array, spec_of(array.shape, array.dtype, kind)
         if self.kind is not Tensor:
@@ -227,7 +227,7 @@ class Jitted(Generic[P, R]):
     """A function wrapped by `jit`, with its captured programs.
 
     Attributes:
-        captured: what was captured, by the arguments; an empty list where the function has run once.
+        captured: from a signature to its captures; the list is empty while the function has run only once with it.
     """
 
     def __init__(self, function: Callable[P, R], fuse: bool, donate: Sequence[int]) -> None:
@@ -282,7 +282,7 @@ class Jitted(Generic[P, R]):
         return [captured.program for known in self.captured.values() for captured in known]
 
     def _key(self, given: Sequence[Any], tree: Any, here: State) -> Any:
-        """Return the lookup key of a call: argument shapes and dtypes, containers, and the session's state.
+        """Return the signature of a call: shapes and dtypes of tensors, other arguments, containers, and the state.
 
         Raises:
             TypeError: an argument can neither be recorded nor looked up.
@@ -309,10 +309,10 @@ class Jitted(Generic[P, R]):
 
 
 def _described(x: Any, grad: bool) -> Any:
-    """Return an argument's part of the lookup key: a tensor's shape and dtype, or the value of anything else.
+    """Return an argument's part of the signature: a tensor's shape and dtype, or the value of anything else.
 
     Raises:
-        RuntimeError: a gradient would have to flow out of the function through it.
+        RuntimeError: a gradient would have to flow out of the function through the argument.
     """
     if not isinstance(x, Tensor):
         return type(x), repr(x) if isinstance(x, (float, complex)) else x  # 0.0 == -0.0, and nan != nan
@@ -328,27 +328,27 @@ def _described(x: Any, grad: bool) -> Any:
 def jit(function: Callable[P, R] | None = None, *, fuse: bool = True, donate: Sequence[int] = ()) -> Any:
     """Compile a function of tensors: from its third call on it runs as a program, without Python.
 
-    The first call with arguments of certain shapes and dtypes runs as always; the second one records what is done to
-    tensors: the forward pass, ``backward`` and the optimizer's step; that and later ones compute it as a program, on
-    memory planned once. What the function does besides is done while it is recorded, and not again, except for
-    optimizers' counters and learning rates, random numbers, and `zero_grad`. It is captured anew where something else
-    that it depends on has changed: arguments that are no tensors, a setting of a module or an optimizer, what a global
-    name or a closure refers to, the backend. On backends without programs
-    (`flnb.interface.TensorBackend.programs`), and inside of `vmap` or `autocast`, it runs as always. Results are not on
+    The first call with arguments of certain shapes and dtypes runs normally. The second call records what the function
+    does to tensors (the forward pass, ``backward``, the optimizer's step) as a program; this and later calls run the
+    program, on memory planned once. Other effects of the function happen only while it is recorded, except for
+    optimizers' counters and learning rates, random numbers, and `zero_grad`, which each run repeats. The function is
+    captured anew if something else on which it depends has changed: arguments that are no tensors, a setting of a
+    module or an optimizer, the object of a global name or a closure, the backend. On backends without programs
+    (`flnb.interface.TensorBackend.programs`), and inside of `vmap` or `autocast`, it runs normally. Results are not on
     the tape: call ``backward`` inside of the function.
 
     Args:
-        function: takes and returns tensors, in nested containers, and other values. It must not read elements
-            (``.item()``, ``if x > 0``), and what it makes of NumPy arrays stays as it is: pass batches as tensors,
-            and numbers that change from call to call, too.
-        fuse: whether elementwise ops and reductions may be computed together, by kernels that are compiled.
+        function: a function that takes and returns tensors, also in nested containers, and other values. It must not
+            read elements of tensors (``.item()``, ``if x > 0``). NumPy arrays and numbers that it uses are constants of
+            the program: pass what changes from call to call, such as batches, as tensors.
+        fuse: whether elementwise ops and reductions may be computed together, by compiled kernels.
         donate: positions, among the tensors in the arguments, of those that the caller does not need any more: a result
-            may be in their memory, and other tensors there then have its elements.
+            may be stored in their memory, and any other tensor on that memory then shows the result's elements.
 
     Raises:
-        RuntimeError: in the second call, the function reads elements of a tensor, or stores a tensor elsewhere
-            than in its result, a parameter's ``grad``, or memory that was there before; it calls other ranks, or draws
-            random numbers that Python reads; an argument is the result of an op and requires grad.
+        RuntimeError: in the second call, the function reads elements of a tensor; or stores a tensor elsewhere than in
+            its result, a parameter's ``grad``, or memory that existed before; or communicates with other ranks; or
+            draws random numbers that Python reads; or an argument is the result of an op and requires grad.
         TypeError: an argument is neither a tensor nor hashable, such as a NumPy array.
 
     >>> import flnb, flnb.nn as nn, flnb.optim as optim

@@ -69,7 +69,7 @@ _LAB = {
     "flnb.memory_lab.traces": "Trace trace",
     "flnb.widgets.tune": "tune",
 }
-"""Modules of the memory lab and of foreign formats, with their names, which are imported at the first access."""
+"""From a module of the memory lab or of foreign formats to its public names, each imported at its first access."""
 
 
 def __getattr__(name: str) -> Any:
@@ -107,8 +107,8 @@ def snapshot(manager: MemoryManager | None = None) -> list[SegmentState]:
     """Return the segments of a memory manager, by default the active one, with the blocks and holes inside them.
 
     Returns:
-        For each segment, by address, a pair (segment, blocks). Blocks have address, size, requested bytes, id and
-        category; the id of a hole is 0.
+        For each segment a pair (segment, blocks), sorted by address. Blocks have address, size, requested bytes, id
+        and category; holes are blocks with id 0.
 
     >>> import flnb
     >>> manager = flnb.memory.Caching(flnb.memory.SimulatedDevice())
@@ -121,7 +121,7 @@ def snapshot(manager: MemoryManager | None = None) -> list[SegmentState]:
 
 
 def unlock(number: int, manager: MemoryManager | None = None) -> None:
-    """Remove all user locks from a block, given its number in reports and recordings.
+    """Remove all user locks from a block, given the block's number in reports and recordings.
 
     Args:
         number: the block's ``id``.
@@ -147,7 +147,7 @@ def unlock(number: int, manager: MemoryManager | None = None) -> None:
 
 
 def release_cached(manager: MemoryManager | None = None) -> int:
-    """Return unused memory segments of a manager to its device; returns the number of bytes released.
+    """Release unused segments of a memory manager to its device; returns the number of bytes released.
 
     Programs (`flnb.jit`) free their memory first, and allocate it again when they run.
 

@@ -1,7 +1,7 @@
-"""Sparse matrices: coordinates (COO), compressed rows (CSR) and compressed columns (CSC), and products with dense ones.
+"""Sparse matrices, made from coordinates (COO), compressed rows (CSR) or columns (CSC), and products with dense ones.
 
-The stored values are a tensor, or a Variable, whose gradient has one number for each stored element. Products consist
-of public ops, so that they can be differentiated any number of times and used inside of `flnb.vmap`.
+The stored values are a tensor. If it is a Variable, its gradient has one number for each stored element. Products
+consist of public ops, so that they can be differentiated any number of times and used inside of `flnb.vmap`.
 
 >>> import flnb
 >>> values = flnb.Variable([1.0, 2.0, 3.0])
@@ -55,12 +55,12 @@ class Sparse:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Element type of the stored values, a NumPy dtype."""
+        """The dtype of the stored values, a NumPy dtype."""
         return self.values.dtype
 
     @property
     def T(self) -> Sparse:
-        """Transpose (N, M), which shares the stored values."""
+        """The transpose, of shape (N, M), which shares the stored values."""
         return Sparse(self.values, self.columns, self.rows, self.shape[::-1])
 
     def todense(self) -> Any:
@@ -105,9 +105,9 @@ def coo(values: ArrayLike, places: tuple[ArrayLike, ArrayLike], shape: tuple[int
 
 
 def csr(values: ArrayLike, columns: ArrayLike, starts: ArrayLike, shape: tuple[int, int]) -> Sparse:
-    """Make a sparse matrix (M, N) from values (n,), given row by row, and their columns (n,).
+    """Make a sparse matrix (M, N) from values (n,), which are given row by row, and their column numbers (n,).
 
-    ``starts`` (M + 1,) holds where each row starts among the values, and at its end n: SciPy's ``indptr``.
+    ``starts`` (M + 1,) has for each row the position of its first value, and at its end n: SciPy's ``indptr``.
 
     >>> import flnb
     >>> flnb.sparse.csr([1.0, 2.0], [0, 2], [0, 1, 2], (2, 3)).todense().tolist()
@@ -121,9 +121,9 @@ def csr(values: ArrayLike, columns: ArrayLike, starts: ArrayLike, shape: tuple[i
 
 
 def csc(values: ArrayLike, rows: ArrayLike, starts: ArrayLike, shape: tuple[int, int]) -> Sparse:
-    """Make a sparse matrix (M, N) from values (n,), given column by column, and their rows (n,).
+    """Make a sparse matrix (M, N) from values (n,), which are given column by column, and their row numbers (n,).
 
-    ``starts`` (N + 1,) holds where each column starts among the values, and at its end n: SciPy's ``indptr``.
+    ``starts`` (N + 1,) has for each column the position of its first value, and at its end n: SciPy's ``indptr``.
 
     >>> import flnb
     >>> flnb.sparse.csc([1.0, 2.0], [0, 1], [0, 1, 1, 2], (2, 3)).todense().tolist()
@@ -139,7 +139,7 @@ def csc(values: ArrayLike, rows: ArrayLike, starts: ArrayLike, shape: tuple[int,
 def from_dense(x: ArrayLike) -> Sparse:
     """Make a sparse matrix of the elements of a dense one (M, N) that are not 0.
 
-    Gradients flow back to a Variable; they are 0 where no element is stored.
+    If ``x`` is a Variable, gradients flow back to it; they are 0 where no element is stored.
 
     >>> import flnb
     >>> flnb.sparse.from_dense([[0.0, 2.0]]).values
@@ -176,8 +176,8 @@ def from_scipy(matrix: Any) -> Sparse:
 def dot(a: Any, b: Any) -> Any:
     """Multiply a sparse matrix and a dense matrix or vector, in either order; the result is dense.
 
-    For a sparse (M, N) matrix, a dense right factor is (N,) or (N, K), and a dense left factor (M,) or (K, M). While it
-    computes, it needs memory for K numbers for each stored element.
+    For a sparse matrix (M, N), a dense right factor has the shape (N,) or (N, K), and a dense left factor (M,) or
+    (K, M). The computation needs memory for K numbers for each stored element.
 
     >>> import flnb
     >>> a = flnb.sparse.coo([2.0], ([0], [1]), (1, 2))
@@ -211,7 +211,7 @@ def dot(a: Any, b: Any) -> Any:
 
 
 def _shape(name: str, shape: Any) -> tuple[int, int]:
-    """Check that a shape has two extents >= 0; ``name`` is the public function, for errors."""
+    """Return a shape as two ints; raise an error, which names the function ``name``, unless it is two ints >= 0."""
     if len(tuple(shape)) != 2 or any(n < 0 for n in shape):
         raise ValueError(f"sparse.{name}: expected a shape (M, N), got {shape}")
     m, n = shape
@@ -219,10 +219,10 @@ def _shape(name: str, shape: Any) -> tuple[int, int]:
 
 
 def _places(name: str, what: str, given: Any, values: Tensor, extent: int) -> Ints:
-    """Convert the row or column numbers of the values (n,) to an int64 array, and check them.
+    """Return the row or column numbers of the values (n,) as an int64 array; raise an error if they are wrong.
 
     Args:
-        name: the public function, for errors.
+        name: the name of the public function, for errors.
         what: "row" or "column".
         given: the numbers, n integers from 0 to ``extent`` - 1.
         values: the stored values.
@@ -243,9 +243,10 @@ def _places(name: str, what: str, given: Any, values: Tensor, extent: int) -> In
 
 
 def _uncompressed(name: str, what: str, values: Any, inner: Any, starts: Any, outer: int, extent: int) -> Sparse:
-    """Make a matrix (outer, extent) from compressed rows; a matrix from compressed columns is its transpose.
+    """Make a matrix (outer, extent) from compressed rows; a matrix of compressed columns is the transpose of one.
 
-    ``inner`` holds the column of each value (``what`` it is called in errors), and ``starts`` where each row starts.
+    ``inner`` has the column of each value, and ``starts`` where each row starts; errors name the public function
+    ``name`` and call a column ``what`` ("row" or "column").
     """
     values = asarray(values)
     places = _places(name, what, inner, values, extent)
@@ -259,7 +260,7 @@ def _uncompressed(name: str, what: str, values: Any, inner: Any, starts: Any, ou
 
 
 def _compressed(values: Tensor, outer: Ints, inner: Ints, count: int) -> tuple[NDArray[Any], Ints, Ints]:
-    """Sort values by their rows ``outer``, then columns ``inner``; returns them, the columns, and where rows start.
+    """Sort values by row (``outer``), then by column (``inner``); returns values, columns, and where each row starts.
 
     There are ``count`` rows. To compress by columns, pass the columns as ``outer`` and the rows as ``inner``.
     """

@@ -1,4 +1,4 @@
-"""Automatic mixed precision: lists state each op's dtype, to which the op's inputs are cast.
+"""Automatic mixed precision: lists of ops state in which dtype each op computes; its inputs are cast to that dtype.
 
 Micikevicius et al., 2018, "Mixed precision training"; levels as in NVIDIA's Apex and Flashlight. Casts are ordinary
 `astype` ops: they are on the tape, so that a gradient comes back in the dtype of the tensor that was cast, and they
@@ -35,7 +35,7 @@ __all__ = ["LEVELS", "CastLevel", "autocast"]
 FLOAT32, HALVES = np.dtype(np.float32), ("float16", "bfloat16")
 EVERYTHING = ("*",)
 COMPUTING = ("elementwise", "matmul", "reduction", "norm")
-"""The families of ops that ``"*"`` selects, those with a gradient: moving and comparing needs no precision."""
+"""The values of `Op.family` that ``"*"`` selects; ops that move or compare elements lose nothing by half precision."""
 
 PRODUCTS = ("matmul", "conv1d", "conv2d", "conv3d", "rnn", "lstm", "gru")
 NORMS_AND_LOSSES = (
@@ -47,7 +47,7 @@ SENSITIVE = (
     "tan", "sinh", "cosh", "asin", "acos", "acosh", "atanh",
     "solve", "inv", "det", "slogdet", "pinv", "cholesky", "eigh", "eigvalsh", "qr", "svd", "svdvals",
 )  # fmt: skip
-"""Ops that lose too much in half precision: sums of many numbers, steep functions, differences of large numbers."""
+"""Ops too inaccurate in half precision: sums of many numbers, steep functions, differences of large numbers."""
 
 
 MIXED = ("batch_norm",)
@@ -134,7 +134,7 @@ class autocast(state.use):
 
 
 def _known(which: str, names: Collection[Any]) -> set[str]:
-    """Check a collection of op names; returns them with ``"*"`` expanded. ``which`` names the argument in errors."""
+    """Return the op names with ``"*"`` expanded; raise an error, naming the argument ``which``, for an unknown one."""
     if isinstance(names, str):
         raise TypeError(f"autocast: {which} must be a list of op names, got the text {names!r}; write [{names!r}]")
     given = {item if isinstance(item, str) else item.name for item in names}
@@ -151,7 +151,7 @@ def _known(which: str, names: Collection[Any]) -> set[str]:
 
 
 def _half_precision(dtype: Any) -> np.dtype[Any]:
-    """Return the dtype for a name or type, which must be float16 or bfloat16."""
+    """Return the dtype for a dtype's name or type; raise an error unless it is float16 or bfloat16."""
     name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
     if name not in HALVES:
         raise ValueError(f"autocast: expected the dtype float16 or bfloat16, got {name}")
@@ -161,10 +161,10 @@ def _half_precision(dtype: Any) -> np.dtype[Any]:
 
 
 class Region(Interpreter):
-    """The interpreter of one block of `autocast`.
+    """Casts the inputs of the ops that are called inside one block of `autocast`.
 
     Args:
-        targets: the dtype to which the inputs of an op are cast, by the op's name.
+        targets: from an op's name to the dtype to which its inputs are cast; other ops run as they are.
     """
 
     def __init__(self, targets: dict[str, np.dtype[Any]]) -> None:
@@ -180,7 +180,7 @@ class Region(Interpreter):
             return enter(op, self._cast(grad, op, operands), attributes)
 
     def _cast(self, grad: bool, op: Op, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return an op's arguments, with floating-point ones cast if the region has a dtype for the op."""
+        """Return an op's arguments, cast if the region has a dtype for it; ``grad``: record gradients."""
         target = self.targets.get(op.name)
         if target is None:
             return arguments
@@ -192,7 +192,7 @@ class Region(Interpreter):
         ])  # fmt: skip
 
     def _parameter(self, x: Any, target: np.dtype[Any], grad: bool) -> Any:
-        """Cast a parameter, or return its earlier cast if that can be used again."""
+        """Return the parameter ``x`` cast to ``target``; a stored cast if that can be used again."""
         kept = self.casts.get((id(x), target))
         if kept is None or not kept.serves(x, grad):
             kept = self.casts[id(x), target] = _Cast(x, x._last_write, x.astype(target))
@@ -207,7 +207,7 @@ class _Cast(NamedTuple):
     result: Any
 
     def serves(self, x: Any, grad: bool) -> bool:
-        """Return whether the cast is reusable: the parameter is unchanged, and gradients can flow to it if ``grad``."""
+        """Return whether the cast serves again: ``x`` is unchanged and, if ``grad``, gradients can flow back to it."""
         node = self.result._node
         walked = node is not None and node[1] is None
         recorded = node is not None or not grad or x._node is None
@@ -215,7 +215,7 @@ class _Cast(NamedTuple):
 
 
 def _is_cast(dtype: np.dtype[Any], target: np.dtype[Any]) -> bool:
-    """Return whether autocast casts a dtype to another: half precision and float32 are cast, float64 never."""
+    """Return whether autocast casts ``dtype`` to ``target``: only between half precision and float32, never float64."""
     return dtype.name in HALVES if target is FLOAT32 else dtype == FLOAT32
 
 
@@ -241,5 +241,5 @@ def with_own_casts() -> tuple[Interpreter, ...]:
 
 
 def cast_target(name: str) -> np.dtype[Any] | None:
-    """Return the dtype that active regions choose for an op name; None if the op's inputs decide."""
+    """Return the dtype to which active regions cast the inputs of the op ``name``; None if they do not cast them."""
     return next((region.targets.get(name) for region in _regions()), None)

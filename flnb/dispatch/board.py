@@ -1,7 +1,8 @@
 """The board: memory shared by the ranks of a host, where each rank writes its state and its latest calls.
 
-Every rank has a row: its process, its state, and its last calls by sequence number. Ranks read it to find out whether
-the others make the same call, and which ranks have died, stopped or not come. It outlives the ranks that wrote it.
+Every rank has a row: its process, its state, and its last calls by sequence number. Ranks read the rows of the others
+to find out whether all make the same call, and which ranks have died, stopped or not started the call. The board
+outlives the ranks that wrote to it.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
 __all__ = ["CALLS", "FAILED", "GAVE_UP", "INSIDE", "LEFT", "NOT_BEGUN", "OUTSIDE", "STATES", "Board", "Row"]
 
 NOT_BEGUN, OUTSIDE, INSIDE, LEFT, FAILED, GAVE_UP = range(6)
-"""States of a rank: before its first call, between calls, in one; ended as it should, by an error of its own, or
-because of other ranks (a `CollectiveError`)."""
+"""The states of a rank: before its first call, between two calls, inside a call; ended normally, by an error of its
+own, or because of other ranks (a `CollectiveError`)."""
 STATES = ("has not begun", "is between calls", "is in a call", "has ended", "has failed", "has given up")
 
 CALLS = 64
-"""Calls of each rank that the board holds, the last ones."""
+"""The number of calls that the board stores for each rank: the last ones."""
 TEXT = 88
-"""Bytes of the text that describes a call, in UTF-8."""
+"""The most bytes (UTF-8) of the text that describes a call."""
 
 _HEAD = Struct("@qqqd")  # process or thread, state, sequence number of the last call, time of the last change
 _PLACE = Struct("@qqq")  # number of the rank among all that were started, host, what its host reports of its life
@@ -37,17 +38,18 @@ _CALL = Struct(f"@qqq{TEXT}s")  # sequence number, number that stands for the ca
 _WHAT = Struct(f"@qq{TEXT}s")  # a call without its sequence number
 _ROW = _CALLS + CALLS * _CALL.size
 LIVES = ("", "gone", "stopped", "silent")
-"""The states of a process: running, ended, stopped (SIGSTOP), or on a host that sends no messages."""
+"""The states of a process: running, ended, stopped (SIGSTOP), or on a host that sends no messages any more."""
 FATES = {"gone": "has died", "stopped": "is stopped (SIGSTOP)", "silent": "is on a host without a sign of life"}
-"""The texts for these states in messages."""
+"""How messages describe a process in one of these states."""
 LASTING = 1.0
-"""Seconds after which a stopped rank, or one that has ended without notice, is reported."""
+"""Seconds for which a rank must be stopped, or have ended normally, before it is reported to those that wait for it."""
 
 
 class Row(NamedTuple):
-    """The board's data on one rank: ``seconds`` since its last change, and its last call (0 and "" for none).
+    """The board's data on one rank: ``seconds`` since its last change, and its last call ``seq`` (0 and "" for none).
 
-    ``number`` is its rank among all that were started, which messages name; it differs from that in a group of some.
+    ``number`` is the rank's number among all ranks of the program, by which messages name it; in a smaller group its
+    rank may be another one.
     """
 
     process: int
@@ -65,13 +67,13 @@ class Board:
 
     Args:
         memory: writable bytes that all ranks see, `Board.nbytes` of them, zero at first.
-        rank: the row that is written here; the others are only read.
-        alive: returns the state of the process (or thread) in a row: "" while it runs, "gone", or "stopped".
-        host: the number of this rank's host; of the rows of others this memory holds copies (`take`).
+        rank: this rank, whose row this object writes; it only reads the other rows.
+        alive: a function from the number of a process (or thread) to its state: "" while it runs, "gone" or "stopped".
+        host: the number of this rank's host; rows of ranks on other hosts are copies, which `take` stores.
     """
 
     lag = 0.0
-    """Seconds until changes of ranks on other hosts are seen here; 0 if all ranks are on one host."""
+    """The most seconds until changes by ranks on other hosts are visible here; 0 if all ranks are on one host."""
     _digest = 0
 
     def __init__(self, memory: Any, rank: int, size: int, alive: Callable[[int], str], host: int = 0) -> None:
@@ -88,30 +90,30 @@ class Board:
 
     @staticmethod
     def size_of(memory: Any) -> int:
-        """Return the number of ranks that fit shared memory of this size."""
+        """Return the number of ranks whose rows fit into ``memory``."""
         return len(memory) // _ROW
 
     def begin(self, process: int, number: int | None = None) -> None:
-        """Write to the board that this rank has started: its process or thread, and its number among all ranks."""
+        """Write that this rank has started: as ``process`` (or thread), and as ``number`` among all ranks."""
         self._process = process
         self._words = memoryview(self.memory).cast("q")  # reading one is three times as quick as unpacking
         _PLACE.pack_into(self.memory, self._row + _HEAD.size, self.rank if number is None else number, self._host, 0)
         _HEAD.pack_into(self.memory, self._row, process, OUTSIDE, 0, monotonic())
 
     def end(self, state: int = LEFT) -> None:
-        """Write that this rank makes no more calls, and why: `LEFT`, `FAILED` or `GAVE_UP`. The first reason stays."""
+        """Write that this rank makes no more calls, and why: `LEFT`, `FAILED` or `GAVE_UP`; the first reason stays."""
         process, before, seq, _ = _HEAD.unpack_from(self.memory, self._row)
         if before < LEFT:
             _HEAD.pack_into(self.memory, self._row, process, state, seq, monotonic())
 
     def resume(self) -> None:
-        """Write that this rank makes calls again after a normal end, in the next notebook cell."""
+        """Write that this rank makes calls again after it ended normally, as in the next cell of a notebook."""
         process, before, seq, _ = _HEAD.unpack_from(self.memory, self._row)
         if before == LEFT:
             _HEAD.pack_into(self.memory, self._row, process, OUTSIDE, seq, monotonic())
 
     def enter(self, seq: int, call: bytes, key: int = 0) -> None:
-        """Write that this rank starts a call; ``key`` is a number shared only by equal calls."""
+        """Write that this rank starts call ``seq``, described by the text ``call``; equal calls have equal keys."""
         row, at = self._row, self._row + _CALLS + seq % CALLS * _CALL.size
         if self.lag:  # rows of other hosts are compared now and then only
             self._digest = crc32(call, self._digest)
@@ -121,7 +123,7 @@ class Board:
         self._last = seq
 
     def leave(self) -> None:
-        """Write that a call of this rank has finished: the last one made, or one before it."""
+        """Write that this rank is between calls, because one of its calls has finished."""
         _HEAD.pack_into(self.memory, self._row, self._process, OUTSIDE, self._last, monotonic())
 
     def agrees(self, seq: int, key: int) -> bool:
@@ -133,9 +135,9 @@ class Board:
         return True
 
     def differing(self, seq: int, key: int = 0) -> list[int]:
-        """Return the ranks that made another call with this sequence number.
+        """Return the ranks whose call number ``seq`` is not the same call as this rank's.
 
-        With more than `CALLS` calls under way the own row has this one no more: then ``key`` is compared.
+        If more than `CALLS` calls are under way, this rank's row has no such call any more: then ``key`` is compared.
         """
         at = _CALLS + seq % CALLS * _CALL.size
         mine = self.memory[self._row + at : self._row + at + _CALL.size]
@@ -149,7 +151,7 @@ class Board:
         return found
 
     def call(self, rank: int, seq: int) -> str:
-        """Return a rank's call with a sequence number as text; "" if the board no longer has it."""
+        """Return the text of a rank's call number ``seq``; "" if the board does not hold it."""
         known, _, _, text = _CALL.unpack_from(self.memory, rank * _ROW + _CALLS + seq % CALLS * _CALL.size)
         return text.rstrip(b"\0").decode(errors="replace") if known == seq else ""
 
@@ -160,25 +162,26 @@ class Board:
         return Row(process, state, seq, monotonic() - since, self.call(rank, seq), *place)
 
     def name(self, rank: int) -> str:
-        """Return a rank's name for messages."""
+        """Return the name by which messages call a rank: "rank 3", counted among all ranks of the program."""
         return f"rank {self.row(rank).number}" if self.row(rank).state != NOT_BEGUN else f"rank {rank}"
 
     def missing(self, seq: int) -> list[int]:
-        """Return the ranks that have not started a call."""
+        """Return the ranks that have not started call number ``seq``."""
         return [other for other in self._others if self.row(other).seq < seq]
 
     def unfinished(self, seq: int) -> list[int]:
-        """Return the ranks that a call may still need: all except those that ended normally after it.
+        """Return the ranks for which call ``seq`` may still wait: all but those that started it and ended normally.
 
-        One that has come to later calls may not have finished this one: several can be under way at once.
+        A rank that has started later calls may not have finished this one: several can be under way at once.
         """
         rows = [(other, self.row(other)) for other in self._others]
         return [other for other, row in rows if row.seq < seq or row.state != LEFT]
 
     def gone(self, ranks: list[int], seq: int) -> dict[int, str]:
-        """Return, for each rank that will not make a call, a sentence on why: it ended, died, or is stopped.
+        """Return, for each of ``ranks`` that call ``seq`` waits for in vain, why: it has ended, died, or is stopped.
 
-        One that ended as it should after this call, or apart from it (``seq`` 0), has a second for its last bytes.
+        A rank that started the call and then ended normally is left out for a second, in which its last bytes arrive.
+        With ``seq`` 0, which stands for a message, this holds for every rank that ended normally.
         """
         found: dict[int, str] = {}
         for rank in sorted(ranks, key=lambda rank: self.row(rank).state == GAVE_UP):  # causes first
@@ -193,20 +196,20 @@ class Board:
         return found
 
     def _life(self, row: Row) -> str:
-        """Return the state of a rank's process, "" if it is running; on another host, as last reported."""
+        """Return the state of a rank's process, "" if it is running; of a rank on another host, the last report."""
         if row.state == NOT_BEGUN:
             return ""
         return self._alive(row.process) if row.host == self._host else LIVES[row.life]
 
     def last(self, rank: int) -> str:
-        """Describe a rank's last call in a sentence."""
+        """Return a part of a sentence that says which call a rank made last, and when."""
         row = self.row(rank)
         if not row.seq:
             return "it has made no call"
         return f"its last call was {row.seq}, {row.call}, {row.seconds:.1f} s ago"
 
     def report(self, to: int | None = None) -> bytes:
-        """Return this host's rows as bytes, or all rows except those of the host ``to``, for `take` on another host."""
+        """Return this host's rows as bytes for `take` on another host; given the host ``to``, all rows but its own."""
         found = [self._host.to_bytes(8, "little")]
         for rank in range(self.size):
             row = self.row(rank)
@@ -218,7 +221,7 @@ class Board:
         return b"".join(found)
 
     def take(self, report: bytes) -> int:
-        """Store another host's reported rows, and compare their calls with this host's; returns that host's number."""
+        """Store the rows of a report and compare their calls with this rank's; returns the number of the other host."""
         for begin in range(8, len(report), 8 + _ROW):
             rank = int.from_bytes(report[begin : begin + 8], "little")
             row = bytearray(report[begin + 8 : begin + 8 + _ROW])
@@ -231,7 +234,7 @@ class Board:
         return int.from_bytes(report[:8], "little")
 
     def silence(self, host: int) -> None:
-        """Write that a host has stopped reporting."""
+        """Write into the rows of a host's ranks that the host has stopped sending reports."""
         for rank in range(self.size):
             row = self.row(rank)
             if row.state != NOT_BEGUN and row.host == host:
@@ -239,7 +242,7 @@ class Board:
                 _PLACE.pack_into(self.memory, place, row.number, host, LIVES.index("silent"))
 
     def trouble(self) -> int:
-        """Return the number of the call in which ranks of different hosts differ, or 0 if none is known."""
+        """Return the number of the call in which ranks of different hosts seem to differ, or 0 if there is none."""
         return int.from_bytes(self.memory[-8:], "little")
 
     def clear_trouble(self) -> None:
@@ -271,7 +274,7 @@ def process_alive(process: int) -> str:
 
 
 def _state_by_ps(process: int) -> str:
-    """Return a process's state letter from ``ps``, where there is no /proc (macOS)."""
+    """Return the letter by which ``ps`` describes a process's state, for systems without /proc (macOS)."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -285,5 +288,5 @@ def _state_by_ps(process: int) -> str:
 
 
 def thread_alive(ident: int) -> str:
-    """Return "" if a thread of this process runs, else "gone"."""
+    """Return "" if the thread ``ident`` of this process runs, else "gone"."""
     return "" if any(thread.ident == ident for thread in threading.enumerate()) else "gone"

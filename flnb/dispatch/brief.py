@@ -13,7 +13,7 @@ ITEMS, LETTERS = 8, 80
 
 
 def brief(value: Any) -> str:
-    """Describe a value for an error message: tensors and arrays by dtype and shape, others by a shortened ``repr``.
+    """Return a short text of a value for an error message: a tensor's dtype and shape, else a shortened ``repr``.
 
     >>> import flnb
     >>> brief(flnb.ones((2, 3))), brief([1, flnb.ones(2)]), brief((2, "x"))

@@ -19,11 +19,11 @@ __all__ = ["COLLECTIVES", "Call", "described"]
 COLLECTIVES = ("all_reduce", "all_reduce_multiple", "all_gather", "reduce_scatter", "broadcast", "barrier")
 REDUCING = ("all_reduce", "all_reduce_multiple", "reduce_scatter")
 MEETING = frozenset(COLLECTIVES) - {"broadcast"}
-"""Calls that no rank leaves before all have come to it."""
+"""Operations that no rank finishes before all ranks have started them."""
 
 
 class Call:
-    """Describes a call, equally on all ranks: text and key for the board, plan for recordings."""
+    """Describes a collective call, equally on all ranks: text and key for the board, event codes for recordings."""
 
     __slots__ = ("begins", "ends", "key", "meets", "name", "numbered", "text", "waits", "words")
 
@@ -43,7 +43,7 @@ class Call:
 
 
 def described(known: dict[Any, Call], communicator: Communicator, name: str, arguments: tuple[Any, ...]) -> Call:
-    """Return the description of a call; at its first use the call is checked and added to ``known``."""
+    """Return the description of an operation from ``known``; if it is new, check the arguments and add it there."""
     if len(arguments) == 2 and type(first := arguments[0]) is np.ndarray is not type(arguments[1]):
         key: Any = (name, first.dtype, first.size, first.flags.c_contiguous, arguments[1])
     else:
@@ -60,7 +60,7 @@ def described(known: dict[Any, Call], communicator: Communicator, name: str, arg
 
 
 def _buffer(argument: Any) -> bool:
-    """Return whether an argument is an array, on the host or a device."""
+    """Return whether an argument is an array (on the host or a device) rather than a number or a name."""
     return hasattr(argument, "flags")
 
 

@@ -1,9 +1,9 @@
 """The crossing for communication: every operation between ranks passes through here, is checked, and emits events.
 
-It numbers the calls of a group, writes each on the group's board before anything is sent, compares it with those of
-the ranks that have come already, starts it, and waits by asking and yielding: so a wait can be interrupted, ends when a
-rank is gone, and leaves the processor to others. When an operation is complete all ranks have written their call, and
-they are compared once more.
+The calls of a group of ranks are numbered. Each is written on the group's board before anything is sent, compared with
+the calls of the ranks that have written theirs already, and started. A wait polls the operation and yields the
+processor in between, so that it can be interrupted and ends when a rank is gone. When an operation is complete, all
+ranks have written their call, and the calls are compared once more.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ K = TypeVar("K")
 EAGER = 300
 """The number of polls of a wait before it yields the processor."""
 YIELDS = 1000
-"""The number of yields before a wait starts to sleep: even sleep(0) takes about 90 us on Linux."""
+"""How often a wait yields the processor before it sleeps instead: even sleep(0) takes about 90 us on Linux."""
 STANDS = 20_000
-"""The duration in ns from which on starting an operation, or the test that finishes it, counts as a wait event."""
+"""The ns that starting an operation, or its last poll, must take to be emitted as a wait event."""
 LOOK = 0.1
-"""Seconds between two checks of the other ranks during a wait."""
+"""Seconds between two checks, during a wait, of whether the other ranks make the same call and are alive."""
 LONG = 1.0
-"""Seconds after which a wait polls only every millisecond, as the late rank may need the processor."""
+"""Seconds after which a wait polls only once per millisecond, because the late rank may need the processor."""
 
 
 class Group:
-    """The crossing's state for one group of ranks: its calls so far, and the reason if it has become unusable."""
+    """The state of one group of ranks in this process: the number of its calls, and why it is unusable, if it is."""
 
     def __init__(self, communicator: Communicator) -> None:
         self.seq = 0
@@ -79,7 +79,7 @@ def _facts() -> dict[str, Any]:
 
 
 def _states() -> dict[int, str]:
-    """Return the board's sentences on ranks waited for longer than a second; under -1 why a call was given up."""
+    """Return why ranks do not come for which a call has waited over a second; at -1 why a call was given up."""
     found: dict[int, str] = {}
     keys = [ref() for ref in _groups.keyrefs()]  # other threads may add groups
     known = [(key, _groups[key]) for key in keys if isinstance(key, Board)]
@@ -99,9 +99,9 @@ bus.state_sources.append(_states)
 _yield: Callable[[], object] = getattr(os, "sched_yield", lambda: sleep(0))
 
 _named: dict[tuple[str, int], int] = {}
-"""The number of communicators so far, by group name and rank."""
+"""How many communicators there were so far, by group name and rank."""
 _groups: WeakKeyDictionary[Any, Group] = WeakKeyDictionary()
-"""The groups by board, so that a communicator that wraps another one continues its numbers."""
+"""The groups by board, so that a communicator that wraps another one continues that one's numbering of calls."""
 
 
 def current() -> Communicator:
@@ -115,11 +115,13 @@ def current() -> Communicator:
 
 
 def run(name: str, *arguments: Any, on: Communicator | None = None, bucket: int = -1, holds: str = "") -> None:
-    """Run an operation of a communicator (the active one) and wait for its end: ``run("all_reduce", array, "sum")``.
+    """Run the operation ``name`` of a communicator and wait until it is done: ``run("all_reduce", array, "sum")``.
+
+    The communicator is ``on``, or else the active one; ``bucket`` and ``holds`` label the operation in recordings.
 
     Raises:
         CollectiveError: another rank makes another call, is gone, or has not come before the timeout.
-        ValueError: arguments that no rank could give.
+        ValueError: arguments that would be wrong on every rank.
     """
     pending = _begin(name, arguments, on, bucket, holds)
     pending.wait(pending._begun)
@@ -146,7 +148,7 @@ def _begin(name: str, arguments: tuple[Any, ...], on: Communicator | None, bucke
 
 
 def start_multiple(buffers: Sequence[Any], op: str, on: Communicator | None = None) -> Pending:
-    """Start a communicator's `all_reduce_multiple` without waiting; ranks must pass buffers of equal sizes."""
+    """Start to reduce several buffers in one operation, without waiting; all ranks must pass the same sizes."""
     communicator = on or current()
     group = _usable(communicator, "all_reduce_multiple")
     sizes = ",".join(f"{b.dtype.name}[{b.size}]" for b in buffers)
@@ -156,7 +158,7 @@ def start_multiple(buffers: Sequence[Any], op: str, on: Communicator | None = No
 
 
 def wait_any(pending: Mapping[K, Pending]) -> K:
-    """Wait until one of several operations has finished, without a timeout; returns its key.
+    """Wait, without a timeout, until one of several operations has finished; returns the key of that operation.
 
     Raises:
         CollectiveError: a rank is gone, or made another call.
@@ -209,7 +211,7 @@ def _usable(communicator: Communicator, name: str) -> Group:
 
 
 def difference(board: Board, seq: int, call: Call | None = None) -> str:
-    """Return a sentence naming the ranks that made another call; "" if a second check finds none."""
+    """Return a sentence naming the ranks whose call ``seq`` is another one; "" if a second check finds none."""
     sleep(0.002)  # a row may have been read while it was written
     words, ranks = board.call(board.rank, seq), board.differing(seq, call.key if call else 0)
     words = words or (call.words if call else "")
@@ -265,7 +267,7 @@ class Pending:
         """Return whether the operation has finished, without waiting.
 
         Raises:
-            CollectiveError: it has, and other ranks made another call.
+            CollectiveError: the operation has finished, but other ranks made another call.
         """
         try:
             if not self._over and self._work.test():
@@ -303,7 +305,7 @@ class Pending:
         self._finish()
 
     def _explain(self, error: Exception) -> None:
-        """Give up after an error of the communicator; if a call on another host explains it, raise that instead."""
+        """Make the group unusable after an error of the communicator; raise another one if other ranks explain it."""
         board = self._communicator.board
         end = monotonic() + (board.lag if board is not None else 0.0)
         while not isinstance(error, CollectiveError) and monotonic() < end:
@@ -327,9 +329,11 @@ class Pending:
                 self._look(now - began if now - began > timeout else 0.0, test)
 
     def _look(self, waited: float, test: Callable[[], bool] | None = None) -> None:
-        """Raise if a rank makes another call or is gone, or if ``waited``, seconds beyond the timeout, is not 0.
+        """Raise an error if a rank makes another call or is gone, or if the timeout is over.
 
-        Unless ``test`` returns True: a rank may have ended after it did its part.
+        Args:
+            waited: the seconds waited if the timeout is over, else 0.
+            test: returns whether the operation has finished by now; a rank that is gone is no error then.
         """
         board, call, seq = self._communicator.board, self._call, self._seq
         if board is None:
@@ -356,7 +360,7 @@ class Pending:
         self._fail(f"{'; '.join(said)}; {board.name(board.rank)} waits in {place}")
 
     def _not_done(self, name: str) -> str:
-        """Describe what a rank has not done that is being waited for."""
+        """Return the words that say what this operation waits for the rank ``name`` to do."""
         if self._peer is None:
             return f"{name} has not come:"
         tag = self._buffers[2] if len(self._buffers) > 2 else 0
@@ -365,7 +369,7 @@ class Pending:
         return f"{done}; apart from messages,"
 
     def _finish(self) -> None:
-        """Compare the ranks' calls, which are all on the board now, and emit the event."""
+        """Compare the calls of all ranks, which are on the board now, and emit this operation's event."""
         self._over = True
         communicator, call, seq = self._communicator, self._call, self._seq
         board = communicator.board
@@ -384,7 +388,7 @@ class Pending:
                 lane.pending += (call.waits, self._asked, now, seq, number, 0, 0, context)
 
     def _refuse(self, outcome: str, seq: int = 0) -> None:
-        """Raise an error for ranks that made another call, now or earlier, if a second check confirms it."""
+        """Raise an error if a second check confirms that ranks made another call, as this one or as call ``seq``."""
         board = self._communicator.board
         if message := difference(board, seq or self._seq, None if seq else self._call):
             self._fail(f"{message}; {outcome}")

@@ -2,11 +2,11 @@
 
 The steps of an op are written once, as text (`flnb.dispatch.templates`). `Entries` compiles the text for each *form* of
 op: the number of operands, with attributes or without, into new memory or in place, or as a composite that the backend
-has a method for. Every op gets a copy of that code, its *entry*, which CPython specialises to the types that the op
-meets.
+has a method for. Every op gets a copy of that code, its *entry*, which CPython specialises to the types of the op's
+operands.
 
-`flnb.interface.tape` describes nodes. The entries make the nodes of the default tape; other tapes are called
-(`record`).
+`flnb.interface.tape` describes nodes. The entries themselves make the nodes of the default tape; other tapes make them
+in their method `record`.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ new = object.__new__
 
 @lru_cache(None)
 def _maker(form: Form) -> Any:
-    """Compile the template for a form of op; returns a function that makes each such op's code (entry)."""
+    """Compile the template for a form of op; returns a function that makes the code (entry) of one op of that form."""
     return _compile(entry_text(form), f"<crossing {' '.join(str(part) for part in form)}>")["make"]
 
 
 def _entry(op: Op, operands: int, into: str) -> Callable[..., Any]:
-    """Make the code that runs an op on ``operands`` operands; ``into`` is "out" to write into an existing tensor."""
+    """Return the code that runs an op on ``operands`` operands; ``into`` is "out" to write into a given tensor."""
     makes = "kept" if op.body is not None else "memory" if op.writes_out else "view"
     form = Form(operands, op.arity == 0, op.broadcasts, makes, into)
     made: Any = _maker(form)(op, op.plans, op.index)
@@ -82,7 +82,7 @@ class Entries(dict[tuple[int, str], Any]):
 
 
 def _unregistered(op: Op, *arguments: Any) -> Any:
-    """Run an op that is not in the op table, such as a user's own, by its interpreter or its body."""
+    """Run an op that is not in the op table, such as a user's own: by an interpreter or else by its body."""
     *tensors, attributes = arguments
     here = scoped() or state.session
     if here.interpreters:
@@ -94,7 +94,7 @@ def _unregistered(op: Op, *arguments: Any) -> Any:
 
 
 def call(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...] = ()) -> Tensor:
-    """Run an op on tensors, with hashable attributes such as axes; returns its result in new memory, or a view."""
+    """Run an op on tensors, with hashable attributes such as axes; returns its result, in new memory or as a view."""
     run = op.entries[len(tensors), ""]
     return run(*tensors) if op.arity else run(*tensors, attributes)
 
@@ -113,8 +113,8 @@ def enter(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...], out: An
 def create(op: Op, spec: Spec, arguments: tuple[Any, ...], category: int = 0) -> Tensor:
     """Run an op that makes a tensor from no tensor, such as ``full``; ``arguments`` go to the backend's method.
 
-    The category of its memory is that of the scope, else ``category``, else "input" outside of modules and scopes, as
-    the user makes the tensor there, and "temporary" inside.
+    The category of the tensor's memory is that of the scope (`flnb.category`), else ``category``, else "input" outside
+    of modules and scopes, where the user makes the tensor, and "temporary" inside them.
     """
     here = scoped() or state.session
     if here.interpreters:
@@ -129,10 +129,10 @@ def create(op: Op, spec: Spec, arguments: tuple[Any, ...], category: int = 0) ->
 
 
 def update(op: Update, tensors: tuple[Any, ...], numbers: tuple[float, ...]) -> bool:
-    """Update tensors in place by one backend method, reading the first; returns False if there is no such method.
+    """Update tensors in place by one backend method, which only reads the first; returns False if it cannot.
 
-    Tensors of several shapes, dtypes or devices are left to the ops, which say what is wrong with them. The method is
-    called with the tensors' buffers and the numbers, which may be others in each call.
+    The method gets the tensors' buffers and the numbers, which may change from call to call. It is not called for
+    tensors of several shapes, dtypes or devices: the caller then runs ops, whose errors say what is wrong.
     """
     here = scoped() or state.session
     specs = tuple([x._spec for x in tensors])
@@ -150,14 +150,14 @@ def update(op: Update, tensors: tuple[Any, ...], numbers: tuple[float, ...]) -> 
 
 
 def pull_plan(plan: Plan) -> Plan:
-    """Make the plan of a composite's gradient for telemetry, and store it in the plan of the composite."""
+    """Return a new plan of a composite's gradient, for telemetry, and store it in ``plan``, the composite's."""
     plan.pull = Plan(plan.op.gradient, (plan.spec,), plan.attributes, plan.specs[0])
     plan.pull.weight = max(spec.nbytes for spec in plan.specs)
     return plan.pull
 
 
 def node(plan: Plan, parents: tuple[Any, ...], saved: tuple[Any, ...]) -> list[Any] | None:
-    """Record a node for a result that no call of an op computed; returns it, None if the tape cuts it off."""
+    """Record a node for a result that was computed without an op; returns it, None if the tape keeps no node."""
     here, seq = state.current(), next_seq()
     if bus.lanes is not None:
         emit_edges(bus.lanes.lane, plan, seq, [p[2] if p is not None else 0 for p in parents])
@@ -168,7 +168,7 @@ def node(plan: Plan, parents: tuple[Any, ...], saved: tuple[Any, ...]) -> list[A
 
 
 def missed(op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...], out: Any = None) -> Any:
-    """Run an op called with new dtypes, shapes or attributes: convert and check its operands, then make the plan."""
+    """Run an op on dtypes, shapes or attributes that are new to it, after converting the operands and making a plan."""
     here = scoped() or state.session
     if here.interpreters:
         return intercepted(op, operands, attributes, out)
@@ -183,7 +183,7 @@ def missed(op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...], out: 
 
 
 def intercepted(op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...], out: Any = None) -> Any:
-    """Run an op that cannot run at once: an interpreter is active, or its tensors belong to another backend."""
+    """Run an op that its entry cannot run: an interpreter is active, or the tensors are another backend's."""
     here = scoped() or state.session
     if not here.interpreters:
         return enter(op, adopted(op, operands, here), attributes, out)
@@ -194,7 +194,7 @@ def intercepted(op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...], 
 
 
 def by_body(op: Op, attributes: tuple[Any, ...], tensors: tuple[Any, ...], here: State) -> tuple[Any, tuple[Any, ...]]:
-    """Run a composite as the ops that it consists of, which make one node on the tape.
+    """Run a composite as the ops that it consists of; the tape gets one node for all of them.
 
     ``body(*tensors, *attributes) -> (result, kept)`` gets plain Tensors. A gradient that is itself differentiated runs
     the body again on Variables (`flnb.autograd.walk`).
@@ -243,9 +243,9 @@ def by_body(op: Op, attributes: tuple[Any, ...], tensors: tuple[Any, ...], here:
 
 
 def sync() -> None:
-    """Wait until everything that the active backends launched, of all threads, has finished.
+    """Wait until everything that the active backends of all threads have launched has finished.
 
-    Returns at once for eager CPU backends; what backends that defer have recorded is computed.
+    This returns at once for CPU backends that compute eagerly; backends that defer compute what they have recorded.
 
     >>> import flnb
     >>> flnb.sync()
@@ -259,14 +259,14 @@ def sync() -> None:
 
 
 def emit_edges(lane: Any, plan: Plan, seq: int, edges: list[int]) -> None:
-    """Emit the parents of a node that do not fit into the event of its op, five to an event."""
+    """Emit the parents (``edges``) of node ``seq`` that do not fit into the op's own event, five to an event."""
     code = schema.EDGE | plan.code >> 24 << 24
     for i in range(0, len(edges), 5):
         lane.pending += (code, perf_counter_ns(), seq, *edges[i : i + 5], 0, 0, 0, 0)[: schema.WORDS]
 
 
 def note_cuts(plan: Plan, nodes: tuple[Any, ...]) -> None:
-    """Emit, for `run.tape.why`, that an op without a gradient read results of these nodes."""
+    """Emit, for `run.tape.why`, that an op without a gradient read the results of ``nodes``."""
     reason = schema.INTEGER if plan.spec.dtype.kind in "biu" else schema.NO_RULE
     for place in nodes:
         if place is not None:
@@ -274,7 +274,7 @@ def note_cuts(plan: Plan, nodes: tuple[Any, ...]) -> None:
 
 
 def checked_target(op: Op, plan: Plan, here: State, tensors: tuple[Any, ...]) -> Tensor:
-    """Return the last of these tensors, which an op will write to; raise an error if it cannot."""
+    """Return the last tensor, which an op will write to; raise an error if the op cannot write to it."""
     out = tensors[-1]
     if not isinstance(out, Tensor):
         raise TypeError(f"{op.name}: out must be a flnb Tensor, got {type(out).__name__}")
@@ -295,9 +295,9 @@ def checked_target(op: Op, plan: Plan, here: State, tensors: tuple[Any, ...]) ->
 
 
 def mark_written(tensor: Tensor, own: bool = False) -> None:
-    """Note that a tensor's memory was just written, in the tensor that owns the memory.
+    """Note in the tensor that owns a tensor's memory that this memory was just written.
 
-    With ``own`` the tensor itself got other memory, which is noted in it alone.
+    With ``own`` the tensor was given other memory instead, and the note is made in the tensor itself.
     """
     global last_write
     root = tensor if own else getattr(tensor, "_root", tensor)
@@ -316,16 +316,16 @@ _NAMES: dict[str, Any] = {
     "own": source_lines.own, "plan_for": plan_for, "pull_plan": pull_plan, "scoped": scoped,
     "source_lines": source_lines, "state": state, "write": write,
 }  # fmt: skip
-"""The names in the text."""
+"""The names that the compiled text uses as globals."""
 
 
 def _compile(text: str, filename: str) -> dict[str, Any]:
-    """Compile text of the templates; returns the names that it defines."""
+    """Compile source text made from the templates; returns a dict of the names that the text defines."""
     return compiled(text, filename, dict(_NAMES))
 
 
 def _function(name: str, parameters: str, body: str) -> Any:
-    """Compile a function with this text as its body."""
+    """Return the function with this name, parameters and source text as its body."""
     return _compile(function_text(name, parameters, body), f"<crossing {name}>")[name]
 
 

@@ -1,8 +1,9 @@
-"""Telemetry of devices: emits the launches, copies and waits of the host, and the times at which the device ran them.
+"""Telemetry of devices: emits the host's launches, copies and waits, and the times at which the device ran the tasks.
 
-During a recording, each launch and copy (a *task*) is enclosed in a pair of timed CUDA events. They are read at later
-calls, once they have happened: the program never waits for them. An *anchor* converts the device's times to the host's
-clock: an event in an idle stream, seen to happen between two readings of that clock. A new one is made every second.
+During a recording, each launch and copy (a *task*) is enclosed in a pair of timed CUDA events. Their times are read in
+a later call, once both have happened: the program never waits for them. An *anchor* relates the device's times to the
+host's clock: it is an event in an idle stream that happened between two readings of that clock. A new anchor is made
+every second.
 
 Code that launches kernels reports them as `Driver.launch` does:
 
@@ -38,17 +39,17 @@ if TYPE_CHECKING:
 __all__ = ["Driver", "Task", "awaits", "begin", "flush", "host_waited", "own_managers", "records"]
 
 ANCHOR_NS = 1_000_000_000
-"""The time after which a new anchor is made, ns."""
+"""The ns after which a new anchor is made."""
 PATIENCE_NS = 100_000
-"""The time, in ns, for which the host polls an anchor; it tries again a tenth of `ANCHOR_NS` later."""
+"""The most ns for which the host polls a new anchor; if that fails, it tries again a tenth of `ANCHOR_NS` later."""
 PRECISION_NS = 500
-"""The precision of ``cuEventElapsedTime``, ns."""
+"""The precision of ``cuEventElapsedTime`` in ns."""
 MOST = 4096
-"""The most tasks of a stream whose times are pending; further ones get no times from the device."""
+"""The most tasks of one stream that wait for their times; further ones are recorded without times of the device."""
 LOWEST = 1 << 16
 """The smallest int among a kernel's arguments that counts as an address; smaller ones are numbers."""
 EMULATED = -1
-"""The error bound that marks the times of an emulated device."""
+"""The value of an event's error bound which says that the times are those of an emulated device."""
 ALL = -1
 """The stream number in a `host_wait` event for a wait for all streams of a device."""
 
@@ -73,26 +74,26 @@ class Driver(Protocol):
         """Return a device's name."""
 
     def stream(self) -> int:
-        """Create a non-blocking stream."""
+        """Create a non-blocking stream; returns its handle."""
 
     def event(self, timed: bool = False) -> int:
-        """Create an event."""
+        """Create a device event; returns its handle."""
 
     def queue_event(self, event: int, stream: int) -> None:
-        """Record an event in a stream, without telemetry."""
+        """Record a device event in a stream, without emitting telemetry."""
 
     def happened(self, event: int) -> bool:
         """Return whether an event has happened, without waiting."""
 
     def counted(self, kernel: str) -> tuple[int, int, int, int]:
-        """Return requests, sectors, shared requests and conflicts of a kernel; zeros unless the device is emulated."""
+        """Return a kernel's requests, sectors, shared-memory requests and bank conflicts; zeros on a real device."""
 
     def seconds_if_over(self, begin: int, end: int) -> float | None:
-        """Return the seconds between two events; None unless both have happened, or on an error."""
+        """Return the seconds between two events; None if one has not happened yet, or on an error."""
 
 
 class Anchor(NamedTuple):
-    """A device event at a known time ``t`` of the host's clock, accurate to ``bound`` (both ns)."""
+    """A device event that happened at ``t`` on the host's clock, with an error of at most ``bound`` (both in ns)."""
 
     event: int
     t: int
@@ -120,11 +121,11 @@ class Task:
 
     @property
     def alone(self) -> bool:
-        """Return whether this thread has emitted no launch or copy since the task began."""
+        """Whether this thread has emitted no other launch or copy since the task began."""
         return self._watch.mine.emitted == self._emitted
 
     def launched_by(self, name: str, addresses: Sequence[Any] = ()) -> None:
-        """Emit one launch ``name`` by another library, unless this thread has emitted its launches one by one since."""
+        """Emit one launch ``name`` by another library, unless launches were emitted one by one since the task began."""
         if self.alone:
             self.launched(name, addresses=addresses)
         else:
@@ -143,10 +144,11 @@ class Task:
 
         Args:
             name: the kernel's name.
-            grid: the extents of the grid in blocks, and ``block`` those of a block in threads; empty if unknown.
+            grid: the extents of the grid in blocks; empty if unknown.
+            block: the extents of a block in threads; empty if unknown.
             shared: bytes of dynamic shared memory of each block.
-            addresses: the arguments; those that are not addresses are ignored.
-            needs: the resources of the launch: the last fields of `device_words.Kernel`, in their order.
+            addresses: the kernel's arguments; those that are not addresses are ignored.
+            needs: the resources that the kernel needs, as the last fields of `device_words.Kernel`, in their order.
         """
         t1 = clock()
         self._watch.kernels.add(name)
@@ -154,11 +156,11 @@ class Task:
         self._emit(device_words.LAUNCH | intern.kernels.id_of(kernel) << schema.PLAN_SHIFT, t1, 0, 0, addresses)
 
     def copied(self, route: int, nbytes: int, pinned: bool = False, addresses: Sequence[Any] = ()) -> None:
-        """Emit a copy.
+        """Emit a copy of memory from, to, on or between devices.
 
         Args:
             route: `device_words.TO_DEVICE`, `TO_HOST`, `ON_DEVICE` or `BETWEEN`.
-            nbytes: the number of bytes.
+            nbytes: the number of bytes copied.
             pinned: whether the host memory is pinned; copies to pageable memory block the host.
             addresses: the addresses of the destination and the source.
         """
@@ -188,14 +190,14 @@ class Emitted(local):
 
 
 class Watch:
-    """Telemetry state of one device.
+    """The state of one device's telemetry: emits the times of its tasks when they are done.
 
     Attributes:
-        queued: by stream, the tasks whose times are pending.
-        events: the number under which each event was last recorded, by handle.
-        pool: timed events for reuse.
+        queued: for each stream, the tasks whose times are not known yet.
+        events: from the handle of a device event to the number that telemetry gave it when it was last recorded.
+        pool: timed events that can be used again.
         mine: the number of launches and copies that this thread has emitted.
-        unknown: whether the device's memory in use must still be announced to a new recording.
+        unknown: whether a new recording must still be told which of the device's memory is in use.
     """
 
     def __init__(self, driver: Driver, ordinal: int) -> None:
@@ -215,7 +217,7 @@ class Watch:
         self._told: Any = None
 
     def begin(self, stream: int) -> Task:
-        """Begin a task in a stream, and emit the times of earlier ones that are done."""
+        """Begin a task in a stream, and emit the times of earlier tasks that are done."""
         with self.lock:
             self.describe()
             self.read()
@@ -245,7 +247,7 @@ class Watch:
             lane.emit(device_words.DEVICE, clock(), self._info)
 
     def context(self, lane: Lane, stream: int) -> int:
-        """Return the id in `intern.contexts` of a lane's current context, with this device and a stream."""
+        """Return the id in `intern.contexts` of a lane's current context with this device and ``stream`` added."""
         with self.lock:  # two threads may number new streams at once
             number = self._numbers.setdefault(0 if 0 <= stream <= 2 else stream, len(self._numbers))  # 1, 2: default
         found = self._contexts.get((lane.context, number))
@@ -284,7 +286,7 @@ class Watch:
         return True
 
     def _current_anchor(self) -> Anchor | None:
-        """Return the anchor for a new task, renewed if due; None if no anchor event has happened in time."""
+        """Return the anchor for a new task, a new one if it is due; None if no anchor's event has happened in time."""
         if clock() < self._anchor_due:
             return self._anchor
         self._idle = self._idle or self.driver.stream()
@@ -305,7 +307,7 @@ class Watch:
 
 _watches: dict[tuple[str, int], Watch] = {}
 own_managers: Living[MemoryManager] = Living()
-"""The default memory managers of devices, used by their backends unless another one is set."""
+"""The default memory managers of devices, which a device's backend uses unless another manager is set."""
 
 
 def _watch(driver: Driver) -> Watch:
@@ -315,15 +317,16 @@ def _watch(driver: Driver) -> Watch:
 
 
 def begin(driver: Driver, stream: int = 0) -> Task | None:
-    """Begin a launch or copy in a stream of the current device; None without a recording, and during stream capture.
+    """Begin a launch or copy in a stream of the current device; returns its task, None if nothing is to be emitted.
 
-    Call the task's `launched` or `copied` after the call that queues it; if that raises, nothing is emitted.
+    That is so without a recording and during stream capture. Call the task's `launched` or `copied` after the call that
+    queues the work; if that call raises an error, nothing is emitted.
     """
     return None if bus.lanes is None or driver.capturing else _watch(driver).begin(stream)
 
 
 def records(driver: Driver, event: int, stream: int) -> None:
-    """Emit an event: a device event was recorded in a stream."""
+    """Emit to telemetry that a device event was recorded in a stream."""
     if bus.lanes is not None:
         watch, lane = _watch(driver), bus.lanes.lane
         watch.events[event] = number = _next_event()
@@ -331,7 +334,7 @@ def records(driver: Driver, event: int, stream: int) -> None:
 
 
 def awaits(driver: Driver, stream: int, event: int) -> None:
-    """Emit an event: later work of a stream waits for a device event."""
+    """Emit to telemetry that later work of a stream waits for a device event."""
     if bus.lanes is not None:
         watch, lane = _watch(driver), bus.lanes.lane
         number = max(each.events.get(event, 0) for each in list(_watches.values()))  # the latest: on any device
@@ -339,7 +342,7 @@ def awaits(driver: Driver, stream: int, event: int) -> None:
 
 
 def host_waited(driver: Driver, t0: int, stream: int = ALL, event: int = 0) -> None:
-    """Emit a wait of the host since t0 (ns) for a stream or event, and the times of tasks now done."""
+    """Emit that the host has waited since ``t0`` (ns) for a stream or event, and the times of finished tasks."""
     if bus.lanes is not None:
         watch, lane = _watch(driver), bus.lanes.lane
         number = max(each.events.get(event, 0) for each in list(_watches.values()))

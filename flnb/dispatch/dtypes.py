@@ -1,8 +1,8 @@
 """Dtypes: their names, the default one, and the dtype in which an op on several dtypes computes.
 
-Promotion follows the array API 2024.12, and torch where that leaves a choice: Python scalars do not change the dtype if
-its kind allows; of two dtypes of one kind the larger wins; floating point wins over integers of any size, so that int64
-with float32 is float32.
+Promotion follows the array API 2024.12, and torch where the standard leaves a choice: a Python scalar changes the dtype
+only if it is of a higher kind (bool, integer, floating point, complex), such as 0.5 with int64; of two dtypes of one
+kind the larger wins; floating point wins over integers of any size, so that int64 with float32 is float32.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "complex floating": ("complex64", "complex128"),
 }
 DTYPES: dict[str, Dtype] = {name: np.dtype(name) for names in KINDS.values() for name in names}
-"""Every dtype by its name. Each is a NumPy dtype."""
+"""Every dtype that flnb has, a NumPy dtype each, by its name."""
 
 KINDS["integral"] = KINDS["signed integer"] + KINDS["unsigned integer"]
 KINDS["numeric"] = KINDS["integral"] + KINDS["real floating"] + KINDS["complex floating"]
@@ -41,7 +41,7 @@ def dtype_of(given: Any) -> Dtype:
     """Return the dtype for a name, a Python type or a dtype.
 
     Raises:
-        TypeError: ``given`` is none of these, or no dtype that flnb has.
+        TypeError: ``given`` is none of these, or a dtype that flnb does not have.
     """
     try:
         return np.dtype(given)
@@ -57,7 +57,7 @@ def dtype_of(given: Any) -> Dtype:
 
 
 def real_dtype(dtype: Dtype) -> Dtype:
-    """Return the real dtype of a complex dtype's parts; any other dtype unchanged."""
+    """Return the dtype of the real and imaginary parts of a complex dtype; any other dtype unchanged."""
     return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
 
 
@@ -94,7 +94,7 @@ def set_default_dtype(dtype: Any) -> None:
 
 
 def complex_dtype() -> np.dtype[Any]:
-    """Return the dtype of tensors made from Python complex numbers: complex64 if the default dtype is float32."""
+    """Return the dtype of tensors made from Python complex numbers: complex64, or complex128 with default float64."""
     return np.result_type(_default, np.complex64)
 
 

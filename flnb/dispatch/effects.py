@@ -1,6 +1,7 @@
 """Side effects of a captured training step besides tensor computation, such as counting steps.
 
-A step that is captured as a program (`flnb.jit`) runs as Python once; what else it does must be done again each time.
+A step that is captured as a program (`flnb.jit`) runs as Python only once. What it does besides computing tensors must
+be done again in each run of the program.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ class Effects:
     """The side effects of a step that is being captured by `flnb.jit`, and the objects it depends on.
 
     Attributes:
-        backend: what will compute.
+        backend: the backend that will compute the step.
         calls: functions to call before each run, in order.
         last: functions to call after each run.
         cleared: the leaves whose gradient the step sets to None.
         used: leaves that the step reads, by the id of their nodes.
-        grown: leaves whose gradient of before the step is read, and that gradient.
-        generators: by the id of a NumPy generator, the object that has it, whose generator `manual_seed` replaces.
+        grown: pairs of a leaf and the gradient that it had before the step, if the step reads that gradient.
+        generators: from the id of a NumPy generator to the object that holds it, where `manual_seed` puts another one.
         node: the node of the tape whose gradient is being computed; None outside of a backward pass.
-        watched: holders and names on which the step depends, see `flnb.dispatch.guards`.
+        watched: pairs of a holder and a name on which the step depends, see `flnb.dispatch.guards`.
     """
 
     def __init__(self, backend: TensorBackend) -> None:
@@ -54,7 +55,7 @@ class Effects:
         self.used.setdefault(id(leaf._node), leaf)
 
     def reads(self, x: Tensor) -> None:
-        """Note that the step reads an already existing tensor: a leaf, or the gradient of one."""
+        """Note that the step reads a tensor that existed before it: a leaf, or the gradient of a leaf."""
         if x._node is not None:
             self.uses(x)
         else:
@@ -62,7 +63,7 @@ class Effects:
             self.grown += [(leaf, x) for leaf in self.used.values() if leaf.grad is x and id(leaf) not in known]
 
     def watch(self, holder: Any, names: Iterable[str]) -> None:
-        """Note that the step depends on the objects that names in a namespace, or attributes, refer to."""
+        """Note that the step depends on what ``names`` refer to in ``holder``, a dict (keys) or object (attributes)."""
         self.watched += [(holder, name) for name in names]
 
     def watch_module(self, module: Any) -> None:
@@ -71,11 +72,11 @@ class Effects:
         self.watch(type(module), ["forward"])
 
     def asked(self, source: Any) -> bool:
-        """Return whether the step gets numbers of an object by `numbers`."""
+        """Return whether the step has called `numbers` for the object ``source``."""
         return any(key[0] is source for key in self._numbers)
 
     def pulling(self, pull: Callable[[Any], None]) -> Callable[[Any], None]:
-        """Wrap a backward step ``pull(node)`` so that `node` is the current node during the call."""
+        """Wrap ``pull(node)``, a step of a backward pass, so that `Effects.node` is that node during the call."""
 
         def pull_noted(node: Any) -> None:
             before, self.node = self.node, node
@@ -87,9 +88,9 @@ class Effects:
         return pull_noted
 
     def numbers(self, source: Any, key: Any, dtype: np.dtype[Any]) -> tuple[Tensor, ...]:
-        """Return 0-d tensors that are set to ``source.coefficients()`` before each run.
+        """Return 0-d tensors of a dtype, which are set to ``source.coefficients()`` before each run.
 
-        The function is called once in each run for each ``key``, such as the number of the step.
+        `coefficients` is called once in each run for each ``key``, such as the number of a step within the run.
         """
         found = self._numbers.get((source, key, dtype))
         if found is None:
@@ -108,11 +109,11 @@ class Effects:
 
 
 effects: ContextVar[Effects | None] = ContextVar("flnb_effects", default=None)
-"""The effects of the step that is captured in this thread and context; None if none is."""
+"""The effects of the step that is being captured in this thread and context; None if none is being captured."""
 
 
 def repeated(function: Callable[[], object], last: bool = False) -> None:
-    """Call a function now, and again before (or after) each later run of the step being captured."""
+    """Call a function now, and again before each later run of the step being captured, or after it with ``last``."""
     function()
     if (captured := effects.get()) is not None:
         (captured.last if last else captured.calls).append(function)

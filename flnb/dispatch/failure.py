@@ -1,6 +1,6 @@
-"""Errors of ops: adds a note with op, inputs and user's line, and emits an event to recordings.
+"""Errors of ops: add a note with the op, its inputs and the user's line, and emit an event to recordings.
 
-Events of ops refer to leaves by number; other events give the leaves' names.
+An event of an op refers to leaves by number; other events give the names of leaves.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ __all__ = ["Untraceable", "emit_leaf", "failed", "failed_call", "failed_function
 SHOWN = 8  # tensors in a note
 NAME, PARAMETER = 4, 5  # of a leaf's node
 MOST = 4096
-"""Nodes that are looked through for leaves."""
+"""The most nodes that are searched for leaves."""
 
 
 class Untraceable(Exception):
-    """Raised if a function cannot be traced, since it reads a value or writes in place; it then runs normally."""
+    """Raised if a traced function reads a value or writes in place; the function then runs untraced instead."""
 
 
 def failed(error: Exception, plan: Plan, inputs: tuple[Any, ...]) -> None:
-    """Handle an error of a backend's method: add a note with op and line to it, and emit an event."""
+    """Add a note with op and line to an error that a backend's method raised, and emit an event."""
     _tell(error, plan.op, inputs, plan.spec)
 
 
 def failed_call(error: Exception, op: Op, inputs: tuple[Any, ...]) -> None:
-    """Handle an error before or after the backend's method: invalid inputs, or a result that cannot be made."""
+    """Do as `failed` for an error outside of the backend's method: invalid inputs, or a result that cannot be made."""
     if isinstance(error.__context__, (KeyError, AttributeError)) and error.__cause__ is None:
         error.__suppress_context__ = True  # that no plan was found is how calls begin
     _tell(error, op, inputs, None)
@@ -60,9 +60,9 @@ def failed_function(error: Exception, name: str, family: str, arguments: Iterabl
 
 
 def refused(error: Exception, name: str, *tensors: Tensor) -> Exception:
-    """Record the error of a function that checks its tensors itself: ``raise refused(ValueError(...), "reshape", x)``.
+    """Emit and return the error of a function on ``tensors``: ``raise refused(ValueError(...), "reshape", x)``.
 
-    For functions that are called too often to be wrapped (`flnb.ops.documentation.public`).
+    This is for functions that are called too often to be wrapped by `flnb.ops.documentation.public`.
     """
     failed_function(error, name, "matmul" if name == "matmul" else "movement", tensors)
     return error
@@ -77,7 +77,7 @@ def _tensors(arguments: Iterable[Any]) -> list[Tensor]:
 
 
 def _tell(error: Exception, op: Op | _Called, inputs: tuple[Any, ...], expected: Spec | None) -> None:
-    """Add a note to an error and emit an event, once per error."""
+    """Add a note to an error and emit an event, once per error; ``expected`` is the spec planned for the result."""
     if hasattr(error, "__notes__"):  # an op inside this one has spoken
         return
     specs = [getattr(x, "_spec", None) for x in inputs]
@@ -100,12 +100,12 @@ def _tell(error: Exception, op: Op | _Called, inputs: tuple[Any, ...], expected:
 
 
 def _brief(x: Any) -> str:
-    """Describe an input for the note: dtype and shape of a tensor."""
+    """Return the note's text for an input that is no tensor: a number itself, or the name of the input's type."""
     return repr(x) if isinstance(x, (int, float, complex)) else type(x).__name__
 
 
 def emit_leaf(lane: Any, leaf: Node, spec: Spec) -> tuple[int, int]:
-    """Emit a leaf's name; returns the code for further events about the leaf, and the number of the name."""
+    """Emit a leaf's name; returns the number for further events about the leaf, and the number of the name."""
     plan = intern.plans.id_of(intern.Plan("leaf", "memory", spec.shape, spec.dtype.name, spec.nbytes))
     name = intern.strings.id_of(leaf[NAME]) if leaf[NAME] else 0
     code = plan << schema.PLAN_SHIFT
@@ -114,7 +114,7 @@ def emit_leaf(lane: Any, leaf: Node, spec: Spec) -> tuple[int, int]:
 
 
 def emit_leaves_above(lane: Any, tensors: tuple[Any, ...]) -> None:
-    """Emit the names of the leaves that tensors were computed from, if at most `MOST` nodes lie between."""
+    """Emit the names of the leaves from which tensors were computed, as far as a search of `MOST` nodes finds them."""
     waiting = [(node, x._spec) for x in tensors for node in [getattr(x, "_node", None)] if node is not None]
     seen: set[int] = set()
     while waiting and len(seen) < MOST:

@@ -1,4 +1,4 @@
-"""Guards: conditions besides arguments that a captured step depends on, such as training flags and global names."""
+"""Guards: what a captured step depends on besides its arguments, such as training flags and global names."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ LONGEST = 256
 
 
 Guard = tuple[Any, str, Any]
-"""A namespace or an object, a key or attribute, and what it referred to when a step was captured; of a list, a copy."""
+"""A holder (dict or object), a key or attribute of it, and what that was at capture; of a setting's list, a copy."""
 
 
 def guarded(settings: Iterable[tuple[Any, str]], references: Iterable[tuple[Any, str]]) -> list[Guard]:
-    """Make guards that store what attributes and names currently refer to.
+    """Return guards that store what attributes and names currently refer to.
 
     Args:
-        settings: attributes of modules and optimizers; lists and dicts there are compared item by item.
-        references: what a function refers to by global names and the like; a list there may be one that it appends to.
+        settings: attributes of modules and optimizers; their lists and dicts are compared item by item.
+        references: global names and the like in a function; their lists and dicts are not copied, as the function may
+            append to them.
     """
     known = {(id(holder), name): (holder, name, _find(holder, name)) for holder, name in references}
     for holder, name in settings:
@@ -50,7 +51,7 @@ def referred(function: Any, arguments: Sequence[Any] = ()) -> Iterator[tuple[Any
 
     Args:
         function: a function or method, or an object that wraps one.
-        arguments: objects whose attributes it may read.
+        arguments: objects whose attributes the function may read.
     """
     waiting, seen = [function], set()
     while waiting:
@@ -71,14 +72,14 @@ def referred(function: Any, arguments: Sequence[Any] = ()) -> Iterator[tuple[Any
 
 
 def _names(code: CodeType, *kinds: str) -> list[str]:
-    """List the names that a function's code loads by instructions of some kinds, also in functions defined in it."""
+    """List the names that code, and functions defined in it, load by instructions ``LOAD_KIND`` of some kinds."""
     wanted = [f"LOAD_{kind}" for kind in kinds]
     names = [each.argval for each in dis.get_instructions(code) if each.opname in wanted]
     return names + [name for each in code.co_consts if isinstance(each, CodeType) for name in _names(each, *kinds)]
 
 
 def _find(holder: Any, name: str) -> Any:
-    """Return the object that a holder's name currently refers to; a sentinel if it is undefined."""
+    """Return what a holder's key or attribute ``name`` currently refers to; a sentinel if it is undefined."""
     if type(holder) is dict:
         return holder.get(name, MISSING)
     try:

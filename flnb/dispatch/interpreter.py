@@ -1,8 +1,8 @@
 """Interpreters: objects that receive every op call and decide how it runs.
 
-A stack of them belongs to the state (`flnb.dispatch.state.State`); it is empty by default, which costs an op one
-comparison. The innermost interpreter gets a call before the operands are converted. It may run the op as it is, or
-other ops in its place; the calls of these go to the next interpreter outwards. Batching (`flnb.vmap`), tracing, casting
+The state (`flnb.dispatch.state.State`) has a stack of them. It is empty by default, and the test for that costs an op
+one comparison. The innermost interpreter gets a call before the operands are converted. It may run the op as it is, or
+other ops in its place, which the next interpreter outwards gets. Batching (`flnb.vmap`), tracing, casting
 (`flnb.autocast`) and observing are such classes.
 """
 
@@ -24,22 +24,22 @@ __all__ = ["Interpreter", "use_interpreter"]
 
 
 class Interpreter:
-    """Base of interpreters, which by itself runs every op as usual: override `apply`, and others as needed."""
+    """Base class of interpreters, which runs every op as usual: override `apply`, and other methods as needed."""
 
     def takes(self, op: Op) -> bool:
-        """Return whether a composite op, such as softmax, is passed as one call, rather than as its single ops."""
+        """Return whether a composite op such as softmax is passed as one call, not as the ops in its body."""
         return False
 
     def apply(self, op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
-        """Handle the call of an op; returns its result, for a composite the pair of it and a tuple for its gradient."""
+        """Run an op; returns its result, or for a composite a pair: result and tuple of values for the gradient."""
         return self.run(op, operands, attributes)
 
     def write(self, op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...], out: Any) -> Any:
-        """Handle the call of an op that writes into the existing tensor ``out``; returns ``out``."""
+        """Run an op that writes into the existing tensor ``out``; returns ``out``."""
         return self.run(op, operands, attributes, out)
 
     def create(self, op: Op, spec: Spec, arguments: tuple[Any, ...], category: int) -> Any:
-        """Handle the call of an op that makes a tensor from no tensor, such as ``full``; returns the tensor."""
+        """Run an op that makes a tensor of ``spec`` from no tensor, such as ``full``; returns the tensor."""
         with self.outside():
             return crossing.create(op, spec, arguments, category)
 
@@ -49,13 +49,13 @@ class Interpreter:
             return crossing.enter(op, operands, attributes, out)
 
     def outside(self) -> state.entered:
-        """Return a context manager that hides ops from this interpreter, so that it can call flnb itself."""
+        """Return a context manager inside which this interpreter gets no ops, so that it can call flnb itself."""
         return state.entered(state.current().without_innermost())
 
 
 @with_block
 def use_interpreter(interpreter: Interpreter) -> Iterator[Interpreter]:
-    """Make an interpreter see every op that is called inside, in this thread and context.
+    """Pass every op that is called inside the block, in this thread and context, to an interpreter.
 
     >>> import flnb
     >>> class Names(flnb.dispatch.interpreter.Interpreter):

@@ -2,8 +2,8 @@
 
 An array's memory is owned by a small ctypes object, to which the array and all its views refer. When that object is
 deleted, a weak reference to it is put into a queue, and nothing else happens: the manager's `free` is called later, at
-the next allocation or call of statistics. No Python code runs in between, because CPython swallows a Ctrl-C that
-arrives while an object is deleted.
+the next allocation or when statistics are asked for. No Python code runs during the deletion, because CPython swallows
+a Ctrl-C that arrives there.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ def allocate(
     Args:
         plan_code: the code of the op that allocates (`flnb.dispatch.plan.Plan.code`), 0 for none.
         category: index into `flnb_telemetry.schema.CATEGORIES`.
+        hint: what is known about the allocation, for the manager.
 
     Raises:
         OutOfMemoryError: neither the manager nor its device has room.
@@ -113,11 +114,11 @@ def allocate(
 
 
 holders: WeakSet[Any] = WeakSet()
-"""Objects that can free memory and allocate it again on demand: with ``manager`` and ``release() -> bool``."""
+"""Objects that can free memory now and allocate it again later: with ``manager`` and ``release() -> bool``."""
 
 
 def reclaim(manager: MemoryManager) -> bool:
-    """Ask all holders of unneeded memory of a manager to release it; returns whether any did."""
+    """Ask all `holders` to release the memory of a manager that they do not need now; returns whether any did."""
     return sum(each.release() for each in list(holders) if each.manager is manager) > 0
 
 
@@ -126,7 +127,7 @@ keepers: Living[Any] = Living()
 
 
 def end(manager: MemoryManager) -> None:
-    """Release the memory that programs hold of a manager whose ``with`` block has ended, and forget the manager.
+    """Make programs free what they allocated from a manager whose ``with`` block has ended, and forget the manager.
 
     Blocks of tensors stay valid. A program that runs on the manager later allocates its memory anew.
     """
@@ -147,10 +148,10 @@ def _give_up(manager: MemoryManager, block: Block) -> None:
 
 
 def drain(mine: Block | None = None) -> None:
-    """Return every block whose array was deleted to its manager.
+    """Free every block in the queue: those whose arrays were deleted.
 
-    If the manager's `free` raises an error, the block stays allocated and a warning is issued; for the block ``mine``
-    the error itself is raised. An entry leaves the queue only when its block was freed, so that Ctrl-C loses none; an
+    If a manager's `free` raises an error, the block stays allocated and a warning is issued; for the block ``mine`` the
+    error itself is raised. An entry leaves the queue only after its block was freed, so that Ctrl-C loses none; an
     entry whose block was freed already is ignored.
     """
     while dropped:
@@ -180,7 +181,7 @@ def drain(mine: Block | None = None) -> None:
 
 
 def _forget(entry: Any) -> None:
-    """Remove a freed block from the queue, unless another thread already has."""
+    """Remove the entry of a freed block from the queue, unless another thread already has."""
     try:
         dropped.remove(entry)
     except ValueError:
@@ -231,7 +232,7 @@ Ledger.drain = staticmethod(drain)
 
 
 def _tell(lane: Lane, block: Any, segment: Any) -> None:
-    """Emit the existence of a block for a recording that started after its allocation."""
+    """Emit to ``lane`` that a block exists, for a recording that started after the block's allocation."""
     code = schema.ALLOC | block.category << 8
     lane.emit(code, clock(), block.id, block.address, block.size, block.requested, segment.id)
 
@@ -240,7 +241,7 @@ def release(manager: MemoryManager, block: Block) -> None:
     """Free a block that was allocated by `allocate`; blocks of arrays are freed with their arrays.
 
     Raises:
-        ValueError: the block is another manager's, or was freed before.
+        ValueError: the block belongs to another manager, or was freed before.
 
     >>> import flnb
     >>> manager = flnb.memory.Caching(flnb.memory.SimulatedDevice())
@@ -268,7 +269,7 @@ def array_in(
 ) -> np.ndarray[Any, Any]:
     """Allocate an uninitialised C-contiguous array of ``nbytes`` bytes in a block of its own, 64-byte aligned.
 
-    The block is freed after the array and all its views were deleted; ``array.base.block`` is the block.
+    The block, ``array.base.block``, is freed after the array and all its views were deleted.
     """
     if not manager.device.addressable:
         raise TypeError(
@@ -289,9 +290,9 @@ def owner_in(
     plan_code: int = 0,
     category: int = 0,
 ) -> Any:
-    """Allocate a block of ``nbytes`` bytes, and return ``make(block)``, an object with the block as its ``block``.
+    """Allocate a block of ``nbytes`` bytes, and return ``make(block)``, whose attribute ``block`` becomes the block.
 
-    The block is freed after this object was deleted.
+    The block is freed after that object was deleted.
     """
     hint = None
     if manager.wants_hint:
@@ -312,7 +313,7 @@ def owner_in(
 
 
 class Owner:
-    """Object that keeps a block allocated while a buffer or view refers to it; made by `owner_in`."""
+    """Keeps a block allocated for as long as a buffer or view refers to this object; made by `owner_in`."""
 
     __slots__ = ("__weakref__", "block")
 
@@ -321,14 +322,14 @@ class Owner:
 
 
 def _memory(block: Block) -> Any:
-    """Make the object that owns a block's bytes, from which NumPy creates arrays."""
+    """Return the object that owns a block's bytes, from which NumPy can make arrays."""
     owner = _memory_of(block.size)(block.address)
     owner.block = block
     return owner
 
 
 def block_of(array: Any) -> Block | None:
-    """Return the block in which an array or view is; None for memory that NumPy allocated.
+    """Return the block that holds the elements of an array or view; None if NumPy allocated their memory.
 
     >>> import flnb
     >>> with flnb.use_memory_manager(flnb.memory.Caching()):
@@ -344,7 +345,7 @@ def block_of(array: Any) -> Block | None:
 class _Owner(weakref.ref):  # type: ignore[type-arg]
     """A weak reference to the memory owner of an array, with the block to free once the owner is deleted.
 
-    Its callback is the `append` of the queue `dropped` itself, so that no Python code runs in a finaliser.
+    Its callback is the method `append` of the queue `dropped`, so that no Python code runs when the owner is deleted.
     """
 
     __slots__ = ("block",)
@@ -356,13 +357,13 @@ _append_dropped: Any = dropped.append
 
 @lru_cache(4096)
 def _memory_of(size: int) -> Any:
-    """Make a constructor for objects of ``size`` bytes at a given address, from which NumPy creates arrays."""
+    """Return a function from an address to an object of ``size`` bytes there, of which NumPy can make arrays."""
     kind: Any = type("BlockMemory", (ctypes.c_char * size,), {"__slots__": ("block",)})
     return kind.from_address
 
 
 def _check(manager: MemoryManager, block: Block, nbytes: int) -> None:
-    """Raise an error unless a new block is in a segment of its manager and overlaps no other; note its place."""
+    """Raise an error unless a new block is in a segment of its manager and overlaps no other; note its address."""
     segment, places = block.segment, manager.ledger.places
     start, end = block.address, block.address + block.size
     inside = (
@@ -385,12 +386,12 @@ def _check(manager: MemoryManager, block: Block, nbytes: int) -> None:
 
 
 _asides: Living[MemoryManager] = Living()
-"""Managers to which blocks are moved from the computation's device; see `aside`."""
+"""Managers of other devices to which blocks are moved away from the computing one; see `aside`."""
 
 
 @with_block
 def aside(manager: MemoryManager) -> Iterator[None]:
-    """Have recordings count a manager's blocks separately in the block: its device is not the one that computes."""
+    """Inside the ``with`` block, have recordings count a manager's blocks apart: its device does not compute."""
     users, user = manager.device.users, object()
     try:
         manager.device.aside = True
@@ -404,11 +405,11 @@ def aside(manager: MemoryManager) -> Iterator[None]:
 
 
 def announce(lane: Lane) -> None:
-    """Emit the present segments and live blocks to a recording that begins.
+    """Emit the segments and live blocks that exist when a recording begins.
 
-    These are those of the active manager, of one that was set for another device than the backend's, and of managers
-    marked by `aside`; those of a device's own manager follow when the device is first used; what other managers hold
-    already is not part of the recording.
+    These belong to the active manager, to the manager that was set (if its device is not the backend's, another one is
+    active), and to managers marked by `aside`. Those of a device's own manager follow when the device is first used.
+    What other managers hold at that time is not part of the recording.
     """
     drain()
     here = state.current()

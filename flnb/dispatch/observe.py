@@ -1,7 +1,7 @@
 """Observers of ops, which are called before and after every primitive op that runs in this thread and context.
 
-An interpreter (`flnb.dispatch.interpreter`) calls them, so that programs without observers pay nothing. It does not
-depend on the backend: ops of another backend chosen inside, or of a backend class defined again, are observed as well.
+An interpreter (`flnb.dispatch.interpreter`) calls them, so that programs without observers pay nothing. Ops of another
+backend that is chosen inside the block, or of a backend class that is defined again, are observed as well.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = ["MethodCall", "Observer", "call_of", "observe"]
 
 
 class Observer:
-    """Base of observers: override the methods for the events of interest.
+    """Base class of observers: override the methods for the events of interest.
 
     ``arguments`` are those of the backend's method: the raw buffers, the attributes, and for some ops the buffer to
-    write (`call_of` separates them). Observers must not write to the buffers, and must copy what they store. Ops that
-    an observer runs itself are not observed. An error that it raises ends the op and reaches the user.
+    write to (`call_of` separates them). Observers must not write to the buffers, and must copy what they store. Ops
+    that an observer runs itself are not observed. An error that an observer raises ends the op and reaches the user.
     """
 
     def before(self, op: Op, arguments: tuple[Any, ...]) -> None:
@@ -66,7 +66,7 @@ def observe(*observers: Observer) -> Iterator[None]:
 
 
 class _Observing(Interpreter):
-    """The outermost interpreter, which calls one observer with the ops that really run."""
+    """Calls one observer for the ops that really run: an interpreter which is put outside of all others."""
 
     def __init__(self, observer: Observer) -> None:
         self.observer = observer
@@ -82,7 +82,7 @@ class _Observing(Interpreter):
 
 
 _telling: ContextVar[bool] = ContextVar("flnb_telling", default=False)
-"""Whether an observer is being called, whose own ops are not observed."""
+"""Whether an observer is being called: the ops that it runs itself are not observed."""
 
 
 def _observed(observer: Observer, op: Op, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -109,7 +109,7 @@ def _observed(observer: Observer, op: Op, method: Callable[..., Any]) -> Callabl
 
 
 def _tell(hook: Callable[..., None], *what: Any) -> None:
-    """Call a method of an observer with observation off, so that the observer's own ops are not observed."""
+    """Call a method of an observer; the ops that it runs itself are not observed."""
     with holding(_telling, True):
         hook(*what)
 

@@ -1,4 +1,6 @@
-"""Exchange of parts (backend, memory manager, ...) by name, class or instance, for a block or the session."""
+"""Exchange of parts (backend, memory manager, ...) for a ``with`` block or for the session.
+
+The new part is given by name, class or instance."""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ def _record(everywhere: bool = False) -> None:
 
 
 class _Using(states.use):
-    """`flnb.dispatch.state.use` for a part; recordings note the change."""
+    """Does as `flnb.dispatch.state.use`, and emits the change to recordings."""
 
     def begin(self) -> states.State:
         state = super().begin()
@@ -63,8 +65,8 @@ def use_part(kind: str, what: Any) -> Iterator[Any]:
     """Make a part of any kind active until the block ends: the ``"backend"``, the ``"memory manager"`` ...
 
     Args:
-        kind: of the part, see `flnb.interface.Part`.
-        what: the name, with settings or without, the class or an instance.
+        kind: the kind of the part, see `flnb.interface.Part`.
+        what: the part's name (settings may follow), its class or an instance.
 
     >>> import flnb
     >>> with flnb.dispatch.parts.use_part("tape", "arena") as tape:
@@ -83,7 +85,7 @@ def use_part(kind: str, what: Any) -> Iterator[Any]:
 def set_part(kind: str, what: Any) -> Any:
     """Make a part of any kind active for the rest of the session; see `use_part`. Returns the instance.
 
-    Open blocks that chose a part of this kind themselves are not affected.
+    Inside ``with`` blocks that have chosen a part of this kind themselves, nothing changes.
     """
     chosen, slot = registry.make(kind, what), CONTRACTS[kind].slot
     for state in list(states.live):
@@ -140,10 +142,10 @@ def set_memory_manager(manager: str | type[MemoryManager] | MemoryManager) -> Me
 
 
 def use_memory_device(device: str | type[MemoryDevice] | MemoryDevice) -> AbstractContextManager[MemoryDevice]:
-    """Make managers that are created inside the block take their segments from another device.
+    """Let managers that are created inside the ``with`` block take their segments from another device.
 
     Args:
-        device: the name (``"simulated:capacity=8GiB"``), the class or an instance.
+        device: the device's name (``"simulated:capacity=8GiB"``), its class or an instance.
 
     >>> import flnb
     >>> with flnb.use_memory_device("host:capacity=64MiB"), flnb.use_memory_manager("caching") as manager:
@@ -154,7 +156,7 @@ def use_memory_device(device: str | type[MemoryDevice] | MemoryDevice) -> Abstra
 
 
 def set_memory_device(device: str | type[MemoryDevice] | MemoryDevice) -> MemoryDevice:
-    """Make managers that are created in the rest of the session take their segments from another device; returns it.
+    """Let managers that are created from now on in the session take segments from another device; returns the device.
 
     >>> import flnb
     >>> flnb.set_memory_device("host").name
@@ -166,7 +168,7 @@ def set_memory_device(device: str | type[MemoryDevice] | MemoryDevice) -> Memory
 def use_tape(tape: str | type[Tape] | Tape) -> AbstractContextManager[Tape]:
     """Record on another tape, given by name, class or instance, until the block ends.
 
-    Nodes remember their tape: a backward after the block uses the one that recorded.
+    Nodes remember their tape: a ``backward`` after the block walks the tape that recorded them.
 
     >>> import flnb
     >>> with flnb.use_tape("arena") as tape:
@@ -188,7 +190,7 @@ def set_tape(tape: str | type[Tape] | Tape) -> Tape:
 
 
 def _replace_redefined(cls: type) -> None:
-    """Give the active instance of a part the new code after its class was defined again, as by running a cell again."""
+    """Give active instances of a part's class the new class, after a notebook cell defined the class again."""
     for state in list(states.live):
         for slot, instance in state.parts.items():
             old = type(instance)

@@ -1,6 +1,6 @@
-"""Specs and plans: facts about a tensor, and about an op on tensors of certain specs, that need no values.
+"""Specs and plans: what is known of a tensor, and of an op on tensors of certain specs, without their values.
 
-An op finds its plan by the specs (shape, dtype, kind of buffer) of its inputs and its attributes. The plan has the spec
+An op finds its plan by its attributes and the specs (shape, dtype, buffer family) of its inputs. The plan has the spec
 of the result, what the gradient needs, and the op's number in telemetry, so that shape rules run once for each such
 combination, not at each call.
 """
@@ -65,20 +65,22 @@ _array = quiet(np.asarray)
 
 
 class Plan:
-    """An op on inputs of certain shapes, dtypes and kinds of buffer (specs), with certain attributes.
+    """An op on inputs of certain specs (shapes, dtypes and buffer families), with certain attributes.
 
     Attributes:
-        spec, specs: of the result and of the inputs.
-        weight: bytes of the result, or of the largest value that a composite saves; it gets a block of memory if that
-            is at least the manager's ``min_block``. -1 for a view.
+        spec, specs: the spec of the result, and the specs of the inputs.
+        weight: the bytes of the result, or of the largest value that a composite saves; -1 for a view. The op's results
+            get blocks of memory if this is at least the manager's ``min_block``.
         blank: the dtype of a 0-d result for which NumPy would return a scalar, which is no buffer: the backend's method
             then gets an array to write to. Else None.
-        saves: which inputs, and at the end whether the output, a node saves, for every set of inputs that need a
-            gradient (an int whose bit i stands for input i).
-        kept: the specs of what a composite saves for its gradient besides these, if the backend has a method for it.
+        saves: from a set of inputs that need a gradient (an int whose bit i stands for input i) to what a node saves:
+            a bool for each input, and at the end one for the output.
+        kept: the specs of what a composite saves for its gradient besides inputs and output, if the backend takes the
+            composite whole.
         primitives: the names of the ops that such a composite and its gradient consist of; None until they are known.
-        pulls: the gradient function of each input; ``joint`` that of all inputs of a composite.
-        shrinks: the shape to which an input's gradient must be summed, because the input was broadcast; else None.
+        pulls: the gradient function of each input; ``joint`` is that of all inputs of a composite.
+        shrinks: for each input the shape to which its gradient must be summed, because the input was broadcast; else
+            None.
         compiled: the compiled gradient functions (`flnb.autograd.compiled_pulls`); None until they are needed, False if
             they cannot be compiled.
     """
@@ -122,7 +124,7 @@ class Plan:
         self.code = kind | encoding.FLOAT_TIMES | intern.plans.id_of(described) << schema.PLAN_SHIFT
 
     def constant(self, value: float, backend: Any) -> Any:
-        """Return a Python number as a 0-d buffer, stored for the next call (not zeros, as 0.0 == -0.0 as keys)."""
+        """Return a Python number as a 0-d buffer, stored for the next call (but not 0.0 and -0.0: equal keys)."""
         if value in self.constants:
             return self.constants[value]
         promoted = [s for i, s in enumerate(self.specs) if i not in self.op.unpromoted]
@@ -140,9 +142,9 @@ class Plan:
 
 
 class Saves(dict[int, tuple[bool, ...]]):
-    """What a node saves, by the set of operands that need a gradient, computed at its first use.
+    """A dict from sets of operands that need a gradient to what a node saves; entries are computed at their first use.
 
-    Key: an int whose bit i stands for operand i. Value: a bool for each input and, at the end, one for the output.
+    A key is an int whose bit i stands for operand i. A value has a bool for each input and, at the end, for the output.
     """
 
     def __init__(self, op: Op, count: int) -> None:
@@ -154,6 +156,6 @@ class Saves(dict[int, tuple[bool, ...]]):
 
 
 residents: dict[str, TensorBackend] = {}
-"""A backend for each family of buffers on a device: it reads their values also where another backend is active."""
+"""From a buffer family on a device to a backend that reads values of such buffers while another is active."""
 families: dict[str, type[TensorBackend]] = {}
-"""The backend class of each family of buffers whose attributes apply to the whole family: the one bound first."""
+"""From a buffer family to the backend class that was active first with it; its class attributes hold for the family."""

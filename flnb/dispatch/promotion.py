@@ -27,9 +27,9 @@ __all__ = ["find_plan", "foreign", "plan_for"]
 def plan_for(
     op: Op, arguments: tuple[Any, ...], attributes: tuple[Any, ...], here: State
 ) -> tuple[Plan, tuple[Any, ...]]:
-    """Find the plan of a call; returns it and the operands, converted to tensors of one dtype.
+    """Return the plan of a call, and the operands converted to tensors of one dtype.
 
-    Where the op broadcasts, one operand may stay a Python number.
+    If the op broadcasts, one operand may stay a Python number.
     """
     if op.body is not None:
         arguments = adopted(op, arguments, here)
@@ -45,7 +45,7 @@ def plan_for(
 
 
 def find_plan(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...], here: State) -> Plan:
-    """Return the plan of an op for these specs and attributes, which is made if there is none yet."""
+    """Return the plan of an op for these specs and attributes; make it if there is none yet."""
     key = op.key(specs, attributes)
     plan = op.plans.get(key)
     if plan is None:
@@ -64,7 +64,7 @@ def plan_of_composite(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...
 
 
 def adopted(op: Op, operands: Sequence[Any], here: State) -> tuple[Any, ...]:
-    """Convert the operands of an op that are another backend's buffers to those of the active backend.
+    """Return the operands of an op, with tensors on another backend's buffers converted to the active backend's.
 
     Raises:
         TypeError: the active backend does not convert them (`TensorBackend.adopt`), or one of them requires a gradient.
@@ -85,7 +85,7 @@ def adopted(op: Op, operands: Sequence[Any], here: State) -> tuple[Any, ...]:
 
 
 def foreign(op: Op, tensors: Sequence[Any], here: State) -> TypeError:
-    """Make the error for an op on tensors whose buffers belong to another backend."""
+    """Return the error for an op on tensors whose buffers belong to another backend."""
     kind = next((x._spec.kind for x in tensors if isinstance(x, Tensor) and x._spec.kind is not here.kind), here.kind)
     return TypeError(
         f"{op.name}: the tensors keep {kind!r} buffers but the active backend {here.backend.name!r} computes on "
@@ -94,7 +94,7 @@ def foreign(op: Op, tensors: Sequence[Any], here: State) -> TypeError:
 
 
 def _converted(op: Op, value: Any, dtype: np.dtype[Any] | None = None) -> Tensor:
-    """Convert an operand to a tensor, of a dtype if one is given; tensors stay as they are."""
+    """Return an operand as a tensor, made with ``dtype`` if one is given; a tensor is returned as it is."""
     if value is None or isinstance(value, (str, bytes, dict, set)):
         raise TypeError(f"{op.name}: expected tensors, arrays or numbers, got {type(value).__name__} ({value!r:.40})")
     return Tensor._of(value, dtype)
@@ -103,7 +103,7 @@ def _converted(op: Op, value: Any, dtype: np.dtype[Any] | None = None) -> Tensor
 def _promoted(op: Op, tensors: list[Any], scalars: dict[int, type], kept: dict[int, type]) -> list[Any]:
     """Cast tensors to the dtype in which the op computes, but not its index and condition arguments.
 
-    ``scalars`` and ``kept`` are the Python numbers among the operands by position.
+    ``scalars`` has the types of Python numbers among the operands, by position; those also in ``kept`` stay numbers.
     """
     promoted = [i for i in range(len(tensors)) if i not in op.unpromoted]
     if not promoted:

@@ -1,11 +1,11 @@
 """Keeps NumPy's warnings about single elements (division by zero, overflow, invalid value) away from users.
 
-The NaN or infinity in the result is the message, and `flnb.detect_anomaly` finds where it began. Error states that
-users set in NumPy are respected. As `np.errstate` costs as much time as a small ufunc, there are two ways:
+The NaN or infinity in the result says enough, and `flnb.detect_anomaly` finds where it began. Error states that users
+set in NumPy are respected. As `np.errstate` costs as much time as a small ufunc, there are two ways:
 
 - `unnamed` copies a function into globals without a module name. CPython then drops the warnings of the C functions
-  that it calls, at no cost. The compiled code of ops and gradients is run so.
-- `quiet` sets NumPy's error state around a function that calls others, by the context variable behind `np.errstate`.
+  that it calls, at no cost. The compiled code of ops and gradients runs in this way.
+- `quiet` sets NumPy's error state around a whole function, by the context variable behind `np.errstate`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Class = TypeVar("Class", bound=type)
 
 
 def _error_state() -> list[tuple[Any, Any]]:
-    """List the context variable that `np.errstate` sets with its quiet value; empty if NumPy has no such variable."""
+    """Return [(the context variable that `np.errstate` sets, its quiet value)], or [] if NumPy has no such variable."""
     before = copy_context()
     with np.errstate(all="ignore"):
         return [(variable, value) for variable, value in copy_context().items() if before.get(variable) is not value]
@@ -37,7 +37,7 @@ _CHANGED = _error_state()
 
 
 def quiet(function: Function) -> Function:
-    """Wrap a function so that NumPy issues no warnings in it."""
+    """Wrap a function so that NumPy issues no warnings while it runs."""
     if len(_CHANGED) != 1:
         return np.errstate(all="ignore")(function)
     ((variable, silence),) = _CHANGED
@@ -55,7 +55,7 @@ def quiet(function: Function) -> Function:
 
 
 def quiet_methods(cls: Class) -> Class:
-    """Wrap the public methods of a class by `quiet`, in which the private ones run; a class decorator."""
+    """Wrap the public methods of a class by `quiet`: a class decorator. Private methods run inside the public ones."""
     for name, method in list(vars(cls).items()):
         if name[0] != "_" and type(method) is FunctionType and method.__globals__["__name__"] is not None:
             setattr(cls, name, quiet(method))
@@ -63,9 +63,9 @@ def quiet_methods(cls: Class) -> Class:
 
 
 def unnamed(function: Function) -> Function:
-    """Copy a function into globals without a module name, so that C functions called in it issue no warnings.
+    """Return a copy of a function in globals without a module name, so that C functions called in it do not warn.
 
-    A decorator. The copy does not see names that the module defines later.
+    This is a decorator. The copy does not see names that the module defines later.
     """
     names = {**function.__globals__, "__name__": None}
     made = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)

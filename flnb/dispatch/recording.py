@@ -1,4 +1,4 @@
-"""`flnb.record`: telemetry's recording, optionally with the inputs of ops."""
+"""`flnb.record`: the recording of telemetry, to which it can add the inputs of ops and call stacks."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 __all__ = ["record"]
 
 tools: dict[str, Callable[[Recording, int], AbstractContextManager[None]]] = {}
-"""By option: "inputs" has the function of `flnb.explore` that stores the inputs of ops in ``run.captured``."""
+"""From an option to the function that serves it: for "inputs", one of `flnb.explore` that fills ``run.captured``."""
 
 
 @with_block
 def record(
     name: str = "run", *, inputs: bool = False, inputs_limit: str | int = "256MiB", stacks: bool = False, **options: Any
 ) -> Iterator[Recording]:
-    """Record everything that runs inside: ``with flnb.record() as run: train()``, then ``run.ops`` and the rest.
+    """Record everything that runs inside the block: ``with flnb.record() as run: train()``; then read ``run.ops`` etc.
 
     Args:
         name: the name of the run.
-        inputs: store the inputs of each op of this thread, so that ``run.calls[i]`` can be opened in a cell
-            (`flnb.explore.RecordedOp`). Copying them takes time, which does not count as that of the ops.
-        inputs_limit: the most bytes of these inputs; later ones are not stored, and a note says so.
-        stacks: record the user's call stack with every event, for `run.ops.by("stack")`, `run.memory.by("stack")` and
-            reports of blocks. An event then takes some microseconds more.
+        inputs: whether to store the inputs of each op of this thread, so that ``run.calls[i]`` can run an op again
+            (`flnb.explore.RecordedOp`). The time for copying them does not count as time of the ops.
+        inputs_limit: the most bytes of inputs to store, such as "1GiB"; a note says if inputs were left out.
+        stacks: whether to record the user's call stack with every event, for `run.ops.by("stack")`,
+            `run.memory.by("stack")` and reports of blocks. An event then takes some microseconds more.
         options: ``path``, ``replace``, ``buffer``, ``limit`` and ``grad_interval`` of `flnb.telemetry.record`.
 
     >>> import flnb

@@ -49,11 +49,11 @@ SHIPPED = {
         "prefused": "flnb.autograd.teaching.prefused:Prefused",
     },
 }
-"""The same lines as in pyproject.toml (a test compares them): reading all installed metadata costs 20 ms."""
+"""flnb's entry points as in pyproject.toml (a test compares them), as reading all installed metadata costs 20 ms."""
 
 
 def _offered(kind: str) -> dict[str, str]:
-    """Return the entry points of a kind of part by name: classes of installed distributions, not imported yet."""
+    """Return the parts of a kind by name, each as the text "module:class" of an installed entry point."""
     from importlib.metadata import entry_points
 
     return {point.name: point.value for point in entry_points(group=CONTRACTS[kind].group)} | SHIPPED.get(kind, {})
@@ -110,7 +110,7 @@ def parsed(kind: str, text: str) -> tuple[type, dict[str, str]]:
 
 
 def make(kind: str, what: Any) -> Any:
-    """Make an instance of a part from a name (with settings or without, see `parsed`), a class or an instance.
+    """Return an instance of a part, given its name (settings may follow, see `parsed`), its class or an instance.
 
     Raises:
         ValueError: the name or a setting is unknown; the message lists those that are known.
@@ -131,6 +131,6 @@ def make(kind: str, what: Any) -> Any:
 
 
 def _public(contract: type) -> str:
-    """Return the public name of a contract, ``flnb.interface.NAME``."""
+    """Return the public name of the class that defines a kind of part: ``flnb.interface.NAME``."""
     module = contract.__module__
     return f"{'flnb.interface' if module.startswith('flnb.interface.') else module}.{contract.__name__}"

@@ -1,4 +1,4 @@
-"""Out-of-memory errors: their text, and the snapshot of memory for their report."""
+"""Makes out-of-memory errors: their text, and the snapshot of memory from which their report is made."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ def out_of_memory(
     """Emit the event of a failed request; returns the error, whose text has the sizes and advice.
 
     Args:
-        nbytes: bytes requested.
-        plan_code, category: of the op that requested them, as in `flnb.memory.allocate`.
+        manager: the memory manager that failed.
+        nbytes: the bytes requested.
+        plan_code, category: the request's op and category, as in `flnb.memory.allocate`.
         cause: the error that the manager raised.
     """
     lease, now, segments = manager.device, clock(), manager.snapshot()

@@ -1,6 +1,6 @@
-"""Locations in the user's program: a code object and an offset, from which file and line are found later.
+"""Locations in the user's program: a code object and the offset of an instruction, from which file and line follow.
 
-To take them costs about 0.15 us, as no line is looked up and no frame is stored. Frames of flnb itself are skipped.
+To take a location costs about 0.15 us, as no line is looked up and no frame is stored. Frames of flnb are skipped.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def is_own(filename: str) -> bool:
 
 
 class _Own(dict[str, bool]):
-    """A dict from file names to whether their frames are skipped; always True while whole stacks are recorded."""
+    """A dict from file names to whether frames of the file are skipped; all are while whole stacks are recorded."""
 
     full = False
 
@@ -48,7 +48,7 @@ own = _Own()
 
 
 class Stack(NamedTuple):
-    """The user's call stack as pairs of code and offset, innermost first; stored by nodes on request."""
+    """The user's call stack as pairs of code and offset, the innermost first; nodes store it on request."""
 
     f_code: tuple[tuple[CodeType, int], ...]
     f_lasti: int
@@ -65,7 +65,7 @@ def outside(frame: FrameType | None) -> Any:
 
 
 class _Users(dict[str, int]):
-    """What frames of a file are, by file name: 0 of flnb or an installed library, 1 the user's, 2 a notebook's cell."""
+    """A dict from file names to whose frames these are: 0 flnb's or a library's, 1 the user's, 2 a notebook cell's."""
 
     def __missing__(self, filename: str) -> int:
         if len(self) > 4096:
@@ -79,9 +79,9 @@ _users = _Users()
 
 
 def user_frames(frame: FrameType | None) -> list[tuple[CodeType, int]]:
-    """Return code and offset of the user's frames from `frame` outwards, without those of flnb and of libraries.
+    """Return code and offset of the user's frames from ``frame`` outwards, without those of flnb and of libraries.
 
-    What a notebook's cell was run by is left out, too.
+    Frames outside of a notebook cell, which belong to the kernel that runs it, are left out, too.
     """
     found = []
     while frame is not None:
@@ -98,8 +98,8 @@ def user_frames(frame: FrameType | None) -> list[tuple[CodeType, int]]:
 class creation_stacks:
     """Choose whether nodes store the user's whole call stack (``"full"``) or one line (``"line"``, the default).
 
-    A recording under ``"full"`` has the stack of every event, too: `flnb.record(stacks=True)` is the same choice for
-    its block. Frames of flnb and of installed libraries are left out.
+    While ``"full"`` is chosen, recordings store the stack of every event, too; `flnb.record(stacks=True)` makes the
+    same choice for its block. Frames of flnb and of installed libraries are left out.
 
     The choice holds in all threads; as a context manager it is undone at the end of the block. Whole stacks cost about
     1 us per op, and memory.
@@ -128,7 +128,7 @@ class creation_stacks:
 
 
 def _set(full: bool) -> None:
-    """Switch between whole stacks and one line, of nodes and of events."""
+    """Switch between whole stacks (``full``) and one line, both for nodes and for events."""
     from flnb_telemetry import pump
     from flnb_telemetry.lane import Lane
 
@@ -143,8 +143,8 @@ class Line(NamedTuple):
     """A line of the user's program.
 
     Attributes:
-        function: name of the function in which it is.
-        source: its text, empty if the file cannot be read.
+        function: the name of the function in which the line is.
+        source: the text of the line, empty if the file cannot be read.
     """
 
     file: str
@@ -157,7 +157,7 @@ class Line(NamedTuple):
 
     @property
     def brief(self) -> str:
-        """Return the line without its folder, for tables; a notebook cell is shown as a cell."""
+        """Return the line for tables, as ``file:line`` without the folder; a notebook's cell is named as a cell."""
         name = "cell" if "ipykernel_" in self.file else os.path.basename(self.file)
         return f"{name}:{self.line}" + (f": {self.source}" if self.source else "")
 
@@ -169,30 +169,30 @@ def lines(code: Any, lasti: int) -> list[Line]:
 
 
 def _line(code: CodeType, lasti: int) -> Line:
-    """Find the line of an offset in a code object."""
+    """Return the source line to which an offset in a code object belongs."""
     number = next((n for start, end, n in code.co_lines() if start <= lasti < end and n), code.co_firstlineno)
     source = linecache.getline(code.co_filename, number).strip()
     return Line(code.co_filename, number, code.co_name, source)
 
 
 def site() -> tuple[Any, int]:
-    """Return code and offset of the user's line that is running."""
+    """Return code and offset of the line of the user's program that is running now."""
     frame = outside(sys._getframe(1))
     return frame.f_code, frame.f_lasti
 
 
 def caller() -> str:
-    """Return the user's line that is running as text, ``file:line: source``."""
+    """Return the line of the user's program that is running now as text, ``file:line: source``."""
     return where(*site())
 
 
 def where(code: Any, lasti: int) -> str:
-    """Return a node's source lines as text for an error message: ``file:line: source``, one per frame."""
+    """Return a node's location as text for an error message: ``file:line: source``, one line for each frame."""
     return "\n    from ".join(map(str, lines(code, lasti))) or "an unknown line"
 
 
 def note_cut(reason: int, node: int) -> None:
-    """Record that the user's line cuts the tape, for `run.tape.why`. Does nothing without a recording."""
+    """Emit, for `run.tape.why`, that the user's running line cuts the tape at ``node``; ``reason`` says how."""
     if bus.lanes is not None:
         code = schema.CUT | reason << schema.AUX_SHIFT
         bus.emit(code, clock(), node, interned(*site()), bus.lanes.lane.context)
@@ -200,5 +200,5 @@ def note_cut(reason: int, node: int) -> None:
 
 @lru_cache(1024)
 def interned(code: Any, lasti: int) -> int:
-    """Return the number under which telemetry stores the text of a node's source lines."""
+    """Return the number under which telemetry stores the text of a node's location."""
     return intern.strings.id_of(where(code, lasti))

@@ -1,4 +1,4 @@
-"""Suggestions for unknown names: flnb's name for one of torch or NumPy, and likely misspelt methods."""
+"""Suggestions for unknown names: flnb's name for what torch or NumPy name otherwise, and likely misspellings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["Elsewhere", "misspelt", "unknown", "warn_of_misspelt"]
 
 KEYWORDS = {"dim": ("axis", "axes"), "dims": ("axis", "axes"), "keepdim": ("keepdims",), "unbiased": ("correction",)}
-"""Keywords of torch, each with the one or more that may be meant."""
+"""Keyword arguments of torch, each with flnb's keywords that may be meant."""
 
 RENAMED = {
     "absolute": "abs", "invert": "bitwise_invert", "left_shift": "bitwise_left_shift",
@@ -22,14 +22,14 @@ RENAMED = {
     "cumsum": "cumulative_sum", "cumprod": "cumulative_prod", "ravel": "flatten", "around": "round",
     "unique": "unique_values",
 }  # fmt: skip
-"""NumPy's names of functions, and the names of the array API that flnb uses."""
+"""Functions that NumPy names otherwise than the array API, and so flnb: from NumPy's name to flnb's."""
 
 REARRANGED = {
     "transpose": "flnb.permute_dims(x, axes), or x.mT, which swaps the last two",
     "vstack": "flnb.concat(tensors, axis=0), of vectors flnb.stack(tensors)",
     "hstack": "flnb.concat(tensors, axis=1), of vectors flnb.concat(tensors)",
 }
-"""Functions of NumPy that are one of flnb's with other arguments."""
+"""Functions of NumPy, each with the text of a call of flnb that does the same with other arguments."""
 
 RANKS = (1, 2, 3)
 
@@ -118,14 +118,14 @@ SPELT = {
     **{f"xavier_{name}_": f"flnb.nn.init.glorot_{name}(shape)" for name in ("uniform", "normal")},
     **{f"kaiming_{name}_": f"flnb.nn.init.kaiming_{name}(shape)" for name in ("uniform", "normal")},
 }  # fmt: skip
-"""Names of torch and NumPy, and flnb's functions in their place."""
+"""From names of torch and NumPy to the text of what to write with flnb instead."""
 
 SIMILAR = 0.75
-"""The least similarity of two names (`difflib`), 0 to 1."""
+"""The similarity (as of `difflib`, 0 to 1) from which on a name counts as a misspelling of another one."""
 
 
 def unknown(where: str, name: str, known: Sequence[str] = ()) -> AttributeError:
-    """Make the error for a name that a module or class lacks, with a suggestion of flnb's name.
+    """Return the error for a name that a module or class (``where``) lacks, with a suggestion of flnb's name.
 
     >>> unknown("module 'flnb'", "cat")
     AttributeError("module 'flnb' has no attribute 'cat'; in flnb: flnb.concat(tensors, axis=0)")
@@ -140,7 +140,7 @@ def unknown(where: str, name: str, known: Sequence[str] = ()) -> AttributeError:
 
 
 class Elsewhere:
-    """A method of other libraries' tensors: accessing it raises an `AttributeError` that names flnb's way."""
+    """A descriptor for a method that other libraries' tensors have: access raises an error that names flnb's way."""
 
     def __init__(self, name: str, meant: str) -> None:
         self.name, self.meant = name, meant
@@ -150,7 +150,7 @@ class Elsewhere:
 
 
 def misspelt(cls: type, operators: Sequence[Any]) -> dict[str, str]:
-    """Find methods of a user's backend with names close to a primitive's; returns that primitive by method name.
+    """Return methods of a user's backend whose names resemble a primitive's, each with the primitive's name.
 
     >>> import flnb
     >>> class Mine(flnb.backends.NumpyBackend):

@@ -1,7 +1,8 @@
-"""Buffers of events whose context includes the user's call stack, as `creation_stacks("full")` asks for.
+"""Lanes (the threads' lists of events) whose context includes the user's call stack, for `creation_stacks("full")`.
 
-An event has the number of a context; code that emits one reads ``lane.context``. Here that is a property, which finds
-the frames that are running. So events of all kinds have their stack, and cost nothing more where none is asked for.
+An event has the number of a context, and the code that emits it reads ``lane.context``. In these lanes that is a
+property, which finds the frames that are running. So events of all kinds have their stack, and events of ordinary lanes
+cost nothing more.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ if TYPE_CHECKING:
 _context: Any = Lane.__dict__["context"]  # the slot, in which the context without a stack is stored
 _known: dict[tuple[int, ...], tuple[int, Any]] = {}
 MOST = 1 << 16
-"""The most call stacks in `_known`, by the ids of their code objects, which are kept alive so that ids stay valid."""
+"""The most call stacks in `_known`, whose keys are ids of code objects; it keeps these alive so that ids stay valid."""
 
 
 class StackLane(Lane):
-    """A buffer whose `context` includes the call stack of the caller, the user's frames alone."""
+    """A lane whose `context` includes the call stack of the code that reads it, reduced to the user's frames."""
 
     __slots__ = ()
 
     @property
     def context(self) -> int:
-        """The context of an event that is emitted now."""
+        """The number of the context of an event that is emitted now."""
         return with_stack(_context.__get__(self), sys._getframe(1))
 
     @context.setter
@@ -39,12 +40,12 @@ class StackLane(Lane):
 
     @property
     def base(self) -> int:
-        """The context without a stack, as it was set."""
+        """The number of the context as it was set, without a stack."""
         return int(_context.__get__(self))
 
 
 def with_stack(base: int, frame: FrameType | None) -> int:
-    """Return the number of a context with the stack of a frame added; one that has a line already stays as it is."""
+    """Return the number of the context ``base`` with a frame's stack added; a context with a line stays as it is."""
     place: intern.Context = intern.contexts.items[base]
     if place.line:
         return base
@@ -59,7 +60,7 @@ def with_stack(base: int, frame: FrameType | None) -> int:
 
 
 def _interned(place: intern.Context, frames: list[tuple[Any, int]]) -> int:
-    """Store a context with these frames, and the frames for displays; returns its number."""
+    """Store the context ``place`` with the text of ``frames``, and the frames for displays; returns its number."""
     stack = lines(tuple(frames), -1)
     number = intern.contexts.id_of(place._replace(line="\nfrom ".join(line.brief for line in stack)))
     if stack:

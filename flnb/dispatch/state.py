@@ -1,7 +1,7 @@
 """The state: the active backend with its methods, memory manager, and whether gradients are recorded.
 
 One `State`, found through one ContextVar, has everything that an op needs to know. ``set_*`` functions change the
-session's state; ``use_*`` blocks put a changed copy above it until they end. States are otherwise never changed.
+session's state; ``use_*`` blocks make a changed copy the current one until they end. Nothing else changes a state.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ class State:
     manager: MemoryManager
     min_block: int
     interpreters: tuple[Any, ...]
-    """The interpreters that see every op's call before it runs (`flnb.dispatch.interpreter`), the innermost last."""
+    """The interpreters, which get every op's call before it runs (`flnb.dispatch.interpreter`), the innermost last."""
     direct: Any
-    """The family of buffers whose plans run directly: that of the backend; None if there are interpreters."""
+    """The backend's buffer family, on which ops run directly; None if there are interpreters, which get every op."""
     overridden: frozenset[str]
-    """Primitives that a class derived from the one with whole composites has made its own."""
+    """Primitives that the user's subclass overrides of a backend that takes composites whole."""
     device: MemoryDevice
-    """The device of the segments of managers that are made here without a device."""
+    """The device from which managers take segments that are made while this state is current, without a device."""
     tape: Tape
     mark: Any
-    """The active tape, and what a node remembers it by: None for the default, whose nodes the dispatcher makes."""
+    """What nodes store to remember the active tape; None for the default tape, whose nodes the crossing makes."""
     keep: Any
-    """What adds a node to the list of a tape that has one and records nothing else, else None: asking costs more."""
+    """The function that adds a node to the tape's list, for a tape that only does this when recording; else None."""
     variants: dict[str, State]
-    """States that `variant` made of this one, until it changes."""
+    """States that `variant` has made of this one since its last change, by name."""
 
     def __init__(self, **parts: Part) -> None:
         self.scoped: frozenset[str] = frozenset()
@@ -73,7 +73,7 @@ class State:
         live.add(self)
 
     def change(self, **changes: Any) -> None:
-        """Set parts and modes, and update everything that depends on them."""
+        """Set fields of this state (parts and modes, by name), and update everything that depends on them."""
         for name, value in changes.items():
             if name == "backend" and self.parts:
                 value = self.backend.counterpart(value)
@@ -94,7 +94,7 @@ class State:
         self.table = [self.bound(op) for op in operators]
 
     def locate(self) -> None:
-        """Choose the memory manager: the one set, or the backend's own if that one's memory is on another device."""
+        """Choose the memory manager: the one that was set, or the backend's own if that one is for another device."""
         if "manager" not in self.parts or "backend" not in self.parts:
             return
         manager: Any = self.parts["manager"]
@@ -105,7 +105,7 @@ class State:
         self.manager, self.min_block = manager, max(manager.min_block, 0) if makes_buffers else 0
 
     def bound(self, op: Any) -> Callable[..., Any] | None:
-        """Return the backend's method for an op; None if a composite op has none."""
+        """Return the backend's method for an op; None for a composite for which the backend has none."""
         if op.body is not None:
             return self.backend.method(op.name)
         method = bind(self.backend, op, planned=True)
@@ -114,7 +114,7 @@ class State:
         return method
 
     def offers(self, plan: Any, index: int) -> bool:
-        """Return whether the backend has a method for a composite op or its gradient, even if it may not be used."""
+        """Return whether the backend has a method, in the plan's dtype, for a composite or gradient at ``index``."""
         return self.table[index] is not None and plan.spec.dtype.char in self.backend.whole_dtypes
 
     def whole(self, plan: Any, index: int) -> Callable[..., Any] | None:
@@ -148,7 +148,7 @@ class State:
         )
 
     def keeping(self) -> State:
-        """Return this state for the ops inside a composite on the tape: their memory counts as activations."""
+        """Return this state with the category "activation", for the ops inside a composite that is on the tape."""
         return self.variant("keeping", category=ACTIVATION)
 
     def recording(self, grad: bool) -> State:
@@ -166,14 +166,14 @@ class State:
         return new
 
     def lasting(self) -> State:
-        """Return a copy of this state that ``set_*`` functions do not change, for later computation."""
+        """Return a copy of this state that later calls of ``set_*`` functions do not change, for ops that run later."""
         new = self.copy()
         new.scoped |= new.parts.keys()
         return new
 
 
 operators: list[Any] = []
-"""Every op, at its index. Appended by `flnb.dispatch.table.Op`; the states' tables follow."""
+"""Every op, at its index. `add_operator` appends to this list and to the table of every state."""
 
 
 def add_operator(op: Any) -> int:
@@ -190,9 +190,9 @@ live: Living[State] = Living()
 def bind(backend: TensorBackend, op: Any, planned: bool = False) -> Callable[..., Any]:
     """Return the method that computes an op on a backend, for the table of a state.
 
-    A user's method is wrapped: it must return a buffer (if the call is ``planned``, of the right shape and dtype), and
-    if it does not take ``out``, its result is copied to the buffer that is wanted. A method that is missing becomes a
-    function that raises an error.
+    A user's method is wrapped: it must return a buffer (with ``planned``, of the shape and dtype of the call's plan),
+    and if the method does not take ``out``, its result is copied there. For a missing method, a function that raises
+    an error is returned.
     """
     method = backend.method(op.name)
     if method is None:
@@ -250,7 +250,7 @@ def check_result(backend: TensorBackend, op: Any, arguments: Sequence[Any], resu
 
 
 def _supported(backend: TensorBackend, op: Any, method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method so that dtypes which the backend does not support are an error."""
+    """Wrap a backend's method so that it raises an error for dtypes that the backend does not support."""
 
     @unnamed
     def run(*arguments: Any) -> Any:
@@ -278,7 +278,7 @@ _get = _scoped.get
 
 
 vmaps: ContextVar[tuple[Any, ...]] = ContextVar("flnb_vmaps", default=())
-"""The vmaps that run here (`flnb.autograd.batched.Vmap`), the outermost first."""
+"""The vmaps that run in this thread and context (`flnb.autograd.batched.Vmap`), the outermost first."""
 
 
 def current() -> State:
@@ -287,10 +287,10 @@ def current() -> State:
 
 
 def start(backends: Sequence[str], manager: str) -> None:
-    """Make the session's state, when flnb is imported.
+    """Make the session's state; called when flnb is imported.
 
-    The backend is the first of ``backends`` whose libraries are installed here. ``FLNB_BACKEND`` and
-    ``FLNB_MEM_MANAGER`` may name another backend and another memory manager.
+    The backend is the first of ``backends`` whose libraries are installed, the memory manager is ``manager``. The
+    environment variables ``FLNB_BACKEND`` and ``FLNB_MEM_MANAGER`` may name other ones.
     """
     global session
     device: MemoryDevice = registry.make("memory device", "host")
@@ -306,7 +306,7 @@ def start(backends: Sequence[str], manager: str) -> None:
 
 
 def first_installed(backends: Sequence[str]) -> TensorBackend:
-    """Make the first of these backends that can be made on this machine."""
+    """Return an instance of the first of these backends that can be made on this machine."""
     for name in backends[:-1]:
         with suppress(ImportError):  # `flnb doctor` says what is missing
             return registry.make("backend", name)
@@ -316,7 +316,7 @@ def first_installed(backends: Sequence[str]) -> TensorBackend:
 def run_in(state: State, function: Callable[..., T], *arguments: Any) -> T:
     """Call a function in a given state; returns its result.
 
-    It runs in a copied context (`contextvars`), so that there is nothing to undo, even after Ctrl-C.
+    The function runs in a copied context (`contextvars`), so that nothing must be undone, even after Ctrl-C.
     """
     context = copy_context()
     context.run(_scoped.set, state)
@@ -324,9 +324,9 @@ def run_in(state: State, function: Callable[..., T], *arguments: Any) -> T:
 
 
 class entered(holding[State]):
-    """Context manager that makes a state the current one; an object may be entered again while it is entered.
+    """Context manager that makes a state the current one.
 
-    One object may be entered several times, also while it is entered already.
+    One object may be entered several times, even while it is entered already.
     """
 
     def __init__(self, state: State | None = None) -> None:
@@ -337,7 +337,7 @@ class entered(holding[State]):
         return super().begin()
 
     def chosen(self) -> State:
-        """Return the state to enter; derived classes create it when the block begins."""
+        """Return the state to enter; subclasses make it here, when the block begins."""
         return self._value
 
 
@@ -356,7 +356,7 @@ class use(entered):
 
 
 class recording(entered):
-    """Context manager that switches gradient recording on or off; a faster `use(grad=...)` for `flnb.no_grad`."""
+    """Context manager that switches gradient recording on or off, as `use(grad=...)` does, but faster."""
 
     def __init__(self, grad: bool) -> None:
         super().__init__()

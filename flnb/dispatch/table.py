@@ -1,8 +1,9 @@
 """The op table: each op is declared once, with its shape rule and the gradient of each argument.
 
-The gradient of an argument is a function called *pull*. It gets the cotangent (the gradient by the op's result), the
-plan and the values that the op saved (None for those it does not read), and returns the cotangent of the argument. It
-calls public ops only: on Tensors it computes numbers, on Variables it records a graph that can be differentiated again.
+The gradient of an argument is a function called *pull*. It gets the cotangent of the op's result (the loss's gradient
+with respect to it), the plan and the values that the op saved (None for those the pull does not read), and returns the
+cotangent of the argument. It calls public ops only: on Tensors it computes numbers, on Variables it records a graph
+that can be differentiated again.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ OPS: dict[str, Op] = {}
 
 
 class Pull(NamedTuple):
-    """The gradient of one argument: which saved values it reads, and the function ``f(g, plan, *inputs, y)``.
+    """The gradient of one argument: a function ``f(g, plan, *inputs, y)``, and which of the saved values it reads.
 
-    ``reads`` has the positions of inputs, and ``"y"`` for the output; the function gets None for the others.
+    ``reads`` has the positions of inputs, and ``"y"`` for the output; the function gets None for all others.
     """
 
     reads: Collection[Any]
@@ -33,7 +34,7 @@ class Pull(NamedTuple):
 
 
 def _one_each(plan: Plan) -> int:
-    """Count one floating-point operation for each element of the result."""
+    """Return one floating-point operation for each element of an elementwise op's result; 0 for other ops."""
     return plan.spec.size if plan.op.family == "elementwise" else 0
 
 
@@ -42,23 +43,25 @@ class Op:
     """An op of the op table: name, shape rule and gradients.
 
     Args:
-        name: array-API name; the backend's method has the same.
-        family: colour in the dashboard: elementwise, matmul, reduction, movement, norm, memory, optimizer.
+        name: the array API's name of the op, which the backend's method has, too.
+        family: what kind of op it is, which chooses its colour in the dashboard: elementwise, matmul, reduction,
+            movement, norm, memory, optimizer.
         infer: the shape rule ``infer(op, specs, attributes) -> (shape, dtype)``; raises the error for wrong inputs.
-        pulls: a `Pull` (gradient function) for each input, None for one without gradient; or a function of position.
-        arity: the number of tensors; 0 for any number of them, followed by a tuple of attributes.
-        writes_out: whether the method takes ``out``; not if it returns a view.
+        pulls: for each input its `Pull` (gradient function), None for one without a gradient; or a function that
+            returns it, given the input's position.
+        arity: the number of input tensors; 0 for any number of them, followed by a tuple of attributes.
+        writes_out: whether the backend's method takes ``out``; False if it returns a view.
         broadcasts: whether inputs are broadcast, so that their gradients are summed back to their shapes.
-        accepts: which dtypes: "any", "numeric" (not bool), "float" (integers are cast), "integer", "bits" (integer or
-            bool), "bool" (cast).
-        real: whether complex numbers are refused.
-        holomorphic: whether gradient functions are written for real numbers, and are conjugated for complex ones; False
-            if they are right for complex numbers as they are.
+        accepts: the dtypes of inputs: "any", "numeric" (not bool), "float" (integers are cast), "integer", "bits"
+            (integer or bool), "bool" (others are cast).
+        real: whether complex inputs are an error.
+        holomorphic: whether the gradient functions are written for real numbers, so that they are conjugated for
+            complex ones; False if they are right for complex numbers as they are.
         unpromoted: positions of inputs that keep their own dtype, such as conditions and indices.
         flops: estimates the floating-point operations of a call from its plan.
-        body: of a composite op, the function that calls the ops it consists of (`flnb.ops.composite`).
-        joint: of a composite op, the gradient function of all inputs together.
-        reads: which inputs and whether the output ``joint`` reads, as in `Pull`; None: all of them.
+        body: for a composite op, the function that calls the ops of which it consists (`flnb.ops.composite`).
+        joint: for a composite op, the function that returns the gradients of all inputs together.
+        reads: which inputs ``joint`` reads, and whether the output, as in `Pull`; None for all of them.
     """
 
     name: str
@@ -80,13 +83,13 @@ class Op:
     gradient: Any = None
 
     traceable: ClassVar[bool] = True
-    """Whether its pulls consist only of ops, so that one trace of them is valid for all of its nodes."""
+    """Whether the op's pulls call nothing but ops, so that one trace of a pull is valid for all nodes of a plan."""
     decomposes: ClassVar[bool] = True
-    """Of a composite: whether its body's ops may replace it, under vmap and where its gradient is differentiated."""
+    """Whether the ops of a composite's body may run in its place: in vmap, or if its gradient is differentiated."""
 
     @property
     def direct(self) -> bool:
-        """Return whether a composite's gradient reads the output alone, so that the gradient is differentiable too."""
+        """Whether a composite's gradient reads the output alone, so that the gradient can itself be differentiated."""
         return self.reads == {"y"}
 
     def __post_init__(self) -> None:
@@ -105,7 +108,7 @@ class Op:
             self.gradient = JointPull(f"{self.name}_pull", self.family, body=self.joint, joint=self.joint)
 
     def key(self, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
-        """Return the lookup key of a call's plan: specs and attributes, or just the spec for a single tensor."""
+        """Return the key of a call's plan in ``plans``: specs and attributes, or the spec of a single tensor."""
         return (*specs, attributes) if not self.arity else specs[0] if len(specs) == 1 else specs
 
     def _pulls(self, count: int) -> list[Pull | None]:
@@ -114,22 +117,23 @@ class Op:
         return pulls + [None] * (count - len(pulls))
 
     def pulls_for(self, specs: Sequence[Any]) -> tuple[Callable[..., Any] | None, ...]:
-        """Return the function for each argument's gradient, in a call on tensors of these specs."""
+        """Return each argument's gradient function, None for none, for a call on tensors of these specs."""
         return tuple(p and self._for(specs, p.function) for p in self._pulls(len(specs)))
 
     def joint_for(self, specs: Sequence[Any]) -> Callable[..., Any] | None:
-        """Return the function for all gradients of a composite, for tensors of these specs; None if there is none."""
+        """Return the joint gradient function of a composite for tensors of these specs; None for other ops."""
         return self.joint and self._for(specs, self.joint)
 
     def _for(self, specs: Sequence[Any], pull: Callable[..., Any]) -> Callable[..., Any]:
-        """Adapt a gradient function written for real numbers to complex tensors, if there are any."""
+        """Return a gradient function written for real numbers, adapted to complex numbers if a spec is complex."""
         has_complex = any(isinstance(s, Spec) and s.dtype.kind == "c" for s in specs)
         return _conjugated(pull) if self.holomorphic and has_complex else pull
 
     def saved(self, mask: int, count: int) -> tuple[bool, ...]:
         """Return which inputs, and last whether the output, must be saved for the gradients of some inputs.
 
-        Bit i of ``mask`` says whether input i is one of those. A composite always needs the same.
+        Bit i of ``mask`` says whether the gradient of input i is needed; ``count`` is the number of inputs. A composite
+        saves the same for any mask.
         """
         if self.joint is not None:
             read = {*range(count), "y"} if self.reads is None else self.reads
@@ -138,7 +142,7 @@ class Op:
         return tuple(i in read for i in (*range(count), "y"))
 
     def outline(self, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> Plan:
-        """Make the plan of a composite by running its ops on tensors without values.
+        """Return the plan of a composite, made by running its body on tensors without values.
 
         Raises:
             Untraceable: which ops run depends on values.
@@ -150,7 +154,7 @@ class Op:
         return self.complete(Plan(self, specs, attributes, result._spec))
 
     def complete(self, plan: Plan) -> Plan:
-        """Determine which intermediate values a composite saves, and which primitives it consists of."""
+        """Fill in a composite's plan which values it saves and of which primitives it consists; returns it."""
         trace = Tracing()
         inputs = [trace.input(spec) for spec in plan.specs]
         with use_interpreter(trace), state.recording(False):
@@ -176,7 +180,7 @@ def not_inferred(op: Op, *_: Any) -> Any:
 
 @dataclass(eq=False, repr=False)
 class JointPull(Op):
-    """The gradient of a composite as an op of its own, for which a backend may have the method ``NAME_pull``."""
+    """The gradient of the composite NAME as an op of its own; a backend may have a method ``NAME_pull`` for it."""
 
     infer: Callable[..., Any] = not_inferred
 
@@ -187,17 +191,17 @@ class JointPull(Op):
 
 @dataclass(eq=False, repr=False)
 class Update(JointPull):
-    """An op that updates several tensors in place in one call, such as a step of Adam, if the backend has a method.
+    """An op that updates several tensors in place in one call of a backend's method, such as a step of Adam.
 
-    Otherwise the caller gets the same result by the ops listed in ``primitives``, as it does if a subclass of a backend
-    overrides one of these but not the update.
+    If the backend has no such method, or a subclass of it overrides one of the ops named in ``primitives`` but not the
+    update, the caller runs these ops instead, with the same result.
     """
 
     primitives: frozenset[str] = frozenset()
 
 
 def _conjugated(pull: Callable[..., Any]) -> Callable[..., Any]:
-    """Make the gradient function for complex numbers from one that is written for real numbers.
+    """Return the gradient function for complex numbers that follows from one for real numbers.
 
     The cotangent of z is dL/dRe z + i dL/dIm z, so that dL = Re(conj(g) dz). For a holomorphic y = f(z) it is
     conj(f'(z)) g, which is the conjugate of the real rule f'(z) g applied to conj(g).
@@ -212,7 +216,7 @@ def _conjugated(pull: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def shaped(rule: Callable[..., tuple[int, ...]] = lambda shape, *_: shape) -> Callable[..., Any]:
-    """Make a shape rule of ``rule(shape of the first tensor, *attributes)``; the result has that tensor's dtype."""
+    """Return a shape rule that calls ``rule(shape of the first tensor, *attributes)`` and keeps that tensor's dtype."""
     return lambda op, specs, attributes: (rule(specs[0].shape, *attributes), specs[0].dtype)
 
 
@@ -224,5 +228,5 @@ def named(function: Callable[..., Any], op: Op) -> Callable[..., Any]:
 
 
 def describe(specs: Sequence[Any]) -> str:
-    """Format specs for an error message: ``float32[2,3] and float32[4]``."""
+    """Return specs as text for an error message: ``float32[2,3] and float32[4]``."""
     return " and ".join(repr(s) if isinstance(s, Spec) else s.__name__ for s in specs)

@@ -1,8 +1,8 @@
-"""Source text of the crossing: the steps of an op in pieces, from which each op's code is composed.
+"""Source text of the crossing: one text for each step of an op, from which the code of each op is composed.
 
 The code of an op, its entry, finds the plan, takes the operands' buffers, requests memory, calls the active backend's
-method, emits the event and, if an operand is on the tape, records the node. `entry_text` joins the pieces for a form of
-op, and `flnb.dispatch.crossing` compiles the text, once for each form.
+method, emits the event and, if an operand is on the tape, records the node. `entry_text` joins the texts of the steps
+for a form of op, and `flnb.dispatch.crossing` compiles the result, once for each form.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ class Form(NamedTuple):
     """The features that the generated code of an op depends on; ops of equal forms share one text.
 
     Attributes:
-        operands: how many tensors.
-        attributed: whether a tuple of attributes follows them.
+        operands: the number of operands.
+        attributed: whether a tuple of attributes follows the operands.
         numbers: whether one operand may be a Python number.
-        makes: "memory", "view", or "kept": a composite's result with the values that its gradient reads.
+        makes: "memory" for a result in new memory, "view", or "kept" for a composite's result with the values that its
+            gradient reads.
         into: "" for a new result, "out" to write into a tensor given last.
     """
 
@@ -38,12 +39,12 @@ class Form(NamedTuple):
 
     @property
     def listed(self) -> str:
-        """Return the operands as the text of a tuple's inside."""
+        """Return the operands as text, each with a comma after it, to be written inside a tuple."""
         return "".join(f"{x}, " for x in self.names)
 
     @property
     def again(self) -> str:
-        """Return the arguments, as text, for passing the same call on to another function."""
+        """Return the text of the arguments with which the generated code passes its call on to another function."""
         return f"op, ({self.listed}), {'attributes' if self.attributed else '()'}" + (", out" if self.into else "")
 
 
@@ -79,10 +80,10 @@ if here.grad:
             note_cuts(plan, ({nodes}))
 """
 EMPTY = "here.backend.empty({spec}, here.manager, here.min_block, {plan}.code, {category})"
-"""A buffer from the manager, and the number of its block."""
+"""An expression for a new buffer in the manager's memory, and the number of its block."""
 
 TAPED = "ACTIVATION if mask else here.category or TEMPORARY"
-"""The category of a result: what a node may save lives until backward."""
+"""An expression for the category of a result: "activation" if it is on the tape, whose nodes may save it."""
 
 ALLOCATE = f"""
 if plan.weight >= here.min_block:
@@ -233,7 +234,7 @@ RECORD = NODE.format(parents="parents", saved="*saved") + "return node\n"
 
 
 def entry_text(form: Form) -> str:
-    """Write the source of ``make(op, plans, index)``, which returns the function that runs an op of this form."""
+    """Return the source of ``make(op, plans, index)``, which returns the function that runs an op of this form."""
     names = form.names
     find = FIND.format(specs="; ".join(_spec(form, x) for x in names), key=_key(form), again=form.again)
     operand = OPERAND_OR_NUMBER if form.numbers else OPERAND
@@ -250,14 +251,14 @@ def entry_text(form: Form) -> str:
 
 
 def _spec(form: Form, x: str) -> str:
-    """Write the expression for the spec (shape, dtype) of an operand, or for the type of a Python number."""
+    """Return the source that assigns the spec (shape, dtype) of operand ``x``, or its type if it is a Python number."""
     if form.numbers:
         return f"t{x} = type({x}); s{x} = t{x} if t{x} is float or t{x} is int else {x}._spec"
     return f"s{x} = {x}._spec"
 
 
 def _key(form: Form) -> str:
-    """Write the expression for the key of a call's plan, see `Op.key`."""
+    """Return the expression for the key of a call's plan, see `Op.key`."""
     keyed = "".join(f"s{x}, " for x in form.names)
     if form.attributed:
         return f"({keyed}attributes)"
@@ -265,7 +266,7 @@ def _key(form: Form) -> str:
 
 
 def _rest(form: Form) -> str:
-    """Write the source of the steps after the operands' buffers were taken."""
+    """Return the source of the steps that follow once the operands' buffers were taken."""
     kept, view = form.makes == "kept", form.makes == "view"
     arguments = "".join(f"d{x}, " for x in form.names) + ("*attributes, " if form.attributed else "")
     run = RUN.format(
@@ -304,12 +305,12 @@ def _rest(form: Form) -> str:
 
 
 def function_text(name: str, parameters: str, body: str) -> str:
-    """Write the source of a function with this body."""
+    """Return the source of a function with this name, parameters and body, all given as text."""
     return f"def {name}({parameters}):\n{_indented(body)}\n"
 
 
 def _indented(text: str) -> str:
-    """Indent every line of text once."""
+    """Return text with every line indented by one level."""
     return "\n".join("    " + line for line in text.splitlines() if line.strip())
 
 
@@ -319,7 +320,7 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 def compiled(text: str, filename: str, names: dict[str, Any]) -> dict[str, Any]:
     """Run generated source text with the given globals; returns the globals.
 
-    Tracebacks and debuggers show its lines; ufuncs that it calls issue no warnings (`flnb.dispatch.quiet`).
+    Tracebacks and debuggers show the lines of the text; ufuncs called in it issue no warnings (`flnb.dispatch.quiet`).
     """
     filename = os.path.join(_FOLDER, filename)
     linecache.cache[filename] = len(text), None, text.splitlines(keepends=True), filename

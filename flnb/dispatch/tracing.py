@@ -1,7 +1,7 @@
 """Tracing: runs functions on tensors without values to list the ops that they call.
 
-A trace consists of plans and operands. The plan of a composite op is made from one (`flnb.dispatch.table.Op.outline`),
-and so is the text of a compiled gradient (`flnb.autograd.compiled_pulls`).
+A trace is the list of these ops with their plans and operands. The plan of a composite op is made from a trace
+(`flnb.dispatch.table.Op.outline`), and so is the text of a compiled gradient (`flnb.autograd.compiled_pulls`).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class TracedOp(NamedTuple):
 
 
 class Traced(Tensor):
-    """A tensor without a value.
+    """A tensor with a spec but without elements, on which a function can be traced.
 
     Attributes:
-        contiguous: whether its elements will be in row-major order without gaps; None if that is known only when the
-            trace is used.
+        contiguous: whether the elements of the real tensor will be in row-major order without gaps; None if that is
+            known only when the trace is used.
     """
 
     __slots__ = ("_trace", "contiguous")
@@ -65,7 +65,7 @@ class Traced(Tensor):
 
 
 class Tracing(Interpreter):
-    """The interpreter that lists ops on traced tensors; ops on other tensors run normally.
+    """Lists the ops that are called on traced tensors; ops on other tensors run normally.
 
     Attributes:
         steps: the ops in order.
@@ -77,7 +77,7 @@ class Tracing(Interpreter):
         self.assumed: list[Traced] = []
 
     def input(self, spec: Spec) -> Traced:
-        """Make a traced tensor that stands for an input of the traced function."""
+        """Return a traced tensor that stands for an input of the traced function."""
         return Traced(self, spec, None)
 
     def apply(self, op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
@@ -86,7 +86,7 @@ class Tracing(Interpreter):
         return self.add(*plan_for(op, operands, attributes, state.current()))
 
     def add(self, plan: Plan, operands: tuple[Any, ...]) -> Traced:
-        """Add an op to the list; returns the traced tensor of its result."""
+        """Add an op to the list; returns the traced tensor that stands for its result."""
         result = Traced(self, plan.spec, plan.op.writes_out or plan.op.name == "reshape")
         self.steps.append(TracedOp(plan, operands, result))
         return result

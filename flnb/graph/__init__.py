@@ -1,4 +1,4 @@
-"""Programs as graphs: ops are recorded as graph nodes (`Value`) instead of run, and computed later."""
+"""Programs as graphs: ops are recorded as nodes of a graph (`Value`) instead of being run, and computed later."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,6 +1,6 @@
 """Polynomial approximations of float32 transcendental functions, without branches, so that compilers vectorize them.
 
-Relative errors are at most 1e-6; infinities, NaN, overflow and results below the normal range are as NumPy's. The
+Relative errors are at most 1e-6; for infinities, NaN, overflow and subnormal results they give what NumPy does. The
 polynomial of log is that of Cephes (S. L. Moshier, 1992), the rational functions of tanh and erf are Eigen's, and the
 polynomial of exp was fitted by weighted least squares whose weights follow the error (Lawson, 1961).
 """
@@ -16,9 +16,9 @@ __all__ = ["ALL"]
 
 LOG2E = 1.44269504088896341
 LOG2_HIGH, LOG2_LOW = 0.693359375, -2.12194440e-4
-"""Their sum is log(2); products of the first with exponents are exact."""
+"""Two numbers whose sum is log(2); products of the first with exponents are exact."""
 ROUNDING = 12582912.0
-"""1.5 * 2^23: a sum with it is rounded to an integer, which its lowest 22 bits hold."""
+"""1.5 * 2^23: adding it to a number rounds this to an integer, which is then in the lowest 22 bits of the sum."""
 ROOT_HALF_BITS = 0x3F3504F3
 EXP = (8.312521598747e-3, 4.189014767061e-2, 1.666711460707592e-1, 4.99992315571477e-1)
 LOG = (
@@ -42,11 +42,11 @@ ERF = (
         -1.42647390514189e-02,
     ),
 )  # fmt: skip
-"""Numerators and denominators in x^2, the highest power first."""
+"""The coefficients of numerator and denominator, polynomials in x^2, the highest power first."""
 
 
 def _polynomial(x: Scalar, coefficients: Sequence[float]) -> Scalar:
-    """Evaluate a polynomial at x by Horner's rule; coefficients are ordered from the highest power to the constant."""
+    """Return a polynomial's value at x by Horner's rule; coefficients go from the highest power to the constant."""
     value = x.constant(coefficients[0])
     for coefficient in coefficients[1:]:
         value = fma(value, x, coefficient)
@@ -54,20 +54,20 @@ def _polynomial(x: Scalar, coefficients: Sequence[float]) -> Scalar:
 
 
 def _limited(x: Scalar, low: float, high: float) -> Scalar:
-    """Clamp x to the range from ``low`` to ``high``; NaN stays NaN."""
+    """Return x clamped to the range from ``low`` to ``high``; NaN stays NaN."""
     x = select(x < low, low, x)
     return select(x > high, high, x)
 
 
 def _power_of_two(exponent: Scalar) -> Scalar:
-    """Return 2 to the power of an integer from -126 to 127; only the lowest 9 bits of the integer are used."""
+    """Return 2 to the power of ``exponent``, an integer from -126 to 127; only its lowest 9 bits are used."""
     return ((exponent + 127) << 23).bits("f")
 
 
 def _split_exponential(x: Scalar) -> tuple[Scalar, Scalar, Scalar]:
     """Return r and integers m, n with exp(x) = exp(r) 2^m 2^n; a single power of two could overflow.
 
-    The highest bits of the integers are wrong.
+    The highest bits of m and n are wrong; `_power_of_two` uses only the lowest 9.
     """
     shifted = fma(x, LOG2E, ROUNDING)
     n = shifted - ROUNDING
@@ -106,7 +106,7 @@ def _split_logarithm(x: Scalar) -> tuple[Scalar, Scalar]:
 
 
 def _of_positive(x: Scalar, y: Scalar) -> Scalar:
-    """Correct a logarithm y of x for special x: -inf at 0, infinity for infinity, NaN below 0 and for NaN."""
+    """Return the logarithm y of x, corrected for special x: -inf at 0, inf for inf, NaN below 0 and for NaN."""
     y = select(x < math.inf, y, x)
     return select(x > 0.0, y, select(x.equal(0.0), x.constant(-math.inf), math.nan))
 
@@ -144,21 +144,21 @@ def log1p(x: Scalar) -> Scalar:
 
 
 def tanh(x: Scalar) -> Scalar:
-    """Return the hyperbolic tangent of x, which is set to 1 for x > 8 and to -1 for x < -8."""
+    """Return the hyperbolic tangent of x; the result is 1 for x > 8 and -1 for x < -8."""
     x = _limited(x, -7.99881172180175781, 7.99881172180175781)
     return _rational(x, *TANH)
 
 
 def erf(x: Scalar) -> Scalar:
-    """Return the error function of x, which is set to 1 for x > 4 and to -1 for x < -4."""
+    """Return the error function of x; the result is 1 for x > 4 and -1 for x < -4."""
     return _limited(_rational(_limited(x, -4.0, 4.0), *ERF), -1.0, 1.0)
 
 
 def _rational(x: Scalar, numerator: Sequence[float], denominator: Sequence[float]) -> Scalar:
-    """Return x P(x^2) / Q(x^2), with the coefficients of the polynomials P and Q."""
+    """Return x P(x^2) / Q(x^2), given the coefficients of the polynomials P (numerator) and Q (denominator)."""
     square = x * x
     return x * (_polynomial(square, numerator) / _polynomial(square, denominator))
 
 
 ALL = (exp, expm1, log, log1p, log2, log10, tanh, erf)
-"""The functions, each with the name of its op, and of the C library's function for float64."""
+"""The functions of this module; each has the name of its op, and of the C library's function for float64."""

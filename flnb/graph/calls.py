@@ -1,4 +1,4 @@
-"""Executable steps of a program: calls of backend methods and compiled kernels, with their arrays already bound."""
+"""The calls of a program, of backend methods and compiled kernels, with the arrays on which they work."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ __all__ = ["Call", "WholeCall", "call_of"]
 
 
 class Call:
-    """A bound call of a backend method that computes one value of a program.
+    """A call of a backend method, with its arguments, that computes one value of a program.
 
     Attributes:
-        values: the value of each of ``arguments``; None of what is not an array. The last is the value computed.
-        arguments: what the method gets; the last is the array to write to.
-        value: what it computes.
-        event: the code of its event, and the number of its context.
+        values: for each of ``arguments`` the value whose array it is, None if it is no array; the last is ``value``.
+        arguments: the arguments of the method; the last is the array to write to.
+        value: the value that the call computes.
+        event: the code of the call's event, and the number of the event's context.
     """
 
     __slots__ = ("arguments", "event", "method", "value", "values")
@@ -59,11 +59,11 @@ class Call:
 
 
 class KernelCalls:
-    """A run of compiled kernels that follow one another, launched as one segment.
+    """Compiled kernels that follow one another and are run by one call.
 
     Args:
-        segment: runs them, and takes the times.
-        events: of each kernel, the code of its event, the number of its ops' records, and that of its context.
+        segment: the object that runs the kernels and takes their times (``stamps``).
+        events: for each kernel three numbers: the code of its event, the list of its ops, and its context.
     """
 
     __slots__ = ("events", "run", "segment")
@@ -81,11 +81,11 @@ class KernelCalls:
 
 
 class WholeCall(Call):
-    """A bound call of a backend method that computes all results of a composite, or all its gradients.
+    """A call of a backend method, with its arguments, that computes all results of a composite, or all its gradients.
 
     Attributes:
-        split: how many arguments are inputs or attributes; the others are the arrays to write to, None for what is
-            not wanted.
+        split: the number of arguments that are inputs or attributes; the others are the arrays to write to, None for a
+            result that is not wanted.
     """
 
     __slots__ = ("split",)
@@ -112,12 +112,12 @@ class WholeCall(Call):
 
 
 def call_of(members: Sequence[Value], method_of: Callable[[Op], Any], in_place: Callable[[Value], bool]) -> Call:
-    """Make the executable call that computes a value, or a composite with its items.
+    """Return the call that computes a value, or all results of a composite.
 
     Args:
-        members: the value, followed by items.
+        members: the value; of a composite the value of the whole, followed by the items (its results).
         method_of: returns the backend's method for an op.
-        in_place: whether a view is written in the memory of the tensor that it is a view of.
+        in_place: returns whether a write to a view (`PUT`) goes directly to the memory of the viewed tensor.
     """
     value = members[0]
     op = value.op
@@ -135,7 +135,7 @@ def call_of(members: Sequence[Value], method_of: Callable[[Op], Any], in_place: 
 
 
 def _pooled(pooling: Any, value: Value, items: Sequence[Value]) -> Call:
-    """Make the call for max pooling with the places of its maxima, or for its gradient."""
+    """Return the call for a max pooling that stores the places of its maxima, or for the gradient that reads them."""
     if not items:
         return Call(pooling.spread, value.inputs, (), value)
     found: dict[int, Value] = {item.attributes[0]: item for item in items}
@@ -145,7 +145,7 @@ def _pooled(pooling: Any, value: Value, items: Sequence[Value]) -> Call:
 
 
 def _put(value: Value, method_of: Callable[[Op], Any], in_place: bool) -> Callable[..., Any]:
-    """Make a function that copies a base array, then overwrites the elements of one of its views."""
+    """Return a function that copies a base array (unless ``in_place``) and overwrites the elements of a view of it."""
     step, attributes = value.attributes
     copy, view = method_of(OPS["copy"]), method_of(step)
 

@@ -1,7 +1,8 @@
 """Scalars inside generated kernels: their operators print instructions for a code generation target.
 
-A target is an `Emitter`: it prints one instruction and returns what stands for its result. Expressions are written with
-operators on `Scalar`, which ask the emitter for an instruction each. So one text becomes LLVM's IR or CUDA C.
+A target is an `Emitter`: it prints an instruction and returns what stands for its result in the generated text.
+Expressions are written with Python's operators on `Scalar`, each of which makes the emitter print an instruction. So
+one Python expression becomes LLVM's IR or CUDA C.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ class Emitter(Protocol):
     Names of instructions: add, subtract, multiply, divide, remainder (with the dividend's sign, as in C), negative,
     abs; fma (fused where the machine can), sqrt, floor, ceil, trunc, rint, copysign; less, less_equal, equal (false for
     NaN), not_equal (true for NaN); and, or, xor, left, right (shifts; of signed integers the right one fills with the
-    sign); select; convert (as a C cast), bits (the same bits as another dtype). Any other is a function of the C
-    library, with its name for float64.
+    sign); select; convert (as a C cast), bits (the same bits as another dtype). Any other name is that of a function
+    of the C library for float64.
     """
 
     def constant(self, number: float, dtype: str, /) -> Any:
-        """Return the target's representation of a numeric constant of a dtype (NumPy's character)."""
+        """Return what stands for a constant of a dtype (NumPy's character) in the target's text."""
 
     def instruction(self, name: str, dtype: str, operands: Sequence[Scalar], /) -> Any:
-        """Print an instruction whose result has a dtype (NumPy's character); returns the target's name for it."""
+        """Print an instruction; returns what stands for its result, of ``dtype`` (NumPy's character), in the text."""
 
 
 class Scalar:
@@ -36,9 +37,9 @@ class Scalar:
 
     Attributes:
         emitter: the target.
-        value: what stands for it in the target's text.
-        dtype: its dtype, as NumPy's character.
-        number: of a constant its value, else None.
+        value: what stands for the scalar in the target's text.
+        dtype: the scalar's dtype, as NumPy's character.
+        number: the value of a constant; None for other scalars.
     """
 
     __slots__ = ("dtype", "emitter", "number", "value")
@@ -52,13 +53,13 @@ class Scalar:
         return Scalar(self.emitter, self.emitter.constant(number, dtype), dtype, number)
 
     def make(self, name: str, *others: Scalar | float, dtype: str = "") -> Scalar:
-        """Print an instruction on this scalar and others; numbers become constants of this scalar's dtype."""
+        """Print the instruction ``name`` on this scalar and others; numbers become constants of this scalar's dtype."""
         operands = [self, *(o if isinstance(o, Scalar) else self.constant(o) for o in others)]
         dtype = dtype or self.dtype
         return Scalar(self.emitter, self.emitter.instruction(name, dtype, operands), dtype)
 
     def to(self, dtype: str) -> Scalar:
-        """Convert to a dtype as NumPy's ``astype`` does."""
+        """Return this scalar converted to a dtype as by NumPy's ``astype``."""
         if dtype == self.dtype:
             return self
         if dtype == "?":
@@ -68,15 +69,15 @@ class Scalar:
         return self.make("convert", dtype=dtype)
 
     def bits(self, dtype: str) -> Scalar:
-        """Reinterpret the scalar's bits as another dtype of the same width."""
+        """Return the scalar's bits reinterpreted as another dtype of the same width."""
         return self.make("bits", dtype=dtype)
 
     def equal(self, other: Scalar | float) -> Scalar:
-        """Compare for equality; NaN equals nothing."""
+        """Return whether the two are equal, as a bool scalar; NaN equals nothing."""
         return self.make("equal", other, dtype="?")
 
     def not_equal(self, other: Scalar | float) -> Scalar:
-        """Compare for inequality; NaN differs from everything, itself included."""
+        """Return whether the two differ, as a bool scalar; NaN differs from everything, itself included."""
         return self.make("not_equal", other, dtype="?")
 
     def __add__(self, other: Scalar | float) -> Scalar:
@@ -152,5 +153,5 @@ def fma(a: Scalar, b: Scalar | float, c: Scalar | float) -> Scalar:
 
 
 def call(name: str, *operands: Scalar) -> Scalar:
-    """Call a C math library function, named as its float64 version, such as "exp"."""
+    """Print the call of a C math function, given the name of its float64 version, such as "exp"; returns the result."""
     return operands[0].make(name, *operands[1:])

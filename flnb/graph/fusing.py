@@ -1,7 +1,7 @@
 """Fusion: groups recorded ops so that one loop nest computes each group and intermediates stay in registers.
 
-Values are visited in order. Each joins the group of a value that it reads, or of another reader of the same value, if
-both are computed for the same places and no value outside of the group would be needed in the middle of it.
+Values are visited in order. Each joins the group of a value that it reads, or of another value that reads the same one,
+if both are computed by loops over the same shape and the group would not depend on a value that depends on the group.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ POINTWISE = frozenset(
 )
 VIEWS = frozenset({op.name for op in OPS.values() if not op.writes_out})
 FUSED = REDUCTIONS | POINTWISE | VIEWS
-"""Ops that loop nests consist of; composites of these alone are recorded op by op."""
+"""Ops that loop nests can compute; a composite that consists of these alone is recorded op by op."""
 MOST_MEMBERS, MOST_ARRAYS = 48, 24
-"""The largest numbers of values in one group, and of values that it reads from memory."""
+"""The most values in one group, and the most values that one group reads from memory."""
 
 Strides = tuple[int, ...]
 UNDECIDED: frozenset[int] = frozenset({-1})
@@ -45,12 +45,14 @@ class Group:
 
     Attributes:
         members: the values, in order.
-        shape: the places that the loops visit; None for a value that is not computed by a nest.
-        inner: the axes over which the group's reductions run inside of the loops; `UNDECIDED` while it has none.
-        strides: of each member, the distance in elements to the next value along each axis of the shape.
-        over: of each reduction, "inner" or "outer".
-        loads: the values that it reads from memory.
-        mask, before: a bit for this group, and those of the groups that must be computed before it.
+        shape: the extents of the loops; None for a value that a backend method computes.
+        inner: the axes of ``shape`` that belong to the inner loops, over which reductions with "inner" run; `UNDECIDED`
+            while the group has none.
+        strides: for each member its strides, in elements, along the axes of ``shape``.
+        over: for each reduction whether it runs over the "inner" or the "outer" loops.
+        loads: the values that the group reads from memory.
+        mask: an int with the one bit that stands for this group.
+        before: an int with the bits of the groups that must be computed before this one.
     """
 
     def __init__(self, number: int, shape: tuple[int, ...] | None) -> None:
@@ -86,7 +88,7 @@ def space_of(value: Value, kept_apart: Collection[str]) -> tuple[int, ...] | Non
 
 
 def aligned(shape: tuple[int, ...], strides: Strides, itemsize: int, space: tuple[int, ...]) -> Strides | None:
-    """Return an array's strides, in elements, after broadcasting it to a shape; None if it does not broadcast."""
+    """Return an array's strides, in elements, after broadcasting it to the shape ``space``; None if it cannot be."""
     lead = len(space) - len(shape)
     if lead < 0 or any(n not in (1, m) for n, m in zip(shape, space[lead:], strict=True)):
         return None
@@ -95,7 +97,7 @@ def aligned(shape: tuple[int, ...], strides: Strides, itemsize: int, space: tupl
 
 
 class Grouping:
-    """Builds fusion groups value by value; `groups` lists them in an order in which they can be computed."""
+    """Builds fusion groups value by value: call `add` for each, in order, then `ordered`."""
 
     def __init__(self, layouts: Layouts, kept_apart: Collection[str], apart: bool, mixes: bool) -> None:
         self.layouts, self.kept_apart, self.apart, self.mixes = layouts, kept_apart, apart, mixes
@@ -125,7 +127,7 @@ class Grouping:
             self._depend(value, group)
 
     def _new(self, shape: tuple[int, ...] | None) -> Group:
-        """Append an empty group with loops of a shape; None makes a group for one call of a backend method."""
+        """Append an empty group with loops of a shape, or, for None, a group for one call of a backend method."""
         made = Group(self.count, shape)
         self.groups[made] = None
         self.count += 1
@@ -134,7 +136,7 @@ class Grouping:
     count = 0
 
     def _joined(self, value: Value) -> Group | None:
-        """Try to add a value to the group of one of its inputs, or of another reader of an input; None if none fits."""
+        """Add a value to the group of an input, or of another reader of an input; returns it, None if none fits."""
         roots = [self.layouts[x].root for x in value.inputs]
         writers = [self.of[root] for root in roots if root in self.of]
         readers = [self.of[self.readers[x][-1]] for x in roots if x in self.readers and x.spec.size > 1]
@@ -151,7 +153,7 @@ class Grouping:
         return None
 
     def _apart(self, group: Group, value: Value) -> bool:
-        """Return whether a group and a value belong to different passes (forward, backward) that must not be fused."""
+        """Return whether a group and a value belong to passes (forward, backward) that must not be fused."""
         return self.apart and is_late(group.members[0]) != is_late(value)
 
     def _join(self, value: Value, group: Group) -> bool:
@@ -170,7 +172,7 @@ class Grouping:
         return True
 
     def _reduction(self, value: Value, group: Group) -> Strides | None:
-        """Return a reduction's result strides in a group's loops, in elements; None if the reduction does not fit."""
+        """Return the strides (elements) of a reduction's result in a group's loops; None if it does not fit."""
         (x,), axes, shape = value.inputs, value.attributes[0], group.shape
         assert shape is not None
         over = frozenset([axis % len(shape) for axis in axes]) if shape else frozenset()
@@ -195,7 +197,7 @@ class Grouping:
         return tuple([s if n > 1 else 0 for s, n in zip(row_major(kept), kept, strict=True)])
 
     def _pointwise(self, value: Value, group: Group) -> Strides | None:
-        """Return an elementwise result's strides in a group's loops, in elements; None if the op does not fit."""
+        """Return the strides (elements) of an elementwise result in a group's loops; None if the op does not fit."""
         shape = group.shape
         assert shape is not None
         own = value.spec.shape
@@ -210,7 +212,7 @@ class Grouping:
         return self._alike(value, group)
 
     def _alike(self, value: Value, group: Group) -> Strides | None:
-        """Return the common strides of the group's reductions that a value reads, if they have its shape; else None."""
+        """Return the strides shared by the group's reductions that a value of their shape reads; else None."""
         found: set[Strides] = set()
         for x in value.inputs:
             root, offset, _ = self.layouts[x]
@@ -233,7 +235,7 @@ class Grouping:
         return found if same else None
 
     def _merge(self, group: Group, other: Group) -> None:
-        """Merge two groups of the same shape, unless another group must be computed between them."""
+        """Merge two groups with loops of the same shape, unless another group must be computed between the two."""
         if other is group or other.shape != group.shape or not _compatible(group, other):
             return
         if self._apart(group, other.members[0]):
@@ -252,7 +254,7 @@ class Grouping:
         self._unite(group, other)
 
     def _reads_members(self, group: Group, other: Group) -> bool:
-        """Return whether a group reads another group's values only at the place where each is computed."""
+        """Return whether each iteration of ``group`` reads values of ``other`` only from the same iteration."""
         for value in group.members:
             for x in value.inputs:
                 root, offset, strides = self.layouts[x]
@@ -277,7 +279,7 @@ class Grouping:
         self._put_before(group, other.before, united=True)
 
     def _depend(self, value: Value, group: Group) -> None:
-        """Record a value's membership in a group, and update which groups must be computed before which."""
+        """Note that a value is in a group, and update which groups must be computed before which."""
         self.of[value] = group
         before = 0
         for x in value.inputs:
@@ -289,7 +291,7 @@ class Grouping:
         self._put_before(group, before)
 
     def _put_before(self, group: Group, more: int, united: bool = False) -> None:
-        """Note groups that must be computed before a group: also before those that depend on it, if that is new."""
+        """Note that the groups in the mask ``more`` come before ``group`` and before all groups that depend on it."""
         if not united and not more & ~(group.before | group.mask):
             return
         group.before = (group.before | more) & ~group.mask
@@ -302,13 +304,14 @@ class Grouping:
                 waiting += self._readers(other)
 
     def _readers(self, group: Group) -> set[Group]:
-        """The groups that read values of a group from memory, and perhaps the group itself."""
+        """Return the groups whose members read values of ``group``; this may include the group itself."""
         return {self.of[reader] for value in group.members for reader in self.readers.get(value, ())}
 
     def ordered(self, joins: bool) -> list[Group]:
         """Return the groups in topological order; independent groups are ordered by their last values.
 
-        If one launch computes several nests (``joins``), methods come first, so that nests wait for one another.
+        With ``joins``, one launch can compute several nests: backend methods come before nests that are ready, so that
+        nests gather and follow one another.
         """
         followers = {group: self._readers(group) - {group} for group in self.groups}
         awaited = Counter([follower for each in followers.values() for follower in each])
@@ -335,7 +338,7 @@ def _full(shape: tuple[int, ...]) -> Strides:
 
 
 def _compatible(a: Group, b: Group) -> bool:
-    """Return whether two groups reduce over the same axes, so that one loop nest can compute both."""
+    """Return whether one loop nest can compute both groups: they reduce over the same axes, or one does not reduce."""
     return a.inner is UNDECIDED or b.inner is UNDECIDED or a.inner == b.inner
 
 
@@ -345,12 +348,12 @@ def grouped(
     """Partition values into fusion groups, each computed by one loop nest or one call of a backend method.
 
     Args:
-        values: in order; views and values that exist are left out.
-        layouts: where the values are.
+        values: the values in order; views and values that exist already are left out.
+        layouts: the memory locations of the values.
         kept_apart: names of ops that loop nests must not compute.
-        apart: whether what a backward pass computes is never computed together with the forward pass: it would be kept
-            for all the time between, but so is what it is computed from.
-        kernels: what compiles loop nests (`flnb.interface.TensorBackend.kernels`); None without them.
+        apart: whether no group mixes values of the forward and the backward pass. Mixed groups compute values of the
+            backward pass early, which are then kept until they are used, in place of those from which they follow.
+        kernels: the backend's compiler of loop nests (`flnb.interface.TensorBackend.kernels`), or None.
 
     Returns:
         The groups in an order in which they can be computed.

@@ -28,14 +28,14 @@ __all__ = ["Change", "Launch", "Stored", "Sweep", "history", "launches", "progra
 
 
 def programs_of(f: Any, who: str) -> list[Program]:
-    """Return the programs captured of a function by `flnb.jit`; a program is returned in a list.
+    """Return the programs that `flnb.jit` has captured of a function; given a program, a list of it alone.
 
     Args:
-        f: the function or the program.
-        who: the name of the caller, for errors.
+        f: a function of `flnb.jit`, or one of its programs.
+        who: the name of the calling function, for error messages.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: ``f`` is neither.
         ValueError: the function has no program yet.
     """
     if isinstance(f, Program):
@@ -53,10 +53,11 @@ def programs_of(f: Any, who: str) -> list[Program]:
 
 
 def existing_names(f: Any, program: Program) -> dict[Value | None, str]:
-    """Return names of a program's inputs and of the module parameters it reads, by their values.
+    """Return names for the values that exist before a program runs: "input 0" or a parameter's name, else "".
 
     Args:
-        f: the function of `flnb.jit` whose program it is, or the program, which does not know any modules.
+        f: the function of `flnb.jit` that was captured as the program, from whose modules parameters get their names;
+            or the program itself, which does not know any modules.
         program: the program.
     """
     referred_to = referred(getattr(f, "function", None))
@@ -78,11 +79,11 @@ class Stored(NamedTuple):
     """The memory location and lifetime of one value that a program stores.
 
     Attributes:
-        name: of the value in the program's text.
+        name: the name of the value in the program's text.
         value: the value.
-        offset: where in the program's block it begins; None if it is elsewhere.
+        offset: the bytes from the beginning of the program's block to the value; None if it is not in the block.
         home: the existing value in whose memory it is written, or None.
-        first, last: the numbers of the launches that write it and that read it last; it is the program's until then.
+        first, last: the numbers of the launches that write the value and that read it last.
     """
 
     name: str
@@ -94,7 +95,7 @@ class Stored(NamedTuple):
 
     @property
     def where(self) -> str:
-        """Describe the location as text: "at" an offset of the program's block, "in place", or "new" memory."""
+        """Return the location as text: "at" an offset of the program's block, "in place", or "new" memory."""
         if self.home is not None:
             return "in place"
         return "new" if self.offset is None else f"at {self.offset}"
@@ -106,13 +107,13 @@ class Launch(NamedTuple):
     Attributes:
         number: its index in the program, from 0.
         kind: "kernel", "call", or "copy" for a result that is copied to the memory of the value it replaces.
-        members: the values that it computes, in order.
-        shares: each member's part of the time (0 to 1), estimated from the bytes that it would move alone.
-        reads: values in memory that it reads.
-        stored: those of its values that are written to memory.
-        group: the group that it computes; None for a copy.
-        event: plan and context of its event in telemetry.
-        own: whether a method of the user's class computes it.
+        members: the values that the launch computes, in order.
+        shares: each member's share of the launch's time (0 to 1), estimated from the bytes that it would move alone.
+        reads: the values that the launch reads from memory.
+        stored: those of the members that are written to memory.
+        group: the fusion group that the launch computes; None for a copy.
+        event: the plan and the context of the launch's event in telemetry.
+        own: whether the launch calls a method of the user's class.
     """
 
     number: int
@@ -196,11 +197,11 @@ def program_text(program: Program) -> str:
 
 
 def times(program: Program, run: Recording) -> Ints:
-    """Return the nanoseconds that each launch of a program took in each run of a recording.
+    """Return the time (ns) that each launch of a program took, in each run of the program that is in a recording.
 
     Returns:
-        An array of shape (runs, launches), with a row for each run of the program that was recorded from its beginning
-        to its end.
+        An array of shape (runs, launches), with a row for each run of the program that was recorded from beginning to
+        end.
     """
     wanted = [launch.event for launch in launches(program)]
     known = {event: i for i, event in enumerate(dict.fromkeys(wanted))}
@@ -226,9 +227,9 @@ class Change(NamedTuple):
         rule: "equal" for a value that equals an earlier one, "unused" for one that nothing reads any more, else the
             name of the op whose rule (`flnb.graph.rewriting.RULES`) replaced it.
         reason: the rule in words.
-        where: the file and line of the rule; empty for the first two.
+        where: the file and line of the rule; empty for "equal" and "unused".
         value: the recorded value.
-        by: the one that is taken for it; None for none.
+        by: the value that replaces it; None if it was removed.
     """
 
     rule: str
@@ -242,8 +243,8 @@ class Sweep(NamedTuple):
     """One pass of graph rewriting over all values; ``print`` it to see each replacement.
 
     Attributes:
-        before, after: the values, in order.
-        changes: what was replaced.
+        before, after: the values before and after the sweep, in order.
+        changes: the values that were replaced or removed.
     """
 
     before: list[Value]
@@ -264,13 +265,13 @@ class Sweep(NamedTuple):
 def history(f: Any) -> list[Sweep]:
     """List the graph rewrites that optimized a function captured by `flnb.jit`, one sweep after another.
 
-    The sweeps are repeated on the recorded values: capturing does not pay for them.
+    The sweeps are made again here from the recorded values, so that capturing need not store them.
 
     Args:
         f: a function of `flnb.jit`, of which the program captured last is taken, or one of its programs.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: ``f`` is neither.
         ValueError: nothing was captured yet.
 
     >>> import flnb
@@ -328,7 +329,7 @@ def trace(f: Any) -> str:
         f: a function of `flnb.jit`, of which the program captured last is taken, or one of its programs.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: ``f`` is neither.
         ValueError: nothing was captured yet.
 
     >>> import flnb
@@ -349,15 +350,15 @@ def source(f: Any, form: str = "llvm") -> dict[str, str]:
 
     Args:
         f: the function, of which the program captured last is taken, or one of its programs.
-        form: "llvm" for LLVM's IR, which is compiled; "loops" for the loops that it computes, which is shorter.
+        form: "llvm" for LLVM's IR, from which the kernel is compiled; "loops" for a shorter text of the kernel's loops.
 
-    Returns:
-        The texts by kernel: its number among the calls of the program, and its ops. It is empty for programs without
-        kernels: of ``fuse=False``, and where llvmlite is not installed.
+        Returns:
+            A dict from a kernel's title, which has its number among the program's launches and its ops, to its text. It
+            is empty for programs without kernels: with ``fuse=False``, or where llvmlite is not installed.
 
     Raises:
         TypeError: ``f`` is neither a function of `flnb.jit` nor a program.
-        ValueError: nothing was captured yet, or ``form`` is another one.
+        ValueError: nothing was captured yet, or ``form`` is neither "llvm" nor "loops".
 
     >>> import flnb
     >>> f = flnb.jit(lambda x: flnb.exp(x) + 1.0)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["NestCall", "Span", "joined"]
 
 Span = tuple[Any, int, int]
-"""A piece of memory: its owner, the offset of its first byte, and the offset after its last byte."""
+"""A range of memory: its owner, the offset of its first byte, and the offset after its last byte."""
 MOST_ARRAYS = 256
 """The most arrays of one launch: kernels take at most 4096 bytes of parameters."""
 
@@ -22,9 +22,10 @@ class NestCall(NamedTuple):
     """A loop nest together with the memory of its arrays.
 
     Attributes:
-        nest: what to compute.
-        places: for each of its arrays, the value in whose memory it is, and the distance in bytes to its first element.
-        members: the values that it computes.
+        nest: the loop nest.
+        places: for each of the nest's arrays, the value in whose memory it is, and the offset (bytes) of its first
+            element there.
+        members: the values that the nest computes.
     """
 
     nest: Nest
@@ -33,12 +34,12 @@ class NestCall(NamedTuple):
 
 
 def joined(calls: Sequence[NestCall], spans: Sequence[Sequence[Span]], most: int) -> list[list[NestCall]]:
-    """Split consecutive nests into launches, such that no nest of a launch depends on another one in it.
+    """Return consecutive nests divided into launches, such that no nest depends on another one of the same launch.
 
     Args:
-        calls: in order.
-        spans: for each call, the memory of each of its arrays.
-        most: the most calls to join.
+        calls: the nests in order.
+        spans: for each nest, the memory range of each of its arrays.
+        most: the most nests of one launch.
     """
     found: list[list[NestCall]] = []
     read: list[Span] = []

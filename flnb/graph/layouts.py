@@ -18,9 +18,9 @@ class Layout(NamedTuple):
     """The memory location of a value's elements.
 
     Attributes:
-        root: the value whose memory they are in.
-        offset: the distance in bytes from the first element of the root to the first of the value.
-        strides: the distance in bytes to the next element along each axis.
+        root: the value in whose memory the elements are.
+        offset: the bytes from the first element of ``root`` to the first element of the value.
+        strides: the bytes to the next element along each axis.
     """
 
     root: Value

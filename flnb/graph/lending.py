@@ -1,7 +1,7 @@
-"""Output arrays of a program, reused in later runs once the caller no longer refers to them.
+"""Output arrays of a program, which are used again in later runs once the caller no longer refers to them.
 
-A step of training replaces every parameter. The arrays of the step before last are free by then, so two of each take
-turns: nothing is allocated, and a run that is interrupted has no visible effect.
+A step of training gives every parameter a new array. By then the array of the step before last is not used any more, so
+two arrays for each parameter take turns: nothing is allocated, and a run that is interrupted has no visible effect.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Lending", "Lent", "address_of"]
 
 MOST = 2
-"""The most arrays that are stored for an output."""
+"""The most arrays that are kept for one output."""
 
 
 def address_of(array: Any) -> int:
@@ -33,9 +33,9 @@ class Lent:
 
     Attributes:
         array: the array.
-        address: of its first element.
-        views: what calls of the program read of it, by value.
-        alone: the number of references to the array and its memory where nothing else refers to them.
+        address: the address of its first element.
+        views: from a value to the view of the array that calls of the program read as that value.
+        alone: the number of references to the array and its memory while nothing outside of the program refers to them.
     """
 
     __slots__ = ("address", "alone", "array", "views")
@@ -46,14 +46,14 @@ class Lent:
         self.alone = 0
 
     def others(self) -> int:
-        """Count references to the array, its views and its memory outside the program (CPython reference counts)."""
+        """Return how many references to the array, its views and its memory exist outside of the program (CPython)."""
         array = self.array
         base = array.base
         count = getrefcount(array) + (getrefcount(base) if base is not None else 0)
         return count - self.alone
 
     def view(self, value: Value, make: Callable[[Value], Any]) -> Any:
-        """Return the array of a value that is a view of this one; ``make`` builds it at the first request."""
+        """Return the array of a value that is a view of this output; ``make`` makes it at the first request."""
         found = self.views.get(value)
         if found is None:
             found = make(value)
@@ -67,7 +67,7 @@ class Lending:
     """The pool of output arrays of one program: at most two for each output, used in turn.
 
     Attributes:
-        known: the arrays by ``id``, which no other object has while they are kept here.
+        known: from the ``id`` of a pooled array to its `Lent`.
     """
 
     def __init__(self) -> None:
@@ -89,5 +89,5 @@ class Lending:
         return lent.array
 
     def clear(self) -> None:
-        """Drop all pooled arrays."""
+        """Release all pooled arrays."""
         self._held, self.known = {}, {}

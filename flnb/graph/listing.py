@@ -17,10 +17,10 @@ __all__ = ["dprint", "listed"]
 
 
 def dprint(x: Tensor) -> None:
-    """Print the recorded ops, one per line, that a tensor of the backend "deferred" depends on.
+    """Print the recorded ops on which a tensor of the backend "deferred" depends, one per line.
 
     Raises:
-        TypeError: the tensor was not made on that backend.
+        TypeError: the tensor is one of another backend.
 
     >>> import flnb
     >>> with flnb.use_backend("deferred"):
@@ -40,11 +40,11 @@ def dprint(x: Tensor) -> None:
 
 
 def listed(values: Iterable[Value], names: dict[Value, str]) -> list[tuple[Value, str]]:
-    """Format recorded ops as text, each preceded by the already computed values that it reads.
+    """Return pairs of a value and its op as text; values that exist already come before the first op that reads them.
 
     Args:
-        values: in order.
-        names: of values, to which new ones are added.
+        values: the values to list, in order.
+        names: the names of values known so far; those of the listed values are added.
     """
     lines: list[tuple[Value, str]] = []
 
@@ -64,13 +64,13 @@ def listed(values: Iterable[Value], names: dict[Value, str]) -> list[tuple[Value
 
 
 def _known(value: Value) -> str:
-    """Format an already computed value: a scalar as its number, anything else as its shape and dtype."""
+    """Return the text of an already computed value: a scalar's number, or the dtype and shape of anything else."""
     number = value.spec.ndim == 0 and value.op is None
     return str(value.place.backend.to_numpy(value.tensor._data).item()) if number else f"{value.spec!r}, computed"
 
 
 def _call(value: Value, inputs: list[str]) -> str:
-    """Format a value's op as a call, given the texts of its inputs."""
+    """Return the text of a value's op as a call, given the texts of its inputs."""
     op, attributes = value.op, value.attributes
     if op is ITEM:
         return f"{inputs[0]}[{attributes[0]}]"

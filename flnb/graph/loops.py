@@ -10,13 +10,13 @@ __all__ = ["Simplified", "simplified"]
 
 
 class Simplified(NamedTuple):
-    """An equivalent nest with simpler loops.
+    """A nest with simpler loops that computes the same as an original nest.
 
     Attributes:
-        nest: it computes what the original does.
-        ranged: the position, among the outer and then the inner loops, of the one that stands for the original's first
+        nest: the simpler nest.
+        ranged: the position, among the outer and then the inner loops, of the loop that stands for the original's first
             outer loop.
-        unit: how many steps of that loop are one of the original's.
+        unit: the number of steps of that loop that make one step of the original's.
     """
 
     nest: Nest
@@ -25,7 +25,7 @@ class Simplified(NamedTuple):
 
 
 class _Loop(NamedTuple):
-    """One loop: its extent, each array's stride, and how many of its steps make one of the first outer loop (or 0)."""
+    """One loop: extent, each array's stride, and steps per step of the original's first loop (0: another loop)."""
 
     extent: int
     strides: tuple[int, ...]
@@ -33,9 +33,10 @@ class _Loop(NamedTuple):
 
 
 def simplified(nest: Nest) -> Simplified:
-    """Simplify a nest: drop loops of extent 1, merge contiguous loops, and move the most regular one innermost.
+    """Return a simpler nest: without loops of extent 1, contiguous loops merged, the most regular loop innermost.
 
-    Outer and inner loops stay apart, unless there is no reduction: then the last loop is the inner space.
+    Outer loops are not merged with inner ones, unless there is no reduction: then the last loop becomes the inner
+    space.
     """
     outer = [
         _Loop(extent, tuple(a.outer[i] for a in nest.arrays), int(i == 0)) for i, extent in enumerate(nest.outer)
@@ -58,7 +59,7 @@ def simplified(nest: Nest) -> Simplified:
 
 
 def _merged(loops: list[_Loop]) -> list[_Loop]:
-    """Merge adjacent loops where every array's strides allow it; drop loops of extent 1."""
+    """Return loops with adjacent ones merged where every array's strides allow it, without those of extent 1."""
     done: list[_Loop] = []
     for loop in loops:
         if loop.extent == 1 and not loop.unit:
@@ -74,7 +75,7 @@ def _merged(loops: list[_Loop]) -> list[_Loop]:
 
 
 def _best_last(loops: list[_Loop]) -> list[_Loop]:
-    """Move the loop along which most arrays have stride 0 or 1 to the innermost position."""
+    """Return loops with the one along which most arrays have stride 0 or 1 moved to the innermost position."""
     if len(loops) < 2:
         return loops
     worst = [sum(abs(stride) > 1 or stride < 0 for stride in loop.strides) + (loop.extent == 1) for loop in loops]

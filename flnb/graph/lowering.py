@@ -21,8 +21,9 @@ class Lowered(NamedTuple):
     """A fusion group as a loop nest, with the memory of its arrays.
 
     Attributes:
-        nest: what to compute.
-        places: for each of its arrays, the value in whose memory it is, and the distance in bytes to its first element.
+        nest: the loop nest.
+        places: for each of the nest's arrays, the value in whose memory it is, and the offset (bytes) of its first
+            element there.
     """
 
     nest: Nest
@@ -50,13 +51,13 @@ class _Lowering:
         return len(self.arrays) - 1
 
     def step(self, key: Any, step: Step) -> int:
-        """Append a scalar step to the nest, findable by ``key``; returns its number."""
+        """Append a scalar step to the nest; returns its number, which is stored under ``key``."""
         self.steps.append(step)
         self.known[key] = len(self.steps) - 1
         return self.known[key]
 
     def operand(self, x: Value) -> int:
-        """Return the number of the step that yields a value's elements; adds a load or constant if needed."""
+        """Return the number of the step that yields the elements of ``x``; add a load or constant if needed."""
         root, offset, strides = self.layouts[x]
         if root in self.group.strides:
             return self.known[root]
@@ -88,8 +89,8 @@ def lowered(group: Group, stored: Sequence[Value], layouts: Layouts) -> Lowered:
 
     Args:
         group: the values to compute.
-        stored: those of them that are written to memory.
-        layouts: where values are.
+        stored: those of the group's values that are written to memory.
+        layouts: the memory locations of values.
     """
     made = _Lowering(group, layouts)
     for value in group.members:

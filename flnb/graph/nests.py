@@ -1,8 +1,8 @@
 """Loop nests: the computation of one fused kernel as data, from which code generators make machine code.
 
-A nest visits every place of an outer and an inner space. For each place of the outer space its steps run over the inner
-space, in as many passes as its reductions ask for: the elements of a softmax are known only after a first pass over its
-row has found the largest one, and a second one their sum.
+A nest has an outer and an inner space, each the index space of some nested loops. At each place (index tuple) of the
+outer space, its steps run over the inner space, in as many passes as reductions need: for a softmax, a first pass over
+a row finds the largest element, a second one the sum of exponentials, and only a third one the results.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ __all__ = ["Access", "Nest", "Step"]
 
 
 class Access(NamedTuple):
-    """An array's access pattern in a nest: its stride, in elements, along each loop.
+    """How a nest goes through an array: the array's stride, in elements, along each loop.
 
     Attributes:
         dtype: the elements' dtype as NumPy's character: "f", "d", "?", "l", ...
-        outer, inner: a stride for each loop of the outer and the inner space; 0 where the array has one element for all
-            places (it is broadcast, or the result of a reduction).
+        outer, inner: the stride for each loop of the outer and of the inner space; 0 along a loop in which the element
+            stays the same (the array is broadcast, or the result of a reduction).
     """
 
     dtype: str
@@ -30,12 +30,12 @@ class Step(NamedTuple):
     """One scalar operation, load, constant or reduction of a nest.
 
     Attributes:
-        op: the name of a row of the op table; or "load", "constant".
-        inputs: the numbers of the steps whose values it reads.
-        dtype: the dtype of its value, as NumPy's character.
-        over: "" for a value at each place; "inner" for a reduction over the inner space, with a value for each
-            place of the outer one; "outer" for one over the outer space, whose value no step of the same nest reads.
-        attribute: of "load" the position of the array, of "constant" the number.
+        op: the name of an op of the op table; or "load" or "constant".
+        inputs: the numbers of the steps whose values this step reads.
+        dtype: the dtype of the step's value, as NumPy's character.
+        over: "" for a value at each place; "inner" for a reduction over the inner space, with a value for each place of
+            the outer space; "outer" for a reduction over the outer space, whose value no step of the same nest reads.
+        attribute: for "load" the position of the array, for "constant" the number.
     """
 
     op: str
@@ -49,11 +49,11 @@ class Nest(NamedTuple):
     """A loop nest over arrays: loop extents, scalar steps, and the arrays that they read and write.
 
     Attributes:
-        outer, inner: the extents of the loops; equal nests have equal machine code.
-        arrays: the arrays that it reads and writes. Two of them may be the same memory, if they are gone through in the
-            same way.
-        steps: the operations; a step reads only earlier ones.
-        stores: pairs of the number of a step and the position of the array that its value is written to, converted to
+        outer, inner: the extents of the loops of the outer and of the inner space.
+        arrays: the arrays that the nest reads and writes. Two of them may be the same memory if they have the same
+            strides.
+        steps: the operations; a step reads the values of earlier steps only.
+        stores: pairs of the number of a step and the position of the array to which its value is written, converted to
             the array's dtype. Results of reductions over the outer space are stored once, after the last pass.
     """
 

@@ -1,8 +1,8 @@
 """Memory planning: assigns each stored value of a program an offset, so that disjoint lifetimes share memory.
 
-An elementwise result takes the place of an operand of its size that is read for the last time. Then places in one block
-are found by decreasing size, each the lowest that is free for as long as it is needed: Pisarchyk and Lee, "Efficient
-memory management for deep neural net inference" (2020), section 5.2.
+An elementwise result takes over the memory of an operand of its size that is read for the last time. Then memory ranges
+get offsets in one block, the largest range first, each the lowest offset at which it is free for as long as it is
+needed: Pisarchyk and Lee, "Efficient memory management for deep neural net inference" (2020), section 5.2.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 __all__ = ["MemoryPlan", "plan_memory"]
 
 GRAIN = 64
-"""Values begin at multiples of this many bytes, a line of the processor's cache."""
+"""Values begin at multiples of this many bytes, which is the size of a processor's cache line."""
 
 
 class MemoryPlan(NamedTuple):
     """The memory location of each stored value of a program.
 
     Attributes:
-        sizes: by backend, the bytes of its block.
-        offset: by value, where in the block it begins.
-        home: by value, the existing value in whose memory it is written: a parameter, say.
-        copies: pairs of an existing value and the one that is copied to its memory at the end.
+        sizes: for each backend, the bytes of the block of memory that the program needs there.
+        offset: for each value in a block, the bytes from the beginning of the block.
+        home: for each value written in the memory of an existing value, such as a parameter, that existing value.
+        copies: pairs of an existing value and the value that is copied to its memory at the end.
     """
 
     sizes: dict[TensorBackend, int]
@@ -51,7 +51,7 @@ class MemoryPlan(NamedTuple):
 
 
 class _Lives:
-    """Lifetimes of a program's values: the groups, by number, that write and read each."""
+    """Lifetimes of a program's values: for each value, the numbers of the groups that write and read it."""
 
     def __init__(
         self, groups: Sequence[Group], layouts: Layouts, last: Collection[Value], careful: Collection[Op]
@@ -72,17 +72,17 @@ class _Lives:
                 self.stored[i].append(value)
 
     def _in_memory(self, value: Value, i: int, last: Collection[Value]) -> bool:
-        """Return whether a value of group ``i`` must be stored: another group reads it, or the program returns it."""
+        """Return whether a value of group ``i`` must be stored: another group reads it, or it is in ``last``."""
         if any(x.op is ITEM for x in self.groups[i].members):
             return value.op is ITEM
         return self.groups[i].shape is None or value in last or any(j != i for j in self.readers.get(value, ()))
 
     def replaces(self, new: Value, old: Value) -> bool:
-        """Return whether ``new`` may overwrite the existing array of ``old``: no later group reads the old elements."""
+        """Return whether ``new`` may be written to the array of ``old``: no later group reads the old elements."""
         return max(self.readers.get(old, [-1])) <= self.written[new] and self.overwrites(new, old)
 
     def overwrites(self, value: Value, x: Value) -> bool:
-        """Return whether a value may overwrite x: its group reads each element of x before writing that place."""
+        """Return whether a value may overwrite x: its group reads each element of x before it writes there."""
         i = self.written[value]
         if i not in self.readers.get(x, ()):
             return True
@@ -113,15 +113,15 @@ def plan_memory(
     """Plan a program's memory: which values are stored, and at which offset or in place of which value.
 
     Args:
-        groups: what is computed, in order.
-        layouts: where values are.
-        updates: pairs of an existing value and the one that replaces it.
+        groups: the fusion groups, in the order in which they are computed.
+        layouts: the memory locations of values.
+        updates: pairs of an existing value and the value that replaces it.
         outputs: values that outlive the program, in memory of their own.
-        donated: existing values whose memory may be an output's.
-        careful: ops whose methods may be given the memory of an operand to write to, as NumPy's ufuncs.
+        donated: existing values whose memory may be used for an output.
+        careful: ops whose methods may write to the memory of an operand, as NumPy's ufuncs may.
 
     Returns:
-        The plan; and for each group, those of its values that are in memory.
+        The plan; and for each group, those of its values that are stored in memory.
     """
     lives = _Lives(groups, layouts, {*outputs, *[new for _, new in updates]}, careful)
     home: dict[Value, Value] = {}
@@ -164,7 +164,7 @@ def plan_memory(
 
 @dataclass
 class _Tenant:
-    """Values that occupy one memory range in turn: the first and last group of their use, size and offset in bytes."""
+    """Values that use one memory range in turn: the first and last group that use it, its size and offset (bytes)."""
 
     values: list[Value]
     first: int

@@ -1,4 +1,4 @@
-"""Max pooling in programs: the gradient reads stored positions of the maxima (1 byte per window), not the image."""
+"""Max pooling in programs: the gradient reads stored places of the maxima (1 byte per window) instead of the image."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
 __all__ = ["pooling_of", "with_places"]
 
 GRADIENTS = {OPS[f"max_pool{rank}d"]: OPS[f"max_pool{rank}d_grad"] for rank in (1, 2, 3)}
-"""The gradient op of each op of max pooling."""
+"""From each op of max pooling to the op that computes its gradient."""
 BYTE = np.dtype(np.uint8)
 ATTRIBUTES = 2
-"""The number of attributes of the ops: extents of the window, and stride; one with places has one more."""
+"""The number of attributes of these ops: window extents and stride. An op with places has one attribute more."""
 
 
 def pooling_of(value: Value) -> Any:
-    """Return the `flnb.interface.Pooling` that computes a value, if it writes or reads places of maxima; else None."""
+    """Return the `flnb.interface.Pooling` of a value that stores or reads places of maxima; None for other values."""
     op: Any = value.op
     pools = op in GRADIENTS or op in GRADIENTS.values()
     return value.attributes[ATTRIBUTES] if pools and len(value.attributes) > ATTRIBUTES else None
 
 
 def with_places(wanted: Sequence[Value], layouts: Layouts, kept_apart: Collection[str]) -> dict[Value, Value]:
-    """Rewrite values so that max pooling stores the places of its maxima for its gradient, which reads no image then.
+    """Rewrite values so that max pooling stores the places of its maxima, and its gradient reads these, not the image.
 
     Args:
         wanted: the values to compute.
-        layouts: where values are.
-        kept_apart: names of ops that the user's class computes.
+        layouts: the memory locations of values.
+        kept_apart: names of ops that methods of the user's class compute.
 
     Returns:
-        For every value the one that stands for it; empty if no backend stores places.
+        A dict from every value to the one that replaces it; empty if no backend stores places.
     """
     values = reachable(wanted)
     asked = {_key(x) for x in values if x.op in GRADIENTS.values()}
@@ -59,14 +59,14 @@ def with_places(wanted: Sequence[Value], layouts: Layouts, kept_apart: Collectio
 
 
 def _key(value: Value) -> Any:
-    """Return a key shared by a max pooling and its gradient; None for other ops."""
+    """Return a key that a max pooling and its gradient share; None for other ops."""
     if value.op in GRADIENTS:
         return GRADIENTS[value.op], value.inputs[0], value.attributes
     return (value.op, value.inputs[1], value.attributes) if value.op in GRADIENTS.values() else None
 
 
 def _rewritten(values: Sequence[Value], poolings: dict[Any, Any]) -> dict[Value, Value]:
-    """Copy values, in order, with pooling that stores places."""
+    """Return the copy of each value in which poolings and their gradients use stored places."""
     now: dict[Value, Value] = {}
     places: dict[Any, Value] = {}
 

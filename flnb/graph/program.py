@@ -1,4 +1,4 @@
-"""Programs: recorded ops compiled to a list of calls on preplanned memory, which can run many times."""
+"""Programs: recorded ops compiled to a list of calls on memory that is planned once; a program can run many times."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = ["MOST_OPS", "Program", "Recorded"]
 
 BYTES = np.dtype(np.uint8)
 MOST_OPS = 20_000
-"""`flnb.jit` warns of programs of more ops, which take long to plan, and `deferred` makes none."""
+"""The number of ops above which `flnb.jit` warns that planning takes long, and `deferred` makes no program."""
 
 
 class Recorded(NamedTuple):
@@ -47,10 +47,11 @@ class Recorded(NamedTuple):
     Attributes:
         inputs: existing values whose arrays are given to each run.
         outputs: the values to return, each in new memory in each run.
-        updates: pairs of an existing value and the one whose elements replace those of its array.
-        effects: values that are computed in each run, such as random numbers, whose generator moves on.
-        donated: inputs whose memory may be written to, if that of an output can be the same.
-        generators: by the id of a NumPy generator, the object that has it as ``numpy``, perhaps another one later.
+        updates: pairs of an existing value and the value whose elements are written to the existing one's array.
+        effects: values to compute in each run even if unused, such as random numbers, as their generator must move on.
+        donated: inputs in whose memory an output may be stored.
+        generators: from the id of a NumPy generator to the object whose attribute ``numpy`` it is; the object may have
+            another one later.
     """
 
     inputs: Sequence[Value]
@@ -71,18 +72,19 @@ class Program:
 
     Args:
         recorded: what to compute.
-        here: the state in whose backend and from whose memory manager.
-        fuse: whether elementwise ops and reductions are computed by loop nests, where the backend compiles these; else
-            each value by a method.
-        lends: whether outputs get the memory of an earlier run's, where nothing refers to these any more.
+        here: the state whose backend computes and whose memory manager gives the memory.
+        fuse: whether elementwise ops and reductions are computed by loop nests, if the backend compiles these;
+            otherwise a backend method computes each value.
+        lends: whether outputs get the memory of an earlier run's outputs once nothing refers to these any more.
 
     Attributes:
         recorded: what to compute, as it was recorded.
-        rules, now: how it was rewritten, and for each recorded value the one that stands for it.
-        sites: by backend, where it computes.
-        groups: what is computed by one call each, in order.
-        stored: for each of them, the values that it writes to memory.
-        memory: the plan of the memory of values.
+        rules: the rewrite rules that were applied.
+        now: from each recorded value to the value that replaces it in the rewritten graph.
+        sites: for each backend that computes values of the program, its `Site`.
+        groups: the fusion groups, each computed by one call, in order.
+        stored: for each group, the values that it writes to memory.
+        memory: the memory plan of the values.
     """
 
     def __init__(self, recorded: Recorded, here: State, fuse: bool = True, lends: bool = False) -> None:
@@ -123,8 +125,8 @@ class Program:
     def _plan(self, kept_apart: Collection[str]) -> None:
         """Choose the fusion groups and the memory plan that need the least memory.
 
-        Whether the passes are kept apart, and what the backward pass computes again, matters by how much of the forward
-        pass it reads.
+        Plans are made with forward and backward pass fused or apart, and with or without values that the backward pass
+        computes again: which is best depends on how much of the forward pass the backward pass reads.
         """
         careful = {op for op in OPS.values() if op.name == "copy" or isinstance(self.here.table[op.index], np.ufunc)}
         ends = [*self.outputs, *[new for _, new in self.updates], *self.effects]
@@ -198,7 +200,7 @@ class Program:
         self._add_call(call)
 
     def _add_call(self, call: Call) -> None:
-        """Append a call; arguments whose arrays change between runs are filled in at each run."""
+        """Append a call; arrays that differ from run to run are put into its arguments at the beginning of each run."""
         for i, value in enumerate(call.values):
             if value is not None:
                 if self._root(value) in self.moving:
@@ -218,7 +220,7 @@ class Program:
         self.steps[-1].append(NestCall(*lowered(group, stored, self.layouts), group.members))
 
     def _joined(self, calls: list[NestCall]) -> list[Any]:
-        """Compile consecutive nests to kernels; returns each kernel with its arrays' locations and its event."""
+        """Compile consecutive nests to kernels; returns each kernel with the locations of its arrays and its event."""
         spans = [[self._span(value) for value, _ in call.places] for call in calls]
         site, made = self._site(calls[0].members[0]), []
         for each in joined(calls, spans, site.kernels.most_joined):
@@ -229,13 +231,13 @@ class Program:
         return made
 
     def _span(self, value: Value) -> Span:
-        """Return the byte range of a value in the program's block; an array outside of it is its own range."""
+        """Return the byte range of a value in the program's block; for an array elsewhere, a range of that array."""
         root = self._root(value)
         begin = self.memory.offset.get(root)
         return (root, 0, 1) if begin is None else (None, begin, begin + max(root.spec.nbytes, 1))
 
     def _segment(self, calls: list[Any]) -> KernelCalls:
-        """Build one launchable segment of consecutive kernels."""
+        """Return one call that runs consecutive kernels."""
         made, moving = [], []
         site = calls[0][-1]
         scratch = address_of(site.scratch)
@@ -257,12 +259,12 @@ class Program:
         return KernelCalls(segment, [event for *_, event, _ in calls])
 
     def _root(self, value: Value) -> Value:
-        """Return the value whose memory stores a value: itself, the base of a view, or the value it overwrites."""
+        """Return the value in whose memory ``value`` is: itself, the base of a view, or a value that it overwrites."""
         root = self.layouts[value].root
         return self.memory.home.get(root, root)
 
     def _in_place(self, value: Value) -> bool:
-        """Return whether an update of a part of a tensor (`PUT`) writes directly to the memory of that tensor."""
+        """Return whether a write to a view (`PUT`) goes directly to the memory of the viewed tensor."""
         base = self.layouts[value.inputs[0]].root
         a, b, offset = self._root(value), self._root(base), self.memory.offset
         return a is b or (a in offset and offset[a] == offset.get(b, -1))
@@ -272,7 +274,7 @@ class Program:
         return self._site(value).new(value.spec.shape, value.spec.dtype)
 
     def array(self, value: Value) -> Any:
-        """Return the array that holds a value: its own memory, or a view of its base's."""
+        """Return the array of a value; for a view, a view of the array of its base."""
         found = self.arrays.get(value)
         if found is None:
             found = self._array(value)
@@ -292,14 +294,14 @@ class Program:
         return self._site(value).block[begin : begin + spec.nbytes].view(spec.dtype).reshape(spec.shape)
 
     def __str__(self) -> str:
-        """Format the calls as text, one line each: the ops, their operands, and where results are stored."""
+        """Return the calls as text, one line each: the ops, their operands, and where results are stored."""
         from flnb.graph.inspection import program_text
 
         return program_text(self)
 
     @property
     def peak(self) -> int:
-        """Return the bytes that a run needs besides inputs and parameters: values, scratch memory and outputs."""
+        """Return the bytes that a run needs besides inputs and parameters: for values, scratch memory and outputs."""
         scratch = self.scratch_bytes * len(self.sites)
         return self.memory.size + scratch + sum(x.spec.nbytes for x in self.fresh)
 
@@ -310,7 +312,7 @@ class Program:
         """Run the program; returns the output arrays.
 
         Args:
-            inputs: the arrays of the inputs, of the shapes, dtypes and strides of those with which it was recorded.
+            inputs: the arrays of the inputs, with the shapes, dtypes and strides that the recorded inputs had.
         """
         with self._in_use:
             try:
@@ -370,7 +372,7 @@ class Program:
 
 
 def _own(value: Value, taken: set[Value]) -> Value:
-    """Return a value with memory of its own: a copy of one that already exists, is a view, or is an output already."""
+    """Return a value with memory of its own: a copy if ``value`` exists already, is a view, or is in ``taken``."""
     if value.op is None or is_view(value) or value in taken:
         value = like(Value(OPS["copy"], (value,), (), value.spec, value.place), value)
     taken.add(value)

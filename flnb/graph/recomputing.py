@@ -1,9 +1,9 @@
 """Rematerialization: recomputes forward values in the backward pass where this saves memory.
 
-A value that nothing but loop nests of the backward pass read, and that follows elementwise from values that are kept
-anyway or are smaller, is not kept between the passes: the nests compute it from these. So a dropout keeps one byte an
-element, and GELU its argument alone. See Chen et al., "Training deep nets with sublinear memory cost" (2016); what is
-kept is chosen here value by value, the last one first, and nothing but elementwise ops is computed twice.
+If only loop nests of the backward pass read a forward value, and elementwise ops compute it from values that are kept
+anyway or are smaller, then it is not kept between the passes: the nests compute it again from these. So a dropout keeps
+one byte per element, and GELU its argument alone. See Chen et al., "Training deep nets with sublinear memory cost"
+(2016). Here the choice is made value by value, the last value first, and only elementwise ops are computed twice.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 __all__ = ["recomputed"]
 
 MOST_STEPS = 12
-"""The most ops by which a value is computed again."""
+"""The most ops that may be needed to compute a value again."""
 WORTH = 1 << 14
-"""The smallest size of values that are recomputed, bytes."""
+"""The smallest size in bytes of values that are recomputed."""
 
 
 class _Kept:
-    """The choice of which forward values stay in memory for the backward pass.
+    """Chooses which forward values stay in memory for the backward pass.
 
     Attributes:
-        late: the values that depend on gradients.
-        kept: values before these that are in memory for them.
-        pinned: those of them that must be.
+        late: the values of the backward pass.
+        kept: forward values that stay in memory because values in ``late`` read them.
+        pinned: forward values that must stay in memory.
     """
 
     def __init__(
@@ -61,16 +61,16 @@ class _Kept:
                     self.pinned.update(needed)
 
     def roots(self, value: Value) -> list[Value]:
-        """Return the program's values whose memory a value's inputs use; already existing inputs are left out."""
+        """Return the computed values in whose memory a value's inputs are; inputs that exist already are left out."""
         return [root for root in [self.layouts[x].root for x in value.inputs] if root.op is not None]
 
     def _is_early(self, value: Value, roots: list[Value]) -> bool:
-        """Return whether a backward value is a bool mask of forward values, which is cheap to store (1 byte each)."""
+        """Return whether a backward value is, or reads, a bool mask of forward values, which is small to store."""
         is_condition = value.spec.dtype.char == "?" or any(x.spec.dtype.char == "?" for x in value.inputs)
         return is_condition and bool(roots) and self._repeats(value) and self.late.isdisjoint(roots)
 
     def _repeats(self, value: Value) -> bool:
-        """Return whether a value is elementwise, so that a loop nest can recompute it from its inputs."""
+        """Return whether a value is elementwise and computed by a nest, so that another nest can compute it again."""
         return self.in_nest(value) and value.op is not None and value.op.name not in REDUCTIONS
 
     def choose(self) -> None:
@@ -89,7 +89,7 @@ class _Kept:
                 self.kept |= found
 
     def _sources(self, value: Value) -> set[Value] | None:
-        """Return a set of values to store instead of ``value``; None if none needs less memory."""
+        """Return values to keep instead of ``value``, from which it can be computed; None if that saves no memory."""
         sources, best, least = {value}, None, value.spec.nbytes
         for _ in range(MOST_STEPS):
             open_ = [x for x in sources if (x is value or x not in self.kept) and self._repeats(x)]
@@ -108,15 +108,15 @@ class _Kept:
 
 
 def recomputed(wanted: Collection[Value], layouts: Layouts, in_nest: Callable[[Value], bool]) -> dict[Value, Value]:
-    """Rewrite a graph so that the backward pass recomputes forward values instead of keeping them in memory.
+    """Rewrite a graph so that the backward pass computes forward values again, where keeping them takes more memory.
 
     Args:
-        wanted: the values to compute.
-        layouts: where values are.
-        in_nest: whether a value is computed by a loop nest.
+        wanted: the values that the program must compute: outputs, updates and effects.
+        layouts: the memory locations of values.
+        in_nest: returns whether a loop nest computes a value.
 
     Returns:
-        For every value the one that stands for it; empty if nothing is gained.
+        A dict from every value to the value that replaces it in the rewritten graph; empty if no memory is saved.
     """
     values = reachable(wanted)
     plan = _Kept(values, wanted, layouts, in_nest)
@@ -133,7 +133,7 @@ def recomputed(wanted: Collection[Value], layouts: Layouts, in_nest: Callable[[V
         return made
 
     def for_early(x: Value) -> Value:
-        """Return the copy of a value that is computed before the backward pass, made at its first use."""
+        """Return the copy of ``x`` that is computed before the backward pass; make it at the first request."""
         if x.op is None or x.tensor is not None:
             return x
         if x not in now:
@@ -141,7 +141,7 @@ def recomputed(wanted: Collection[Value], layouts: Layouts, in_nest: Callable[[V
         return now[x]
 
     def for_late(x: Value) -> Value:
-        """Return the value that the backward pass reads in place of x, recomputed if x is not stored."""
+        """Return the value that the backward pass reads in place of ``x``: computed again if ``x`` is not kept."""
         root = layouts[x].root
         if root.op is None or root in plan.late or root in plan.kept:
             return for_early(x)
@@ -168,7 +168,7 @@ def _in_order(values: list[Value], plan: _Kept, layouts: Layouts) -> list[Value]
 
 
 def _in_phase(context: int, phase: int) -> int:
-    """Return a telemetry context with its phase replaced; unchanged if phase is 0 or the context unknown."""
+    """Return the number of a telemetry context with another phase; unchanged if ``phase`` is 0 or no context known."""
     if not phase or context < 0:
         return context
     return intern.contexts.id_of(intern.contexts.items[context]._replace(phase=phase))

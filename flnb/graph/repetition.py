@@ -1,8 +1,8 @@
 """Repetition: recorded ops that occur again, as in a training loop, are computed by a program made once.
 
-The values not computed yet form a trace: their ops, the inputs of each, and which are still referenced. The first time
-that a trace is seen, its values are computed op by op, as ops that run at once; later by a program, made once. Numbers
-among what a trace reads, such as a learning rate, are constants of the program while they stay as they are.
+The values to compute form a trace: their ops, the inputs of each, and which values are still referenced. The first
+time that a trace is seen, its values are computed op by op; later by a program that is made once. Numbers that a trace
+reads, such as a learning rate, are constants of the program as long as they do not change.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ __all__ = ["Known", "compute_alike", "known_traces"]
 
 FULL, SLICE = OPS["full"], OPS["slice"]
 WORTH = 8
-"""A program is made once repeated traces would have computed this many ops one by one."""
+"""The number of ops, over all repetitions of a trace, from which on a program is made for it."""
 MOST_KNOWN, MOST_PROGRAMS = 256, 24
-"""The most traces, and the most programs, that are stored for each memory manager."""
+"""The most histories of traces, and the most programs, that are stored for each memory manager."""
 MOST_CHANGES = 3
 """After this many changes of constant numbers, all numbers become inputs of the program."""
 
@@ -49,10 +49,10 @@ class Trace(NamedTuple):
     Attributes:
         values: the values, in the order in which they were recorded.
         leaves: the inputs of these values that are already computed.
-        outputs: the values that something outside the trace still references.
-        numbers: for each leaf that is a number, its position among the leaves and its bytes.
-        key: equal for traces that one program can compute.
-        contexts: the ids of the modules and phases in which the values were recorded.
+        outputs: the values to which something outside of the trace still refers.
+        numbers: from the position of a leaf that is a number to the number's bytes.
+        key: a key that is equal for traces which one program can compute.
+        contexts: for each value the id of the telemetry context (module and phase) in which it was recorded.
     """
 
     values: list[Value]
@@ -68,10 +68,10 @@ class Known:
 
     Attributes:
         key: the key of the traces.
-        ops: the number of ops that earlier such traces computed one by one.
-        program: the program that computes such a trace.
-        constants: the numbers that are constants of the program: position among the leaves, and bytes.
-        numbers: the numbers of the newest trace.
+        ops: the number of ops in such traces since the second one.
+        program: the program that computes such a trace, None before it is made.
+        constants: from the position of a leaf that is a constant of the program to the number's bytes.
+        numbers: the numbers (`Trace.numbers`) of the newest trace.
         contexts: the contexts of the trace from which the program was made.
         specs: the specs of the arrays that the program returns.
         reported: whether the warning that the traces are too long for a program was emitted.
@@ -87,7 +87,7 @@ class Known:
         self.varying: set[int] = set()
 
     def wants_program(self, trace: Trace) -> bool:
-        """Return whether to compute a trace by a program, which is made when this first returns True."""
+        """Return whether to compute a trace by a program, and count the trace's ops for that decision."""
         before, self.numbers = self.numbers, trace.numbers
         if before is None:
             self.ops = 0
@@ -97,7 +97,7 @@ class Known:
         return self.ops >= WORTH
 
     def fits(self, trace: Trace) -> bool:
-        """Return whether the program is valid for a trace: equal constants, and while recording also equal modules."""
+        """Return whether the program is valid for a trace: equal constants and, while recording, equal contexts."""
         return (
             self.program is not None
             and all(trace.numbers[i] == number for i, number in self.constants.items())
@@ -106,16 +106,17 @@ class Known:
 
 
 def known_traces(manager: Any) -> OrderedDict[int, Known]:
-    """Return the history of traces (`Known`) of a memory manager by the hashes of their keys, the newest last.
+    """Return the histories of traces (`Known`) of a memory manager by the hashes of their keys, the newest last.
 
-    A manager's are its attribute: programs refer to it, and so both end when nothing else does.
+    They are stored in an attribute of the manager, as their programs refer to the manager: so the garbage collector
+    frees both once nothing else refers to the manager.
     """
     table: OrderedDict[int, Known] = vars(manager).setdefault("_known_traces", OrderedDict())
     return table
 
 
 def compute_alike(asked: Sequence[Value], recorder: Callable[[Place], Any]) -> None:
-    """Compute recorded values and their inputs: by a program if such values were computed before, else op by op.
+    """Compute recorded values and their inputs: by a program if their trace has occurred before, else op by op.
 
     Args:
         asked: the values to compute.
@@ -133,16 +134,16 @@ def compute_alike(asked: Sequence[Value], recorder: Callable[[Place], Any]) -> N
 
 
 def _try_program(asked: Sequence[Value], recorder: Callable[[Place], Any]) -> str:
-    """Compute values by a program if such were computed before; returns the error text, "" without an error."""
+    """Compute values by a program if their trace has occurred before; returns the error text, "" without an error."""
     values = _to_compute(asked)
     found = _program(_traced(values, asked), recorder) if len(values) > 1 else None
     return "" if found is None else _run_program(*found)
 
 
 def _to_compute(asked: Sequence[Value]) -> list[Value]:
-    """List the values that must be computed for these, and all referenced results of composites among them.
+    """List the values that must be computed for ``asked``, with all results of composites that are still referenced.
 
-    Slices of computed values are computed now, because their positions may differ in each repetition.
+    Slices of computed values are computed at once, because their positions may differ in each repetition.
     """
     found = []
     for value in reachable(asked):
@@ -159,7 +160,7 @@ def _to_compute(asked: Sequence[Value]) -> list[Value]:
 
 
 def _traced(values: list[Value], asked: Sequence[Value]) -> Trace | None:
-    """Return values as a trace; None if no program can compute them."""
+    """Return the trace of ``values``; None if no program can compute them."""
     position: dict[Value, int] = {}
     leaves: list[Value] = []
     rows: list[Any] = []
@@ -209,19 +210,19 @@ def _traced(values: list[Value], asked: Sequence[Value]) -> Trace | None:
 
 
 def _shares_memory(value: Value) -> bool:
-    """Return whether a value is a view of another value's memory, with strides that a copy would not have."""
+    """Return whether a value is a view, which shares the memory of its input and may have other strides than a copy."""
     return is_view(value) and value.op is not ITEM
 
 
 def _root(value: Value) -> Value:
-    """Return the value that a value not computed yet is a view of, or the value itself."""
+    """Return the uncomputed value of which ``value`` is a view, or ``value`` itself."""
     while _shares_memory(value) and value.inputs and value.inputs[0].tensor is None:
         value = value.inputs[0]
     return value
 
 
 def _program(trace: Trace | None, recorder: Callable[[Place], Any]) -> tuple[Trace, Known] | None:
-    """Return the trace and its history with a program; None if the trace must be computed op by op."""
+    """Return the trace and its history, which has a program; None if the trace must be computed op by op."""
     if trace is None or not trace.outputs:
         return None
     place = trace.values[0].place
@@ -269,7 +270,7 @@ def _is_too_long(trace: Trace, found: Known) -> bool:
 
 
 def _built(trace: Trace, constants: dict[int, bytes], backend: Any) -> Program:
-    """Return a program for a trace, which is recorded again with composites split into their ops."""
+    """Return a new program for a trace, whose ops are recorded again with composites split into their ops."""
     t0 = clock()
     here = _state(trace.values[0].place)
     inputs, tensors = [], {}
@@ -302,7 +303,7 @@ def _built(trace: Trace, constants: dict[int, bytes], backend: Any) -> Program:
 
 
 def _context(value: Value) -> int:
-    """Return the context id of a value recorded without listeners: the phase alone, found from its category."""
+    """Return a context id for a value that was recorded without telemetry: only the phase, as its category tells."""
     late = value.place.category in (state.GRADIENT, state.PARAMETER, state.OPTIMIZER_STATE)
     return intern.contexts.id_of(("", schema.BACKWARD)) if late else 0
 

@@ -26,7 +26,7 @@ __all__ = ["contexts", "kernel_code", "kernel_event", "op_event", "shares"]
 def contexts(values: Sequence[Value]) -> dict[Value, int]:
     """Return each value's telemetry context (scope, phase and source line), as an interned number.
 
-    Values that a backward pass reads belong to the forward pass, which is known only afterwards.
+    That a value belongs to a forward pass is found here, from a backward pass that depends on it.
     """
     needed: set[Value] = set()
     found = {}
@@ -80,6 +80,6 @@ def kernel_code(nest: Nest, members: Sequence[Value]) -> int:
 
 
 def kernel_event(nest: Nest, members: Sequence[Value], context: dict[Value, int]) -> tuple[int, int, int]:
-    """Return a kernel's event: its code, the number of the list of its ops, and its telemetry context."""
+    """Return three numbers for a kernel's event: the code, the interned list of the kernel's ops, and the context."""
     parts = encoding.parts_number([op_event(x) for x in members], [context[x] for x in members], shares(members))
     return kernel_code(nest, members), parts, context[members[-1]]

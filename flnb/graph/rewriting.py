@@ -1,7 +1,8 @@
 """Graph rewriting: replaces recorded values by cheaper ones with the same elements.
 
-One sweep in order: a value that equals an earlier one is that one (common subexpressions), what follows from constants
-is computed (constant folding), and rules, by op, replace others. What nothing refers to any more is not computed.
+One sweep visits the values in order: a value that equals an earlier one is replaced by it (common subexpressions), a
+value that depends on constants alone is computed (constant folding), and the rule of an op may replace its value. What
+nothing refers to any more is not computed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["EXACT", "RULES", "like", "rewritten"]
 
 MOST_FOLDED = 4096
-"""The most bytes of a value, or of an operand, that is computed when a program is made."""
+"""The most bytes of a value that constant folding computes, and of its operands."""
 
 
 def _copied(value: Value, inputs: tuple[Value, ...], layouts: Layouts) -> Value | None:
@@ -53,7 +54,7 @@ def _transposed(x: Value) -> Value:
 
 
 def like(made: Value, value: Value) -> Value:
-    """Copy the telemetry context and source line of ``value`` to ``made``; returns ``made``."""
+    """Set the telemetry context and source line of ``made`` to those of ``value``; returns ``made``."""
     made.context, made.site = value.context, value.site
     return made
 
@@ -85,7 +86,7 @@ def _folded(value: Value, inputs: tuple[Value, ...], layouts: Layouts) -> Value 
 
 
 def _constant(x: Value) -> Any:
-    """Compute the tensor of a constant: an existing value, a filled one, or a view of one; None for others."""
+    """Return the tensor of a constant: an existing number, a filled value, or a view of one; None for others."""
     if x.op is None:
         return x.tensor if x.attributes is CONSTANT and x.spec.nbytes <= MOST_FOLDED else None
     if x.op is OPS["full"]:
@@ -96,7 +97,7 @@ def _constant(x: Value) -> Any:
 
 @quiet
 def _computed(value: Value, operands: list[Any]) -> Any:
-    """Run a value's op on tensors, on the backend that would run it in the program."""
+    """Return the result of a value's op on tensors, run on the backend that would run it in the program."""
     return at_once(value.place, run, value, tuple(operands), value.place.backend.buffer)
 
 
@@ -108,12 +109,12 @@ RULES: dict[str, Any] = {
     "permute_dims": _viewed,
     "reshape": _viewed,
 }
-"""By the name of an op, ``rule(value, its inputs as they are now, layouts) -> value to take instead, or None``.
+"""From the name of an op to its rule: ``rule(value, inputs, layouts) -> the value to take instead, or None``.
 
-That of "constant" is for every op.
+``inputs`` are the value's inputs after earlier replacements. The rule named "constant" is tried for every op.
 """
 EXACT = {**RULES, "copy": _copied}
-"""The rules that leave every bit as it is."""
+"""The rules that do not change a bit of any result."""
 
 
 def rewritten(
@@ -123,11 +124,12 @@ def rewritten(
 
     Args:
         wanted: the values to compute.
-        kept_apart: names of ops that no rule may remove or join, because the user's class computes them.
-        rules: `RULES`, `EXACT`, or others.
+        kept_apart: names of ops that must be neither removed nor merged, because methods of the user's class compute
+            them.
+        rules: the rewrite rules: `RULES`, `EXACT`, or others.
 
-    Returns:
-        For every value that was recorded the one that stands for it.
+        Returns:
+            A dict from every recorded value to the value that replaces it.
     """
     now: dict[Value, Value] = {}
     known: dict[Any, Value] = {}
@@ -145,7 +147,7 @@ def rewritten(
 
 
 def _known(value: Value, rules: Mapping[str, Any], layouts: Layouts, known: dict[Any, Value]) -> Value:
-    """Return a value equal to the given one: an earlier one, a constant, or the value itself."""
+    """Return what replaces a value: an equal earlier one, a constant, the result of a rule, or the value itself."""
     key = _key(value)
     if key not in known:
         folded = rules["constant"](value, value.inputs, layouts) if "constant" in rules else None
@@ -154,7 +156,7 @@ def _known(value: Value, rules: Mapping[str, Any], layouts: Layouts, known: dict
 
 
 def _with_inputs(value: Value, inputs: tuple[Value, ...]) -> Value:
-    """Copy a value with other inputs."""
+    """Return a copy of a value with other inputs."""
     return like(Value(value.op, inputs, value.attributes, value.spec, value.place), value)
 
 

@@ -1,4 +1,4 @@
-"""Eager execution of recorded values, op by op, with the same allocations and events as without recording."""
+"""Execution of recorded values op by op, with the same allocations and events as if the ops ran at once."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def at_once(place: Place, function: Callable[..., T], *arguments: Any) -> T:
 
 @with_block
 def materializing() -> Iterator[list[int]]:
-    """Emit an event with the time of the ``with`` block and the number of computed values, which it reads from [0]."""
+    """Emit an event with the time of the ``with`` block and the number of values computed in it.
+
+    The block gets a list, in whose element 0 it counts these values."""
     t0, count = perf_counter_ns(), [0]
     lane = bus.lanes.lane if bus.lanes is not None else Lane(0)
     before = lane.base, lane.node
@@ -71,8 +73,8 @@ def materializing() -> Iterator[list[int]]:
 def compute(values: Sequence[Value]) -> None:
     """Compute values and their inputs, each on the backend of its `Place`.
 
-    A value that was computed forgets its inputs, so that memory lives as long as it would if ops ran at once: until
-    the last use.
+    A computed value drops its references to inputs, so that their memory is freed after the last use, as if the ops
+    had run at once.
     """
     with running:
         waiting = unfolded(values)[::-1]
@@ -90,7 +92,7 @@ def compute(values: Sequence[Value]) -> None:
 
 
 def _compute(value: Value) -> None:
-    """Compute a value whose inputs are computed and, for an op with several results, the values of its items."""
+    """Compute a value whose inputs are computed; for an op with several results also the values of these (`ITEM`)."""
     try:
         found = at_once(value.place, run, value, tuple([x.tensor for x in value.inputs]), value.place.backend.buffer)
     except Exception as error:
@@ -107,7 +109,7 @@ def _compute(value: Value) -> None:
 
 
 def run(value: Value, tensors: tuple[Any, ...], family: str) -> Any:
-    """Run a value's op on tensors given for its inputs; returns one tensor, or a tuple for ops with several results."""
+    """Run a value's op on ``tensors`` in place of its inputs; returns a tensor, or a tuple of several results."""
     op: Any = value.op
     if op is PUT:
         step, attributes = value.attributes
@@ -126,8 +128,12 @@ def run(value: Value, tensors: tuple[Any, ...], family: str) -> Any:
 def _run_whole(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...], family: str) -> tuple[Any, ...]:
     """Run a composite op or its gradient; returns a tuple of results, None for those that are not requested.
 
-    Attributes: the composite's plan on the buffers on which it was recorded, which arguments are tensors (bools; the
-    others are None), which results are wanted (bools), and weak references to the items that stand for them.
+    Args:
+        op: the composite, or its gradient.
+        tensors: the arguments that are tensors.
+        attributes: the composite's plan when it was recorded; for each argument whether it is a tensor (else it is
+            None); for each result whether it is wanted; weak references to the values of the results.
+        family: the family of the tensors' buffers.
     """
     plan: Plan
     plan, given, wanted, _ = attributes

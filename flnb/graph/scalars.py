@@ -1,7 +1,7 @@
-"""Elementwise ops as expressions of scalars: written once, and printed by every code generation target.
+"""Elementwise ops as expressions of scalars: written once, and printed for every code generation target.
 
-Arithmetic, comparisons and square roots round as NumPy's; transcendental functions of float32 are approximations with a
-relative error of at most 1e-6 (`flnb.graph.approximations`), of float64 they are the C library's.
+Arithmetic, comparisons and square roots give the same bits as NumPy's. Transcendental functions of float32 are
+approximations with a relative error of at most 1e-6 (`flnb.graph.approximations`); of float64 the C library's.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ __all__ = ["APPROXIMATE", "CHEAP", "DISCRETE", "REDUCTIONS", "apply", "identity"
 
 DTYPES = frozenset("fd?bhilqBHILQ")
 REDUCTIONS = frozenset({"sum", "prod", "max", "min", "any", "all"})
-"""The ops that a nest may compute over its inner or its outer space."""
+"""The reductions that a nest can compute, over its inner or its outer space."""
 
 
 class Row(NamedTuple):
     """The scalar expression of an op: its function, the dtype kinds it accepts, and its result's dtype.
 
-    Operands are converted to the result's dtype before. If that is "?", they are compared in their own, which is one;
-    or in bool, if it takes nothing else.
+    An empty ``result`` means that operands are converted to the result's dtype first. With "?" (bool) the op works on
+    its operands' common dtype or, if ``kinds`` is "b", on operands converted to bool.
     """
 
     function: Callable[..., Scalar]
@@ -38,7 +38,7 @@ def apply(op: str, operands: Sequence[Scalar], dtype: str) -> Scalar:
     """Print an op's scalar expression through the operands' emitter; returns the result.
 
     Args:
-        op: the name of a row for which `supported` is true with these dtypes, and that is no reduction.
+        op: the name of an op that is no reduction, and for which `supported` is true with these dtypes.
         operands: the operands.
         dtype: the result's dtype, as NumPy's character.
     """
@@ -54,7 +54,7 @@ def apply(op: str, operands: Sequence[Scalar], dtype: str) -> Scalar:
 def supported(op: str, inputs: Sequence[str], dtype: str) -> bool:
     """Return whether an op can be part of a loop nest, for input and result dtypes given as NumPy's characters.
 
-    Reductions are supported if a nest may compute them over its inner or its outer space.
+    Reductions are supported if a nest can compute them, over its inner or its outer space.
 
     >>> supported("exp", ["f"], "f"), supported("sum", ["?"], "l"), supported("matmul", ["f", "f"], "f")
     (True, True, False)
@@ -95,12 +95,12 @@ def by_kind(real: Callable[..., Scalar], integer: Callable[..., Scalar]) -> Call
 
 
 def by_precision(approximation: Callable[[Scalar], Scalar]) -> Callable[[Scalar], Scalar]:
-    """Return a function that calls ``approximation`` for float32, and the C function of its name for float64."""
+    """Return a function that calls ``approximation`` for float32, and the C function of the same name for float64."""
     return lambda x: approximation(x) if x.dtype == "f" else call(approximation.__name__, x)
 
 
 def instruction(name: str) -> Callable[..., Scalar]:
-    """Return a function that prints a single instruction, or a call of the C library function ``name``."""
+    """Return a function that prints the instruction ``name``, which may be a function of the C library."""
     return lambda *operands: call(name, *operands)
 
 
@@ -109,17 +109,17 @@ def _same(x: Scalar) -> Scalar:
 
 
 def maximum(a: Scalar, b: Scalar) -> Scalar:
-    """Return the larger of two numbers, and NaN if one is NaN."""
+    """Return the larger of two numbers; NaN if one is NaN."""
     return _extremum(a, b, lambda x, y: x < y)
 
 
 def minimum(a: Scalar, b: Scalar) -> Scalar:
-    """Return the smaller of two numbers, and NaN if one is NaN."""
+    """Return the smaller of two numbers; NaN if one is NaN."""
     return _extremum(a, b, lambda x, y: x > y)
 
 
 def _extremum(a: Scalar, b: Scalar, worse: Callable[[Scalar, Scalar], Scalar]) -> Scalar:
-    """Return the better of two scalars by ``worse``, NaN if one is NaN; compiles to one compare and select."""
+    """Return b if ``worse(a, b)``, else a; NaN if one is NaN. If one is a constant, this is one compare and select."""
     if a.number is not None:
         a, b = b, a
     chosen = select(worse(a, b), b, a)  # a if that is NaN
@@ -129,13 +129,13 @@ def _extremum(a: Scalar, b: Scalar, worse: Callable[[Scalar, Scalar], Scalar]) -
 
 
 def _sign(x: Scalar) -> Scalar:
-    """Return -1, 0 or 1; NaN for NaN."""
+    """Return the sign of x: -1, 0 or 1; NaN for NaN."""
     positive = select(x > 0, x.constant(1), select(x.equal(0), x.constant(0), x))
     return positive if kind(x.dtype) == "u" else select(x < 0, -1, positive)
 
 
 def _power(a: Scalar, b: Scalar) -> Scalar:
-    """Return a^b; small constant powers by multiplications."""
+    """Return a^b; for some small constant b it is computed by multiplications, a division or a square root."""
     powers: dict[float | None, Callable[[], Scalar]] = {
         1.0: lambda: a, 2.0: lambda: a * a, 3.0: lambda: a * a * a, 4.0: lambda: (a * a) * (a * a),
         -1.0: lambda: 1.0 / a, -2.0: lambda: (1.0 / a) * (1.0 / a),
@@ -146,19 +146,19 @@ def _power(a: Scalar, b: Scalar) -> Scalar:
 
 
 def _remainder(a: Scalar, b: Scalar) -> Scalar:
-    """Return the remainder with the divisor's sign, as Python's."""
+    """Return the remainder of a / b with the divisor's sign, as Python does."""
     rest, other = _rest(a, b)
     return select(rest.equal(0.0), b.constant(0.0).make("copysign", b), select(other, rest + b, rest))
 
 
 def _rest(a: Scalar, b: Scalar) -> tuple[Scalar, Scalar]:
-    """Return the remainder with the dividend's sign, and whether it must be corrected to the divisor's sign."""
+    """Return the remainder of a / b with the dividend's sign, and whether that is not the divisor's sign."""
     rest = a.make("remainder", b)
     return rest, rest.not_equal(0.0) & (rest < 0.0).not_equal(b < 0.0)
 
 
 def _floor_divide(a: Scalar, b: Scalar) -> Scalar:
-    """Return the floor of the exact quotient, as Python's; of a division by zero, the quotient."""
+    """Return the floor of the exact quotient a / b, as Python does; if b is 0, the quotient (inf or NaN)."""
     rest, other = _rest(a, b)
     quotient = (a - rest) / b
     quotient = select(other, quotient - 1.0, quotient)
@@ -169,7 +169,7 @@ def _floor_divide(a: Scalar, b: Scalar) -> Scalar:
 
 
 def _divisor(a: Scalar, b: Scalar) -> tuple[Scalar, Scalar]:
-    """Return whether the integer division a / b is defined, and a divisor that never traps (1 where it is not)."""
+    """Return whether the integer division a / b is defined, and a safe divisor: b, or 1 where it is not."""
     valid = b.not_equal(0)
     if kind(a.dtype) == "i":
         valid = valid & ~(a.equal(int(np.iinfo(a.dtype).min)) & b.equal(-1))
@@ -187,7 +187,7 @@ def _floor_divide_integers(a: Scalar, b: Scalar) -> Scalar:
 
 
 def _remainder_of_integers(a: Scalar, b: Scalar) -> Scalar:
-    """Return the remainder with the divisor's sign; 0 where b is 0."""
+    """Return the remainder of a / b with the divisor's sign; 0 where b is 0."""
     valid, divisor = _divisor(a, b)
     rest = a.make("remainder", divisor)
     if kind(a.dtype) == "i":
@@ -203,7 +203,7 @@ def _logaddexp(a: Scalar, b: Scalar) -> Scalar:
 
 
 def _shift(a: Scalar, b: Scalar, name: str) -> Scalar:
-    """Shift integer bits as NumPy does: shifting by the full width or more gives 0, or the sign for a right shift."""
+    """Return a shifted ("left" or "right") by b bits; by its whole width or more, 0, or the sign if to the right."""
     bits = 8 * np.dtype(a.dtype).itemsize
     fill = select(a < 0, a.constant(-1), 0) if name == "right" and kind(a.dtype) == "i" else a.constant(0)
     valid = b < bits if kind(b.dtype) == "u" else (b < bits) & (b >= 0)
@@ -215,7 +215,7 @@ _LIBRARY = {
     "cosh": "cosh", "asinh": "asinh", "acosh": "acosh", "atanh": "atanh", "atan2": "atan2", "hypot": "hypot",
     "nextafter": "nextafter", "sqrt": "sqrt", "copysign": "copysign",
 }  # fmt: skip
-"""Functions of the C library, by the name of the op."""
+"""From the name of an op to the name of the C library's function that computes it."""
 functions: dict[str, Callable[..., Scalar]] = {
     **{name: instruction(function) for name, function in _LIBRARY.items()},
     **{f.__name__: by_precision(f) for f in approximations.ALL},
@@ -224,7 +224,7 @@ functions: dict[str, Callable[..., Scalar]] = {
     "pow": _power,
     "logaddexp": _logaddexp,
 }
-"""Functions of floating-point numbers only."""
+"""The expressions of ops that take floating-point numbers only, by the op's name."""
 ROWS: dict[str, Row] = {
     **{name: Row(function) for name, function in functions.items()},
     **{name: Row(by_kind(instruction(name), _same), "fiu") for name in ("floor", "ceil", "trunc")},
@@ -267,11 +267,11 @@ CHEAP = frozenset({
     "minimum", "equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "logical_and", "logical_or",
     "logical_xor", "logical_not", "floor", "ceil", "trunc", "round", "real", "conj", "isnan", "isinf", "isfinite",
 })  # fmt: skip
-"""The ops that take hardly longer than to read their result from memory."""
+"""The ops whose computation takes hardly longer than reading their result from memory."""
 APPROXIMATE = frozenset(functions) - {"divide", "reciprocal", "sqrt", "copysign", "nextafter"}
-"""The ops whose results differ from NumPy's in the last bits."""
+"""The ops whose results may differ from NumPy's in the last bits."""
 DISCRETE = frozenset({
     "equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "maximum", "minimum", "max", "min", "sign",
     "floor", "ceil", "trunc", "round", "floor_divide", "remainder", "signbit", "isnan", "isinf", "isfinite",
 })  # fmt: skip
-"""The ops whose results jump, so that the last bits of their operands matter."""
+"""The ops with a discontinuity, where the last bits of an operand can decide the result."""

@@ -1,7 +1,8 @@
-"""Segments: ops that were recorded together before, and are recorded again as one value with several results.
+"""Segments: sequences of ops that were recorded before, and are recorded again as one value with several results.
 
-A backward pass, or an optimizer's step, records the same ops each time. From the third time on it is not run: a value
-whose op is the `Segment` stands for all of its ops. Where values are computed op by op, these come back (`unfolded`).
+A backward pass, or an optimizer's step, records the same ops each time. From the third time on it does not run: one
+value, whose op is a `Segment`, is recorded in place of all its ops. Where values are computed op by op, `unfolded`
+makes the values of the single ops again.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ __all__ = ["Segment", "Segments", "segment_of", "unfolded"]
 
 COPY = OPS["copy"]
 MOST = 256
-"""The largest number of pieces that a backend remembers."""
+"""The most sequences of ops whose recording states a backend remembers."""
 
 
 class Row(NamedTuple):
     """One op of a segment.
 
     Attributes:
-        op, attributes, spec: of the value; a composite's attributes without its items.
-        category: of its memory.
-        inputs: positions of rows, or ``~i`` for input ``i`` of the segment.
+        op, attributes, spec: those of the value; a composite's attributes without the references to its results.
+        category: the allocation category of the value.
+        inputs: for each input the position of its row, or ``~i`` for input ``i`` of the segment.
     """
 
     op: Any
@@ -45,9 +46,9 @@ class Segment:
 
     Attributes:
         rows: the ops in order.
-        constants: existing numbers that they read, which are the last inputs.
-        outputs: the rows of the results, each another one.
-        category: of the memory of most of them.
+        constants: existing numbers that the ops read; they are the segment's last inputs.
+        outputs: the positions of the rows of the results, without repetitions.
+        category: the allocation category of the first result.
     """
 
     name: ClassVar[str] = "segment"
@@ -59,7 +60,7 @@ class Segment:
         self.category = rows[outputs[0]].category
 
     def values(self, value: Value, known: Mapping[int, Value]) -> list[Value]:
-        """Expand a segment's value to the values of its single ops; ``known`` has existing values for some rows."""
+        """Return the values of a segment's single ops; for a row in ``known``, the value there becomes the row's."""
         made: list[Value] = []
         for i, (op, attributes, spec, category, given) in enumerate(self.rows):
             inputs = tuple([made[x] if x >= 0 else value.inputs[~x] for x in given])
@@ -80,18 +81,18 @@ class Segment:
 
 
 def _become(value: Value, other: Value) -> Value:
-    """Overwrite ``value`` with the op, inputs and attributes of ``other``; returns ``value``."""
+    """Set the op, inputs, attributes and place of ``value`` to those of ``other``; returns ``value``."""
     value.op, value.inputs, value.attributes, value.place = other.op, other.inputs, other.attributes, other.place
     return value
 
 
 class Known:
-    """The recording state of one repeated piece of a program, such as a backward pass.
+    """The facts stored about one repeated sequence of ops, such as a backward pass.
 
     Attributes:
-        segment: repeats it; None before its ops are known.
-        failed: whether it can not be repeated.
-        order: a description of the results, for the caller.
+        segment: the segment that stands for the ops; None before they are known.
+        failed: whether no segment can stand for the ops.
+        order: a description of the segment's results, for the caller.
     """
 
     __slots__ = ("failed", "order", "seen", "segment")
@@ -102,19 +103,19 @@ class Known:
         self.seen = self.failed = False
 
     def is_due(self) -> bool:
-        """Return whether the piece was recorded before, and can be repeated as a segment; marks it as seen."""
+        """Return whether the sequence was recorded before and may be a segment; marks it as seen."""
         before, self.seen = self.seen, True
         return before and not self.failed
 
 
 class Segments:
-    """The recording states of repeated pieces of one backend's recordings, by key."""
+    """The facts (`Known`) about the repeated sequences of ops that one backend records, by key."""
 
     def __init__(self) -> None:
         self._known: dict[Any, Known] = {}
 
     def of(self, key: Any) -> Known:
-        """Return the state of a piece, new if its key is unknown; the key has everything that the ops depend on."""
+        """Return what is known under a key, which must have everything on which the ops depend."""
         found = self._known.get(key)
         if found is None:
             if len(self._known) >= MOST:
@@ -124,12 +125,12 @@ class Segments:
 
 
 def segment_of(inputs: Sequence[Value], outputs: Sequence[Value], after: int) -> Segment | None:
-    """Make a segment of the ops that computed outputs from inputs; None if they depend on anything else.
+    """Return a segment of the ops that computed outputs from inputs; None if they depend on anything else.
 
     Args:
-        inputs: different values, which were there before.
-        outputs: what was computed from them.
-        after: the number of the last value that was there before.
+        inputs: values that existed before the ops, without repetitions.
+        outputs: values that the ops computed.
+        after: the number of the last value that was recorded before the ops.
     """
     position = {value: ~i for i, value in enumerate(inputs)}
     inside: dict[int, Value] = {}
@@ -166,7 +167,7 @@ def segment_of(inputs: Sequence[Value], outputs: Sequence[Value], after: int) ->
 
 
 def unfolded(values: Iterable[Value]) -> list[Value]:
-    """List the values to compute, as `reachable` does, with segments expanded to single ops."""
+    """List the values to compute for ``values``, as `reachable` does, with segments expanded to single ops."""
     values = list(values)
     found = reachable(values)
     folded = [value for value in found if isinstance(value.op, Segment)]

@@ -1,4 +1,4 @@
-"""Sites: one for each backend on which a program computes, with the program's memory there."""
+"""Sites: a program has one for each backend on which it computes, with the program's memory there."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Site:
     """One backend of a program, with its compiler of loop nests and its memory.
 
     Attributes:
-        here: the state with its methods and its memory manager.
-        kernels: what compiles loop nests; None without any.
-        block: the memory of values.
+        here: the state that has the backend's methods and the memory manager.
+        kernels: the backend's compiler of loop nests; None if it has none.
+        block: the memory of the program's values on this backend.
         scratch: memory that kernels use while they run.
     """
 
@@ -45,7 +45,7 @@ class Site:
 
 
 def moving(value: Value) -> Callable[..., Any]:
-    """Make a function that copies an array from the backend of a value's input to the value's own backend."""
+    """Return a function that copies an array from the backend of a value's input to the value's own backend."""
     target: TensorBackend = value.place.backend
     source: TensorBackend = value.inputs[0].place.backend
     direct = source.reads_host or isinstance(source, type(target))

@@ -32,11 +32,13 @@ class Pseudo(NamedTuple):
 
 
 PUT: Any = Pseudo("put")
-"""The base of a view that was written. Inputs: base, the view's elements; attributes: the view's op and attributes."""
+"""The op whose result is a tensor after a write to a view of it.
+
+Inputs: the tensor before, and the view's new elements; attributes: the op that makes the view, and its attributes."""
 MOVE: Any = Pseudo("move")
-"""A copy of a value in memory of another device."""
+"""The op that copies a value to the memory of another device."""
 ITEM: Any = Pseudo("item")
-"""The op that selects one result of an op with several, such as a composite or a gradient; attribute: its index."""
+"""The op that selects one of several results, as of a composite or a gradient; its attribute is the result's index."""
 
 
 CONSTANT = ("constant",)
@@ -44,7 +46,7 @@ CONSTANT = ("constant",)
 
 
 class Place(NamedTuple):
-    """The backend, memory manager and allocation category for computing a value; ``fuse`` allows fusion with others."""
+    """Where a value is computed: backend, memory manager, allocation category; ``fuse`` allows fusion with others."""
 
     backend: TensorBackend
     manager: MemoryManager
@@ -56,18 +58,18 @@ class Value:
     """One recorded op and its result, immutable: a node of the graph.
 
     Attributes:
-        op: the row of the op table; None for what was not computed by an op.
-        inputs: the values that the op reads; none once it is computed.
+        op: the op; None for a value that existed before and was not computed by a recorded op.
+        inputs: the values that the op reads; none once the value is computed.
         attributes: the op's attributes, such as axes.
         spec: shape and dtype.
-        place: where it is computed: the backend, the memory manager and the category of its memory.
-        tensor: the tensor that has the elements once they are computed, or a tuple of all results of an op that has
-            several (see `ITEM`); None before.
-        number: values are numbered in the order in which they were recorded, so that inputs have smaller numbers.
-        holder: a weak reference to the buffer that got it; None if it is no buffer's own.
-        users: how many inputs of other values it was, also of ones that are gone.
-        context: the module and phase (in telemetry) in which it was recorded; -1 if nothing listened.
-        site: code and offset of the user's line that recorded it, see `flnb.dispatch.source_lines`; only of captures.
+        place: where the value is computed: backend, memory manager and category of memory.
+        tensor: the tensor with the elements once they are computed, or a tuple of all results of an op that has several
+            (see `ITEM`); None before.
+        number: the value's number in the order of recording; inputs have smaller numbers.
+        holder: a weak reference to the buffer for which the value was recorded; None if there is none.
+        users: how many times the value has been an input of another value, including values that are gone.
+        context: the id of the telemetry context (module and phase) in which it was recorded; -1 without telemetry.
+        site: code and offset of the user's line that recorded it (`flnb.dispatch.source_lines`), in captures only.
     """
 
     site: tuple[Any, int]
@@ -104,7 +106,7 @@ def last_number(count: int = 1) -> int:
 
 
 def reachable(values: Iterable[Value]) -> list[Value]:
-    """List all uncomputed values that the given ones depend on, themselves included, in recorded order."""
+    """List all uncomputed values on which ``values`` depend, themselves included, in the order of recording."""
     found: dict[int, Value] = {}
     waiting = list(values)
     while waiting:

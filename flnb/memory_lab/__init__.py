@@ -1,1 +1,1 @@
-"""What-if analyses of memory: replays, packings, plans, remedies and dry runs. Public as `flnb.memory`."""
+"""What-if analyses of memory: replays, packings, plans, remedies and dry runs. `flnb.memory` exports their names."""

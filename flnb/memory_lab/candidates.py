@@ -1,4 +1,4 @@
-"""Candidates for recomputing or offloading modules in less memory, ordered by benefit per cost."""
+"""Modules that can be recomputed or offloaded to save memory, ordered by benefit per cost."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ METHODS = ("recompute", "offload")
 
 
 def choices(step: Step, methods: Sequence[str], bandwidth: float) -> list[Choice]:
-    """List the modules that can be recomputed or offloaded, by memory freed per cost, the best first.
+    """List the modules that can be recomputed or offloaded, the best ratio of benefit to cost first.
 
-    The benefit is bytes x the time for which they are freed, the cost seconds of computing or moving.
+    The benefit is bytes x the time for which they are free; the cost is the seconds of computing or moving.
 
     Args:
+        step: the recorded training step.
         methods: some of `METHODS`.
-        bandwidth: of moves, bytes/s.
+        bandwidth: the bandwidth of moves in bytes/s.
     """
     found = step.recomputable() if "recompute" in methods else []
     found += step.offloadable(bandwidth) if "offload" in methods else []
@@ -42,7 +43,9 @@ def choices(step: Step, methods: Sequence[str], bandwidth: float) -> list[Choice
 def with_choice(
     again: tuple[str, ...], away: tuple[str, ...], choice: Choice
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Add one choice to the scopes to recompute and to offload; it replaces recomputed scopes nested in it."""
+    """Return the scopes to recompute (``again``) and to offload (``away``) with one choice added.
+
+    A module to recompute replaces those in ``again`` that are inside it or around it."""
     if choice.method == "offload":
         return again, tuple(dict.fromkeys(away + choice.scopes))
     (scope,) = choice.scopes
@@ -51,14 +54,14 @@ def with_choice(
 
 
 def costs(seconds: float, nbytes: int, moving: float) -> str:
-    """Describe the cost of recomputing for ``seconds`` and of moving ``nbytes`` in ``moving`` seconds."""
+    """Return the text of a cost: recomputing takes ``seconds``, and moving ``nbytes`` takes ``moving`` seconds."""
     again = f"recomputing takes {quantity.duration(1e9 * seconds)}"
     away = f"moving {quantity.size(nbytes)} takes {quantity.duration(1e9 * moving)}"
     return ", ".join([again] * bool(seconds) + [away] * bool(nbytes)) or "none"
 
 
 def bandwidth_of(run: Recording | None) -> float:
-    """Return the bandwidth of memory copies in bytes/s, from a recording or else measured now on the host."""
+    """Return the bandwidth of memory copies in bytes/s: that of a recording's moves, else measured now on the host."""
     if run is not None and len((moves := run.table("transfer"))["t0"]):
         return float(moves["nbytes"].sum() / max(1e-9, (moves["t1"] - moves["t0"]).sum() / 1e9))
     nbytes, best = 4 << 20, float("inf")

@@ -1,4 +1,4 @@
-"""Lines of code that apply a remedy for lack of memory, for the user to paste."""
+"""Lines of code for the user to paste, each of which applies a remedy for a lack of memory."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["lean", "manager"]
 def manager(
     kind: type, told: Mapping[str, Any], lease: Lease, capacity: int, function: str = "use_memory_manager"
 ) -> str | None:
-    """Return the line of code that activates a manager like the recorded one, or None if one line cannot express it.
+    """Return the line of code that activates a manager with given settings; None if one line cannot express it.
 
     Args:
         kind: the manager's class.
         told: the manager's settings by name.
         lease: the manager's lease, which knows its device.
-        capacity: the capacity of a device other than the default one, bytes.
+        capacity: bytes, the capacity of the device if this is not the default one.
         function: the name of flnb's function to call with the manager.
     """
     if not all(value is None or isinstance(value, (str, int, float)) for value in told.values()):
@@ -59,7 +59,7 @@ def _called(kind: type) -> str:
 
 
 def _size(nbytes: int) -> str:
-    """Return code for a number of bytes: a text such as ``"64MiB"`` if exact, else digits."""
+    """Return the code that stands for a number of bytes: ``"64MiB"`` in quotes if that is exact, else digits."""
     for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
         if nbytes and not nbytes % (1 << shift):
             return f'"{nbytes >> shift}{unit}"'

@@ -21,17 +21,17 @@ __all__ = ["rerun"]
 
 
 def rerun(source: Any, manager: Any = "caching", capacity: int | str | None = None) -> Recording:
-    """Return a copy of a recording with the blocks and segments of another memory manager.
+    """Return a copy of a recording in which another memory manager has placed the blocks.
 
-    `flnb.view(run, flnb.memory.rerun(run, "buddy"))` shows two managers beside each other at any moment of a run. For
-    the figures of many managers at once see `flnb.memory.replay`.
+    `flnb.view(run, flnb.memory.rerun(run, "buddy"))` shows two managers beside each other at any moment of a run. To
+    compare the numbers of many managers, use `flnb.memory.replay`.
 
     Args:
         source: a recording, or the path of a saved one.
-        manager: a name, also with settings (``"caching:split_limit=64MiB"``), a class, a function of a device, or an
-            instance, whose settings are taken. ``"planned"`` plans the whole run.
-        capacity: of the simulated device, bytes or a text with a unit; None for no limit. If memory runs out, the
-            recording has the state "failed" and ends there.
+        manager: the manager's name (``"caching"``, ``"caching:split_limit=64MiB"``), its class, a function that makes
+            it from a device, or an instance, whose settings are copied. ``"planned"`` plans the whole run.
+        capacity: the capacity of the simulated device, in bytes or as a text with a unit; None for no limit. If memory
+            runs out, the new recording has the state "failed" and ends there.
 
     >>> import flnb
     >>> with flnb.record("two") as run:
@@ -43,7 +43,7 @@ def rerun(source: Any, manager: Any = "caching", capacity: int | str | None = No
     True
 
     Raises:
-        TypeError: the source is no recording, or the manager cannot be created for another device.
+        TypeError: the source is no recording, or the manager cannot be created on the simulated device.
         ValueError: the recording has no allocation.
     """
     run = recording(source, "rerun")
@@ -61,9 +61,9 @@ def rerun(source: Any, manager: Any = "caching", capacity: int | str | None = No
 
 
 def _placed(calls: Trace, manager: MemoryManager, lease: Counter) -> tuple[Ints, int, str | None]:
-    """Replay a trace on a manager; returns the blocks' places, the number of calls made, and the error text if any.
+    """Replay a trace on a manager; returns the blocks' places, the number of calls made, and an error text or None.
 
-    The places are address, size and segment of each block, int64 (3, m); the error is that of memory that ran out.
+    The places are address, size and segment of each block, int64 (3, m). There is an error if memory ran out.
     """
     place = np.zeros((3, len(calls.nbytes)), np.int64)
     blocks: dict[int, Block] = {}
@@ -111,7 +111,7 @@ def _copied(run: Recording, name: str) -> Recording:
 
 
 def _rows(table: Columns, rows: Columns, chosen: Ints, place: Ints) -> Columns:
-    """Return the columns of ``rows`` that ``table`` has, for chosen blocks, with their new addresses."""
+    """Return the rows of ``chosen`` blocks with their new addresses, and with only the columns that ``table`` has."""
     address, size, segment = place[:, chosen]
     found = {name: rows[name][chosen] for name in table if name in rows}
     return found | {"address": address, "size": size, "segment_id": segment}

@@ -23,7 +23,7 @@ SHOWN = 20
 
 
 class DiffRow(NamedTuple):
-    """Requested bytes and live blocks of one op at one place in the program, before and after."""
+    """The requested bytes and live blocks of one op at one call stack (or scope), before and after."""
 
     op: str
     scope: str
@@ -35,12 +35,12 @@ class DiffRow(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Change in bytes."""
+        """The change of requested bytes, after minus before."""
         return self.bytes_after - self.bytes_before
 
     @property
     def blocks(self) -> int:
-        """Change in the number of blocks."""
+        """The change in the number of live blocks, after minus before."""
         return self.blocks_after - self.blocks_before
 
 
@@ -114,7 +114,7 @@ def diff(before: Any, after: Any) -> Diff:
     +768 KiB      +3  add  leak
 
     Raises:
-        TypeError: neither a state nor a recording or path.
+        TypeError: an argument is neither a state nor a recording or path.
     """
     sums: dict[tuple[str, str, tuple[Frame, ...]], list[int]] = {}
     for side, source in enumerate((before, after)):
@@ -128,7 +128,7 @@ def diff(before: Any, after: Any) -> Diff:
 
 
 def _state(source: Any) -> MemoryState:
-    """Return the memory state given to `diff`, or the last state of a recording given instead."""
+    """Return the memory state for an argument of `diff`: the argument itself, or the last state of a recording."""
     if isinstance(source, (str, Path)):
         source = load_run(source)
     if isinstance(source, Recording):
@@ -156,5 +156,5 @@ def _held(state: MemoryState) -> list[tuple[tuple[str, str, tuple[Frame, ...]], 
 
 
 def _signed(number: int, text: str) -> str:
-    """Return ``text`` with the sign of a number in front, "+3" or "-3"; "0" for no change."""
+    """Return ``text`` with the sign of ``number`` in front, as in "+3" or "-3"; "0" if the number is 0."""
     return f"{'-' if number < 0 else '+'}{text}" if number else text

@@ -1,4 +1,4 @@
-"""Dry runs: a program's memory, found by recording it on tensors without values."""
+"""Dry runs: the memory that a program needs, found by recording the program on tensors without values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TITLES = ("size", "category", "op", "module", "shape", "dtype")
 
 
 class Held(NamedTuple):
-    """A tensor that is live at the peak: its bytes, its category, the op and module that made it, shape and dtype."""
+    """A tensor that is live at the peak of memory: bytes, category, the op and module that made it, shape, dtype."""
 
     nbytes: int
     category: str
@@ -44,7 +44,7 @@ class Held(NamedTuple):
     dtype: str
 
     def cells(self) -> tuple[str, ...]:
-        """Return the cells of its row in a table with the titles `TITLES`."""
+        """Return this tensor's row of a table whose column titles are `TITLES`."""
         shape = quantity.extents(self.shape)
         return quantity.size(self.nbytes), self.category, self.op, self.scope or quantity.UNKNOWN, shape, self.dtype
 
@@ -54,13 +54,13 @@ class DryRun:
     """The result of `dry_run`. It prints as text, and as HTML in a notebook.
 
     Attributes:
-        title: name of the program or recipe.
-        manager: the manager's name and settings.
-        capacity: bytes of the device, None for no limit.
+        title: the name of the program or recipe.
+        manager: the memory manager's name and settings.
+        capacity: the capacity of the device in bytes, None for no limit.
         run: the recording, which ends where memory ran out. `flnb.memory.trace` and `flnb.memory.replay` accept it.
         whole: a recording of the whole program: `run` if it fits, else one made on a device without a limit.
         error: the out-of-memory error, with its `report`; None if the program fits.
-        seconds: the time that the dry run took.
+        seconds: the time that the dry run took, in seconds.
     """
 
     title: str
@@ -78,17 +78,17 @@ class DryRun:
 
     @cached_property
     def peak(self) -> MemoryState:
-        """The state of memory when most bytes were allocated (of `whole`)."""
+        """The state of memory at the moment of `whole` at which most bytes were allocated."""
         return self.whole.memory.peak
 
     @property
     def reserved(self) -> int:
-        """The most bytes that were reserved from the device (of `whole`)."""
+        """The most bytes that were reserved from the device during `whole`."""
         return int(self.whole.memory.timeline().reserved.max(initial=0))
 
     @property
     def by_category(self) -> dict[str, int]:
-        """Bytes allocated at the peak, the largest category first."""
+        """The bytes allocated at the peak by category, the largest first."""
         held = ((name, n) for name, n in self.peak.by_category.items() if n)
         return dict(sorted(held, key=lambda pair: -pair[1]))
 
@@ -143,7 +143,7 @@ class DryRun:
         return lines
 
     def _shares(self) -> list[tuple[str, str, float]]:
-        """Return for each category (name, size as text, share of the peak)."""
+        """Return for each category its name, its size as text, and its share of the peak (0 to 1)."""
         whole = max(1, self.peak.allocated)
         return [(name, quantity.size(n), n / whole) for name, n in self.by_category.items()]
 
@@ -176,10 +176,14 @@ def _bar(category: str, share: float) -> Markup:
 
 
 def _scopes(run: Recording, rows: Any) -> Any:
-    """Return the modules of some blocks as string ids of the run; a backward op has the module of its forward op.
+    """Return the modules in which some blocks were allocated; for a backward op, the module of its forward op.
 
     Args:
-        rows: int64 (n,), rows of `Memory.block`.
+        run: the recording.
+        rows: int64 (n,), the blocks as rows of `Memory.block`.
+
+    Returns:
+        Ids of strings of the recording.
     """
     block, op = run.memory.block, run.table("op")
     scope, _, _ = run.catalog.places(op["context"], op["node"])
@@ -195,21 +199,21 @@ def dry_run(
     batch: int | None = None,
     scale: str = "paper",
 ) -> DryRun:
-    """Report the memory that a program would take, without computing any value: seconds for a model of any size.
+    """Find out how much memory a program would take without computing any value, in seconds for any model.
 
     Scratch memory inside a backend's methods, such as NumPy's for convolutions, is not counted.
 
     Args:
-        what: a function without arguments, which is called once and does everything, including to build its model; or
-            a recipe of `flnb.models`, or its name, which is trained.
-        manager: a memory manager's name, also with settings ("caching:split_limit=64MiB"), class, or an instance, whose
-            settings are taken.
-        capacity: of the simulated device, bytes or a text such as "16GiB"; None for no limit.
-        steps: number of training steps of a recipe: forward, backward and the optimizer.
-        optimizer: for a recipe: the name of one of `flnb.optim` ("adam"), or a function of the parameters; by default
-            SGD with momentum.
-        batch: number of examples in a recipe's batch, by default its own.
-        scale: a recipe's size, "paper" or "small".
+        what: a function without arguments, which is called once and does everything, even building its model; or the
+            name of a recipe of `flnb.models`, or the recipe itself, whose model is trained.
+        manager: the memory manager's name ("caching", "caching:split_limit=64MiB"), its class, or an instance, whose
+            settings are copied.
+        capacity: the capacity of the simulated device, in bytes or as a text such as "16GiB"; None for no limit.
+        steps: for a recipe, the number of training steps: forward, backward and the optimizer.
+        optimizer: for a recipe, the name of an optimizer of `flnb.optim` ("adam"), or a function that makes one from
+            the parameters; by default SGD with momentum.
+        batch: for a recipe, the number of examples in the batch; by default the recipe's own.
+        scale: for a recipe, the size of the model: "paper" or "small".
 
     Returns:
         A `DryRun`. If memory runs out, its ``error`` is set; nothing is raised.
@@ -223,7 +227,7 @@ def dry_run(
 
     Raises:
         TypeError: ``what`` is neither a function nor a recipe, or the program reads a tensor's value.
-        ValueError: an unknown name, or settings of recipes given with a function.
+        ValueError: an unknown name, or arguments for recipes given with a function.
     """
     title, program = _program(what, steps, optimizer, batch, scale)
     began = perf_counter()
@@ -236,11 +240,16 @@ def dry_run(
 def _recorded(
     title: str, program: Callable[[], object], spec: Any, device: SimulatedDevice
 ) -> tuple[Recording, str, OutOfMemoryError | None]:
-    """Run a program on the meta backend, whose tensors have no values; returns the recording, the manager's name with
-    its settings, and the out-of-memory error, if any.
+    """Run a program on the backend "meta", whose tensors have no values, and record it.
 
     Args:
-        spec: the manager: a name, class, instance or function of a device.
+        title: the name of the recording.
+        program: the function to run.
+        spec: the manager: a name, a class, an instance, or a function that makes it from a device.
+        device: the device of the manager.
+
+    Returns:
+        The recording, the manager's name with its settings, and the out-of-memory error or None.
     """
     label, manager = fresh(spec, Lease(device))
     drawn = random.current_generator().state
@@ -297,7 +306,7 @@ def _train(recipe: Recipe, steps: int, optimizer: Callable[..., Any], batch: int
 
 
 def _optimizer(given: Any) -> Callable[..., Any]:
-    """Return a function that creates an optimizer from parameters; see the argument of `dry_run`."""
+    """Return a function that makes an optimizer from parameters, for the argument ``optimizer`` of `dry_run`."""
     from flnb import optim
 
     if given is None:

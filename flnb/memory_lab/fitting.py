@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Fit", "fit"]
 
 TRIED = 64
-"""The largest number of replays in one search."""
+"""The most replays in one search."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -48,10 +48,12 @@ class Fit:
         recompute: the scopes of modules to run again in backward; () if none.
         offload: the scopes of modules whose saved tensors are to be moved away; () if none.
         fits: whether the replay of the changed trace stayed within the capacity.
-        peak: the most bytes reserved in that replay; peak_live: the largest sum of requested bytes.
+        peak: the most bytes reserved in that replay.
+        peak_live: the most requested bytes that were live at once in that replay.
         before: (peak, peak_live) of the recording as it is.
-        seconds: the time that the recomputed ops took in the recording, all steps together.
-        moved: bytes moved away plus bytes moved back; moving: the seconds that this takes.
+        seconds: the seconds that the recomputed ops took in the recording, over all steps.
+        moved: the bytes moved away plus the bytes moved back.
+        moving: the seconds that these moves take.
         capacity: the capacity given to `fit`.
         activations: each saved tensor (scope, op, shape, nbytes) with its decision, "keep", "recompute" or "offload".
         trace: the changed trace.
@@ -71,11 +73,13 @@ class Fit:
     trace: Trace
 
     def apply(self, model: Any, to: Any = None) -> Any:
-        """Recompute and offload in a ``with`` block: ``with plan.apply(net): step()``, forward and backward inside.
+        """Return a context manager in which training steps recompute and offload: ``with plan.apply(net): step()``.
+
+        Both forward and backward must run inside the ``with`` block.
 
         Args:
-            model: the module, or the modules in a list, whose calls were recorded.
-            to: the device of offloaded tensors, as for `flnb.memory.offload`.
+            model: the module, or a list of the modules, whose calls were recorded.
+            to: the device to which tensors are offloaded, as for `flnb.memory.offload`.
 
         Returns:
             The context manager `flnb.memory.lean`.
@@ -111,18 +115,19 @@ def fit(
 ) -> Fit:
     """Find modules to recompute and to offload so that a recorded training step fits a capacity.
 
-    The search is greedy: modules come in the order of (bytes they save for backward x the time these wait) per second
-    of cost. Each is tried by a replay and dropped if it does not lower the peak. Only modules with one output are
-    recomputed; modules that save the same tensors are offloaded together.
+    The search is greedy: modules are tried in the order of benefit per second of cost, the benefit being the bytes
+    that a module saves for backward x the time for which they wait there. A module that does not lower the peak of a
+    replay is dropped. Only modules with one output are recomputed; modules that save the same tensors are offloaded
+    together.
 
     Args:
-        run: a recording of whole training steps, or the path of a saved one; from before the model is made, or with it
-            made on the manager that is active when the recording begins.
+        run: a recording of whole training steps, or the path of a saved one. The model must be made inside the
+            recording, or before it on the manager that is active when it begins.
         capacity: bytes, or a text with a unit.
-        manager: to replay with: a name, class or instance; the active one, in its settings, when not given.
+        manager: the manager with which to replay: a name, class or instance; by default one like the active manager.
         methods: "recompute", "offload" or both.
-        bandwidth: of moves, bytes (or a text with a unit) per second; by default that of the moves in the recording,
-            or else measured now by copying host memory.
+        bandwidth: the bandwidth of moves, in bytes per second (or a text with a unit); by default that of the moves in
+            the recording, or else measured now by copying host memory.
 
     Returns:
         A `Fit`. Its ``fits`` is False if no choice was enough; it then has the lowest peak that was found.
@@ -181,10 +186,12 @@ def fit(
 
 
 def _nothing(step: Step, name: str, methods: Sequence[str]) -> str:
-    """Return the message for a recording in which nothing can be recomputed or offloaded.
+    """Return the error message for a recording in which nothing can be recomputed or offloaded.
 
     Args:
-        name: the name of the run.
+        step: the recorded training step.
+        name: the name of the recording.
+        methods: the methods given to `fit`.
     """
     called = ", ".join(dict.fromkeys(call.scope for call in step.calls if step.outermost(call.scope) == call.scope))
     if not called:
@@ -200,6 +207,6 @@ def _nothing(step: Step, name: str, methods: Sequence[str]) -> str:
 
 
 def _outcome(trace: Trace, spec: Any) -> Outcome:
-    """Replay a trace on a manager, on a device like the manager's but without a limit."""
+    """Replay a trace on a manager (``spec``), on a device like that manager's but without a limit."""
     device = stand_in(spec.device, 1 << 50) if isinstance(spec, MemoryManager) else None
     return play(trace, spec, device)

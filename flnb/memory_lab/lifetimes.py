@@ -1,8 +1,8 @@
-"""Predicted tensor lifetimes of a recorded training step if some modules were recomputed in backward.
+"""Predicts the lifetimes of tensors in a recorded training step if some modules were recomputed in backward.
 
-Calls of modules are found as the scopes that the recording entered and left. Memory that a call allocated and did not
-free before its end was saved for backward, or is its output. If the call is recomputed, what it saved is freed at its
-end and allocated again when backward reaches the call; its inputs stay until its backward is done.
+A call of a module is found by the scope that the recording entered and left. Memory that a call allocated and did not
+free before its end was saved for backward, or is the call's output. If the call is recomputed, what it saved is freed
+at its end and allocated again when backward reaches the call; the call's inputs stay until its backward is done.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Call(NamedTuple):
 
     Attributes:
         scope: the module's path.
-        begin, end: its forward as a range of calls of the trace, end exclusive.
-        back, done: its backward, likewise; both are the length of the trace if its backward was not recorded.
-        outputs: rows of its allocations that ops outside of it read.
-        inputs: rows of allocations made outside of it that its ops read.
-        seconds: the time that its forward ops took.
+        begin, end: the forward of this call as a range of the trace's calls (allocations and frees), end exclusive.
+        back, done: its backward, likewise; both are the length of the trace if the backward was not recorded.
+        outputs: the allocations (rows of the trace) made in it that ops outside of it read.
+        inputs: the allocations (rows of the trace) made outside of it that its ops read.
+        seconds: the seconds that its forward ops took.
         nodes: its forward ops.
     """
 
@@ -54,11 +54,11 @@ class Call(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A choice of method ("recompute" or "offload") for some modules, with its benefit and cost.
+    """Some modules with a method for them, "recompute" or "offload", and the benefit and cost of that.
 
     Attributes:
-        worth: the benefit: sum of bytes x the number of calls of the trace for which they are not allocated.
-        seconds: the time that recomputing or moving takes.
+        worth: the benefit: the sum over blocks of bytes x the number of trace calls for which they are not allocated.
+        seconds: the cost: the seconds that recomputing or moving takes.
     """
 
     method: str
@@ -78,13 +78,13 @@ class Activation(NamedTuple):
 
 
 class Step:
-    """A recording of training steps and its module calls, for predicting changed tensor lifetimes.
+    """Predicts tensor lifetimes from a recording of training steps, in which it finds the calls of modules.
 
     Args:
         run: the recording.
         rows: the rows of `Memory.block` of which the trace consists; all by default.
-        asked: that trace, which may have further calls at its end.
-        until: seconds; later events are left out, and what had not ended by then has no end.
+        asked: the trace made of ``rows``, which may have further calls at its end.
+        until: a time in seconds; later events are left out, and what had not ended by then has no end.
     """
 
     def __init__(
@@ -103,11 +103,11 @@ class Step:
 
     @cached_property
     def movable(self) -> dict[int, Idle]:
-        """The blocks that can be offloaded, by row of the trace."""
+        """The blocks that can be offloaded, by the row of the trace."""
         return movable(self)
 
     def own(self, scope: str) -> str:
-        """Return a scope without the user's scopes around its outermost module; "" if it is in no module."""
+        """Return a scope without the user's scopes around its outermost module; "" if the scope is in no module."""
         outside = max((path for path in self.around if f"{scope}.".startswith(f"{path}.")), key=len, default="")
         return scope.removeprefix(outside).removeprefix(".")
 
@@ -117,7 +117,7 @@ class Step:
         return own and scope.removesuffix(own) + own.partition(".")[0]
 
     def recomputable(self) -> list[Choice]:
-        """Return choices for the modules that can be recomputed: those with a single output that save some tensor."""
+        """Return a `Choice` for each module that can be recomputed: it has a single output and saves some tensor."""
         worth: dict[str, float] = defaultdict(float)
         single: dict[str, bool] = defaultdict(lambda: True)
         born, died = self.trace.lifetimes
@@ -131,7 +131,7 @@ class Step:
         return [Choice("recompute", (scope,), worth[scope], self.seconds(scope)) for scope in useful]
 
     def offloadable(self, bandwidth: float) -> list[Choice]:
-        """Return choices for offloading modules, grouped if they save the same tensors; bandwidth in bytes/s."""
+        """Return a `Choice` for each module, or group that saves the same tensors, to offload; bandwidth in bytes/s."""
         worth: dict[frozenset[str], float] = defaultdict(float)
         nbytes: dict[frozenset[str], int] = defaultdict(int)
         for row, away, back in moved(self, {scope for idle in self.movable.values() for scope in idle.scopes}):
@@ -142,11 +142,11 @@ class Step:
         return [Choice("offload", tuple(sorted(s)), worth[s], nbytes[s] / bandwidth) for s in worth if worth[s] > 0]
 
     def seconds(self, scope: str) -> float:
-        """Return the time that running a scope's calls once more takes."""
+        """Return the seconds that it takes to run all calls of a module once more."""
         return sum(call.seconds for call in self.calls if call.scope == scope)
 
     def decided(self, recompute: Collection[str], offload: Collection[str]) -> tuple[Activation, ...]:
-        """Return every saved tensor with the decision about it; the arguments are those of `changed`."""
+        """Return every saved tensor with the decision about it; the arguments are the same as for `changed`."""
         asked, (born, _) = self.trace, self.trace.lifetimes
         calls = [call for call in self.calls if call.scope in recompute]
         again = {row for call in calls for row in range_of(born, call).tolist() if row not in call.outputs}
@@ -215,7 +215,7 @@ class Step:
         return changed, nbytes
 
     def _calls(self, run: Recording) -> list[Call]:
-        """Return the calls of modules through which gradients flow; fills in `around` and `spans`."""
+        """Return the calls of modules through which gradients flow, and fill in `around` and `spans`."""
         table, contexts = run.table("scope"), run.catalog.contexts.items
         t = run.seconds_at(table["t"])
         rows = zip(t.tolist(), table["enter"].tolist(), table["context"].tolist(), table["lane"].tolist(), strict=True)
@@ -240,7 +240,7 @@ class Step:
         return [call for span in found if (call := self._call(*span)) is not None]
 
     def _call(self, scope: str, since: float, until: float) -> Call | None:
-        """Return a module's call between two times (s); None if no gradient flows through it."""
+        """Return a module's call that lasted from ``since`` to ``until`` (s); None if no gradient flows through it."""
         nodes = self.nodes
         first, last = (int(i) for i in np.searchsorted(nodes.t0, [since, until]))
         inside = nodes.between(first, last)
@@ -262,11 +262,11 @@ class Step:
         return Call(scope, begin, end, back, done, frozenset(outputs), inputs, seconds, inside)
 
     def _leaves(self, row: int, first: int, last: int) -> bool:
-        """Return whether an allocation is read by any op outside of the ops [first, last) of the recording."""
+        """Return whether any op, except for the ops [first, last) of the recording, reads an allocation (``row``)."""
         return any(not first <= node.first < last for node in self.nodes.read_by[row])
 
     def _outside(self, row: int, call: Call) -> int:
-        """Return which call of the trace would free an output (a row) if the module saved nothing for backward."""
+        """Return which call of the trace would free an output (``row``) if its module saved nothing for backward."""
         until = call.end
         for node in self.nodes.read_by[row]:
             if call.begin <= np.searchsorted(self._at, node.t0, "right") - 1 < call.end:
@@ -277,10 +277,14 @@ class Step:
         return until
 
     def passed_on(self, node: Node, made: int) -> float:
-        """Return until when (s) modules keep a block that a node reads in use.
+        """Return the time (s) until which module calls around a node may use a block that the node reads.
 
-        This is the end of the last module call around the node that does not contain the block's allocation (``made``,
-        an index of a call of the trace).
+        A call that contains the node may use the block until its end if the block was allocated outside of the call, as
+        the block is an input then. The result is the end of the last such call, or of the node's op if there is none.
+
+        Args:
+            node: an op that reads the block.
+            made: the allocation of the block, as the index of a call of the trace.
         """
         born, begins, ends = self._at[made], self._begins, self._ends
         around = (begins <= node.t0) & (node.t0 <= ends) & ~((begins <= born) & (born <= ends))
@@ -291,7 +295,8 @@ def range_of(born: Ints, call: Any) -> Ints:
     """Return the rows of the allocations made in a `Call`, or in a range (begin, end) of the trace's calls.
 
     Args:
-        born: int64 (m,), for each allocation the index of its call, sorted.
+        born: int64 (m,), for each allocation the index of the trace's call that makes it, sorted.
+        call: the `Call` of a module, or the range.
     """
     begin, end = (call.begin, call.end) if isinstance(call, Call) else call
     first, last = np.searchsorted(born, [begin, end])

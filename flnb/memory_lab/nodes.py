@@ -1,4 +1,4 @@
-"""The tape of a recording: ops through which gradients flow, with the blocks that they read, made and saved."""
+"""The tape nodes of a recording: ops through which gradients flow, with the blocks that each read, made and saved."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class Node:
     """A forward op on the tape. Blocks of memory are given as rows of the trace.
 
     Attributes:
-        seq: its sequence number on the tape.
-        op, scope: its name, and the module in which it ran.
-        first, last: first and last of its rows in the recording's table of ops (a composite op may have several).
-        t0, t1: begin and end of its forward, seconds.
-        pulled: its backward as a range of calls of the trace: its first allocation, and the first call after it; None
-            if its backward was not recorded.
-        largest: bytes of the largest tensor among its inputs and its result.
-        block: the block of its result, None if it has none.
-        reads: the blocks of its inputs.
-        saves: the blocks that it saves for its gradient.
+        seq: the op's sequence number on the tape.
+        op, scope: the op's name, and the module in which it ran.
+        first, last: the op's first and last row in the recording's table of ops (a composite op may have several).
+        t0, t1: the begin and the end of the op's forward, in seconds.
+        pulled: the op's backward as a range of the trace's calls: its first allocation, and the first call after it;
+            None if the backward was not recorded.
+        largest: the bytes of the largest tensor among the op's inputs and its result.
+        block: the block of the result, None if it has none.
+        reads: the blocks of the inputs.
+        saves: the blocks that the op saves for its gradient.
     """
 
     seq: int
@@ -59,9 +59,10 @@ class Nodes:
     """The tape nodes of a recording in order of time, and which nodes read and save each block.
 
     Args:
+        run: the recording.
         trace: the recording's trace.
-        rows: for each allocation, by its number in the recording, its row in the trace.
-        until: seconds; later ops are left out.
+        rows: from an allocation's number in the recording to its row in the trace.
+        until: a time in seconds; later ops are left out.
     """
 
     def __init__(self, run: Recording, trace: Trace, rows: dict[int, int], until: float) -> None:
@@ -101,11 +102,13 @@ class Nodes:
             self._add(group, plan, parents, contexts[table["context"][first]].scope)
 
     def _add(self, group: Ints, plan: Plan, parents: list[int], scope: str) -> None:
-        """Add a node.
+        """Add the node of one forward op.
 
         Args:
-            group: its rows in the table of ops.
+            group: the op's rows in the table of ops.
+            plan: the op's plan.
             parents: for each input the sequence number of the node that made it, 0 if none did.
+            scope: the module in which the op ran.
         """
         first, last = int(group[0]), int(group[-1])
         seq = int(self.node[first])
@@ -141,14 +144,14 @@ class Nodes:
     def asked(self, i: int) -> list[int]:
         """Return the blocks allocated for an op, given its row in the table of ops.
 
-        These are one for its result and, for a composite that ran as one kernel, those of the values that it saves.
+        These are the block of the result and, for a composite that ran as one kernel, those of the values it saves.
         """
         since = self.t1[i - 1] if i else -math.inf
         first, last = np.searchsorted(self._born, [since, self.t0[i]], "right").tolist()
         return [row for row in range(first, last) if self.trace.op[row] == self._names[i]]
 
     def _pulls(self) -> dict[int, tuple[int, int]]:
-        """Return the range of trace calls during which each node's backward ran, by the node's sequence number."""
+        """Return, by a node's sequence number, the range of the trace's calls during which its backward ran."""
         rows = np.flatnonzero(self.back & (self.node > 0))
         born, _ = self.trace.lifetimes
         later = np.append(born, len(self.trace))
@@ -179,14 +182,16 @@ class Nodes:
         return list(dict.fromkeys(found))
 
     def _plain(self, shape: tuple[int, ...], scope: str, before: int, t1: float) -> int | None:
-        """Guess the block of an input that no node made, such as a mask; None if there is none.
+        """Return the likely block of an input that no node made, such as a mask; None if there is none.
 
-        It is the latest block with as many elements that was made in the same module or one around it, and lives on
-        after the op.
+        This is the latest block with the right number of elements that was made in the same module or one around it and
+        lives on after the op.
 
         Args:
-            before: the row before which to search.
-            t1: the end of the op, seconds.
+            shape: the shape of the input.
+            scope: the module in which the op ran.
+            before: the row of the trace before which to search.
+            t1: the end of the op in seconds.
         """
         count, trace = math.prod(shape), self.trace
         if count < 2:
@@ -200,9 +205,9 @@ class Nodes:
         return None
 
     def held_alone(self, row: int) -> bool | None:
-        """Return whether only the tape referred to a block at its end; None if unknown.
+        """Return whether only the tape still referred to a block when it was freed; None if unknown.
 
-        That is so if the block was freed when the backward of the last node that saved it was done.
+        That is so if the block was freed when the backward of the last node that saved the block was done.
         """
         (born, died), n = self.trace.lifetimes, len(self.trace)
         last = max((node.pulled[1] if node.pulled else n for node in self.saved_by.get(row, ())), default=n)
@@ -215,14 +220,14 @@ class Nodes:
         return self.list[begin:end]
 
     def following(self, t: float) -> int:
-        """Return the index of the trace's call that makes the first allocation after a time (s)."""
+        """Return the index of the trace's first call that allocates after the time ``t`` (s)."""
         born, _ = self.trace.lifetimes
         later = int(np.searchsorted(born, np.searchsorted(self._at, t, "right")))
         return int(born[later]) if later < len(born) else len(self.trace)
 
 
 def _largest(plan: Plan) -> int:
-    """Return the bytes of the largest tensor among an op's result and inputs, assuming they share one dtype."""
+    """Return the bytes of the largest tensor among an op's result and inputs, as if all had the same dtype."""
     item = plan.nbytes / max(1, math.prod(plan.shape))
     return max([plan.nbytes, *(round(item * math.prod(shape)) for shape in plan.inputs)])
 

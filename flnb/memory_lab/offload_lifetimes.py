@@ -1,9 +1,9 @@
-"""Predicted tensor lifetimes of a recorded training step if tensors saved by some modules were offloaded.
+"""Predicts the lifetimes of tensors in a recorded training step if tensors saved by some modules were offloaded.
 
 As with `flnb.memory.offload`, a saved block moves away once only the tape refers to it, when the next op on large
-tensors runs, and comes back for the backward of the first op that saved it. A recording does not have a block's other
-owners. It is assumed to be in use until the last module call that reads it has ended: right for modules that pass their
-results on, too early for one that keeps a result in a variable until its own end.
+tensors runs, and comes back for the backward of the first op that saved it. A recording does not tell which variables
+refer to a block. A block is assumed to be in use until the last module call that reads it has ended: this is right for
+modules that pass their results on, but too early for one that keeps a result in a variable until its own end.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 __all__ = ["LEAST", "STAYING", "Idle", "Moved", "inside", "movable", "moved", "shortest"]
 
 LEAST = 16 << 10
-"""The smallest size of blocks that are moved, bytes."""
+"""The smallest size in bytes of blocks that are moved."""
 KEPT_LAST = 2
-"""The number of returned blocks that stay until others return."""
+"""How many of the blocks that came back last stay allocated until others come back."""
 
 
 class Moved(NamedTuple):
-    """An offloaded block (row of the trace): when it leaves, and the time [begin, end) of each copy that returns.
+    """An offloaded block: its row in the trace, when it moves away, and from when to when each copy is back.
 
-    Times are in ticks (`Trace.TICK`).
+    Times are in ticks (`Trace.TICK`); an interval is [begin, end).
     """
 
     row: int
@@ -51,15 +51,15 @@ class Idle(NamedTuple):
 
 
 def inside(scope: str, modules: Collection[str]) -> bool:
-    """Return whether a scope belongs to one of these modules or is nested in one."""
+    """Return whether a scope is that of one of these modules or nested in one."""
     return any(scope == module or scope.startswith(f"{module}.") for module in modules)
 
 
 def movable(step: Step) -> dict[int, Idle]:
-    """Return the blocks that can be offloaded, by row: those that only the tape refers to in the end.
+    """Return the blocks that can be offloaded, by row of the trace: those to which only the tape refers in the end.
 
-    In the recording they were freed with the last node that saved them. If the backward of that node was not recorded,
-    these are the blocks that were made, read and saved inside one outermost module.
+    In the recording such a block was freed with the last node that saved it. If that node's backward was not recorded,
+    a block counts if it was made, read and saved inside one outermost module.
     """
     trace, found = step.trace, {}
     born, _ = trace.lifetimes
@@ -79,11 +79,12 @@ def movable(step: Step) -> dict[int, Idle]:
 
 
 def moved(step: Step, modules: Collection[str], again: Collection[Call] = ()) -> list[Moved]:
-    """Return the blocks that move if these modules are offloaded, without those of recomputed calls.
+    """Return the blocks that move if these modules are offloaded, without blocks of recomputed calls.
 
     Args:
-        modules: scopes to offload.
-        again: the calls that are recomputed.
+        step: the recorded training step.
+        modules: the scopes of the modules to offload.
+        again: the calls of modules that are recomputed.
     """
     at, run_again = step.trace.t, {node.seq for call in again for node in call.nodes}
     nodes = [node for node in step.nodes.list if node.seq not in run_again]
@@ -114,7 +115,7 @@ def shortest(step: Step, modules: Collection[str], again: Collection[Call] = ())
 
 
 def _returns(step: Step, nodes: list[Node], going: Collection[int]) -> dict[int, list[tuple[int, int]]]:
-    """Return, for each offloaded block, the intervals [begin, end) in ticks when a copy of it is back for backward."""
+    """Return, for each offloaded block, the intervals [begin, end) in ticks in which a copy is back for backward."""
     tick, n = Trace.TICK, len(step.trace)
     _, died = step.trace.lifetimes
     found: dict[int, list[tuple[int, int]]] = {row: [] for row in going}

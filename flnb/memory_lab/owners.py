@@ -1,4 +1,4 @@
-"""Which variables refer to each block of memory, found from the frames of a traceback and the tape."""
+"""Finds which variables refer to each block of memory, from the frames of a traceback and from the tape."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Owner(NamedTuple):
     """The variables that refer to a block, and where its tensor was made.
 
     Attributes:
-        names: variables, also "layers[2]" or "net.0.weight".
-        owners: where these variables are: "a variable of train()".
-        gradients: names of the ops that saved the block for their gradient.
-        line, op: the line of the user's code and the op that made the tensor, "" where unknown.
+        names: the variables, as expressions such as "x", "layers[2]" or "net.0.weight".
+        owners: where these variables are, such as "a variable of train()".
+        gradients: the names of the ops that saved the block for their gradient.
+        line, op: the line of the user's code and the op that made the tensor; "" if unknown.
         shape: the tensor's shape.
     """
 
@@ -36,7 +36,7 @@ class Owner(NamedTuple):
     shape: tuple[int, ...] | None = None
 
     def joined(self, other: Owner) -> Owner:
-        """Merge two records of one block; the line, op and shape of ``self`` take precedence."""
+        """Return this record of a block merged with another one; line, op and shape are this one's if known."""
         shape = other.shape if self.shape is None else self.shape
         return Owner(
             tuple(dict.fromkeys(self.names + other.names)), tuple(dict.fromkeys(self.owners + other.owners)),
@@ -80,8 +80,8 @@ class Model(NamedTuple):
     """The modules that are called in one scope.
 
     Attributes:
-        written: expressions that stand for all of them in code, such as "net" or "*layers".
-        kinds: names of the classes of the modules inside them, by scope.
+        written: expressions that stand for all of these modules in code, such as "net" or "*layers".
+        kinds: for each scope of a module inside these modules, the name of that module's class.
     """
 
     written: tuple[str, ...]
@@ -91,7 +91,7 @@ class Model(NamedTuple):
 def models(trace: TracebackType | None) -> dict[str, Model]:
     """Return the modules in a traceback's user variables, by the scope in which they are called.
 
-    Modules of one scope must all be in variables of one frame; otherwise the scope is left out.
+    If the modules of a scope are not all in variables of the same frame, the scope is left out.
     """
     from flnb.nn.recompute import scopes
 
@@ -117,7 +117,7 @@ def models(trace: TracebackType | None) -> dict[str, Model]:
 
 
 def _modules_in(variables: dict[str, Any]) -> dict[str, list[tuple[str, list[Any]]]]:
-    """Return by scope the (expression, modules) of each variable that is a module or a collection of modules."""
+    """Return, by scope, (expression, modules) for each variable that is a module or a collection of modules."""
     found: dict[str, list[tuple[str, list[Any]]]] = {}
     for name, value in variables.items():
         if name != "self" and not name.startswith("_"):
@@ -135,7 +135,7 @@ def _modules_in(variables: dict[str, Any]) -> dict[str, list[tuple[str, list[Any
 
 
 def _called(frame: Any) -> str:
-    """Return the name of a frame: "train()", "the notebook" or a script's file name."""
+    """Return what a frame is called in reports: "train()", "the notebook" or a script's file name."""
     code = frame.f_code
     if not code.co_name.startswith("<"):
         return f"{code.co_name}()"
@@ -143,7 +143,7 @@ def _called(frame: Any) -> str:
 
 
 def _add(found: dict[int, Owner], tensor: Tensor, owner: Owner) -> None:
-    """Add a reference from a variable to the records of a tensor's block; skips memory that NumPy allocated itself."""
+    """Add a reference from a variable to the record of a tensor's block; does nothing if NumPy allocated the memory."""
     block = block_of(tensor._data)
     if block is not None:
         before = found.get(block.id)
@@ -151,8 +151,9 @@ def _add(found: dict[int, Owner], tensor: Tensor, owner: Owner) -> None:
 
 
 def _tensors(variables: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """Yield (expression, tensor) for the tensors in variables, also in lists, tuples, dicts and modules, and their
-    gradients."""
+    """Yield (expression, tensor) for each tensor in variables, and for its gradient.
+
+    Tensors inside lists, tuples, dicts and modules are found, too."""
     shown = [(name, value) for name, value in variables.items() if not name.startswith("_")]
     for name, value in sorted(shown, key=lambda item: not isinstance(item[1], Tensor)):  # plain variables first
         for path, tensor in _inside(name, value):

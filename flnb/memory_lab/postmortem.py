@@ -1,7 +1,7 @@
 """The report of an out-of-memory error: what blocked the request, what refers to it, and which remedies help.
 
-It is made from the state of memory that the error stored, from the frames of its traceback, and from the recording that
-ran at the time, if any. Remedies are predicted from a recording only.
+The report is made from the state of memory that the error stored, from the frames of its traceback, and from the
+recording that ran at the time, if any. Without a recording, no remedies are predicted.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ SHOWN = 8
 
 
 class Blocker(NamedTuple):
-    """A live block that is in the way of the request. Sizes in bytes, age in seconds; unknown texts are "".
+    """A live block that is in the way of the request. Sizes are in bytes, ages in seconds; unknown texts are "".
 
     Attributes:
-        names: variables that hold it; line: the user's line that made it.
-        held: the references to it, as text; locks: the number of user locks.
+        names: the variables that refer to the block.
+        line: the user's line that made its tensor.
+        held: all references to the block, as text.
+        locks: the number of user locks on the block.
     """
 
     id: int
@@ -57,7 +59,7 @@ class Closest(NamedTuple):
     """The segment in which the fewest bytes must be freed to serve the request.
 
     Attributes:
-        begin, end: the place of the request, offsets in bytes.
+        begin, end: the place for the request in the segment, as offsets in bytes.
         blocks: the live blocks at that place.
     """
 
@@ -76,14 +78,18 @@ class Postmortem:
     """The report of an out-of-memory error: why a request failed, and which changes would have helped.
 
     Attributes:
-        request: the requested size; op, scope: the op that requested it, and the module in which it ran.
+        request: the requested bytes.
+        op, scope: the op that requested them, and the module in which it ran.
         verdict: a sentence: memory was full, or fragmented, or the request can never fit.
-        manager, device: their names; capacity: that of the device, None if unknown.
-        free: all unused bytes; unreserved: those of them that the device had left, None if unknown.
-        largest_hole: the largest free piece in any segment; live: bytes in live blocks.
+        manager, device: the names of the memory manager and its device.
+        capacity: the capacity of the device in bytes, None if unknown.
+        free: all unused bytes.
+        unreserved: those of the unused bytes that the device had left, None if unknown.
+        largest_hole: the bytes of the largest hole in any segment.
+        live: the bytes in live blocks.
         segments: the segments with their blocks and holes.
         closest: the segment in which the fewest bytes have to be freed, None if no segment is large enough.
-        blockers: the tensors at that place, or else the largest live ones.
+        blockers: the blocks to free in `closest`, or else the largest live blocks.
         locked: blocks under user locks, which stay until `user_unlock`.
         cached: bytes of empty segments, which `release_cached` would have returned to the device.
         shortage: the state of memory from which the report is made.
@@ -148,7 +154,7 @@ class Postmortem:
 
 
 def _verdict(error: OutOfMemoryError, at: Shortage, largest: int) -> str:
-    """Return one sentence on why a request failed; ``largest`` is the largest free piece in bytes."""
+    """Return a sentence that says why a request failed; ``largest`` is the largest hole in bytes."""
     if error.capacity is not None and error.request > error.capacity:
         return "never to fit: more than the device has"
     if error.free < error.request:

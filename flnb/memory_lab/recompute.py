@@ -22,16 +22,16 @@ def lean(
 ) -> Iterator[Any]:
     """Run training steps inside a ``with`` block in less memory, by recomputing or offloading modules.
 
-    Gradients are the same to the last bit, and buffers such as running means are updated once. It applies to modules
-    that are called inside the block, in this thread, not to copies of them.
+    Gradients are the same to the last bit, and buffers such as running means are updated once. Only modules of
+    ``model`` that are called inside the block, in this thread, are recomputed or offloaded, not copies of them.
 
     Args:
         model: a module, or several in a list.
-        recompute: scopes of modules that run again in backward (`flnb.checkpoint`), as recordings name them
+        recompute: the scopes of modules that run again in backward (`flnb.checkpoint`), as recordings name them
             ("sequential.0").
-        offload: scopes of modules whose saved tensors of at least 16 KiB are moved away until backward
-            (`flnb.memory.offload`), including those of modules inside them. Tensors that other ops save too stay.
-        to: the device they move to, as for `flnb.memory.offload`; the host's memory by default.
+        offload: the scopes of modules whose saved tensors of at least 16 KiB are moved away until backward
+            (`flnb.memory.offload`), including those of modules inside them. Tensors that ops elsewhere save, too, stay.
+        to: the device to which tensors move, as for `flnb.memory.offload`; the host's memory by default.
 
     Returns:
         A context manager whose value is the model.
@@ -62,7 +62,7 @@ def lean(
 
 
 def _roots(model: Any) -> list[Any]:
-    """Return the argument of `lean` as a list of modules."""
+    """Return the argument ``model`` of `lean` as a list of modules."""
     roots = list(model) if isinstance(model, (list, tuple)) else [model]
     wrong = [one for one in roots if isinstance(one, type) or not hasattr(one, "named_modules")]
     if wrong or not roots:
@@ -86,11 +86,11 @@ def _texts(scopes: Any, which: str) -> tuple[str, ...]:
 
 
 class _Places:
-    """The modules selected by scopes, for comparison with the scopes of running ops.
+    """Tells whether the scope of a running op belongs to selected modules.
 
     Attributes:
-        anywhere: scopes that begin with a model's own name; scopes of the user may be around them.
-        exact: scopes that begin with the name of an inner module, for those that are called by themselves.
+        anywhere: the modules' scopes that begin with a model's own name; scopes of the user may be around them.
+        exact: scopes that begin with the name of an inner module, for inner modules that are called by themselves.
     """
 
     def __init__(self, roots: list[Any], asked: tuple[str, ...]) -> None:
@@ -119,11 +119,11 @@ class _Places:
         return bool(self.anywhere or self.exact)
 
     def have(self, path: str) -> bool:
-        """Return whether a scope belongs to one of the modules."""
+        """Return whether a scope is that of one of the modules itself."""
         return path in self.exact or any(f".{path}".endswith(f".{scope}") for scope in self.anywhere)
 
     def cover(self, path: str) -> bool:
-        """Return whether a scope belongs to one of the modules or is nested in one."""
+        """Return whether a scope is that of one of the modules or nested in one."""
         return inside(path, self.exact) or any(f".{scope}." in f".{path}." for scope in self.anywhere)
 
 

@@ -1,6 +1,6 @@
 """Remedies for a request that ran out of memory, each replayed on the recorded trace up to that request.
 
-Nothing is predicted if there is no recording, or if its replay does not fail at the same request.
+Nothing is predicted if there is no recording, or if the recording's replay does not fail at the same request.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ WORK = 1_000_000
 READ = 250_000
 """The most ops of a recording whose saved tensors are examined, which takes some seconds."""
 TIMED = 1000
-"""The least calls of a trace for which the time of one is reported."""
+"""The number of calls that a trace must have for the time per call to be reported."""
 TRIED = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-"""The numbers of modules that are recomputed or offloaded together, one trial each."""
+"""How many modules are recomputed or offloaded together, in one trial after another."""
 HOW = "with flnb.record() as run: ..."
 STEADY = ("parameter", "optimizer_state")
-"""Categories of tensors whose deletion is not proposed."""
+"""The categories of tensors whose deletion is never proposed."""
 
 
 class Remedy(NamedTuple):
     """A remedy, with the result of its replay.
 
     Attributes:
-        what: code to paste. ``flnb.use_memory_manager`` and ``flnb.memory.lean`` go behind ``with`` around the program
-            from where it was recorded; other code goes before the line that failed.
+        what: code to paste. Context managers (``flnb.use_memory_manager``, ``flnb.memory.lean``) go around the program
+            from where its recording begins; other code goes before the line that failed.
         fits: whether the request would have fitted.
-        peak: the most bytes that would have been reserved until then.
+        peak: the most bytes that would have been reserved up to the request.
         cost: the cost in time or calls to the device, as text.
     """
 
@@ -70,7 +70,7 @@ class Remedies:
     """The remedies that were replayed, or the reason why none were.
 
     Attributes:
-        rows: those that fit, least memory first, then those that do not.
+        rows: the remedies that fit, least memory first, then those that do not.
         capacity: bytes that the device had for this manager.
         unknown: why no remedies, or not all, were replayed, and what to do about it; "" if all were.
     """
@@ -92,19 +92,19 @@ class Candidate(NamedTuple):
     trace: Trace
     spec: Any
     cost: str | None = None
-    """None stands for the additional time and device calls of the replay, compared with the failed one."""
+    """None if the cost is what its replay takes more than the failed one, in time and in calls to the device."""
 
 
 def search(
     at: Shortage, request: int, blockers: tuple[Blocker, ...], cached: int, models: Mapping[str, Model]
 ) -> Remedies:
-    """Replay all candidate remedies and return those that fit.
+    """Replay all candidate remedies and return the results.
 
     Args:
         at: the state of memory at the failure.
-        request: bytes requested.
-        blockers: blocks that may be freed.
-        cached: bytes of the manager's segments without any block.
+        request: the bytes requested.
+        blockers: the blocks that may be freed.
+        cached: the bytes in segments of the manager without any block.
         models: modules in variables, by the scope in which they are called.
     """
     limit = at.available
@@ -157,7 +157,8 @@ def search(
 def requests_until(at: Shortage) -> Columns:
     """Return the rows of `Memory.block` of the manager that ran out of memory, without frees after the failure.
 
-    Its blocks are those in segments that it holds or that were released; other segments are other managers'.
+    These are the blocks in segments that this manager holds or that were released; all other segments belong to other
+    managers.
     """
     rows, segment = at.run.memory.block, at.run.memory.segment
     mine = np.array([state.segment.id for state in at.segments], np.int64)
@@ -184,7 +185,7 @@ def with_request(trace: Trace, at: Shortage, request: int) -> Trace:
 
 
 def stand_in(device: Lease | MemoryDevice, capacity: int) -> MemoryDevice:
-    """Return a simulated device with another device's granularity and its support for growing segments."""
+    """Return a simulated device with the granularity of ``device``, on which segments can grow if they can there."""
     real = device if isinstance(device, MemoryDevice) else device.device
     grows = type(real).resize is not MemoryDevice.resize
     kind: Any = SimulatedDevice if grows else type("StandIn", (SimulatedDevice,), {"resize": MemoryDevice.resize})
@@ -210,7 +211,7 @@ def _tried(candidate: Candidate, same: Outcome, device: MemoryDevice) -> Remedy:
 def _candidates(
     at: Shortage, trace: Trace, rows: Columns, blockers: tuple[Blocker, ...], cached: int, models: Mapping[str, Model]
 ) -> Iterator[tuple[str, Candidate]]:
-    """Yield (group, candidate), most promising first; only the best candidate of each group is shown."""
+    """Yield (group, candidate), the most promising first; only the best candidate of each group is shown."""
     if cached:
         yield "release", Candidate("flnb.memory.release_cached()", trace, _releasing(at.manager, len(trace.nbytes)))
     yield from _deleted(at, trace, rows, blockers)
@@ -312,10 +313,10 @@ def _leaner(
 
 
 def _levels(found: list[str], models: Mapping[str, Model]) -> Iterator[tuple[str, ...]]:
-    """Yield, for each nesting depth, the recomputable modules and those of the same classes that have not run yet.
+    """Yield, for each depth of nesting, the scopes in ``found`` and of like modules that have not run yet.
 
     Args:
-        found: scopes of recomputable modules.
+        found: the scopes of modules that can be recomputed.
         models: modules in variables, by the scope in which they are called.
     """
     for depth in sorted({scope.count(".") for scope in found} - {0}):

@@ -1,4 +1,4 @@
-"""The result of a replay: a table comparing managers with the live bytes and the offline packing."""
+"""The result of a replay: a table that compares memory managers with the live bytes and the offline packing."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ FORMULA = (
     f"calls. At the peak: {FORMULAS['unusable']}, r the largest request of the trace; {FORMULAS['internal']}; "
     f"largest hole: {FORMULAS['largest']}. Native calls: segments reserved, resized, released."
 )
-"""Definitions of the columns, shown below the table."""
+"""The definitions of the columns, which are shown below the table."""
 
 
 class Column(NamedTuple):
-    """A column of the table: title, attribute of `Outcome`, text format, and whether the least value is highlighted."""
+    """A column of the table: title, attribute of `Outcome`, format, and whether the least value is marked."""
 
     title: str
     attribute: str
@@ -44,7 +44,7 @@ def _ratio(value: float) -> str:
 
 
 def _shortage(value: tuple[int, int] | None) -> str:
-    """Format where memory ran out (call index, bytes); a dash if it did not."""
+    """Return where memory ran out (index of the call, bytes requested) as text; a dash if it did not."""
     if value is None:
         return quantity.UNKNOWN
     return f"{f'call {value[0]}' if value[0] else 'at once'}, for {quantity.size(value[1])}"
@@ -62,17 +62,18 @@ COLUMNS = (
     (FIRST_OOM := Column("first OOM", "first_oom", _shortage, ranked=False)),
 )
 WIDTH, NAME = 100, 18
-"""Characters: the width of the table in a terminal, and that of the names in its first column."""
+"""The width of the table in a terminal, and of the names in its first column, in characters."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Replay:
     """Replays of one trace on several memory managers, one row (`Outcome`) each, with two lower bounds.
 
-    No manager can reserve less than the live bytes. None that keeps its memory in one piece can reserve less than the
-    lowest packing; one that returns segments at once, such as `native`, can.
+    No manager can reserve less than the live bytes. No manager that keeps its memory in one contiguous range can
+    reserve less than the lowest packing; a manager that returns segments at once, such as `native`, can.
 
-    It prints as a table, in a notebook as HTML. "*" marks the best of a column among the managers that made all calls.
+    This object prints as a table, in a notebook as HTML. "*" marks the best value of a column among the managers that
+    made all calls.
 
     Attributes:
         trace: the trace that was replayed.
@@ -124,7 +125,7 @@ class Replay:
         return rows
 
     def _best(self, column: Column) -> float:
-        """Return the least value of a column, NaN if it is not ranked or all values are equal."""
+        """Return the least value of a column; NaN if the column has no best value or all values are equal."""
         values = [getattr(row, column.attribute) for row in self.rows if row.first_oom is None]
         return min(values) if column.ranked and len(set(values)) > 1 else float("nan")
 

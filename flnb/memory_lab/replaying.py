@@ -1,4 +1,4 @@
-"""Replays: the allocations and frees of a trace, made again with other memory managers on a simulated device."""
+"""Replays: make the allocations and frees of a trace again with other memory managers on a simulated device."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 __all__ = ["Outcome", "Replay", "play", "replay"]
 
 SLICE = 1 << 13
-"""The number of calls between two reports of progress."""
+"""The number of replayed calls between two reports of progress."""
 
 
 class Change(NamedTuple):
-    """A change of a segment: the trace's call, the kind of event (reserve, resize, release), and the segment."""
+    """A change of a segment: the index of the trace's call, the kind (reserve, resize, release), and the segment."""
 
     call: int
     kind: int
@@ -43,7 +43,7 @@ class Change(NamedTuple):
 
 
 class Counter(Lease):
-    """A lease that lists changes of segments and emits no events, so that a running recording is not disturbed."""
+    """A lease that stores the changes of segments in a list and emits no events to recordings."""
 
     def __init__(self, device: MemoryDevice) -> None:
         super().__init__(device)
@@ -56,7 +56,7 @@ class Counter(Lease):
         self.changes.append(Change(self.call, kind, segment.id, segment.address, segment.size, self.reserved))
 
     def tell(self, kind: int, *words: int) -> None:
-        """Ignore an event."""
+        """Do nothing, where a lease would emit an event."""
 
 
 class Unmade(ValueError):
@@ -68,14 +68,14 @@ class Outcome:
     """The replay of a trace on one memory manager. Sizes are in bytes; the peak is when most requested bytes are live.
 
     Attributes:
-        manager: its name and settings.
+        manager: the manager's name and settings.
         calls: the number of calls made: all of the trace, unless memory ran out.
-        peak_reserved: the most that was reserved from the device.
-        ratio_at_peak: reserved / live (requested) bytes at the peak: how much more memory it took than was requested.
+        peak_reserved: the most bytes that were reserved from the device at once.
+        ratio_at_peak: reserved bytes / live (requested) bytes at the peak.
         ratio_average: the same ratio over all calls: sum(reserved) / sum(live).
         unusable: sum(holes < r) / sum(holes) at the peak, r being the trace's largest request.
         internal: sum(size - requested) / sum(size) over the live blocks at the peak.
-        largest_hole: the largest free piece at the peak.
+        largest_hole: the bytes of the largest hole at the peak.
         native_calls: how often a segment was reserved, resized or released.
         ns_per_call: the mean time of the manager's `alloc` and `free`, in ns.
         first_oom: (index of the call, bytes requested) where memory ran out, which ends the replay; None otherwise.
@@ -106,9 +106,10 @@ def play(
     """Replay a trace on one memory manager; returns the measured `Outcome`.
 
     Args:
+        source: the trace.
         spec: the manager: a name, class, instance or function, as for `replay`, or a pair of class and settings.
-        capacity: bytes of the simulated device; or a device.
-        tell: a function that is called repeatedly with the number of calls made since it was last called.
+        capacity: the capacity of the simulated device (bytes, or a text with a unit); or the device itself.
+        tell: a function for progress: it is called with the number of calls made since it was called last.
     """
     lease = Counter(capacity if isinstance(capacity, MemoryDevice) else SimulatedDevice(capacity, source.granularity))
     label, manager = fresh(spec, lease, source)
@@ -154,10 +155,14 @@ def _call(
     requests: Iterable[tuple[int, int, AllocHint | None]],
     blocks: dict[int, Any],
 ) -> None:
-    """Replay calls from index ``begin`` on; ``blocks`` maps allocation numbers to live blocks.
+    """Replay some calls of a trace.
 
-    ``requests`` are (number of the allocation, negative for its free; bytes; hint). `lease.call` is the index of the
-    call that is being made, also after an error.
+    Args:
+        manager: the manager on which to make the calls.
+        lease: the manager's lease; ``lease.call`` is the index of the call that is being made, also after an error.
+        begin: the index of the first call.
+        requests: for each call the allocation's number (negative for its free), the bytes and the hint.
+        blocks: from an allocation's number to its live block.
     """
     alloc, free, take = manager.alloc, manager.free, blocks.pop
     for lease.call, (call, nbytes, hint) in enumerate(requests, begin):
@@ -174,7 +179,7 @@ def hint_of(source: Trace, row: int) -> AllocHint:
 
 
 def _fragmentation(source: Trace, blocks: dict[int, Any], lease: Counter) -> tuple[float, float, int]:
-    """Return the fraction of free bytes unusable for the largest request, internal waste, and largest hole."""
+    """Return `Outcome.unusable`, `Outcome.internal` and `Outcome.largest_hole` for the present state."""
 
     def columns(rows: list[tuple[int, int, int]]) -> dict[str, Ints]:
         found = np.array(rows, np.int64).reshape(-1, 3).T
@@ -193,7 +198,9 @@ def fresh(spec: Any, lease: Lease, asked: Trace | None = None) -> tuple[str, Mem
     """Create a manager on a lease; returns its name with settings, and the manager.
 
     Args:
-        spec: a name, class, instance (whose settings are taken), pair of class and settings, or function of a device.
+        spec: a name, a class, an instance (whose settings are copied), a pair of class and settings, or a function that
+            makes the manager from a device.
+        lease: the lease from which the manager gets its segments.
         asked: the trace from which `Planned` makes its plan if it has none.
     """
     given: dict[str, Any] = {}
@@ -239,11 +246,11 @@ def replay(
 
     Args:
         source: a recording, the path of a saved one, or a `Trace`, as for `flnb.memory.trace`.
-        managers: names, also with settings (``"caching:split_limit=64MiB"``), classes, functions of a device, or
-            instances, whose settings are taken. ``"planned"`` plans the whole trace.
-        capacity: of the simulated device, bytes or a text with a unit; None for no limit.
+        managers: names (``"caching"``, ``"caching:split_limit=64MiB"``), classes, functions that make a manager from a
+            device, or instances, whose settings are copied. ``"planned"`` plans the whole trace.
+        capacity: the capacity of the simulated device, in bytes or as a text with a unit; None for no limit.
         progress: whether to show a progress bar (of tqdm).
-        seconds: time limit of the offline packing that the managers are compared with (`flnb.memory.pack`).
+        seconds: the time limit of the offline packing with which the managers are compared (`flnb.memory.pack`).
 
     Returns:
         A `Replay` with an `Outcome` for each manager. It prints as a table.
@@ -257,9 +264,9 @@ def replay(
     3 allocations in 5.00 MiB (optimal)
 
     Raises:
-        TypeError: the source has no trace, or a manager cannot be created for another device.
-        ValueError: no manager of that name, or it has no such setting; or none of the managers accepts the device. If
-            others do, `Replay.unmade` says which do not and why ("reserved" needs a capacity).
+        TypeError: the source has no trace, or a manager cannot be created on the simulated device.
+        ValueError: there is no manager of that name, or it has no such setting; or none of the managers accepts the
+            device. If only some do not, `Replay.unmade` says which and why ("reserved" needs a capacity).
     """
     asked, specs = trace(source), [managers] if isinstance(managers, str) else list(managers)
     with _bar(len(asked.calls) * len(specs)) if progress else nullcontext() as bar:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["COLUMNS", "NOTE", "as_text", "facts"]
 
 SHOWN = 3
-"""The most blocks and remedies in the text; the HTML report and the report's attributes have all."""
+"""The most blocks, and the most remedies, in the text; the HTML and the report's attributes have all of them."""
 
 COLUMNS = ("Tensor", "Category", "Size", "Op", "Scope", "Shape", "Line", "Age", "Held by")
 
@@ -40,7 +40,7 @@ def facts(report: Postmortem) -> list[tuple[str, str]]:
 
 
 def where(report: Postmortem) -> str:
-    """Describe the request in a line: op, module, bytes, manager, device and capacity."""
+    """Return a line that describes the failed request: op, module, bytes, manager, device and capacity."""
     op = report.op or "somebody"
     scope = f" ({report.scope})" if report.scope else ""
     capacity = "of unknown capacity" if report.capacity is None else f"capacity {quantity.size(report.capacity)}"
@@ -50,7 +50,7 @@ def where(report: Postmortem) -> str:
 
 
 def blocked(report: Postmortem) -> str:
-    """Describe in one line how much would have to be freed for the request to fit."""
+    """Return a line that says how much must be freed for the request to fit."""
     closest = report.closest
     if closest is None:
         return "no segment is large enough for the request; these are the largest blocks"
@@ -62,7 +62,7 @@ def blocked(report: Postmortem) -> str:
 
 
 def row(blocker: Blocker) -> tuple[str, ...]:
-    """Return the cells of a block's row in a table with the titles `COLUMNS`."""
+    """Return a block's row of a table whose column titles are `COLUMNS`."""
     dash = quantity.UNKNOWN
     locks = f"{blocker.locks} user lock{'s' if blocker.locks > 1 else ''}" if blocker.locks else ""
     held = ", ".join(part for part in (blocker.held, locks) if part)
@@ -94,12 +94,12 @@ def as_text(report: Postmortem) -> str:
 
 
 def _pasted(what: str) -> str:
-    """Return a remedy's code as a line to paste; a context manager gets ``with`` in front."""
+    """Return a remedy's code as a line to paste, with ``with`` before a context manager."""
     return f"with {what}" if what.startswith(("flnb.use_memory_manager", "flnb.memory.lean")) else what
 
 
 def peak(fits: bool, nbytes: int, capacity: int | None) -> str:
-    """Format a predicted peak; if the request did not fit, only that it exceeds the capacity is known."""
+    """Return a predicted peak as text; if the request did not fit, this only says that it exceeds the capacity."""
     return quantity.size(nbytes) if fits else f"over {quantity.size(capacity or nbytes)}"
 
 
@@ -109,5 +109,5 @@ def verdict(fits: bool) -> str:
 
 
 def _indented(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Format a table as indented lines, with code in full."""
+    """Return a table as indented lines, in which code is never cut short."""
     return [f"  {line}" for line in tables.lines(rows, longest=LONGEST_LINE)]

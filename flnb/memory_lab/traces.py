@@ -25,14 +25,15 @@ class Trace:
     """A program's allocations and frees: n calls, m of them allocations.
 
     Attributes:
-        name: name of the recording or file that it was made from.
-        calls: int64 (n,), in order: k, counted from 1, where the k-th allocation is made, -k where it is freed.
+        name: the name of the recording or file from which the trace was made.
+        calls: int64 (n,), the calls in order: k, counted from 1, where the k-th allocation is made, -k where that is
+            freed.
         nbytes: int64 (m,), the bytes requested by the k-th allocation at [k - 1].
         t: float64 (n,), the time of each call, in seconds since the recording began.
         category: uint8 (m,), indices into `schema.CATEGORIES`.
-        op, scope: object (m,), the op that allocated, and the module in which it ran, as texts; "" where unknown.
-        shapes: the shapes of the tensors, () where unknown.
-        granularity: bytes; the recording's device rounded segments to multiples of it, and so do replays.
+        op, scope: object (m,), the op that allocated, and the module in which it ran, as texts; "" if unknown.
+        shapes: the shapes of the tensors, () if unknown.
+        granularity: the bytes to a multiple of which the recording's device rounded segments, as replays do.
 
     >>> trace = Trace.of_calls([1, 2, -1, 3], [512, 1024, 2048])
     >>> trace
@@ -58,7 +59,7 @@ class Trace:
         """Create a trace from arrays of calls and sizes; without times ``t``, calls are one second apart.
 
         Raises:
-            ValueError: an allocation that is made twice, out of turn or never, freed twice or before it is made.
+            ValueError: an allocation is made twice, out of turn or never, or freed twice or before it is made.
         """
         order, sizes = np.asarray(calls, np.int64).reshape(-1), np.asarray(nbytes, np.int64).reshape(-1)
         _check(order, sizes)
@@ -79,8 +80,9 @@ class Trace:
             born: int64 (m,), times of allocation in any unit, sorted.
             died: int64 (m,), times of the frees; the largest int64 for what was never freed.
             nbytes: int64 (m,), requested bytes.
-            seconds: function that converts an array of such times to seconds.
-            about: the attributes category, op, scope, shapes, granularity.
+            seconds: a function that converts an array of such times to seconds.
+            name: the trace's name.
+            about: the trace's attributes category, op, scope, shapes and granularity.
         """
         freed = np.flatnonzero(died != np.iinfo(np.int64).max)
         t = np.concatenate([born, died[freed]])
@@ -94,10 +96,10 @@ class Trace:
         """Return a trace of these allocations with other lifetimes, for example of a tensor that is freed earlier.
 
         Args:
-            rows: int64 (k,), for each allocation of the result the row in this trace of the one that it copies; a row
-                may occur several times or not at all.
-            born, died: int64 (k,), times in ticks, of which `TICK` are one call of this trace: ``2 * TICK`` is its
-                third call. Frees at a tick come before allocations. The largest int64 stands for what is never freed.
+            rows: int64 (k,), for each allocation of the result the row (counted from 0) of the allocation in this trace
+                that it copies; a row may occur several times or not at all.
+            born, died: int64 (k,), times in ticks. `TICK` ticks make one call of this trace: ``2 * TICK`` is its third
+                call. Frees at a tick come before allocations. The largest int64 stands for what is never freed.
 
         >>> trace = Trace.of_calls([1, 2, -1, -2], [512, 1024])
         >>> never, tick = np.iinfo(np.int64).max, Trace.TICK
@@ -127,12 +129,12 @@ class Trace:
 
     @property
     def peak_live(self) -> int:
-        """The largest sum of live requested bytes. No manager can do with less."""
+        """The largest sum of live requested bytes, below which no manager's memory can stay."""
         return int(self.live.max(initial=0))
 
     @cached_property
     def lifetimes(self) -> tuple[Ints, Ints]:
-        """Return the indices of the calls that allocate and that free each block, int64 (m,) each; n if never freed."""
+        """Return for each block the index of the call that allocates it, and of the one that frees it (n for never)."""
         born, died = np.zeros(len(self.nbytes), np.int64), np.full(len(self.nbytes), len(self.calls), np.int64)
         made = self.calls > 0
         born[self.calls[made] - 1] = np.flatnonzero(made)
@@ -167,10 +169,11 @@ def trace(source: Any) -> Trace:
 
 
 def recording(source: Any, function: str, more: str = "") -> Recording:
-    """Return a recording, loaded if its path is given.
+    """Return a recording, which is loaded if ``source`` is its path.
 
     Args:
-        function: name of the function of `flnb.memory` that was called, for the error message.
+        source: the recording or path.
+        function: the name of the function of `flnb.memory` that was called, for the error message.
         more: what else that function takes, for the error message.
     """
     run = load_run(source) if isinstance(source, (str, Path)) else source
@@ -183,7 +186,7 @@ def recording(source: Any, function: str, more: str = "") -> Recording:
 
 
 def recorded(run: Recording, rows: schema.Columns) -> Trace:
-    """Return the trace of some blocks of a recording; ``rows`` has the columns of `Memory.block`, in order of birth."""
+    """Return the trace of some blocks of a recording: ``rows`` of `Memory.block`, in the order of allocation."""
     catalog = run.catalog
     if not len(rows["t"]):
         raise ValueError(

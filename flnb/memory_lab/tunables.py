@@ -1,4 +1,4 @@
-"""The settings of a memory manager class and values to try, found from its constructor."""
+"""Finds the settings of a memory manager class, and values to try for each, from its constructor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flnb_telemetry.quantity import bytes_of
 __all__ = ["Tunable", "as_text", "tunables"]
 
 SMALLEST = 512
-"""Bytes of the smallest size that is tried, the granularity of most devices."""
+"""The smallest size in bytes that is tried, which is the granularity of most devices."""
 SHARES = tuple(round(0.1 * tenth, 1) for tenth in range(1, 11))
 
 
@@ -25,11 +25,11 @@ class Tunable:
     """A setting of a memory manager class, with values to try.
 
     Attributes:
-        name: the constructor's argument.
-        default: its default value; the first of the values if the constructor has none.
-        values: the values to try, the default among them; none if any text is possible.
-        ordered: whether they are numbers in order, for a slider.
-        required: whether the constructor has no default, so that it is passed also at its first value.
+        name: the name of the constructor's argument.
+        default: the argument's default; the first of ``values`` if it has none.
+        values: the values to try, the default among them; empty if any text is possible.
+        ordered: whether the values are numbers in order, for which a slider is suitable.
+        required: whether the argument has no default, so that it must always be passed.
     """
 
     name: str
@@ -42,14 +42,14 @@ class Tunable:
 def tunables(kind: type, largest: int, choices: dict[str, Any] | None = None) -> list[Tunable]:
     """List the settings of a memory manager class, from its constructor's annotations and defaults.
 
-    Sizes (annotated as ``int | str | None``, or with a default such as ``"2MiB"`` or ``4 << 20``) get powers of two,
-    other numbers multiples of their default, shares tenths. Settings of base classes count where the constructor passes
-    keywords on (``**options``).
+    The values to try are powers of two for sizes (annotated as ``int | str | None``, or with a default such as
+    ``"2MiB"`` or ``4 << 20``), tenths for shares, and multiples of the default for other numbers. Settings of base
+    classes count if the constructor passes keywords on (``**options``).
 
     Args:
         kind: the class.
-        largest: bytes, up to which sizes are tried.
-        choices: for settings by name, the values to try.
+        largest: the largest size to try, in bytes.
+        choices: from the name of a setting to the values to try instead.
 
     Raises:
         TypeError: the class has no such setting; a setting without a default has no choices; or choices are no list.
@@ -81,7 +81,7 @@ def as_text(value: Any) -> str:
 
 
 def _parameters(kind: type) -> dict[str, tuple[Parameter, Any]]:
-    """Return the constructor's arguments except the device, each with its annotation; bases included."""
+    """Return the arguments of the class's constructor, and of its bases', except the device, with their annotations."""
     found: dict[str, tuple[Parameter, Any]] = {}
     for base in kind.__mro__:
         init = base.__dict__.get("__init__")
@@ -97,7 +97,7 @@ def _parameters(kind: type) -> dict[str, tuple[Parameter, Any]]:
 
 
 def _hint(init: types.FunctionType, name: str) -> Any:
-    """Return the annotation of an argument; None if missing, or if its names are imported for type checking only."""
+    """Return the annotation of an argument; None if there is none, or its names are imported for type checking only."""
     alone = types.SimpleNamespace(__annotations__={name: init.__annotations__.get(name)})
     try:
         return get_type_hints(alone, {"Size": Size} | init.__globals__)[name]  # managers import it for types alone
@@ -106,7 +106,7 @@ def _hint(init: types.FunctionType, name: str) -> Any:
 
 
 def _tunable(kind: type, parameter: Parameter, hint: Any, largest: int, given: Any) -> Tunable:
-    """Return a setting with the values to try."""
+    """Return the setting for a constructor's argument; ``given`` are the caller's choices of values, or None."""
     required = parameter.default is Parameter.empty
     default = None if required else parameter.default
     if given is not None:
@@ -125,7 +125,7 @@ def _tunable(kind: type, parameter: Parameter, hint: Any, largest: int, given: A
 
 
 def _listed(kind: type, name: str, given: Any) -> tuple[Any, ...]:
-    """Return the choices that a caller gives for a setting."""
+    """Return the caller's choices for the setting ``name`` as a tuple; raise an error if they are no list or empty."""
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
         raise TypeError(
             f"{kind.__name__}: got {name}={given!r}, expected the values to try, as in tune(..., {name}=[{given!r}])"
@@ -159,7 +159,7 @@ def _values(hint: Any, default: Any, largest: int) -> tuple[tuple[Any, ...], boo
 
 
 def _sizes(default: Any, largest: int) -> tuple[Any, ...]:
-    """Return powers of two including the default, or None first; ints if the default is one, else texts."""
+    """Return powers of two and the default, which comes first if None; ints if the default is one, else texts."""
     powers = range(SMALLEST.bit_length() - 1, max(SMALLEST, largest - 1).bit_length() + 1)
     sizes = {1 << power: 1 << power if isinstance(default, int) else _size(1 << power) for power in powers}
     if default is None:

@@ -1,9 +1,10 @@
-"""Offline packing: offsets for allocations whose lifetimes are all known, in as little contiguous memory as possible.
+"""Offline packing: finds offsets for allocations of known lifetimes in as little contiguous memory as possible.
 
 The problem is dynamic storage allocation, as in MiniMalloc (Moffitt 2023, ASPLOS) and TelaMalloc (Maas et al. 2022,
-ASPLOS). Blocks that live all the time go to the bottom, and the others fall into parts that share no moment, each
-packed on its own. Each part is packed by first fit and best fit in several orders. If a part is then higher than its
-lower bound, a search follows (`flnb.memory_lab.packing.searching`), or for large parts random changes of the order.
+ASPLOS). Blocks that live all the time go to the bottom. The others are divided into parts such that blocks of different
+parts never live at the same time. Each part is packed on its own, by first fit and best fit in several orders. If a
+part is then higher than its lower bound, a search follows (`flnb.memory_lab.packing.searching`), or for large parts
+random changes of the order.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ if TYPE_CHECKING:
 __all__ = ["Packing", "pack", "packed"]
 
 SEARCHED = 1000
-"""The most blocks of a part for which the search is tried, since it stores which blocks overlap."""
+"""The most blocks of a part for which the search is tried, since it needs a table of which blocks overlap."""
 
 FAR = 1 << 62
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Packing:
-    """The offsets of all allocations of a trace in one piece of memory.
+    """The offsets of all allocations of a trace in one contiguous range of memory.
 
     Attributes:
-        offsets: int64 (m,), bytes from its beginning, for the k-th allocation at [k - 1].
-        nbytes: int64 (m,), the size of each: requested bytes, rounded up to the alignment.
-        height: bytes of the whole piece of memory.
-        lower_bound: no packing is lower than this: the most live bytes, or more if a search has proved it.
+        offsets: int64 (m,), the offset of the k-th allocation in bytes, at [k - 1].
+        nbytes: int64 (m,), the size of each allocation: the requested bytes, rounded up to the alignment.
+        height: the bytes of the whole range.
+        lower_bound: bytes that every packing needs at least: the most live bytes, or more if a search has proved it.
     """
 
     offsets: Ints
@@ -53,7 +54,7 @@ class Packing:
 
     @property
     def optimal(self) -> bool:
-        """Return whether the packing is proved to be optimal: none is lower."""
+        """Return whether it is proved that no packing is lower."""
         return self.height == self.lower_bound
 
     def __repr__(self) -> str:
@@ -62,16 +63,16 @@ class Packing:
 
 
 def pack(source: Any, seconds: float = 5.0, alignment: int = ALIGNMENT, capacity: int | str | None = None) -> Packing:
-    """Pack all allocations of a trace into as little memory as possible; simultaneous ones must not overlap.
+    """Pack all allocations of a trace into as little memory as possible; those that live at once do not overlap.
 
-    The packings of the last few traces are stored and returned again.
+    The packings of the last few traces are stored; for an equal trace they are returned again.
 
     Args:
         source: a recording, the path of a saved one, or a `Trace`, as for `flnb.memory.trace`.
         seconds: time limit for improving the first packing, which itself takes some seconds for 100,000 allocations.
             A faster machine may find a lower packing in the same time.
         alignment: every offset is a multiple of this many bytes.
-        capacity: bytes (or ``"1MiB"``) that are low enough: the search aims at it and ends when it is reached.
+        capacity: bytes (or a text such as ``"1MiB"``) that are available: the search ends once the packing is as low.
 
     Returns:
         A `Packing`.
@@ -104,7 +105,7 @@ def pack(source: Any, seconds: float = 5.0, alignment: int = ALIGNMENT, capacity
 KEPT = 8
 
 _packings: dict[bytes, tuple[Packing | None, float]] = {}
-"""The packing and its time limit, by a hash of trace, alignment and capacity."""
+"""From a hash of trace, alignment and capacity to the packing found, and the time limit (s) that was given."""
 
 
 def packed(
@@ -113,7 +114,9 @@ def packed(
     """Pack allocations with lifetimes [born, died), int64 (m,) each, within ``seconds``; see `pack`.
 
     Args:
-        enough: bytes that are low enough, 0 for as few as possible.
+        born, died, nbytes: the begin and the end of each lifetime, and the bytes.
+        seconds, alignment: as for `pack`.
+        enough: the height in bytes at which the search may end, 0 to search for the lowest packing.
     """
     sizes = np.maximum(1, -(-nbytes // alignment)) * alignment
     unit = int(np.gcd.reduce(sizes, initial=0)) or 1
@@ -127,7 +130,8 @@ def _in_units(born: Ints, died: Ints, nbytes: Ints, deadline: float, enough: int
     """Return offsets, height and lower bound, all in the unit of ``nbytes``; see `packed`.
 
     Args:
-        deadline: a time of `time.monotonic`.
+        born, died, nbytes, enough: as for `packed`.
+        deadline: a time of `time.monotonic` (s) at which to end.
     """
     whole = Problem.of(born, died, nbytes)
     offsets = np.zeros(len(nbytes), np.int64)
@@ -156,10 +160,10 @@ class _Part:
 
     Attributes:
         problem: the blocks of the part.
-        places: where equal parts are: (rows of the whole problem, offset of the part).
-        offsets, height: of the best packing.
-        proven: no packing is lower than this.
-        missed: the greatest height for which a search ended without result, -1 for none.
+        places: for this part, and each part equal to it: (its blocks as rows of the whole problem, its offset).
+        offsets, height: the best packing so far.
+        proven: a lower bound of the height of all packings.
+        missed: the greatest height for which a search has ended without a result, -1 for none.
     """
 
     problem: Problem
@@ -171,12 +175,12 @@ class _Part:
 
     @property
     def base(self) -> int:
-        """Return the highest offset, in bytes, at which a copy of the part is placed."""
+        """Return the highest offset, in bytes, at which this part or an equal one is placed."""
         return max(base for _, base in self.places)
 
     @property
     def top(self) -> int:
-        """Return the end, in bytes, of the part at its highest place."""
+        """Return the offset, in bytes, at which the highest copy of the part ends."""
         return self.base + self.height
 
     def take(self, offsets: Ints) -> bool:
@@ -188,7 +192,7 @@ class _Part:
         return better
 
     def fit(self, bound: int, deadline: float) -> None:
-        """Pack by best fit and first fit in several orders, until the top is at most ``bound`` or time is over."""
+        """Pack by best fit and first fit in several orders, until `top` is at most ``bound`` or time is over."""
         self.proven = int(self.problem.live.max())
         self.take(swept(self.problem))
         for tight, order in product((False, True), orders(self.problem)):
@@ -200,7 +204,7 @@ class _Part:
             self.take(found)
 
     def improve(self, bound: int, deadline: float) -> bool:
-        """Search for a lower packing; returns False if no further attempt is possible before the deadline."""
+        """Search for a lower packing, down to the top ``bound``; returns False if no further attempt is possible."""
         least = max(self.proven, bound - self.base)
         goal = least if self.missed < least else (self.missed + self.height) // 2
         if len(self.problem.nbytes) > SEARCHED or self.height > HIGHEST or goal == self.missed:
@@ -216,7 +220,7 @@ class _Part:
         return self.take(found)
 
     def _shuffled(self, deadline: float) -> bool:
-        """Move the blocks that end highest to earlier random turns of first fit, until the packing is lower.
+        """Place the blocks that end highest at random earlier turns of first fit, until the packing is lower.
 
         Returns False if the deadline came first.
         """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["fitted", "orders", "swept"]
 
 SLICE = 64
-"""The number of blocks that begin in a slice of time, about."""
+"""About how many blocks begin in one slice of time."""
 
 CELLS = 1 << 23
 """The most entries of the table of slices."""
@@ -36,7 +36,7 @@ def orders(problem: Problem) -> Iterator[Ints]:
 def swept(problem: Problem) -> Ints:
     """Return offsets by online best fit: blocks in order of birth, each in the smallest free hole.
 
-    This is the quickest method. A manager with one segment that merges free neighbours does the same.
+    This is the quickest method. A memory manager with one segment, which merges free neighbours, places blocks alike.
     """
     nbytes = problem.nbytes.tolist()
     offsets = [0] * len(nbytes)
@@ -89,9 +89,10 @@ def fitted(problem: Problem, order: Ints, tight: bool, deadline: float) -> Ints 
     """Return offsets by first fit, or by best fit if ``tight``; None if the deadline came first.
 
     Args:
+        problem: the blocks.
         order: int64 (n,), the order in which blocks are placed.
         tight: whether to take the smallest hole that is large enough instead of the lowest.
-        deadline: a time of `time.monotonic`.
+        deadline: a time of `time.monotonic` (s) at which to give up.
     """
     by_birth = np.argsort(problem.begin, kind="stable")
     begin, end, nbytes = problem.begin[by_birth], problem.end[by_birth], problem.nbytes[by_birth]
@@ -127,7 +128,7 @@ def fitted(problem: Problem, order: Ints, tight: bool, deadline: float) -> Ints 
 
 
 class _Slices:
-    """The placed blocks, indexed by time slices for finding those alive in an interval.
+    """The blocks placed so far, indexed by slices of time, to find those that live in an interval.
 
     Args:
         begin, end: int64 (n,), the lifetimes of all blocks, in order of ``begin``.
@@ -158,7 +159,7 @@ class _Slices:
         self.placed[row] = True
 
     def near(self, born: int, died: int) -> Ints:
-        """Return all placed blocks whose lifetimes may overlap [born, died)."""
+        """Return all placed blocks whose lifetimes overlap [born, died), and perhaps some others."""
         first = born // self.width
         here = self.table[first, : self.used[first]]
         later = (first + 1) * self.width

@@ -1,4 +1,4 @@
-"""The packing problem: lifetimes in sections of time, divided into independent parts."""
+"""The packing problem: blocks whose lifetimes are ranges of sections of time, and its independent parts."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Problem:
 
     @classmethod
     def of(cls, born: Ints, died: Ints, nbytes: Ints) -> Problem:
-        """Create the problem of blocks that live in [born, died), any integer times.
+        """Return the problem of blocks that live in [born, died), which are integers in any unit of time.
 
-        A section ends where a block dies, if one was born since the last section: at any other time no more blocks
-        live than at the end of the section.
+        A section of time ends when a block dies, provided that one was born since the section began: no more blocks
+        live at other times in the section than at its end.
         """
         ends = np.unique(died)
         births = np.searchsorted(np.sort(born), ends, "left")  # before each end
@@ -54,16 +54,16 @@ class Problem:
 
     @property
     def key(self) -> bytes:
-        """Return a hashable key that is equal for equal problems."""
+        """Return a key (bytes) that is the same for equal problems."""
         return self.begin.tobytes() + self.end.tobytes() + self.nbytes.tobytes()
 
 
 def taken_apart(whole: Problem, offsets: Ints) -> Iterator[tuple[Problem, Ints, int]]:
     """Split a problem into independent parts; yields each as (part, rows of its blocks, offset).
 
-    Blocks that live all the time of a part go below all others of it, which is never worse: any other block is entirely
-    above or below such a block, and could change places with it. Their ``offsets`` are written at once. What is left of
-    the part may fall apart.
+    Blocks that live for the whole time of a part go below all its other blocks, and their ``offsets`` are written at
+    once. This is never worse, as every other block is entirely above or below such a block, and could change places
+    with it. The rest of the part may then be divided further.
     """
     todo = [(np.arange(len(whole.nbytes)), 0)]
     while todo:

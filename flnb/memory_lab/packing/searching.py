@@ -31,20 +31,20 @@ NUMBER = (1 << BITS) - 1
 """The number of bits of a block's number, which is stored below its offset in one integer."""
 
 PLACED = 1 << 50
-"""The lowest offset that is stored for a placed block: larger than any real offset."""
+"""What is stored as the lowest offset of a block that has its place: larger than any real offset."""
 
 HIGHEST = PLACED >> 1
 """The largest capacity that can be searched."""
 
 NODES = 100
-"""The number of nodes of the search tree for each first attempt; it shows which sections are hard."""
+"""The number of search nodes in each first attempt, from which later attempts know which sections are hard."""
 
 ATTEMPTS = (("W", False), ("WA", False), ("W", True), ("TW", False), ("TA", True))
 """Attempts, which take turns: the keys by which blocks are ordered (W: lifetime, A: size x lifetime, T: the most bytes
 live during it), and whether a section must be one of the first of the lowest blocks in that order."""
 
 Span: TypeAlias = "tuple[int, int]"
-"""A range of sections [begin, end)."""
+"""A range [begin, end) of sections of time."""
 
 Answer: TypeAlias = "Generator[Answer, bool | None, bool]"
 """A recursive function as a generator: it yields the calls it waits for and returns whether there is a solution."""
@@ -54,11 +54,12 @@ def search(problem: Problem, capacity: int, seconds: float) -> Ints | None:
     """Return offsets with which all blocks fit the capacity; None if it is proved that none exist.
 
     Args:
-        problem: at most 4,000 blocks.
-        capacity: at most `HIGHEST`.
+        problem: the blocks, at most 4,000.
+        capacity: the height available, at most `HIGHEST`, in the unit of the blocks' sizes.
+        seconds: the time limit.
 
-    Raises:
-        TimeoutError: no result within so many seconds.
+        Raises:
+            TimeoutError: there was no result within the time limit.
     """
     deadline, nodes = monotonic() + seconds, NODES
     attempts = [_Search(problem, capacity, deadline, *attempt) for attempt in ATTEMPTS]
@@ -80,11 +81,11 @@ class _State(NamedTuple):
     """A node of the search tree; open blocks are those not placed yet.
 
     Attributes:
-        low: the lowest offset that each block can have, `PLACED` for placed ones; one more entry for "no block".
-        floor: for each section the lowest offset that an open block can have.
+        low: for each block the lowest offset that it can have, `PLACED` for placed ones; one more entry for "no block".
+        floor: for each section the lowest offset that any of its open blocks can have.
         ways: for each section the number of open blocks that can be at that offset.
-        need: for each section the bytes of its open blocks.
-        crossing: for each section the number of open blocks that live in it and in the one before.
+        need: for each section the sum of the bytes of its open blocks.
+        crossing: for each section the number of open blocks that live both in it and in the section before.
     """
 
     low: Ints
@@ -95,11 +96,11 @@ class _State(NamedTuple):
 
 
 class _Search:
-    """A search with one fixed order of blocks, which are numbered in that order.
+    """One search with a fixed order of blocks, which are numbered in that order.
 
     Args:
-        order: letters of `ATTEMPTS`.
-        block_first: whether a section must be one of the first of the lowest blocks.
+        order: the keys by which blocks are ordered, as letters of `ATTEMPTS`.
+        block_first: whether to decide a section in which the first of the lowest blocks lives.
     """
 
     def __init__(self, problem: Problem, capacity: int, deadline: float, order: str, block_first: bool) -> None:
@@ -134,7 +135,7 @@ class _Search:
         return found
 
     def parts(self, state: _State, part: Span) -> Answer:
-        """Return whether the open blocks of a range of sections can be placed; independent sub-ranges separately."""
+        """Return whether the open blocks of a range of sections can be placed; solve its independent ranges apart."""
         begin, end = part
         cuts = np.flatnonzero(state.crossing[begin + 1 : end] == 0) + begin + 1
         for span in pairwise([begin, *cuts.tolist(), end]):
@@ -170,7 +171,7 @@ class _Search:
         return higher is not None and bool((yield self.place(higher, part)))
 
     def section(self, state: _State, part: Span) -> tuple[int, int, int]:
-        """Choose the section to decide next; returns it, its lowest offset, and how many bytes may stay empty."""
+        """Return the section to decide next, its lowest offset, and how many bytes may stay empty in it."""
         begin, end = part
         floor = state.floor[begin:end]
         bottom = int(floor.min())
@@ -196,7 +197,7 @@ class _Search:
         return after
 
     def looked_at(self, state: _State, low: Ints, changed: Ints) -> _State | None:
-        """Return the state with new lowest offsets of the ``changed`` blocks, or None if open blocks do not fit."""
+        """Return the state with new lowest offsets ``low`` of ``changed`` blocks; None if open blocks do not fit."""
         where = slice(int(self.begin[changed].min()), int(self.end[changed].max()))
         upwards = (low << BITS | self.numbers)[self.members[where]]
         upwards.sort(1)
@@ -224,7 +225,7 @@ def _key(problem: Problem, letter: str) -> Ints:
 
 
 def _result(first: Answer) -> bool:
-    """Run a recursive generator without Python's recursion limit, and return its result."""
+    """Return the result of a recursion written as generators (`Answer`), which no recursion limit ends."""
     waiting: list[Answer] = [first]
     value: bool | None = None
     while waiting:
