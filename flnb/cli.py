@@ -29,9 +29,9 @@ def _say(text: str) -> None:
 def lab(options: argparse.Namespace) -> int:
     """Open a notebook or a folder in JupyterLab; without PATH the quickstart notebook.
 
-    PATH may also be models.ipynb, backends.ipynb, autograd_graphs.ipynb, memory_managers.ipynb, distributed.ipynb or
-    cuda.ipynb, the other notebooks that come with flnb. All other flags are JupyterLab's own. Ctrl-C ends JupyterLab
-    and its kernels.
+    PATH may also be models.ipynb, backends.ipynb, autograd_graphs.ipynb, memory_managers.ipynb, telemetry.ipynb,
+    distributed.ipynb or cuda.ipynb, the other notebooks that come with flnb. All other flags are JupyterLab's own.
+    Ctrl-C ends JupyterLab and its kernels.
     """
     from flnb import lab
 

@@ -151,7 +151,7 @@ class RunComparison:
         rest = ", those of ops outside steps of the whole run" if self.outside else ""
         return (
             f"A: {safe_text(self.names[0])}, {a}; B: {safe_text(self.names[1])}, {b}; all numbers of one "
-            f"{self.per}{rest}. "
+            f"{self.per}{rest}; slower and faster compare the medians of calls. "
             f"Peaks of this machine: {quantity.count(self.peaks.flops)}FLOP/s, {quantity.size(self.peaks.memory)}/s "
             f"from memory. Bound: B's speed-up if the row took no time"
         )

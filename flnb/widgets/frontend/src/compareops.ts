@@ -76,7 +76,7 @@ export class ComparedOps {
     if (!this.content) return;
     const { per, seconds, peaks, rows } = this.content;
     const columns = columnsOf(peaks);
-    setText(this.words, `A ${text(duration(seconds[0] * 1e9))}, B ${text(duration(seconds[1] * 1e9))}; all numbers of one ${per}. Peaks of this machine: ${text(count(peaks[0]))}FLOP/s, ${text(bytes(peaks[1]))}/s from memory`);
+    setText(this.words, `A ${text(duration(seconds[0] * 1e9))}, B ${text(duration(seconds[1] * 1e9))}; all numbers of one ${per}; slower and faster compare the medians of calls. Peaks of this machine: ${text(count(peaks[0]))}FLOP/s, ${text(bytes(peaks[1]))}/s from memory`);
     const head = columns.map(({ title, about, wide }, at) => {
       const button = h("button", { type: "button", title: about, "aria-label": about }, title + (at === this.order.column ? (this.order.descending ? " ↓" : " ↑") : ""));
       button.addEventListener("click", () => {
