@@ -15,6 +15,7 @@ from flnb_telemetry.safe_text import html_text, safe_text
 
 if TYPE_CHECKING:
     from flnb_telemetry.analysis.roofline import Peaks
+    from numpy.typing import NDArray
 
 __all__ = ["ComparedRow", "RunComparison", "Work", "compare_runs"]
 
@@ -180,7 +181,8 @@ class RunComparison:
 def compare_runs(a: Any, b: Any, *, least: float = 1.1, peaks: Peaks | None = None) -> RunComparison:
     """Compare two recordings by scope and op: which became slower, bigger, or are called more often.
 
-    If both runs have steps, all numbers are per step, so that runs of different length can be compared. Ops that begin
+    If both runs have steps, all numbers are per step, so that runs of different length can be compared; a step within
+    another of the same thread is part of that and not counted. Ops that begin
     in no step, such as those of loading and validation, are then added up in a last row, "outside steps", for the whole
     run.
 
@@ -213,12 +215,13 @@ def compare_runs(a: Any, b: Any, *, least: float = 1.1, peaks: Peaks | None = No
     if not least >= 1:
         raise ValueError(f"flnb.compare_runs: got least={least!r}; expected a ratio of 1 or more")
     runs = [_recording(run) for run in (a, b)]
-    steps = [len(run.steps["t0"]) for run in runs]
+    spans = [_outermost(run) for run in runs]
+    steps = [len(found) for found in spans]
     per = "step" if all(steps) else "run"
     counts = steps if all(steps) else [1, 1]
     seconds = [
-        float(run.steps["seconds"].sum()) / count if per == "step" else run.seconds
-        for run, count in zip(runs, counts, strict=True)
+        float(found.sum()) / 1e9 / count if per == "step" else run.seconds
+        for run, found, count in zip(runs, spans, counts, strict=True)
     ]
     within = [_in_steps(run) if per == "step" else np.ones(len(run.table("op")["t0"]), np.bool_) for run in runs]
     works = [_works(run, chosen, count) for run, chosen, count in zip(runs, within, counts, strict=True)]
@@ -243,6 +246,18 @@ def _recording(run: Any) -> Recording:
             f"flnb.compare_runs: expected two recordings (flnb.record) or paths of saved ones, got {type(run).__name__}"
         )
     return found
+
+
+def _outermost(run: Recording) -> NDArray[np.int64]:
+    """Return the durations (ns) of those steps of a run that lie in no other step of their thread."""
+    step = run.table("step")
+    spans = []
+    for lane in np.unique(step["lane"]):
+        t0, t1 = (step[name][step["lane"] == lane] for name in ("t0", "t1"))
+        order = np.lexsort((-t1, t0))
+        t0, t1 = t0[order], t1[order]
+        spans.append((t1 - t0)[np.r_[True, t1[1:] > np.maximum.accumulate(t1)[:-1]]])
+    return np.concatenate(spans) if spans else np.empty(0, np.int64)
 
 
 def _in_steps(run: Recording) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from flnb_telemetry import Recording, load_run, quantity, tables
+from flnb_telemetry import Recording, load_run, quantity, schema, tables
 from flnb_telemetry.analysis.memory import MemoryState
 from flnb_telemetry.extras import require
 from flnb_telemetry.safe_text import html_text
@@ -23,7 +23,10 @@ SHOWN = 20
 
 
 class DiffRow(NamedTuple):
-    """The requested bytes and live blocks of one op at one call stack (or scope), before and after."""
+    """The requested bytes and live blocks of one op at one call stack (or scope), before and after.
+
+    `op` is the blocks' category in parentheses, such as "(temporary)", if no op asked for them, as with scratch memory.
+    """
 
     op: str
     scope: str
@@ -144,14 +147,23 @@ def _state(source: Any) -> MemoryState:
 def _held(state: MemoryState) -> list[tuple[tuple[str, str, tuple[Frame, ...]], int, int]]:
     """List the live blocks of a state as ((op, scope, call stack), requested bytes, number of blocks)."""
     block, catalog = state.block, state.catalog
-    pairs, group = np.unique(np.stack([block["plan"].astype(np.int64), block["context"]]), axis=1, return_inverse=True)
+    columns = [block[name].astype(np.int64) for name in ("plan", "context", "category")]
+    keys, group = np.unique(np.stack(columns), axis=1, return_inverse=True)
     group = group.reshape(-1)
-    nbytes, counts = np.zeros(pairs.shape[1], np.int64), np.bincount(group, minlength=pairs.shape[1])
+    nbytes, counts = np.zeros(keys.shape[1], np.int64), np.bincount(group, minlength=keys.shape[1])
     np.add.at(nbytes, group, block["requested"])
     plans, contexts, stacks = catalog.plans.items, catalog.contexts.items, catalog.stacks
     return [
-        ((plans[plan].op, contexts[context].scope, stacks.get(context, ())), size, n)
-        for (plan, context), size, n in zip(pairs.T.tolist(), nbytes.tolist(), counts.tolist(), strict=True)
+        (
+            (
+                plans[plan].op or f"({schema.CATEGORIES[category]})",
+                contexts[context].scope,
+                stacks.get(context, ()),
+            ),
+            size,
+            n,
+        )
+        for (plan, context, category), size, n in zip(keys.T.tolist(), nbytes.tolist(), counts.tolist(), strict=True)
     ]
 
 

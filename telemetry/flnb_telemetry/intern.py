@@ -88,7 +88,7 @@ class Table(Generic[T]):
     """A table that only grows: `id_of(value)` returns equal numbers for equal values, `items[number]` the item.
 
     Args:
-        items: the first items, with the numbers from 0 on.
+        items: the first items, with the numbers from 0 on; the first of equal items is the one that is found.
         make: a function that turns a new value into the item to store; values with equal items have the same number.
     """
 
@@ -97,7 +97,7 @@ class Table(Generic[T]):
     def __init__(self, items: list[T], make: Callable[[Any], T] = lambda value: value) -> None:
         self._make = make
         self.items = items
-        self.ids = {item: number for number, item in enumerate(items)}
+        self.ids = {items[number]: number for number in reversed(range(len(items)))}
 
     def id_of(self, value: Any) -> int:
         """Return the id of a hashable value, which is added if it is new. Threads may call this at the same time."""

@@ -98,14 +98,16 @@ class Kernels:
         self._names.add(name)
         self.items.append(Kernel(name, plan, context, list(parts)))
 
-    def count(self, kernel: Columns, op: Columns) -> None:
-        """Add kernel events to the statistics of times."""
+    def count(self, kernel: Columns, op: Columns, whole: bool = False) -> None:
+        """Add kernel events to the statistics of times; `whole` says that they are all of a run."""
         numbers = self.numbers(kernel, op)
         rows = np.flatnonzero(numbers >= 0)
         if len(rows):
             names = np.array([self.catalog.strings.id_of(each.name) for each in self.items], np.int64)
             spent = kernel["t1"][rows] - kernel["t0"][rows]
             self.tally.add(names[numbers[rows]], spent, buckets(spent), self.catalog.nbytes[kernel["plan"][rows]])
+            if whole:
+                self.tally.settle(names[numbers[rows]], spent)
 
     def told(self, first: int) -> dict[str, Any]:
         """Return the kernels from the index `first` on, as JSON."""
@@ -148,7 +150,7 @@ def _matched(kernel: Columns, op: Columns) -> tuple[Ints, Ints, Ints]:
 def finished(source: Source) -> tuple[dict[str, Any], Arrays]:
     """Return a frame's section on the kernels of a recording that has ended (see protocol.ts), and their times."""
     kernels = Kernels(source.catalog)
-    kernels.count(source.table("kernel"), source.table("op"))
+    kernels.count(source.table("kernel"), source.table("op"), whole=True)
     return {"kernels": kernels.told(0)}, kernels.tally.columns("kernel")
 
 

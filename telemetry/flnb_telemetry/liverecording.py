@@ -18,7 +18,7 @@ from flnb_telemetry.analysis.memory import NEVER
 from flnb_telemetry.extras import tool
 from flnb_telemetry.intern import joined
 from flnb_telemetry.live import FOLD_AT, TOLD, Live
-from flnb_telemetry.livememory import ASKED, END, NODE, OFFSET, WIDTH, T, arrays
+from flnb_telemetry.livememory import ASKED, END, NODE, OFFSET, WIDTH, arrays
 from flnb_telemetry.livetape import LiveTape
 from flnb_telemetry.livetimeline import LiveTimeline
 from flnb_telemetry.timeline import TABLES
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from flnb_telemetry.schema import Columns, Ints, Records
 
 PART = 1 << 15  # allocations and frees in one frame: a page took 180 ms for four times as many, in which it stood still
+KINDS = ("alloc", "segment_alloc")
 BLOCKS = 1 << 21  # blocks that are sent at most
 
 
@@ -61,6 +62,8 @@ class LiveRecording(Live):
         parts = [slice(first, first + FOLD_AT) for first in range(0, len(op["t0"]), FOLD_AT)]
         places = [(none, none), *(self._count({name: column[at] for name, column in op.items()}) for at in parts)]
         scopes, phases = (np.concatenate(each) for each in zip(*places, strict=True))
+        for name, group in (("op", self.catalog.op[op["plan"]]), ("scope", scopes)):
+            self.tallies[name].settle(group, op["t1"] - op["t0"])
         self.timeline = LiveTimeline(self, None)
         self.timeline.add(tables, (scopes, phases))
         self._tape = LiveTape(run.tape) if len(run.tape.nodes) else None
@@ -124,19 +127,24 @@ class LiveRecording(Live):
         Beginnings and ends at the same moment are always in the same part.
         """
         lives = self._lives()
-        orders = [np.argsort(rows[:, END], kind="stable") for rows in lives]
-        ends = [rows[order, END] for rows, order in zip(lives, orders, strict=True)]
-        changes = np.sort(np.concatenate([*ends, *(rows[:, T] for rows in lives)]))
+        orders = [np.argsort(columns["end"], kind="stable") for columns in lives]
+        begins = [columns["t"] for columns in lives]
+        ends = [columns["end"][order] for columns, order in zip(lives, orders, strict=True)]
+        changes = np.sort(np.concatenate([*ends, *begins]))
         changes = changes[changes < NEVER]
         for since, until in pairwise([-1, *np.unique(changes[PART::PART]).tolist(), NEVER - 1]):
-            born, came = (rows[_between(rows[:, T], since, until)] for rows in lives)
+            born, came = (
+                _rows(kind, columns, _between(t, since, until))
+                for kind, columns, t in zip(KINDS, lives, begins, strict=True)
+            )
             freed, went = (
-                rows[order[_between(end, since, until)]] for rows, order, end in zip(lives, orders, ends, strict=True)
+                _rows(kind, columns, order[_between(end, since, until)])
+                for kind, columns, order, end in zip(KINDS, lives, orders, ends, strict=True)
             )
             yield arrays(born, freed, came, went, self.start)
 
-    def _lives(self) -> tuple[Records, Records]:
-        """Return the rows (see `livememory`) of all blocks and segments in order of their beginning.
+    def _lives(self) -> tuple[Columns, Columns]:
+        """Return the columns of all blocks and segments in order of their beginning; blocks have "node" and "offset".
 
         Of a long recording, only a period around the peak of memory is used.
         """
@@ -157,16 +165,18 @@ class LiveRecording(Live):
         made = op["alloc_id"] > 0
         node = joined(block["alloc_id"], op["alloc_id"][made], op["node"][made])
         offset = np.maximum(block["address"] - home, 0)
-        blocks = _rows("alloc", block, node, offset)
-        blocks[:, ASKED] = block["dropped"]
-        return blocks, _rows("segment_alloc", segment)
+        return block | {"node": node, "offset": offset}, segment
 
 
-def _rows(kind: str, lives: Columns, node: Any = 0, offset: Any = 0) -> Records:
-    """Convert columns of blocks or segments to the rows that `livememory` describes."""
-    rows = np.zeros((WIDTH, len(lives["t"])), np.int64).T
-    rows[:, : schema.WORDS] = schema.rows(schema.KINDS[kind], lives)
-    rows[:, NODE], rows[:, OFFSET], rows[:, END] = node, offset, lives["end"]
+def _rows(kind: str, lives: Columns, chosen: slice | Ints) -> Records:
+    """Convert the chosen blocks ("alloc") or segments ("segment_alloc") to the rows that `livememory` describes."""
+    table = {name: column[chosen] for name, column in lives.items()}
+    rows = np.zeros((WIDTH, len(table["t"])), np.int64).T
+    rows[:, : schema.WORDS] = schema.rows(schema.KINDS[kind], table)
+    rows[:, END] = table["end"]
+    for column, name in ((NODE, "node"), (OFFSET, "offset"), (ASKED, "dropped")):
+        if name in table:
+            rows[:, column] = table[name]
     return rows
 
 

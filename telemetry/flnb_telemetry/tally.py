@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 PER_OCTAVE = 16
 BUCKETS = 40 * PER_OCTAVE
 WORST = 2 ** (0.5 / PER_OCTAVE) - 1
-"""The largest relative error of `Tally.p99`: half a bucket, 2.2 %."""
+"""The largest relative error of `Tally.p99` while a program runs: half a bucket, 2.2 %."""
 
 
 def buckets(spent: Ints) -> Ints:
@@ -30,6 +30,7 @@ class Tally:
         self.name = np.empty(0, np.int64)
         self.count, self.total, self.max, self.bytes = np.empty((4, 0), np.int64)
         self._histogram = np.empty((0, BUCKETS), np.int64)
+        self._settled: Ints | None = None
 
     def add(self, names: Ints, spent: Ints, bucket: Ints, nbytes: Ints) -> None:
         """Add events, each given by name (string id), duration (ns), duration bucket and output bytes."""
@@ -53,8 +54,30 @@ class Tally:
         found = {name: getattr(self, name) for name in ("name", "count", "total", "max", "bytes")} | {"p99": self.p99()}
         return {f"{prefix}.{name}": column for name, column in found.items() if len(column)}
 
-    def p99(self) -> NDArray[np.float64]:
-        """Return for each name the duration (ns) that 99 % of its events do not exceed, with an error up to `WORST`."""
-        needed = np.ceil(0.99 * self.count)
-        at = (np.cumsum(self._histogram, axis=1) < needed[:, None]).sum(axis=1)
-        return np.minimum(2.0 ** ((at + 0.5) / PER_OCTAVE), self.max)
+    def p99(self) -> NDArray[Any]:
+        """Return for each name the duration (ns) that 99 % of its events do not exceed.
+
+        It is exact if it is that of the longest event, as with fewer than 100 events, or after `settle`; otherwise the
+        error is up to `WORST`.
+        """
+        if self._settled is not None:
+            return self._settled
+        needed, at = self._ninety_nine()
+        return np.where(needed == self.count, self.max, np.minimum(2.0 ** ((at + 0.5) / PER_OCTAVE), self.max))
+
+    def _ninety_nine(self) -> tuple[Ints, Ints]:
+        """Return for each name the rank of the event that `p99` is about, from 1 on, and the event's bucket."""
+        needed = -(-99 * self.count // 100)
+        return needed, (np.cumsum(self._histogram, axis=1) < needed[:, None]).sum(axis=1)
+
+    def settle(self, names: Ints, spent: Ints) -> None:
+        """Make `p99` exact from all events that were added, each given by name (string id) and duration (ns)."""
+        needed, at = self._ninety_nine()
+        slot_of = np.zeros(self.name.max(initial=0) + 1, np.int64)
+        slot_of[self.name] = np.arange(len(self.name))
+        slot = slot_of[names]
+        rows = np.flatnonzero(buckets(spent) == at[slot])
+        rows = rows[np.lexsort((spent[rows], slot[rows]))]
+        below = np.where(np.arange(BUCKETS) < at[:, None], self._histogram, 0).sum(axis=1)
+        first = np.searchsorted(slot[rows], np.arange(len(self.name)))
+        self._settled = spent[rows][first + needed - below - 1]

@@ -271,7 +271,9 @@ def test_lanes_have_what_a_thread_recorded_compiled_and_ran(stage: Stage, screen
     view = looked_at(page, run, kernel["t0"][row], kernel["t1"][row])
     page.mouse.click(*place_of(view, run, (kernel["t0"][row] + kernel["t1"][row]) / 2, "op"))
     page.wait_for_function("() => window.__flnb.selection?.kind === 'kernel'")
-    page.wait_for_function("count => document.querySelectorAll('.fl-part').length === count", arg=int(kernel["ops"][row]))
+    page.wait_for_function(
+        "count => document.querySelectorAll('.fl-part').length === count", arg=int(kernel["ops"][row])
+    )
     page.screenshot(path=screenshots / "timeline-kernel.png")
     page.locator("[role=tab]", has_text="Ops").click()
     page.get_by_role("radio", name="Kernel").click()

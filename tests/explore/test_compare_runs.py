@@ -90,6 +90,21 @@ def test_runs_without_steps_are_compared_whole() -> None:
     assert "no op events" in repr(flnb.compare_runs(nothing, nothing, peaks=PEAKS))
 
 
+def test_a_step_within_another_is_part_of_it() -> None:
+    with flnb.record("nested") as run:
+        for _ in range(3):
+            with flnb.step():
+                for _ in range(2):
+                    with flnb.step():
+                        flnb.exp(flnb.ones((8, 8)))
+    found = flnb.compare_runs(run, run, peaks=PEAKS)
+    assert len(run.steps["t0"]) == 9
+    assert found["exp"].a.calls == 2  # in each of the three outer steps
+    outer = (run.steps["t1"] - run.steps["t0"])[::3]  # in order of their beginnings
+    assert found.seconds[0] == pytest.approx(float(outer.sum()) / 3)
+    assert sum(row.share for row in found.rows) <= 1
+
+
 def test_ops_outside_of_steps_are_a_row_of_their_own() -> None:
     with flnb.record("loads first") as run:
         for _ in range(5):

@@ -6,9 +6,11 @@ import pickle
 import re
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 import flnb
+from flnb.dispatch.memory import array_in
 from tests.memory.pretended_torch import PretendedTorch
 
 if TYPE_CHECKING:
@@ -79,6 +81,15 @@ def test_snapshots_are_compared_by_stack(tmp_path: Path) -> None:
     }
     assert names == expected
     assert found.bytes_before == sum(sum(sizes) for sizes in live[0].values())
+
+
+def test_memory_that_no_op_asked_for_is_named_by_its_category() -> None:
+    manager = flnb.memory.Caching()
+    with flnb.use_memory_manager(manager), flnb.record("bare") as run:
+        array = array_in(manager, (1 << 20,), np.dtype("uint8"), 1 << 20)
+        found = flnb.memory.diff(run.memory.at(0.0), run.memory.at(run.seconds))
+    del array
+    assert [(row.op, row.nbytes) for row in found.rows] == [("(unknown)", 1 << 20)]
 
 
 def test_a_frame_of_all_rows() -> None:

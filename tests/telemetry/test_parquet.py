@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from flnb_telemetry import RunFileError, load_run, schema
+from flnb_telemetry import RunFileError, intern, load_run, record, schema
 from flnb_telemetry.formats import parquet
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -42,6 +42,24 @@ def test_a_saved_run_comes_back_whole(run: Any, tmp_path: Path) -> None:
     assert back.meta == run.meta
     back.save(tmp_path / "b.flnb")
     assert repr(load_run(tmp_path / "b.flnb").memory) == repr(run.memory)
+
+
+def test_only_names_that_the_run_uses_are_written(run: Any, program: Any, tmp_path: Path) -> None:
+    intern.strings.id_of("a secret name")
+    with record("earlier"):
+        program.forward("secret op", -1, family="secret family")
+    with record("later") as later:
+        program.forward("matmul", -1, family="matmul")
+    later.save(tmp_path / "later.flnb")
+    with zipfile.ZipFile(tmp_path / "later.flnb") as archive:
+        manifest = archive.read("manifest.json").decode()
+    assert "secret" not in manifest
+    assert "weight" not in manifest  # of `run`
+    assert "matmul" in manifest
+    assert load_run(tmp_path / "later.flnb").ops["matmul"].count == 1
+    run.save(tmp_path / "run.flnb")
+    back = load_run(tmp_path / "run.flnb")
+    assert back.catalog.strings.id_of("") == back.catalog.plans.ids[back.catalog.plans.items[0]] == 0
 
 
 def test_a_save_that_fails_keeps_the_old_file(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

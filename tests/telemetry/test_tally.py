@@ -20,3 +20,16 @@ def test_p99_is_within_half_a_bucket_over_the_whole_range() -> None:
         assert tally.max[0] == spent.max()
         assert tally.total[0] == spent.sum()
         assert tally.name.tolist() == [70]
+
+
+def test_p99_of_a_whole_run_and_of_few_events_is_exact() -> None:
+    rng = np.random.default_rng(1)
+    for count in (1, 2, 99, 100, 101, 1234):
+        tally, names = Tally(), rng.integers(3, 6, count)
+        spent = np.maximum(1, (2000 * rng.lognormal(0, 1, count)).astype(np.int64))
+        tally.add(names, spent, buckets(spent), spent)
+        exact = [np.sort(spent[names == name])[-(-99 * (names == name).sum() // 100) - 1] for name in tally.name]
+        few = tally.count < 100
+        assert tally.p99()[few].tolist() == np.array(exact)[few].tolist()
+        tally.settle(names, spent)
+        assert tally.p99().tolist() == exact

@@ -78,7 +78,7 @@ class Timeline(NamedTuple):
 
     def spread(self, most: int, since: float = -np.inf) -> Timeline:
         """Return no more than `most` of the rows from `since` (s) on: the peaks of intervals of equal length."""
-        late = Timeline._make(column[self.t >= since] for column in self)
+        late = Timeline._make(column[np.searchsorted(self.t, since) :] for column in self)
         rows = svg.extremes(most, late.allocated, late.reserved)
         return Timeline._make(column[rows] for column in late)
 
@@ -314,21 +314,32 @@ def timeline(block: schema.Columns, segment: schema.Columns, start: int) -> Time
     Both tables have the columns "t" and "end" (ns) and "size"; that of blocks also "requested" and "category". Times of
     the result are seconds since `start` (ns).
     """
-    used, reserved = (np.zeros((len(rows["t"]), 3 + len(schema.CATEGORIES)), np.int64) for rows in (block, segment))
-    used[:, 0], reserved[:, 1], used[:, 2] = block["size"], segment["size"], block["requested"]
-    used[np.arange(len(used)), 3 + block["category"].astype(np.int64)] = block["size"]
     t = np.concatenate([block["t"], segment["t"], block["end"], segment["end"]])
     order = np.argsort(t, kind="stable")
-    t, held = t[order], np.cumsum(np.concatenate([used, reserved, -used, -reserved])[order], axis=0)
+    t = t[order]
     final = np.flatnonzero(np.diff(t, append=NEVER))  # the last change of each moment, without the ends that never come
-    held = held[final]
-    return Timeline((t[final] - start) / 1e9, held[:, 0], held[:, 1], held[:, 2], held[:, 3:])
+    nothing, none = np.zeros(len(segment["t"]), np.int64), np.zeros(len(block["t"]), np.int64)
+
+    def held(of_block: Ints, of_segment: Ints = nothing) -> Ints:
+        """Return the sum after each of the moments, given what each block and segment adds while it exists."""
+        summed = np.cumsum(np.concatenate([of_block, of_segment, -of_block, -of_segment])[order])
+        found: Ints = summed[final]
+        return found
+
+    size, category = block["size"], block["category"]
+    sums = np.zeros((len(schema.CATEGORIES), len(final)), np.int64)  # untouched rows take no memory
+    for number in np.unique(category).tolist():
+        sums[number] = held(np.where(category == number, size, 0))
+    return Timeline((t[final] - start) / 1e9, held(size), held(none, segment["size"]), held(block["requested"]), sums.T)
 
 
 def _lifetimes(begins: schema.Columns, ends: schema.Columns, key: str) -> schema.Columns:
     """Return the first begin event of each id (column `key`), by time, with its end (ns, or NEVER) in column "end"."""
-    _, first = np.unique(begins[key], return_index=True)  # the table is in order of time: the first is the earliest
-    rows = _rows(begins, np.sort(first))
+    if (begins[key][1:] > begins[key][:-1]).all():  # each id once, as is usual: nothing is copied
+        rows = dict(begins)
+    else:
+        _, first = np.unique(begins[key], return_index=True)  # the table is in order of time: the first is the earliest
+        rows = _rows(begins, np.sort(first))
     rows["end"] = np.maximum(joined(rows[key], ends[key], ends["t"], NEVER), rows["t"])
     return rows
 
@@ -350,6 +361,8 @@ def _sizes(begins: schema.Columns, resizes: schema.Columns, ends: schema.Columns
 
 def _parted(rows: schema.Columns, segments: Ints) -> tuple[schema.Columns, schema.Columns]:
     """Divide a table into the rows whose "segment_id" is not in `segments`, and those whose is."""
+    if not len(segments):
+        return rows, _rows(rows, segments)
     inside = np.isin(rows["segment_id"], segments)
     return _rows(rows, np.flatnonzero(~inside)), _rows(rows, np.flatnonzero(inside))
 

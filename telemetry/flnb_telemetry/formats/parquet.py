@@ -16,7 +16,7 @@ import zipfile
 from collections.abc import Iterator, Sized
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -50,35 +50,56 @@ def save(run: Recording, path: str | os.PathLike[str]) -> None:
 
 def write(run: Recording, archive: zipfile.ZipFile) -> None:
     """Write a run to an open archive piece by piece, so that only one piece of the events is in memory at a time."""
-    kinds = {name: _write_kind(name, run.chunks(name), archive) for name in schema.KINDS}
-    archive.writestr("manifest.json", json.dumps(_manifest(run, kinds), indent=1))
+    used: Used = {table: {0} for table in set(TABLE_OF.values())}
+    kinds = {name: _write_kind(name, run.chunks(name), archive, used) for name in schema.KINDS}
+    archive.writestr("manifest.json", json.dumps(_manifest(run, kinds, used), indent=1))
 
 
-def _write_kind(kind: str, chunks: Iterator[schema.Columns], archive: zipfile.ZipFile) -> int:
-    """Write the events of one kind to an archive as a member, if there are any, and return their number."""
+def _write_kind(kind: str, chunks: Iterator[schema.Columns], archive: zipfile.ZipFile, used: Used) -> int:
+    """Write the events of one kind to an archive as a member, if there are any, and return their number.
+
+    The ids in the events are added to `used`.
+    """
     groups, count = stored.regrouped(chunks), 0
     for first in groups:  # written once, or not at all
         with archive.open(f"{kind}.parquet", "w", force_zip64=True) as member, stored.writer(kind, first, member) as to:
             for columns in itertools.chain([first], groups):
                 to.write(columns)
                 count += len(columns["lane"])
+                for name in columns.keys() & TABLE_OF.keys():
+                    used[TABLE_OF[name]].update(np.unique(columns[name]).tolist())
     return count
 
 
-def _manifest(run: Recording, kinds: dict[str, int]) -> dict[str, Any]:
-    """Return the manifest of a run: versions, facts, names; `kinds` is the number of events of each kind."""
+def _manifest(run: Recording, kinds: dict[str, int], used: Used) -> dict[str, Any]:
+    """Return the manifest of a run: versions, facts, names.
+
+    Args:
+        run: the run.
+        kinds: the number of events of each kind.
+        used: for each table of names the ids in the events. The other names of the process are not written.
+    """
     facts = {name: getattr(run, name) for name in FACTS}
     if run.state == "recording":
         facts |= {"state": "finished", "end": run.start + int(run.seconds * 1e9)}
-    names = {name: getattr(run.catalog, name).items for name in ("strings", "contexts", "plans", *OPTIONAL)}
+    names = {name: _chosen(getattr(run.catalog, name).items, used[name]) for name in used}
     versions = {"format": FORMAT, "version": FORMAT_VERSION, "schema": schema.VERSION}
-    return versions | {"run": facts, "meta": run.meta, "kinds": kinds} | called(run) | names
+    return versions | {"run": facts, "meta": run.meta, "kinds": kinds} | called(run, used["contexts"]) | names
 
 
-def called(run: Recording) -> dict[str, Any]:
-    """Return the manifest's entries for call stacks; empty if the run has none."""
+def _chosen(items: list[Any], ids: set[int]) -> list[Any]:
+    """Return the items with the given ids at their places; items between them are replaced by the first, empty one."""
+    return [item if number in ids else items[0] for number, item in enumerate(items[: max(ids) + 1])]
+
+
+def called(run: Recording, contexts: set[int] | None = None) -> dict[str, Any]:
+    """Return the manifest's entries for call stacks, of the given contexts or of all; empty if there are none."""
     number: dict[Any, int] = {}
-    stacks = {i: [number.setdefault(frame, len(number)) for frame in row] for i, row in run.stacks.items()}
+    stacks = {
+        context: [number.setdefault(frame, len(number)) for frame in row]
+        for context, row in run.stacks.items()
+        if contexts is None or context in contexts
+    }
     return {"frames": list(number), "stacks": stacks} if stacks else {}
 
 
@@ -220,6 +241,13 @@ PLAN = (str, str, [int], str, int, int, [[int]])
 CONTEXT = (str, int, str, int, str)
 OPTIONAL = {"groups": (GroupInfo("", 0, 1, "", 0), (str, int, int, str, int), GroupInfo._make)} | device_words.TABLES
 """Tables that older files lack: their first items, the form of an item, and its conversion from JSON."""
+TABLE_OF = {"plan": "plans", "context": "contexts", "group": "groups", "kernel": "kernels", "info": "devices"} | (
+    dict.fromkeys(("name", "place", "way", "implementation", "ways", "message", "line"), "strings")
+    | dict.fromkeys(("backend", "manager", "device"), "strings")
+)
+"""For each column of ids the table of names that they are of."""
+Used: TypeAlias = "dict[str, set[int]]"
+"""For each table of names the ids that are used."""
 CODES: dict[str, Sized] = {"category": schema.CATEGORIES, "direction": schema.DIRECTIONS, "route": device_words.ROUTES}
 
 
@@ -250,16 +278,8 @@ def restored(manifest: dict[str, Any], tables: Stored) -> Recording:
     strings, contexts = Table(listed["strings"]), Table([Context(*context) for context in listed["contexts"]])
     rows = ((*p[:2], tuple(p[2]), *p[3:6], tuple(map(tuple, p[6])), *p[7:]) for p in listed["plans"])
     plans = Table(list(map(Plan._make, rows)))
-    known_ids: dict[str, Sized] = {"plan": plans, "context": contexts, "name": strings, "place": strings}
-    known_ids |= {
-        "way": strings,
-        "implementation": strings,
-        "ways": strings,
-        "group": more["groups"],
-        "kernel": more["kernels"],
-        "info": more["devices"],
-    }
-    tables.check = partial(_check_ids, CODES | known_ids)
+    named: dict[str, Sized] = {"strings": strings, "contexts": contexts, "plans": plans, **more}
+    tables.check = partial(_check_ids, CODES | {column: named[table] for column, table in TABLE_OF.items()})
     tables.inspect()
     run = Recording()
     run.tables, run.catalog, run.meta = tables, Catalog(strings, plans, contexts), dict(manifest["meta"])
