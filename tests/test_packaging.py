@@ -127,6 +127,10 @@ def test_the_built_bundle_is_shipped() -> None:
         assert "flnb/widgets/static/*" in PROJECT["tool"]["hatch"]["build"]["targets"][target]["artifacts"]
     text = bundle.read_text()
     assert not re.findall(r"https?://(?!www\.w3\.org)[\w.]+", text), "the dashboard must work offline"
+    frontend = json.loads((ROOT / "flnb" / "widgets" / "frontend" / "package.json").read_text())
+    licences = bundle.with_name("licenses.txt").read_text()
+    for name in frontend["dependencies"]:
+        assert f"{name}\n\nCopyright" in licences, "the licence of a package in the bundle is shipped with it"
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.name)

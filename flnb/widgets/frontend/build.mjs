@@ -1,4 +1,5 @@
-// Builds ../static/dashboard.js, one minified ES module with its styles inlined, card.js, the script of a post-mortem, and page.js, that of a saved page.
+// Builds ../static/dashboard.js, one minified ES module with its styles inlined, card.js, the script of a post-mortem, and page.js, that of a saved page;
+// licenses.txt holds the licences of the packages inside the bundles.
 //   node build.mjs          write the bundles
 //   node build.mjs --check  fail when a committed bundle differs from what the sources give
 //   node build.mjs --dev    the developer page with simulated data, into build/
@@ -25,10 +26,17 @@ if (process.argv.includes("--dev")) {
   await writeFile(at("build/index.html"), await readFile(at("src/dev/page.html")));
   console.log(`open file://${at("build/index.html")}`);
 } else {
+  const packages = new Set();
+  const files = [];
   for (const [from, name, format] of [["src/index.ts", "dashboard.js", "esm"], ["src/card-main.ts", "card.js", "iife"], ["src/page-main.ts", "page.js", "iife"]]) {
-    const { outputFiles } = await build({ ...options, format, entryPoints: [from], minify: true });
+    const { outputFiles, metafile } = await build({ ...options, format, entryPoints: [from], minify: true, metafile: true });
+    files.push([name, Buffer.from(outputFiles[0].contents)]);
+    for (const input of Object.keys(metafile.inputs)) if (input.startsWith("node_modules/")) packages.add(input.split("/")[1]);
+  }
+  const licences = [...packages].sort().map(async (name) => `${name}\n\n${await readFile(at(`node_modules/${name}/LICENSE`), "utf8")}`);
+  files.push(["licenses.txt", Buffer.from((await Promise.all(licences)).join("\n"))]);
+  for (const [name, fresh] of files) {
     const target = at(`../static/${name}`);
-    const fresh = Buffer.from(outputFiles[0].contents);
     if (process.argv.includes("--check")) {
       const committed = await readFile(target).catch(() => Buffer.alloc(0));
       if (!committed.equals(fresh)) {

@@ -1,5 +1,7 @@
 /** Drawing that every canvas shares: sharp lines, text, hatches, screen scale. */
 
+import { range, ticks as decimalTicks } from "d3-array";
+
 /** A canvas that knows its size in CSS pixels and stays sharp on every screen. */
 export class Surface {
   readonly canvas: HTMLCanvasElement;
@@ -121,18 +123,15 @@ export function ring(c: CanvasRenderingContext2D, x: number, y: number, width: n
   c.strokeRect(x, y, width, height);
 }
 
-/** About `goal` round tick values from low to high (steps of 1, 2 or 5 times a power of ten; `binary` for bytes: powers of two). */
+/** At most `goal` + 1 round tick values from low to high (steps of 1, 2 or 5 times a power of ten; `binary` for bytes: powers of two). */
 export function ticks(low: number, high: number, goal: number, binary = false): number[] {
-  const span = high - low;
-  if (!(span > 0) || goal < 1) return [];
-  const rough = span / goal;
-  let step: number;
-  if (binary) step = 2 ** Math.ceil(Math.log2(rough));
-  else {
-    const power = 10 ** Math.floor(Math.log10(rough));
-    step = power * ([1, 2, 5, 10].find((factor) => factor * power >= rough) ?? 10);
+  if (!(high > low) || goal < 1) return [];
+  if (binary) {
+    const step = 2 ** Math.ceil(Math.log2((high - low) / goal));
+    return range(Math.ceil(low / step) * step, high + step * 1e-9, step);
   }
-  const values: number[] = [];
-  for (let index = Math.ceil(low / step - 1e-9); index * step <= high + step * 1e-9; index++) values.push(index * step + 0); // + 0 makes −0 a 0
+  // d3 may take the finer of two steps; labels have room for no more than the goal.
+  let values = decimalTicks(low, high, goal);
+  for (let fewer = goal - 1; values.length > goal + 1 && fewer >= 1; fewer--) values = decimalTicks(low, high, fewer);
   return values;
 }

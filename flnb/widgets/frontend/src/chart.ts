@@ -1,5 +1,6 @@
 /** A line chart over steps: the raw line thin, the smoothed one in ink over it, bad values as a cross. */
 
+import { bisectCenter } from "d3-array";
 import { horizontal, label, Surface, ticks, vertical } from "./canvas.ts";
 import { h, setText } from "./dom.ts";
 import { integer, plain, significant } from "./format.ts";
@@ -263,14 +264,7 @@ export class Chart {
     let found: number | null = null;
     if (offset !== null && curve.length) {
       const step = this.span[0] + ((offset - LEFT) / (this.surface.width - LEFT - RIGHT)) * (this.span[1] - this.span[0]);
-      let [low, high] = [0, curve.length - 1];
-      while (low < high) {
-        const middle = (low + high) >> 1;
-        if (curve.steps[middle]! < step) low = middle + 1;
-        else high = middle;
-      }
-      if (low > 0 && step - curve.steps[low - 1]! < curve.steps[low]! - step) low--;
-      found = low;
+      found = bisectCenter(curve.steps, step, 0, curve.length);
     }
     if (found === this.hover && found === null) return;
     this.hover = found;

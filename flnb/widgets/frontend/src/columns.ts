@@ -1,5 +1,7 @@
 /** Growing columns of numbers, kept contiguous so that views can search and slice them without copies. */
 
+import { bisectRight } from "d3-array";
+
 /**
  * Rows of float64 columns in order of arrival, at most `keep` of them (older rows leave first).
  * Rows 0..length-1 are valid and contiguous in every column.
@@ -31,14 +33,7 @@ export class Columns<Name extends string> {
 
   /** First row whose `name` is greater than `value`; the column must be sorted. */
   after(name: Name, value: number): number {
-    const column = this.data[name];
-    let [low, high] = [0, this.length];
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (column[middle]! <= value) low = middle + 1;
-      else high = middle;
-    }
-    return low;
+    return bisectRight(this.data[name], value, 0, this.length);
   }
 
   last(name: Name): number | undefined {

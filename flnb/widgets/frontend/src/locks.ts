@@ -1,7 +1,7 @@
 /** Which blocks users have locked, and when what was cached went back to the device: told beside blocks and segments. */
 
+import { bisectRight } from "d3-array";
 import type { Column } from "./protocol.ts";
-import { upperBound } from "./memory/lifetimes.ts";
 
 /** One call of `release_cached`: when, how many bytes it gave back, in how many segments. */
 export interface Given { readonly t: number; readonly bytes: number; readonly segments: number }
@@ -16,7 +16,7 @@ export class Locks {
   on(block: number, t: number): number {
     const told = this.told.get(block);
     if (told === undefined) return 0;
-    const at = upperBound(told.t, t) - 1;
+    const at = bisectRight(told.t, t) - 1;
     return at < 0 ? 0 : told.count[at]!;
   }
 

@@ -1,8 +1,8 @@
 /** The joined collectives as the views read them: typed rows, lateness within the clocks' bounds, where transfers began. */
 
+import { bisectLeft } from "d3-array";
 import { entry } from "../columns.ts";
 import type { CollectivesSection, Column, LateReason } from "../protocol.ts";
-import { firstAtOrAfter } from "../timeline/bars.ts";
 import type { Span } from "../timeline/scale.ts";
 
 /** Columns of a section, without their prefix. */
@@ -198,7 +198,7 @@ export class CollectivesModel {
   /** The step that holds a time, or the nearest before it. */
   stepAt(t: number): StepSpan | undefined {
     const starts = this.steps.map(({ start }) => start);
-    const at = firstAtOrAfter(starts, t + 1e-9, starts.length) - 1;
+    const at = bisectLeft(starts, t + 1e-9) - 1;
     return this.steps[Math.max(0, at)];
   }
 

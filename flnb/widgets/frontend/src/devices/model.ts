@@ -1,8 +1,8 @@
 /** What devices did, as the view reads it: launches and copies on one axis, and the blocks at a moment. */
 
+import { bisectLeft } from "d3-array";
 import { entry } from "../columns.ts";
 import type { Column, DevicesSection } from "../protocol.ts";
-import { firstAtOrAfter } from "../timeline/bars.ts";
 
 export type DeviceColumns = Record<string, Column>;
 
@@ -201,7 +201,7 @@ export class DevicesModel {
     }
     for (let at = 0; at < seq!.length; at++) {
       const { rows, seqs } = streams.get(`${device![at]!} ${stream![at]!}`) ?? { rows: [], seqs: [] };
-      const next = firstAtOrAfter(seqs, seq![at]!, seqs.length);
+      const next = bisectLeft(seqs, seq![at]!);
       const [after, before] = [rows[next - 1] ?? -1, rows[next] ?? -1];
       found.push({ event: event![at]!, awaited: awaited![at]! > 0, device: device![at]!, stream: stream![at]!, after, before, t: this.section.origin_ms + t![at]! });
     }

@@ -1,12 +1,12 @@
 /** The time axis that the memory charts share: scale, step ticks, cursor, and what pointer and wheel do to it. */
 
+import { bisectLeft, bisectRight } from "d3-array";
 import { label, vertical } from "../canvas.ts";
 import { integer } from "../format.ts";
 import type { Range, Store } from "../store.ts";
 import type { Theme } from "../theme.ts";
 import type { ViewContext } from "../view.ts";
 import type { MemoryIndex } from "./events.ts";
-import { lowerBound, upperBound } from "./lifetimes.ts";
 
 export const LEFT = 48;
 export const RIGHT = 10;
@@ -39,7 +39,7 @@ export class TimeAxis {
 export function stepsIn(store: Store, { t0, t1 }: Range): string {
   const { steps } = store;
   const [begin, end, index] = [steps.column("t0"), steps.column("t1"), steps.column("index")];
-  const first = lowerBound(end, t0, steps.length);
+  const first = bisectLeft(end, t0, 0, steps.length);
   const last = steps.after("t0", t1) - 1;
   if (first > last || first >= steps.length || begin[first] === undefined) return "";
   return first === last ? `step ${integer(index[first])}` : `steps ${integer(index[first])} to ${integer(index[last])}`;
@@ -49,7 +49,7 @@ export function stepsIn(store: Store, { t0, t1 }: Range): string {
 export function drawSteps(c: CanvasRenderingContext2D, axis: TimeAxis, store: Store, theme: Theme, y: number, ticks = true): void {
   const { steps } = store;
   const [begin, end, index] = [steps.column("t0"), steps.column("t1"), steps.column("index")];
-  const first = Math.max(0, lowerBound(end, axis.range.t0, steps.length));
+  const first = Math.max(0, bisectLeft(end, axis.range.t0, 0, steps.length));
   const last = steps.after("t0", axis.range.t1);
   const font = theme.ui(10.5);
   const need = theme.measure(integer(index[Math.max(0, last - 1)]), font) + 12;
@@ -146,7 +146,7 @@ export function bindAxis(canvas: HTMLCanvasElement, context: ViewContext, handle
 export function stepCursor(event: KeyboardEvent, { store, actions }: ViewContext, index: MemoryIndex): boolean {
   if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return false;
   const { time, length } = index;
-  const at = event.key === "ArrowRight" ? upperBound(time, store.at, length) : lowerBound(time, store.at, length) - 1;
+  const at = event.key === "ArrowRight" ? bisectRight(time, store.at, 0, length) : bisectLeft(time, store.at, 0, length) - 1;
   if (at < 0 || at >= length) return true;
   const t = time[at]!;
   actions.setCursor(t);

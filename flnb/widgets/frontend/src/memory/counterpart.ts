@@ -4,8 +4,8 @@
  * to the next; elsewhere it is the same part of the step.
  */
 
+import { bisectLeft, bisectRight } from "d3-array";
 import type { Store } from "../store.ts";
-import { lowerBound, upperBound } from "./lifetimes.ts";
 
 /** A stretch of time and the rows [first, last) of the blocks that were allocated in it. */
 interface Span { readonly t0: number; readonly t1: number; readonly first: number; readonly last: number }
@@ -15,7 +15,7 @@ export interface Match { readonly a: Span; readonly b: Span; readonly step: numb
 
 function span({ memory }: Store, t0: number, t1: number): Span {
   const { start, used } = memory.lifetimes;
-  return { t0, t1, first: lowerBound(start, t0, used), last: lowerBound(start, t1, used) };
+  return { t0, t1, first: bisectLeft(start, t0, 0, used), last: bisectLeft(start, t1, 0, used) };
 }
 
 /** The step in row `at`, until the next begins. */
@@ -37,7 +37,7 @@ export function match(a: Store, b: Store, t: number): Match {
   const at = a.steps.after("t0", t) - 1;
   if (run.same || at < 0) return run;
   const step = a.steps.column("index")[at]!;
-  const there = lowerBound(b.steps.column("index"), step, b.steps.length);
+  const there = bisectLeft(b.steps.column("index"), step, 0, b.steps.length);
   if (there >= b.steps.length || b.steps.column("index")[there] !== step) return run;
   return matched(stepSpan(a, at), stepSpan(b, there), step);
 }
@@ -50,7 +50,7 @@ export function counterpartTime(a: Store, b: Store, t: number): number {
   if (found.same) {
     const { first, last } = found.a;
     const [starts, others] = [a.memory.lifetimes.start, b.memory.lifetimes.start];
-    const next = Math.min(Math.max(upperBound(starts, t, a.memory.lifetimes.used), first), last);
+    const next = Math.min(Math.max(bisectRight(starts, t, 0, a.memory.lifetimes.used), first), last);
     const shift = found.b.first - first;
     if (next > first) [from, begin] = [starts[next - 1]!, others[next - 1 + shift]!];
     if (next < last) [to, end] = [starts[next]!, others[next + shift]!];
@@ -70,7 +70,7 @@ export function counterpartRow(a: Store, b: Store, row: number): number {
 /** The moment in words: "allocation 12 of step 3", "the same part of step 3", "allocation 1 234 of the run, step 3". */
 export function inWords(a: Store, b: Store, t: number, number: (value: number) => string): string {
   const { a: side, step, same } = match(a, b, t);
-  const made = Math.max(0, upperBound(a.memory.lifetimes.start, t, a.memory.lifetimes.used) - side.first);
+  const made = Math.max(0, bisectRight(a.memory.lifetimes.start, t, 0, a.memory.lifetimes.used) - side.first);
   const inside = a.stepAt(t);
   const [what, where] = [same ? `allocation ${number(made)}` : "the same part", step === null ? "the run" : `step ${number(step)}`];
   return `${what} of ${where}${same && step === null && inside !== null ? `, step ${number(inside)}` : ""}`;

@@ -1,6 +1,7 @@
 /** The allocations and frees of a run in order of time: what was allocated after each of them, and which blocks lived. */
 
-import { CATEGORY_COUNT, grown, type Lifetimes, RESERVED, type Segments, TOTALS_WIDTH, upperBound, WASTE } from "./lifetimes.ts";
+import { bisectRight } from "d3-array";
+import { CATEGORY_COUNT, grown, type Lifetimes, RESERVED, type Segments, TOTALS_WIDTH, WASTE } from "./lifetimes.ts";
 
 /** What an event does; the order settles events at one instant: a segment before its blocks, a free before a reuse. */
 const Kind = { SegmentAlloc: 0, Free: 1, Alloc: 2, SegmentFree: 3 } as const;
@@ -125,7 +126,7 @@ export class MemoryIndex {
 
   /** Rows alive before event `e`, in no particular order. */
   rowsBefore(e: number): Int32Array {
-    let at = upperBound(this.live.map((list) => list.before), e) - 1;
+    let at = bisectRight(this.live.map((list) => list.before), e) - 1;
     let from = at < 0 ? 0 : this.live[at]!.before;
     const rows = new Set<number>(at < 0 ? [] : this.live[at]!.rows);
     for (let next = from; next < e; next++) {
@@ -184,7 +185,7 @@ export class MemoryIndex {
 
   /** Totals after all events at or before `time`; the next event's number comes back too. */
   totalsAt(time: number): { totals: Float64Array; next: number } {
-    const next = upperBound(this.time, time, this.length);
+    const next = bisectRight(this.time, time, 0, this.length);
     return { totals: this.totalsBefore(next), next };
   }
 

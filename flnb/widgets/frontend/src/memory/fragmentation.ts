@@ -10,8 +10,9 @@
  * A free block is a maximal free range of a segment.
  */
 
+import { bisectLeft, bisectRight } from "d3-array";
 import type { MemoryIndex } from "./events.ts";
-import { allocatedOf, grown, lowerBound, RESERVED, TOTALS_WIDTH, upperBound, WASTE } from "./lifetimes.ts";
+import { allocatedOf, grown, RESERVED, TOTALS_WIDTH, WASTE } from "./lifetimes.ts";
 import { holesOf, type MemoryState, stateAt } from "./state.ts";
 
 export interface Fragmentation {
@@ -77,7 +78,7 @@ class SegmentHoles {
   }
 
   alloc(offset: number, size: number): void {
-    const at = upperBound(this.offsets, offset);
+    const at = bisectRight(this.offsets, offset);
     this.all.remove(this.hole(at - 1, at));
     this.offsets.splice(at, 0, offset);
     this.sizes.splice(at, 0, size);
@@ -86,7 +87,7 @@ class SegmentHoles {
   }
 
   free(offset: number, size: number): void {
-    let at = lowerBound(this.offsets, offset);
+    let at = bisectLeft(this.offsets, offset);
     while (at < this.offsets.length && this.offsets[at] === offset && this.sizes[at] !== size) at++;
     if (this.offsets[at] !== offset) return; // its allocation came before the window
     this.all.remove(this.hole(at - 1, at));
@@ -126,7 +127,7 @@ class Holes {
     if (size <= 0) return;
     this.free += size;
     if (size < this.request) this.small += size;
-    const at = lowerBound(this.sizes, size);
+    const at = bisectLeft(this.sizes, size);
     if (this.sizes[at] === size) this.counts[at]!++;
     else {
       this.sizes.splice(at, 0, size);
@@ -138,7 +139,7 @@ class Holes {
     if (size <= 0) return;
     this.free -= size;
     if (size < this.request) this.small -= size;
-    const at = lowerBound(this.sizes, size);
+    const at = bisectLeft(this.sizes, size);
     if (--this.counts[at]! === 0) {
       this.sizes.splice(at, 1);
       this.counts.splice(at, 1);
@@ -170,7 +171,7 @@ export class FragmentationSeries {
   /** Makes all events from time `from` on known, for allocations of `request` bytes. */
   ensure(from: number, request: number): void {
     const { index, at } = this;
-    const start = upperBound(index.time, from, index.length);
+    const start = bisectRight(index.time, from, 0, index.length);
     const rewritten = index.rewrittenSince(this.rewrites) < this.last;
     // One event earlier than asked, so that there is always a state to begin a window with.
     if (rewritten || request !== this.request || Math.max(0, start - 1) < this.first || this.last === 0) this.restart(Math.max(0, start - 1), request);
@@ -199,7 +200,7 @@ export class FragmentationSeries {
     this.holes = new Holes(request);
     this.segments = new Map();
     // Events at one instant stay together: begin before all of them.
-    const first = start < index.length ? lowerBound(index.time, index.time[start]!, index.length) : start;
+    const first = start < index.length ? bisectLeft(index.time, index.time[start]!, 0, index.length) : start;
     this.first = this.last = first;
     this.totals = index.totalsBefore(first);
     if (first === 0) return;
@@ -244,7 +245,7 @@ export class FragmentationSeries {
     const ratio = new Float64Array(pixels);
     const unusable = new Float64Array(pixels);
     const largest = new Float64Array(pixels);
-    let e = upperBound(index.time, from, index.length); // the next event
+    let e = bisectRight(index.time, from, 0, index.length); // the next event
     let peak = e - 1; // the event after which most is live; -1 where nothing is known yet
     const start = peak;
     for (let k = 0; k < pixels; k++) {
@@ -278,7 +279,7 @@ export class FragmentationSeries {
   }
 
   private integral(name: "reserved" | "live", t: number): number {
-    const e = upperBound(this.index.time, t, this.index.length) - 1;
+    const e = bisectRight(this.index.time, t, 0, this.index.length) - 1;
     if (e < this.first) return 0;
     return this.at[`${name}Time`][e]! + this.at[name][e]! * (t - this.index.time[e]!);
   }

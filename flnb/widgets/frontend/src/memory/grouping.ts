@@ -3,11 +3,11 @@
  * long they are held) have a band of their own; the rest are one. Large parts are taken apart while there is room.
  */
 
+import { bisectRight } from "d3-array";
 import { categoryLabels, css, over, parseColour, rgb } from "../palette.ts";
 import type { Store } from "../store.ts";
 import type { Theme } from "../theme.ts";
 import type { Band, Stack } from "./bands.ts";
-import { upperBound } from "./lifetimes.ts";
 import type { MemoryModel } from "./model.ts";
 import type { Timeline } from "./stacking.ts";
 
@@ -45,7 +45,7 @@ export class Groups {
     const { size } = index.blocks;
     const totals = new Float64Array(line.pixels * WIDTH);
     const now = new Float64Array(WIDTH);
-    let e = upperBound(index.time, line.from, index.length);
+    let e = bisectRight(index.time, line.from, 0, index.length);
     for (const row of index.rowsBefore(e)) now[this.columnOf(row)]! += size[row]!;
     for (let k = 0; k < line.pixels; k++) {
       for (; e < index.length && index.time[e]! <= line.time[k]!; e++) {

@@ -33,30 +33,6 @@ export const WASTE = CATEGORY_COUNT; // size - requested, summed over live block
 export const RESERVED = CATEGORY_COUNT + 1;
 export const TOTALS_WIDTH = CATEGORY_COUNT + 2;
 
-/** Index of the first element of a sorted `array[0..length)` that is greater than `value`. */
-export function upperBound(array: ArrayLike<number>, value: number, length: number = array.length): number {
-  let low = 0;
-  let high = length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (array[middle]! <= value) low = middle + 1;
-    else high = middle;
-  }
-  return low;
-}
-
-/** Index of the first element of a sorted `array[0..length)` that is at least `value`. */
-export function lowerBound(array: ArrayLike<number>, value: number, length: number = array.length): number {
-  let low = 0;
-  let high = length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (array[middle]! < value) low = middle + 1;
-    else high = middle;
-  }
-  return low;
-}
-
 /** Bytes allocated: the sum of the categories and of the rounding waste. */
 export function allocatedOf(totals: Float64Array, at = 0): number {
   let sum = 0;

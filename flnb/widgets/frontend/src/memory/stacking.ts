@@ -1,7 +1,8 @@
 /** Totals by pixel: what a stacked timeline shows. */
 
+import { bisectRight } from "d3-array";
 import type { MemoryIndex } from "./events.ts";
-import { allocatedOf, CATEGORY_COUNT, RESERVED, TOTALS_WIDTH, upperBound, WASTE } from "./lifetimes.ts";
+import { allocatedOf, CATEGORY_COUNT, RESERVED, TOTALS_WIDTH, WASTE } from "./lifetimes.ts";
 
 /**
  * Totals known at single times, each holding until the next: what remains of a time whose lifetimes have left, and
@@ -74,7 +75,7 @@ export function timeline(index: MemoryIndex, from: number, to: number, pixels: n
 
 /** Puts sampled totals where they show more than the lifetimes do. */
 function overlay(line: Timeline, sampled: SampledTotals): void {
-  let i = Math.max(0, upperBound(sampled.time, line.from, sampled.length) - 1);
+  let i = Math.max(0, bisectRight(sampled.time, line.from, 0, sampled.length) - 1);
   const show = (k: number): void => {
     if (sampled.reserved[i]! > line.reserved[k]!) line.reserved[k] = sampled.reserved[i]!;
     if (sampled.allocated[i]! <= line.allocated[k]!) return;

@@ -1,5 +1,6 @@
 /** What stands between the two rows: plates of parameters, and how far apart the rows are. */
 
+import { bisector } from "d3-array";
 import type { Layout } from "./layout.ts";
 import type { TapeModel } from "./model.ts";
 
@@ -32,15 +33,7 @@ export function platesOf(layout: Layout, model: TapeModel): Map<string, number[]
 }
 
 /** Index of the last box that begins to the left of x, -1 for none. */
-function lastBefore(base: readonly { x: number }[], x: number): number {
-  let [low, high] = [0, base.length];
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (base[middle]!.x < x) low = middle + 1;
-    else high = middle;
-  }
-  return low - 1;
-}
+const lastBefore = (base: readonly { x: number }[], x: number): number => bisector((box: { x: number }) => box.x).left(base, x) - 1;
 
 /** Rows for a picture of `height` world units: what remains goes between the rows. `above` is room kept for what stands on the forward row. */
 export function rowsOf(layout: Layout, plates: ReadonlyMap<string, readonly number[]>, height: number, compact: boolean, above = layout.above): Rows {

@@ -1,11 +1,12 @@
 /** Lanes of the timeline, one for each thread: its phases, its scopes as flames, what was recorded and made, and the ops that ran. */
 
+import { bisectLeft, bisectRight } from "d3-array";
 import { duration, integer, text } from "../format.ts";
 import type { KernelInfo, TimelineRow } from "../protocol.ts";
 import { familyOfKernel } from "../sections.ts";
 import type { Store } from "../store.ts";
 import type { Theme } from "../theme.ts";
-import { Bars, firstAfter, firstAtOrAfter } from "../timeline/bars.ts";
+import { Bars } from "../timeline/bars.ts";
 import type { Content, Lane, Row, Style } from "../timeline/lanes.ts";
 import type { Span } from "../timeline/scale.ts";
 import { keyOf, type Piece, type RowColumns, type ThreadsModel } from "./model.ts";
@@ -63,8 +64,8 @@ export class ThreadLanes {
   merged({ t0, t1 }: Span): boolean {
     return this.rows.flat().some((row) => {
       const { start, end, count } = this.columns(row);
-      const last = firstAtOrAfter(start, t1, start.length);
-      for (let at = firstAfter(end, t0, end.length); at < last; at++) if (count[at]! > 1) return true;
+      const last = bisectLeft(start, t1);
+      for (let at = bisectRight(end, t0); at < last; at++) if (count[at]! > 1) return true;
       return false;
     });
   }

@@ -1,7 +1,7 @@
 /** What every thread did when, as far as the browser has it: pieces of the timeline, each a stretch of time at one resolution. */
 
+import { bisectLeft } from "d3-array";
 import type { Column, TimelineEvent, TimelineMessage, TimelinePart, TimelineRow, TimelineSection } from "../protocol.ts";
-import { firstAtOrAfter } from "../timeline/bars.ts";
 import type { Span } from "../timeline/scale.ts";
 
 const NAMES = ["row", "t0", "t1", "what", "context", "count", "number", "longest"] as const;
@@ -91,7 +91,7 @@ function joined(older: Piece, newer: Piece): Piece {
   for (const [key, before] of older.rows) {
     const after = newer.rows.get(key);
     const until = Math.min(newer.t0, after?.start[0] ?? Infinity);
-    const length = firstAtOrAfter(before.start, until, before.start.length);
+    const length = bisectLeft(before.start, until);
     const names = Object.keys(before) as (keyof RowColumns)[];
     const cut = Object.fromEntries(names.map((name) => {
       const column = new Float64Array(length + (after?.[name].length ?? 0));

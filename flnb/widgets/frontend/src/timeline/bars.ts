@@ -1,5 +1,7 @@
 /** The bars of one row of a timeline, at every level of detail: narrow ones merge when the picture is too coarse for them, none vanishes. */
 
+import { bisectLeft, bisectRight } from "d3-array";
+
 /** Takes a bar from `start` to `end`: of the row's bars it stands for `count`, from `first` on; `kind` is what most of it is. */
 export type Emit = (start: number, end: number, kind: number, first: number, count: number) => void;
 
@@ -47,16 +49,16 @@ export class Bars {
   /** The bars between t0 and t1; those narrower than `least` come merged with their neighbours. */
   visit(t0: number, t1: number, least: number, emit: Emit): void {
     const level = this.level(least);
-    const begin = firstAfter(level.end, t0, level.length);
+    const begin = bisectRight(level.end, t0, 0, level.length);
     let end = begin;
     // Ends are sorted as starts are, so a binary search finds the last bar as well.
-    end = Math.max(begin, firstAtOrAfter(level.start, t1, level.length));
+    end = Math.max(begin, bisectLeft(level.start, t1, 0, level.length));
     merge(level, begin, end, least, this.length, emit);
   }
 
   /** The index of the bar at t, or of the nearest one at most `slack` away; -1: none. */
   at(t: number, slack = 0): number {
-    const after = firstAfter(this.end, t, this.length);
+    const after = bisectRight(this.end, t, 0, this.length);
     if (after < this.length && this.start[after]! <= t) return after;
     const [left, right] = [after - 1, after];
     const before = left >= 0 ? t - this.end[left]! : Infinity;
@@ -123,26 +125,4 @@ function merge(level: Level, begin: number, end: number, least: number, total: n
     const first = firstOf(from);
     emit(left, right, most, first, firstOf(at) - first);
   }
-}
-
-/** First index whose value is greater than `value`; sorted values. */
-export function firstAfter(values: ArrayLike<number>, value: number, length: number): number {
-  let [low, high] = [0, length];
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (values[middle]! <= value) low = middle + 1;
-    else high = middle;
-  }
-  return low;
-}
-
-/** First index whose value is at least `value`; sorted values. */
-export function firstAtOrAfter(values: ArrayLike<number>, value: number, length: number): number {
-  let [low, high] = [0, length];
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (values[middle]! < value) low = middle + 1;
-    else high = middle;
-  }
-  return low;
 }

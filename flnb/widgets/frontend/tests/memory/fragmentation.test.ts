@@ -1,7 +1,7 @@
+import { bisectLeft } from "d3-array";
 import { describe, expect, it } from "vitest";
 import { FragmentationSeries, fragmentationOf, largestAllocation } from "../../src/memory/fragmentation.ts";
 import { MemoryIndex } from "../../src/memory/events.ts";
-import { lowerBound } from "../../src/memory/lifetimes.ts";
 import { stateAt } from "../../src/memory/state.ts";
 import { arrivedBy, generator, type Simulated, simulate } from "./simulated.ts";
 
@@ -63,7 +63,7 @@ describe.each([{ grow: false }, { grow: true }])("fragmentation, segments that g
     for (let k = 0; k < pixels; k++) {
       const start = from + ((to - from) * k) / pixels;
       const end = from + ((to - from) * (k + 1)) / pixels;
-      const moments = [start, ...times.slice(lowerBound(times, start), lowerBound(times, end))].map((t) => brute(data, t, REQUEST));
+      const moments = [start, ...times.slice(bisectLeft(times, start), bisectLeft(times, end))].map((t) => brute(data, t, REQUEST));
       const largest = (values: number[]): number => values.filter((v) => !Number.isNaN(v)).reduce((x, y) => Math.max(x, y), -Infinity);
       expect(curve.largest[k]).toBe(largest(moments.map((m) => m.largest)));
       const ratio = largest(moments.map((m) => m.ratio));

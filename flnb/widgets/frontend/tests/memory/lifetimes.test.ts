@@ -1,6 +1,7 @@
+import { bisectLeft } from "d3-array";
 import { describe, expect, it } from "vitest";
 import { MemoryIndex } from "../../src/memory/events.ts";
-import { allocatedOf, CATEGORY_COUNT, lowerBound, RESERVED, TOTALS_WIDTH, upperBound, WASTE } from "../../src/memory/lifetimes.ts";
+import { allocatedOf, CATEGORY_COUNT, RESERVED, TOTALS_WIDTH, WASTE } from "../../src/memory/lifetimes.ts";
 import { timeline } from "../../src/memory/stacking.ts";
 import { holesOf, stateAt } from "../../src/memory/state.ts";
 import { FragmentationSeries } from "../../src/memory/fragmentation.ts";
@@ -32,17 +33,6 @@ function eventTimes({ lifetimes: l, segments: s }: Simulated): number[] {
     .sort((a, b) => a - b);
 }
 
-describe("bounds", () => {
-  it("agree with a linear search", () => {
-    const random = generator(3);
-    const sorted = Float64Array.from({ length: 50 }, () => Math.floor(random() * 20)).sort();
-    for (let v = -1; v <= 21; v += 0.5) {
-      expect(lowerBound(sorted, v)).toBe([...sorted].filter((x) => x < v).length);
-      expect(upperBound(sorted, v)).toBe([...sorted].filter((x) => x <= v).length);
-    }
-  });
-});
-
 describe.each([
   ["distinct times", false],
   ["many events at one instant", true],
@@ -66,7 +56,7 @@ describe.each([
         const a = from + ((to - from) * k) / pixels;
         const b = from + ((to - from) * (k + 1)) / pixels;
         // What is visible inside a pixel: its first moment and every distinct moment at which something changed.
-        const moments = [a, ...times.slice(lowerBound(times, a), lowerBound(times, b))];
+        const moments = [a, ...times.slice(bisectLeft(times, a), bisectLeft(times, b))];
         const states = moments.map((t) => bruteTotals(data, t));
         expect(line.reserved[k]).toBe(Math.max(...states.map((s) => s[RESERVED]!)));
         const largest = Math.max(...states.map(sumOf));
