@@ -58,12 +58,15 @@ class LiveRecording(Live):
         self._past |= {name: schema.rows(schema.KINDS[name], run.table(name)) for name in TOLD}
         self._history_rows = math.inf
         tables = {kind: run.table(kind) for kind in (*TABLES, "collective_begin")}
-        op, none = tables["op"], np.empty(0, np.int64)
-        parts = [slice(first, first + FOLD_AT) for first in range(0, len(op["t0"]), FOLD_AT)]
-        places = [(none, none), *(self._count({name: column[at] for name, column in op.items()}) for at in parts)]
-        scopes, phases = (np.concatenate(each) for each in zip(*places, strict=True))
+        op = tables["op"]
+        scopes, phases = np.empty(len(op["t0"]), np.int32), np.empty(len(op["t0"]), np.uint8)
+        for first in range(0, len(op["t0"]), FOLD_AT):
+            at = slice(first, first + FOLD_AT)
+            scopes[at], phases[at] = self._count({name: column[at] for name, column in op.items()})
+        spent = op["t1"] - op["t0"]
         for name, group in (("op", self.catalog.op[op["plan"]]), ("scope", scopes)):
-            self.tallies[name].settle(group, op["t1"] - op["t0"])
+            self.tallies[name].settle(group, spent)
+        del spent
         self.timeline = LiveTimeline(self, None)
         self.timeline.add(tables, (scopes, phases))
         self._tape = LiveTape(run.tape) if len(run.tape.nodes) else None

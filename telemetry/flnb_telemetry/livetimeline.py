@@ -13,29 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb_telemetry import schema
+from flnb_telemetry.bars import BLOCK, COUNT, LONGEST, NODE, NUMBER, PAIR, SHIFT, T0, T1
 from flnb_telemetry.safe_text import safe_text
-from flnb_telemetry.timeline import (
-    BLOCK,
-    COUNT,
-    KINDS,
-    LONGEST,
-    NODE,
-    NUMBER,
-    PAIR,
-    SHIFT,
-    T0,
-    T1,
-    TABLES,
-    Key,
-    Timeline,
-)
+from flnb_telemetry.timeline import KINDS, TABLES, Key, Timeline
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from flnb_telemetry.bars import Bars
     from flnb_telemetry.run import Run
     from flnb_telemetry.schema import Batches, Columns, Ints
-    from flnb_telemetry.timeline import Bars
 
     Arrays = dict[str, NDArray[Any]]
 
@@ -85,7 +72,7 @@ class LiveTimeline:
                 tables[name] = schema.table(schema.KINDS[name], batches)
         self.add(tables, places)
 
-    def add(self, tables: dict[str, Columns], places: tuple[Ints, Ints]) -> None:
+    def add(self, tables: dict[str, Columns], places: tuple[NDArray[Any], NDArray[Any]]) -> None:
         """Receive the next events as tables (see `Timeline.take`)."""
         groups = self.rows.catalog.groups.items
         for lane, group in set(

@@ -40,12 +40,15 @@ class _Table:
     def __init__(self, events: int, batches: schema.Batches, stored: Mapping[str, schema.Columns]) -> None:
         self.events, self._batches, self._stored = events, batches, stored
         self._known: dict[str, schema.Columns] = {}
+        self._kinds: list[Any] | None = None  # of each batch, the numbers of its records' kinds
 
     def __call__(self, kind: str) -> schema.Columns:
         """Return the columns of one kind, such as "op"."""
         what = schema.kind_of(kind)
         if kind not in self._known:
-            emitted, stored = schema.table(what, self._batches), self._stored.get(kind)
+            if self._kinds is None:  # records are long: reading one byte of each for every kind took most of the time
+                self._kinds = [schema.numbers(rows) for _, rows in self._batches]
+            emitted, stored = schema.table(what, self._batches, self._kinds), self._stored.get(kind)
             self._known[kind] = emitted if stored is None else merge(what, [stored, emitted])
         return dict(self._known[kind])
 

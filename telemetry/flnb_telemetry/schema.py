@@ -173,17 +173,30 @@ def rows(kind: Kind, table: Columns) -> Records:
     return made
 
 
-def table(kind: Kind, batches: Batches) -> Columns:
+def numbers(rows: Records) -> NDArray[np.uint8]:
+    """Return the number of each record's kind."""
+    return rows[:, 0].astype(np.uint8)  # its lowest byte
+
+
+def table(kind: Kind, batches: Batches, kinds: list[NDArray[np.uint8]] | None = None) -> Columns:
     """Collect the events of one kind from batches of records as columns, in order of time.
 
     A column "lane" holds the number of the thread that emitted each event.
+
+    Args:
+        kind: the kind of the events.
+        batches: pairs of a thread's number and its records.
+        kinds: the `numbers` of each batch's records, for a caller that asks for several kinds.
     """
-    chosen = [(lane, rows, (rows[:, 0] & 0xFF) == kind.number) for lane, rows in batches]
+    known = [numbers(rows) for _, rows in batches] if kinds is None else kinds
+    chosen = [(lane, rows, each == kind.number) for (lane, rows), each in zip(batches, known, strict=True)]
     count = [int(np.count_nonzero(which)) for _, _, which in chosen]
     words, at = np.empty((WORDS, sum(count)), np.int64), 0
-    for _, rows, which in chosen:
-        for first in range(0, len(rows), BLOCK):  # transposed while it is in the cache
-            part = rows[first : first + BLOCK][which[first : first + BLOCK]]
+    for (_, rows, which), most in zip(chosen, count, strict=True):
+        for first in range(0, len(rows) if most else 0, BLOCK):  # transposed while it is in the cache
+            part = rows[first : first + BLOCK]
+            if most < len(rows):
+                part = part[which[first : first + BLOCK]]
             words[:, at : at + len(part)] = part.T
             at += len(part)
     lane = np.repeat(np.array([lane for lane, _, _ in chosen], np.int32), count)

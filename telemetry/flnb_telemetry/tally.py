@@ -15,6 +15,8 @@ PER_OCTAVE = 16
 BUCKETS = 40 * PER_OCTAVE
 WORST = 2 ** (0.5 / PER_OCTAVE) - 1
 """The largest relative error of `Tally.p99` while a program runs: half a bucket, 2.2 %."""
+CHUNK = 1 << 17
+"""The number of events that are looked through at once, so that their columns fit into a processor's cache."""
 
 
 def buckets(spent: Ints) -> Ints:
@@ -70,14 +72,18 @@ class Tally:
         needed = -(-99 * self.count // 100)
         return needed, (np.cumsum(self._histogram, axis=1) < needed[:, None]).sum(axis=1)
 
-    def settle(self, names: Ints, spent: Ints) -> None:
+    def settle(self, names: NDArray[Any], spent: Ints) -> None:
         """Make `p99` exact from all events that were added, each given by name (string id) and duration (ns)."""
         needed, at = self._ninety_nine()
         slot_of = np.zeros(self.name.max(initial=0) + 1, np.int64)
         slot_of[self.name] = np.arange(len(self.name))
-        slot = slot_of[names]
-        rows = np.flatnonzero(buckets(spent) == at[slot])
-        rows = rows[np.lexsort((spent[rows], slot[rows]))]
+        found = [np.empty(0, np.int64)]
+        for first in range(0, len(names), CHUNK):
+            part = slice(first, first + CHUNK)
+            found.append(first + np.flatnonzero(buckets(spent[part]) == at[slot_of[names[part]]]))
+        rows = np.concatenate(found)
+        slot, spent = slot_of[names[rows]], spent[rows]
+        order = np.lexsort((spent, slot))
         below = np.where(np.arange(BUCKETS) < at[:, None], self._histogram, 0).sum(axis=1)
-        first = np.searchsorted(slot[rows], np.arange(len(self.name)))
-        self._settled = spent[rows][first + needed - below - 1]
+        begin = np.searchsorted(slot[order], np.arange(len(self.name)))
+        self._settled = spent[order][begin + needed - below - 1]

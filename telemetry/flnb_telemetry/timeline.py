@@ -1,19 +1,13 @@
-"""The work of each thread over time as bars at several levels of detail, so that any window has few bars.
-
-A *row* is a sequence of bars that do not overlap, in order of time: a thread's scopes at one depth, its phases, or its
-ops. Each row has several levels: level 0 has a bar for every event, and each further level has the bars of the level
-before, merged where they are shorter than its resolution. A window of a row is read from the coarsest level that is
-fine enough, and merged once more.
-"""
+"""The work of each thread over time as rows of bars (see `bars`): its phases, its scopes at each depth, and its ops."""
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from flnb_telemetry import schema
+from flnb_telemetry.bars import BLOCK, NODE, PAIR, T0, T1, Row, flat, pair, runs
 from flnb_telemetry.intern import Context
 
 if TYPE_CHECKING:
@@ -21,30 +15,18 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from flnb_telemetry.bars import Bars
     from flnb_telemetry.intern import Catalog
     from flnb_telemetry.schema import Columns, Ints
 
-FINEST, FACTOR, LEVELS = 16_000, 4, 14
-"""The resolution of level 1 in ns, the ratio between two levels, and the largest number of levels."""
-CHUNK = 1 << 18
-"""The number of bars that are merged at once, so that their columns fit into a processor's cache."""
 SPLIT = 1 << 17
 """The number of ops that are added at once."""
-TAIL = 512
-"""The number of new bars after which they are merged into the next level."""
 DEEPEST = 12
 """The largest depth of scopes; deeper ones have no row."""
 KINDS = ("phase", "scope", "record", "compile", "materialize", "op", "part")
 """The kinds of rows from top to bottom; a part is an op that ran inside another one, or was computed by a kernel."""
-SHIFT = 32
-
-T0, T1, PAIR, NODE, BLOCK = range(5)
-"""The columns of an event: two times (ns), pair (plan or phase, and context, in one number), tape node, block."""
-COUNT, NUMBER, LONGEST = 3, 4, 5
-"""The columns of a merged bar after times and pair: the number of its events, and the longest one and its ns."""
-
-Bars: TypeAlias = "NDArray[np.int64]"
-"""The columns of n bars: shape (5, n) for events, (6, n) for merged bars."""
+TABLES = ("op", "kernel", "scope", "step", "record", "compile", "materialize")
+"""The kinds of events that `Timeline.take` needs."""
 
 
 class Key(NamedTuple):
@@ -53,168 +35,6 @@ class Key(NamedTuple):
     lane: int
     kind: int
     depth: int = 0
-
-
-def pair(what: Any, context: Any) -> Any:
-    """Combine each plan id (or phase) and its context id into one number, a *pair*."""
-    return np.asarray(what, np.int64) | np.asarray(context, np.int64) << SHIFT
-
-
-def merge(bars: Bars, resolution: int) -> Bars:
-    """Merge bars, shape (6, n), that are shorter than `resolution` (ns) and begin in the same multiple of it.
-
-    A merged bar has the pair (see `pair`) and the number of the longest event in it.
-    """
-    t0, t1, longest = bars[T0], bars[T1], bars[LONGEST]
-    if not len(t0):
-        return bars
-    bucket, long = t0 // resolution, t1 - t0 >= resolution
-    begins = long.copy()
-    begins[0] = True
-    begins[1:] |= (bucket[1:] != bucket[:-1]) | long[:-1]
-    at = np.flatnonzero(begins)
-    if len(at) == len(t0):
-        return bars
-    ends = np.append(at[1:], len(t0))
-    most = np.maximum.reduceat(longest, at)
-    hits = np.flatnonzero(longest == np.repeat(most, ends - at))
-    chief = hits[np.searchsorted(hits, at)]
-    found = np.empty((6, len(at)), np.int64)
-    found[T0], found[T1], found[LONGEST] = t0[at], t1[ends - 1], most
-    found[PAIR], found[NUMBER] = bars[PAIR, chief], bars[NUMBER, chief]
-    found[COUNT] = np.add.reduceat(bars[COUNT], at)
-    return found
-
-
-def runs(pairs: Ints, t0: Ints, t1: Ints, breaks: NDArray[np.bool_]) -> Bars:
-    """Return events, shape (5, n): one for each run of equal pairs. Where `breaks` is True, a new run begins."""
-    begins = breaks.copy()
-    begins[:1] = True
-    begins[1:] |= pairs[1:] != pairs[:-1]
-    at = np.flatnonzero(begins)
-    found = np.zeros((5, len(at)), np.int64)
-    found[T0], found[T1], found[PAIR] = t0[at], t1[np.append(at[1:], len(pairs)) - 1] if len(at) else t1, pairs[at]
-    return found
-
-
-class _Level:
-    """The bars of one level, in columns that grow; if there are more than `most`, the older half is dropped.
-
-    `first` is the number of bars dropped so far, so that the bar in column i has the number ``first + i``. `merged` is
-    the number of the first bar that the next level does not contain yet.
-    """
-
-    def __init__(self, columns: int, most: int | None) -> None:
-        self._data = np.empty((columns, 0), np.int64)
-        self._most, self.used, self.first, self.merged = most, 0, 0, 0
-
-    @property
-    def bars(self) -> Bars:
-        return self._data[:, : self.used]
-
-    def reserve(self, more: int) -> None:
-        """Enlarge the columns to hold `more` bars."""
-        grown = np.empty((len(self._data), self.used + more), np.int64)
-        grown[:, : self.used] = self.bars
-        self._data = grown
-
-    def append(self, bars: Bars) -> None:
-        more = bars.shape[1]
-        if self.used + more > self._data.shape[1]:
-            self.reserve(max(self.used, more))
-        self._data[:, self.used : self.used + more] = bars
-        self.used += more
-        if self._most is not None and self.used > self._most:
-            gone = self.used - self._most // 2
-            self._data = self._data[:, gone : self.used].copy()
-            self.used, self.first = self._most // 2, self.first + gone
-            self.merged = max(self.merged, self.first)
-
-    def since(self, number: int, until: int | None = None) -> Bars:
-        """Return the bars from `number` on (up to `until`), shape (6, n)."""
-        here = slice(number - self.first, self.used if until is None else until - self.first)
-        bars = self.bars[:, here]
-        if len(bars) == 6:
-            return bars
-        found = np.empty((6, bars.shape[1]), np.int64)
-        found[:COUNT], found[COUNT] = bars[:COUNT], 1
-        found[NUMBER] = np.arange(number, number + bars.shape[1])
-        found[LONGEST] = bars[T1] - bars[T0]
-        return found
-
-    def numbers(self, t0: int, t1: int) -> tuple[int, int]:
-        """Return the numbers of the first bar that ends after t0 and of the first that begins at t1 or later (ns)."""
-        bars = self.bars
-        first = int(np.searchsorted(bars[T1], t0, "right"))
-        return self.first + first, self.first + max(first, int(np.searchsorted(bars[T0], t1)))
-
-
-class Row:
-    """Bars that do not overlap, at every level of detail.
-
-    Args:
-        most: the most bars of each level; None keeps all.
-
-    Attributes:
-        open: an event at the end of the row, shape (5, 1), that may still become longer; None if there is none.
-    """
-
-    def __init__(self, most: int | None = None) -> None:
-        self._most = most
-        self.events = _Level(5, most)
-        self.levels = [self.events]
-        self.open: Bars | None = None
-
-    def append(self, events: Bars) -> None:
-        """Add events in order of time; one that overlaps the event before it is shortened, or left out."""
-        if self.events.used and events.shape[1]:
-            reached = self.events.bars[T1, -1]
-            if events[T0, 0] < reached:
-                events = events[:, events[T1] > reached].copy()
-                np.maximum(events[T0], reached, out=events[T0])
-        if events.shape[1]:
-            self.events.append(events)
-            self._raise()
-
-    def _raise(self) -> None:
-        """Merge the new bars of each level into the next one, except those in the last multiple of its resolution."""
-        for depth, resolution in enumerate(RESOLUTIONS):
-            level = self.levels[depth]
-            if level.first + level.used - level.merged < TAIL:
-                return
-            if depth + 1 == len(self.levels):
-                self.levels.append(_Level(6, self._most))
-            whole = int(np.searchsorted(level.bars[T0], level.bars[T0, -1] // resolution * resolution)) + level.first
-            for begin in range(level.merged, whole, CHUNK):
-                self.levels[depth + 1].append(merge(level.since(begin, min(whole, begin + CHUNK)), resolution))
-            level.merged = max(level.merged, whole)
-
-    def window(self, t0: int, t1: int, resolution: int) -> Bars:
-        """Return the bars, shape (6, n), between two times (ns), merged where they are shorter than `resolution`."""
-        fine = sum(each <= resolution for each in RESOLUTIONS[: len(self.levels) - 1])
-        found: list[Bars] = []
-        older, until = fine, t1
-        while True:  # where events have been dropped, coarser levels still have them
-            level = self.levels[older]
-            first, last = level.numbers(t0, until)
-            found.insert(0, level.since(first, last).copy())
-            if first > level.first or not level.first or older + 1 == len(self.levels):
-                break
-            older, until = older + 1, int(level.bars[T0, 0])
-        for bars, after in pairwise(found):
-            np.minimum(bars[T1], after[T0, 0] if len(after[0]) else t1, out=bars[T1])
-        for depth in range(fine, 0, -1):  # bars not merged yet
-            level = self.levels[depth - 1]
-            first, last = level.numbers(t0, t1)
-            found.append(level.since(max(first, level.merged), max(last, level.merged)))
-        if self.open is not None and self.open[T0, 0] < t1 and self.open[T1, 0] > t0:
-            last = self.open[:, 0]
-            found.append(np.array([[*last[:3].tolist(), 1, -1, int(last[T1] - last[T0])]], np.int64).T)
-        bars = np.concatenate(found, axis=1)
-        return merge(bars, resolution) if resolution > 1 else bars
-
-
-RESOLUTIONS = tuple(FINEST * FACTOR**level for level in range(LEVELS))
 
 
 class Timeline:
@@ -251,7 +71,7 @@ class Timeline:
             self.rows[key] = Row(self._most)
         return self.rows[key]
 
-    def take(self, tables: dict[str, Columns], places: tuple[Ints, Ints] | None = None) -> None:
+    def take(self, tables: dict[str, Columns], places: tuple[NDArray[Any], NDArray[Any]] | None = None) -> None:
         """Add the next events.
 
         Args:
@@ -298,7 +118,7 @@ class Timeline:
             if len(table["t0"]):
                 node = table.get("node", np.zeros_like(table["t0"]))
                 events = _events(table, table[counted], node, np.zeros_like(node))
-                self.row(Key(lane, KINDS.index(kind))).append(_flat(events)[0])
+                self.row(Key(lane, KINDS.index(kind))).append(flat(events)[0])
         op, kernel = tables["op"], tables["kernel"]
         inside = op["estimated"] > 0
         events = _events(op, op["plan"], op["node"], op["alloc_id"])
@@ -311,11 +131,11 @@ class Timeline:
             context = kernel["context"]
             events = np.concatenate([events, _events(kernel, kernel["plan"], none, none)], axis=1)
             places = np.concatenate([places, [self.catalog.scope[context], self.catalog.phase[context]]], axis=1)
-        events, nested, order = _flat(events)
+        events, nested, order = flat(events)
         places = places if order is None else places[:, order]
         parts = np.concatenate([parts, nested], axis=1)
         if len(parts[0]):
-            self.row(Key(lane, KINDS.index("part"))).append(_flat(parts)[0])
+            self.row(Key(lane, KINDS.index("part"))).append(flat(parts)[0])
         if len(events[0]):
             self.row(Key(lane, KINDS.index("op"))).append(events)
             self._runs(
@@ -323,7 +143,7 @@ class Timeline:
             )
         self._close(lane, scopes)
         for level, bars in scopes.items():
-            self.row(Key(lane, KINDS.index("scope"), level)).append(_flat(np.concatenate(bars, axis=1))[0])
+            self.row(Key(lane, KINDS.index("scope"), level)).append(flat(np.concatenate(bars, axis=1))[0])
 
     def _close(self, lane: int, scopes: dict[int, list[Bars]]) -> None:
         """Add the open scopes of a backward pass to `scopes`, if a later scope has begun at their depth."""
@@ -435,31 +255,9 @@ class Timeline:
             yield Key(lane, KINDS.index("scope"), depth), np.array([bar], np.int64).T
 
 
-TABLES = ("op", "kernel", "scope", "step", "record", "compile", "materialize")
-"""The kinds of events that `Timeline.take` needs."""
-
-
 def _events(table: Columns, what: Any, node: Ints, block: Ints) -> Bars:
     """Return a table of events as an array, shape (5, n); `what` has their plan ids or phases."""
     found = np.empty((5, len(node)), np.int64)
     found[T0], found[T1], found[NODE], found[BLOCK] = table["t0"], table["t1"], node, block
     found[PAIR] = pair(what, table["context"])
     return found
-
-
-def _flat(events: Bars) -> tuple[Bars, Bars, Ints | None]:
-    """Sort events by time and separate those that lie inside others.
-
-    Returns:
-        The events that do not overlap, the others, and the indices of the former (None if they are all, in order).
-    """
-    t0, t1 = events[T0], events[T1]
-    if not len(t0) or (t0[1:] >= t1[:-1]).all():
-        return events, events[:, :0], None
-    order = np.lexsort((-t1, t0))
-    events = events[:, order]
-    reached = np.maximum.accumulate(events[T1])
-    outside = np.ones(len(order), bool)
-    outside[1:] = events[T0, 1:] >= reached[:-1]
-    # an event that overlaps partly begins where the one before it ends
-    return events[:, outside], events[:, ~outside], order[outside]

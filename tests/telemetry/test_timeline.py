@@ -8,25 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from flnb_telemetry import pump, schema
+from flnb_telemetry.bars import COUNT, FINEST, LONGEST, NUMBER, PAIR, RESOLUTIONS, SHIFT, T0, T1, Row
 from flnb_telemetry.live import Live
 from flnb_telemetry.liverecording import LiveRecording
 from flnb_telemetry.livetimeline import LiveTimeline
-from flnb_telemetry.timeline import (
-    COUNT,
-    FINEST,
-    KINDS,
-    LONGEST,
-    NUMBER,
-    PAIR,
-    RESOLUTIONS,
-    SHIFT,
-    T0,
-    T1,
-    TABLES,
-    Key,
-    Row,
-    Timeline,
-)
+from flnb_telemetry.timeline import KINDS, TABLES, Key, Timeline
 
 import flnb
 from flnb import nn, optim
@@ -35,8 +21,8 @@ from flnb.widgets.hub import Hub
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from flnb_telemetry.bars import Bars
     from flnb_telemetry.recording import Recording
-    from flnb_telemetry.timeline import Bars
 
 
 def events(count: int, seed: int = 0, gap: int = 4000, longest: int = 3000) -> Bars:

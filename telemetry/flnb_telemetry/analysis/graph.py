@@ -259,18 +259,20 @@ def _times(ops: schema.Columns, ids: Ints, catalog: Catalog) -> tuple[Ints, Ints
     composite's own event add nothing to its time.
     """
     size = len(ids)
-    slot, known = located(ids, ops["node"])
-    slot[~known] = size  # collects the ops of no node
-    t0, t1, first, second, context = (ops[name] for name in ("t0", "t1", "parent0", "parent1", "context"))
+    near = (ops["node"] >= ids.min(initial=1)) & (ops["node"] <= ids.max(initial=0))  # of a long run only a few
+    rows = np.flatnonzero(near)
+    slot, known = located(ids, ops["node"][rows])
+    rows, slot = rows[known], slot[known]
+    t0, t1, first, second, context = (ops[name][rows] for name in ("t0", "t1", "parent0", "parent1", "context"))
     back, made = catalog.phase[context] == schema.BACKWARD, (first != 0) | (second != 0)
-    own = np.full(size + 1, -1, np.int64)
+    own = np.full(size, -1, np.int64)
     for ahead in (~back, ~back & made):  # of several, the op that names parents made the node
         own[slot[ahead]] = np.flatnonzero(ahead)
     mine = own[slot]
     within = (t0 >= t0[mine]) & (t1 <= t1[mine]) & (np.arange(len(slot)) != mine) & (mine >= 0)
-    forward = np.bincount(slot, np.where(back | within, 0, t1 - t0), size + 1)[:size].astype(np.int64)
-    backward = np.bincount(slot, np.where(back, t1 - t0, 0), size + 1)[:size].astype(np.int64)
-    return own[:size], forward, backward
+    forward = np.bincount(slot, np.where(back | within, 0, t1 - t0), size).astype(np.int64)
+    backward = np.bincount(slot, np.where(back, t1 - t0, 0), size).astype(np.int64)
+    return np.append(rows, -1)[own], forward, backward
 
 
 def _leaves(ids: Ints, leaves: schema.Columns, sampled: schema.Columns) -> tuple[Ints, Ints, Bools, Gradients]:
