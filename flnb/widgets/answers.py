@@ -51,6 +51,12 @@ class RunAnswers:
         if len(self.runs) > 1:
             yield (comparison_of(*self.runs),)
 
+    def answer(self, message: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the answer about the recording that the message names by its "side", by default the first."""
+        side = 1 if message.get("side") == 1 and len(self.frames) > 1 else 0
+        found = self.frames[side].answer(message)
+        return None if found is None else found | {"side": side}
+
     def receive(self, message: dict[str, Any]) -> None:
         """Reply to a message of the browser; ignore unknown types."""
         kind = message.get("type")
@@ -58,7 +64,7 @@ class RunAnswers:
             for content, *buffer in self.opening():
                 self.send(content, *([buffer] if buffer else []))
         elif kind in ("tape", "stack", "timeline"):
-            send_answer(self.frames[0].answer(message), self.send)
+            send_answer(self.answer(message), self.send)
         elif kind in ("fit", "apply"):
             self.proposals.receive(message)
         elif kind == "export":

@@ -20,12 +20,12 @@ MOST = 2
 def view(
     *runs: Any, height: int = 680, model: Any = None, step: Callable[[], object] | None = None
 ) -> RunWidget:  # fmt: skip
-    """Return the dashboard of a recording that has ended, or a comparison of two: memory, ops and metrics.
+    """Return the dashboard of a recording that has ended, or a comparison of two: memory, ops, timelines, metrics.
 
     Two recordings share one time slider, so that a program can be compared before and after a change, or under two
     memory managers (`flnb.memory.rerun`). The slider selects the same allocation in both recordings if both have the
-    same allocations, and else the same fraction of the same step. Ops are compared by scope (`flnb.compare_runs`), and
-    metrics are drawn in one figure.
+    same allocations, and else the same fraction of the same step. Ops are compared by scope (`flnb.compare_runs`),
+    metrics are drawn in one figure, and both timelines on one axis, which counts from the start of the same step.
 
     In the memory view of one recording a line for the capacity can be dragged below the peak. Then the view proposes
     which saved tensors to keep, recompute and offload (`flnb.memory.fit`). Given the model and the step, the view can

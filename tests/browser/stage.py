@@ -189,8 +189,11 @@ class Stage:
             if not hello:
                 if message["type"] == "timeline" and self.busy:
                     return []
-                answer = self._runs[0].answer(message) if message["type"] in ("tape", "stack", "timeline") else None
-                return [] if answer is None else [(answer, answer.pop("buffer", b""))]
+                side = message.get("side", 0)
+                known = message["type"] in ("tape", "stack", "timeline")
+                answer = self._runs[side].answer(message) if known else None
+                buffer = b"" if answer is None else answer.pop("buffer", b"")
+                return [] if answer is None else [(answer | {"side": side}, buffer)]
             sides = enumerate(self._runs)
             told = ((content | {"side": side}, data) for side, run in sides for content, data in run.frames())
             pair = [run.recording for run in self._runs]

@@ -1,9 +1,10 @@
-"""Two recordings compared in Chromium: their ops and what changed, and the curves of their metrics."""
+"""Two recordings compared in Chromium: their ops and what changed, their timelines, and the curves of their metrics."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from flnb_telemetry.analysis.roofline import Peaks
 
@@ -27,8 +28,60 @@ def trained(name: str, batch: int, steps: int) -> Recording:
     return run
 
 
+def timelines_of(page: Page, stage: Stage, a: Recording, b: Recording) -> None:
+    """Check the lanes of both on one axis: where steps begin in each, the durations, and an op's counterpart."""
+    page.get_by_role("radio", name="Timeline").click()
+    page.wait_for_function("() => window.__flnbPair.timelines.tops.length === 2")
+    number = page.get_by_role("spinbutton", name="Step at which both are aligned")
+    number.fill("99")
+    number.press("Enter")  # A has four steps
+    page.wait_for_function("() => window.__flnbPair.timelines.step === 3")
+    begins, took = [], []
+    for run in (a, b):
+        step = run.table("step")
+        begins.append((int(step["t0"][3]) - run.start) / 1e6)
+        took.append((int(step["t1"][3]) - int(step["t0"][3])) / 1e6)
+    found = page.evaluate("() => window.__flnbPair.timelines")
+    assert [side["zero"] for side in found["sides"]] == pytest.approx(begins)
+    assert [lanes[0][0] for lanes in (side["lanes"] for side in found["sides"])] == ["A", "B"]
+    assert found["span"]["t0"] <= 0 < max(took) <= found["span"]["t1"]
+    ratio = float(found["said"].rpartition("B/A ")[2].rstrip("×"))
+    assert found["said"].startswith("step 3: A ")
+    assert ratio == pytest.approx(took[1] / took[0], rel=0.01)
+    # every op of the step, once the kernel has answered about both
+    page.wait_for_function("""() => window.__flnbPair.timelines.sides.every(
+        ({pixel}) => pixel <= (({t0, t1}) => (t1 - t0) / 900)(window.__flnbPair.timelines.span))""")
+    op, t0 = b.table("op"), int(b.table("step")["t0"][3])
+    inside = np.flatnonzero((op["t0"] >= t0) & (op["t1"] <= b.table("step")["t1"][3]))
+    matmul = next(row for row in inside.tolist() if b.catalog.plans.items[int(op["plan"][row])].op == "matmul")
+    found = page.evaluate("() => window.__flnbPair.timelines")
+    span, place, row = found["span"], found["place"], found["sides"][1]["rows"][0].index("op")
+    middle = ((int(op["t0"][matmul]) + int(op["t1"][matmul])) / 2 - t0) / 1e6
+    x = 92 + (middle - span["t0"]) / (span["t1"] - span["t0"]) * (place["width"] - 92 - 12)
+    page.mouse.click(place["x"] + x, place["y"] + found["tops"][1][row])
+    page.wait_for_function("() => window.__flnbPair.timelines.chosen.length === 2")
+    sides = page.evaluate("() => window.__flnbPair.timelines.chosen.map(({side}) => side)")
+    assert sides == [1, 0]
+    said = page.locator(".fl-status", has_text="matmul · sequential.first: A ")
+    said.wait_for()
+    shown = float(said.inner_text().rpartition("B/A ")[2].rstrip("×"))
+    own = a.table("op")
+    first = int(a.table("step")["t0"][3])
+    other = next(
+        row for row in np.flatnonzero(own["t0"] >= first).tolist()
+        if a.catalog.plans.items[int(own["plan"][row])].op == "matmul"
+    )  # fmt: skip
+    times = [int(table["t1"][at] - table["t0"][at]) for table, at in ((own, other), (op, matmul))]
+    assert shown == pytest.approx(times[1] / times[0], rel=0.01)
+    page.get_by_role("radio", name="Beginning").click()
+    page.wait_for_function("() => window.__flnbPair.timelines.said.startsWith('whole runs: A ')")
+    assert page.evaluate("() => window.__flnbPair.timelines.sides.map(({zero}) => zero)") == [0, 0]
+    page.get_by_role("radio", name="Step", exact=True).click()
+    page.wait_for_function("() => window.__flnbPair.timelines.step === 3")
+
+
 @pytest.mark.timeout(120)
-def test_ops_and_metrics_of_two_runs(page: Page, screenshots: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ops_timelines_and_metrics_of_two_runs(page: Page, screenshots: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flnb.explore.runs.measured_peaks", lambda: Peaks(1e11, 1e10, 1e11))
     a, b = trained("small batch", 256, 4), trained("large batch", 1024, 8)
     expected = flnb.compare_runs(a, b)
@@ -51,6 +104,8 @@ def test_ops_and_metrics_of_two_runs(page: Page, screenshots: Path, monkeypatch:
     page.locator(".fl-status", has_text=largest.op).wait_for()
     assert page.evaluate("() => window.__flnbPair.selections.map(one => one.op)") == [largest.op] * 2
     page.screenshot(path=screenshots / "compared-ops.png")
+    timelines_of(page, stage, a, b)
+    page.screenshot(path=screenshots / "compared-timelines.png")
     page.get_by_role("radio", name="Metrics").click()
     heads = page.locator(".fl-compared .fl-charthead:visible")
     heads.first.wait_for()

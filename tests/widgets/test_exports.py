@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import flnb
 from flnb.widgets import exports
@@ -38,3 +38,22 @@ def test_says_why_there_is_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "still runs; export it when it has ended" in error(run, "svg")
     monkeypatch.setattr(exports, "LARGEST", 10)
     assert "more than 10 B; write it with run.save_as('run.svg')" in error(run, "svg")
+
+
+def test_of_two_recordings_the_one_that_is_named_answers_about_its_timeline() -> None:
+    sent: list[tuple[Any, ...]] = []
+    runs = []
+    for size in (3, 5):
+        with flnb.record(f"of {size}") as run:
+            for _ in range(size):
+                y = flnb.ones(8) + 1.0
+        runs.append(run)
+    del y
+    answers = RunAnswers(runs, lambda *answer: sent.append(answer))
+    for side in (0, 1):
+        answers.receive({"type": "timeline", "id": 7 + side, "side": side, "measure": [0.0, 1e6]})
+    answers.receive({"type": "timeline", "id": 9, "measure": [0.0, 1e6]})
+    told = [(content["id"], content["side"], content["measure"]["counts"]["op"]) for content, _ in sent]
+    expected = [len(run.table("op")["t0"]) for run in runs]
+    assert expected[0] < expected[1]
+    assert told == [(7, 0, expected[0]), (8, 1, expected[1]), (9, 0, expected[0])]

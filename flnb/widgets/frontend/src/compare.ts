@@ -1,7 +1,8 @@
-/** Two recordings compared: their memory beside each other with one scrubber for both, their ops, and their metrics. */
+/** Two recordings compared: their memory beside each other with one scrubber for both, their ops, metrics and timelines. */
 
 import { ComparedMetrics } from "./comparemetrics.ts";
 import { ComparedOps } from "./compareops.ts";
+import { ComparedTimelines } from "./comparetimeline.ts";
 import { attribute, h, setText } from "./dom.ts";
 import { bytes, integer, ratio, significant, text, UNKNOWN } from "./format.ts";
 import { nameOf } from "./memory/bands.ts";
@@ -16,7 +17,7 @@ import { memoryOf, type MemoryModel } from "./memory/model.ts";
 import { axisTop, TimelineChart } from "./memory/timeline.ts";
 import { categoryOrder } from "./palette.ts";
 import { Panel, segmented } from "./panel.ts";
-import { isComparison, isFrame, type ToKernel } from "./protocol.ts";
+import { isComparison, isFrame, isTimelineMessage, type ToKernel } from "./protocol.ts";
 import { type Selection, selectionOfBlock } from "./selection.ts";
 import { Store } from "./store.ts";
 import { Theme } from "./theme.ts";
@@ -24,7 +25,7 @@ import type { Actions, ViewContext } from "./view.ts";
 
 const NAMES = ["A", "B"] as const;
 const HINT = "Click a block: the same allocation is marked on the other side. A drag on a timeline moves the scrubber; W and S zoom, A and D move, F shows all, [ and ] step.";
-type Page = "memory" | "ops" | "metrics";
+type Page = "memory" | "ops" | "metrics" | "timeline";
 
 /** A figure of one recording: at the scrubber, or of the whole run. */
 interface Figure { readonly name: string; readonly kind: "bytes" | "ratio" | "share" | "count"; readonly values: readonly number[]; readonly wide?: boolean }
@@ -107,6 +108,7 @@ export interface ComparisonState {
   readonly page: Page;
   readonly cursors: readonly (number | null)[];
   readonly selections: readonly (Readonly<Selection> | null)[];
+  readonly timelines: unknown;
 }
 
 export class Comparison {
@@ -124,6 +126,7 @@ export class Comparison {
   private readonly pages: Readonly<Record<Page, readonly HTMLElement[]>>;
   private readonly ops = new ComparedOps((op) => this.select(0, { kind: "op", label: op, op }));
   private readonly metrics: ComparedMetrics;
+  private readonly timelines: ComparedTimelines;
 
   constructor(send: (message: ToKernel) => void, height?: number) {
     this.element = h("div", { class: "fl-root fl-compare", role: "region", "aria-label": "two recordings compared", tabindex: -1 });
@@ -138,13 +141,14 @@ export class Comparison {
     });
     const peak = h("button", { type: "button", class: "fl-button", title: "Go to where A has most memory live" }, "Peak of A");
     peak.addEventListener("click", () => this.land());
-    const choice = segmented<Page>("What to compare", [["memory", "Memory"], ["ops", "Ops"], ["metrics", "Metrics"]], "memory", (chosen) => this.show(chosen));
+    const choice = segmented<Page>("What to compare", [["memory", "Memory"], ["ops", "Ops"], ["timeline", "Timeline"], ["metrics", "Metrics"]], "memory", (chosen) => this.show(chosen));
     const [figures, sides] = [h("div", { class: "fl-comparefigures", tabindex: 0 }, this.table, this.legend), h("div", { class: "fl-comparesides", tabindex: 0 }, a.element, b.element)];
     this.metrics = new ComparedMetrics(this.theme);
-    this.pages = { memory: [figures, sides, order, peak, this.words], ops: [this.ops.element], metrics: [this.metrics.element] };
+    this.timelines = new ComparedTimelines(this.theme, [a.store, b.store], send, () => this.schedule());
+    this.pages = { memory: [figures, sides, order, peak, this.words], ops: [this.ops.element], metrics: [this.metrics.element], timeline: [this.timelines.element] };
     this.element.append(
       h("div", { class: "fl-viewbar" }, choice, this.words, h("span", { class: "fl-space" }), order, peak),
-      figures, sides, this.ops.element, this.metrics.element, this.status);
+      figures, sides, this.ops.element, this.metrics.element, this.timelines.element, this.status);
     this.show("memory");
     this.sizes = new ResizeObserver(() => this.resize());
     for (const element of [this.element, a.element, b.element]) this.sizes.observe(element);
@@ -155,6 +159,10 @@ export class Comparison {
 
   receive(content: unknown, buffers: readonly (DataView | ArrayBuffer | Uint8Array)[]): void {
     if (isComparison(content)) this.ops.set(content);
+    if (isTimelineMessage(content)) {
+      this.sides[content.side ?? 0].store.receive(content, buffers, performance.now());
+      this.timelines.heard(content.side ?? 0, content.id);
+    }
     if (!isFrame(content)) return;
     this.sides[content.side ?? 0].store.receive(content, buffers, performance.now());
     this.landed = false;
@@ -168,12 +176,13 @@ export class Comparison {
   }
 
   get testState(): ComparisonState {
-    const [sides, landed, page] = [this.sides, (): boolean => this.landed, (): Page => this.page];
+    const [sides, landed, page, timelines] = [this.sides, (): boolean => this.landed, (): Page => this.page, this.timelines];
     return {
       get whole() { return landed(); },
       get page() { return page(); },
       get cursors() { return sides.map(({ store }) => store.cursor); },
       get selections() { return sides.map(({ store }) => store.selection); },
+      get timelines() { return timelines.testState; },
     };
   }
 
@@ -181,6 +190,7 @@ export class Comparison {
     cancelAnimationFrame(this.scheduled);
     this.sizes.disconnect();
     window.removeEventListener("keydown", this.key, true);
+    this.timelines.destroy();
     this.theme.destroy();
     this.element.remove();
   }
@@ -251,6 +261,7 @@ export class Comparison {
     }
     this.theme.refresh();
     if (this.page === "metrics") this.metrics.draw(this.sides[0].store, this.sides[1].store);
+    if (this.page === "timeline") this.timelines.draw();
     if (this.page !== "memory") {
       this.tell();
       return;
@@ -298,6 +309,10 @@ export class Comparison {
 
   /** What is selected, and where it lies on either side. */
   private tell(): void {
+    if (this.page === "timeline") {
+      setText(this.status, this.timelines.status);
+      return;
+    }
     const chosen = this.sides.find(({ store }) => store.selection)?.store.selection;
     if (!chosen && this.page !== "memory") {
       setText(this.status, this.page === "ops" ? "Click a column to sort by it, an op to select it in both recordings." : "A in ink, B in colour; steps are those of each run.");
@@ -322,6 +337,12 @@ export class Comparison {
     const path = event.composedPath();
     const target = path[0];
     if (!(target instanceof Element) || !path.includes(this.element) || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (this.page === "timeline") {
+      if (target.closest("button, input") || !this.timelines.key(event)) return;
+      event.preventDefault();
+      event.stopPropagation();
+      return;
+    }
     const at = this.sides[1].element.contains(target) ? 1 : 0;
     const { store, timeline, fragmentation, map } = this.sides[at]!;
     const pressed = target.closest("button, [role=radio]") !== null && (event.key === " " || event.key === "Enter");

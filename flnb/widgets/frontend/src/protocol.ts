@@ -269,7 +269,8 @@ export interface TimelineEvent {
   thread: number; depth: number; kind: TimelineRow["kind"]; number: number; t0: number; t1: number; what: number; context: number; node: number; block: number;
 }
 /** Asks for a window [t0, t1, pixels], an event, how much there is between two times, its ops, or the next match of a text after a time. */
-export type TimelineRequest = { type: "timeline"; id: number } & (
+/** `side`: of two recordings side by side, the one that is asked about. */
+export type TimelineRequest = { type: "timeline"; id: number; side?: 0 | 1 } & (
   | { window: [number, number, number] } | { event: [thread: number, kind: string, depth: number, number: number] }
   | { measure: [number, number] } | { ops: [number, number] } | { search: string; after: number });
 export interface TimelineMeasure { t0: number; t1: number; counts: Record<string, number>; ns: Record<string, number>; complete: boolean }
@@ -277,6 +278,7 @@ export interface TimelineMeasure { t0: number; t1: number; counts: Record<string
 export interface TimelineMessage extends Partial<TimelinePart> {
   type: "timeline";
   id: number;
+  side?: 0 | 1;
   arrays?: FrameHead["arrays"];
   /** With the events of the same tape node. */
   event?: (TimelineEvent & { related: TimelineEvent[] }) | null;

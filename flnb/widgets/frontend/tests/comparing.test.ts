@@ -1,4 +1,6 @@
 // @vitest-environment jsdom
+import { inBoth, sharedIndices, shifted, stepSpan } from "../src/comparetimeline.ts";
+import { Piece } from "../src/threads/model.ts";
 import { describe, expect, it } from "vitest";
 import { pairedCurves } from "../src/comparemetrics.ts";
 import { bound, ComparedOps, columnsOf, sortCompared } from "../src/compareops.ts";
@@ -57,5 +59,36 @@ describe("compared metrics", () => {
     b.metrics.set("loss", metric(3, 2, 1));
     b.metrics.set("speed", metric(7));
     expect(pairedCurves(a, b).map(({ name, curves }) => [name, ...curves.map(({ length }) => length)])).toEqual([["loss", 2, 3], ["speed", 0, 1]]);
+  });
+});
+
+describe("timelines under each other", () => {
+  const withSteps = (...rows: [index: number, t0: number, t1: number][]): Store => {
+    const store = new Store();
+    for (const [index, t0, t1] of rows) store.steps.append({ index, t0, t1 });
+    return store;
+  };
+
+  it("finds the steps that both have, and where each stands", () => {
+    const [a, b] = [withSteps([0, 0, 1], [1, 1, 3], [2, 3, 4]), withSteps([1, 0.5, 1], [2, 1, 5], [7, 6, 8])];
+    expect(sharedIndices(a, b)).toEqual([1, 2]);
+    expect(stepSpan(a, 1)).toEqual({ t0: 1000, t1: 3000 });
+    expect(stepSpan(b, 2)).toEqual({ t0: 1000, t1: 5000 });
+    expect(stepSpan(b, 3)).toBeNull();
+    expect(sharedIndices(a, withSteps())).toEqual([]);
+  });
+
+  it("names both durations and the ratio, none where one is unknown", () => {
+    expect(inBoth(12.5, 25)).toBe("A 12.5 ms · B 25.0 ms · B/A 2.00×");
+    expect(inBoth(NaN, 25)).toBe("A – · B 25.0 ms · B/A –");
+    expect(inBoth(0, 25)).toContain("B/A –");
+  });
+
+  it("moves all times of a piece and nothing else", () => {
+    const row = { start: Float64Array.of(5, 7), end: Float64Array.of(6, 9), what: Uint32Array.of(1, 2), context: Uint32Array.of(3, 4), count: Uint32Array.of(1, 8), number: Float64Array.of(0, 3), longest: Float64Array.of(1, 2) };
+    const moved = shifted(new Piece(4, 10, 0.5, new Map([["1 op 0", row]])), -5);
+    expect([moved.t0, moved.t1, moved.pixel]).toEqual([-1, 5, 0.5]);
+    expect(moved.rows.get("1 op 0")).toEqual({ ...row, start: Float64Array.of(0, 2), end: Float64Array.of(1, 4) });
+    expect(row.start[0]).toBe(5);
   });
 });

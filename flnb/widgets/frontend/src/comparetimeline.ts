@@ -1,0 +1,340 @@
+/** The timelines of two recordings under each other on one axis, which counts from the same step in both, or from their beginnings. */
+
+import { ring, vertical } from "./canvas.ts";
+import { h, setText } from "./dom.ts";
+import { duration, integer, significant, text, UNKNOWN } from "./format.ts";
+import { segmented } from "./panel.ts";
+import type { TimelineRow, ToKernel } from "./protocol.ts";
+import type { Store } from "./store.ts";
+import type { Theme } from "./theme.ts";
+import { ThreadLanes } from "./threads/lanes.ts";
+import { Piece, type RowColumns, Windows } from "./threads/model.ts";
+import type { Mark } from "./timeline/lanes.ts";
+import type { Frame } from "./timeline/paint.ts";
+import { type Span, within } from "./timeline/scale.ts";
+import { HEADING, Timeline } from "./timeline/timeline.ts";
+
+/** A window is asked for with so many of its lengths on each side: panning stays within it. */
+const MARGIN = 1;
+const HELP = "Click a bar: the same op of the same step is marked in the other recording. [ and ] go through the steps, W S A D zoom and pan, F shows all.";
+
+/** The begin and end (ms of the run) of the step with a number, or null. */
+export function stepSpan({ steps }: Store, index: number): Span | null {
+  for (let at = 0; at < steps.length; at++) {
+    if (steps.column("index")[at] === index) return { t0: steps.column("t0")[at]! * 1e3, t1: steps.column("t1")[at]! * 1e3 };
+  }
+  return null;
+}
+
+/** The numbers of the steps that both recordings have, ascending. */
+export function sharedIndices(a: Store, b: Store): number[] {
+  const [one, two] = [a, b].map(({ steps }) => Array.from(steps.column("index").subarray(0, steps.length))) as [number[], number[]];
+  const other = new Set(two);
+  return [...new Set(one.filter((index) => other.has(index)))].sort((first, second) => first - second);
+}
+
+/** "A 12 ms · B 24 ms · B/A 2.00×". */
+export function inBoth(a: number, b: number): string {
+  const took = (ms: number): string => (Number.isFinite(ms) ? text(duration(ms * 1e6)) : UNKNOWN);
+  return `A ${took(a)} · B ${took(b)} · B/A ${a > 0 && Number.isFinite(b) ? `${significant(b / a)}×` : UNKNOWN}`;
+}
+
+/** A piece with all its times moved by so many ms. */
+export function shifted(piece: Piece, by: number): Piece {
+  const moved = (times: Float64Array): Float64Array => times.map((t) => t + by);
+  const rows = [...piece.rows].map(([key, row]): [string, RowColumns] => [key, { ...row, start: moved(row.start), end: moved(row.end) }]);
+  return new Piece(piece.t0 + by, piece.t1 + by, piece.pixel, new Map(rows));
+}
+
+interface Place { side: number; lane: number; row: number; index: number }
+
+/** One recording on the shared axis. */
+class Half {
+  lanes: ThreadLanes | null = null;
+  /** The time of the run (ms) at which the axis has its 0. */
+  zero = 0;
+  readonly windows = new Windows();
+  private made = "";
+
+  constructor(readonly side: 0 | 1, readonly letter: string, readonly store: Store) {}
+
+  get limits(): Span {
+    const { limits } = this.store.timeline!;
+    return { t0: Math.min(0, limits.t0) - this.zero, t1: Math.max(limits.t1, this.store.now * 1e3) - this.zero };
+  }
+
+  /** Lanes of the best piece for a span of the axis; whether they are new. */
+  arrange(span: Span, pixel: number, theme: Theme): boolean {
+    const model = this.store.timeline!;
+    const piece = model.best({ t0: span.t0 + this.zero, t1: span.t1 + this.zero }, pixel);
+    const key = `${model.version} ${theme.version} ${this.zero} ${piece?.t0} ${piece?.t1} ${piece?.pixel}`;
+    if (!piece || key === this.made) return false;
+    this.made = key;
+    this.lanes = new ThreadLanes(this.store, theme, model, shifted(piece, -this.zero));
+    for (const lane of this.lanes.content.lanes) [lane.key, lane.title] = [`${this.letter} ${lane.key}`, `${this.letter} · ${lane.title}`];
+    return true;
+  }
+
+  /** What to ask the kernel for, where the lanes are too coarse for this span of the axis. */
+  wish(span: Span, pixel: number, pixels: number): ToKernel | null {
+    const { limits } = this;
+    const [t0, t1, piece] = [Math.max(span.t0, limits.t0), Math.min(span.t1, limits.t1), this.lanes?.piece];
+    if (t1 <= t0 || (piece && piece.pixel <= pixel * 1.01 && piece.t0 <= t0 && piece.t1 >= t1 - pixel)) {
+      this.windows.forget();
+      return null;
+    }
+    const [from, margin] = [span.t0 + this.zero, MARGIN * (span.t1 - span.t0)];
+    const id = this.windows.next(`${from} ${span.t1 - span.t0} ${pixels}`, performance.now());
+    return id === null ? null : { type: "timeline", side: this.side, id, window: [from - margin, span.t1 + this.zero + margin, Math.ceil(pixels * (1 + 2 * MARGIN))] };
+  }
+}
+
+export class ComparedTimelines {
+  readonly element: HTMLElement;
+  private readonly words = h("span", { class: "fl-sub" });
+  private readonly number = h("input", { type: "number", class: "fl-stepnumber", "aria-label": "Step at which both are aligned", step: 1 });
+  private readonly host = h("div", { class: "fl-comparedhost" });
+  private readonly timeline: Timeline;
+  private readonly halves: readonly [Half, Half];
+  private shared: number[] = [];
+  /** The step at which the axis begins; null: the beginning of both runs. */
+  private step: number | null = null;
+  private span: Span | null = null;
+  private aligned = false;
+  private chosen: readonly Place[] = [];
+  private said = "";
+  private retry: ReturnType<typeof setTimeout> | undefined;
+
+  constructor(private readonly theme: Theme, stores: readonly [Store, Store], private readonly send: (message: ToKernel) => void, private readonly schedule: () => void) {
+    this.halves = [new Half(0, "A", stores[0]), new Half(1, "B", stores[1])];
+    this.timeline = new Timeline(theme, {
+      range: (span) => this.look(span),
+      cursor: (t) => {
+        this.timeline.cursor = t;
+        this.schedule();
+      },
+      pick: (mark, t) => this.pick(mark, t),
+      tip: (mark) => this.tip(mark),
+      under: (frame) => this.steps(frame),
+      draw: (frame) => this.rings(frame),
+    }, "what the threads of both recordings did when");
+    this.host.append(this.timeline.element);
+    const choice = segmented<"step" | "beginning">("Where both are aligned", [["step", "Step"], ["beginning", "Beginning"]], "step", (where) => this.align(where === "step" ? this.nearest(Number(this.number.value)) : null));
+    this.number.addEventListener("change", () => this.align(this.nearest(Number(this.number.value))));
+    this.element = h("div", { class: "fl-compared fl-comparedtimeline", role: "region", "aria-label": "timelines of both recordings" },
+      h("div", { class: "fl-viewbar" }, "Align at", choice, this.number, this.words), this.host);
+  }
+
+  /** One line for the status: what is selected, in both recordings. */
+  get status(): string {
+    return this.said || HELP;
+  }
+
+  draw(): void {
+    const { halves: [a, b] } = this;
+    if (!a.store.timeline || !b.store.timeline) {
+      setText(this.words, `${a.store.timeline ? "B" : "A"} has no timeline: nothing ran in it`);
+      return;
+    }
+    if (!this.aligned) {
+      this.shared = sharedIndices(a.store, b.store);
+      this.number.disabled = !this.shared.length;
+      this.align(this.shared[Math.min(1, this.shared.length - 1)] ?? null); // the first step often makes what later ones find
+    }
+    this.timeline.resize(this.host.clientWidth, this.host.clientHeight);
+    const pixels = Math.max(50, this.timeline.surface.width - HEADING - 12);
+    const span = this.span!;
+    const pixel = (span.t1 - span.t0) / pixels;
+    const fresh = this.halves.map((half) => half.arrange(span, pixel, this.theme));
+    if (fresh.some(Boolean)) this.unite();
+    for (const message of this.halves.map((half) => half.wish(span, pixel, pixels))) if (message) this.send(message);
+    clearTimeout(this.retry);
+    if (this.halves.some(({ windows }) => windows.late(performance.now() + Windows.SLOW))) this.retry = setTimeout(this.schedule, Windows.SLOW + 20);
+    this.timeline.show(span);
+    this.timeline.redraw();
+  }
+
+  /** A message about one side's timeline has come and its store has it. */
+  heard(side: 0 | 1, id: number): void {
+    this.halves[side].windows.came(id);
+    this.schedule();
+  }
+
+  key(event: KeyboardEvent): boolean {
+    if (event.target === this.number || !this.span) return false;
+    if (event.key === "[" || event.key === "]") {
+      const at = this.step === null ? 0 : this.shared.indexOf(this.step) + (event.key === "]" ? 1 : -1);
+      if (this.shared.length) this.align(this.shared[Math.min(Math.max(at, 0), this.shared.length - 1)]!);
+      return true;
+    }
+    if (event.key.toLowerCase() === "f") this.look(this.limits);
+    else if (event.key === "Escape") this.forget();
+    else return this.timeline.key(event);
+    return true;
+  }
+
+  /** For browser tests. */
+  get testState(): unknown {
+    const box = this.timeline.surface.canvas.getBoundingClientRect();
+    return {
+      step: this.step, said: this.words.textContent, span: this.span, chosen: this.chosen, place: { x: box.x, y: box.y, width: box.width, height: box.height },
+      sides: this.halves.map(({ lanes, zero }) => ({ zero, pixel: lanes?.piece.pixel, lanes: lanes?.content.lanes.map(({ title }) => title), rows: lanes?.rows.map((rows) => rows.map((row) => row.kind)) })),
+      tops: this.halves.flatMap(({ lanes }, side) => lanes?.content.lanes.map((lane, at) => lane.rows.map((_, row) => this.timeline.placeOf(at + (side ? this.first : 0), row))) ?? []),
+    };
+  }
+
+  destroy(): void {
+    clearTimeout(this.retry);
+  }
+
+  // ---- alignment
+
+  private get limits(): Span {
+    const [a, b] = this.halves.map(({ limits }) => limits) as [Span, Span];
+    return { t0: Math.min(a.t0, b.t0), t1: Math.max(a.t1, b.t1) };
+  }
+
+  private nearest(step: number): number | null {
+    return this.shared.length ? this.shared.reduce((one, other) => (Math.abs(other - step) < Math.abs(one - step) ? other : one)) : null;
+  }
+
+  /** Let the axis count from the start of a step in both recordings; null: from their beginnings. */
+  private align(step: number | null): void {
+    const { halves: [a, b] } = this;
+    this.aligned = true;
+    this.step = step;
+    this.timeline.cursor = null;
+    this.forget();
+    const spans = [a, b].map(({ store }) => (step === null ? null : stepSpan(store, step)));
+    [a.zero, b.zero] = [spans[0]?.t0 ?? 0, spans[1]?.t0 ?? 0];
+    const [one, two] = [a, b].map((half, at) => (spans[at] ? spans[at].t1 - spans[at].t0 : half.limits.t1)) as [number, number];
+    if (step !== null) this.number.value = String(step);
+    setText(this.words, `${step === null ? this.shared.length ? "whole runs" : "whole runs (no step is in both)" : `step ${integer(step)}`}: ${inBoth(one, two)}`);
+    const most = Math.max(one, two);
+    this.look(step === null ? this.limits : { t0: -0.02 * most, t1: 1.05 * most });
+  }
+
+  private look(span: Span): void {
+    this.span = within(span, this.limits);
+    this.schedule();
+  }
+
+  /** The lanes of both under each other. */
+  private unite(): void {
+    const [a, b] = this.halves.map(({ lanes }) => lanes);
+    if (!a || !b) return;
+    const { styles } = a.content;
+    this.chosen = [];
+    this.timeline.set({ lanes: [...a.content.lanes, ...b.content.lanes], styles, bands: [], origin: 0, limits: this.limits, footer: 0 });
+  }
+
+  /** The number of A's lanes, which come first. */
+  private get first(): number {
+    return this.halves[0].lanes?.content.lanes.length ?? 0;
+  }
+
+  // ---- over the lanes
+
+  /** A line where each step begins, in the lanes of its recording. */
+  private steps(frame: Frame): void {
+    const { colours } = this.theme;
+    frame.clipped(() => this.halves.forEach(({ store: { steps }, zero, lanes }, side) => {
+      if (!lanes?.content.lanes.length) return;
+      const [from, to] = [frame.lane(side ? this.first : 0).top, frame.lane((side ? this.first : 0) + lanes.content.lanes.length - 1).bottom];
+      for (let at = Math.max(0, steps.after("t0", (frame.scale.t0 + zero) / 1e3)); at < steps.length; at++) {
+        const t = steps.column("t0")[at]! * 1e3 - zero;
+        if (t > frame.scale.t1) break;
+        vertical(frame.c, frame.scale.x(t), Math.max(from, frame.top), Math.min(to, frame.bottom), colours.dim, [2, 2]);
+      }
+    }));
+  }
+
+  private rings(frame: Frame): void {
+    const { colours } = this.theme;
+    frame.clipped(() => this.chosen.forEach(({ side, lane, row, index }) => {
+      const { lanes } = this.halves[side]!;
+      const { start, end } = lanes!.columns(lanes!.rows[lane]![row]!);
+      const [x0, x1] = [frame.scale.x(start[index]!), frame.scale.x(end[index]!)];
+      const at = lane + (side ? this.first : 0);
+      ring(frame.c, Math.round(x0) + 0.5, frame.row(at, row) + 0.5, Math.max(2, Math.round(x1 - x0) - 1), lanes!.content.lanes[lane]!.rows[row]!.height - 1, colours.ink, colours.bg);
+    }));
+  }
+
+  // ---- what the reader does
+
+  private placeOf({ lane, row, index }: Mark): Place {
+    const side = lane >= this.first ? 1 : 0;
+    return { side, lane: lane - (side ? this.first : 0), row, index };
+  }
+
+  private rowOf({ side, lane, row }: Place): TimelineRow {
+    return this.halves[side]!.lanes!.rows[lane]![row]!;
+  }
+
+  /** Name and scope of a bar: what its counterpart has, too. */
+  private nameOf({ side, ...place }: Place): string {
+    const { lanes, store } = this.halves[side]!;
+    const row = this.rowOf({ side, ...place });
+    const scope = store.context(lanes!.columns(row).context[place.index]!)?.scope;
+    return [lanes!.name(row, place.index), row.kind === "scope" ? "" : scope].filter(Boolean).join(" · ");
+  }
+
+  private tip(mark: Mark): string {
+    const place = this.placeOf(mark);
+    const { lanes, letter } = this.halves[place.side]!;
+    const { start, end, count } = lanes!.columns(this.rowOf(place));
+    const spent = text(duration((end[mark.index]! - start[mark.index]!) * 1e6));
+    return count[mark.index]! > 1 ? `${letter}: ${integer(count[mark.index]!)} in ${spent}` : `${letter}: ${this.nameOf(place)} · ${spent}`;
+  }
+
+  private forget(): void {
+    [this.chosen, this.said] = [[], ""];
+    this.schedule();
+  }
+
+  private pick(mark: Mark | null, t: number): void {
+    this.forget();
+    if (!mark) {
+      this.timeline.cursor = t;
+      return;
+    }
+    const place = this.placeOf(mark);
+    const counterpart = this.counterpart(place);
+    this.chosen = counterpart ? [place, counterpart] : [place];
+    const took = this.halves.map((_, side) => {
+      const own = this.chosen.find((one) => one.side === side);
+      if (!own) return NaN;
+      const { start, end } = this.halves[side]!.lanes!.columns(this.rowOf(own));
+      return end[own.index]! - start[own.index]!;
+    }) as [number, number];
+    const other = this.halves[1 - place.side]!.letter;
+    const merged = this.halves[place.side]!.lanes!.columns(this.rowOf(place)).count[place.index]! > 1;
+    this.said = `${merged ? "several events, merged: zoom in to compare one" : this.nameOf(place)}: ${inBoth(...took)}${counterpart || merged ? "" : ` (no such event is drawn alone in ${other})`}`;
+  }
+
+  /** The event of the same kind, name and scope in the other recording that has as many such events before it in the step. */
+  private counterpart(place: Place): Place | null {
+    const name = this.nameOf(place);
+    const before = this.alike(place, name).findIndex(({ index }) => index === place.index);
+    const row = this.rowOf(place);
+    const other = this.halves[1 - place.side]!;
+    const rows = other.lanes?.rows[Math.min(place.lane, (other.lanes?.rows.length ?? 1) - 1)];
+    const at = rows?.findIndex((one) => one.kind === row.kind && one.depth === row.depth) ?? -1;
+    if (at < 0 || before < 0) return null;
+    return this.alike({ side: 1 - place.side, lane: other.lanes!.rows.indexOf(rows!), row: at, index: 0 }, name)[before] ?? null;
+  }
+
+  /** The events of a row in the aligned step (or the whole run) with a name, in order of time; none where bars are merged. */
+  private alike(place: Place, name: string): Place[] {
+    const { lanes, store } = this.halves[place.side]!;
+    const span = this.step === null ? null : stepSpan(store, this.step);
+    const { start, count } = lanes!.columns(this.rowOf(place));
+    const found: Place[] = [];
+    for (let index = 0; index < start.length; index++) {
+      if (span && (start[index]! < 0 || start[index]! >= span.t1 - span.t0)) continue;
+      if (count[index]! > 1) return [];
+      if (this.nameOf({ ...place, index }) === name) found.push({ ...place, index });
+    }
+    return found;
+  }
+}
