@@ -220,7 +220,8 @@ class Live(Run):
         """Answer a browser's request about the timeline (see `LiveTimeline.answer`) or the tape (`LiveTape.answer`).
 
         Returns None for a request about the tape if there is none. Levels of the tape that were opened are part of all
-        later frames. A request with "newest" has no answer: it makes the next frames show the newest tape in place of
+        later frames. A request with "at", the number of a step, has an answer with its tape, or with the reason why
+        there is none. A request with "newest" has no answer: it makes the next frames show the newest tape in place of
         one with NaN or Inf.
         """
         with self._lock:
@@ -230,6 +231,8 @@ class Live(Run):
                 if columns := found.pop("columns", None):
                     found["arrays"], found["buffer"] = packed(columns)
                 return found
+            if "at" in request:
+                return self._tape_of(request["at"])
             if request.get("newest"):
                 self._backwards.dismiss()
                 return None
@@ -238,6 +241,10 @@ class Live(Run):
             answer = self._tape.answer(request)
             self._wanted = dict.fromkeys([*self._wanted, *(level["key"] for level in answer["levels"])][-WANTED:])
             return answer
+
+    def _tape_of(self, step: Any) -> dict[str, Any]:
+        """Return the answer to a request for the tape of the step with a number: why there is none."""
+        return {"type": "tape", "at": step, "missing": "a live view has the last tape; flnb.view(run) shows any step's"}
 
     def _tape_levels(self, shown: LiveTape) -> list[str]:
         """Return the keys of the levels of a tape for a frame: the initial ones, and those that readers opened."""

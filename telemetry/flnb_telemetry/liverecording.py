@@ -115,6 +115,20 @@ class LiveRecording(Live):
         lines = [f"{file}:{frame.line} {frame.name}" for file, frame in zip(files, frames, strict=True)]
         return {"type": "stack", "context": request.get("context"), "lines": lines}
 
+    def _tape_of(self, step: Any) -> dict[str, Any]:
+        """Return the tape of the step with a number, which is shown from now on, or the reason why there is none."""
+        answer, missing = {"type": "tape", "at": step}, {"missing": "nothing was differentiated in it"}
+        if self._tape is None:
+            return answer | missing
+        try:
+            found = LiveTape(self._tape.tape.step(int(step)), self._tape)
+        except LookupError:
+            return answer | {"missing": "the recording has no such step"}
+        if not len(found.graph):
+            return answer | missing
+        self._tape = found
+        return answer | {"tape": found.whole(self._tape_levels(found))}
+
     def _run(self) -> dict[str, Any]:
         """Return the run's name, state, error, backend, manager and left-out memory, which every frame contains."""
         about = super()._run() | {"whole": True}

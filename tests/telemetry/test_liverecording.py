@@ -11,6 +11,7 @@ import pytest
 from flnb_telemetry import liverecording, load_run, record, schema
 from flnb_telemetry.liverecording import LiveRecording
 
+import flnb
 from tests.browser.stage import remembered
 from tests.telemetry.test_live import simulate
 
@@ -158,3 +159,38 @@ def test_the_call_stack_of_a_block_is_told_when_it_is_asked_for(program: Any) ->
     tape = told.answer({"type": "tape", "search": "op1"})
     assert tape is not None
     assert tape["search"]["count"] > 0
+
+
+def test_the_tape_of_any_step_is_sent_or_why_there_is_none() -> None:
+    with flnb.record("steps") as run:
+        for step in range(3):
+            with flnb.step():
+                x = flnb.Variable(flnb.ones(4), requires_grad=True)
+                for _ in range(step + 1):
+                    x = flnb.exp(x)
+                x = flnb.where(x > 0, x, x * 2)  # of three inputs, which are events of their own
+                if step != 1:
+                    x.sum().backward()
+        with flnb.step(), flnb.no_grad():
+            flnb.exp(flnb.ones(4))
+    view = LiveRecording(run)
+    for step in (0, 2):
+        answer = view.answer({"type": "tape", "at": step})
+        assert answer is not None
+        assert (answer["at"], answer["tape"]["step"], answer["tape"]["count"]) == (step, step, step + 4)
+        assert answer["tape"]["count"] == len(run.tape.step(step).nodes)
+        more = view.answer({"type": "tape", "open": []})  # later requests are about the tape that is shown
+        assert more is not None
+        assert more["step"] == step
+    assert view.answer({"type": "tape", "at": 3}) == {
+        "type": "tape", "at": 3, "missing": "nothing was differentiated in it",
+    }  # fmt: skip
+    assert view.answer({"type": "tape", "at": 9}) == {
+        "type": "tape", "at": 9, "missing": "the recording has no such step",
+    }  # fmt: skip
+    live = flnb.telemetry.Live("live")
+    live.begin()
+    live.finish()
+    found = live.answer({"type": "tape", "at": 0})
+    assert found is not None
+    assert "flnb.view(run)" in found["missing"]

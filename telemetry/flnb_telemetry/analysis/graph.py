@@ -136,7 +136,7 @@ def read(
         table: returns the columns of a kind of events.
         ops: the op events to search.
         sampled: the `grad_stat` events of one backward pass.
-        root: the id of the node that depends on all others, usually the loss; 0 for the last node.
+        root: the id of the node that depends on all others, usually the loss; 0 for the last node of `ops`.
         catalog: the names behind the ids in records.
         failed: the record of an op that raised an error; the graph then has all nodes of `ops` and, last, this op.
         origin: the id of the node where NaN or Inf first appeared, 0 for none.
@@ -152,7 +152,8 @@ def read(
         args = [failed[name] for name in ("parent0", "parent1")]
         child = np.append(child[kept], [raised] * 2)
         parent = np.append(parent[kept], [a or raised for a in args])  # without arguments it reads itself
-    if root > 0:
+    else:
+        root = root or int(ops["node"].max(initial=0))  # edges are those of all steps
         child, parent = child[child <= root], parent[child <= root]
     every = _ascending(child)
     row, _ = located(every, child)

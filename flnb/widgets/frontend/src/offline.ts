@@ -1,13 +1,13 @@
 /** Answers in place of a kernel, in a saved page: about the tape, of which the page has the levels, and call stacks. */
 
 import type { CodeAnswer, CodeRequest } from "./cell.ts";
-import type { FrameHead, Plan, Proposal, StackAnswer, TapeAnswer, TapeGroup, TapeRequest, TimelineMessage, ToKernel } from "./protocol.ts";
+import type { FrameHead, Plan, Proposal, StackAnswer, StepTapeAnswer, TapeAnswer, TapeGroup, TapeRequest, TimelineMessage, ToKernel } from "./protocol.ts";
 
 /** What the page stores besides the frames: all levels of the tape, and call stacks by context. */
 export interface Known { tape: TapeAnswer | null; stacks: Record<string, string[]> }
 /** Names of ops and scopes by id, as the first frame told them. */
 export interface Names { plans: readonly Pick<Plan, "op">[]; contexts: readonly { scope: string }[] }
-export type Answer = TapeAnswer | StackAnswer | Proposal | CodeAnswer | TimelineMessage;
+export type Answer = TapeAnswer | StepTapeAnswer | StackAnswer | Proposal | CodeAnswer | TimelineMessage;
 
 const KERNEL = "a saved page runs nothing: open the recording with flnb.view, or with flnb view --browser";
 
@@ -22,6 +22,7 @@ export function namesOf(frames: readonly Pick<FrameHead, "plans" | "contexts">[]
 }
 
 export function answer(message: ToKernel, known: Known, names: Names): Answer | null {
+  if (message.type === "tape" && message.at !== undefined) return { type: "tape", at: message.at, missing: "a saved page has one tape" };
   if (message.type === "tape") return known.tape && ofTape(message, known.tape, names);
   if (message.type === "timeline") return { type: "timeline", id: message.id, saved: true };
   if (message.type === "stack") return { type: "stack", context: message.context, lines: known.stacks[message.context] ?? [] };

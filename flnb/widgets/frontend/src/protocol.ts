@@ -141,8 +141,8 @@ export interface Tape extends TapePart, TapeNorms {
   /** (leaf id, place on the outermost level). */
   inputs: [number, number][];
 }
-/** Asks for more of the tape: levels to open, the way to a node, the next node that a text matches after another; or for the newest in place of one with NaN. */
-export interface TapeRequest { type: "tape"; open?: string[]; reveal?: number; search?: string; after?: number; newest?: true }
+/** Asks for more of the tape: levels to open, the way to a node, the next node that a text matches after another; for the newest in place of one with NaN, or (`at`) for the tape of a step. */
+export interface TapeRequest { type: "tape"; open?: string[]; reveal?: number; search?: string; after?: number; newest?: true; at?: number }
 export interface TapeAnswer extends TapePart {
   type: "tape";
   structure: string;
@@ -150,6 +150,8 @@ export interface TapeAnswer extends TapePart {
   reveal?: { id: number; open: string[] };
   search?: { text: string; count: number; next: number | null; at: number };
 }
+/** The tape of the step that was asked for, or why there is none. */
+export interface StepTapeAnswer { type: "tape"; at: number; tape?: Tape; missing?: string }
 
 /** Asks for the call stack of a block, by its context. */
 export interface StackRequest { type: "stack"; context: number }
@@ -362,7 +364,12 @@ export function isTimelineMessage(content: unknown): content is TimelineMessage 
   return typeof content === "object" && content !== null && (content as { type?: unknown }).type === "timeline";
 }
 
-/** Whether a custom message is an answer to a `TapeRequest`. */
+/** Whether a custom message is the answer to a `TapeRequest` for the tape of a step. */
+export function isStepTapeAnswer(content: unknown): content is StepTapeAnswer {
+  return typeof content === "object" && content !== null && (content as { type?: unknown }).type === "tape" && "at" in content;
+}
+
+/** Whether a custom message is an answer to another `TapeRequest`. */
 export function isTapeAnswer(content: unknown): content is TapeAnswer {
   return typeof content === "object" && content !== null && (content as { type?: unknown }).type === "tape";
 }

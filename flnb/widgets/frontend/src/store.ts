@@ -19,8 +19,8 @@ import type { Selection } from "./selection.ts";
 import { withAnswer } from "./tape/answers.ts";
 import type { ThreadsModel } from "./threads/model.ts";
 import {
-  decodeColumns, decodeFrame, isFrame, isProposal, isStackAnswer, isTapeAnswer, isTimelineMessage, PROTOCOL, type Context, type Counters, type Frame, type KernelInfo, type Plan, type Proposal,
-  type RunInfo, type Tape, type TapeAnswer, type TimelineMessage, type TimelinePart, type ToKernel,
+  decodeColumns, decodeFrame, isFrame, isProposal, isStackAnswer, isStepTapeAnswer, isTapeAnswer, isTimelineMessage, PROTOCOL, type Context, type Counters, type Frame, type KernelInfo, type Plan, type Proposal,
+  type RunInfo, type StepTapeAnswer, type Tape, type TapeAnswer, type TimelineMessage, type TimelinePart, type ToKernel,
 } from "./protocol.ts";
 
 export type Steps = Columns<"index" | "t0" | "t1">;
@@ -60,6 +60,10 @@ export class Store {
   readonly stacks = new Map<number, readonly string[] | null>();
   /** The newest answer to what was asked of the tape. */
   answer: TapeAnswer | null = null;
+  /** The last step whose tape was asked for and is not stored, and why. */
+  tapeless: { step: number; why: string } | null = null;
+  /** Where the cursor was put when the whole recording had come: no wish of the reader. */
+  landedAt: number | null = null;
   readonly norms = new NormHistory(this);
   readonly tables = new OpRows((id) => this.string(id));
   /** Increase with every change of that kind; `text` when what is read is renewed, at most four times a second, all at once. */
@@ -109,6 +113,10 @@ export class Store {
 
   /** Take one custom message; returns what to tell the kernel. */
   receive(content: unknown, buffers: readonly (DataView | ArrayBuffer | Uint8Array)[], now: number): ToKernel[] {
+    if (isStepTapeAnswer(content)) {
+      this.takeStepTape(content);
+      return [];
+    }
     if (isTapeAnswer(content)) {
       this.takeAnswer(content);
       this.notify();
@@ -336,7 +344,7 @@ export class Store {
     const { t0, t1 } = this.range;
     const begin = Math.max(0, Math.min(t - (t1 - t0) / 2, this.now - (t1 - t0)));
     this.fixed = { t0: begin, t1: begin + t1 - t0 };
-    this.cursor = t;
+    this.cursor = this.landedAt = t;
     this.versions.view++;
   }
 
@@ -351,7 +359,7 @@ export class Store {
     this.tape = this.answer = this.newest = this.collectives = this.devices = this.timeline = this.timelineAnswer = null;
     this.stacks.clear();
     this.selection = null;
-    this.cursor = this.limit = null;
+    this.cursor = this.limit = this.landedAt = this.tapeless = null;
     this.proposal = null;
     this.fixed = null;
     for (const name of Object.keys(this.versions) as (keyof Store["versions"])[]) this.versions[name]++;
@@ -375,6 +383,14 @@ export class Store {
     this.tape = tape;
     this.versions.tape++;
     if (!same && this.norms.take(tape)) this.versions.metrics++;
+  }
+
+  /** The tape of the step under the cursor, in place of the one that is shown; curves over the steps have its norms already. */
+  private takeStepTape({ at, tape, missing }: StepTapeAnswer): void {
+    if (tape) this.tape = tape;
+    else this.tapeless = { step: at, why: missing ?? "" };
+    this.versions.tape++;
+    this.changed();
   }
 
   /** More of the tape that is shown. */

@@ -21,6 +21,9 @@ import { about, legend, showFamilies, tableOf, tipOf } from "./words.ts";
 
 const [SMALLEST, LARGEST] = [0.06, 2.5]; // scales
 
+/** The tape of a step is asked for again after so long without an answer, ms. */
+const AGAIN = 2000;
+
 class TapeView implements View {
   readonly element: HTMLElement;
   private readonly model: TapeModel;
@@ -52,6 +55,8 @@ class TapeView implements View {
   private drawn = "";
   /** The reader moved the picture: new steps leave it where it is. */
   private moved = false;
+  /** The step whose tape was asked for last, and when. */
+  private asked: { step: number; at: number } | null = null;
 
   constructor(private readonly context: ViewContext, private readonly full: boolean) {
     this.model = tapeOf(context.store);
@@ -91,6 +96,7 @@ class TapeView implements View {
     const { tape } = this.model;
     this.none.hidden = tape !== null && tape.count > 0;
     if (!this.none.hidden) setText(this.none, this.why());
+    this.follow();
     this.write();
     this.arrange();
     if (this.panel.update(now)) return;
@@ -277,10 +283,29 @@ class TapeView implements View {
 
   /** Where the time cursor is in another step than the tape's: which, and why its tape is not shown. */
   private elsewhere(): string {
+    const { tapeless } = this.context.store;
+    const step = this.stepElsewhere();
+    if (step === null) return "";
+    return `not that of step ${integer(step)} under the cursor${tapeless?.step === step ? `: ${tapeless.why}` : ""}`;
+  }
+
+  /** The step under the cursor, where the tape that is shown is of another one. */
+  private stepElsewhere(): number | null {
     const { store } = this.context;
     const step = store.cursor === null ? null : store.stepAt(store.cursor);
-    if (!this.model.tape || step === null || step === this.model.tape.step) return "";
-    return `not that of step ${integer(step)} under the cursor: of a run the last tape is stored`;
+    return !this.model.tape || step === this.model.tape.step ? null : step;
+  }
+
+  /** Ask for the tape of the step to which the reader moved the cursor, once the question before is answered. */
+  private follow(): void {
+    const { store, actions } = this.context;
+    const step = this.stepElsewhere();
+    if (step === null || store.cursor === store.landedAt || store.tapeless?.step === step) return;
+    const now = performance.now();
+    const answered = this.asked === null || this.asked.step === this.model.tape?.step || this.asked.step === store.tapeless?.step;
+    if (!answered && now - this.asked!.at < AGAIN) return;
+    this.asked = { step, at: now };
+    actions.ask({ type: "tape", at: step });
   }
 
   private buttons(): HTMLElement {
