@@ -24,6 +24,7 @@ from flnb_backends.native.onednn import OneDnnError, library
 from flnb_backends.native.openblas import in_one_thread
 from flnb_backends.native.prepared import Prepared, Unsuitable, contiguous, regular
 from flnb_backends.native.primitives import WAYS, Laid, prepare
+from flnb_backends.native.scatter import add_rows
 from flnb_backends.native.timing import time_once
 from flnb_backends.tensor.convolution import Array, Extents, scratch
 from flnb_backends.tensor.numpy import NumpyBackend
@@ -197,6 +198,10 @@ class CpuBackend(NumpyBackend):
             self._computed("matmul", NumpyBackend.matmul, (a.reshape(rows, -1), b), (), out.reshape(rows, -1))
             return out
         return self._computed("matmul", NumpyBackend.matmul, (a, b), (), out)
+
+    def _add_rows(self, out: Array, rows: Array, g: Array) -> None:
+        if not add_rows(out, rows, g):
+            super()._add_rows(out, rows, g)
 
     def _computed(
         self, op: str, by_numpy: Callable[..., Array], inputs: tuple[Array, ...], attributes: tuple[Any, ...],

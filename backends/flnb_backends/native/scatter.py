@@ -1,0 +1,114 @@
+"""Adding rows to rows chosen by indices, the gradient of an embedding, as machine code: `numpy.add.at` for whole rows.
+
+Rows are added in their order, so results have the same bits as NumPy's, and it does not matter which of the two ran.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flnb_backends.native.instructions import type_of
+from flnb_backends.native.llvm import compiler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["USES", "add_rows"]
+
+USES = 8
+"""The number of calls that NumPy computes before the code is compiled."""
+INDEX = np.dtype(np.int64)
+
+_TEXT = """
+define void @add_rows(ptr %out, ptr %rows, ptr %g, i64 %count, i64 %width, i64 %length) {{
+entry:
+  %any = icmp sgt i64 %count, 0
+  %wide = icmp sgt i64 %width, 0
+  %some = and i1 %any, %wide
+  br i1 %some, label %row, label %done
+row:
+  %i = phi i64 [ 0, %entry ], [ %following, %end ]
+  %place = getelementptr i64, ptr %rows, i64 %i
+  %index = load i64, ptr %place
+  %rest = srem i64 %index, %length
+  %negative = icmp slt i64 %rest, 0
+  %wrapped = add i64 %rest, %length
+  %target = select i1 %negative, i64 %wrapped, i64 %rest
+  %to = mul nsw i64 %target, %width
+  %from = mul nsw i64 %i, %width
+  %sums = getelementptr {type}, ptr %out, i64 %to
+  %terms = getelementptr {type}, ptr %g, i64 %from
+  br label %column
+column:
+  %j = phi i64 [ 0, %row ], [ %next, %column ]
+  %a = getelementptr {type}, ptr %sums, i64 %j
+  %b = getelementptr {type}, ptr %terms, i64 %j
+  %x = load {type}, ptr %a
+  %y = load {type}, ptr %b
+  %sum = fadd {type} %x, %y
+  store {type} %sum, ptr %a
+  %next = add nsw i64 %j, 1
+  %more = icmp slt i64 %next, %width
+  br i1 %more, label %column, label %end
+end:
+  %following = add nsw i64 %i, 1
+  %again = icmp slt i64 %following, %count
+  br i1 %again, label %row, label %done
+done:
+  ret void
+}}
+"""
+"""LLVM IR of the function, in which {type} is that of the elements. An index is taken modulo the number of rows, so no
+index leads outside of the array."""
+
+_calls = count()
+
+
+@cache
+def _function(dtype: str) -> tuple[Callable[..., None], Any] | None:
+    """Return the function for a dtype, compiled, and what makes its pointers; None without llvmlite or cffi."""
+    if find_spec("llvmlite") is None or find_spec("cffi") is None:
+        return None
+    from cffi import FFI
+
+    ffi, text = FFI(), _TEXT.format(type=type_of(dtype))
+    address = compiler().address("add_rows", text, lambda: text)
+    function = ffi.cast("void (*)(void *, void *, void *, int64_t, int64_t, int64_t)", address)
+    return function, ffi.from_buffer
+
+
+def _readable(x: Any) -> bool:
+    """Return whether an array is C-contiguous, aligned, and in this machine's byte order."""
+    flags = x.flags
+    return bool(flags.c_contiguous and flags.aligned and x.dtype.isnative)
+
+
+def add_rows(out: Any, rows: Any, g: Any) -> bool:
+    """Add row i of ``g`` to row ``rows[i]`` of ``out``, both float32 or float64 arrays, in order of i.
+
+    Args:
+        out: an array of shape (k, ...), which is written.
+        rows: int64 indices of any shape with n elements; negative ones count from the end.
+        g: an array of n rows, each with as many elements as a row of ``out``.
+
+    Returns:
+        Whether that was done. False, with nothing written, if arrays are not contiguous or are of other dtypes, without
+        llvmlite, and in the first `USES` calls, for which no code is compiled.
+    """
+    if out.dtype.char not in "fd" or g.dtype != out.dtype or rows.dtype != INDEX or not out.size:
+        return False
+    if not (out.flags.carray and _readable(rows) and _readable(g)):
+        return False
+    if next(_calls) < USES:
+        return False
+    found = _function(out.dtype.char)
+    if found is None:
+        return False
+    function, pointer = found
+    function(pointer(out), pointer(rows), pointer(g), rows.size, out.size // len(out), len(out))
+    return True
