@@ -73,7 +73,7 @@ GRAPH = (
     "flnb.plot.modes", "flnb.autograd.repeated", "flnb.optim.repeated",
 )  # fmt: skip
 """Modules of the graph, which the goals do not count either."""
-WITH_ALL, GOAL_WITH_ALL = 26_234, 18_000
+WITH_ALL, GOAL_WITH_ALL = 26_318, 18_000
 """The most lines of the core with graph, ranks and devices, and the goal, which the core alone exceeds by its part.
 
 Raised by 250 for the communicator nccl, convolution by cuDNN and stream capture, which issue 13 asks for, and by 328
@@ -96,10 +96,11 @@ By 136 for call stacks of events, and memory by line and stack.
 By 16 for ops without the time of choosing.
 By 156 for call stacks of events, and memory by line and stack.
 By 4 for queries that are empty or no text.
-By 98 for recordings on disk: batches that Ctrl-C does not lose, foreign files that are not deleted, wrong arguments."""
+By 98 for recordings on disk: batches that Ctrl-C does not lose, foreign files that are not deleted, wrong arguments.
+By 84 for rows added to the rows of an embedding by machine code."""
 
 
-@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 15_792, 11_500), ("", 31_334, 24_500)])
+@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 15_794, 11_500), ("", 31_336, 24_500)])
 def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     """``most`` may only become smaller, until it is the goal.
 
@@ -127,6 +128,7 @@ def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     By 66, of which 4 in core, for ops outside steps in comparisons, required settings, and texts of wrong arguments.
     By 37 for the names of threads, and the ops of one step.
     By 16 in core for the tape of the step under the cursor.
+    By 2 in core for the axis that one array indexes, found once for each index.
     By 6 for the timelines of two recordings: each answers about its own.
     By 7, of which 6 in core, for the kinds of a recording's records, which are read once.
     """

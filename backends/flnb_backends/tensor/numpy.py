@@ -311,7 +311,7 @@ class NumpyBackend(Whole, Convolution, Pooling, LinearAlgebra, Movement, TensorB
     def gather(self, x: Array, *arguments: Any) -> Array:
         *indices, key, target = arguments
         if len(indices) == 1 and indices[0].dtype.kind == "i" and _axis(key) >= 0:
-            return np.asarray(x.take(indices[0], _axis(key), target, "wrap"))  # checked: negative ones count from the end
+            return np.asarray(x.take(indices[0], _axis(key), target, "wrap"))  # the indices were checked
         return into(np.asarray(x[decode(key, tuple(indices))]), target)
 
     @quiet
