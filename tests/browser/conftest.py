@@ -144,6 +144,8 @@ def choose_tab(page: Page, name: str, timeout: float = 20_000) -> None:
 
 def resize(page: Page, dashboard: Locator, width: int) -> None:
     """Make the dashboard `width` pixels wide by making the window as wide as that needs."""
+    from playwright.sync_api import TimeoutError
+
     for _ in range(3):
         box, size = dashboard.bounding_box(), page.viewport_size
         assert box is not None
@@ -151,7 +153,12 @@ def resize(page: Page, dashboard: Locator, width: int) -> None:
         if abs(box["width"] - width) < 1:
             break
         page.set_viewport_size({"width": int(size["width"] + width - box["width"]), "height": 1000})
-        page.wait_for_timeout(500)
+        with suppress(TimeoutError):  # by the next try it is laid out
+            page.wait_for_function(
+                "([element, width]) => Math.abs(element.getBoundingClientRect().width - width) < 1",
+                arg=[dashboard.element_handle(), width],
+                timeout=1000,
+            )
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ import flnb
 from flnb import distributed
 from tests.browser.conftest import change_theme, choose_tab, resize
 from tests.browser.stage import Stage
+from tests.browser.waiting import eventually, redrawn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,16 +105,14 @@ def probe(page: Page) -> dict[str, Any]:
 @pytest.mark.timeout(240)
 def test_the_slowed_rank_is_named_with_its_reason(notebook: Page, lab: Lab) -> None:
     page = notebook
-    page.wait_for_timeout(1000)
-    assert probe(page)["ranks"] == 4
+    eventually(page, "window.__flnb.view?.ranks", 4)
     began = time.monotonic()
     (lab.folder / "slow").touch()
     named = dashboard(page).locator(WHY, has_text=f"Rank {SLOW} was last").filter(has_text="in data.take")
     named.wait_for(timeout=20_000)
     assert time.monotonic() - began < 2  # 1.0 to 1.5 s beside five other programs on two cores
-    page.wait_for_timeout(1500)
-    first = dashboard(page).locator(".fl-late tbody tr").first
-    assert [cell.strip() for cell in first.locator("td").all_inner_texts()][::4] == [str(SLOW), "data.take"]
+    first = dashboard(page).locator(".fl-late tbody tr").first.locator("td")
+    eventually(page, lambda: [cell.strip() for cell in first.all_inner_texts()][::4], [str(SLOW), "data.take"])
 
 
 @pytest.mark.timeout(120)
@@ -121,26 +120,28 @@ def test_keys_go_from_call_to_call_and_to_the_late_rank(notebook: Page) -> None:
     page = notebook
     dashboard(page).locator(".fl-timeline canvas").focus()
     page.keyboard.press("r")
-    page.wait_for_function("() => window.__flnb.selection?.kind === 'collective'")
-    assert probe(page)["call"]["late"] == SLOW
+    page.wait_for_function("() => window.__flnb.selection?.kind === 'collective' && window.__flnb.view.call")
+    eventually(page, "window.__flnb.paused", True)  # else the window of steps goes on
+    eventually(page, "window.__flnb.view.call.late", SLOW)
     here = probe(page)["call"]["seq"]
-    assert page.evaluate("() => window.__flnb.paused"), "the window of steps goes on"
     page.keyboard.press("j")
-    page.wait_for_function("here => window.__flnb.view.call.seq !== here", arg=here)
-    assert probe(page)["call"]["seq"] > here
+    page.wait_for_function("here => window.__flnb.view.call.seq > here", arg=here)
     page.keyboard.press("k")
     page.wait_for_function("here => window.__flnb.view.call.seq === here", arg=here)
-    assert dashboard(page).locator(".fl-statusleft").inner_text().find("all_reduce") >= 0
-    facts = dashboard(page).locator(".fl-callside .fl-pairs").inner_text()
-    held = next(held for elements, held in BUCKETS.items() if elements in facts)
-    assert held in facts
+    dashboard(page).locator(".fl-statusleft", has_text="all_reduce").wait_for()
+    facts = dashboard(page).locator(".fl-callside .fl-pairs")
+    eventually(
+        page,
+        facts.inner_text,
+        lambda text: any(elements in text and held in text for elements, held in BUCKETS.items()),
+    )
     achieved = dashboard(page).locator(".fl-achieved")
     for _ in range(20):  # known of calls for which a rank stood still until their end
+        redrawn(page)
         if achieved.count():
             break
         page.keyboard.press("k")
-        page.wait_for_timeout(300)
-    assert "measured peak" in achieved.inner_text()
+    achieved.filter(has_text="measured peak").wait_for()
 
 
 @pytest.mark.timeout(120)
@@ -169,8 +170,8 @@ def test_the_table_has_the_same_calls(notebook: Page) -> None:
     page = notebook
     dashboard(page).locator("[aria-label='Collectives as a table']").click()
     rows = dashboard(page).locator("section[aria-label=Collectives] .fl-data tbody tr")
-    assert rows.count() == min(2000, probe(page)["rows"])
-    assert any("in data.take" in text for text in rows.all_inner_texts())
+    eventually(page, lambda: rows.count() - min(2000, probe(page)["rows"]), 0)
+    eventually(page, rows.all_inner_texts, lambda texts: any("in data.take" in text for text in texts))
     dashboard(page).locator("[aria-label='Collectives as a table']").click()
 
 
@@ -183,7 +184,7 @@ def test_pictures(notebook: Page, screenshots: Path) -> None:
             resize(page, dashboard(page), width)
             dashboard(page).scroll_into_view_if_needed()
             page.mouse.move(0, 0)
-            page.wait_for_timeout(1500)
+            redrawn(page)
             dashboard(page).screenshot(path=screenshots / f"collectives-{theme.lower()}-{width}.png")
     change_theme(page, "Light")
     resize(page, dashboard(page), 1200)
@@ -198,8 +199,8 @@ def test_a_rank_that_does_not_come_is_named_while_the_call_hangs(notebook: Page,
     (lab.folder / "stop").touch()
     stuck = dashboard(page).locator(".fl-stucktext", has_text=f"rank {SLOW} has not come")
     stuck.wait_for(timeout=20_000)
-    assert dashboard(page).locator(WHY, has_text=f"Rank {SLOW} has not come").is_visible()
-    page.wait_for_timeout(1500)
+    dashboard(page).locator(WHY, has_text=f"Rank {SLOW} has not come").wait_for()
+    redrawn(page)
     dashboard(page).screenshot(path=screenshots / "collectives-stuck.png")
     (lab.folder / "hang").unlink()
     page.wait_for_function("() => window.__flnb.state === 'finished'", timeout=30_000)
@@ -215,13 +216,13 @@ def test_a_call_that_does_not_match_shows_which_ranks_called_what(notebook: Page
     page.locator(".fl-run", has_text="mismatch").first.wait_for(state="attached", timeout=20_000)
     page.wait_for_function("() => window.__flnb.state === 'failed'", timeout=30_000)
     choose_tab(page, "Collectives")
-    assert dashboard(page).locator(WHY).inner_text().startswith("Rank 1 made another call")
-    rows = dashboard(page).locator("section[aria-label='What each rank does'] .fl-scroll tbody tr")
-    calls = [row.split("\t")[1:3] for row in rows.all_inner_texts()]
-    assert calls[1] == ["✕ differs", "all_reduce int32[1024]"]
-    assert calls[0] == calls[2] == calls[3] == ["waits", "all_reduce float32[1024]"]
     dashboard(page).scroll_into_view_if_needed()
-    page.wait_for_timeout(600)
+    eventually(page, dashboard(page).locator(WHY).inner_text, lambda why: why.startswith("Rank 1 made another call"))
+    rows = dashboard(page).locator("section[aria-label='What each rank does'] .fl-scroll tbody tr")
+    waits, differs = ["waits", "all_reduce float32[1024]"], ["✕ differs", "all_reduce int32[1024]"]
+    calls = [waits, differs, waits, waits]
+    eventually(page, lambda: [row.split("\t")[1:3] for row in rows.all_inner_texts()], calls)
+    redrawn(page)
     dashboard(page).screenshot(path=screenshots / "collectives-mismatch.png")
 
 
@@ -242,12 +243,13 @@ def test_of_many_ranks_there_is_a_summary_and_a_lane_of_the_worst(page: Page, sc
     stage.view(run)
     page.locator("[role=tab]", has_text="Collectives").click()
     page.locator("section[aria-label='All ranks']").wait_for()
-    assert probe(page)["ranks"] == 36
-    assert page.locator(WHY).inner_text().startswith("Rank 17 was last")
-    assert "in data.take" in page.locator(WHY).inner_text()
-    assert page.locator(".fl-late tbody tr").count() == 8
-    assert page.locator(".fl-late tbody tr").first.inner_text().startswith("17")
-    page.locator(".fl-late tbody tr").first.click()
+    eventually(page, "window.__flnb.view?.ranks", 36)
+    why = eventually(page, page.locator(WHY).inner_text, lambda why: why.startswith("Rank 17 was last"))
+    assert "in data.take" in why
+    rows = page.locator(".fl-late tbody tr")
+    eventually(page, rows.count, 8)
+    eventually(page, rows.first.inner_text, lambda row: row.startswith("17"))
+    rows.first.click()
     page.wait_for_function("() => window.__flnb.view.selected >= 0")
-    page.wait_for_timeout(600)
+    redrawn(page)
     page.screenshot(path=screenshots / "collectives-many.png")

@@ -10,6 +10,7 @@ from flnb_telemetry.analysis.roofline import Peaks
 
 import flnb
 from tests.browser.stage import Stage
+from tests.browser.waiting import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,28 +91,30 @@ def test_ops_timelines_and_metrics_of_two_runs(page: Page, screenshots: Path, mo
     page.get_by_role("radio", name="Ops").click()
     page.wait_for_function("() => window.__flnbPair.page === 'ops'")
     rows = page.locator(".fl-compared tbody tr:visible")
-    assert rows.count() == len(expected.rows)
-    cells = rows.first.locator("td").all_inner_texts()
-    assert cells[:2] == [expected.rows[0].op, expected.rows[0].scope or "–"]
+    eventually(page, rows.count, len(expected.rows))
+    top = [expected.rows[0].op, expected.rows[0].scope or "–"]
+    eventually(page, lambda: rows.first.locator("td").all_inner_texts()[:2], top)
     row = expected["matmul"]
     shown = rows.filter(has_text="matmul").filter(has_text=row.scope).first.locator("td").all_inner_texts()
     assert shown[9] == ", ".join(row.changes)
     assert "bigger 3.40×" in shown[9]  # gradients of weights are as large as before
     page.get_by_role("button", name="bytes of results in B").click()
     largest = max(expected.rows, key=lambda row: row.b.bytes)
-    assert rows.first.locator("td").first.inner_text() == largest.op
+    eventually(page, rows.first.locator("td").first.inner_text, largest.op)
     rows.first.locator("td button").click()
     page.locator(".fl-status", has_text=largest.op).wait_for()
-    assert page.evaluate("() => window.__flnbPair.selections.map(one => one.op)") == [largest.op] * 2
+    eventually(page, "window.__flnbPair.selections.map(one => one?.op)", [largest.op] * 2)
     page.screenshot(path=screenshots / "compared-ops.png")
     timelines_of(page, stage, a, b)
     page.screenshot(path=screenshots / "compared-timelines.png")
     page.get_by_role("radio", name="Metrics").click()
     heads = page.locator(".fl-compared .fl-charthead:visible")
-    heads.first.wait_for()
-    texts = heads.all_inner_texts()
-    assert any("A 64" in text and "B 128" in text and "loss" in text for text in texts), texts
-    assert any("A –" in text and "B 50" in text for text in texts), texts
+    for parts in (("loss", "A 64", "B 128"), ("A –", "B 50")):
+        eventually(
+            page,
+            heads.all_inner_texts,
+            lambda texts, parts=parts: any(all(part in text for part in parts) for text in texts),
+        )
     page.screenshot(path=screenshots / "compared-metrics.png")
     page.get_by_role("radio", name="Memory").click()
     page.locator('canvas[aria-label^="Memory by category"]:visible').first.wait_for()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.browser.conftest import COUNT
+from tests.browser.waiting import eventually, redrawn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,10 +110,8 @@ def test_a_move_of_a_slider_redraws_the_figure(notebook: Page, screenshots: Path
     assert min(took) > 0, "the figure was not redrawn within 20 s"
     print(f"from the slider's move to the redrawn figure, 50,000 calls: {', '.join(f'{ms:.0f} ms' for ms in took)}")
     page.get_by_text("Paste to use it").scroll_into_view_if_needed()
-    assert (
-        'flnb.set_memory_manager("caching:split_limit='
-        in page.locator("pre", has_text="set_memory_manager").last.inner_text()
-    )
+    pasted = page.locator("pre", has_text="set_memory_manager").last
+    eventually(page, pasted.inner_text, lambda text: 'flnb.set_memory_manager("caching:split_limit=' in text)
     page.screenshot(path=screenshots / "controls-tune.png")
 
 
@@ -123,6 +122,7 @@ def test_views_in_a_box_share_a_selection_by_linked_traits(notebook: Page, scree
     ops.scroll_into_view_if_needed()
     ops.get_by_text("matmul", exact=True).first.click()
     memory.locator(".fl-status", has_text="matmul").wait_for()
+    redrawn(page)
     page.screenshot(path=screenshots / "controls-views.png")
     assert not page.flnb_errors  # type: ignore[attr-defined]
 

@@ -16,6 +16,7 @@ from flnb_telemetry.analysis.devices import EMULATED
 import flnb
 from tests.browser.conftest import ROOT, change_theme, choose_tab, resize
 from tests.browser.stage import Stage
+from tests.browser.waiting import eventually, redrawn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,7 +57,7 @@ def probe(page: Page) -> dict[str, Any]:
 def opened(page: Page) -> None:
     page.locator("[role=tab]", has_text="Devices").click()
     page.wait_for_function("() => window.__flnb.view?.rows > 0")
-    page.wait_for_timeout(400)
+    redrawn(page)
 
 
 @pytest.mark.timeout(180)
@@ -64,8 +65,8 @@ def test_a_recording_shows_the_order_in_which_an_emulated_device_ran(stage: Stag
     page = stage.page
     stage.view(run)
     opened(page)
-    assert page.locator(".fl-badge").inner_text() == EMULATED
-    assert page.locator(".fl-devicenote .fl-sub").inner_text() == "equal slots · random order, seed 17"
+    eventually(page, page.locator(".fl-badge").inner_text, EMULATED)
+    eventually(page, page.locator(".fl-devicenote .fl-sub").inner_text, "equal slots · random order, seed 17")
     found, shown = run.devices, probe(page)
     assert (shown["axis"], shown["rows"], shown["streams"]) == ("order", len(found), 2)
     assert shown["steps"] == [0, 1, 2]
@@ -80,10 +81,9 @@ def test_a_recording_shows_the_order_in_which_an_emulated_device_ran(stage: Stag
     assert [task["ran"] for task in names] == found.task["slot"][rows].tolist()
     kernels = [run.catalog.kernels.items[number].name for number in found.task["kernel"][rows]]
     assert [task["name"] for task in names] == [name or "copy to the device" for name in kernels]
-    page.wait_for_timeout(300)
-    facts = page.locator(".fl-callside").inner_text()
     last = run.catalog.kernels.items[found.task["kernel"][rows[-1]]]
-    assert f"[{', '.join(map(str, last.grid))}] × [{', '.join(map(str, last.block))}]" in facts
+    launch = f"[{', '.join(map(str, last.grid))}] × [{', '.join(map(str, last.block))}]"
+    page.locator(".fl-callside", has_text=launch).wait_for()
     assert not page.locator(".fl-callside dt", has_text="Time").count(), "its durations are not real"
 
 
@@ -100,16 +100,18 @@ def test_a_freed_block_names_the_event_that_it_waits_for(stage: Stage, screensho
     opened(page)
     page.locator(".fl-timeline canvas").focus()
     for _ in range(len(task["seq"])):
-        page.keyboard.press("[" if (probe(page)["task"] or {"seq": 0})["seq"] > wanted else "]")
+        before = (probe(page)["task"] or {"seq": 0})["seq"]
+        page.keyboard.press("[" if before > wanted else "]")
+        page.wait_for_function("before => (window.__flnb.view.task?.seq ?? 0) !== before", arg=before)
         if probe(page)["task"]["seq"] == wanted:
             break
     assert probe(page)["task"]["seq"] == wanted
-    page.wait_for_timeout(500)
-    assert probe(page)["waiting"] == [f"batch.from_numpy waits for e{block['event'][row]}"]
+    eventually(page, "window.__flnb.view.waiting", [f"batch.from_numpy waits for e{block['event'][row]}"])
+    redrawn(page)
     page.screenshot(path=screenshots / "devices-waits.png")
     page.locator("[aria-label='Block map as a table']").click()
     rows = page.locator("section[aria-label='Block map'] .fl-data tbody tr")
-    assert rows.count() == probe(page)["blocks"]
+    eventually(page, rows.count, probe(page)["blocks"])
     page.locator("[aria-label='Block map as a table']").click()
 
 
@@ -131,13 +133,12 @@ def test_occupancy_is_shown_where_a_driver_has_told_it(
         page.locator(".fl-timeline canvas").focus()
         for _ in range(len(shown.devices)):
             page.keyboard.press("]")
-            page.wait_for_timeout(250)
+            redrawn(page)
             if "Dynamic" in page.locator(".fl-callside").inner_text():
                 break
-        page.wait_for_timeout(300)
-        assert page.locator(".fl-occupancy span").last.inner_text() == occupancy
+        eventually(page, page.locator(".fl-occupancy span").last.inner_text, occupancy)
         page.screenshot(path=screenshots / f"devices-occupancy-{'known' if '%' in occupancy else 'unknown'}.png")
-    assert page.locator(".fl-warpnote").inner_text() == "16 of 64 warps, 2 blocks; registers limit it"
+    eventually(page, page.locator(".fl-warpnote").inner_text, "16 of 64 warps, 2 blocks; registers limit it")
 
 
 @pytest.mark.timeout(120)
@@ -147,7 +148,7 @@ def test_the_table_has_the_same_tasks(stage: Stage, run: Any) -> None:
     opened(page)
     page.locator("[aria-label='Devices as a table']").click()
     rows = page.locator("section[aria-label=Devices] .fl-data tbody tr")
-    assert rows.count() == len(run.devices)
+    eventually(page, rows.count, len(run.devices))
     first = [cell.strip() for cell in rows.first.locator("td").all_inner_texts()]
     assert first[0] == str(run.devices.task["seq"][0])
     assert "Ran as" in page.locator("section[aria-label=Devices] thead").inner_text()
@@ -159,6 +160,7 @@ def test_a_run_without_a_device_has_no_such_tab(stage: Stage) -> None:
     with flnb.record("host only") as run:
         flnb.exp(flnb.ones((64, 64)))
     stage.view(run)
+    redrawn(stage.page)
     assert not stage.page.locator("[role=tab]", has_text="Devices").is_visible()
     assert not stage.page.flnb_errors
 
@@ -196,7 +198,7 @@ def test_a_live_dashboard_follows_the_device(notebook: Page) -> None:
     assert len(probe(page)["steps"]) <= 8
     page.keyboard.press("]")
     page.wait_for_function("() => window.__flnb.selection?.kind === 'task'")
-    assert page.evaluate("() => window.__flnb.paused"), "the window of steps goes on"
+    eventually(page, "window.__flnb.paused", True)  # else the window of steps goes on
 
 
 @pytest.mark.timeout(180)
@@ -208,7 +210,7 @@ def test_pictures(notebook: Page, lab: Lab, screenshots: Path) -> None:
             resize(page, dashboard(page), width)
             dashboard(page).scroll_into_view_if_needed()
             page.mouse.move(0, 0)
-            page.wait_for_timeout(1200)
+            redrawn(page)
             dashboard(page).screenshot(path=screenshots / f"devices-{theme.lower()}-{width}.png")
     change_theme(page, "Light")
     (lab.folder / "stop-devices").touch()

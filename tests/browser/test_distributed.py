@@ -14,6 +14,7 @@ import pytest
 from tests.browser.conftest import choose_tab
 from tests.browser.test_collectives import WHY, dashboard
 from tests.browser.test_collectives import run_cell as run
+from tests.browser.waiting import redrawn
 from tests.distributed.test_cluster import assert_nothing_is_left, left_behind
 
 if TYPE_CHECKING:
@@ -121,14 +122,13 @@ def test_a_process_that_loads_slowly_is_named_with_that_reason(notebook: Page, l
     run(page, 4)
     choose_tab(page, "Collectives")
     wait_in_view(page, "() => window.__flnb.view?.steps.length > 3")
-    page.wait_for_timeout(1000)
     wait_in_view(page, "() => window.__flnb.view?.ranks === 3")  # drawn anew, it is empty
     began = time.monotonic()
     (lab.folder / "slow").touch()
     named = dashboard(page).locator(WHY, has_text=f"Rank {SLOW} was last").filter(has_text="in data.take")
     named.wait_for(timeout=20_000)
     took = time.monotonic() - began
-    page.wait_for_timeout(1000)
+    redrawn(page)
     page.screenshot(path=screenshots / "ranks-late.png")
     print("named after", round(took, 2), "s")
     assert took < 2

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.browser.conftest import COUNT, change_theme
+from tests.browser.waiting import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +48,7 @@ def notebook(lab: Lab, page: Page) -> Page:
 def test_a_click_on_an_op_of_a_report_selects_it_in_the_dashboard(notebook: Page) -> None:
     page = notebook
     failed = page.locator(".jp-OutputArea-output tr", has_text="failed")
-    assert failed.count() == 1
+    eventually(page, failed.count, 1)
     failed.locator("button").click()
     page.wait_for_function("() => window.__flnb.selection?.op === 'tanh'")
     assert not page.flnb_errors
@@ -64,7 +65,7 @@ def test_an_op_of_the_dashboard_opens_in_a_cell_and_repeats_its_bits(notebook: P
     page.screenshot(path=screenshots / "exploring-sheet.png")
     page.locator(".fl-sheet button", has_text="Close").click()
     made = page.locator(".jp-InputArea-editor", has_text="flnb.explore.inputs_of")
-    assert "tanh" in (made.text_content() or "")
+    eventually(page, made.text_content, lambda text: "tanh" in (text or ""))
     made.click()
     page.evaluate("async () => { await window.jupyterapp.commands.execute('notebook:run-cell') }")
     page.locator(".jp-OutputArea-output", has_text="the same bits as recorded: True").wait_for()
@@ -74,13 +75,13 @@ def test_an_op_of_the_dashboard_opens_in_a_cell_and_repeats_its_bits(notebook: P
 def test_tensors_and_modules_show_themselves(notebook: Page, screenshots: Path) -> None:
     page = notebook
     shown = page.locator(".jp-OutputArea-output img[alt^='image']")
-    assert shown.count() >= 5
+    eventually(page, shown.count, lambda count: count >= 5)
     shown.first.scroll_into_view_if_needed()
     tree = page.locator(".jp-OutputArea-output summary", has_text="Conv2d")
     tree.click()
     weight = page.locator(".jp-OutputArea-output summary", has_text="weight float32[4,1,3,3]")
     weight.wait_for()
-    assert "gradient norm" in (weight.text_content() or "")
+    eventually(page, weight.text_content, lambda text: "gradient norm" in (text or ""))
     page.screenshot(path=screenshots / "exploring-light.png")
     change_theme(page, "Dark")
     page.screenshot(path=screenshots / "exploring-dark.png")

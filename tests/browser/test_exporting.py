@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import flnb
 from tests.browser.stage import Stage
 from tests.browser.test_screens import AXE, LAYOUT, SIZES, VIOLATIONS, recorded
+from tests.browser.waiting import eventually, redrawn
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -35,29 +36,33 @@ def test_the_menu_saves_what_is_shown_and_what_was_recorded(page: Page, screensh
     found = []
     for size, width, height, light in SIZES:
         stage.view(run, width=width, height=height, light=light)
+        redrawn(page)
         found += page.evaluate(LAYOUT)  # of the bar with its button; an open menu lies on the views
         button.click()
+        menu.wait_for()
         page.screenshot(path=str(screenshots / f"export-{size}.png"))
         if AXE.exists():
             page.evaluate(AXE.read_text(encoding="utf-8"))
             found += page.evaluate(VIOLATIONS)
-        assert reasons(menu) == []
+        eventually(page, lambda: reasons(menu), [])
     assert found == []
 
     page.keyboard.press("ArrowUp")  # from the first item to the last
-    assert page.evaluate("document.activeElement.textContent") == "Report as a picture (.svg)"
+    eventually(page, "document.activeElement.textContent", "Report as a picture (.svg)")
     page.keyboard.press("Home")
     page.keyboard.press("ArrowDown")
-    assert page.evaluate("document.activeElement.textContent") == "Table of the view (.csv)"
+    eventually(page, "document.activeElement.textContent", "Table of the view (.csv)")
     page.keyboard.press("Escape")
-    assert not menu.is_visible()
-    assert button.evaluate("each => each === document.activeElement")
+    menu.wait_for(state="hidden")
+    eventually(page, lambda: button.evaluate("each => each === document.activeElement"), True)
 
     page.get_by_role("tab", name="Memory").click()
+    redrawn(page)
     picture = saved(page, "Picture of").read_bytes()
     assert picture.startswith(b"\x89PNG\r\n")
     assert int.from_bytes(picture[16:20], "big") > 300  # its width
     page.get_by_role("tab", name="Ops").click()
+    redrawn(page)
     with saved(page, "Table of").open(newline="", encoding="utf-8") as file:
         titles, *rows = csv.reader(file)
     assert "matmul" in {cell for row in rows for cell in row}
@@ -74,7 +79,8 @@ def test_the_menu_saves_what_is_shown_and_what_was_recorded(page: Page, screensh
     page.goto((tmp_path / "a.html").as_uri())
     page.wait_for_function("() => window.__flnb?.whole")
     button.click()
-    assert reasons(menu) == ["a saved page has no kernel"] * 4
+    eventually(page, lambda: reasons(menu), ["a saved page has no kernel"] * 4)
     menu.get_by_role("menuitem", name="Recording").click(force=True)
+    redrawn(page)
     assert menu.is_visible()
     assert not page.flnb_errors  # type: ignore[attr-defined]

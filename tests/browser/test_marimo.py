@@ -90,7 +90,7 @@ def test_a_finished_run_and_a_view_of_it_are_shown(page: Page, address: str, scr
         whole.get_by_role("tabpanel", name=tab).wait_for()
         if tab != "Tape":
             whole.get_by_text(seen, exact=True).first.wait_for()
-    assert "3 nodes" in whole.locator("canvas[aria-label^='Tape graph']:visible").first.get_attribute("aria-label")  # type: ignore[operator]
+    whole.locator("canvas[aria-label^='Tape graph'][aria-label*='3 nodes']:visible").first.wait_for()
     page.locator(".fl-root").nth(1).get_by_text("tanh", exact=True).first.wait_for()
     page.screenshot(path=str(screenshots / "marimo.png"))
     assert not page.flnb_errors  # type: ignore[attr-defined]

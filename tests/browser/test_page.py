@@ -10,6 +10,7 @@ import pytest
 
 import flnb
 import flnb.nn as nn
+from tests.browser.waiting import eventually, redrawn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +48,7 @@ def watch(page: Page) -> list[str]:
 def look(page: Page) -> None:
     """Every tab draws, the tape opens, and its search finds: from what the page has, or what its server answers."""
     page.wait_for_function("() => window.__flnb?.whole && window.__flnb.updates > 0")
-    assert page.evaluate("() => [window.broken, window.__flnb.events > 0]") == [None, True]
+    eventually(page, "[window.broken, window.__flnb.events > 0]", [None, True])
     for tab in ("ops", "memory", "metrics", "tape"):
         page.locator(f"[role=tab][id$=-tab-{tab}]").click()
         page.wait_for_function("tab => window.__flnb.tab === tab", arg=tab)
@@ -56,7 +57,7 @@ def look(page: Page) -> None:
     page.keyboard.type("relu")
     page.keyboard.press("Enter")
     page.wait_for_function("() => window.__flnb.selection?.node > 0")
-    assert page.evaluate("() => window.__flnb.selection.op ?? window.__flnb.selection.label") == "relu"
+    eventually(page, "window.__flnb.selection.op ?? window.__flnb.selection.label", "relu")
     assert page.flnb_errors == []  # type: ignore[attr-defined]
 
 
@@ -78,10 +79,11 @@ def test_a_saved_page_shows_every_view_offline(page: Page, run: Any, tmp_path: P
     page.set_viewport_size({"width": 1200, "height": 800})
     page.goto((tmp_path / "run.html").as_uri())
     look(page)
-    assert colours(page) > 5
+    redrawn(page)
+    eventually(page, lambda: colours(page), lambda count: count > 5)
     page.screenshot(path=screenshots / "page.png")
     assert [url for url in asked if not url.startswith(("file:", "blob:"))] == []
-    assert page.title().startswith("kept </script>")
+    eventually(page, page.title, lambda title: title.startswith("kept </script>"))
 
 
 def test_the_served_page_asks_its_server(page: Page, run: Any) -> None:

@@ -10,6 +10,7 @@ import flnb
 from flnb import models, optim
 from flnb.graph import inspection
 from tests.browser.stage import Stage
+from tests.browser.waiting import eventually, redrawn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,17 +58,16 @@ def test_stages_show_what_became_of_the_recorded_ops(stage: Stage, step: Any) ->
     stage.program(train, run)
     page = stage.page
     page.get_by_role("option", name="recorded").click()
-    assert page.locator(".fl-programrecorded tbody tr").count() == len(sweep.before)
+    eventually(page, page.locator(".fl-programrecorded tbody tr").count, len(sweep.before))
     page.keyboard.press("]")
-    assert page.evaluate("() => window.__flnbProgram.stage") == "rewritten"
-    assert page.locator(".fl-changed").count() == len(sweep.changes) > 0
+    eventually(page, "window.__flnbProgram.stage", "rewritten")
+    assert eventually(page, page.locator(".fl-changed").count, len(sweep.changes)) > 0
     page.keyboard.press("]")
-    assert page.locator(".fl-card").count() == len(found)
+    eventually(page, page.locator(".fl-card").count, len(found))
     fused = [each for each in found if each.kind == "kernel" and len(each.members) > 1]
-    assert page.locator(".fl-fused").count() == len(fused)
+    eventually(page, page.locator(".fl-fused").count, len(fused))
     page.keyboard.press("]")
-    live = page.evaluate("() => window.__flnbProgram.live")
-    assert len(live) == len(found)
+    live = eventually(page, "window.__flnbProgram.live", lambda live: len(live) == len(found))
     assert 0.5 * program.memory.size < max(live) <= program.memory.size
 
 
@@ -78,21 +78,21 @@ def test_a_click_on_a_kernel_lists_its_ops_with_estimated_shares(stage: Stage, s
     kernel = max(inspection.launches(train.programs[0]), key=lambda each: (each.kind == "kernel", len(each.members)))
     page.locator(f".fl-card[data-launch='{kernel.number}']").click()
     rows = page.locator(".fl-programops tbody tr")
-    assert [row.split()[0] for row in rows.all_inner_texts()] == kernel.ops
+    eventually(page, lambda: [row.split()[0] for row in rows.all_inner_texts()], kernel.ops)
     assert all("≈" in row for row in rows.all_inner_texts())
     texts = page.locator(".fl-programsource")
-    assert texts.inner_text().strip() == flnb.graph.source(train, "loops")[kernel.title]
+    eventually(page, lambda: texts.inner_text().strip(), flnb.graph.source(train, "loops")[kernel.title])
     page.get_by_role("radio", name="LLVM").click()
     page.wait_for_function("() => document.querySelector('.fl-programsource').innerText.includes('define void')")
-    assert texts.inner_text().strip() == flnb.graph.source(train)[kernel.title].strip()
+    eventually(page, lambda: texts.inner_text().strip(), flnb.graph.source(train)[kernel.title].strip())
     page.keyboard.press("Escape")
-    assert page.evaluate("() => window.__flnbProgram.selected") is None
+    eventually(page, "window.__flnbProgram.selected", None)
 
 
 def test_without_a_recording_no_time_is_shown(stage: Stage, step: Any) -> None:
     stage.program(step[0])
-    assert "no times: give it a recording" in stage.page.locator(".fl-meta").inner_text()
-    assert "–" in stage.page.locator(".fl-programcosts tbody tr").first.inner_text()
+    stage.page.locator(".fl-meta", has_text="no times: give it a recording").wait_for()
+    stage.page.locator(".fl-programcosts tbody tr").first.filter(has_text="–").wait_for()
 
 
 def test_pictures(stage: Stage, step: Any, screenshots: Path) -> None:
@@ -101,7 +101,7 @@ def test_pictures(stage: Stage, step: Any, screenshots: Path) -> None:
             stage.program(*step, light=light, width=width)
             for name in ("recorded", "rewritten", "fused", "planned"):
                 stage.page.get_by_role("option", name=name).click()
-                stage.page.wait_for_timeout(50)
+                redrawn(stage.page)
                 stage.page.screenshot(path=screenshots / f"program-{name}-{'light' if light else 'dark'}-{width}.png")
 
 
@@ -132,10 +132,9 @@ def test_a_jitted_function_on_a_cells_last_line_is_shown_as_a_program(lab: Lab, 
     lab.open(page, "program.ipynb")
     page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells') }")
     page.wait_for_function("() => window.__flnbProgram?.launches > 0", timeout=90_000)
-    assert page.locator(".fl-program .fl-run").inner_text() == "step"
+    eventually(page, page.locator(".fl-program .fl-run").inner_text, "step")
     card = page.locator(".fl-card", has_text="matmul").first
     card.click()
-    details = page.locator(".fl-program .fl-side")
-    assert "weight" in details.inner_text()
+    page.locator(".fl-program .fl-side", has_text="weight").wait_for()
     page.screenshot(path=screenshots / "program-in-a-cell.png")
     assert page.flnb_errors == []  # type: ignore[attr-defined]

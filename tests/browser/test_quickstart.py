@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.browser.conftest import change_theme, resize
+from tests.browser.waiting import eventually, redrawn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,18 +97,20 @@ def test_while_the_cell_is_busy_the_dashboard_lives(training: Page, screenshots:
     page = training
     assert busy(page), "the training cell ended before it could be watched"
     dashboard(page).scroll_into_view_if_needed()
-    page.wait_for_timeout(500)
+    redrawn(page)
     picture, events, rates = page.evaluate(PICTURE), _events(page), []
     while not rates or (rates[-1] < 10 and len(rates) < 3):  # another program may have had the processor for a while
         began, updates = time.monotonic(), value(page, "updates")
         page.wait_for_timeout(2000)
         rates.append((value(page, "updates") - updates) / (time.monotonic() - began))
         assert busy(page)
-    after = page.evaluate(PICTURE)
     assert max(rates) >= 10, f"{rates} updates a second"
-    assert _events(page) > events
-    assert len(after) >= 3
-    assert sum(a != b for a, b in zip(picture, after, strict=False)) >= 2, "the canvases stand still"
+    eventually(page, "window.__flnb.events", lambda now: now > events)
+
+    def moved(after: Any) -> bool:
+        return len(after) >= 3 and sum(a != b for a, b in zip(picture, after, strict=False)) >= 2
+
+    eventually(page, PICTURE, moved)
     assert value(page, "dropped") == 0
     print(f"{max(rates):.1f} updates/s while the cell is busy")
 
@@ -128,11 +131,11 @@ def test_pause_freezes_within_three_tenths_of_a_second_and_resume_goes_on(traini
     page.wait_for_timeout(1000)
     assert value(page, "updates") == updates
     assert page.evaluate(PICTURE) == picture
-    assert value(page, "frames") > frames, "recording goes on behind the pause"
+    eventually(page, "window.__flnb.frames", lambda now: now > frames)  # recording goes on behind the pause
     dashboard(page).locator(".fl-pause").click()
-    page.wait_for_function("before => window.__flnb.updates > before + 5", arg=updates, timeout=3000)
+    page.wait_for_function("before => window.__flnb.updates > before + 5", arg=updates, timeout=10_000)
     assert value(page, "paused") is False
-    assert page.evaluate(PICTURE) != picture
+    eventually(page, PICTURE, lambda now: now != picture)
     assert busy(page)
 
 
@@ -141,7 +144,7 @@ def test_a_picture_for_the_readme_while_the_cell_is_busy(training: Page, screens
     page = training
     page.wait_for_function("() => window.__flnb.step > 200")
     dashboard(page).evaluate("element => element.closest('.jp-Cell').scrollIntoView({block: 'start'})")
-    page.wait_for_timeout(600)
+    redrawn(page)
     assert busy(page)
     page.screenshot(path=screenshots / "jupyterlab-training.png")
 
@@ -166,17 +169,16 @@ def test_a_click_on_an_op_marks_it_in_tape_and_memory(training: Page) -> None:
     root = dashboard(page)
     root.scroll_into_view_if_needed()
     root.get_by_role("tab", name="Overview").click()
-    page.wait_for_timeout(400)
+    redrawn(page)
     before = page.evaluate(PICTURE)
     root.locator("tr").filter(has=page.get_by_text("conv2d", exact=True)).first.click()
-    page.wait_for_timeout(400)
-    assert value(page, "selection?.op") == "conv2d"
+    eventually(page, "window.__flnb.selection?.op", "conv2d")
+    redrawn(page)
     marked = page.evaluate(PICTURE)
     changed = [index for index, (a, b) in enumerate(zip(before, marked, strict=True)) if a != b]
     assert len(changed) >= 2, f"only canvases {changed} show the selection; tape and memory should"
     page.keyboard.press("Escape")
-    page.wait_for_timeout(300)
-    assert value(page, "selection") is None
+    eventually(page, "window.__flnb.selection", None)
 
 
 @pytest.fixture
@@ -218,8 +220,8 @@ def test_every_view_in_both_themes_and_widths(training: Page, screenshots: Path)
             resize(page, root, width)
             for name in names:
                 root.get_by_role("tab", name=name).click()
-                page.wait_for_timeout(500)
                 root.scroll_into_view_if_needed()
+                redrawn(page)
                 root.screenshot(path=screenshots / f"{name.strip().lower()}-{theme.lower()}-{width}.png")
                 overflow = page.evaluate(
                     "() => { const e = document.querySelector('.fl-root'); return e.scrollWidth - e.clientWidth }"
@@ -234,13 +236,13 @@ def test_a_change_of_theme_leaves_no_canvas_of_the_overview_blank(training: Page
     """JupyterLab hides the page for a moment while it changes its theme; the window keeps its size here."""
     page = training
     dashboard(page).get_by_role("tab", name="Overview").click()
-    page.wait_for_timeout(500)
-    assert page.evaluate(BLANK) == []
+    redrawn(page)
+    eventually(page, BLANK, [])
     for theme in ("Dark", "Light", "Dark"):
         change_theme(page, theme)
-        page.wait_for_timeout(600)
-        assert page.locator(".fl-root .fl-chart canvas").count() >= 3
-        assert page.evaluate(BLANK) == [], f"after the change to {theme}"
+        redrawn(page)
+        eventually(page, page.locator(".fl-root .fl-chart canvas").count, lambda count: count >= 3)
+        eventually(page, BLANK, [])
 
 
 @pytest.mark.timeout(120)
@@ -250,4 +252,4 @@ def test_after_a_reload_the_page_shows_the_run_again(training: Page) -> None:
     page.evaluate("async () => { await window.jupyterapp.commands.execute('docmanager:save') }")
     page.reload()
     page.wait_for_function("() => window.__flnb?.events > 0", timeout=60_000)
-    assert value(page, "state") == "finished"
+    eventually(page, "window.__flnb.state", "finished")

@@ -13,6 +13,7 @@ import flnb
 from flnb import distributed, nn, optim
 from tests.browser.conftest import ROOT
 from tests.browser.stage import Stage, remembered
+from tests.browser.waiting import redrawn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,7 +86,7 @@ def on_device() -> Any:
 
 def complaints(page: Page, name: str, screenshots: Path) -> list[str]:
     """What is wrong with the view that is shown."""
-    page.wait_for_timeout(350)  # the texts of a panel follow four times a second
+    redrawn(page)
     page.screenshot(path=str(screenshots / f"screen-{name}.png"))
     if not page.evaluate("() => 'axe' in window"):
         page.evaluate(AXE.read_text(encoding="utf-8"))

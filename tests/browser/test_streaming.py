@@ -92,6 +92,7 @@ def test_a_busy_cell_streams_to_the_screen(lab: Lab, page: Page) -> None:
         heaps.append(heap(page))
     page.locator(".jp-OutputArea-output pre", has_text="stored").wait_for(timeout=30_000)
     ends, sizes = json.loads((lab.folder / "streaming.json").read_text())
+    page.wait_for_function("() => window.drawn.length && window.__flnb.state === 'finished'")
     drawn = page.evaluate("() => window.drawn")
     found = ages(drawn, ends)
     median, late = np.quantile(found, [0.5, 0.95])

@@ -10,6 +10,7 @@ import pytest
 
 import flnb
 from tests.browser.stage import Stage, recorded
+from tests.browser.waiting import eventually, redrawn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -130,8 +131,8 @@ def test_search_goes_from_one_to_the_next_through_what_was_closed(stage: Stage, 
     for count in (1, 2):
         page.keyboard.press("Enter")
         page.get_by_text(f"{count} of 24 found").wait_for()
-        assert page.evaluate("() => window.__flnb.selection.op") == "gelu"
-    assert stage.probe()["boxes"] > known
+        eventually(page, "window.__flnb.selection?.op", "gelu")
+    eventually(page, "window.__flnb.view.boxes", lambda boxes: boxes > known)
     page.locator(".fl-search input").fill("")
 
 
@@ -143,21 +144,19 @@ def test_a_box_can_be_dragged_and_is_put_back(stage: Stage, small: Any) -> None:
     page.mouse.down()
     page.mouse.move(before["x"] + 70, before["y"] + 5, steps=4)
     page.mouse.up()
-    moved, mirrored = stage.box("relu", kind="op"), stage.box("relu", "backward", "op")
-    assert moved["x"] == pytest.approx(before["x"] + 30, abs=1)
-    assert moved["y"] == pytest.approx(before["y"] - 15, abs=1)
-    assert mirrored["x"] == moved["x"]
+    place = pytest.approx((before["x"] + 30, before["y"] - 15), abs=1)
+    eventually(page, lambda: tuple(stage.box("relu", kind="op")[axis] for axis in "xy"), place)
+    eventually(page, lambda: stage.box("relu", "backward", "op")["x"] - stage.box("relu", kind="op")["x"], 0)
     page.get_by_role("button", name="Fit the whole tape").click()
-    assert stage.box("relu", kind="op")["y"] == stage.box("conv")["y"]
+    eventually(page, lambda: stage.box("relu", kind="op")["y"] - stage.box("conv")["y"], 0)
 
 
 def test_a_click_selects_a_fold_and_its_numbers_are_told(stage: Stage, small: Any) -> None:
     stage.show(small)
     box = stage.box("layers.0–11")
     stage.page.mouse.click(box["x"] + 60, box["y"] + 38)
-    side = stage.page.locator("aside")
-    assert "equal blocks" in side.inner_text()
-    assert "of 8 nodes" in side.inner_text()
+    for said in ("equal blocks", "of 8 nodes"):
+        stage.page.locator("aside", has_text=said).wait_for()
     stage.page.keyboard.press("Escape")
 
 
@@ -165,19 +164,21 @@ def test_a_new_step_renews_the_numbers_of_closed_modules(stage: Stage, small: An
     def norms() -> list[str]:
         button = stage.page.locator("[aria-label='Tape as a table']:visible").first
         button.click()
-        cells = stage.page.locator("section.fl-panel tbody tr td:nth-child(8)").all_inner_texts()
+        cells = stage.page.locator("section.fl-panel tbody tr td:nth-child(8)")
+        cells.first.wait_for()
+        texts = cells.all_inner_texts()
         button.click()
-        return cells
+        return texts
 
     newer = recorded(network(12), seed=1).tape
     stage.show(newer)
     expected = norms()
     stage.show(small)
-    assert len(norms()) == len(expected)
-    assert norms() != expected
+    before = norms()
+    assert len(before) == len(expected)
+    assert before != expected
     stage.renew(newer)
-    stage.page.wait_for_timeout(300)
-    assert norms() == expected
+    eventually(stage.page, norms, expected)
 
 
 @pytest.mark.timeout(120)
@@ -193,7 +194,7 @@ def test_pictures_in_both_themes_and_widths(stage: Stage, small: Any, screenshot
                     box = stage.box("layers.1")
                     stage.page.mouse.click(box["x"] + 60, box["y"] + 38)
                 stage.page.mouse.move(2, 2)
-                stage.page.wait_for_timeout(300)
+                redrawn(stage.page)
                 stage.page.screenshot(path=screenshots / f"tape-{name}-{'light' if light else 'dark'}-{width}.png")
                 overflow = stage.page.evaluate("() => document.querySelector('.fl-root').scrollWidth - innerWidth")
                 assert overflow <= 1
@@ -214,9 +215,8 @@ def test_a_forward_that_failed_shows_the_op_with_what_it_got(stage: Stage, scree
         stage.show(run.tape, light=light, width=900)
         box = max((t for t in stage.probe()["targets"] if t["name"] == "matmul"), key=lambda target: target["x"])
         stage.page.mouse.click(box["x"] + 40, box["y"] + 24)
-        side = stage.page.locator("aside").inner_text()
-        assert "The forward ended here" in side
-        assert "[32,16]" in side
+        for said in ("The forward ended here", "[32,16]"):
+            stage.page.locator("aside", has_text=said).wait_for()
         stage.page.screenshot(path=screenshots / f"tape-failed-{'light' if light else 'dark'}-900.png")
 
 
@@ -260,6 +260,7 @@ def test_a_tape_on_a_cells_last_line_is_a_view_of_its_own(lab: Lab, page: Page, 
     lab.open(page, "tape.ipynb")
     page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells') }")
     page.wait_for_function("() => window.__flnb?.view?.boxes > 0", timeout=90_000)
+    redrawn(page)  # where JupyterLab has laid it out
     probe = page.evaluate("() => window.__flnb.view")
     assert probe["count"] == 1201
     fold = next(t for t in probe["targets"] if t["repeat"] == 400)

@@ -11,6 +11,7 @@ import flnb
 from flnb import nn, optim
 from tests.browser.conftest import choose_tab
 from tests.browser.stage import Stage
+from tests.browser.waiting import eventually, redrawn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,7 +77,7 @@ def settled(page: Page) -> dict[str, Any]:
             return view?.rows?.length > 0 && view.pixel <= 1.02 * (span.t1 - span.t0) / (view.place.width - 104);
         }"""
     )
-    page.wait_for_timeout(50)
+    redrawn(page)
     found: dict[str, Any] = page.evaluate("() => window.__flnb.view")
     return found
 
@@ -117,9 +118,9 @@ def looked_at(page: Page, run: Any, t0: float, t1: float) -> dict[str, Any]:
 def test_every_op_is_in_the_lane_and_a_click_finds_exactly_it(stage: Stage, run: Any, screenshots: Path) -> None:
     page, op = stage.page, run.table("op")
     stage.view(run)
-    shown = opened(page)
-    kinds = [row["kind"] for row in shown["rows"]]
-    assert kinds == ["phase", "scope", "scope", "op"]
+    opened(page)
+    eventually(page, "window.__flnb.view.rows.map(row => row.kind)", ["phase", "scope", "scope", "op"])
+    shown = settled(page)
     assert shown["rows"][-1]["events"] == len(op["t0"])
     assert shown["rows"][-1]["bars"] < len(op["t0"])
     assert "merged below a pixel" in shown["said"]
@@ -132,12 +133,11 @@ def test_every_op_is_in_the_lane_and_a_click_finds_exactly_it(stage: Stage, run:
         page.mouse.click(*place_of(view, run, (op["t0"][at] + op["t1"][at]) / 2, "op"))
         page.wait_for_function("number => window.__flnb.view.selected?.number === number", arg=at)
         page.wait_for_function("block => window.__flnb.view.selected?.block === block", arg=int(op["alloc_id"][at]))
-        selection = page.evaluate("() => window.__flnb.selection")
         step = int((run.table("step")["t1"] < op["t0"][at]).sum())
-        assert (selection["op"], selection["step"]) == (wanted, step)
+        eventually(page, "[window.__flnb.selection?.op, window.__flnb.selection?.step]", [wanted, step])
         page.keyboard.press("f")
     same = [i for i in range(len(names)) if op["node"][i] == op["node"][at] and i != at]
-    assert [one["number"] for one in page.evaluate("() => window.__flnb.view.selected.related")] == same[:16]
+    eventually(page, "window.__flnb.view.selected?.related?.map(one => one.number)", same[:16])
     page.screenshot(path=screenshots / "timeline-selected.png")
 
 
@@ -171,9 +171,8 @@ def test_arrows_measure_search_and_cursor(stage: Stage, run: Any, screenshots: P
     page.wait_for_function("number => window.__flnb.view.selected?.number === number", arg=at)
     page.wait_for_function("count => window.__flnb.view.allocations === count", arg=len(mine - {0}))
     page.screenshot(path=screenshots / "timeline-arrows.png")
-    assert page.locator(".fl-side .fl-rowlist button").count() == page.evaluate(
-        "() => window.__flnb.view.selected.related.length"
-    )
+    related = page.evaluate("() => window.__flnb.view.selected.related.length")
+    eventually(page, page.locator(".fl-side .fl-rowlist button").count, related)
     page.locator(".fl-side .fl-rowlist button").first.click()  # to its backward op, wherever that is
     page.wait_for_function("number => window.__flnb.view.selected.number !== number", arg=at)
     view = settled(page)
@@ -181,9 +180,9 @@ def test_arrows_measure_search_and_cursor(stage: Stage, run: Any, screenshots: P
     assert view["shown"]["t0"] <= back["t0"] <= back["t1"] <= view["shown"]["t1"]
     page.keyboard.press("m")  # the selected event is measured whole
     page.wait_for_function("() => window.__flnb.view.measure?.found")
-    assert page.evaluate("() => window.__flnb.view.measure.found.counts.op") == 1
+    eventually(page, "window.__flnb.view.measure.found.counts.op", 1)
     page.keyboard.press("Escape")
-    assert page.evaluate("() => window.__flnb.view.measure") is None
+    eventually(page, "window.__flnb.view.measure", None)
     page.keyboard.press("Escape")  # nothing is selected any more
     page.keyboard.press("f")
     step = run.table("step")
@@ -199,7 +198,7 @@ def test_arrows_measure_search_and_cursor(stage: Stage, run: Any, screenshots: P
     assert abs(found["counts"]["op"] - len(begun)) <= 1  # the bounds are rounded to the ns
     assert len(begun) > 20
     page.screenshot(path=screenshots / "timeline-measured.png")
-    assert page.evaluate("() => window.__flnb.cursor") == pytest.approx((step["t1"][3] - run.start) / 1e9, rel=0.01)
+    eventually(page, "window.__flnb.cursor", pytest.approx((step["t1"][3] - run.start) / 1e9, rel=0.01))
     x, _ = place_of(shown, run, (step["t0"][2] + step["t1"][2]) / 2, "op")  # Ops and Tape follow the cursor
     page.mouse.click(x, shown["place"]["y"] + 8)
     inside = (op["t0"] >= step["t0"][2]) & (op["t0"] < step["t1"][2])
@@ -210,11 +209,8 @@ def test_arrows_measure_search_and_cursor(stage: Stage, run: Any, screenshots: P
     page.locator("[role=tab]", has_text="Ops").click()
     page.locator(".fl-stepops", has_text="In step 2, under the cursor").wait_for()
     rows = page.locator(".fl-stepops + dl")
-    rows.wait_for()
-    told = rows.evaluate(
-        "dl => [...dl.querySelectorAll('dt')].map(dt => dt.textContent + parseInt(dt.nextSibling.textContent))"
-    )
-    assert sorted(told) == wanted
+    counts = "dl => [...dl.querySelectorAll('dt')].map(dt => dt.textContent + parseInt(dt.nextSibling.textContent))"
+    eventually(page, lambda: sorted(rows.evaluate(counts)), wanted)
     page.screenshot(path=screenshots / "ops-of-step.png")
     page.locator("[role=tab]", has_text="Tape").click()
     label = page.locator('canvas[aria-label^="Tape graph of step 2: "]:visible')
@@ -225,7 +221,7 @@ def test_arrows_measure_search_and_cursor(stage: Stage, run: Any, screenshots: P
     page.locator("[role=tab]", has_text="Timeline").click()
     page.mouse.click(place_of(shown, run, step["t1"][3], "op")[0], shown["place"]["y"] + 8)
     page.locator("[role=tab]", has_text="Memory").click()
-    assert page.evaluate("() => window.__flnb.cursor") == pytest.approx((step["t1"][3] - run.start) / 1e9, rel=0.01)
+    eventually(page, "window.__flnb.cursor", pytest.approx((step["t1"][3] - run.start) / 1e9, rel=0.01))
 
 
 @pytest.mark.timeout(120)
@@ -241,20 +237,20 @@ def test_while_the_kernel_is_busy_the_coarse_piece_is_drawn_and_said(stage: Stag
         for _ in range(6):
             page.mouse.move(*place_of(page.evaluate("() => window.__flnb.view"), run, op["t0"][40], "op"))
             page.mouse.wheel(0, -400)
-            page.wait_for_timeout(30)
+            redrawn(page)
         page.wait_for_function("() => window.__flnb.view.coarse")
-        view = page.evaluate("() => window.__flnb.view")
-        assert "coarse: the kernel is busy" in view["said"]
-        assert view["rows"][-1]["bars"] > 0
+        eventually(page, "window.__flnb.view.said", lambda said: "coarse: the kernel is busy" in said)
+        eventually(page, "window.__flnb.view.rows.at(-1).bars", lambda bars: bars > 0)
         page.screenshot(path=screenshots / "timeline-busy.png")
     finally:
         stage.busy = False
     page.keyboard.press("w")
     page.wait_for_function("() => !window.__flnb.view.coarse")
-    assert "coarse" not in settled(page)["said"]
+    settled(page)
+    eventually(page, "window.__flnb.view.said", lambda said: "coarse" not in said)
     page.locator("[aria-label='Timeline as a table']").click()
     rows = page.locator("section[aria-label=Timeline] .fl-data tbody tr")
-    assert rows.count() > 3
+    eventually(page, rows.count, lambda count: count > 3)
     assert not page.flnb_errors  # type: ignore[attr-defined]
 
 
@@ -297,13 +293,13 @@ def test_a_saved_page_says_that_it_has_no_more_detail(page: Page, tmp_path: Path
     for _ in range(8):
         page.mouse.move(*place_of(page.evaluate("() => window.__flnb.view"), run, op["t0"][40], "op"))
         page.mouse.wheel(0, -400)
-        page.wait_for_timeout(30)
+        redrawn(page)
         if "no more detail" in page.evaluate("() => window.__flnb.view.said"):
             break
     page.wait_for_function(
         "() => window.__flnb.view.said.includes('merged: a saved page has no more detail')", timeout=5000
     )
-    assert not page.evaluate("() => window.__flnb.view.coarse")
+    eventually(page, "!window.__flnb.view.coarse", True)
 
 
 @pytest.mark.timeout(240)

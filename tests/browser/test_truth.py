@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.browser.waiting import eventually, redrawn
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -75,7 +77,7 @@ def recorded(page: Page, name: str) -> None:
     page.wait_for_function("() => window.__flnb.state === 'finished'", timeout=60_000)
     page.locator(".fl-root [role=tab]", has_text="Tape").first.click()
     page.locator(".fl-root").first.scroll_into_view_if_needed()
-    page.wait_for_timeout(1200)  # the texts of a panel follow four times a second
+    redrawn(page)
 
 
 def header(page: Page) -> str:
@@ -87,9 +89,9 @@ def table(page: Page) -> list[list[str]]:
     """The Tape view as a table: the rows without the heads."""
     button = page.locator("[aria-label='Tape as a table']:visible").first
     button.click()
-    rows: Any = page.locator("section.fl-panel[aria-label=Tape]:visible tbody tr").evaluate_all(
-        "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
-    )
+    shown = page.locator("section.fl-panel[aria-label=Tape]:visible tbody tr")
+    shown.first.wait_for()
+    rows: Any = shown.evaluate_all("rows => rows.map(row => [...row.cells].map(cell => cell.textContent))")
     button.click()
     return [list(map(str, row)) for row in rows]
 
@@ -99,11 +101,11 @@ def test_gradients_that_come_slowly_are_one_tape(notebook: Page, screenshots: Pa
     page = notebook
     recorded(page, "slow")
     page.locator(".jp-OutputArea-output pre", has_text="run.tape 13").wait_for()
-    assert page.evaluate("() => window.__flnb.view.count") == 13
-    assert "13 nodes" in header(page)
+    eventually(page, "window.__flnb.view.count", 13)
+    eventually(page, lambda: header(page), lambda said: "13 nodes" in said)
     page.locator("button[title='Open all modules']:visible").first.click()
-    rows = table(page)
-    assert [row[1] for row in rows] == [*["multiply", "add", "tanh"] * 4, "sum"]
+    ops = [*["multiply", "add", "tanh"] * 4, "sum"]
+    rows = eventually(page, lambda: table(page), lambda rows: [row[1] for row in rows] == ops)
     assert all(row[7] not in ("–", "NaN") for row in rows), "a norm is missing"
     page.screenshot(path=screenshots / "truth-slow.png")
 
@@ -113,11 +115,10 @@ def test_a_nan_between_two_samples_is_marked_and_in_view(notebook: Page, screens
     page = notebook
     recorded(page, "nan")
     page.locator(".jp-OutputArea-output pre", has_text="run.tape 12").wait_for()
-    said = header(page)
-    assert said.startswith("step 12 · NaN begins at sqrt"), said
-    aside = page.locator("aside:visible").first.inner_text()
-    assert aside.upper().startswith("NAN BEGINS AT")
-    assert "sqrt" in aside.splitlines()[1]
+    eventually(page, lambda: header(page), lambda said: said.startswith("step 12 · NaN begins at sqrt"))
+    aside = page.locator("aside:visible").first
+    text = eventually(page, aside.inner_text, lambda text: text.upper().startswith("NAN BEGINS AT"))
+    assert "sqrt" in text.splitlines()[1]
     colours = page.locator("aside:visible").first.evaluate(
         "side => ['.fl-rowlist .fl-unitright', '.fl-sub, .fl-dim, .fl-none'].map("
         "name => getComputedStyle(side.querySelector(name)).color)"
@@ -125,12 +126,12 @@ def test_a_nan_between_two_samples_is_marked_and_in_view(notebook: Page, screens
     assert colours[0] != colours[1], "the first of the list is red"
     canvas = page.locator("canvas[aria-label^='Tape graph']:visible").first.bounding_box()
     assert canvas is not None
-    found = [box for box in page.evaluate("() => window.__flnb.view.targets") if box["name"] == "sqrt"]
-    assert len(found) == 2  # its forward and its backward
+    boxes = "window.__flnb.view.targets.filter(box => box.name === 'sqrt')"
+    found = eventually(page, boxes, lambda boxes: len(boxes) == 2)  # its forward and its backward
     for box in found:
         assert canvas["x"] <= box["x"]
         assert box["x"] + box["width"] <= canvas["x"] + canvas["width"]
-    assert [row[1] for row in table(page) if row[7] == "NaN begins"] == ["sqrt"]
+    eventually(page, lambda: [row[1] for row in table(page) if row[7] == "NaN begins"], ["sqrt"])
     page.screenshot(path=screenshots / "truth-nan.png")
     newest = page.locator("section.fl-panel[aria-label=Tape]:visible button[title^='Show the newest']").first
     if newest.is_visible():  # another backward was measured after it
@@ -138,15 +139,14 @@ def test_a_nan_between_two_samples_is_marked_and_in_view(notebook: Page, screens
         page.wait_for_function(
             "() => !document.querySelector('canvas[aria-label^=\"Tape graph\"]').ariaLabel.includes('step 12')"
         )
-        assert "NaN" not in header(page)
+        eventually(page, lambda: header(page), lambda said: "NaN" not in said)
 
 
 @pytest.mark.timeout(240)
 def test_the_header_names_the_parts_that_ran(notebook: Page, screenshots: Path) -> None:
     page = notebook
     recorded(page, "parts")
-    meta = page.locator(".fl-meta").first.text_content() or ""
-    assert meta.startswith("cpu · native · "), meta
-    assert re.search(r" · oneDNN 3\.\S+, \w+, \d+ threads? \(OpenMP\); NumPy \S+, ", meta), meta
+    parts = r"cpu · native · .* · oneDNN 3\.\S+, \w+, \d+ threads? \(OpenMP\); NumPy \S+, "
+    eventually(page, page.locator(".fl-meta").first.text_content, lambda meta: re.match(parts, meta or ""))
     page.screenshot(path=screenshots / "truth-parts.png")
     assert page.flnb_errors == []  # type: ignore[attr-defined]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.browser.conftest import COUNT, change_theme, resize
+from tests.browser.waiting import eventually, redrawn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,7 +87,7 @@ def notebook(lab: Lab, page: Page) -> Page:
     page.wait_for_function("() => window.__flnb?.whole", timeout=60_000)
     root(page).scroll_into_view_if_needed()
     root(page).get_by_role("tab", name="Memory").click()
-    page.wait_for_timeout(300)
+    redrawn(page)
     return page
 
 
@@ -120,15 +121,16 @@ def test_any_moment_of_the_run(notebook: Page) -> None:
     box = canvas(page, '^="Memory by category"')
     seen = []
     for share in (0.3, 0.5, 0.8):
+        before = value(page, "cursor")
         page.mouse.click(box["x"] + share * box["width"], box["y"] + 80)
-        page.wait_for_timeout(100)
+        eventually(page, "window.__flnb.cursor", lambda now, before=before: now != before)
         state = value(page, "view")
         assert sum(state["categories"]) + state["waste"] == state["allocated"]
         seen.append((value(page, "cursor"), state["allocated"]))
     assert [t for t, _ in seen] == sorted({t for t, _ in seen})
     assert len({allocated for _, allocated in seen}) > 1
     root(page).locator("canvas:focus").press("ArrowLeft")
-    assert value(page, "cursor") < seen[-1][0], "the event before"
+    eventually(page, "window.__flnb.cursor", lambda now: now < seen[-1][0])  # at the event before
 
 
 @pytest.mark.timeout(120)
@@ -137,23 +139,23 @@ def test_a_block_tells_its_tensor_its_op_its_node_and_its_life(notebook: Page) -
     root(page).get_by_role("button", name="Peak").click()
     root(page).locator('canvas[aria-label*="segments with"]:visible').first.focus()
     for _ in range(40):  # from block to block, to one that an op of the tape made
+        before = value(page, "selection")
         page.keyboard.press("ArrowRight")
+        eventually(page, "window.__flnb.selection", lambda now, before=before: now != before)
         if value(page, "selection?.node") and value(page, "selection?.scope"):
             break
     side = root(page).get_by_label("Selected block")
     side.get_by_text("Life").wait_for()
-    text = side.inner_text()
-    for what in ("Tensor", "Op", "Scope", "Tape node", "Requested", "Age"):
-        assert what in text
-    assert value(page, "selection.op") in text
+    for what in ("Tensor", "Op", "Scope", "Tape node", "Requested", "Age", value(page, "selection.op")):
+        eventually(page, side.inner_text, lambda text, what=what: what in text)
     side.get_by_role("button", name="Tape").click()
-    assert value(page, "tab") == "tape"
+    eventually(page, "window.__flnb.tab", "tape")
     root(page).get_by_role("tab", name="Memory").click()
     box = canvas(page, '*="segments with"')
     page.mouse.click(box["x"] + 200, box["y"] + 14)
-    assert value(page, "selection.kind") in ("block", "segment")
+    eventually(page, "window.__flnb.selection?.kind", lambda kind: kind in ("block", "segment"))
     page.keyboard.press("Escape")
-    assert value(page, "selection") is None
+    eventually(page, "window.__flnb.selection", None)
 
 
 @pytest.mark.timeout(120)
@@ -163,12 +165,13 @@ def test_what_is_pending_under_a_lock_is_marked(notebook: Page) -> None:
     box = canvas(page, '^="Memory by category"')
     seen = []
     for share in range(5, 100, 5):
+        before = value(page, "cursor")
         page.mouse.click(box["x"] + 48 + share / 100 * (box["width"] - 58), box["y"] + 80)
-        page.wait_for_timeout(30)
+        eventually(page, "window.__flnb.cursor", lambda now, before=before: now != before)
         seen.append(tuple(value(page, "view.locked").values()))
     assert {(0, 0), (1, 1)} <= set(seen), "in one stretch of the run: its array is gone, the lock holds it"
     assert (1, 0) not in seen, "it was locked with an array for microseconds only, and never again"
-    assert root(page).get_by_text("pending", exact=True).is_visible()
+    root(page).get_by_text("pending", exact=True).first.wait_for()
 
 
 @pytest.mark.timeout(180)
@@ -183,10 +186,12 @@ def test_a_smaller_device_is_proposed_for_and_the_step_run_so(notebook: Page, sc
     page.mouse.up()
     panel = root(page).get_by_role("region", name="What if the device had less")
     panel.get_by_role("button", name="Apply").wait_for()
-    assert {"recompute", "offload"} & {text.strip() for text in panel.locator("td:nth-child(2)").all_inner_texts()}
+    proposed = panel.locator("td:nth-child(2)")
+    remedies = {"recompute", "offload"}
+    eventually(page, proposed.all_inner_texts, lambda texts: remedies & {text.strip() for text in texts})
     asked = line.get_attribute("aria-valuetext")
     line.press("ArrowUp")
-    assert line.get_attribute("aria-valuetext") != asked
+    eventually(page, lambda: line.get_attribute("aria-valuetext"), lambda now: now != asked)
     panel.get_by_role("button", name="Apply").click()
     panel.get_by_text("measured").wait_for()
     rows = {
@@ -214,7 +219,7 @@ def test_pictures_in_both_themes_and_widths(notebook: Page, screenshots: Path) -
             resize(page, root(page), width)
             for by in ("Scope", "Op", "Category"):
                 root(page).get_by_role("radio", name=by, exact=True).click()
-                page.wait_for_timeout(400)
+                redrawn(page)
                 root(page).screenshot(path=screenshots / f"view-{by.lower()}-{theme.lower()}-{width}.png")
             overflow = root(page).evaluate("element => element.scrollWidth - element.clientWidth")
             assert overflow <= 1
@@ -230,9 +235,9 @@ def test_two_managers_stand_beside_each_other(notebook: Page, screenshots: Path)
     pair = page.locator(".fl-compare")
     pair.scroll_into_view_if_needed()
     box: Any = pair.locator('canvas[aria-label^="Memory by category"]').first.bounding_box()
+    before = page.evaluate("() => window.__flnbPair.cursors")
     page.mouse.click(box["x"] + 0.5 * box["width"], box["y"] + 60)
-    page.wait_for_timeout(200)
-    here, there = page.evaluate("() => window.__flnbPair.cursors")
+    here, there = eventually(page, "window.__flnbPair.cursors", lambda now: now != before)
     assert here == pytest.approx(there)
     pair.screenshot(path=screenshots / "view-pair.png")
     assert not page.flnb_errors  # type: ignore[attr-defined]

@@ -43,6 +43,8 @@ export interface TestState {
   readonly paused: boolean;
   /** Drawings that showed new data; stands still while paused. */
   readonly updates: number;
+  /** Times that all texts were written, after which pictures are drawn. */
+  readonly texts: number;
   readonly state: string;
   readonly tab: TabName;
   readonly step: number | null;
@@ -178,6 +180,7 @@ export class Dashboard {
       get frames() { return store.frames; },
       get paused() { return store.paused; },
       get updates() { return updates(); },
+      get texts() { return store.versions.text; },
       get state() { return store.latest?.run.state ?? "waiting"; },
       get tab() { return tab(); },
       get step() { return store.step; },
