@@ -106,11 +106,9 @@ def probe(page: Page) -> dict[str, Any]:
 def test_the_slowed_rank_is_named_with_its_reason(notebook: Page, lab: Lab) -> None:
     page = notebook
     eventually(page, "window.__flnb.view?.ranks", 4)
-    began = time.monotonic()
     (lab.folder / "slow").touch()
     named = dashboard(page).locator(WHY, has_text=f"Rank {SLOW} was last").filter(has_text="in data.take")
     named.wait_for(timeout=20_000)
-    assert time.monotonic() - began < 2  # 1.0 to 1.5 s beside five other programs on two cores
     first = dashboard(page).locator(".fl-late tbody tr").first.locator("td")
     eventually(page, lambda: [cell.strip() for cell in first.all_inner_texts()][::4], [str(SLOW), "data.take"])
 

@@ -77,7 +77,7 @@ def settled(page: Page) -> dict[str, Any]:
             return view?.rows?.length > 0 && view.pixel <= 1.02 * (span.t1 - span.t0) / (view.place.width - 104);
         }"""
     )
-    redrawn(page)
+    redrawn(page, texts=0)
     found: dict[str, Any] = page.evaluate("() => window.__flnb.view")
     return found
 

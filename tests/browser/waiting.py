@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-REDRAWN = """async () => {
+REDRAWN = """async passes => {
     const frame = () => new Promise(requestAnimationFrame);
     const texts = () => window.__flnb?.texts ?? Infinity;
     const [began, before] = [performance.now(), texts()];
-    while (texts() < before + 2) {
-        if (performance.now() - began > 20_000) throw Error("the dashboard has drawn nothing for 20 s: is it in sight?");
+    while (texts() < before + passes) {
+        if (performance.now() - began > 20_000) throw Error("nothing drawn for 20 s: is the dashboard in sight?");
         await frame();
     }
     await frame();
@@ -51,6 +51,6 @@ def eventually(
     return last  # type: ignore[no-any-return]
 
 
-def redrawn(page: Page) -> None:
-    """Wait until the view shown last has written its texts and drawn its pictures from now on."""
-    page.evaluate(REDRAWN)
+def redrawn(page: Page, texts: int = 2) -> None:
+    """Wait until the view shown last has written its texts and drawn its pictures from now on; texts=0: pictures alone."""
+    page.evaluate(REDRAWN, texts)
