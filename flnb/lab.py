@@ -23,11 +23,14 @@ NOTEBOOKS = tuple(f"{name}.ipynb" for name in NAMES)
 """The names of the notebooks that come with flnb; the first is opened by default."""
 
 
-def free_name(folder: Path, name: str) -> Path:
-    """Return a path in `folder` that does not exist yet: `name`, or `name` with a number before its suffix."""
+def free_name(folder: Path, name: str, content: bytes | None = None) -> Path:
+    """Return a path in `folder` that does not exist yet: `name`, or `name` with a number before its suffix.
+
+    A file that exists and has this content is taken, too.
+    """
     stem, suffix = Path(name).stem, Path(name).suffix
     candidate, number = folder / name, 0
-    while candidate.exists():
+    while candidate.exists() and (content is None or candidate.read_bytes() != content):
         number += 1
         candidate = folder / f"{stem}-{number}{suffix}"
     return candidate
@@ -36,6 +39,7 @@ def free_name(folder: Path, name: str) -> Path:
 def shipped(name: str, folder: Path | None = None) -> Path:
     """Copy a notebook that comes with flnb, so that running it does not change the original; return the copy's path.
 
+    An earlier copy that is unchanged is returned.
     The copy is made in `folder`. By default that is the working directory or, if flnb runs from a git checkout, the
     checkout's folder output/lab, which git ignores.
     """
@@ -48,7 +52,9 @@ def shipped(name: str, folder: Path | None = None) -> Path:
         raise FileNotFoundError(f"flnb lab: this installation lacks {original}; reinstall flnb or give a path")
     place = folder or place
     place.mkdir(parents=True, exist_ok=True)
-    copy = free_name(place, name)
+    copy = free_name(place, name, original.read_bytes())
+    if copy.exists():
+        return copy
     with aside(copy) as part:
         shutil.copyfile(original, part)
     return copy

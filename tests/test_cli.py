@@ -242,6 +242,8 @@ def test_from_a_wheel_notebooks_are_copied(name: str, tmp_path: Path, monkeypatc
     working = tmp_path / "work"
     working.mkdir()
     assert lab.shipped(name, working) == working / name
+    assert lab.shipped(name, working) == working / name, "a copy that is as it was made is used again"
+    (working / name).write_text('{"changed": true}')
     again = lab.shipped(name, working)
     assert again == working / name.replace(".ipynb", "-1.ipynb")
     assert again.read_text() == "{}"
@@ -265,6 +267,8 @@ def test_a_path_is_a_file_a_folder_or_the_name_of_a_notebook_of_ours(
         copy = lab.opened(asked)
         assert copy == root / "output" / "lab" / name, "the tracked notebook stays as it is"
         assert copy.read_text() == name
+        assert lab.opened(asked) == copy, "nobody has changed it"
+        copy.write_text("changed")
         assert lab.opened(asked).name == name.replace(".ipynb", "-1.ipynb")
     assert lab.opened(".") == Path()
     Path("autograd_graphs.ipynb").touch()
