@@ -32,7 +32,7 @@ class Follower:
     """Makes each recording that begins the one that the dashboard shows, until the next one begins.
 
     Before the first recording begins, the dashboard shows all ops of the process, or, if a recording had ended before
-    this object was made, that recording.
+    this object was made, that recording. If a name is given, it waits for the recording of that name and shows nothing.
 
     Attributes:
         live: the `Live` object from which the dashboard gets its data.
@@ -58,7 +58,7 @@ class Follower:
         self.earlier = ended if self._followed is None and ended and name in (None, ended.name) else None
         if self.earlier is not None:
             self.last = self.earlier
-        elif self._followed is None:
+        elif self._followed is None and name is None:
             self.live.begin()
 
     def watch(self, run: Recording) -> None:

@@ -74,6 +74,8 @@ def test_it_follows_a_recording_from_its_first_event_and_keeps_the_picture(follo
 
 def test_given_a_name_it_keeps_showing_the_recordings_of_that_name() -> None:
     follower = Follower("training")
+    work()
+    assert follower.live.frame(keyframe=True)[0]["run"]["state"] == "waiting", "no other recording is shown"
     for name in ("warm-up", "training", "one prediction"):
         with flnb.record(name):
             work(1)

@@ -3,7 +3,7 @@
 import { Brush } from "./brush.ts";
 import { attribute, h, icon, icons, setText } from "./dom.ts";
 import { bytes, clock, count, integer, moment, percent, text, UNKNOWN } from "./format.ts";
-import { selectionParts, stateLine, type StateLine, stepNumber } from "./states.ts";
+import { selectionParts, stateLine, type StateLine } from "./states.ts";
 import type { Counters } from "./protocol.ts";
 import type { TabName, ViewContext } from "./view.ts";
 
@@ -151,12 +151,15 @@ export class RecordingBar {
     }
     attribute(this.liveButton, "aria-pressed", store.following && !store.paused);
     if (store.memory.whole !== this.wholeShown) this.showWhole(store.memory.whole);
+    // A live run that has ended: there is nothing to pause, and nothing to follow but what is not yet shown.
+    const ended = ["finished", "failed"].includes(store.latest?.run.state ?? "");
+    this.pauseButton.hidden = this.wholeShown || (ended && !store.paused);
+    this.liveButton.hidden = !this.wholeShown && ended && store.following && !store.paused;
     // Counters tell of the recording, which goes on while the picture is paused; only the step is the picture's.
     const counters = store.latest?.counters;
     const waiting = !counters || store.latest?.run.state === "waiting";
     const { step } = store;
-    const ended = store.latest?.run.state === "finished" && step === counters?.step;
-    this.step.set(waiting ? UNKNOWN : stepNumber(step, counters.steps_total, ended), counters?.steps_total && !waiting ? `step of ${integer(counters.steps_total)}` : "step");
+    this.step.set(waiting ? UNKNOWN : integer(step), counters?.steps_total && !waiting ? `step of ${integer(counters.steps_total)}` : "step");
     this.recorded.set(waiting ? UNKNOWN : counters.t < 1 ? moment(counters.t) : clock(counters.t) + (counters.t < 3600 ? " s" : ""));
     this.events.set(counters ? text(count(counters.events_per_s < 10 ? Math.round(counters.events_per_s) : counters.events_per_s)) : "0");
     this.telemetry.set(waiting ? UNKNOWN : text(percent(counters.telemetry_share)));
@@ -166,7 +169,7 @@ export class RecordingBar {
   /** Of a recording that has ended nothing can be paused or followed: there is its peak. */
   private showWhole(whole: boolean): void {
     this.wholeShown = whole;
-    this.pauseButton.hidden = this.telemetry.element.hidden = whole;
+    this.telemetry.element.hidden = whole;
     this.liveButton.replaceChildren(icon(whole ? icons.peak : icons.live), whole ? "Peak" : "Live");
     this.liveButton.title = whole ? "Go to where most memory is live" : "Follow the newest again";
   }

@@ -76,6 +76,11 @@ export function axisTicks(low: number, high: number, log: boolean): number[] {
   return values.map((value) => Number(value.toPrecision(3)));
 }
 
+const OUTSIDE = "outside of steps";
+
+/** What was logged outside of any step has the number −1. */
+export const stepName = (step: number): string => (step < 0 ? OUTSIDE : `step ${integer(step)}`);
+
 const LEFT = 48;
 const RIGHT = 12;
 const TOP = 7;
@@ -128,9 +133,10 @@ export class Chart {
     setText(this.caption, options.log ? `${options.name} · log` : options.name);
     this.caption.title = options.name;
     const first = curve.length ? curve.steps[0]! : 0;
+    const last = Math.max(options.last ?? -1, curve.length ? curve.steps[curve.length - 1]! : 1);
     const begin = Math.min(0, first, options.first ?? 0);
-    this.span = [begin, Math.max(options.last ?? 0, curve.length ? curve.steps[curve.length - 1]! : 1, begin + 1)];
-    this.surface.canvas.setAttribute("aria-label", `${options.name}: ${options.shown} at step ${this.span[1]}`);
+    this.span = last < 0 ? [-1.5, -0.5] : [begin, Math.max(last, begin + 1)]; // without steps: one place, in the middle
+    this.surface.canvas.setAttribute("aria-label", `${options.name}: ${options.shown} ${last < 0 ? OUTSIDE : `at step ${this.span[1]}`}`);
   }
 
   /** Fit to the element's place; false where that has no size now (a hidden page), and must be asked again. */
@@ -156,8 +162,8 @@ export class Chart {
       label(c, this.axisFormat(tick), LEFT - 10, y(tick), colours.dim, this.theme.ui(10.5), "right");
     }
     horizontal(c, LEFT - 6, width - RIGHT, height - BOTTOM, colours.mark);
-    label(c, integer(this.span[0]), LEFT - 6, height - 7, colours.dim, this.theme.ui(10));
-    label(c, `step ${integer(this.span[1])}`, width - RIGHT, height - 7, colours.dim, this.theme.ui(10), "right");
+    if (this.span[0] >= 0) label(c, integer(this.span[0]), LEFT - 6, height - 7, colours.dim, this.theme.ui(10));
+    label(c, stepName(this.span[1]), width - RIGHT, height - 7, colours.dim, this.theme.ui(10), "right");
     if (cursorStep !== null) vertical(c, x(cursorStep), TOP, height - BOTTOM, colours.brand);
     if (beside) {
       this.line(c, beside, beside.values, x, y, colours.brand, 1.6, false);
@@ -271,7 +277,7 @@ export class Chart {
     this.tip.hidden = found === null;
     if (found !== null) {
       const value = curve.values[found]!;
-      setText(this.tip, `step ${integer(curve.steps[found]!)} · ${Number.isFinite(value) ? this.format(value) : "NaN"}`);
+      setText(this.tip, `${stepName(curve.steps[found]!)} · ${Number.isFinite(value) ? this.format(value) : "NaN"}`);
       const at = this.x(curve.steps[found]!);
       const right = at > this.surface.width - 110;
       Object.assign(this.tip.style, { top: "0", left: right ? "auto" : `${at + 6}px`, right: right ? `${this.surface.width - at + 6}px` : "auto" });

@@ -1,6 +1,6 @@
 /** Does it converge, and at what speed? One small chart for every logged metric, the gradient norm and the steps a second. */
 
-import { Chart, wantsLog, type Curve } from "./chart.ts";
+import { Chart, stepName, wantsLog, type Curve } from "./chart.ts";
 import { h } from "./dom.ts";
 import { integer, plain, significant } from "./format.ts";
 import { Panel } from "./panel.ts";
@@ -61,15 +61,15 @@ export function listSeries(store: Store): Series[] {
   return logged;
 }
 
-/** First and last step of the axis that all charts share. */
+/** First and last step of the axis that all charts share; −1 twice where there are no steps. */
 export function sharedSteps(curves: readonly Curve[], step: number | null): [number, number] {
-  let [first, last] = [0, step ?? 0];
+  let [first, last] = [0, step ?? -1];
   for (const { steps, length } of curves) {
     if (!length) continue;
     first = Math.min(first, steps[0]!);
     last = Math.max(last, steps[length - 1]!);
   }
-  return [first, last];
+  return last < 0 ? [-1, -1] : [first, last];
 }
 
 class Metrics implements View {
@@ -174,7 +174,7 @@ class Metrics implements View {
           const [step, t] = [now?.curve.steps[at], now?.times[at]];
           if (step === undefined || t === undefined) return;
           this.context.actions.setCursor(t);
-          this.context.actions.select({ kind: "step", label: `step ${integer(step)}`, step, t });
+          if (step >= 0) this.context.actions.select({ kind: "step", label: stepName(step), step, t });
         };
       }
       this.charts.set(series.name, chart);

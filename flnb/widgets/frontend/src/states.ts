@@ -83,7 +83,7 @@ export function stateLine(store: Store, now: number): StateLine {
       tone: "warn", stale: false, urgent: true,
     };
   }
-  const progress = counters.step === null ? [] : [`step ${stepNumber(counters.step, counters.steps_total, run.state === "finished")}${counters.steps_total ? ` of ${integer(counters.steps_total)}` : ""}`];
+  const progress = counters.step === null ? [] : [`step ${integer(counters.step)}${counters.steps_total ? ` of ${integer(counters.steps_total)}` : ""}`];
   if (run.state === "finished") {
     return { mark: "square", title: "Finished", head: "Finished", rest: [...progress, `${clock(counters.t)} recorded`, run.note ?? "complete, dropped 0"], ...normal };
   }
@@ -93,11 +93,6 @@ export function stateLine(store: Store, now: number): StateLine {
     rest: [...progress, `${text(count(counters.events_per_s))} events/s`, `telemetry ${text(percent(counters.telemetry_share))}`, "dropped 0"],
     ...normal, ...looking,
   };
-}
-
-/** The number of a run's last step: from 0 while it goes on; how many there were, once it has ended and all are known. */
-export function stepNumber(step: number | null, total: number | null, ended: boolean): string {
-  return integer(ended && total && step !== null ? Math.min(step + 1, total) : step);
 }
 
 /** The selection in words: op · scope · step · tape node · bytes; code names come separately for the code font. */

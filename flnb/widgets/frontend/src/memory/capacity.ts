@@ -65,6 +65,7 @@ export class CapacityLine {
     const y = scale.bottom - (Math.min(value, scale.most) / scale.most) * (scale.bottom - scale.top);
     this.element.style.transform = `translateY(${Math.round(y) - HALF}px)`;
     attribute(this.element, "data-asked", this.context.store.limit !== null);
+    attribute(this.element, "data-above", this.context.store.limit === null && this.scale.own === null);
     attribute(this.element, "aria-valuemin", 0);
     attribute(this.element, "aria-valuemax", Math.round(Math.max(scale.most, value)));
     attribute(this.element, "aria-valuenow", Math.round(value));
