@@ -52,5 +52,5 @@ def eventually(
 
 
 def redrawn(page: Page, texts: int = 2) -> None:
-    """Wait until the view shown last has written its texts and drawn its pictures from now on; texts=0: pictures alone."""
+    """Wait until the view shown last has written its texts and drawn its pictures; texts=0: its pictures alone."""
     page.evaluate(REDRAWN, texts)
