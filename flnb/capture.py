@@ -22,8 +22,8 @@ from flnb.dispatch.plan import Plan, residents, spec_of
 from flnb.dispatch.table import OPS
 from flnb.graph.calls import KernelCalls
 from flnb.graph.lending import address_of
-from flnb.graph.program import MOST_OPS, Program, Recorded
-from flnb.graph.values import reachable
+from flnb.graph.program import MOST_OPS, Program
+from flnb.graph.values import Recorded, reachable
 from flnb.interface.tape import CODE, PLAN, SAVED, SEQ, Tape
 from flnb.tensor import Tensor, detached
 

@@ -67,13 +67,14 @@ DEVICES = (
 )  # fmt: skip
 """Modules of devices, which the goals below do not count, nor those of ranks: they have one in common."""
 GRAPH = (
-    "flnb.graph", "flnb.capture", "flnb.dispatch.effects", "flnb.dispatch.guards", "flnb_backends.native",
+    "flnb.graph", "flnb.capture", "flnb.dispatch.effects", "flnb.dispatch.guards", "flnb.dispatch.lent",
+    "flnb_backends.native",
     "flnb_backends.tensor.captured", "flnb_backends.tensor.cpu", "flnb_backends.tensor.deferred",
     "flnb.show.programgraph", "flnb.widgets.program", "flnb_telemetry.liveprograms",
     "flnb.plot.modes", "flnb.autograd.repeated", "flnb.optim.repeated",
 )  # fmt: skip
 """Modules of the graph, which the goals do not count either."""
-WITH_ALL, GOAL_WITH_ALL = 26_318, 18_000
+WITH_ALL, GOAL_WITH_ALL = 26_390, 18_000
 """The most lines of the core with graph, ranks and devices, and the goal, which the core alone exceeds by its part.
 
 Raised by 250 for the communicator nccl, convolution by cuDNN and stream capture, which issue 13 asks for, and by 328
@@ -97,10 +98,11 @@ By 16 for ops without the time of choosing.
 By 156 for call stacks of events, and memory by line and stack.
 By 4 for queries that are empty or no text.
 By 98 for recordings on disk: batches that Ctrl-C does not lose, foreign files that are not deleted, wrong arguments.
-By 84 for rows added to the rows of an embedding by machine code."""
+By 84 for rows added to the rows of an embedding by machine code.
+By 72 for scratch memory of methods that shares a program's block."""
 
 
-@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 15_794, 11_500), ("", 31_338, 24_500)])
+@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 15_798, 11_500), ("", 31_342, 24_500)])
 def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     """``most`` may only become smaller, until it is the goal.
 
@@ -131,6 +133,7 @@ def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     By 2 in core for the axis that one array indexes, found once for each index.
     By 6 for the timelines of two recordings: each answers about its own.
     By 7, of which 6 in core, for the kinds of a recording's records, which are read once.
+    By 4, all in core, for scratch memory that a program lends.
     """
     counted = {name: path for name, path in modules().items() if not name.startswith(RANKS + DEVICES + GRAPH)}
     total = sum(code_lines(path) for name, path in counted.items() if storey in ("", room(name).storey))

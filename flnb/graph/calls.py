@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flnb.dispatch import lent
 from flnb.dispatch.table import OPS
 from flnb.graph.pooling import pooling_of
 from flnb.graph.sites import moving
@@ -31,19 +32,34 @@ class Call:
         arguments: the arguments of the method; the last is the array to write to.
         value: the value that the call computes.
         event: the code of the call's event, and the number of the event's context.
+        scratch: the part of the program's block that the method may use as scratch memory; None if there is none.
+        asked: the bytes of scratch memory that the method asked for at the last run.
     """
 
-    __slots__ = ("arguments", "event", "method", "value", "values")
+    __slots__ = ("arguments", "asked", "event", "method", "scratch", "value", "values")
     event: tuple[int, int]
+    scratch: Any
 
     def __init__(
         self, method: Callable[..., Any], inputs: Sequence[Value], attributes: Sequence[Any], value: Value
     ) -> None:
         self.method, self.value = method, value
+        self.scratch, self.asked = None, 0
         self.values: list[Value | None] = [*inputs, *[None] * len(attributes), value]
         self.arguments: list[Any] = [*inputs, *attributes, value]
 
     def run(self) -> None:
+        """Call the method with the scratch memory lent to it."""
+        here = lent.here
+        before = here.memory, here.used
+        here.memory, here.used = self.scratch, 0
+        try:
+            self.compute()
+        finally:
+            self.asked = here.used
+            here.memory, here.used = before
+
+    def compute(self) -> None:
         """Call the method, which writes the value to its array."""
         out = self.arguments[-1]
         made = self.method(*self.arguments)
@@ -98,12 +114,13 @@ class WholeCall(Call):
         for item in items:
             outs[item.attributes[0]] = item
         self.method, self.value = method, whole
+        self.scratch, self.asked = None, 0
         self.values = [*[next(inputs) if here else None for here in given], *[None] * len(own), *outs]
         self.arguments = list(self.values)
         self.split = len(given) + len(own)
         self.arguments[len(given) : self.split] = own
 
-    def run(self) -> None:
+    def compute(self) -> None:
         """Call the method, which writes all requested results to their arrays."""
         outs = self.arguments[self.split :]
         for made, out in zip(self.method(*self.arguments[: self.split], out=outs), outs, strict=True):

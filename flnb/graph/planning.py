@@ -8,14 +8,16 @@ needed: Pisarchyk and Lee, "Efficient memory management for deep neural net infe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from flnb.graph.values import ITEM, PUT
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from flnb.dispatch.table import Op
     from flnb.graph.fusing import Group
@@ -37,12 +39,14 @@ class MemoryPlan(NamedTuple):
         offset: for each value in a block, the bytes from the beginning of the block.
         home: for each value written in the memory of an existing value, such as a parameter, that existing value.
         copies: pairs of an existing value and the value that is copied to its memory at the end.
+        scratch: for each group whose method gets scratch memory in the block, its offset and its size in bytes.
     """
 
     sizes: dict[TensorBackend, int]
     offset: dict[Value, int]
     home: dict[Value, Value]
     copies: list[tuple[Value, Value]]
+    scratch: dict[int, tuple[int, int]]
 
     @property
     def size(self) -> int:
@@ -109,6 +113,7 @@ def plan_memory(
     outputs: Collection[Value],
     donated: Collection[Value],
     careful: Collection[Op],
+    scratch: Mapping[int, int] = MappingProxyType({}),
 ) -> tuple[MemoryPlan, list[list[Value]]]:
     """Plan a program's memory: which values are stored, and at which offset or in place of which value.
 
@@ -119,6 +124,7 @@ def plan_memory(
         outputs: values that outlive the program, in memory of their own.
         donated: existing values whose memory may be used for an output.
         careful: ops whose methods may write to the memory of an operand, as NumPy's ufuncs may.
+        scratch: the bytes of scratch memory that each group needs while it is computed; groups without are left out.
 
     Returns:
         The plan; and for each group, those of its values that are stored in memory.
@@ -155,16 +161,25 @@ def plan_memory(
                 of[value] = of[heir]
                 of[value].last = last
             of[value].values.append(value)
+    lent = {i: _Tenant(groups[i].members[:1], i, i, -(-size // GRAIN) * GRAIN) for i, size in scratch.items()}
     apart: dict[TensorBackend, list[_Tenant]] = {}
-    for tenant in tenants:
+    for tenant in [*tenants, *lent.values()]:
         apart.setdefault(tenant.values[0].place.backend, []).append(tenant)
-    sizes = {backend: _packed(own) for backend, own in apart.items()}
-    return MemoryPlan(sizes, {value: tenant.offset for value, tenant in of.items()}, home, copies), lives.stored
+    sizes = {}
+    for backend, own in apart.items():
+        best = min(ORDERS, key=partial(_packed, own)) if scratch else ORDERS[0]
+        sizes[backend] = _packed(own, best)
+    offsets = {value: tenant.offset for value, tenant in of.items()}
+    places = {i: (tenant.offset, tenant.size) for i, tenant in lent.items()}
+    return MemoryPlan(sizes, offsets, home, copies, places), lives.stored
 
 
 @dataclass
 class _Tenant:
-    """Values that use one memory range in turn: the first and last group that use it, its size and offset (bytes)."""
+    """Values that use one memory range in turn, or the value whose method uses it as scratch memory.
+
+    ``first`` and ``last`` are the numbers of the first and the last group that use it; size and offset are in bytes.
+    """
 
     values: list[Value]
     first: int
@@ -173,10 +188,21 @@ class _Tenant:
     offset: int = 0
 
 
-def _packed(tenants: Sequence[_Tenant]) -> int:
-    """Assign offsets to memory ranges so that simultaneous ones do not overlap; returns the total bytes."""
+ORDERS: tuple[Callable[[_Tenant], Any], ...] = (
+    lambda each: -each.size,
+    lambda each: -each.size * (each.last - each.first + 1),
+    lambda each: (-each.last, -each.size),
+)
+"""The orders in which memory ranges are placed: the largest first, the largest for longest, the last used first."""
+
+
+def _packed(tenants: Sequence[_Tenant], order: Callable[[_Tenant], Any] = ORDERS[0]) -> int:
+    """Assign offsets to memory ranges so that simultaneous ones do not overlap; returns the total bytes.
+
+    The ranges are placed in ascending ``order``, each at the lowest offset at which it is free.
+    """
     table = np.empty((4, len(tenants)), np.int64)  # of those that have a place: offset, end, first and last, by offset
-    for count, tenant in enumerate(sorted(tenants, key=lambda each: -each.size)):
+    for count, tenant in enumerate(sorted(tenants, key=order)):
         offsets, ends, first, last = placed = table[:, :count]
         alive = np.flatnonzero((first <= tenant.last) & (last >= tenant.first))
         floors = np.zeros(len(alive) + 1, np.int64)  # where it may begin: before each of these, and behind all

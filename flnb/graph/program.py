@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from threading import Lock
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flnb_telemetry import bus
@@ -23,48 +23,25 @@ from flnb.graph.planning import plan_memory
 from flnb.graph.pooling import with_places
 from flnb.graph.recomputing import recomputed
 from flnb.graph.reporting import contexts, kernel_event, op_event
-from flnb.graph.rewriting import EXACT, RULES, like, rewritten
+from flnb.graph.rewriting import EXACT, RULES, owned, rewritten
 from flnb.graph.sites import Site
-from flnb.graph.values import Value, reachable
+from flnb.graph.values import Recorded, Value, reachable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from flnb.dispatch.state import State
     from flnb.graph.fusing import Group
     from flnb.graph.joining import Span
+    from flnb.graph.planning import MemoryPlan
 
-__all__ = ["MOST_OPS", "Program", "Recorded"]
+__all__ = ["MOST_OPS", "Program"]
 
 BYTES = np.dtype(np.uint8)
 MOST_OPS = 20_000
 """The number of ops above which `flnb.jit` warns that planning takes long, and `deferred` makes no program."""
-
-
-class Recorded(NamedTuple):
-    """The recorded inputs, outputs and side effects that define a program.
-
-    Attributes:
-        inputs: existing values whose arrays are given to each run.
-        outputs: the values to return, each in new memory in each run.
-        updates: pairs of an existing value and the value whose elements are written to the existing one's array.
-        effects: values to compute in each run even if unused, such as random numbers, as their generator must move on.
-        donated: inputs in whose memory an output may be stored.
-        generators: from the id of a NumPy generator to the object whose attribute ``numpy`` it is; the object may have
-            another one later.
-    """
-
-    inputs: Sequence[Value]
-    outputs: Sequence[Value]
-    updates: Sequence[tuple[Value, Value]] = ()
-    effects: Sequence[Value] = ()
-    donated: Collection[Value] = ()
-    generators: Mapping[int, Any] = MappingProxyType({})
-
-    @property
-    def wanted(self) -> list[Value]:
-        """Return all values that a run must compute: outputs, updates and effects."""
-        return [*self.outputs, *[new for _, new in self.updates], *self.effects]
+SETTLED = 3
+"""The run before which memory is planned again, with scratch memory of methods: at the first run these try ways out."""
 
 
 class Program:
@@ -99,8 +76,8 @@ class Program:
         self.rules = EXACT if self.kernels is None else RULES
         now = self.now = rewritten(wanted, overridden, self.rules)
         taken: set[Value] = set()
-        self.outputs = [_own(now.get(x, x), taken) for x in recorded.outputs]
-        self.updates = [(old, _own(now.get(new, new), taken)) for old, new in recorded.updates]
+        self.outputs = [owned(now.get(x, x), taken) for x in recorded.outputs]
+        self.updates = [(old, owned(now.get(new, new), taken)) for old, new in recorded.updates]
         self.effects = [now.get(x, x) for x in recorded.effects]
         kept_apart = OPS if self.kernels is None else overridden
         self._add_sites([*self.outputs, *[new for _, new in self.updates], *self.effects], fuse)
@@ -109,7 +86,7 @@ class Program:
         self.moving = {*self.inputs, *self.fresh}
         self.lending, self.lends = Lending(), lends
         self.generators, self.manager = recorded.generators, here.manager
-        self.bound, self._in_use = False, Lock()
+        self.bound, self.runs, self._in_use = False, 0, Lock()
         with self._in_use:
             self._bind()
         holders.add(self)
@@ -128,7 +105,6 @@ class Program:
         Plans are made with forward and backward pass fused or apart, and with or without values that the backward pass
         computes again: which is best depends on how much of the forward pass the backward pass reads.
         """
-        careful = {op for op in OPS.values() if op.name == "copy" or isinstance(self.here.table[op.index], np.ufunc)}
         ends = [*self.outputs, *[new for _, new in self.updates], *self.effects]
         chosen: list[tuple[dict[Value, Value], bool]] = []
         places = with_places(ends, self.layouts, kept_apart) if self.kernels else {}
@@ -142,12 +118,34 @@ class Program:
             updates = [(old, now.get(new, new)) for old, new in self.updates]
             values = reachable([now.get(x, x) for x in ends])
             groups = grouped(values, self.layouts, kept_apart, apart, self.kernels)
-            plan, stored = plan_memory(
-                groups, self.layouts, updates, dict.fromkeys(outputs), self.recorded.donated, careful
-            )
+            plan, stored = self._placed(groups, updates, outputs)
             found.append((plan.size, len(found), groups, plan, stored, outputs, updates, values))
         *_, self.groups, self.memory, self.stored, self.outputs, self.updates, values = min(found)
         self.contexts = contexts(values)
+
+    def _placed(
+        self, groups: Any, updates: Any, outputs: Sequence[Value], scratch: Mapping[int, int] = MappingProxyType({})
+    ) -> tuple[MemoryPlan, list[list[Value]]]:
+        """Plan the memory of fusion groups, with scratch memory (bytes) of those that need some while they run."""
+        careful = {op for op in OPS.values() if op.name == "copy" or isinstance(self.here.table[op.index], np.ufunc)}
+        donated = self.recorded.donated
+        return plan_memory(groups, self.layouts, updates, dict.fromkeys(outputs), donated, careful, scratch)
+
+    def _lend_scratch(self) -> None:
+        """Plan the memory again with the scratch memory that methods asked for at the last run, if that saves memory.
+
+        It then shares the block with values that do not exist yet, or no more.
+        """
+        asked = {i: call.asked for i, call in self._calls() if call.asked}
+        plan, _ = self._placed(self.groups, self.updates, self.outputs, asked)
+        if asked and plan.size < self.memory.size + max(asked.values()):
+            self._unbind()
+            self.memory = plan
+
+    def _calls(self) -> Iterator[tuple[int, Call]]:
+        """Return for each group that a backend's method computes its number and its call."""
+        numbers = [i for i, group in enumerate(self.groups) if group.shape is None]
+        return zip(numbers, [step for step in self.steps if isinstance(step, Call)], strict=False)
 
     def _bind(self) -> None:
         """Allocate the program's memory, and build its calls."""
@@ -168,17 +166,26 @@ class Program:
         for site in self.sites.values():
             site.scratch = site.new((self.scratch_bytes,), BYTES)
         self.steps = [self._segment(step) if isinstance(step, list) else step for step in self.steps]
+        for i, call in self._calls():
+            if i in self.memory.scratch:
+                begin, size = self.memory.scratch[i]
+                call.scratch = self._site(call.value).block[begin : begin + size]
         self.bound = True
+
+    def _unbind(self) -> None:
+        """Free the program's memory, except for outputs that are used again."""
+        self.bound = False
+        self.arrays, self.steps, self.patches, self.drawn, self.pointers = {}, [], [], [], []
+        for site in self.sites.values():
+            site.block = site.scratch = None
 
     def release(self) -> bool:
         """Free the program's memory until its next run; returns False if it has none or is running."""
         if not self._in_use.acquire(blocking=False):  # perhaps by this thread, whose allocation found no memory
             return False
         try:
-            found, self.bound = self.bound, False
-            self.arrays, self.steps, self.patches, self.drawn, self.pointers = {}, [], [], [], []
-            for site in self.sites.values():
-                site.block = site.scratch = None
+            found = self.bound
+            self._unbind()
             self.lending.clear()
             return found
         finally:
@@ -301,7 +308,10 @@ class Program:
 
     @property
     def peak(self) -> int:
-        """Return the bytes that a run needs besides inputs and parameters: for values, scratch memory and outputs."""
+        """Return the bytes that a run needs besides inputs and parameters: for values, scratch memory and outputs.
+
+        From the third run on this includes the scratch memory of backend methods.
+        """
         scratch = self.scratch_bytes * len(self.sites)
         return self.memory.size + scratch + sum(x.spec.nbytes for x in self.fresh)
 
@@ -327,6 +337,9 @@ class Program:
 
     def _computed(self, inputs: Sequence[Any]) -> list[Any]:
         """Fill in this run's arrays, run all calls, and return the output arrays."""
+        self.runs += 1
+        if self.runs == SETTLED:
+            self._lend_scratch()
         if not self.bound:
             self._bind()
         arrays = self.arrays
@@ -369,11 +382,3 @@ class Program:
                     f"flnb: in a program of flnb.jit, in {name} of {inputs}, giving {step.value.spec!r}, made at {line}"
                 )
             raise
-
-
-def _own(value: Value, taken: set[Value]) -> Value:
-    """Return a value with memory of its own: a copy if ``value`` exists already, is a view, or is in ``taken``."""
-    if value.op is None or is_view(value) or value in taken:
-        value = like(Value(OPS["copy"], (value,), (), value.spec, value.place), value)
-    taken.add(value)
-    return value

@@ -21,10 +21,10 @@ from flnb.dispatch.plan import spec_of
 from flnb.dispatch.table import OPS
 from flnb.graph.calls import KernelCalls
 from flnb.graph.layouts import is_view
-from flnb.graph.program import MOST_OPS, Program, Recorded
+from flnb.graph.program import MOST_OPS, Program
 from flnb.graph.running import at_once, compute, materializing, run, running
 from flnb.graph.segments import Segment
-from flnb.graph.values import CONSTANT, ITEM, Place, Value, reachable
+from flnb.graph.values import CONSTANT, ITEM, Place, Recorded, Value, reachable
 from flnb.tensor import detached
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from flnb.graph.values import CONSTANT, Value, reachable
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-__all__ = ["EXACT", "RULES", "like", "rewritten"]
+__all__ = ["EXACT", "RULES", "like", "owned", "rewritten"]
 
 MOST_FOLDED = 4096
 """The most bytes of a value that constant folding computes, and of its operands."""
@@ -170,3 +170,11 @@ def _key(value: Value) -> Any:
     except TypeError:
         return value
     return key
+
+
+def owned(value: Value, taken: set[Value]) -> Value:
+    """Return a value with memory of its own: a copy if ``value`` exists already, is a view, or is in ``taken``."""
+    if value.op is None or is_view(value) or value in taken:
+        value = like(Value(OPS["copy"], (value,), (), value.spec, value.place), value)
+    taken.add(value)
+    return value

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import count, islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flnb_telemetry import bus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from weakref import ref
 
     from flnb.dispatch.plan import Spec
     from flnb.dispatch.table import Op
     from flnb.interface import MemoryManager, TensorBackend
 
-__all__ = ["CONSTANT", "ITEM", "MOVE", "PUT", "Place", "Value", "last_number", "reachable"]
+__all__ = ["CONSTANT", "ITEM", "MOVE", "PUT", "Place", "Recorded", "Value", "last_number", "reachable"]
 
 _numbers = count(1)
 _next_number = _numbers.__next__
@@ -115,3 +116,29 @@ def reachable(values: Iterable[Value]) -> list[Value]:
             found[value.number] = value
             waiting += value.inputs
     return [found[number] for number in sorted(found)]
+
+
+class Recorded(NamedTuple):
+    """The recorded inputs, outputs and side effects that define a program.
+
+    Attributes:
+        inputs: existing values whose arrays are given to each run.
+        outputs: the values to return, each in new memory in each run.
+        updates: pairs of an existing value and the value whose elements are written to the existing one's array.
+        effects: values to compute in each run even if unused, such as random numbers, as their generator must move on.
+        donated: inputs in whose memory an output may be stored.
+        generators: from the id of a NumPy generator to the object whose attribute ``numpy`` it is; the object may have
+            another one later.
+    """
+
+    inputs: Sequence[Value]
+    outputs: Sequence[Value]
+    updates: Sequence[tuple[Value, Value]] = ()
+    effects: Sequence[Value] = ()
+    donated: Collection[Value] = ()
+    generators: Mapping[int, Any] = MappingProxyType({})
+
+    @property
+    def wanted(self) -> list[Value]:
+        """Return all values that a run must compute: outputs, updates and effects."""
+        return [*self.outputs, *[new for _, new in self.updates], *self.effects]

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 import flnb
 from flnb import nn
+from flnb.dispatch import lent
 from flnb.graph import planning, repetition
 
 
-def place_plainly(tenants: list[planning._Tenant]) -> list[int]:
+def place_plainly(tenants: list[planning._Tenant], order: Callable[[planning._Tenant], Any]) -> list[int]:
     """Offsets of tenants, each looked for among all that were placed before."""
     placed: list[tuple[int, planning._Tenant]] = []
-    for tenant in sorted(tenants, key=lambda each: -each.size):
+    for tenant in sorted(tenants, key=order):
         offset = 0
         for begin, other in sorted(placed, key=lambda each: each[0]):
             if other.first <= tenant.last and tenant.first <= other.last:
@@ -33,9 +36,10 @@ def test_places_are_the_lowest_that_are_free() -> None:
             first = rng.integers(0, 100, count)
             lives = zip(first, first + rng.integers(0, spread, count), 64 * rng.integers(1, 9, count), strict=True)
             tenants = [planning._Tenant([], int(a), int(b), int(size)) for a, b, size in lives]
-            size = planning._packed(tenants)
-            assert [each.offset for each in tenants] == place_plainly(tenants)
-            assert size == max((each.offset + each.size for each in tenants), default=0)
+            for order in planning.ORDERS:
+                size = planning._packed(tenants, order)
+                assert [each.offset for each in tenants] == place_plainly(tenants, order)
+                assert size == max((each.offset + each.size for each in tenants), default=0)
 
 
 def test_groups_of_a_long_recurrent_step_come_behind_those_that_they_read() -> None:
@@ -94,3 +98,48 @@ def test_a_loop_that_records_very_many_ops_runs_them_one_by_one_and_warns_once(m
         with pytest.warns(RuntimeWarning, match=r"deferred recorded 91 ops .* at most 50 ops. Call flnb.sync\(\) more"):
             chain(flnb.ones(3)).numpy()
         chain(flnb.ones(3)).numpy()  # a second warning would be an error
+
+
+class Doubled(nn.Module):
+    """Two convolutions whose windows NumPy unrolls to scratch memory that is larger than the images."""
+
+    def __init__(self) -> None:
+        self.first, self.second = nn.Conv2d(2, 8, 3, padding=1), nn.Conv2d(8, 2, 3, padding=1)
+
+    def forward(self, x: flnb.Tensor) -> flnb.Tensor:
+        return self.second(flnb.relu(self.first(x)))
+
+
+def test_scratch_memory_of_methods_shares_the_block_with_values_of_other_times() -> None:
+    flnb.manual_seed(0)
+    model, x = Doubled(), flnb.asarray(np.random.default_rng(0).standard_normal((4, 2, 24, 24)).astype(np.float32))
+
+    def step(x: flnb.Tensor) -> flnb.Tensor:
+        model.zero_grad()
+        made = model(x).reshape((8, 576))
+        loss = ((made.T @ made) ** 2).mean()
+        loss.backward()
+        return loss
+
+    with flnb.use_backend("numpy"), flnb.use_memory_manager("caching"):
+        expected = step(x).item()
+        gradients = [parameter.grad.numpy().copy() for parameter in model.parameters()]
+        captured = flnb.jit(step)
+        for _ in range(3):
+            captured(x)
+        (program,) = captured.programs
+        alone, asked = program.memory, [call.asked for _, call in program._calls()]
+        assert not alone.scratch
+        captured(x)
+        assert program.memory.scratch
+        assert program.memory.size < alone.size + max(asked) / 2
+        assert lent.here.memory is None
+        for _ in range(2):
+            assert captured(x).item() == pytest.approx(expected, rel=1e-5)
+            for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                np.testing.assert_allclose(parameter.grad.numpy(), gradient, rtol=1e-4, atol=1e-6)
+        model.zero_grad()
+        before = flnb.memory.stats()["allocated"] - program.memory.size - program.scratch_bytes
+        with flnb.record() as run:
+            captured(x)
+        assert run.memory.peak.allocated - before == pytest.approx(program.peak, rel=0.02)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from flnb.dispatch import lent
 from flnb.dispatch.plan import spec_of
 from flnb.dispatch.quiet import quiet_methods
 from flnb.dispatch.state import TEMPORARY, current
@@ -61,9 +62,15 @@ def filled(value: float, shape: tuple[int, ...], dtype: np.dtype[Any], out: Arra
 
 
 def scratch(shape: Extents, dtype: np.dtype[Any]) -> Array:
-    """Return uninitialised memory for the duration of one op, from the active memory manager if it is large."""
+    """Return uninitialised memory for the duration of one op.
+
+    If it is large, it is a part of what the running program lends, or comes from the active memory manager.
+    """
     if math.prod(shape) < SMALL:
         return np.empty(shape, dtype)
+    part = lent.here.take(math.prod(shape) * dtype.itemsize)
+    if part is not None:
+        return part.view(dtype).reshape(shape)
     here = current()
     return here.backend.empty(spec_of(shape, dtype), here.manager, here.min_block, 0, TEMPORARY)[0]
 
