@@ -68,7 +68,7 @@ class RunAnswers:
         elif kind in ("fit", "apply"):
             self.proposals.receive(message)
         elif kind == "export":
-            self.send(*file_of(self.runs[0], message))
+            self.send(*file_of(self.runs[0], message, *self.runs[1:]))
         elif kind == "code":
             self.send(code_of(self.runs[0], message))
 

@@ -8,8 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry import quantity
+from flnb_telemetry.extras import tool
+from flnb_telemetry.formats import svg
+from flnb_telemetry.formats.tape_svg import tape_picture
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from flnb_telemetry.recording import Recording
 
 FORMATS = ("flnb", "html", "json.gz", "svg")
@@ -17,14 +22,18 @@ LARGEST = 256 << 20
 """The largest size in bytes of a file that is sent to the browser, which holds all of it in memory."""
 
 
-def file_of(run: Recording | None, request: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
+def file_of(
+    run: Recording | None, request: dict[str, Any], beside: Recording | None = None
+) -> tuple[dict[str, Any], list[bytes]]:
     """Return a message with the name of a file, and its content as the message's only buffer.
 
     If there is no file, the message's ``error`` says why, and there is no buffer.
 
     Args:
         run: the recording that the dashboard shows, or None.
-        request: the browser's message, of which ``format`` is one of `FORMATS`.
+        request: the browser's message, of which ``format`` is one of `FORMATS`. With the format "svg", ``view`` may be
+            the name of a view, of which the file is then a picture.
+        beside: the recording with which `run` is compared, for a page of both; None if there is none.
     """
     ending, content, error = request.get("format"), b"", ""
     if ending not in FORMATS:
@@ -35,7 +44,8 @@ def file_of(run: Recording | None, request: dict[str, Any]) -> tuple[dict[str, A
         error = "the recording still runs; export it when it has ended"
     else:
         try:
-            content = _written(run, str(ending))
+            view = str(request.get("view") or "")
+            content = view_svg(run, view).encode() if view and ending == "svg" else _written(run, str(ending), beside)
         except Exception as failure:  # a missing package, a full disk: the reader should see it
             error = f"the file could not be made: {failure}"
     stem = re.sub(r"[^A-Za-z0-9_.-]+", "-", run.name)[:80] if run is not None else ""
@@ -43,7 +53,34 @@ def file_of(run: Recording | None, request: dict[str, Any]) -> tuple[dict[str, A
     return {"type": "export", "name": name, "error": error}, [content] if content else []
 
 
-def _written(run: Recording, ending: str) -> bytes:
+def view_svg(run: Recording, view: str) -> str:
+    """Return an SVG document with what a view shows of a recording.
+
+    Raises:
+        ValueError: there is no such figure, or the recording has nothing for it.
+    """
+    if view in ("timeline", "collectives"):
+        plot = tool("flnb.plot", view)
+        return str(tool("flnb.plot.svg", "svg")(plot(run)))
+    if view not in ("ops", "memory", "tape", "metrics", "overview"):
+        raise ValueError(f"there is no figure of the view {view[:20]!r}; save its picture as PNG")
+    images = svg.pictures(run) if view == "overview" else list(_PICTURES[view](run))
+    if not any(images):
+        raise ValueError(f"the recording has nothing for the view {view!r}")
+    return svg.stacked([image for image in images if image])
+
+
+_PICTURES: dict[str, Callable[[Recording], Iterable[str]]] = {
+    "ops": lambda run: [svg.op_bars(run.ops, 40), svg.op_bars(run.ops.by("scope"), 40)],
+    "memory": lambda run: [
+        svg.memory_timeline(run.memory, run.seconds), svg.block_map(run.memory.peak).partition("<div>")[0]
+    ] if len(run.table("alloc")["t"]) else [],
+    "tape": lambda run: [tape_picture(run.tape.levels)] if len(run.tape.nodes) else [],
+    "metrics": lambda run: [svg.curve(name, one["step"], one["value"]) for name, one in run.metrics.items()],
+}  # fmt: skip
+
+
+def _written(run: Recording, ending: str, beside: Recording | None) -> bytes:
     """Return the content of a file of a recording, in the format for which the file name's ``ending`` stands.
 
     Raises:
@@ -51,7 +88,10 @@ def _written(run: Recording, ending: str) -> bytes:
     """
     with tempfile.TemporaryDirectory(prefix="flnb-") as folder:
         path = Path(folder) / f"run.{ending}"
-        run.save_as(path)
+        if beside is not None and ending == "html":
+            tool("flnb.widgets.page", "save")(path, run, beside)
+        else:
+            run.save_as(path)
         if (size := path.stat().st_size) > LARGEST:
             most = quantity.size(LARGEST)
             raise ValueError(

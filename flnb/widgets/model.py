@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import anywidget
 import traitlets
+from flnb_telemetry.formats import svg
+from flnb_telemetry.formats.tape_svg import tape_picture
 from flnb_telemetry.live import tape_frame
 from flnb_telemetry.livetape import LiveTape
 from flnb_telemetry.safe_text import WHOLE, html_text
@@ -186,6 +188,15 @@ class TapeWidget(_View):
             self.send(tape_frame(self.pages, f"tape of step {step}" if step >= 0 else "tape"))
         elif kind == "tape":
             self.send(self.pages.answer(message))
+        elif kind == "export":
+            self.send(*self._file(message))
+
+    def _file(self, message: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
+        """Return a message with the tape's picture, and that as the only buffer; other formats need the recording."""
+        if message.get("format") == "svg":
+            content = svg.stacked([tape_picture(self.pages.tape.levels)]).encode()
+            return {"type": "export", "name": "tape.svg", "error": ""}, [content]
+        return {"type": "export", "name": "", "error": "this is a tape alone; export the recording it is of"}, []
 
     def _static(self) -> str:
         return f"<div>{self.pages.tape._repr_html_()}</div>"

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from flnb_telemetry.safe_text import html_text
+
 from flnb.widgets.answers import RunAnswers, code_of
 from flnb.widgets.dashboard import shared
+from flnb.widgets.exports import file_of, view_svg
 from flnb.widgets.finished import recording_of
 from flnb.widgets.model import _View, fallback
 from flnb.widgets.proposals import Proposals
@@ -60,6 +63,8 @@ class _SingleView(_View):
             self._answers.receive(message)
         elif message.get("type") in ("fit", "apply"):
             self._proposals.receive(message)
+        elif message.get("type") == "export":
+            self.send(*file_of(self._run, message))
         elif message.get("type") == "code":
             self.send(code_of(self._run, message))
         else:
@@ -72,7 +77,16 @@ class _SingleView(_View):
         super().close()
 
     def _static(self) -> str:
-        return fallback(self._run)
+        """Return the figure of this view; of a recording that has nothing for it, that of the whole dashboard."""
+        run = self._run
+        if run is None or run.state == "recording":
+            return fallback(run)
+        try:
+            figure = view_svg(run, self.tab)
+        except (ValueError, ImportError):
+            return fallback(run)
+        said = f"The {self.tab} view of {run.name}, as it was when this was saved."
+        return f"<div><p>{html_text(said)}</p>{figure}</div>"
 
 
 class Ops(_SingleView):

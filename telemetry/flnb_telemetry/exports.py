@@ -47,7 +47,8 @@ class Exports:
         """Write the run as a trace in Chrome's JSON format, for ui.perfetto.dev; gzipped if `path` ends in ".gz".
 
         The trace has the form of those by PyTorch's profiler, with ops, scopes and steps, arrows from forward to
-        backward ops, allocations and frees, and counters of memory and metrics. `flnb.load_run` reads such files again.
+        backward ops, allocations and frees, launches, copies and waits of devices, and counters of memory and metrics.
+        `flnb.load_run` reads such files again.
 
         >>> import flnb
         >>> with flnb.record("demo") as run:

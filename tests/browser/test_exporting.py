@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,22 @@ def saved(page: Page, item: str) -> Path:
         page.get_by_role("menuitem", name=item).click()
     page.evaluate("name => (window.saved = name)", download.value.suggested_filename)
     return Path(download.value.path())
+
+
+HEAD = """async data => {
+    const picture = await createImageBitmap(await (await fetch("data:image/png;base64," + data)).blob());
+    const page = document.querySelector(".fl-page:not([hidden])").getBoundingClientRect();
+    const box = document.querySelector(".fl-page:not([hidden]) .fl-charthead").getBoundingClientRect();
+    const scale = picture.width / page.width;
+    const canvas = Object.assign(document.createElement("canvas"), {width: picture.width, height: picture.height});
+    const context = canvas.getContext("2d");
+    context.drawImage(picture, 0, 0);
+    const place = [box.left - page.left, box.top - page.top, box.width, box.height];
+    const part = place.map(each => Math.round(each * scale));
+    const pixels = new Uint32Array(context.getImageData(...part).data.buffer);
+    return pixels.filter(pixel => pixel !== pixels[0]).length;
+}"""
+"""Counts the pixels of a saved picture that differ from the background where the page has the first chart's head."""
 
 
 def reasons(menu: Locator) -> list[str]:
@@ -65,8 +82,22 @@ def test_the_menu_saves_what_is_shown_and_what_was_recorded(page: Page, screensh
     redrawn(page)
     with saved(page, "Table of").open(newline="", encoding="utf-8") as file:
         titles, *rows = csv.reader(file)
-    assert "matmul" in {cell for row in rows for cell in row}
-    assert {len(row) for row in rows} == {len(titles)}
+    assert titles[:3] == ["Op", "Count", "Total (ns)"]
+    assert {row[0]: (int(row[1]), int(row[2]), int(row[7])) for row in rows} == {
+        row.key[0]: (row.count, row.total, row.bytes) for row in run.ops
+    }
+    page.get_by_role("tab", name="Metrics").click()
+    page.locator(".fl-chart").first.wait_for()
+    redrawn(page)
+    with saved(page, "Table of").open(newline="", encoding="utf-8") as file:
+        titles, *rows = csv.reader(file)
+    loss = {int(row[0]): float(row[titles.index("loss")]) for row in rows if row[titles.index("loss")]}
+    assert loss == dict(zip(run.metrics["loss"]["step"].tolist(), run.metrics["loss"]["value"].tolist(), strict=True))
+    figure = saved(page, "Figure of").read_text(encoding="utf-8")
+    assert figure.startswith("<svg ")
+    assert "loss: " in figure
+    ink = page.evaluate(HEAD, base64.b64encode(saved(page, "Picture of").read_bytes()).decode())
+    assert ink > 20  # the title and the value above the first chart
     stored = saved(page, "Recording")
     assert page.evaluate("window.saved") == "training-a-small-network.flnb"
     (tmp_path / "a.flnb").write_bytes(stored.read_bytes())
@@ -79,7 +110,7 @@ def test_the_menu_saves_what_is_shown_and_what_was_recorded(page: Page, screensh
     page.goto((tmp_path / "a.html").as_uri())
     page.wait_for_function("() => window.__flnb?.whole")
     button.click()
-    eventually(page, lambda: reasons(menu), ["a saved page has no kernel"] * 4)
+    eventually(page, lambda: reasons(menu), ["a saved page has no kernel"] * 5)
     menu.get_by_role("menuitem", name="Recording").click(force=True)
     redrawn(page)
     assert menu.is_visible()

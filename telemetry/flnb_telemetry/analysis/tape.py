@@ -14,6 +14,7 @@ from flnb_telemetry.analysis import graph as graphs
 from flnb_telemetry.analysis import paths
 from flnb_telemetry.analysis.levels import Group, Levels
 from flnb_telemetry.extras import require
+from flnb_telemetry.formats.tape_svg import tape_picture
 from flnb_telemetry.safe_text import html_text, safe_lines
 
 if TYPE_CHECKING:
@@ -282,7 +283,9 @@ class Tape:
         return safe_lines("\n".join(lines))
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html_text(self.summary() if len(self.nodes) else repr(self))}</pre>"
+        if not len(self.nodes):
+            return f"<pre>{html_text(repr(self))}</pre>"
+        return f"{tape_picture(self.levels)}<pre>{html_text(self.summary())}</pre>"
 
 
 def _line(node: TapeNode) -> str:

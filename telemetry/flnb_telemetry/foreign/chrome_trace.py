@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from flnb_telemetry import schema
+from flnb_telemetry.foreign import chrome_devices
 from flnb_telemetry.foreign.torch_export import epoch
 from flnb_telemetry.formats import aside, svg
 
@@ -101,6 +102,7 @@ def _events(run: Recording) -> Iterator[list[str]]:
     yield from _segments(run)
     yield from _metrics(run)
     yield from _others(run)
+    yield from chrome_devices.events(run, PROCESS, _us)
 
 
 def _us(ns: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,8 @@ import flnb
 from flnb import nn
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from flnb.testing.cuda import EmulatedDevice
 
 
@@ -124,3 +127,30 @@ def test_blocks_of_both_devices_are_known_though_one_is_active(cuda: EmulatedDev
     with flnb.use_memory_manager(flnb.memory.Caching()), flnb.record() as run:
         flnb.exp(flnb.ones((64, 64)))
     assert not run.devices.block["place"].any()  # a recording in which no device is used has only the host's
+
+
+def test_a_trace_has_what_the_device_ran(cuda: EmulatedDevice, tmp_path: Path) -> None:
+    with flnb.use_backend("cuda"):
+        x = flnb.asarray(np.ones((32, 8), np.float32))
+        flnb.sync()
+        with flnb.record(grad_interval=None) as run, flnb.step():
+            flnb.relu(x + x)
+            flnb.asarray(np.ones((16, 8), np.float32))
+            flnb.sync()
+    run.save_trace(tmp_path / "run.json")
+    events = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))["traceEvents"]
+    task, kernels = run.devices.task, run.catalog.kernels.items
+    ran = [e for e in events if e.get("cat") in ("kernel", "gpu_memcpy") and e["pid"] >= 1000]
+    launches, copies = ([e for e in ran if e["cat"] == name] for name in ("kernel", "gpu_memcpy"))
+    order = np.argsort(task["slot"])
+    ran.sort(key=lambda e: e["ts"])
+    assert [e["args"]["correlation"] for e in ran] == task["seq"][order].tolist()
+    assert [e["name"] for e in launches] == [kernels[n].name for n in task["kernel"][task["route"] == 0]]
+    assert {e["args"]["op"] for e in launches} == {"add", "relu"}
+    assert all(e["args"]["emulated"] == 1 and e["dur"] == 1 for e in launches)
+    assert sum(e["args"]["bytes"] for e in copies) == task["nbytes"].sum() > 0
+    arrows = [{e["id"] for e in events if e["ph"] == mark and e["cat"] == "ac2g"} for mark in "sf"]
+    assert arrows == [set(task["seq"].tolist())] * 2
+    calls = [e for e in events if e.get("cat") == "cuda_runtime"]
+    assert len(calls) == len(task["seq"]) + len(run.devices.wait["t0"])
+    assert flnb.load_run(tmp_path / "run.json").ops["relu"].count == 1

@@ -5,6 +5,7 @@ import { horizontal, label, Surface, ticks, vertical } from "./canvas.ts";
 import { h, setText } from "./dom.ts";
 import { integer, plain, significant } from "./format.ts";
 import type { Theme } from "./theme.ts";
+import type { Measure } from "./view.ts";
 
 export interface Curve {
   /** Sorted by step; only the first `length` entries count. NaN marks a bad value. */
@@ -188,11 +189,14 @@ export class Chart {
     }
   }
 
-  /** A table of at most a thousand evenly chosen points. */
-  rows(): (string | number)[][] {
-    const every = Math.max(1, Math.ceil(this.curve.length / 1000));
-    const rows: (string | number)[][] = [];
-    for (let at = 0; at < this.curve.length; at += every) rows.push([this.curve.steps[at]!, this.format(this.curve.values[at]!)]);
+  /** Steps and values: at most so many evenly chosen points. */
+  rows(most = 1000): [number, Measure][] {
+    const every = Math.max(1, Math.ceil(this.curve.length / most));
+    const rows: [number, Measure][] = [];
+    for (let at = 0; at < this.curve.length; at += every) {
+      const value = this.curve.values[at]!;
+      rows.push([this.curve.steps[at]!, { value, text: this.format(value) }]);
+    }
     return rows;
   }
 

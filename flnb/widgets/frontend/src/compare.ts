@@ -4,6 +4,7 @@ import { ComparedMetrics } from "./comparemetrics.ts";
 import { ComparedOps } from "./compareops.ts";
 import { ComparedTimelines } from "./comparetimeline.ts";
 import { attribute, h, setText } from "./dom.ts";
+import { ExportMenu, isExportAnswer } from "./exporting.ts";
 import { bytes, integer, ratio, significant, text, UNKNOWN } from "./format.ts";
 import { nameOf } from "./memory/bands.ts";
 import { BlockMap } from "./memory/blockmap.ts";
@@ -21,7 +22,8 @@ import { isComparison, isFrame, isTimelineMessage, type ToKernel } from "./proto
 import { type Selection, selectionOfBlock } from "./selection.ts";
 import { Store } from "./store.ts";
 import { Theme } from "./theme.ts";
-import type { Actions, ViewContext } from "./view.ts";
+import { stepTable } from "./memory/tables.ts";
+import type { Actions, DataTable, ViewContext } from "./view.ts";
 
 const NAMES = ["A", "B"] as const;
 const HINT = "Click a block: the same allocation is marked on the other side. A drag on a timeline moves the scrubber; W and S zoom, A and D move, F shows all, [ and ] step.";
@@ -111,6 +113,8 @@ export interface ComparisonState {
   readonly timelines: unknown;
 }
 
+let comparisons = 0;
+
 export class Comparison {
   readonly element: HTMLElement;
   private readonly theme: Theme;
@@ -128,7 +132,10 @@ export class Comparison {
   private readonly metrics: ComparedMetrics;
   private readonly timelines: ComparedTimelines;
 
-  constructor(send: (message: ToKernel) => void, height?: number) {
+  private readonly exportMenu: ExportMenu;
+
+  /** `saved`: the page is a file; there is no kernel. */
+  constructor(send: (message: ToKernel) => void, height?: number, saved = false) {
     this.element = h("div", { class: "fl-root fl-compare", role: "region", "aria-label": "two recordings compared", tabindex: -1 });
     if (height) this.element.style.height = `${height}px`;
     this.theme = new Theme(this.element);
@@ -145,9 +152,14 @@ export class Comparison {
     const [figures, sides] = [h("div", { class: "fl-comparefigures", tabindex: 0 }, this.table, this.legend), h("div", { class: "fl-comparesides", tabindex: 0 }, a.element, b.element)];
     this.metrics = new ComparedMetrics(this.theme);
     this.timelines = new ComparedTimelines(this.theme, [a.store, b.store], send, () => this.schedule());
+    this.exportMenu = new ExportMenu({
+      name: () => this.sides.map(({ store }) => store.run?.name ?? "run").join("-and-"),
+      shown: () => ({ element: this.element, views: this.tablesShown().map((table) => ({ view: { element: this.element, describe: () => table } })) }),
+      ask: send, refusal: () => (saved ? "a saved page has no kernel" : ""), announce: (message) => setText(this.status, message),
+    }, `flnb-compare-${++comparisons}`, ["html"]);
     this.pages = { memory: [figures, sides, order, peak, this.words], ops: [this.ops.element], metrics: [this.metrics.element], timeline: [this.timelines.element] };
     this.element.append(
-      h("div", { class: "fl-viewbar" }, choice, this.words, h("span", { class: "fl-space" }), order, peak),
+      h("div", { class: "fl-viewbar" }, choice, this.words, h("span", { class: "fl-space" }), order, peak, this.exportMenu.element),
       figures, sides, this.ops.element, this.metrics.element, this.timelines.element, this.status);
     this.show("memory");
     this.sizes = new ResizeObserver(() => this.resize());
@@ -159,6 +171,7 @@ export class Comparison {
 
   receive(content: unknown, buffers: readonly (DataView | ArrayBuffer | Uint8Array)[]): void {
     if (isComparison(content)) this.ops.set(content);
+    if (isExportAnswer(content)) this.exportMenu.receive(content, buffers[0]);
     if (isTimelineMessage(content)) {
       this.sides[content.side ?? 0].store.receive(content, buffers, performance.now());
       this.timelines.heard(content.side ?? 0, content.id);
@@ -173,6 +186,14 @@ export class Comparison {
     const top = Math.max(...this.sides.map(({ store }) => axisTop(allocated, reserved, store.run?.capacity ?? null).top));
     for (const { timeline } of this.sides) timeline.least = { allocated, reserved, top };
     this.land();
+  }
+
+  /** The data of the page that is shown. */
+  private tablesShown(): DataTable[] {
+    if (this.page === "ops") return [this.ops.describe()];
+    if (this.page === "timeline") return [];
+    if (this.page === "metrics") return [this.metrics.describe(this.sides[0].store, this.sides[1].store)];
+    return this.sides.map((side) => ({ ...stepTable(side, side.model), caption: `${side.letter}: memory at the peak of each step` }));
   }
 
   get testState(): ComparisonState {

@@ -6,6 +6,7 @@ import { plain, significant } from "./format.ts";
 import { listSeries, sharedSteps } from "./metrics.ts";
 import type { Store } from "./store.ts";
 import type { Theme } from "./theme.ts";
+import type { DataTable } from "./view.ts";
 
 const NOTHING: Curve = { steps: [], values: [], length: 0 };
 
@@ -29,6 +30,13 @@ export class ComparedMetrics {
 
   constructor(private readonly theme: Theme) {
     this.element = h("div", { class: "fl-compared fl-metricsview", role: "region", "aria-label": "metrics of both recordings" }, this.grid, this.none);
+  }
+
+  /** The curves of both runs as one table: a row for each point. */
+  describe(a: Store, b: Store): DataTable {
+    const rows = pairedCurves(a, b).flatMap(({ name, curves }) => curves.flatMap(({ steps, values, length }, at) =>
+      Array.from({ length }, (_, row) => [name, "AB"[at]!, steps[row]!, values[row]!])));
+    return { caption: "Metrics of both recordings", columns: ["Metric", "Run", "Step", "Value"], rows };
   }
 
   draw(a: Store, b: Store): void {

@@ -3,8 +3,9 @@
 import { h, setText } from "./dom.ts";
 import { bytes, count, duration, percent, significant, text, UNKNOWN } from "./format.ts";
 import type { ComparedRow, ComparedRuns } from "./protocol.ts";
+import type { DataTable } from "./view.ts";
 
-interface Column { readonly title: string; readonly about: string; readonly value: (row: ComparedRow) => number | string; readonly show: (row: ComparedRow) => string; readonly wide?: boolean }
+interface Column { readonly unit?: string; readonly title: string; readonly about: string; readonly value: (row: ComparedRow) => number | string; readonly show: (row: ComparedRow) => string; readonly wide?: boolean }
 
 const calls = (value: number): string => (Number.isInteger(value) ? text(count(value)) : significant(value));
 const signed = (value: number): string => (value === 0 ? "0" : `${value < 0 ? "−" : "+"}${text(duration(Math.abs(value)))}`);
@@ -24,15 +25,15 @@ export function columnsOf([flops, memory]: readonly [number, number]): Column[] 
     { title: "Scope", about: "module in which it ran", value: (row) => row[1], show: (row) => row[1] || UNKNOWN },
     { title: "Calls A", about: "calls in A", value: (row) => row[2], show: (row) => calls(row[2]) },
     { title: "B", about: "calls in B", value: (row) => row[6], show: (row) => calls(row[6]) },
-    { title: "Time A", about: "time in A", value: (row) => row[3], show: (row) => text(duration(row[3])) },
-    { title: "B", about: "time in B", value: (row) => row[7], show: (row) => text(duration(row[7])) },
-    { title: "B − A", about: "time in B less that in A", value: (row) => row[7] - row[3], show: (row) => signed(row[7] - row[3]) },
+    { title: "Time A", about: "time in A", unit: "ns", value: (row) => row[3], show: (row) => text(duration(row[3])) },
+    { title: "B", about: "time in B", unit: "ns", value: (row) => row[7], show: (row) => text(duration(row[7])) },
+    { title: "B − A", about: "time in B less that in A", unit: "ns", value: (row) => row[7] - row[3], show: (row) => signed(row[7] - row[3]) },
     { title: "Bytes A", about: "bytes of results in A", value: (row) => row[5], show: (row) => text(bytes(row[5])), wide: true },
     { title: "B", about: "bytes of results in B", value: (row) => row[9], show: (row) => text(bytes(row[9])), wide: true },
     { title: "Changed", about: "what differs by a tenth or more", value: (row) => row[13], show: (row) => row[13] },
-    { title: "Bound", about: "Amdahl: the speed-up of B if this took no time", value: (row) => row[12], show: (row) => `${significant(bound(row[12]))}×`, wide: true },
-    { title: "FLOP/s B", about: "FLOPs a second in B, and the share of the machine's measured peak", value: (row) => row[10] / row[7] || 0, show: (row) => rate(row[10], row[7], flops, "FLOP/s"), wide: true },
-    { title: "Bytes/s B", about: "bytes a second in B, and the share of what memory was measured to deliver", value: (row) => row[11] / row[7] || 0, show: (row) => rate(row[11], row[7], memory, "B/s"), wide: true },
+    { title: "Bound", about: "Amdahl: the speed-up of B if this took no time", value: (row) => bound(row[12]), show: (row) => `${significant(bound(row[12]))}×`, wide: true },
+    { title: "FLOP/s B", about: "FLOPs a second in B, and the share of the machine's measured peak", unit: "FLOP/s", value: (row) => (row[10] / row[7]) * 1e9 || 0, show: (row) => rate(row[10], row[7], flops, "FLOP/s"), wide: true },
+    { title: "Bytes/s B", about: "bytes a second in B, and the share of what memory was measured to deliver", unit: "bytes/s", value: (row) => (row[11] / row[7]) * 1e9 || 0, show: (row) => rate(row[11], row[7], memory, "B/s"), wide: true },
   ];
 }
 
@@ -70,6 +71,13 @@ export class ComparedOps {
   select(op: string | null): void {
     this.chosen = op;
     for (const row of this.table.querySelectorAll<HTMLElement>("tbody tr")) row.classList.toggle("fl-chosen", row.dataset["op"] === op);
+  }
+
+  /** The table as numbers, for a file. */
+  describe(): DataTable {
+    const columns = columnsOf(this.content?.peaks ?? [1, 1]);
+    const rows = sortCompared(this.content?.rows ?? [], columns[this.order.column]!, this.order.descending).map((row) => columns.map(({ value }) => value(row)));
+    return { caption: "Ops of both recordings by scope", columns: columns.map(({ about }) => about), rows, units: columns.map(({ unit }) => unit ?? "") };
   }
 
   private draw(): void {

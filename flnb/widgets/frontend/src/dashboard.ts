@@ -113,10 +113,11 @@ export class Dashboard {
         this.exporting = true;
         options.send(request);
       },
+      view: () => this.tab,
       refusal: () => this.noExport(),
       announce: (message) => (this.spoken.textContent = message),
     }, this.prefix);
-    if (!options.only) this.viewBar.element.append(this.exportMenu.element);
+    this.viewBar.element.append(this.exportMenu.element);
     this.recordingBar = new RecordingBar(this.context);
     this.statusLine = new StatusLine(this.context);
     this.content.append(this.empty.element);

@@ -1,14 +1,15 @@
 /** The Export menu: the picture and the table that are shown are made in the browser, files of the recording by the kernel. */
 
 import { attribute, h } from "./dom.ts";
-import type { DataTable, View } from "./view.ts";
+import { picture } from "./picture.ts";
+import type { Cell, DataTable, TabName, View } from "./view.ts";
 
 /** Formats that the kernel writes, with the words of the menu. */
 const FILES = [["flnb", "Recording (.flnb)"], ["html", "Page (.html)"], ["json.gz", "Trace for Perfetto (.json.gz)"], ["svg", "Report as a picture (.svg)"]] as const;
 export type FileFormat = (typeof FILES)[number][0];
 
-/** Asks for the recording in a format. */
-export interface ExportRequest { type: "export"; format: FileFormat }
+/** Asks for the recording in a format; with `view`, for a figure of that view alone. */
+export interface ExportRequest { type: "export"; format: FileFormat; view?: TabName }
 /** The file travels as the message's buffer; `error` says why there is none, else it is empty. */
 export interface ExportAnswer { type: "export"; name: string; error: string }
 
@@ -20,8 +21,10 @@ export interface Exported {
   /** The name of the recording. */
   name(): string;
   /** The page that is shown, with its views. */
-  shown(): { element: HTMLElement; views: { view: View }[] };
+  shown(): { element: HTMLElement; views: { view: Pick<View, "element" | "describe"> }[] };
   ask(request: ExportRequest): void;
+  /** The view of which the kernel can draw a figure, where there is one recording. */
+  view?(): TabName;
   /** Why the kernel cannot make a file now; empty where it can. */
   refusal(): string;
   announce(message: string): void;
@@ -35,43 +38,27 @@ export function download(name: string, content: Blob): void {
   setTimeout(() => URL.revokeObjectURL(url), 10_000); // the browser has begun to read it by then
 }
 
-/** The tables as CSV: a line with each caption, where there are several. */
+/** The tables as CSV, with numbers as they are and their units in the titles; a line with each caption, where there are several. */
 export function csv(tables: readonly DataTable[]): string {
-  const cell = (value: string | number): string => {
-    const text = String(value);
+  const cell = (given: Cell): string => {
+    const value = typeof given === "object" ? given.value : given;
+    const text = typeof value === "number" && Number.isNaN(value) ? "" : String(value);
     // A spreadsheet would compute a name that begins so.
     const safe = typeof value === "string" && /^[=+@\t\r]/.test(text) ? `'${text}` : text;
     return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
   };
-  const line = (row: readonly (string | number)[]): string => row.map(cell).join(",") + "\n";
-  return tables.map(({ caption, columns, rows }) => (tables.length > 1 ? line([caption]) : "") + line(columns) + rows.map(line).join("")).join("\n");
+  const line = (row: readonly Cell[]): string => row.map(cell).join(",") + "\n";
+  return tables.map(({ caption, columns, rows, units = [] }) => (tables.length > 1 ? line([caption]) : "") + line(columns.map((name, at) => (units[at] ? `${name} (${units[at]})` : name))) + rows.map(line).join("")).join("\n");
 }
 
 /** The tables of the views that are shown: the data behind their pictures, else the tables that they are. */
-export function tables({ views }: { views: { view: View }[] }): DataTable[] {
-  return views.flatMap(({ view }) => (view.describe ? [view.describe()] : [...view.element.querySelectorAll("table")].map(asData)));
+export function tables({ views }: ReturnType<Exported["shown"]>): DataTable[] {
+  return views.flatMap(({ view }) => (view.describe ? [view.describe(true)] : [...view.element.querySelectorAll("table")].map(asData)));
 }
 
 function asData(table: HTMLTableElement): DataTable {
   const [head, ...rows] = [...table.rows].map((row) => [...row.cells].map((cell) => cell.innerText.replaceAll("\u00a0", " ").trim()));
   return { caption: table.caption?.innerText ?? table.getAttribute("aria-label") ?? "", columns: head ?? [], rows };
-}
-
-/** All canvases of a view that are in sight, at their places, as one picture; null where there is none. */
-export function picture(element: HTMLElement): HTMLCanvasElement | null {
-  const around = element.getBoundingClientRect();
-  const parts = [...element.querySelectorAll("canvas")].map((canvas) => ({ canvas, box: canvas.getBoundingClientRect() })).filter(({ box }) => box.width > 0 && box.height > 0);
-  if (!parts.length) return null;
-  const [left, top] = [Math.min(...parts.map(({ box }) => box.left)), Math.min(...parts.map(({ box }) => box.top))];
-  const [right, bottom] = [Math.min(around.right, Math.max(...parts.map(({ box }) => box.right))), Math.min(around.bottom, Math.max(...parts.map(({ box }) => box.bottom)))];
-  const scale = Math.max(1, ...parts.map(({ canvas, box }) => canvas.width / box.width));
-  const made = h("canvas", { width: Math.round((right - left) * scale), height: Math.round((bottom - top) * scale) });
-  const pen = made.getContext("2d");
-  if (!pen || !made.width || !made.height) return null;
-  pen.fillStyle = getComputedStyle(element.closest(".fl-root") ?? element).backgroundColor;
-  pen.fillRect(0, 0, made.width, made.height);
-  for (const { canvas, box } of parts) if (canvas.width && canvas.height) pen.drawImage(canvas, (box.left - left) * scale, (box.top - top) * scale, box.width * scale, box.height * scale);
-  return made;
 }
 
 export class ExportMenu {
@@ -81,17 +68,17 @@ export class ExportMenu {
   private readonly menu: HTMLElement;
   private readonly items: { element: HTMLButtonElement; reason: HTMLElement; refusal: () => string }[] = [];
 
-  constructor(exported: Exported, prefix: string) {
+  /** `formats`: those of the recording that the kernel writes. */
+  constructor(exported: Exported, prefix: string, formats: readonly FileFormat[] = FILES.map(([format]) => format)) {
     this.exported = exported;
     this.menu = h("div", { class: "fl-menu", role: "menu", "aria-label": "Export", id: `${prefix}-export`, hidden: true });
     this.button.setAttribute("aria-controls", this.menu.id);
     this.element = h("div", { class: "fl-export" }, this.button, this.menu);
-    this.add("Picture of the view (.png)", () => this.savePicture(), () => (picture(exported.shown().element) ? "" : "no picture is shown"));
+    this.add("Picture of the view (.png)", () => this.savePicture(), () => (exported.shown().element.clientWidth > 0 ? "" : "no picture is shown"));
     this.add("Table of the view (.csv)", () => this.saveTable(), () => (tables(exported.shown()).length ? "" : "the view has no table"));
-    for (const [format, title] of FILES) this.add(title, () => {
-      exported.announce("The kernel writes the file");
-      exported.ask({ type: "export", format });
-    }, exported.refusal);
+    const { view } = exported;
+    if (view) this.add("Figure of the view (.svg)", () => this.ask({ type: "export", format: "svg", view: view() }), exported.refusal);
+    for (const [format, title] of FILES.filter(([format]) => formats.includes(format))) this.add(title, () => this.ask({ type: "export", format }), exported.refusal);
     this.button.addEventListener("click", () => (this.menu.hidden ? this.open() : this.close()));
     this.element.addEventListener("keydown", this.key);
     this.element.addEventListener("focusout", (event) => {
@@ -106,6 +93,11 @@ export class ExportMenu {
       download(answer.name, new Blob([buffer as BlobPart]));
       this.exported.announce(`Saved ${answer.name}`);
     }
+  }
+
+  private ask(request: ExportRequest): void {
+    this.exported.announce("The kernel writes the file");
+    this.exported.ask(request);
   }
 
   private add(title: string, act: () => void, refusal: () => string): void {

@@ -1,5 +1,7 @@
 /** Numbers as the reader sees them: three significant digits, binary units, the unit apart. Unknown is –, never 0. */
 
+import type { Measure } from "./view.ts";
+
 export type Quantity = readonly [value: string, unit: string];
 
 const KiB = 1024;
@@ -100,6 +102,15 @@ export const dtype = (name: string): string =>
 
 /** A quantity as one string: "1.98 ms". */
 export const text = (quantity: Quantity): string => (quantity[1] ? `${quantity[0]} ${quantity[1]}` : quantity[0]);
+
+/** A time, a size, a share or a plain number for a table: as it is shown, and the number of ns, bytes or parts itself. */
+export const measured = {
+  duration: (ns: number): Measure => ({ value: ns, text: text(duration(ns)) }),
+  bytes: (value: number): Measure => ({ value, text: text(bytes(value)) }),
+  percent: (value: number): Measure => ({ value, text: text(percent(value)) }),
+  ratio: (value: number): Measure => ({ value, text: ratio(value) }),
+  significant: (value: number): Measure => ({ value, text: significant(value) }),
+};
 
 /** A lower bound carries ≥: numbers of a run that dropped events. */
 export const atLeast = (quantity: Quantity, lower: boolean): Quantity =>

@@ -59,7 +59,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
       // The comm is gone with its kernel; the data stays readable, and the kernel's own signal tells the reader.
     }
   };
-  const shown = only === "compare" ? new Comparison(send, height) : only === "program" ? new ProgramView(send, height) : new Dashboard({ send, height, saved: model.get("saved_page") === true, only: VIEWS.find((name) => name === only), tab: model.get(TAB) as TabName | undefined, onTab: (tab) => model.set?.(TAB, tab) });
+  const shown = only === "compare" ? new Comparison(send, height, model.get("saved_page") === true) : only === "program" ? new ProgramView(send, height) : new Dashboard({ send, height, saved: model.get("saved_page") === true, only: VIEWS.find((name) => name === only), tab: model.get(TAB) as TabName | undefined, onTab: (tab) => model.set?.(TAB, tab) });
   el.append(h("style", {}, styles), shown.element);
   const reveal = pictured(model, el);
   const receive = (content: unknown, buffers: DataView[]): void => {

@@ -6,7 +6,7 @@ import { integer, plain, significant } from "./format.ts";
 import { Panel } from "./panel.ts";
 import type { Metric } from "./norms.ts";
 import type { Steps, Store } from "./store.ts";
-import type { DataTable, View, ViewContext } from "./view.ts";
+import type { Cell, DataTable, Measure, View, ViewContext } from "./view.ts";
 
 interface Series { name: string; curve: Curve; times: ArrayLike<number>; value: number | null; format: (value: number) => string }
 
@@ -132,14 +132,14 @@ class Metrics implements View {
     if (measured) this.sized = false;
   }
 
-  describe(): DataTable {
+  describe(all = false): DataTable {
     const names = this.shown.map((series) => series.name);
-    const rows = new Map<number, (string | number)[]>();
+    const rows = new Map<number, Cell[]>();
     this.shown.forEach((series, at) => {
-      for (const [step, value] of this.charts.get(series.name)!.rows()) {
-        const row = rows.get(step as number) ?? [step!, ...names.map(() => "–")];
-        row[at + 1] = value!;
-        rows.set(step as number, row);
+      for (const [step, value] of this.charts.get(series.name)!.rows(all ? Infinity : undefined)) {
+        const row = rows.get(step) ?? [step, ...names.map((): Measure => ({ value: NaN, text: "–" }))];
+        row[at + 1] = value;
+        rows.set(step, row);
       }
     });
     return { caption: "Metrics by step", columns: ["Step", ...names], rows: [...rows.values()].sort((one, two) => (two[0] as number) - (one[0] as number)) };

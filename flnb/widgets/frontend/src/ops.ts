@@ -1,7 +1,7 @@
 /** Which op costs most, is it steady? A table of ops or scopes, with one sparkline a row. */
 
 import { attribute, h, setQuantity, setText } from "./dom.ts";
-import { atLeast, bytes, count, duration, exactBytes, integer, percent, text, shape as shapeText } from "./format.ts";
+import { atLeast, bytes, count, duration, exactBytes, integer, measured, percent, text, shape as shapeText } from "./format.ts";
 import { familyLabels } from "./palette.ts";
 import { Panel, segmented } from "./panel.ts";
 import { keepOrder, mean, sortRows, toggled, type SortKey, type SortOrder } from "./sorting.ts";
@@ -10,7 +10,7 @@ import { spark } from "./spark.ts";
 import { StepOps } from "./opstep.ts";
 import { kernelParts } from "./kernelparts.ts";
 import { baseOp, type Selection, selectionOfKernel, selectionOfNode, selectsNode } from "./selection.ts";
-import type { View, ViewContext } from "./view.ts";
+import type { Cell, DataTable, View, ViewContext } from "./view.ts";
 
 type Grouping = "op" | "kernel" | "scope";
 const HEADS = { op: "Op", kernel: "Kernel", scope: "Scope" } as const;
@@ -141,6 +141,14 @@ class Ops implements View {
       this.update();
     }
     this.details();
+  }
+
+  describe(): DataTable {
+    const { store } = this.context;
+    const rows = sortRows(this.shownRows.filter((row) => store.matches(row.name, row.family)), this.order).map((row): Cell[] => [
+      row.name, row.count, measured.duration(row.total), measured.duration(row.count ? mean(row) : NaN), measured.duration(row.p99), measured.duration(row.max), measured.percent(row.share), measured.bytes(row.bytes),
+    ]);
+    return { caption: `Time of ${this.grouping}s`, columns: [HEADS[this.grouping], ...columns.slice(1).map(({ title }) => title)], rows, units: ["", "", "ns", "ns", "ns", "ns", "0 to 1", ""] };
   }
 
   destroy(): void {

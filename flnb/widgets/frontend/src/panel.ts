@@ -1,7 +1,7 @@
 /** The frame of a panel: a 28 px header with title, one line of text, tools, and the table behind the canvas. */
 
 import { attribute, h, icon, icons, setText } from "./dom.ts";
-import type { DataTable } from "./view.ts";
+import { type Cell, type DataTable, shownCell } from "./view.ts";
 
 export class Panel {
   readonly element: HTMLElement;
@@ -54,9 +54,9 @@ export class Panel {
     if (this.shown && now - this.shown < 1000) return true;
     this.shown = now;
     const { caption, columns, rows } = this.describe();
-    const numeric = columns.map((_, at) => rows.length > 0 && rows.every((row) => typeof row[at] === "number" || /^[−≥\d–.]/.test(String(row[at]))));
-    const cell = (tag: "th" | "td", value: string | number, at: number): HTMLElement =>
-      h(tag, { class: numeric[at] ? "fl-number" : "fl-left", ...(tag === "th" ? { scope: "col" } : {}) }, String(value));
+    const numeric = columns.map((_, at) => rows.length > 0 && rows.every((row) => /^[−≥\d–.]/.test(shownCell(row[at]!))));
+    const cell = (tag: "th" | "td", value: Cell, at: number): HTMLElement =>
+      h(tag, { class: numeric[at] ? "fl-number" : "fl-left", ...(tag === "th" ? { scope: "col" } : {}) }, shownCell(value));
     const { scrollTop, scrollLeft } = this.table;
     this.table.replaceChildren(h("table", { class: "fl-table" }, h("caption", { class: "fl-hidden" }, caption),
       h("thead", {}, h("tr", {}, ...columns.map((name, at) => cell("th", name, at)))),

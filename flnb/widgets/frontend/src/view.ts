@@ -34,8 +34,14 @@ export interface Actions {
 /** `alone`: the view is all there is; there are no others to lead to. */
 export interface ViewContext { readonly store: Store; readonly theme: Theme; readonly actions: Actions; readonly alone: boolean }
 
-/** The table behind a canvas: the same data, for a screen reader or for exact values. */
-export interface DataTable { caption: string; columns: string[]; rows: (string | number)[][] }
+/** A number as a table shows it; exported files have the number itself. */
+export interface Measure { readonly value: number; readonly text: string }
+export type Cell = string | number | Measure;
+
+/** The table behind a canvas: the same data, for a screen reader or for exact values. `units`: those of measures, by column. */
+export interface DataTable { caption: string; columns: string[]; rows: Cell[][]; units?: readonly string[] }
+
+export const shownCell = (cell: Cell): string => (typeof cell === "object" ? cell.text : String(cell));
 
 export interface View {
   readonly element: HTMLElement;
@@ -43,8 +49,8 @@ export interface View {
   render(now: number): void;
   /** The size of `element` in CSS pixels has changed. */
   resize(width: number, height: number): void;
-  /** The data as a table. Views made with Panel pass this to it, which shows it in place of the canvas. */
-  describe?(): DataTable;
+  /** The data as a table. Views made with Panel pass this to it, which shows it in place of the canvas. `all`: also what is too much to show. */
+  describe?(all?: boolean): DataTable;
   /** A key while the dashboard has focus and nothing editable does; true when taken. */
   key?(event: KeyboardEvent): boolean;
   /** Bring the next thing that the search finds into sight. */

@@ -9,7 +9,7 @@ import { HEADER, type Mark } from "../timeline/lanes.ts";
 import type { Frame } from "../timeline/paint.ts";
 import { type Span, within } from "../timeline/scale.ts";
 import { Timeline } from "../timeline/timeline.ts";
-import type { View, ViewContext } from "../view.ts";
+import type { DataTable, View, ViewContext } from "../view.ts";
 import { type Buckets, bucketsHeight, bucketsOf, drawBuckets } from "./buckets.ts";
 import { Details, whyLines } from "./details.ts";
 import { Exposed } from "./exposed.ts";
@@ -74,6 +74,10 @@ export class CollectivesView implements View {
     this.main = h("div", { class: "fl-callmain" }, this.heat.panel.element, this.panel.element, this.lower);
     this.element = h("div", { class: "fl-split fl-calls" }, this.main, this.details.element);
     this.heat.panel.element.hidden = this.stuck.panel.element.hidden = true;
+  }
+
+  describe(): DataTable {
+    return callTable(this.model);
   }
 
   resize(): void {

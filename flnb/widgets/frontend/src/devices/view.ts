@@ -9,7 +9,7 @@ import { HEADING, type Mark } from "../timeline/lanes.ts";
 import type { Frame } from "../timeline/paint.ts";
 import { type Span, within } from "../timeline/scale.ts";
 import { Timeline } from "../timeline/timeline.ts";
-import type { View, ViewContext } from "../view.ts";
+import type { DataTable, View, ViewContext } from "../view.ts";
 import { DeviceBlocks } from "./blockmap.ts";
 import { TaskDetails, turn } from "./details.ts";
 import { type DeviceLanes, deviceLanes, lanesHeight, NO_ITEM } from "./lanes.ts";
@@ -70,6 +70,10 @@ export class DevicesView implements View {
     this.blocks = new DeviceBlocks(context);
     this.main = h("div", { class: "fl-devicemain" }, this.panel.element, this.blocks.panel.element);
     this.element = h("div", { class: "fl-split fl-calls" }, this.main, this.details.element);
+  }
+
+  describe(): DataTable {
+    return taskTable(this.model, this.context.store);
   }
 
   resize(): void {

@@ -1,8 +1,8 @@
 /** The tables behind the pictures of memory. */
 
-import { bytes, percent, ratio, text } from "../format.ts";
+import { bytes, measured, text } from "../format.ts";
 import { categoryOrder } from "../palette.ts";
-import type { DataTable, ViewContext } from "../view.ts";
+import type { Cell, DataTable, ViewContext } from "../view.ts";
 import { nameOf } from "./bands.ts";
 import { ratioText } from "./fragmentation-chart.ts";
 import { fragmentationOf } from "./fragmentation.ts";
@@ -13,42 +13,42 @@ const TABLE_STEPS = 200;
 const TABLE_BLOCKS = 1500;
 
 /** The largest moment of each of the last steps, for the table behind the timeline. */
-export function stepTable(context: ViewContext, model: MemoryModel): DataTable {
-  const { steps } = context.store;
-  const rows: (string | number)[][] = [];
+export function stepTable({ store }: Pick<ViewContext, "store">, model: MemoryModel): DataTable {
+  const { steps } = store;
+  const rows: Cell[][] = [];
   for (let at = steps.length - 1; at >= Math.max(0, steps.length - TABLE_STEPS); at--) {
     const line = model.timeline({ t0: steps.column("t0")[at]!, t1: Math.max(steps.column("t1")[at]!, steps.column("t0")[at]! + 1e-9) }, 1);
-    const value = (column: number): string => text(bytes(line.totals[column]!));
-    rows.push([steps.column("index")[at]!, text(bytes(line.allocated[0]!)), text(bytes(line.reserved[0]!)), line.allocated[0]! > 0 ? ratio(line.reserved[0]! / line.allocated[0]!) : "–",
+    const value = (column: number): Cell => measured.bytes(line.totals[column]!);
+    rows.push([steps.column("index")[at]!, measured.bytes(line.allocated[0]!), measured.bytes(line.reserved[0]!), measured.ratio(line.allocated[0]! > 0 ? line.reserved[0]! / line.allocated[0]! : NaN),
       ...categoryOrder.map(value), value(WASTE)]);
   }
-  return { caption: "Memory at the peak of each step", columns: ["Step", "Peak live", "Reserved", "Reserved / live", ...categoryOrder.map(nameOf), "waste"], rows };
+  return { caption: "Memory at the peak of each step", columns: ["Step", "Peak live", "Reserved", "Reserved / live", ...categoryOrder.map(nameOf), "waste"], rows, units: ["", "bytes", "bytes", "", ...categoryOrder.map(() => "bytes"), "bytes"] };
 }
 
 /** Fragmentation at the peak of each of the last steps. */
 export function fragmentationTable({ store }: ViewContext, model: MemoryModel): DataTable {
   const { steps } = store;
   const request = model.request().bytes;
-  const rows: (string | number)[][] = [];
+  const rows: Cell[][] = [];
   for (let at = steps.length - 1; at >= Math.max(0, steps.length - 40); at--) {
     const line = model.timeline({ t0: steps.column("t0")[at]!, t1: steps.column("t1")[at]! }, 1);
     const found = fragmentationOf(model.index, model.state(line.time[0]!), request);
-    rows.push([steps.column("index")[at]!, ratioText(found.ratio), text(percent(found.unusable)), Number.isNaN(found.internal) ? "–" : `${(found.internal * 100).toFixed(2)} %`, text(bytes(found.largest)), text(bytes(found.free))]);
+    rows.push([steps.column("index")[at]!, { value: found.ratio, text: ratioText(found.ratio) }, measured.percent(found.unusable), { value: found.internal, text: Number.isNaN(found.internal) ? "–" : `${(found.internal * 100).toFixed(2)} %` }, measured.bytes(found.largest), measured.bytes(found.free)]);
   }
-  return { caption: "Fragmentation at the peak of each step", columns: ["Step", "reserved/live", `unusable(${text(bytes(request))})`, "internal", "largest hole", "free"], rows };
+  return { caption: "Fragmentation at the peak of each step", columns: ["Step", "reserved/live", `unusable(${text(bytes(request))})`, "internal", "largest hole", "free"], rows, units: ["", "", "share", "share", "bytes", "bytes"] };
 }
 
 /** Every block at the cursor. */
 export function blockTable({ store }: ViewContext, model: MemoryModel): DataTable {
   const { lifetimes } = store.memory;
-  const rows: (string | number)[][] = [];
+  const rows: Cell[][] = [];
   for (const segment of model.state(store.at).segments) {
     for (const row of segment.rows) {
       if (rows.length >= TABLE_BLOCKS) break;
       const plan = store.plan(lifetimes.plan[row]!);
       rows.push([`S${segment.id}`, `0x${lifetimes.offset[row]!.toString(16)}`, `#${lifetimes.id[row]!}`, nameOf(Math.min(lifetimes.category[row]!, 6)), plan?.op ?? "–",
-        store.context(lifetimes.context[row]!)?.scope ?? "–", text(bytes(lifetimes.requested[row]!)), text(bytes(lifetimes.size[row]!))]);
+        store.context(lifetimes.context[row]!)?.scope ?? "–", measured.bytes(lifetimes.requested[row]!), measured.bytes(lifetimes.size[row]!)]);
     }
   }
-  return { caption: "Blocks of every segment", columns: ["Segment", "Offset", "Block", "Category", "Op", "Scope", "Requested", "Rounded"], rows };
+  return { caption: "Blocks of every segment", columns: ["Segment", "Offset", "Block", "Category", "Op", "Scope", "Requested", "Rounded"], rows, units: ["", "", "", "", "", "", "bytes", "bytes"] };
 }

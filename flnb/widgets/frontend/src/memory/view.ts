@@ -3,7 +3,7 @@
 import { attribute, h, setText } from "../dom.ts";
 import { bytes, integer, percent, text } from "../format.ts";
 import { Panel, segmented } from "../panel.ts";
-import type { View, ViewContext } from "../view.ts";
+import type { DataTable, View, ViewContext } from "../view.ts";
 import { stepsIn } from "./axis.ts";
 import { categoryStack } from "./bands.ts";
 import { BlockMap } from "./blockmap.ts";
@@ -88,6 +88,10 @@ export class MemoryView implements View {
     const main = h("div", { style: "display:grid;grid-template-rows:minmax(216px,250fr) minmax(160px,170fr) minmax(114px,164fr);min-width:0;min-height:0" },
       first.element, second.element, third.element);
     this.element = h("div", { class: "fl-split", style: "height:100%;width:100%" }, main, side);
+  }
+
+  describe(): DataTable {
+    return stepTable(this.context, this.model);
   }
 
   resize(): void {

@@ -1,10 +1,10 @@
 /** What the tape says in words: tooltips, the table behind the canvas, the legend. */
 
 import { h } from "../dom.ts";
-import { bytes, duration, integer, shape as shapeText, significant, text } from "../format.ts";
+import { bytes, duration, integer, measured, shape as shapeText, significant, text } from "../format.ts";
 import { familyLabels } from "../palette.ts";
 import type { Theme } from "../theme.ts";
-import type { DataTable, ViewContext } from "../view.ts";
+import type { Cell, DataTable, ViewContext } from "../view.ts";
 import { type Group, isGroup, isOpen } from "./groups.ts";
 import type { Layout } from "./layout.ts";
 import { nodeCount, type NodeInfo, type TapeModel } from "./model.ts";
@@ -43,21 +43,21 @@ export function tipOf(target: Target, model: TapeModel, { store }: ViewContext):
 export function tableOf(layout: Layout | null, model: TapeModel, { store }: ViewContext): DataTable {
   const columns = ["Node", "Op", "Scope", "Shape", "dtype", "Forward", "Backward", "Gradient norm", "Saved", "Reads"];
   const boxes = (layout?.boxes ?? []).filter((box) => box.kind !== "input").map((box) => ({ box, at: box.group?.first ?? model.nodes[box.index]!.node.at }));
-  const time = (ns: number): string => (ns > 0 ? text(duration(ns)) : "–");
-  const rows = boxes.sort((a, b) => a.at - b.at).map(({ box }) => {
+  const time = (ns: number): Cell => measured.duration(ns > 0 ? ns : NaN);
+  const rows: Cell[][] = boxes.sort((a, b) => a.at - b.at).map(({ box }) => {
     if (box.group?.data) {
       const { data } = box.group;
       const plan = store.plan(data.plan);
-      const norm = health[model.healthOf(box.group)] || significant(data.norm ?? NaN);
+      const norm = { value: data.norm ?? NaN, text: health[model.healthOf(box.group)] || significant(data.norm ?? NaN) };
       return [`#${data.ids[0]}–${data.ids[1]}`, box.group.repeat ? `${box.group.name} ×${box.group.repeat}` : box.group.name, box.group.path || "–", plan ? shapeText(plan.shape) : "–",
-        plan?.dtype ?? "–", time(data.forward_ns), time(data.backward_ns), norm, text(bytes(data.saved)), "–"];
+        plan?.dtype ?? "–", time(data.forward_ns), time(data.backward_ns), norm, measured.bytes(data.saved), "–"];
     }
     const info = model.nodes[box.index]!;
     const reads = info.node.parents.map((id) => (id > 0 ? `#${id}` : leafName(model, id)));
     return [`#${info.node.id}`, info.op, info.scope || "–", info.plan ? shapeText(info.plan.shape) : "–", info.plan?.dtype ?? "–", time(info.node.forward_ns), time(info.node.backward_ns),
-      normOf(info), text(bytes(info.node.saved)), reads.join(" ") || "–"];
+      { value: info.node.norm ?? NaN, text: normOf(info) }, measured.bytes(info.node.saved), reads.join(" ") || "–"];
   });
-  return { caption: model.tape ? `Tape of step ${model.tape.step}` : "Tape", columns, rows };
+  return { caption: model.tape ? `Tape of step ${model.tape.step}` : "Tape", columns, rows, units: ["", "", "", "", "", "ns", "ns", "", "bytes"] };
 }
 
 function leafName(model: TapeModel, id: number): string {

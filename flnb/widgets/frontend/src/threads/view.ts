@@ -2,7 +2,7 @@
 
 import { label, ring } from "../canvas.ts";
 import { h } from "../dom.ts";
-import { duration, integer, text, UNKNOWN } from "../format.ts";
+import { duration, integer, measured, text, UNKNOWN } from "../format.ts";
 import { memoryOf } from "../memory/model.ts";
 import { familyLabels } from "../palette.ts";
 import { Panel } from "../panel.ts";
@@ -12,7 +12,7 @@ import type { Mark } from "../timeline/lanes.ts";
 import type { Frame } from "../timeline/paint.ts";
 import type { Span } from "../timeline/scale.ts";
 import { HEADING, Timeline } from "../timeline/timeline.ts";
-import type { DataTable, View, ViewContext } from "../view.ts";
+import type { Cell, DataTable, View, ViewContext } from "../view.ts";
 import { allocationsIn, drawArrows } from "./arrows.ts";
 import { aboutEvent, aboutMeasure, HELP } from "./details.ts";
 import { kernelOf, opName, ThreadLanes } from "./lanes.ts";
@@ -137,18 +137,18 @@ class ThreadsView implements View {
     const { lanes, context: { store } } = this;
     const columns = ["Thread", "What", "Name", "Events", "Step", "Begins", "Takes", "Phase", "Scope", "Line"];
     const { t0, t1 } = this.timeline.shown;
-    const rows: (string | number)[][] = [];
+    const rows: Cell[][] = [];
     for (const row of lanes?.rows.flat() ?? []) {
       const found = lanes!.columns(row);
       for (let at = 0; at < found.start.length && rows.length < 4000; at++) {
         const [start, end] = [found.start[at]!, found.end[at]!];
         if (end < t0 || start > t1 || (row.kind === "phase" && !found.what[at])) continue;
         const context = store.context(found.context[at]!);
-        rows.push([row.thread, row.kind, lanes!.name(row, at), found.count[at]!, store.stepAt(start / 1e3) ?? UNKNOWN, text(duration(start * 1e6)),
-          text(duration((end - start) * 1e6)), context?.phase ?? "", context?.scope || UNKNOWN, context?.line ?? ""]);
+        rows.push([row.thread, row.kind, lanes!.name(row, at), found.count[at]!, store.stepAt(start / 1e3) ?? UNKNOWN, measured.duration(Math.round(start * 1e6)),
+          measured.duration(Math.round((end - start) * 1e6)), context?.phase ?? "", context?.scope || UNKNOWN, context?.line ?? ""]);
       }
     }
-    return { caption: "What threads did in the time that is shown", columns, rows };
+    return { caption: "What threads did in the time that is shown", columns, rows, units: ["", "", "", "", "", "ns", "ns"] };
   }
 
   // ---- what is shown

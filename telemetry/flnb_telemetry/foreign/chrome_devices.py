@@ -1,0 +1,91 @@
+"""What devices did, as events of a Chrome trace in the form of Kineto: kernels, copies, stream events, waits.
+
+A device is a process of the trace, each of its streams a thread. An arrow leads from the host's call to what ran. The
+times of an emulated device have no meaning: its tasks are slices of 1 µs in the order in which they ran, from the time
+of the host's first call on; their argument "emulated" is 1.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from flnb_telemetry import device_words, schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from flnb_telemetry.recording import Recording
+
+FIRST = 1000
+"""The number of the process that stands for the first device."""
+CALLS = {False: "cudaLaunchKernel", True: "cudaMemcpyAsync"}
+
+
+def events(run: Recording, process: int, us: Callable[[int], str]) -> Iterator[list[str]]:
+    """Yield the events of devices in batches of JSON texts.
+
+    Args:
+        run: the recording.
+        process: the number of the host's process.
+        us: writes a time in ns as µs.
+    """
+    if not any(len(run.table(kind)["lane"]) for kind in ("launch", "copy", "event_recorded", "event_awaited")):
+        return
+    found = run.devices
+    begin = run.start if not len(found.task["t0"]) else int(found.task["t0"].min())
+    yield [_named(FIRST + at, f"device {place}") for at, place in enumerate(found.places)]
+    rows: list[str] = []
+    names = ("seq", "lane", "kernel", "route", "nbytes", "device", "stream", "plan", "t0", "t1", "ran0", "ran1", "slot")
+    for seq, lane, kernel, route, nbytes, device, stream, plan, t0, t1, ran0, ran1, slot in schema.tuples(
+        found.task, *names
+    ):
+        op = run.catalog.plans.items[plan].op
+        host = {"correlation": seq, "op": op, "stream": stream}
+        rows.append(_slice("cuda_runtime", CALLS[bool(route)], process, lane, us(t0 - run.start), us(t1 - t0), host))
+        if slot < 0 and not ran1:
+            continue  # not known to have run
+        start, length = (begin + 1000 * slot, 1000) if slot >= 0 else (ran0, ran1 - ran0)
+        about = host | {"device": device} | ({"emulated": 1} if slot >= 0 else {})
+        what = run.catalog.kernels.items[kernel]
+        name, category = what.name, "kernel"
+        if route:
+            name, category = f"Memcpy {device_words.ROUTES[route]}", "gpu_memcpy"
+            about["bytes"] = nbytes
+        else:
+            about |= {"grid": list(what.grid), "block": list(what.block), "shared memory": what.shared}
+        at = us(start - run.start)
+        rows.append(_slice(category, name, FIRST + device, stream, at, us(length), about))
+        flow = '"cat":"ac2g","name":"ac2g"'
+        rows.append(f'{{"ph":"s","id":{seq},"pid":{process},"tid":{lane},"ts":{us(t0 - run.start)},{flow}}}')
+        rows.append(f'{{"ph":"f","id":{seq},"pid":{FIRST + device},"tid":{stream},"ts":{at},{flow},"bp":"e"}}')
+    yield rows
+    yield [*_events_and_waits(run, process, us)]
+
+
+def _events_and_waits(run: Recording, process: int, us: Callable[[int], str]) -> Iterator[str]:
+    """Yield the host's calls that record or await stream events, as instants, and those that wait, as slices."""
+    found = run.devices
+    for t, event, awaited, device, stream in schema.tuples(found.event, "t", "event", "awaited", "device", "stream"):
+        name = "cudaStreamWaitEvent" if awaited else "cudaEventRecord"
+        about = json.dumps({"event": event, "stream": stream, "device": device})
+        yield (
+            f'{{"ph":"i","cat":"cuda_event","s":"t","name":"{name}","pid":{FIRST + device},"tid":{stream},'
+            f'"ts":{us(t - run.start)},"args":{about}}}'
+        )
+    for t0, t1, event, device, stream, lane in schema.tuples(
+        found.wait, "t0", "t1", "event", "device", "stream", "lane"
+    ):
+        about = {"event": event, "device": device, "stream": stream}
+        yield _slice("cuda_runtime", "cudaSynchronize", process, lane, us(t0 - run.start), us(t1 - t0), about)
+
+
+def _slice(category: str, name: str, process: int, thread: int, t: str, length: str, about: dict[str, Any]) -> str:
+    return (
+        f'{{"ph":"X","cat":"{category}","name":{json.dumps(name)},"pid":{process},"tid":{thread},"ts":{t},'
+        f'"dur":{length},"args":{json.dumps(about)}}}'
+    )
+
+
+def _named(process: int, name: str) -> str:
+    return f'{{"ph":"M","pid":{process},"tid":0,"ts":0,"name":"process_name","args":{{"name":{json.dumps(name)}}}}}'
