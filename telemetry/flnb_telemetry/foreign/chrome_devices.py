@@ -68,10 +68,10 @@ def _events_and_waits(run: Recording, process: int, us: Callable[[int], str]) ->
     found = run.devices
     for t, event, awaited, device, stream in schema.tuples(found.event, "t", "event", "awaited", "device", "stream"):
         name = "cudaStreamWaitEvent" if awaited else "cudaEventRecord"
-        about = json.dumps({"event": event, "stream": stream, "device": device})
+        told = json.dumps({"event": event, "stream": stream, "device": device})
         yield (
             f'{{"ph":"i","cat":"cuda_event","s":"t","name":"{name}","pid":{FIRST + device},"tid":{stream},'
-            f'"ts":{us(t - run.start)},"args":{about}}}'
+            f'"ts":{us(t - run.start)},"args":{told}}}'
         )
     for t0, t1, event, device, stream, lane in schema.tuples(
         found.wait, "t0", "t1", "event", "device", "stream", "lane"
