@@ -3,18 +3,25 @@
 //   node build.mjs          write the bundles
 //   node build.mjs --check  fail when a committed bundle differs from what the sources give
 //   node build.mjs --dev    the developer page with simulated data, into build/
-import { build } from "esbuild";
+import { build, transform } from "esbuild";
 import { mkdir, readFile, writeFile } from "node:fs/promises";
 import { fileURLToPath } from "node:url";
 
 const at = (path) => fileURLToPath(new URL(path, import.meta.url));
+/** Imports of a .css file give its minified text. */
+const styles = {
+  name: "styles",
+  setup: ({ onLoad }) => onLoad({ filter: /\.css$/ }, async ({ path }) => ({
+    contents: (await transform(await readFile(path, "utf8"), { loader: "css", minify: true, charset: "utf8" })).code, loader: "text",
+  })),
+};
 const options = {
   absWorkingDir: at("."),
   bundle: true,
   format: "esm",
   target: "es2022",
   charset: "utf8",
-  loader: { ".css": "text" },
+  plugins: [styles],
   legalComments: "none",
   write: false,
 };

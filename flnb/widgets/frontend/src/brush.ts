@@ -3,6 +3,7 @@
 import { horizontal, label, Surface, ticks, vertical } from "./canvas.ts";
 import { integer } from "./format.ts";
 import type { Range } from "./store.ts";
+import { panned, TimeScale, within } from "./timeline/scale.ts";
 import type { ViewContext } from "./view.ts";
 
 const MARGIN = 10;
@@ -39,18 +40,10 @@ export class Brush {
     this.render(performance.now());
   }
 
-  /** Seconds that the strip spans. */
-  private get whole(): number {
-    const { store } = this.context;
-    return Math.max(store.now, store.memory.overview.count * store.memory.overview.width, 1e-3);
-  }
-
-  private x(t: number): number {
-    return MARGIN + (t / this.whole) * (this.surface.width - 2 * MARGIN);
-  }
-
-  private time(x: number): number {
-    return ((x - MARGIN) / Math.max(1, this.surface.width - 2 * MARGIN)) * this.whole;
+  /** The whole run, in seconds. */
+  private get scale(): TimeScale {
+    const { overview } = this.context.store.memory;
+    return new TimeScale({ t0: 0, t1: Math.max(this.context.store.now, overview.count * overview.width) }, MARGIN, this.surface.width - MARGIN);
   }
 
   render(now: number): void {
@@ -71,10 +64,11 @@ export class Brush {
       label(c, "no time range yet", width / 2, height / 2 - 9, colours.dim, theme.ui(10.5), "center");
       return;
     }
-    this.profile(c);
-    for (const t of ticks(0, this.whole, 6)) if (t > 0) vertical(c, this.x(t), height - 3, height, colours.dim);
+    const { scale } = this;
+    this.profile(c, scale);
+    for (const t of ticks(0, scale.t1, 6)) if (t > 0) vertical(c, scale.x(t), height - 3, height, colours.dim);
     const { t0, t1 } = store.range;
-    const [left, right] = [Math.max(MARGIN, this.x(t0)), Math.min(width - MARGIN, this.x(t1))];
+    const [left, right] = [Math.max(MARGIN, scale.x(t0)), Math.min(width - MARGIN, scale.x(t1))];
     c.fillStyle = colours.range;
     c.fillRect(left, 0, Math.max(2, right - left), height);
     c.fillStyle = colours.brand;
@@ -84,17 +78,17 @@ export class Brush {
       c.roundRect(Math.round(edge) - 2.5, height / 2 - 6, 5, 12, 2);
       c.fill();
     }
-    if (store.cursor !== null) vertical(c, this.x(store.cursor), 0, height, colours.brand);
-    this.marks(c);
+    if (store.cursor !== null) vertical(c, scale.x(store.cursor), 0, height, colours.brand);
+    this.marks(c, scale);
     const canvas = this.surface.canvas;
     canvas.setAttribute("aria-valuemin", "0");
-    canvas.setAttribute("aria-valuemax", this.whole.toFixed(2));
+    canvas.setAttribute("aria-valuemax", scale.t1.toFixed(2));
     canvas.setAttribute("aria-valuenow", t1.toFixed(2));
-    canvas.setAttribute("aria-valuetext", `${t0.toFixed(2)} to ${t1.toFixed(2)} of ${this.whole.toFixed(2)} seconds${store.following ? ", following" : ""}`);
+    canvas.setAttribute("aria-valuetext", `${t0.toFixed(2)} to ${t1.toFixed(2)} of ${scale.t1.toFixed(2)} seconds${store.following ? ", following" : ""}`);
   }
 
   /** The largest allocation of every pixel, as a quiet silhouette. */
-  private profile(c: CanvasRenderingContext2D): void {
+  private profile(c: CanvasRenderingContext2D, scale: TimeScale): void {
     const { store, theme } = this.context;
     const { overview, peak } = store.memory;
     const { width, height } = this.surface;
@@ -102,25 +96,25 @@ export class Brush {
     c.fillStyle = theme.colours.mark;
     let last = 0;
     for (let x = MARGIN; x < width - MARGIN; x++) {
-      const from = Math.max(0, Math.floor(this.time(x) / overview.width));
-      const to = Math.min(overview.count - 1, Math.max(from, Math.ceil(this.time(x + 1) / overview.width) - 1));
+      const from = Math.max(0, Math.floor(scale.time(x) / overview.width));
+      const to = Math.min(overview.count - 1, Math.max(from, Math.ceil(scale.time(x + 1) / overview.width) - 1));
       let value = 0;
       for (let bin = from; bin <= to; bin++) value = Math.max(value, overview.allocated[bin]!);
-      if (from >= overview.count) value = this.time(x) <= store.now ? last : 0;
+      if (from >= overview.count) value = scale.time(x) <= store.now ? last : 0;
       last = value;
       const tall = (value / most) * (height - 9);
       c.fillRect(x, height - 3 - tall, 1, tall);
     }
   }
 
-  private marks(c: CanvasRenderingContext2D): void {
+  private marks(c: CanvasRenderingContext2D, scale: TimeScale): void {
     const { store, theme } = this.context;
     const { norms: { all: gradientNorm }, steps } = store;
     const values = gradientNorm.column("value");
     let shown = -Infinity;
     for (let row = 0; row < gradientNorm.length; row++) {
       if (!Number.isNaN(values[row]!)) continue;
-      const x = this.x(gradientNorm.column("t")[row]!);
+      const x = scale.x(gradientNorm.column("t")[row]!);
       if (x - shown < 64) continue;
       shown = x;
       const step = gradientNorm.column("step")[row]!;
@@ -133,7 +127,7 @@ export class Brush {
     const column = steps.column("index");
     for (let row = 0; row < steps.length; row++) {
       if (column[row]! !== counters.dropped_first_step) continue;
-      const x = this.x(steps.column("t0")[row]!);
+      const x = scale.x(steps.column("t0")[row]!);
       c.fillStyle = theme.colours.warn;
       c.beginPath();
       c.moveTo(x, 2);
@@ -151,15 +145,15 @@ export class Brush {
     if (store.now <= 1e-3) return;
     this.surface.canvas.setPointerCapture(event.pointerId);
     const x = event.offsetX;
-    let range = { ...store.range };
-    const [left, right] = [this.x(range.t0), this.x(range.t1)];
+    const { scale } = this;
+    let range = store.range;
+    const [left, right] = [scale.x(range.t0), scale.x(range.t1)];
     let mode: "move" | "left" | "right" = "move";
     if (Math.abs(x - left) <= GRIP && right - left > 2 * GRIP) mode = "left";
     else if (Math.abs(x - right) <= GRIP && right - left > 2 * GRIP) mode = "right";
     else if (x < left - GRIP || x > right + GRIP) {
       const half = (range.t1 - range.t0) / 2;
-      const middle = Math.min(Math.max(this.time(x), half), Math.max(half, this.whole - half));
-      range = { t0: middle - half, t1: middle + half };
+      range = within({ t0: scale.time(x) - half, t1: scale.time(x) + half }, scale);
       actions.setRange(range.t0, range.t1);
     }
     this.drag = { mode, x, range };
@@ -167,21 +161,21 @@ export class Brush {
 
   private readonly move = (event: PointerEvent): void => {
     const { store, actions } = this.context;
-    const { canvas } = this.surface;
+    const { scale } = this;
     if (!this.drag) {
-      const { t0, t1 } = store.range;
-      const near = Math.abs(event.offsetX - this.x(t0)) <= GRIP || Math.abs(event.offsetX - this.x(t1)) <= GRIP;
-      canvas.style.cursor = near ? "ew-resize" : event.offsetX > this.x(t0) && event.offsetX < this.x(t1) ? "grab" : "pointer";
+      const [left, right] = [scale.x(store.range.t0), scale.x(store.range.t1)];
+      const near = Math.abs(event.offsetX - left) <= GRIP || Math.abs(event.offsetX - right) <= GRIP;
+      this.surface.canvas.style.cursor = near ? "ew-resize" : event.offsetX > left && event.offsetX < right ? "grab" : "pointer";
       return;
     }
-    const by = this.time(event.offsetX) - this.time(this.drag.x);
+    const by = (event.offsetX - this.drag.x) * scale.pixel;
     const { t0, t1 } = this.drag.range;
-    const least = this.whole / 2000;
+    const least = scale.t1 / 2000;
     if (this.drag.mode === "left") actions.setRange(Math.min(Math.max(0, t0 + by), t1 - least), t1);
-    else if (this.drag.mode === "right") actions.setRange(t0, Math.max(Math.min(this.whole, t1 + by), t0 + least));
+    else if (this.drag.mode === "right") actions.setRange(t0, Math.max(Math.min(scale.t1, t1 + by), t0 + least));
     else if (by !== 0) {
-      const shift = Math.min(Math.max(by, -t0), Math.max(0, this.whole - t1));
-      actions.setRange(t0 + shift, t1 + shift);
+      const moved = panned(this.drag.range, by, scale);
+      actions.setRange(moved.t0, moved.t1);
     }
   };
 

@@ -23,6 +23,7 @@ import { type Selection, selectionOfBlock } from "./selection.ts";
 import { Store } from "./store.ts";
 import { Theme } from "./theme.ts";
 import { stepTable } from "./memory/tables.ts";
+import { LEAST_SECONDS, spanOfKey } from "./timeline/scale.ts";
 import type { Actions, DataTable, ViewContext } from "./view.ts";
 
 const NAMES = ["A", "B"] as const;
@@ -376,28 +377,18 @@ export class Comparison {
 
   private command(key: string, at: number, store: Store): boolean {
     const { setCursor, setRange } = this.actions(at);
-    const { t0, t1 } = store.range;
-    const span = t1 - t0;
-    const pan = (by: number): void => {
-      const shift = Math.min(Math.max(by, -t0), Math.max(0, store.now - t1));
-      setRange(t0 + shift, t1 + shift);
-    };
-    const zoom = (factor: number): void => {
-      const next = Math.min(span * factor, store.now);
-      const from = Math.max(0, store.at - ((store.at - t0) / span) * next);
-      setRange(from, from + next);
-    };
     const step = (by: number): void => {
       const { steps } = store;
       const row = Math.min(Math.max(steps.after("t0", store.at) - 1 + by, 0), steps.length - 1);
       if (row >= 0) setCursor((steps.column("t0")[row]! + steps.column("t1")[row]!) / 2);
     };
     const commands: Record<string, () => void> = {
-      Escape: () => this.select(at, null), w: () => zoom(1 / 1.5), s: () => zoom(1.5), a: () => pan(-span / 4), d: () => pan(span / 4),
-      f: () => setRange(0, store.now), "[": () => step(-1), "]": () => step(1),
+      Escape: () => this.select(at, null), f: () => setRange(0, store.now), "[": () => step(-1), "]": () => step(1),
     };
+    const span = key.startsWith("Arrow") ? null : spanOfKey(key, store.range, store.at, store.limits, LEAST_SECONDS);
+    if (span) setRange(span.t0, span.t1);
     const command = commands[key.length === 1 ? key.toLowerCase() : key];
     command?.();
-    return command !== undefined;
+    return span !== null || command !== undefined;
   }
 }

@@ -17,6 +17,7 @@ import { Store } from "./store.ts";
 import { createTapePanel, createTapeView } from "./tape/index.ts";
 import { Theme } from "./theme.ts";
 import { createThreadsView } from "./threads/view.ts";
+import { LEAST_SECONDS, spanOfKey } from "./timeline/scale.ts";
 import type { Actions, TabName, View, ViewContext } from "./view.ts";
 
 const TEXT_INTERVAL = 250;
@@ -364,21 +365,6 @@ export class Dashboard {
   /** The dashboard's own keys; true when taken. */
   private command(event: KeyboardEvent): boolean {
     const { store } = this;
-    const { t0, t1 } = store.range;
-    const span = t1 - t0;
-    const pan = (by: number): void => {
-      const shift = Math.min(Math.max(by, -t0), Math.max(0, store.now - t1));
-      store.setRange(t0 + shift, t1 + shift);
-    };
-    const zoom = (factor: number): void => {
-      const middle = store.cursor !== null && store.cursor > t0 && store.cursor < t1 ? store.cursor : store.following ? t1 : (t0 + t1) / 2;
-      const part = (middle - t0) / span;
-      const next = Math.min(span * factor, Math.max(store.now, 1e-3));
-      if (store.following) {
-        store.span = next;
-        store.setCursor(null);
-      } else store.setRange(Math.max(0, middle - part * next), Math.max(0, middle - part * next) + next);
-    };
     if (this.options.only === "tape" && !["/", "Escape"].includes(event.key)) return false;
     const onArrows = (event.target as Element).closest("[role=tablist], [role=radiogroup], [role=grid]") === null;
     switch (event.key) {
@@ -392,20 +378,26 @@ export class Dashboard {
         else if (store.cursor !== null) store.setCursor(null);
         else return false;
         return true;
-      case "w": case "W": zoom(1 / 1.5); return true;
-      case "s": case "S": zoom(1.5); return true;
-      case "a": case "A": pan(-span / 4); return true;
-      case "d": case "D": pan(span / 4); return true;
-      case "ArrowLeft": if (onArrows) pan(-span / 10); return onArrows;
-      case "ArrowRight": if (onArrows) pan(span / 10); return onArrows;
       case "f": case "F": this.fit(); return true;
       case "o": case "O": this.show("ops"); return true;
       case "t": case "T": this.show("tape"); return true;
       case "b": case "B": this.show("memory"); return true;
       case "[": this.step(-1); return true;
       case "]": this.step(1); return true;
-      default: return false;
+      default: return (onArrows || !event.key.startsWith("Arrow")) && this.look(event.key);
     }
+  }
+
+  /** Zoom or pan; false for other keys. */
+  private look(key: string): boolean {
+    const { store } = this;
+    const span = spanOfKey(key, store.range, store.cursor, store.limits, LEAST_SECONDS);
+    if (!span) return false;
+    if (store.following && "wWsS".includes(key)) {
+      store.span = span.t1 - span.t0;
+      store.setCursor(null);
+    } else store.setRange(span.t0, span.t1);
+    return true;
   }
 
   /** Six steps of a run that goes on, all of one that has ended. */

@@ -4,7 +4,6 @@ import type { Measure } from "./view.ts";
 
 export type Quantity = readonly [value: string, unit: string];
 
-const KiB = 1024;
 const THIN = "\u202f";
 export const UNKNOWN = "–";
 const unknown: Quantity = [UNKNOWN, ""];
@@ -16,11 +15,14 @@ export function significant(value: number): string {
   if (!known(value)) return UNKNOWN;
   if (value === 0) return "0";
   if (value < 0) return `−${significant(-value)}`;
-  if (value >= 99.95) return value.toFixed(0);
-  if (value >= 9.995) return value.toFixed(1);
-  if (value >= 0.9995) return value.toFixed(2);
-  const text = value.toPrecision(3);
-  return text.includes("e") ? text.replace("e-", "e−").replace("e+", "e") : text;
+  return (value >= 99.95 ? value.toFixed(0) : value.toPrecision(3)).replace("e-", "e−");
+}
+
+/** Three significant digits of the value in the first unit in which they are below 1000. */
+function scaled(value: number, base: number, units: readonly string[]): Quantity {
+  let at = 0;
+  for (; at < units.length - 1 && Math.abs(value) >= 999.5; at++) value /= base;
+  return [significant(value), units[at]!];
 }
 
 /** Three significant digits without trailing zeros: what an axis carries (1, 0.5, 0.03, 1e−6). */
@@ -40,22 +42,13 @@ export function integer(value: number | null | undefined): string {
 /** Nanoseconds: 640 ns, 412 µs, 1.98 ms, 3.33 s. */
 export function duration(ns: number | null | undefined): Quantity {
   if (!known(ns)) return unknown;
-  const size = Math.abs(ns);
-  if (size < 999.5) return [significant(Math.round(ns)), "ns"];
-  if (size < 999.5e3) return [significant(ns / 1e3), "µs"];
-  if (size < 999.5e6) return [significant(ns / 1e6), "ms"];
-  return [significant(ns / 1e9), "s"];
+  return scaled(Math.abs(ns) < 999.5 ? Math.round(ns) : ns, 1000, ["ns", "µs", "ms", "s"]);
 }
 
 /** Bytes: 512 B, 66.0 KiB, 9.00 MiB, 17.4 GiB. Below 1000 B whole bytes. */
 export function bytes(value: number | null | undefined): Quantity {
   if (!known(value)) return unknown;
-  const size = Math.abs(value);
-  if (size < 1000) return [String(Math.round(value)), "B"];
-  if (size < 999.5 * KiB) return [significant(value / KiB), "KiB"];
-  if (size < 999.5 * KiB ** 2) return [significant(value / KiB ** 2), "MiB"];
-  if (size < 999.5 * KiB ** 3) return [significant(value / KiB ** 3), "GiB"];
-  return [significant(value / KiB ** 4), "TiB"];
+  return Math.abs(value) < 1000 ? [String(Math.round(value)), "B"] : scaled(value / 1024, 1024, ["KiB", "MiB", "GiB", "TiB"]);
 }
 
 /** Exact bytes for details: 2 097 152 B. */
@@ -65,11 +58,7 @@ export const exactBytes = (value: number | null | undefined): string =>
 /** Counts and rates: 640, 10.4 k, 1.20 M. */
 export function count(value: number | null | undefined): Quantity {
   if (!known(value)) return unknown;
-  const size = Math.abs(value);
-  if (size < 999.5) return [Number.isInteger(value) ? String(value) : significant(value), ""];
-  if (size < 999.5e3) return [significant(value / 1e3), "k"];
-  if (size < 999.5e6) return [significant(value / 1e6), "M"];
-  return [significant(value / 1e9), "G"];
+  return Number.isInteger(value) && Math.abs(value) < 1000 ? [String(value), ""] : scaled(value, 1000, ["", "k", "M", "G"]);
 }
 
 /** A fraction 0..1 in percent, one decimal: 35.5 %. */

@@ -273,6 +273,11 @@ export class Store {
     return { t0: Math.max(0, t1 - span), t1: running ? Math.max(t1, span) : t1 };
   }
 
+  /** What a range can show: the run, or a range that already reaches beyond it. */
+  get limits(): Range {
+    return { t0: 0, t1: Math.max(this.now, this.range.t1, 1e-3) };
+  }
+
   /** The time that block map and details describe: the cursor, or the newest. */
   get at(): number {
     return this.cursor ?? this.now;

@@ -5,29 +5,20 @@ import { label, vertical } from "../canvas.ts";
 import { integer } from "../format.ts";
 import type { Range, Store } from "../store.ts";
 import type { Theme } from "../theme.ts";
+import { LEAST_SECONDS, panOf, spanOfWheel, takesWheel, TimeScale } from "../timeline/scale.ts";
 import type { ViewContext } from "../view.ts";
 import type { MemoryIndex } from "./events.ts";
 
 export const LEFT = 48;
 export const RIGHT = 10;
 
-/** Linear scale between times and pixels. */
-export class TimeAxis {
-  readonly left = LEFT;
-  readonly right: number;
+/** The scale of a memory chart, in seconds. */
+export class TimeAxis extends TimeScale {
   readonly pixels: number;
 
   constructor(readonly range: Range, width: number) {
-    this.right = width - RIGHT;
+    super(range, LEFT, width - RIGHT, 0);
     this.pixels = Math.max(1, Math.round(this.right - this.left));
-  }
-
-  x(t: number): number {
-    return this.left + ((t - this.range.t0) / (this.range.t1 - this.range.t0)) * (this.right - this.left);
-  }
-
-  time(x: number): number {
-    return this.range.t0 + ((x - this.left) / Math.max(1, this.right - this.left)) * (this.range.t1 - this.range.t0);
   }
 
   inside(x: number): boolean {
@@ -119,26 +110,13 @@ export function bindAxis(canvas: HTMLCanvasElement, context: ViewContext, handle
   canvas.addEventListener("pointerleave", () => handlers.hover(null));
   canvas.addEventListener("wheel", (event) => {
     const axis = handlers.axis();
-    // A notebook scrolls under the wheel; it zooms only where the reader works in the dashboard, or asks with Ctrl.
-    if (!axis || !(event.ctrlKey || event.metaKey || canvas.closest(".fl-root")?.contains(document.activeElement))) return;
+    if (!axis || !takesWheel(event, canvas)) return;
     event.preventDefault();
-    const { t0, t1 } = store.range;
-    const span = t1 - t0;
-    if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
-      const by = ((event.deltaX || event.deltaY) / axis.pixels) * span;
-      const shift = Math.min(Math.max(by, -t0), Math.max(0, store.now - t1));
-      actions.setRange(t0 + shift, t1 + shift);
-      return;
-    }
-    const next = Math.min(Math.max(span * Math.exp(event.deltaY * 0.002), 1e-5), Math.max(store.now, span));
-    if (store.following) {
-      store.span = next;
+    const { t0, t1 } = spanOfWheel(event, store.range, axis, store.limits, LEAST_SECONDS);
+    if (store.following && panOf(event) === null) {
+      store.span = t1 - t0;
       actions.setCursor(null);
-      return;
-    }
-    const middle = axis.time(event.offsetX);
-    const from = Math.max(0, middle - ((middle - t0) / span) * next);
-    actions.setRange(from, from + next);
+    } else actions.setRange(t0, t1);
   }, { passive: false });
 }
 

@@ -1,5 +1,6 @@
 /** Mouse and touch on the tape: hover, click, double click, wheel; dragging moves a box or, beside boxes, the picture. */
 
+import { panOf, takesWheel, zoomOf } from "../timeline/scale.ts";
 import type { Target } from "./targets.ts";
 
 export interface Hands {
@@ -54,9 +55,10 @@ export function bind(canvas: HTMLCanvasElement, hands: Hands): void {
     if (target?.kind === "module") hands.open(target);
   });
   canvas.addEventListener("wheel", (event) => {
-    if (!(event.ctrlKey || event.metaKey || canvas.closest(".fl-root")?.contains(document.activeElement))) return;
+    if (!takesWheel(event, canvas)) return;
     event.preventDefault();
-    if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) hands.pan(-(event.deltaX || event.deltaY), 0);
-    else hands.zoom(Math.exp(-event.deltaY * 0.002), event.offsetX, event.offsetY);
+    const pan = panOf(event);
+    if (pan === null) hands.zoom(1 / zoomOf(event), event.offsetX, event.offsetY);
+    else hands.pan(-pan, 0);
   }, { passive: false });
 }

@@ -12,7 +12,7 @@ import { Tip } from "../tip.ts";
 import type { Theme } from "../theme.ts";
 import { type Content, EMPTY, HEADER, HEADING, Layout, type Mark, PADDING, RIGHT } from "./lanes.ts";
 import { type Frame, paintCursor, paintHeader, paintLanes } from "./paint.ts";
-import { panned, type Span, TimeScale, within, zoomed } from "./scale.ts";
+import { panned, type Span, spanOfKey, spanOfWheel, takesWheel, TimeScale, within } from "./scale.ts";
 
 export interface TimelineOwner {
   /** The reader looks at another time. */
@@ -116,22 +116,14 @@ export class Timeline {
 
   /** The keys of a timeline; true when taken. */
   key(event: KeyboardEvent): boolean {
-    const { t0, t1 } = this.span;
-    const length = t1 - t0;
-    const middle = this.cursor !== null && this.cursor > t0 && this.cursor < t1 ? this.cursor : (t0 + t1) / 2;
-    const { limits } = this.content;
+    const span = spanOfKey(event.key, this.span, this.cursor, this.content.limits);
+    if (span) this.owner.range(span);
     switch (event.key) {
-      case "w": case "W": this.owner.range(zoomed(this.span, 1 / 1.5, middle, limits)); return true;
-      case "s": case "S": this.owner.range(zoomed(this.span, 1.5, middle, limits)); return true;
-      case "a": case "A": this.owner.range(panned(this.span, -length / 4, limits)); return true;
-      case "d": case "D": this.owner.range(panned(this.span, length / 4, limits)); return true;
-      case "ArrowLeft": this.owner.range(panned(this.span, -length / 10, limits)); return true;
-      case "ArrowRight": this.owner.range(panned(this.span, length / 10, limits)); return true;
       case "ArrowUp": this.scroll.scrollTop -= 40; return true;
       case "ArrowDown": this.scroll.scrollTop += 40; return true;
       case "PageUp": this.scroll.scrollTop -= this.room; return true;
       case "PageDown": this.scroll.scrollTop += this.room; return true;
-      default: return false;
+      default: return span !== null;
     }
   }
 
@@ -248,14 +240,9 @@ export class Timeline {
   }
 
   private readonly wheel = (event: WheelEvent): void => {
-    // A notebook scrolls under the wheel; it zooms only where the reader works in the dashboard, or asks with Ctrl.
-    if (!(event.ctrlKey || event.metaKey || this.element.closest(".fl-root")?.contains(document.activeElement))) return;
-    if (event.offsetX < HEADING) return; // the names scroll the lanes
+    if (!takesWheel(event, this.element) || event.offsetX < HEADING) return; // the names scroll the lanes
     event.preventDefault();
-    const { limits } = this.content;
-    if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
-      this.owner.range(panned(this.span, (event.deltaX || event.deltaY) * this.scale.pixel, limits));
-    } else this.owner.range(zoomed(this.span, Math.exp(event.deltaY * 0.002), this.scale.time(event.offsetX), limits));
+    this.owner.range(spanOfWheel(event, this.span, this.scale, this.content.limits));
   };
 }
 

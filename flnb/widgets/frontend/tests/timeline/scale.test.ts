@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { Bars } from "../../src/timeline/bars.ts";
 import { HEADING, Layout } from "../../src/timeline/lanes.ts";
-import { LEAST, panned, TimeScale, timeTicks, within, zoomed } from "../../src/timeline/scale.ts";
+import { LEAST, panned, spanOfKey, spanOfWheel, TimeScale, timeTicks, within, zoomed } from "../../src/timeline/scale.ts";
 
 const limits = { t0: 0, t1: 100 };
 
@@ -28,6 +28,26 @@ describe("the scale of a timeline", () => {
     expect(panned({ t0: 40, t1: 60 }, 10, limits)).toEqual({ t0: 50, t1: 70 });
     expect(panned({ t0: 40, t1: 60 }, 500, limits)).toEqual({ t0: 80, t1: 100 });
     expect(within({ t0: -30, t1: -10 }, limits)).toEqual({ t0: 0, t1: 20 });
+  });
+
+  it("answers keys: W and S zoom about the cursor where it is in sight, A, D and the arrows pan", () => {
+    const span = { t0: 40, t1: 70 };
+    expect(spanOfKey("w", span, 40.5, limits)!.t0).toBeCloseTo(40.5 - 0.5 / 1.5, 12);
+    expect(spanOfKey("W", span, 90, limits)).toEqual({ t0: 45, t1: 65 });
+    expect(spanOfKey("s", span, null, limits)).toEqual({ t0: 32.5, t1: 77.5 });
+    expect([spanOfKey("a", span, null, limits), spanOfKey("ArrowRight", span, null, limits)]).toEqual([{ t0: 32.5, t1: 62.5 }, { t0: 43, t1: 73 }]);
+    expect(spanOfKey("d", { t0: 75, t1: 95 }, null, limits)).toEqual({ t0: 80, t1: 100 });
+    expect(spanOfKey("x", span, null, limits)).toBeNull();
+  });
+
+  it("answers the wheel: it zooms about the pointer, sideways or with Shift it pans", () => {
+    const scale = new TimeScale({ t0: 40, t1: 60 }, 0, 200);
+    const wheel = (event: Partial<WheelEvent>): WheelEvent => ({ offsetX: 50, deltaX: 0, deltaY: 0, shiftKey: false, ...event }) as WheelEvent;
+    const closer = spanOfWheel(wheel({ deltaY: -100 }), scale, scale, limits);
+    expect(closer.t1 - closer.t0).toBeCloseTo(20 * Math.exp(-0.2), 12);
+    expect((45 - closer.t0) / (closer.t1 - closer.t0)).toBeCloseTo(0.25, 12);
+    expect(spanOfWheel(wheel({ deltaX: 30, deltaY: 5 }), scale, scale, limits)).toEqual({ t0: 43, t1: 63 });
+    expect(spanOfWheel(wheel({ deltaY: -30, shiftKey: true }), scale, scale, limits)).toEqual({ t0: 37, t1: 57 });
   });
 
   it("labels ticks from the origin, in the unit that reads best, with as many digits as tell them apart", () => {
