@@ -73,3 +73,14 @@ export function entry<K, V>(map: Map<K, V>, key: K, make: () => V): V {
   if (value === undefined) map.set(key, (value = make()));
   return value;
 }
+
+/** The columns of a frame whose names begin with the prefix, by the rest of the name; null where one is missing. */
+export function columnsOf<C>(columns: Readonly<Record<string, C>>, prefix: string, names: readonly string[]): Record<string, C> | null {
+  const found: Record<string, C> = {};
+  for (const name of names) {
+    const column = columns[prefix + name];
+    if (!column) return null;
+    found[name] = column;
+  }
+  return found;
+}

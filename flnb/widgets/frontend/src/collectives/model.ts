@@ -1,7 +1,7 @@
 /** The joined collectives as the views read them: typed rows, lateness within the clocks' bounds, where transfers began. */
 
 import { bisectLeft } from "d3-array";
-import { entry } from "../columns.ts";
+import { columnsOf, entry } from "../columns.ts";
 import type { CollectivesSection, Column, LateReason } from "../protocol.ts";
 import type { Span } from "../timeline/scale.ts";
 
@@ -20,15 +20,7 @@ const NEEDED = [
 ] as const;
 
 /** The columns that belong to the section; null where some have been let go of (a long pause). */
-export function sectionColumns(columns: Record<string, Column>): SectionColumns | null {
-  const found: SectionColumns = {};
-  for (const name of NEEDED) {
-    const column = columns[PREFIX + name];
-    if (!column) return null;
-    found[name] = column;
-  }
-  return found;
-}
+export const sectionColumns = (columns: Record<string, Column>): SectionColumns | null => columnsOf(columns, PREFIX, NEEDED);
 
 export interface StepSpan { step: number; start: number; end: number; /** Index into the section's `steps`, or -1. */ at: number }
 

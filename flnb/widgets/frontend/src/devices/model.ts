@@ -1,7 +1,7 @@
 /** What devices did, as the view reads it: launches and copies on one axis, and the blocks at a moment. */
 
 import { bisectLeft } from "d3-array";
-import { entry } from "../columns.ts";
+import { columnsOf, entry } from "../columns.ts";
 import type { Column, DevicesSection } from "../protocol.ts";
 
 export type DeviceColumns = Record<string, Column>;
@@ -16,15 +16,7 @@ const NEEDED = [
 ] as const;
 
 /** The columns that belong to the section; null where some are missing. */
-export function deviceColumns(columns: Record<string, Column>): DeviceColumns | null {
-  const found: DeviceColumns = {};
-  for (const name of NEEDED) {
-    const column = columns[PREFIX + name];
-    if (!column) return null;
-    found[name] = column;
-  }
-  return found;
-}
+export const deviceColumns = (columns: Record<string, Column>): DeviceColumns | null => columnsOf(columns, PREFIX, NEEDED);
 
 /** A stream of a device, by index in `devices`. */
 export interface Stream { device: number; stream: number; /** Nothing but copies; some copies. */ copies: boolean; moves: boolean }

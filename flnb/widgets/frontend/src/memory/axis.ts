@@ -1,4 +1,4 @@
-/** The time axis that the memory charts share: scale, step ticks, cursor, and what pointer and wheel do to it. */
+/** The time axis that the memory charts share: scale, step ticks, and what pointer and wheel do to it. */
 
 import { bisectLeft, bisectRight } from "d3-array";
 import { label, vertical } from "../canvas.ts";
@@ -54,21 +54,6 @@ export function drawSteps(c: CanvasRenderingContext2D, axis: TimeAxis, store: St
     label(c, integer(index[at]), x + 4, y + 10, theme.colours.dim, font);
     free = x + need;
   }
-}
-
-/** The time cursor: brand blue, with a handle on top. */
-export function drawCursor(c: CanvasRenderingContext2D, axis: TimeAxis, store: Store, theme: Theme, bottom: number, handle: boolean): void {
-  if (store.cursor === null) return;
-  const x = Math.round(axis.x(store.cursor));
-  if (!axis.inside(x)) return;
-  vertical(c, x, 0, bottom, theme.colours.brand);
-  if (!handle) return;
-  c.fillStyle = theme.colours.brand;
-  c.beginPath();
-  c.moveTo(x - 4.5, 0);
-  c.lineTo(x + 5.5, 0);
-  c.lineTo(x + 0.5, 7);
-  c.fill();
 }
 
 export interface AxisHandlers {

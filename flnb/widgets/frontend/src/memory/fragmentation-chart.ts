@@ -2,8 +2,9 @@
 
 import { horizontal, label, Surface } from "../canvas.ts";
 import { bytes, percent, ratio, text } from "../format.ts";
+import { paintCursor } from "../timeline/paint.ts";
 import type { ViewContext } from "../view.ts";
-import { bindAxis, drawCursor, drawSteps, stepCursor, TimeAxis } from "./axis.ts";
+import { bindAxis, drawSteps, stepCursor, TimeAxis } from "./axis.ts";
 import type { FragmentationCurve } from "./fragmentation.ts";
 import type { MemoryModel } from "./model.ts";
 import { Tip } from "../tip.ts";
@@ -103,7 +104,7 @@ export class FragmentationChart {
       c.fillStyle = colours.dim;
       c.fillRect(Math.floor(this.hover.x), TOP, 1, height - TOP - BOTTOM);
     }
-    drawCursor(c, axis, store, theme, height - BOTTOM, false);
+    paintCursor({ c, theme, scale: axis, height: height - BOTTOM }, store.cursor, false);
   }
 
   private area(c: CanvasRenderingContext2D, axis: TimeAxis, curve: FragmentationCurve): void {

@@ -25,14 +25,18 @@ export function ordered(state: MemoryState, order: SegmentOrder, address: (segme
   return segments;
 }
 
+/** Segments of at most a quarter of the largest one, and the others. */
+function bySize(segments: readonly SegmentState[]): [small: SegmentState[], large: SegmentState[]] {
+  const largest = Math.max(...segments.map((segment) => segment.size));
+  return [segments.filter((segment) => segment.size * 4 <= largest), segments.filter((segment) => segment.size * 4 > largest)];
+}
+
 /** Places of segments: small ones in two columns, large ones over the whole width, a crowd side by side in rows. */
 export function placeSegments(segments: readonly SegmentState[], width: number, name: number, top = 4): { places: Omit<Place, "marks">[]; height: number } {
   const places: Omit<Place, "marks">[] = [];
   if (segments.length === 0) return { places, height: 0 };
   if (segments.length > CROWD) return crowd(segments, width, name, top);
-  const largest = Math.max(...segments.map((segment) => segment.size));
-  const small = segments.filter((segment) => segment.size * 4 <= largest);
-  const large = segments.filter((segment) => segment.size * 4 > largest);
+  const [small, large] = bySize(segments);
   // Alike segments make two columns too, where there are many.
   const [halves, wholes] = small.length === 0 && large.length > 4 ? [large, small] : [small, large];
   let y = top;
@@ -82,9 +86,7 @@ function crowd(segments: readonly SegmentState[], width: number, name: number, t
 /** The overview's two rows: small segments side by side, then the large ones. */
 export function placeCompact(segments: readonly SegmentState[], width: number): Omit<Place, "marks">[] {
   if (segments.length === 0) return [];
-  const largest = Math.max(...segments.map((segment) => segment.size));
-  const small = segments.filter((segment) => segment.size * 4 <= largest);
-  const large = segments.filter((segment) => segment.size * 4 > largest);
+  const [small, large] = bySize(segments);
   const places: Omit<Place, "marks">[] = [];
   const row = (list: readonly SegmentState[], y: number, height: number): void => {
     const gap = list.length > 40 ? 1 : 4;

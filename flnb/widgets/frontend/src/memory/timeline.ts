@@ -3,8 +3,9 @@
 import { hatch, horizontal, label, Surface, ticks, vertical } from "../canvas.ts";
 import { bytes, clock, text } from "../format.ts";
 import { type Selection, selectsBlock } from "../selection.ts";
+import { paintCursor } from "../timeline/paint.ts";
 import type { ViewContext } from "../view.ts";
-import { bindAxis, drawCursor, drawSteps, LEFT, stepCursor, TimeAxis } from "./axis.ts";
+import { bindAxis, drawSteps, LEFT, stepCursor, TimeAxis } from "./axis.ts";
 import { categoryStack, drawBands, type Places, type Stack, strokeSteps } from "./bands.ts";
 import type { CapacityLine } from "./capacity.ts";
 import type { Groups } from "./grouping.ts";
@@ -107,7 +108,7 @@ export class TimelineChart {
       c.fillStyle = theme.colours.dim;
       c.fillRect(Math.floor(this.hover.x), TOP, 1, height - TOP - BOTTOM);
     }
-    drawCursor(c, axis, store, theme, height - BOTTOM + 5, true);
+    paintCursor({ c, theme, scale: axis, height: height - BOTTOM + 5 }, store.cursor);
   }
 
   private y(value: number): number {

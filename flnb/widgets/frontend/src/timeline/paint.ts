@@ -120,11 +120,12 @@ export function paintHatched(c: CanvasRenderingContext2D, left: number, right: n
   c.strokeRect(x0 + 0.5, y + 0.5, x1 - x0 - 1, height - 1);
 }
 
-/** The time cursor: brand blue, with a handle on top. */
-export function paintCursor({ c, theme, scale, height }: Frame, t: number): void {
-  if (t < scale.t0 || t > scale.t1) return;
+/** The time cursor where it is in sight: brand blue, with a handle on top. */
+export function paintCursor({ c, theme, scale, height }: Pick<Frame, "c" | "theme" | "scale" | "height">, t: number | null, handle = true): void {
+  if (t === null || t < scale.t0 || t > scale.t1) return;
   const x = Math.round(scale.x(t));
   vertical(c, x, 0, height, theme.colours.brand);
+  if (!handle) return;
   c.fillStyle = theme.colours.brand;
   c.beginPath();
   c.moveTo(x - 4.5, 0);

@@ -111,7 +111,7 @@ export class Timeline {
     paintLanes(frame, this.content);
     this.outline(frame);
     this.owner.draw?.(frame);
-    if (this.cursor !== null) paintCursor(frame, this.cursor);
+    paintCursor(frame, this.cursor);
   }
 
   /** The keys of a timeline; true when taken. */
