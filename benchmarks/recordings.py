@@ -2,6 +2,8 @@
 
 `python -m benchmarks recordings`; each number of events is recorded in a process of its own, through the buffer of a
 thread and the pump, as a program's events are. Goal: the memory for 72 million events is that for 10 million.
+`--hour` records 200,000 events a second for one hour (`--minutes N` for as many minutes), without a flush, and prints
+the memory after each minute. Goal: it stays flat, and every event is in the file.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from benchmarks.report import table, write
 COUNTS = (10_000_000, 72_000_000)
 SMOKE = (20_000, 100_000)
 CHUNK = 50_000  # events that are emitted between two flushes, so that none is dropped
+RATE = 200_000  # events a second, with --hour
+TURN = 0.05  # s between two batches of them
 MORE = 1.05
 """By how much the memory of the longest run may exceed that of the shortest."""
 
@@ -66,6 +70,54 @@ def record(path: Path, count: int) -> dict[str, Any]:
     }
 
 
+def sustain(path: Path, minutes: float) -> dict[str, Any]:
+    """Record events to a file at a steady rate, and print the memory after each minute; returns what was measured."""
+    import flnb_telemetry as telemetry
+    from flnb_telemetry import bus, schema
+    from flnb_telemetry.intern import Plan, plans
+
+    numbers = [plans.id_of(Plan(f"op{i}", "elementwise", (8, 8), "float32", 256)) for i in range(40)]
+    size = round(RATE * TURN)
+    turns, each_minute = max(1, round(minutes * 60 / TURN)), round(60 / TURN)
+    rows = np.zeros((size, schema.WORDS), np.int64)
+    rows[:, 0] = schema.OP | np.random.default_rng(0).choice(numbers, size) << schema.PLAN_SHIFT
+    gap = int(TURN * 1e9) // size
+    memory: list[float] = []
+    with telemetry.record("an hour", path=path, grad_interval=None) as run:
+        assert bus.lanes is not None
+        lane, began = bus.lanes.lane, time.monotonic()
+        for turn in range(turns):
+            time.sleep(max(0.0, began + turn * TURN - time.monotonic()))
+            rows[:, 1] = run.start + turn * int(TURN * 1e9) + np.arange(size) * gap
+            rows[:, 2] = rows[:, 1] + gap // 2
+            rows[:, 4] = rows[:, 6] = np.arange(turn * size, (turn + 1) * size)
+            lane.pending += rows.ravel().tolist()
+            if (turn + 1) % each_minute == 0:
+                memory.append(resident_mib())
+                disk = sum(part.stat().st_size for part in path.parent.rglob("*") if part.is_file())
+                print(f"minute {len(memory)}: {memory[-1]} MiB, {disk / 2**20:.0f} MiB on disk", flush=True)
+        during, took = peak_mib(), time.monotonic() - began
+    count = turns * size
+    if run.dropped or run.events != count:
+        raise RuntimeError(f"{run.events:,} of {count:,} events were recorded, {run.dropped:,} dropped")
+    return {
+        "events": count,
+        "events/s": round(count / took),
+        "third minute, MiB": memory[2] if len(memory) > 2 else None,
+        "last minute, MiB": memory[-1] if memory else None,
+        "peak, MiB": during,
+        "peak with closing, MiB": peak_mib(),
+        "file, MiB": round(path.stat().st_size / 2**20, 1),
+        "bytes/event": round(path.stat().st_size / count, 2),
+    }
+
+
+def resident_mib() -> float:
+    """Return the memory that this process has now, MiB."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return round(pages * resource.getpagesize() / 2**20, 1)
+
+
 def opened(path: Path) -> dict[str, Any]:
     """Open a recording in this process and count its events."""
     import flnb_telemetry as telemetry
@@ -96,7 +148,17 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks recordings")
     parser.add_argument("--quick", action="store_true", help="a smoke size, for CI")
     parser.add_argument("--do", nargs=3, metavar=("WHAT", "PATH", "COUNT"), help=argparse.SUPPRESS)
+    parser.add_argument("--hour", action="store_true", help="200,000 events a second for one hour")
+    parser.add_argument("--minutes", type=float, help="as --hour, for as many minutes")
     options = parser.parse_args(argv)
+    if options.hour or options.minutes:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "hour.flnb"
+            rows = [sustain(path, options.minutes or 60.0)]
+            rows[0] |= measured("opened", path, rows[0]["events"])
+        print(table(rows))
+        print(f"stored in {write('recordings_hour', rows, {})}")
+        return 0
     if options.do:
         what, path, count = options.do
         print(json.dumps(record(Path(path), int(count)) if what == "record" else opened(Path(path))))
@@ -106,6 +168,8 @@ def main(argv: list[str]) -> int:
         for count in SMOKE if options.quick else COUNTS:
             path = Path(folder) / f"{count}.flnb"
             rows.append(measured("record", path, count) | measured("opened", path, count))
+        if options.quick:
+            print(table([sustain(Path(folder) / "steady.flnb", 0.01)]))
     rows[-1]["met"] = "yes" if options.quick or rows[-1]["peak, MiB"] <= MORE * rows[0]["peak, MiB"] else "NO"
     print(table(rows))
     print(f"stored in {write('recordings', rows, {'quick': options.quick})}")

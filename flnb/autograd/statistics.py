@@ -19,6 +19,7 @@ from flnb_telemetry import bus, encoding, schema
 
 from flnb.autograd.hooks import Intercepted
 from flnb.dispatch import failure, source_lines, state
+from flnb.dispatch.quiet import quiet
 from flnb.interface.tape import CODE, LASTI, PLAN, SEQ
 from flnb.tensor import Tensor
 
@@ -47,7 +48,7 @@ class Statistics:
         self._root, self._t = root, clock()
         self._told = self._found = False
         self.alarms: list[str] = []
-        self.left = LIMIT if bus.want_grad_stats or not np.isfinite(_values(cotangent._data)).all() else 0
+        self.left = LIMIT if bus.want_grad_stats or any_bad([cotangent._data]) else 0
         bus.want_grad_stats = False
 
     def watching(self) -> AbstractContextManager[Any]:
@@ -108,9 +109,8 @@ class Statistics:
         if self._found or not suspected:
             return False
         self.alarms.clear()
-        with np.errstate(all="ignore"):
-            if not any(map(_bad, given)):
-                return False
+        if not any_bad(given):
+            return False
         if not measured:
             self.left = LIMIT
             self.see(node, g, saved)
@@ -129,9 +129,8 @@ class Statistics:
         if lanes is None:
             return
         if not self._told:
-            with np.errstate(all="ignore"):
-                if not any(_bad(g._data) for _, g in reached):
-                    return
+            if not any_bad([g._data for _, g in reached]):
+                return
             bus.want_grad_stats = True  # its beginning was missed: look at the next pass from its start
         for leaf, g in reached:
             norm, bad, size = measure(g._data)
@@ -154,10 +153,20 @@ def _values(g: Any) -> Any:
     return state.current().backend.to_numpy(g).ravel()
 
 
-def _bad(g: Any) -> bool:
-    """Return whether a buffer has a NaN or Inf; reads it twice only if the sum of squares is not finite."""
-    values = _values(g)
-    return not np.isfinite(np.vdot(values, values)) and not bool(np.isfinite(values).all())
+@quiet
+def any_bad(buffers: list[Any]) -> bool:
+    """Return whether one of the buffers has a NaN or Inf.
+
+    A buffer is read twice only if its sum of squares is not finite. This runs for every parameter in every recorded
+    step: the sum's test is Python's, which costs less than NumPy's.
+    """
+    to_numpy = state.current().backend.to_numpy
+    for buffer in buffers:
+        values = to_numpy(buffer).ravel()
+        total = values.dot(values).item() if values.size > 1 else values.sum().item()
+        if total - total != 0 and not bool(np.isfinite(values).all()):  # NaN for a NaN or Inf, also a complex one
+            return True
+    return False
 
 
 def measure(g: Any) -> tuple[float, int, int]:

@@ -1,7 +1,8 @@
 """A cell trains while the dashboard shows it: how old an op is when it is drawn, and what memory grows.
 
 The figures are printed (`-s`). With `FLNB_STREAM_SECONDS=600` it streams for ten minutes, not for seconds, and holds
-the memory of kernel and page to what it was in the third minute.
+the memory of kernel and page to what it was in the third minute; that recording is on disk, because one in memory grows
+by design.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ CELLS = [
     "optimizer, images = Adam(net.parameters(), lr=1e-3), digits()[0].take(range(128))\n"
     "flnb.dashboard(height=560)",
     f"end, ends, sizes = time.time() + {SECONDS}, [], []\n"
-    "with flnb.record('stream') as run:\n"
+    f"with flnb.record('stream', path={'stream.flnb' if SECONDS >= 300 else None!r}) as run:\n"
     "    while time.time() < end:\n"
     "        with flnb.step():\n"
     "            optimizer.zero_grad()\n"

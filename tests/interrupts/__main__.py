@@ -3,7 +3,8 @@
 Options: `--sample N` tries that many points drawn with `--seed S`; `--signals N` sends real signals at that many random
 moments instead, which Python raises wherever it looks for them; `--jobs J` processes at a time; `--cold` the first step
 of a process, in which plans and pulls are made, instead of a later one; `--manager NAME`; `--only TEXT` points whose
-place has that text; `--tell` names points that were not reached again.
+place has that text; `--tell` names points that were not reached again; `--minutes M` starts no further trial after that
+time, and the report is of those that were tried.
 """
 
 from __future__ import annotations
@@ -113,6 +114,7 @@ def main() -> int:
     parser.add_argument("--cold", action="store_true")
     parser.add_argument("--manager", default="caching")
     parser.add_argument("--only", default="")
+    parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--tell", action="store_true", help="also points that were not reached again")
     parser.add_argument("--unprotected", default=UNPROTECTED)
     given = parser.parse_args()
@@ -141,8 +143,11 @@ def main() -> int:
 
     print(f"{len(points)} of {total} points, numpy {np.__version__}, manager {given.manager}, seed {given.seed}")
     found: dict[Point, list[str]] = {}
-    waiting, running = points[::-1], {}
+    waiting, running, until = points[::-1], {}, time.monotonic() + 60 * given.minutes
     while waiting or running:
+        if time.monotonic() > until:
+            print(f"{len(waiting)} of {len(points)} points were left out: {given.minutes:g} minutes are over")
+            waiting, until = [], float("inf")
         while waiting and len(running) < given.jobs:
             point = waiting.pop()
             running[point] = Child(tried(point))

@@ -9,6 +9,7 @@ import pytest
 from flnb_telemetry import Live
 
 import flnb
+from flnb.autograd.statistics import any_bad
 
 
 def sick(x: Any) -> Any:
@@ -140,3 +141,16 @@ def test_the_dashboard_keeps_the_tape_with_the_nan_and_goes_on_with_the_norms() 
     live.answer({"type": "tape", "newest": True})
     assert live.frame(keyframe=False)[0]["tape"]["step"] == 19
     live.finish()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.complex64])
+def test_a_buffer_with_nan_or_inf_is_told_from_one_whose_squares_overflow(dtype: Any) -> None:
+    large = np.full((2, 3), np.finfo(dtype).max, dtype)
+    assert not any_bad([large, large[:1, :1].reshape(()), np.ones((0, 3), dtype)])
+    for value in (np.nan, np.inf, -np.inf):
+        spoiled_at = large.copy()
+        spoiled_at[1, 2] = value
+        assert any_bad([large, spoiled_at])
+        assert any_bad([np.array(value, dtype)])
+    assert any_bad([np.array([1, complex(0, np.inf)], np.complex64)])
+    assert not any_bad([np.array([1, 2]), np.array([True, False])])
