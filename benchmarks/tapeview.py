@@ -12,7 +12,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flnb_telemetry.live import tape_frame
+from flnb_telemetry.live.view import tape_frame
 
 from benchmarks.report import table, write
 
@@ -46,7 +46,7 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
 
 def measure(nodes: int, rounds: int) -> dict[str, Any]:
     """Measure one size; returns a row with the seconds to the first message, and milliseconds to each further one."""
-    from flnb_telemetry.livetape import LiveTape
+    from flnb_telemetry.live.tape import LiveTape
 
     run = recorded(nodes)
     spent = time.process_time()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flnb_telemetry import intern, schema
-from flnb_telemetry.liverecording import LiveRecording
+from flnb_telemetry.live.recording import LiveRecording
 from flnb_telemetry.recording import Recording
 
 from benchmarks.report import table, write

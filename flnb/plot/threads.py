@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flnb_telemetry import Recording, palette, quantity, schema
-from flnb_telemetry.bars import COUNT, LONGEST, PAIR, SHIFT, T0, T1
 from flnb_telemetry.extras import require
+from flnb_telemetry.live.bars import COUNT, LONGEST, PAIR, SHIFT, T0, T1
+from flnb_telemetry.live.threads import KINDS, TABLES, Key, Timeline
 from flnb_telemetry.safe_text import html_text
-from flnb_telemetry.timeline import KINDS, TABLES, Key, Timeline
 
 from flnb import plot
 
 if TYPE_CHECKING:
-    from flnb_telemetry.bars import Bars
+    from flnb_telemetry.live.bars import Bars
 
 PIXELS = 1200
 """Bars that are narrower than the figure's width divided by this number are merged."""

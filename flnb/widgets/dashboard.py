@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from flnb_telemetry import pump, recorder, recording
 from flnb_telemetry.extras import require
-from flnb_telemetry.live import Live
+from flnb_telemetry.live.view import Live
 
 if TYPE_CHECKING:
     from collections.abc import Callable

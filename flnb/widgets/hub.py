@@ -32,7 +32,7 @@ log = logging.getLogger("flnb")
 
 
 class Source(Protocol):
-    """An object that makes frames for the browser: `flnb_telemetry.live.Live`, or another one in tests."""
+    """An object that makes frames for the browser: `flnb_telemetry.live.view.Live`, or another one in tests."""
 
     events: int
     """The number of events so far; while it does not change there is nothing new to send."""

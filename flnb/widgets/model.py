@@ -10,8 +10,8 @@ import anywidget
 import traitlets
 from flnb_telemetry.formats import svg
 from flnb_telemetry.formats.tape_svg import tape_picture
-from flnb_telemetry.live import tape_frame
-from flnb_telemetry.livetape import LiveTape
+from flnb_telemetry.live.tape import LiveTape
+from flnb_telemetry.live.view import tape_frame
 from flnb_telemetry.safe_text import WHOLE, html_text
 from IPython.core.getipython import get_ipython
 from IPython.display import publish_display_data

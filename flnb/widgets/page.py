@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry.formats import aside
 from flnb_telemetry.formats.html import report_sections
-from flnb_telemetry.livetape import LiveTape
+from flnb_telemetry.live.tape import LiveTape
 from flnb_telemetry.safe_text import html_text
 
 from flnb.widgets.answers import RunAnswers

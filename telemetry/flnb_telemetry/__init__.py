@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from flnb_telemetry.formats.listing import runs
     from flnb_telemetry.formats.parquet import load_run
     from flnb_telemetry.formats.stored import RunFileError
-    from flnb_telemetry.live import Live
     from flnb_telemetry.pump import attach, detach, flush
     from flnb_telemetry.ranks import Ranks
     from flnb_telemetry.recorder import record
@@ -23,14 +22,13 @@ _HOME = {
     "formats.listing": ("runs",),
     "formats.parquet": ("load_run",),
     "formats.stored": ("RunFileError",),
-    "live": ("Live",),
     "pump": ("attach", "detach", "flush"),
     "ranks": ("Ranks",),
     "recorder": ("record",),
     "recording": ("Recording",),
 }
 
-__all__ = ["Live", "Ranks", "Recording", "RunFileError", "attach", "detach", "flush", "load_run"]
+__all__ = ["Ranks", "Recording", "RunFileError", "attach", "detach", "flush", "load_run"]
 __all__ += ["log", "phase", "record", "runs", "scope", "step"]
 
 

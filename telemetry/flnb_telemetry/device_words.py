@@ -10,10 +10,10 @@ TO_DEVICE, TO_HOST, ON_DEVICE, BETWEEN = 1, 2, 3, 4
 """The direction of a copy, an index of `ROUTES`; between devices, the event's context names the destination."""
 TOOLS = {
     "analysis": ("flnb_telemetry.analysis.devices", "devices"),
-    "live": ("flnb_telemetry.livedevices", "LiveDevices"),
-    "section": ("flnb_telemetry.livedevices", "section"),
-    "programs": ("flnb_telemetry.liveprograms", "LivePrograms"),
-    "finished": ("flnb_telemetry.liveprograms", "finished"),
+    "live": ("flnb_telemetry.live.devices", "LiveDevices"),
+    "section": ("flnb_telemetry.live.devices", "section"),
+    "programs": ("flnb_telemetry.live.programs", "LivePrograms"),
+    "finished": ("flnb_telemetry.live.programs", "finished"),
 }
 """The modules and names of the views of device events and of programs, which are imported only if such events exist."""
 KINDS: tuple[tuple[Any, ...], ...] = (

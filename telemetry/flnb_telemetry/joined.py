@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from flnb_telemetry import intern, schema
-from flnb_telemetry.live import Live, packed
-from flnb_telemetry.livecollectives import LiveCollectives, known_states
+from flnb_telemetry.live.collectives import LiveCollectives, known_states
+from flnb_telemetry.live.view import Live, packed
 
 Message = dict[str, "bytes | str | int"]
 """A message of a rank: texts, numbers and bytes by name."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flnb_telemetry import bus, intern, schema
-from flnb_telemetry.live import tape_frame
-from flnb_telemetry.liverecording import LiveRecording
-from flnb_telemetry.livetape import LiveTape
+from flnb_telemetry.live.recording import LiveRecording
+from flnb_telemetry.live.tape import LiveTape
+from flnb_telemetry.live.view import tape_frame
 from flnb_telemetry.recording import Recording
 
 from flnb.widgets import program

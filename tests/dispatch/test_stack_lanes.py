@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flnb_telemetry import bus, intern, pump
 from flnb_telemetry.lane import Lane
-from flnb_telemetry.liverecording import LiveRecording
+from flnb_telemetry.live.recording import LiveRecording
 
 import flnb
 from flnb.dispatch.source_lines import user_frames

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from flnb_telemetry import intern, pump, schema
 from flnb_telemetry.joined import JoinedLive, Message, RankSource
-from flnb_telemetry.livecollectives import ROWS
+from flnb_telemetry.live.collectives import ROWS
 
 import flnb
 from flnb import distributed, nn

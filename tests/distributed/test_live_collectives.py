@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flnb_telemetry import intern, livecollectives, schema
+from flnb_telemetry import intern, schema
 from flnb_telemetry.analysis.joining import DIFFERS
-from flnb_telemetry.livecollectives import PAUSE, ROWS, Window
-from flnb_telemetry.liverecording import LiveRecording
+from flnb_telemetry.live import collectives as livecollectives
+from flnb_telemetry.live.collectives import PAUSE, ROWS, Window
+from flnb_telemetry.live.recording import LiveRecording
 
 import flnb
 from flnb import distributed, nn

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from flnb_telemetry import load_run, schema
-from flnb_telemetry.liverecording import LiveRecording
+from flnb_telemetry.live.recording import LiveRecording
 
 import flnb
 from flnb.memory import replay, rerun, trace

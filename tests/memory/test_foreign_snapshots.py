@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flnb_telemetry import schema
 from flnb_telemetry.formats.parquet import RunFileError
-from flnb_telemetry.liverecording import LiveRecording
+from flnb_telemetry.live.recording import LiveRecording
 from flnb_telemetry.recording import Recording
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -115,7 +115,7 @@ def test_a_runs_memory_is_that_of_its_device(manager):
 
 
 def test_live_views_count_the_device_alone(manager):
-    from flnb_telemetry.livememory import LiveMemory
+    from flnb_telemetry.live.memory import LiveMemory
 
     with recorded() as (run, _):
         pass

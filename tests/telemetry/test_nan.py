@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flnb_telemetry import Live
+from flnb_telemetry.live.view import Live
 
 import flnb
 from flnb.autograd.statistics import any_bad

@@ -6,7 +6,8 @@ import threading
 
 import numpy as np
 import pytest
-from flnb_telemetry import Live, load_run, pump
+from flnb_telemetry import load_run, pump
+from flnb_telemetry.live.view import Live
 
 import flnb
 from flnb.dispatch import state

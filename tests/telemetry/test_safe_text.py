@@ -80,7 +80,7 @@ def test_no_name_reaches_the_terminal_or_a_page_raw(evil: Any) -> None:
 
 
 def test_no_name_reaches_the_dashboard_raw(evil: Any) -> None:
-    from flnb_telemetry.liverecording import LiveRecording
+    from flnb_telemetry.live.recording import LiveRecording
 
     _, run = evil
     for frame in LiveRecording(run).frames():

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flnb_telemetry import Live, bus, pump, schema
+from flnb_telemetry import bus, pump, schema
+from flnb_telemetry.live.view import Live
 
 import flnb
 from flnb import nn, optim

@@ -16,7 +16,7 @@ from flnb.widgets.dashboard import Follower
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from flnb_telemetry.live import Live
+    from flnb_telemetry.live.view import Live
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from flnb_telemetry import RunFileError
-from flnb_telemetry.liverecording import LiveRecording
+from flnb_telemetry.live.recording import LiveRecording
 
 import flnb
 

@@ -12,7 +12,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flnb_telemetry.liverecording import LiveRecording
+from flnb_telemetry.live.recording import LiveRecording
 
 import flnb
 from flnb.widgets import page

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from flnb_backends.memory.cuda import CudaDevice
-from flnb_telemetry import Live, device_words, livedevices
+from flnb_telemetry import device_words
 from flnb_telemetry.analysis.devices import EMULATED, Gap, devices
 from flnb_telemetry.analysis.memory import NEVER
 from flnb_telemetry.device_words import DeviceInfo
 from flnb_telemetry.intern import Catalog, Context, Plan, Table
-from flnb_telemetry.liverecording import LiveRecording
+from flnb_telemetry.live import devices as livedevices
+from flnb_telemetry.live.recording import LiveRecording
+from flnb_telemetry.live.view import Live
 from flnb_telemetry.schema import KINDS, rows, table
 
 import flnb

@@ -11,7 +11,7 @@ import numpy as np
 
 from flnb_telemetry import schema
 from flnb_telemetry.analysis import tape
-from flnb_telemetry.livetape import LiveTape
+from flnb_telemetry.live.tape import LiveTape
 
 if TYPE_CHECKING:
     from flnb_telemetry.analysis.tape import Measured

@@ -16,11 +16,11 @@ import numpy as np
 from flnb_telemetry import device_words, schema
 from flnb_telemetry.extras import tool
 from flnb_telemetry.intern import NONE, joined
-from flnb_telemetry.livebackward import RECENT, Backwards
-from flnb_telemetry.livecollectives import LiveCollectives
-from flnb_telemetry.livememory import LiveMemory
-from flnb_telemetry.livetape import PROTOCOL, LiveTape
-from flnb_telemetry.livetimeline import LiveTimeline
+from flnb_telemetry.live.backward import RECENT, Backwards
+from flnb_telemetry.live.collectives import LiveCollectives
+from flnb_telemetry.live.memory import LiveMemory
+from flnb_telemetry.live.tape import PROTOCOL, LiveTape
+from flnb_telemetry.live.timeline import LiveTimeline
 from flnb_telemetry.run import Run
 from flnb_telemetry.safe_text import safe_lines, safe_text
 from flnb_telemetry.tally import Tally, buckets
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from flnb_telemetry.analysis import tape
-    from flnb_telemetry.livememory import Arrays
+    from flnb_telemetry.live.memory import Arrays
 
 FOLD_AT = 1 << 16  # records that may wait for the next frame before they are taken into the statistics
 HISTORY = 8192  # steps, and values of metrics, that a keyframe repeats

@@ -11,8 +11,8 @@ import pytest
 from flnb_telemetry import bus, intern, record, schema
 from flnb_telemetry.analysis.levels import WIDEST
 from flnb_telemetry.analysis.tape import Tape
-from flnb_telemetry.live import tape_frame
-from flnb_telemetry.livetape import FIRST, LiveTape
+from flnb_telemetry.live.tape import FIRST, LiveTape
+from flnb_telemetry.live.view import tape_frame
 
 from tests.telemetry.test_levels import gradients, graph
 

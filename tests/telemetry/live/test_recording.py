@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from flnb_telemetry import liverecording, load_run, record, schema
-from flnb_telemetry.liverecording import LiveRecording
+from flnb_telemetry import load_run, record, schema
+from flnb_telemetry.live import recording as liverecording
+from flnb_telemetry.live.recording import LiveRecording
 
 import flnb
 from tests.browser.stage import remembered
-from tests.telemetry.test_live import simulate
+from tests.telemetry.live.test_view import simulate
 
 if TYPE_CHECKING:
     from flnb_telemetry.recording import Recording

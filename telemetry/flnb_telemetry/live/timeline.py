@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb_telemetry import schema
-from flnb_telemetry.bars import BLOCK, COUNT, LONGEST, NODE, NUMBER, PAIR, SHIFT, T0, T1
+from flnb_telemetry.live.bars import BLOCK, COUNT, LONGEST, NODE, NUMBER, PAIR, SHIFT, T0, T1
+from flnb_telemetry.live.threads import KINDS, TABLES, Key, Timeline
 from flnb_telemetry.safe_text import safe_text
-from flnb_telemetry.timeline import KINDS, TABLES, Key, Timeline
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from flnb_telemetry.bars import Bars
+    from flnb_telemetry.live.bars import Bars
     from flnb_telemetry.run import Run
     from flnb_telemetry.schema import Batches, Columns, Ints
 

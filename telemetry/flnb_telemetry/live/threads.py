@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from flnb_telemetry import schema
-from flnb_telemetry.bars import BLOCK, NODE, PAIR, T0, T1, Row, flat, pair, runs
 from flnb_telemetry.intern import Context
+from flnb_telemetry.live.bars import BLOCK, NODE, PAIR, T0, T1, Row, flat, pair, runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from flnb_telemetry.bars import Bars
     from flnb_telemetry.intern import Catalog
+    from flnb_telemetry.live.bars import Bars
     from flnb_telemetry.schema import Columns, Ints
 
 SPLIT = 1 << 17

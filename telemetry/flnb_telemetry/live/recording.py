@@ -13,20 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flnb_telemetry import device_words, livecollectives, quantity, schema
+from flnb_telemetry import device_words, quantity, schema
 from flnb_telemetry.analysis.memory import NEVER
 from flnb_telemetry.extras import tool
 from flnb_telemetry.intern import joined
-from flnb_telemetry.live import FOLD_AT, TOLD, Live
-from flnb_telemetry.livememory import ASKED, END, NODE, OFFSET, WIDTH, arrays
-from flnb_telemetry.livetape import LiveTape
-from flnb_telemetry.livetimeline import LiveTimeline
-from flnb_telemetry.timeline import TABLES
+from flnb_telemetry.live import collectives as livecollectives
+from flnb_telemetry.live.memory import ASKED, END, NODE, OFFSET, WIDTH, arrays
+from flnb_telemetry.live.tape import LiveTape
+from flnb_telemetry.live.threads import TABLES
+from flnb_telemetry.live.timeline import LiveTimeline
+from flnb_telemetry.live.view import FOLD_AT, TOLD, Live
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from flnb_telemetry.livememory import Arrays
+    from flnb_telemetry.live.memory import Arrays
     from flnb_telemetry.recording import Recording
     from flnb_telemetry.schema import Columns, Ints, Records
 
@@ -186,7 +187,7 @@ class LiveRecording(Live):
 
 
 def _rows(kind: str, lives: Columns, chosen: slice | Ints) -> Records:
-    """Convert the chosen blocks ("alloc") or segments ("segment_alloc") to the rows that `livememory` describes."""
+    """Convert the chosen blocks ("alloc") or segments ("segment_alloc") to the rows that `live.memory` describes."""
     table = {name: column[chosen] for name, column in lives.items()}
     rows = np.zeros((WIDTH, len(table["t"])), np.int64).T
     rows[:, : schema.WORDS] = schema.rows(schema.KINDS[kind], table)

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flnb_telemetry import Live, bus, log, pump, record, schema, step
-from flnb_telemetry.live import packed
-from flnb_telemetry.livememory import EVENTS, FINISHED, POINTS
-from flnb_telemetry.liverecording import LiveRecording
+from flnb_telemetry import bus, log, pump, record, schema, step
+from flnb_telemetry.live.memory import EVENTS, FINISHED, POINTS
+from flnb_telemetry.live.recording import LiveRecording
+from flnb_telemetry.live.view import Live, packed
 from flnb_telemetry.tally import WORST
 
 
@@ -138,7 +138,7 @@ def test_frames_without_news_are_small(
     new_browser: Any, program: Any, live: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = perf_counter_ns()
-    monkeypatch.setattr("flnb_telemetry.live.clock", lambda: now)  # tables are told again after a while
+    monkeypatch.setattr("flnb_telemetry.live.view.clock", lambda: now)  # tables are told again after a while
     live.begin()
     browser = new_browser()
     program.op("add")
@@ -313,7 +313,7 @@ def test_the_tape_of_a_step_that_takes_long_has_its_number(
         program.gradient(program.forward("log", -1), 1.0)
         pump.flush()
         with monkeypatch.context() as later:
-            later.setattr("flnb_telemetry.livebackward.clock", lambda: perf_counter_ns() + 10**9)
+            later.setattr("flnb_telemetry.live.backward.clock", lambda: perf_counter_ns() + 10**9)
             browser.take(live.frame(keyframe=False))
         assert browser.tape is not None
         assert browser.tape["step"] == number
@@ -335,7 +335,7 @@ def test_a_tape_whose_gradients_take_long_to_come_is_one(
             program.gradient(number, 1.0)
             pump.flush()
             with monkeypatch.context() as later:
-                later.setattr("flnb_telemetry.livebackward.clock", lambda: perf_counter_ns() + 10**9)
+                later.setattr("flnb_telemetry.live.backward.clock", lambda: perf_counter_ns() + 10**9)
                 browser.take(live.frame(keyframe=False))
             assert browser.tape is not None
             known.append(sum(node["norm"] is not None for node in browser.tape["nodes"]))

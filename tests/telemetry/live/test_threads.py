@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from flnb_telemetry import pump, schema
-from flnb_telemetry.bars import COUNT, FINEST, LONGEST, NUMBER, PAIR, RESOLUTIONS, SHIFT, T0, T1, Row
-from flnb_telemetry.live import Live
-from flnb_telemetry.liverecording import LiveRecording
-from flnb_telemetry.livetimeline import LiveTimeline
-from flnb_telemetry.timeline import KINDS, TABLES, Key, Timeline
+from flnb_telemetry.live.bars import COUNT, FINEST, LONGEST, NUMBER, PAIR, RESOLUTIONS, SHIFT, T0, T1, Row
+from flnb_telemetry.live.recording import LiveRecording
+from flnb_telemetry.live.threads import KINDS, TABLES, Key, Timeline
+from flnb_telemetry.live.timeline import LiveTimeline
+from flnb_telemetry.live.view import Live
 
 import flnb
 from flnb import nn, optim
@@ -21,7 +21,7 @@ from flnb.widgets.hub import Hub
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from flnb_telemetry.bars import Bars
+    from flnb_telemetry.live.bars import Bars
     from flnb_telemetry.recording import Recording
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from flnb_telemetry import intern, schema
-from flnb_telemetry.live import Live
-from flnb_telemetry.liveprograms import Kernels
-from flnb_telemetry.liverecording import LiveRecording
+from flnb_telemetry.live.programs import Kernels
+from flnb_telemetry.live.recording import LiveRecording
+from flnb_telemetry.live.view import Live
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,7 +58,7 @@ def test_kernels_have_the_ops_shares_and_lines_of_the_program(told: Any) -> None
         assert sum(shares) == pytest.approx(1, abs=1e-3)
         assert shares == pytest.approx(launch.shares, abs=0.05)
         lines = [contexts[context]["line"] for _, context, _ in item["parts"]]
-        assert all(line.startswith("test_liveprograms.py:") for line in lines), lines
+        assert all(line.startswith("test_programs.py:") for line in lines), lines
     assert [item["name"] for item in items] == ["exp+multiply+add 64×64", "tanh+subtract+sum scalar"]
 
     spent = run.table("kernel")["t1"] - run.table("kernel")["t0"]
