@@ -1,8 +1,9 @@
 """Repetition: recorded ops that occur again, as in a training loop, are computed by a program made once.
 
 The values to compute form a trace: their ops, the inputs of each, and which values are still referenced. The first
-time that a trace is seen, its values are computed op by op; later by a program that is made once. Numbers that a trace
-reads, such as a learning rate, are constants of the program as long as they do not change.
+time that a trace is seen, its values are computed op by op, unless all of its gradients and updates were recorded
+before (`flnb.graph.segments`); later by a program that is made once. Numbers that a trace reads, such as a learning
+rate, are constants of the program as long as they do not change.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from flnb.dispatch import state
 from flnb.dispatch.plan import spec_of
+from flnb.dispatch.state import GRADIENT, OPTIMIZER_STATE
 from flnb.dispatch.table import OPS
 from flnb.graph.calls import KernelCalls
 from flnb.graph.layouts import is_view
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Known", "compute_alike", "known_traces"]
 
-FULL, SLICE = OPS["full"], OPS["slice"]
+ADD, FULL, SLICE = OPS["add"], OPS["full"], OPS["slice"]
 WORTH = 8
 """The number of ops, over all repetitions of a trace, from which on a program is made for it."""
 MOST_KNOWN, MOST_PROGRAMS = 256, 24
@@ -91,8 +93,12 @@ class Known:
         before, self.numbers = self.numbers, trace.numbers
         if before is None:
             self.ops = 0
-            return False
-        self.varying.update(i for i, number in trace.numbers.items() if before[i] != number)
+            if not _is_repeated(trace):
+                return False
+            # Numbers that were made since the trace began may be others each time.
+            self.varying.update(i for i in trace.numbers if trace.leaves[i].number > trace.values[0].number)
+        else:
+            self.varying.update(i for i, number in trace.numbers.items() if before[i] != number)
         self.ops += len(trace.values)
         return self.ops >= WORTH
 
@@ -103,6 +109,16 @@ class Known:
             and all(trace.numbers[i] == number for i, number in self.constants.items())
             and (bus.lanes is None or trace.contexts == self.contexts)
         )
+
+
+def _is_repeated(trace: Trace) -> bool:
+    """Return whether all gradients and updates of a new trace are segments, whose ops were recorded twice before.
+
+    Additions beside them sum up the gradients of several passes.
+    """
+    ops: list[Any] = [value.op for value in trace.values if value.place.category in (GRADIENT, OPTIMIZER_STATE)]
+    segments = any(isinstance(value.op, Segment) for value in trace.values)
+    return segments and all(op is ITEM or op is ADD or isinstance(op, Segment) for op in ops)
 
 
 def known_traces(manager: Any) -> OrderedDict[int, Known]:
@@ -203,8 +219,9 @@ def _traced(values: list[Value], asked: Sequence[Value]) -> Trace | None:
         if type(leaf.tensor) is tuple:
             return None
         array = leaf.tensor._data
-        rows += leaf.spec, array.strides
-        if leaf.attributes is CONSTANT and not array.ndim:
+        is_number = leaf.attributes is CONSTANT and not array.ndim
+        rows += leaf.spec, array.strides, is_number
+        if is_number:
             numbers[i] = array.tobytes()
     return Trace(values, leaves, outputs, numbers, tuple(rows), [value.context for value in values])
 
@@ -304,7 +321,7 @@ def _built(trace: Trace, constants: dict[int, bytes], backend: Any) -> Program:
 
 def _context(value: Value) -> int:
     """Return a context id for a value that was recorded without telemetry: only the phase, as its category tells."""
-    late = value.place.category in (state.GRADIENT, state.PARAMETER, state.OPTIMIZER_STATE)
+    late = value.place.category in (GRADIENT, state.PARAMETER, OPTIMIZER_STATE)
     return intern.contexts.id_of(("", schema.BACKWARD)) if late else 0
 
 

@@ -15,7 +15,7 @@ import flnb
 from flnb import models, nn, optim
 from flnb.backends import DeferredBackend, NumpyBackend
 from flnb.dispatch import state
-from flnb.graph import repetition
+from flnb.graph import repetition, running
 from flnb.graph.program import Program
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4) / 12
@@ -206,6 +206,63 @@ def test_threads_that_share_inputs_run_one_program_after_the_other() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def changing_loop(kind: str, backend: Any, count: Counter[int]) -> tuple[list[float], list[Any]]:
+    """Train a small model by a loop whose steps differ; count the ops that each step computes one by one."""
+    losses: list[float] = []
+    with flnb.use_backend(backend):
+        flnb.manual_seed(0)
+        net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        optimizer = optim.Adam(net.parameters(), lr=0.01)
+        batches = [(flnb.asarray(np.tile(X, (n, 1))), flnb.asarray(np.arange(3 * n) % 3)) for n in (1, 2)]
+        total: Any = 0.0
+        for i in range(16):
+            count[-1] = i
+            x, y = batches[i % 2 if kind == "two batch sizes" else 0]
+            loss = flnb.cross_entropy(net(x), y)
+            if kind == "reads the loss" and i % 4 == 3:
+                losses.append(loss.item())
+            loss.backward()
+            total = total + loss.detach()
+            if kind != "accumulates gradients" or i % 4 == 3:
+                optimizer.step()
+                optimizer.zero_grad()
+            if kind == "evaluates" and i % 4 == 3:
+                with flnb.no_grad():
+                    losses.append(net(batches[1][0]).sum().item())
+            if i % 4 == 3:
+                losses.append(total.item())
+                total = 0.0
+        return losses, [p.data.numpy().copy() for p in net.parameters()]
+
+
+@pytest.mark.parametrize("kind", ["reads the loss", "evaluates", "accumulates gradients", "two batch sizes"])
+def test_steps_that_differ_now_and_then_are_computed_by_programs(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    count: Counter[int] = Counter()
+    compute_one = running._compute
+
+    def counted(value: Any) -> None:
+        count[count[-1]] += 1
+        compute_one(value)
+
+    losses, values = changing_loop(kind, "numpy", Counter())
+    monkeypatch.setattr(running, "_compute", counted)
+    got, others = changing_loop(kind, DeferredBackend("numpy", fuse=False), count)
+    assert got == losses
+    for a, b in zip(values, others, strict=True):
+        np.testing.assert_array_equal(a, b)
+    del count[-1]
+    assert sum(count[i] for i in range(8)) > 50  # each kind of step occurred at most twice
+    assert sum(count[i] for i in range(8, 16)) == 0, count
+
+
+def test_a_number_in_place_of_a_tensor_makes_another_trace() -> None:
+    with flnb.use_backend("deferred"):
+        for i in range(4):
+            for x in (2.0, flnb.sum(flnb.ones(2))):
+                flnb.sync()
+                np.testing.assert_allclose(((x + flnb.asarray(X)) * 3.0 + i).numpy(), (2.0 + X) * 3 + i, rtol=1e-6)
 
 
 @pytest.mark.parametrize("shared", [False, True])
