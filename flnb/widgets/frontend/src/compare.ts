@@ -175,7 +175,7 @@ export class Comparison {
     if (isExportAnswer(content)) this.exportMenu.receive(content, buffers[0]);
     if (isTimelineMessage(content)) {
       this.sides[content.side ?? 0].store.receive(content, buffers, performance.now());
-      this.timelines.heard(content.side ?? 0, content.id);
+      this.timelines.heard(content.side ?? 0, content);
     }
     if (!isFrame(content)) return;
     this.sides[content.side ?? 0].store.receive(content, buffers, performance.now());
@@ -192,7 +192,7 @@ export class Comparison {
   /** The data of the page that is shown. */
   private tablesShown(): DataTable[] {
     if (this.page === "ops") return [this.ops.describe()];
-    if (this.page === "timeline") return [];
+    if (this.page === "timeline") return this.timelines.describe();
     if (this.page === "metrics") return [this.metrics.describe(this.sides[0].store, this.sides[1].store)];
     return this.sides.map((side) => ({ ...stepTable(side, side.model), caption: `${side.letter}: memory at the peak of each step` }));
   }

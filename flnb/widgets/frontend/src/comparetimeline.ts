@@ -2,9 +2,9 @@
 
 import { ring, vertical } from "./canvas.ts";
 import { h, setText } from "./dom.ts";
-import { duration, integer, significant, text, UNKNOWN } from "./format.ts";
-import { segmented } from "./panel.ts";
-import type { TimelineRow, ToKernel } from "./protocol.ts";
+import { duration, integer, measured, significant, text, UNKNOWN } from "./format.ts";
+import { markOption, segmented } from "./panel.ts";
+import type { TimelineMessage, TimelineRow, ToKernel } from "./protocol.ts";
 import type { Store } from "./store.ts";
 import type { Theme } from "./theme.ts";
 import { ThreadLanes } from "./threads/lanes.ts";
@@ -13,6 +13,7 @@ import type { Mark } from "./timeline/lanes.ts";
 import type { Frame } from "./timeline/paint.ts";
 import { type Span, within } from "./timeline/scale.ts";
 import { HEADING, Timeline } from "./timeline/timeline.ts";
+import type { Cell, DataTable } from "./view.ts";
 
 /** A window is asked for with so many of its lengths on each side: panning stays within it. */
 const MARGIN = 1;
@@ -44,6 +45,17 @@ export function shifted(piece: Piece, by: number): Piece {
   const moved = (times: Float64Array): Float64Array => times.map((t) => t + by);
   const rows = [...piece.rows].map(([key, row]): [string, RowColumns] => [key, { ...row, start: moved(row.start), end: moved(row.end) }]);
   return new Piece(piece.t0 + by, piece.t1 + by, piece.pixel, new Map(rows));
+}
+
+/** The indices of the events that begin in [begin, end), until the first merged bar; none of a piece that is drawn from a later time on: what came before is not known. */
+export function countable({ start, end: ends, count }: RowColumns, drawnFrom: number, begin: number, end: number): number[] {
+  const found: number[] = [];
+  if (drawnFrom > begin + 1e-6) return found;
+  for (let index = 0; index < start.length && start[index]! < end; index++) {
+    if (count[index]! > 1 && ends[index]! > begin) break;
+    if (start[index]! >= begin) found.push(index);
+  }
+  return found;
 }
 
 interface Place { side: number; lane: number; row: number; index: number }
@@ -93,6 +105,7 @@ export class ComparedTimelines {
   readonly element: HTMLElement;
   private readonly words = h("span", { class: "fl-sub" });
   private readonly number = h("input", { type: "number", class: "fl-stepnumber", "aria-label": "Step at which both are aligned", step: 1 });
+  private readonly choice: HTMLElement;
   private readonly host = h("div", { class: "fl-comparedhost" });
   private readonly timeline: Timeline;
   private readonly halves: readonly [Half, Half];
@@ -103,6 +116,8 @@ export class ComparedTimelines {
   private aligned = false;
   private chosen: readonly Place[] = [];
   private said = "";
+  /** A saved page has no kernel to ask for more detail. */
+  private saved = false;
   private retry: ReturnType<typeof setTimeout> | undefined;
 
   constructor(private readonly theme: Theme, stores: readonly [Store, Store], private readonly send: (message: ToKernel) => void, private readonly schedule: () => void) {
@@ -119,10 +134,10 @@ export class ComparedTimelines {
       draw: (frame) => this.rings(frame),
     }, "what the threads of both recordings did when");
     this.host.append(this.timeline.element);
-    const choice = segmented<"step" | "beginning">("Where both are aligned", [["step", "Step"], ["beginning", "Beginning"]], "step", (where) => this.align(where === "step" ? this.nearest(Number(this.number.value)) : null));
+    this.choice = segmented<"step" | "beginning">("Where both are aligned", [["step", "Step"], ["beginning", "Beginning"]], "step", (where) => this.align(where === "step" ? this.nearest(Number(this.number.value)) : null));
     this.number.addEventListener("change", () => this.align(this.nearest(Number(this.number.value))));
     this.element = h("div", { class: "fl-compared fl-comparedtimeline", role: "region", "aria-label": "timelines of both recordings" },
-      h("div", { class: "fl-viewbar" }, "Align at", choice, this.number, this.words), this.host);
+      h("div", { class: "fl-viewbar" }, "Align at", this.choice, this.number, this.words), this.host);
   }
 
   /** One line for the status: what is selected, in both recordings. */
@@ -147,7 +162,7 @@ export class ComparedTimelines {
     const pixel = (span.t1 - span.t0) / pixels;
     const fresh = this.halves.map((half) => half.arrange(span, pixel, this.theme));
     if (fresh.some(Boolean)) this.unite();
-    for (const message of this.halves.map((half) => half.wish(span, pixel, pixels))) if (message) this.send(message);
+    if (!this.saved) for (const message of this.halves.map((half) => half.wish(span, pixel, pixels))) if (message) this.send(message);
     clearTimeout(this.retry);
     if (this.halves.some(({ windows }) => windows.late(performance.now() + Windows.SLOW))) this.retry = setTimeout(this.schedule, Windows.SLOW + 20);
     this.timeline.show(span);
@@ -155,13 +170,17 @@ export class ComparedTimelines {
   }
 
   /** A message about one side's timeline has come and its store has it. */
-  heard(side: 0 | 1, id: number): void {
+  heard(side: 0 | 1, { id, saved }: TimelineMessage): void {
     this.halves[side].windows.came(id);
+    if (saved) {
+      this.saved = true; // to ask again would be to ask at every frame
+      for (const { windows } of this.halves) windows.forget();
+    }
     this.schedule();
   }
 
   key(event: KeyboardEvent): boolean {
-    if (event.target === this.number || !this.span) return false;
+    if (!this.span) return false;
     if (event.key === "[" || event.key === "]") {
       const at = this.step === null ? 0 : this.shared.indexOf(this.step) + (event.key === "]" ? 1 : -1);
       if (this.shared.length) this.align(this.shared[Math.min(Math.max(at, 0), this.shared.length - 1)]!);
@@ -171,6 +190,21 @@ export class ComparedTimelines {
     else if (event.key === "Escape") this.forget();
     else return this.timeline.key(event);
     return true;
+  }
+
+  /** What is in sight, as a table: a row for each bar. */
+  describe(): DataTable[] {
+    const { span } = this;
+    if (!span || this.halves.some(({ lanes }) => !lanes)) return [];
+    const rows = this.halves.flatMap(({ lanes, letter, store }) => lanes!.rows.flat().flatMap((row) => {
+      const { start, end, count, context } = lanes!.columns(row);
+      return Array.from(start, (_, at) => at).filter((at) => end[at]! >= span.t0 && start[at]! <= span.t1).map((at): Cell[] => [
+        letter, row.thread, row.kind, lanes!.name(row, at), store.context(context[at]!)?.scope || UNKNOWN, count[at]!,
+        measured.duration(Math.round(start[at]! * 1e6)), measured.duration(Math.round((end[at]! - start[at]!) * 1e6)),
+      ]);
+    }));
+    const from = this.step === null ? "the beginning of its run" : `the beginning of step ${integer(this.step)}`;
+    return [{ caption: `Timelines of both recordings, counted from ${from}`, columns: ["Run", "Thread", "What", "Name", "Scope", "Events", "Begins", "Takes"], rows, units: ["", "", "", "", "", "", "ns", "ns"] }];
   }
 
   /** For browser tests. */
@@ -208,6 +242,7 @@ export class ComparedTimelines {
     const spans = [a, b].map(({ store }) => (step === null ? null : stepSpan(store, step)));
     [a.zero, b.zero] = [spans[0]?.t0 ?? 0, spans[1]?.t0 ?? 0];
     const [one, two] = [a, b].map((half, at) => (spans[at] ? spans[at].t1 - spans[at].t0 : half.limits.t1)) as [number, number];
+    markOption(this.choice, step === null ? 1 : 0);
     if (step !== null) this.number.value = String(step);
     setText(this.words, `${step === null ? this.shared.length ? "whole runs" : "whole runs (no step is in both)" : `step ${integer(step)}`}: ${inBoth(one, two)}`);
     const most = Math.max(one, two);
@@ -307,34 +342,35 @@ export class ComparedTimelines {
       const { start, end } = this.halves[side]!.lanes!.columns(this.rowOf(own));
       return end[own.index]! - start[own.index]!;
     }) as [number, number];
-    const other = this.halves[1 - place.side]!.letter;
+    const [own, other] = [this.halves[place.side]!.letter, this.halves[1 - place.side]!.letter];
     const merged = this.halves[place.side]!.lanes!.columns(this.rowOf(place)).count[place.index]! > 1;
-    this.said = `${merged ? "several events, merged: zoom in to compare one" : this.nameOf(place)}: ${inBoth(...took)}${counterpart || merged ? "" : ` (no such event is drawn alone in ${other})`}`;
+    const detail = this.saved ? "merged; a saved page has no more detail" : "merged: zoom in to compare one";
+    const alone = this.numberOf(place) < 0 ? `which one of the step it is cannot be told: earlier ones are merged or not drawn in ${own}` : `no such event is drawn alone in ${other}`;
+    this.said = `${merged ? `several events, ${detail}` : this.nameOf(place)}: ${inBoth(...took)}${counterpart || merged ? "" : ` (${alone})`}`;
+  }
+
+  /** How many events of the same row and name the step has before this one; -1 where that cannot be told. */
+  private numberOf(place: Place): number {
+    return this.alike(place, this.nameOf(place)).findIndex(({ index }) => index === place.index);
   }
 
   /** The event of the same kind, name and scope in the other recording that has as many such events before it in the step. */
   private counterpart(place: Place): Place | null {
-    const name = this.nameOf(place);
-    const before = this.alike(place, name).findIndex(({ index }) => index === place.index);
+    const before = this.numberOf(place);
     const row = this.rowOf(place);
     const other = this.halves[1 - place.side]!;
     const rows = other.lanes?.rows[Math.min(place.lane, (other.lanes?.rows.length ?? 1) - 1)];
     const at = rows?.findIndex((one) => one.kind === row.kind && one.depth === row.depth) ?? -1;
     if (at < 0 || before < 0) return null;
-    return this.alike({ side: 1 - place.side, lane: other.lanes!.rows.indexOf(rows!), row: at, index: 0 }, name)[before] ?? null;
+    return this.alike({ side: 1 - place.side, lane: other.lanes!.rows.indexOf(rows!), row: at, index: 0 }, this.nameOf(place))[before] ?? null;
   }
 
-  /** The events of a row in the aligned step (or the whole run) with a name, in order of time; none where bars are merged. */
+  /** The events of a row with a name that can be counted from the beginning of the aligned step (or of the run) on. */
   private alike(place: Place, name: string): Place[] {
-    const { lanes, store } = this.halves[place.side]!;
+    const { lanes, store, zero } = this.halves[place.side]!;
     const span = this.step === null ? null : stepSpan(store, this.step);
-    const { start, count } = lanes!.columns(this.rowOf(place));
-    const found: Place[] = [];
-    for (let index = 0; index < start.length; index++) {
-      if (span && (start[index]! < 0 || start[index]! >= span.t1 - span.t0)) continue;
-      if (count[index]! > 1) return [];
-      if (this.nameOf({ ...place, index }) === name) found.push({ ...place, index });
-    }
-    return found;
+    const begin = Math.max(span ? 0 : -Infinity, store.timeline!.limits.t0 - zero);
+    const events = countable(lanes!.columns(this.rowOf(place)), lanes!.piece.t0, begin, span ? span.t1 - span.t0 : Infinity);
+    return events.map((index) => ({ ...place, index })).filter((one) => this.nameOf(one) === name);
   }
 }

@@ -24,7 +24,7 @@ export function namesOf(frames: readonly Pick<FrameHead, "plans" | "contexts">[]
 export function answer(message: ToKernel, known: Known, names: Names): Answer | null {
   if (message.type === "tape" && message.at !== undefined) return { type: "tape", at: message.at, missing: "a saved page has one tape" };
   if (message.type === "tape") return known.tape && ofTape(message, known.tape, names);
-  if (message.type === "timeline") return { type: "timeline", id: message.id, saved: true };
+  if (message.type === "timeline") return { type: "timeline", id: message.id, saved: true, ...(message.side === undefined ? {} : { side: message.side }) };
   if (message.type === "stack") return { type: "stack", context: message.context, lines: known.stacks[message.context] ?? [] };
   if (message.type === "fit" || message.type === "apply") return { type: "fit", capacity: message.capacity, state: "", error: KERNEL };
   return isCode(message) ? { type: "code", code: "", said: KERNEL } : null;

@@ -54,7 +54,7 @@ export class Panel {
     if (this.shown && now - this.shown < 1000) return true;
     this.shown = now;
     const { caption, columns, rows } = this.describe();
-    const numeric = columns.map((_, at) => rows.length > 0 && rows.every((row) => /^[−≥\d–.]/.test(shownCell(row[at]!))));
+    const numeric = columns.map((_, at) => rows.length > 0 && rows.every((row) => typeof row[at] !== "string" || /^[−≥\d–.]/.test(row[at])));
     const cell = (tag: "th" | "td", value: Cell, at: number): HTMLElement =>
       h(tag, { class: numeric[at] ? "fl-number" : "fl-left", ...(tag === "th" ? { scope: "col" } : {}) }, shownCell(value));
     const { scrollTop, scrollLeft } = this.table;
@@ -75,6 +75,14 @@ export function buttonGroup(label: string, buttons: readonly (readonly [string, 
   }));
 }
 
+/** Show the option at a place as the chosen one of a `segmented` group, without choosing it. */
+export function markOption(group: HTMLElement, at: number): void {
+  [...group.children].forEach((button, other) => {
+    button.setAttribute("aria-checked", String(other === at));
+    (button as HTMLElement).tabIndex = other === at ? 0 : -1;
+  });
+}
+
 /** A segmented choice in a header (role radiogroup): Op | Scope. */
 export function segmented<T extends string>(label: string, options: readonly (readonly [T, string])[], chosen: T, onChoose: (value: T) => void): HTMLElement {
   const group = h("div", { class: "fl-segmented", role: "radiogroup", "aria-label": label });
@@ -84,10 +92,7 @@ export function segmented<T extends string>(label: string, options: readonly (re
     return button;
   });
   const choose = (value: T): void => {
-    options.forEach(([other], at) => {
-      buttons[at]!.setAttribute("aria-checked", String(other === value));
-      buttons[at]!.tabIndex = other === value ? 0 : -1;
-    });
+    markOption(group, options.findIndex(([other]) => other === value));
     onChoose(value);
   };
   group.addEventListener("keydown", (event) => {

@@ -1,5 +1,5 @@
 // @vitest-environment jsdom
-import { inBoth, sharedIndices, shifted, stepSpan } from "../src/comparetimeline.ts";
+import { countable, inBoth, sharedIndices, shifted, stepSpan } from "../src/comparetimeline.ts";
 import { Piece } from "../src/threads/model.ts";
 import { describe, expect, it } from "vitest";
 import { pairedCurves } from "../src/comparemetrics.ts";
@@ -82,6 +82,16 @@ describe("timelines under each other", () => {
     expect(inBoth(12.5, 25)).toBe("A 12.5 ms · B 25.0 ms · B/A 2.00×");
     expect(inBoth(NaN, 25)).toBe("A – · B 25.0 ms · B/A –");
     expect(inBoth(0, 25)).toContain("B/A –");
+  });
+
+  it("counts events from the beginning of the step, and none where that is not drawn or behind a merged bar", () => {
+    const row = {
+      start: Float64Array.of(-3, -1, 0, 2, 4, 6, 9), end: Float64Array.of(-2, 0, 1, 3, 5, 8, 10), count: Uint32Array.of(5, 1, 1, 1, 1, 3, 1),
+      what: Uint32Array.of(), context: Uint32Array.of(), number: Float64Array.of(), longest: Float64Array.of(),
+    };
+    expect(countable(row, -5, 0, 100)).toEqual([2, 3, 4]); // those behind the three that are merged have no number
+    expect(countable(row, 0, 0, 4)).toEqual([2, 3]);
+    expect(countable(row, 1, 0, 100)).toEqual([]); // a window in the middle of the step
   });
 
   it("moves all times of a piece and nothing else", () => {
