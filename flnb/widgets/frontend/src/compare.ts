@@ -3,7 +3,7 @@
 import { ComparedMetrics } from "./comparemetrics.ts";
 import { ComparedOps } from "./compareops.ts";
 import { ComparedTimelines } from "./comparetimeline.ts";
-import { attribute, h, setText } from "./dom.ts";
+import { attribute, h, keepKeys, setText } from "./dom.ts";
 import { ExportMenu, isExportAnswer } from "./exporting.ts";
 import { bytes, integer, ratio, significant, text, UNKNOWN } from "./format.ts";
 import { nameOf } from "./memory/bands.ts";
@@ -358,9 +358,12 @@ export class Comparison {
   private readonly key = (event: KeyboardEvent): void => {
     const path = event.composedPath();
     const target = path[0];
-    if (!(target instanceof Element) || !path.includes(this.element) || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (!(target instanceof Element) || !path.includes(this.element)) return;
+    if (keepKeys(event, this.element) || target.closest("input, [role=menu]")) return; // Escape closes the menu, and clears nothing
     if (this.page === "timeline") {
-      if (target.closest("button, input") || !this.timelines.key(event)) return;
+      // Of a button that was clicked the browser and its group need these; the others are the timeline's.
+      const own = target.closest("button") !== null && (event.key === " " || event.key === "Enter" || event.key.startsWith("Arrow"));
+      if (own || !this.timelines.key(event)) return;
       event.preventDefault();
       event.stopPropagation();
       return;

@@ -2,9 +2,10 @@
 
 import { CodeSheet, isCodeAnswer } from "./cell.ts";
 import { RecordingBar, StatusLine, ViewBar } from "./bars.ts";
-import { h } from "./dom.ts";
+import { h, keepKeys } from "./dom.ts";
 import { createCollectivesView } from "./collectives/index.ts";
 import { createDevicesView } from "./devices/index.ts";
+import { integer } from "./format.ts";
 import { Empty } from "./empty.ts";
 import { ExportMenu, isExportAnswer } from "./exporting.ts";
 import { createMemoryPanel, createMemoryView } from "./memory/index.ts";
@@ -346,11 +347,7 @@ export class Dashboard {
   private readonly key = (event: KeyboardEvent): void => {
     const target = event.composedPath()[0];
     if (!(target instanceof Element) || !event.composedPath().includes(this.element)) return;
-    // Shortcuts with a modifier stay JupyterLab's. A plain key is meant for what has the focus: without this mark
-    // JupyterLab would cut the dashboard's cell on "x", and move to another cell on an arrow key.
-    const modified = event.ctrlKey || event.metaKey || event.altKey || (event.shiftKey && event.key.length > 1);
-    this.element.toggleAttribute("data-lm-suppress-shortcuts", !modified);
-    if (modified || target.matches("input, textarea, select, [contenteditable]") || target.closest("[role=menu]")) return;
+    if (keepKeys(event, this.element) || target.matches("input, textarea, select, [contenteditable]") || target.closest("[role=menu]")) return;
     // The browser presses the button by itself.
     const press = target.closest("button, [role=radio]") !== null && (event.key === " " || event.key === "Enter");
     if (press) return;
@@ -421,6 +418,6 @@ export class Dashboard {
       const half = (range.t1 - range.t0) / 2;
       this.store.setRange(Math.max(0, middle - half), Math.max(0, middle - half) + 2 * half);
     }
-    this.store.select({ kind: "step", label: `step ${steps.column("index")[at]!}`, step: steps.column("index")[at]!, t: middle });
+    this.store.select({ kind: "step", label: `step ${integer(steps.column("index")[at]!)}`, step: steps.column("index")[at]!, t: middle });
   }
 }

@@ -60,3 +60,14 @@ export const icons = {
   search: "M5 1.5a3.5 3.5 0 1 0 0 7 3.5 3.5 0 0 0 0-7zM7.6 7.6 11 11",
   table: "M1 2h10v8.500H1zM1 5h10M4.500 2v8.500M1 7.800h10",
 } as const;
+
+/**
+ * Mark an element so that JupyterLab leaves plain keys to it: without the mark it would cut the element's cell on "x", and
+ * move to another cell on an arrow key. True for a shortcut with a modifier, which stays JupyterLab's. It must be called
+ * before JupyterLab hears of the key: by a listener of the window that captures.
+ */
+export function keepKeys(event: KeyboardEvent, element: Element): boolean {
+  const modified = event.ctrlKey || event.metaKey || event.altKey || (event.shiftKey && event.key.length > 1);
+  element.toggleAttribute("data-lm-suppress-shortcuts", !modified);
+  return modified;
+}

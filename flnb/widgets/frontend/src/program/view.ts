@@ -1,6 +1,6 @@
 /** A function of flnb.jit as a program: how it was rewritten, its kernels and calls, and the plan of its memory. */
 
-import { h, setText } from "../dom.ts";
+import { h, keepKeys, setText } from "../dom.ts";
 import { bytes, dtype, duration, integer, percent, text, UNKNOWN } from "../format.ts";
 import { square } from "../memory/legend.ts";
 import { categoryLabels, familyLabels } from "../palette.ts";
@@ -72,7 +72,7 @@ export class ProgramView {
     this.sizes = new ResizeObserver(() => this.resize());
     for (const element of [this.element, host]) this.sizes.observe(element);
     this.theme.onChange(() => this.draw());
-    this.element.addEventListener("keydown", (event) => this.key(event));
+    window.addEventListener("keydown", this.key, true);
     this.stages.addEventListener("click", ({ target }) => {
       const item = target instanceof Element ? target.closest("li") : null;
       if (item) this.show(item.dataset["stage"] as Stage);
@@ -106,6 +106,7 @@ export class ProgramView {
 
   destroy(): void {
     this.sizes.disconnect();
+    window.removeEventListener("keydown", this.key, true);
     this.theme.destroy();
     this.element.remove();
   }
@@ -147,10 +148,11 @@ export class ProgramView {
     this.tell();
   }
 
-  private key(event: KeyboardEvent): void {
-    if (event.ctrlKey || event.metaKey || event.altKey || !this.data) return;
-    const { target } = event;
+  private readonly key = (event: KeyboardEvent): void => {
+    const target = event.composedPath()[0];
+    if (!event.composedPath().includes(this.element) || keepKeys(event, this.element) || !this.data) return;
     const within = (element: HTMLElement): boolean => target instanceof Node && element.contains(target);
+    if (event.key.startsWith("Arrow") && target instanceof Element && target.closest("[role=radiogroup], select")) return;
     const step = (by: number): void => this.show(STAGES[Math.min(Math.max(STAGES.indexOf(this.stage) + by, 0), STAGES.length - 1)]!);
     const move = (by: number): void => this.select(Math.min(Math.max((this.selected ?? -1) + by, 0), this.data!.launches.length - 1));
     const commands: Record<string, (() => void) | undefined> = {
@@ -163,7 +165,7 @@ export class ProgramView {
     command();
     event.preventDefault();
     event.stopPropagation();
-  }
+  };
 
   private resize(): void {
     const wide = this.element.clientWidth;
