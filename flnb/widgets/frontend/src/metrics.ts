@@ -6,7 +6,7 @@ import { integer, plain, significant } from "./format.ts";
 import { Panel } from "./panel.ts";
 import type { Metric } from "./norms.ts";
 import type { Steps, Store } from "./store.ts";
-import type { Cell, DataTable, Measure, View, ViewContext } from "./view.ts";
+import { type Cell, type DataTable, type Measure, numberIn, type View, type ViewContext } from "./view.ts";
 
 interface Series { name: string; curve: Curve; times: ArrayLike<number>; value: number | null; format: (value: number) => string }
 
@@ -137,12 +137,12 @@ class Metrics implements View {
     const rows = new Map<number, Cell[]>();
     this.shown.forEach((series, at) => {
       for (const [step, value] of this.charts.get(series.name)!.rows(all ? Infinity : undefined)) {
-        const row = rows.get(step) ?? [step, ...names.map((): Measure => ({ value: NaN, text: "–" }))];
+        const row = rows.get(step) ?? [step < 0 ? { value: step, text: stepName(step) } : step, ...names.map((): Measure => ({ value: NaN, text: "–" }))];
         row[at + 1] = value;
         rows.set(step, row);
       }
     });
-    return { caption: "Metrics by step", columns: ["Step", ...names], rows: [...rows.values()].sort((one, two) => (two[0] as number) - (one[0] as number)) };
+    return { caption: "Metrics by step", columns: ["Step", ...names], rows: [...rows.values()].sort((one, two) => numberIn(two[0]!) - numberIn(one[0]!)) };
   }
 
   destroy(): void {

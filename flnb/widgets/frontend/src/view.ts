@@ -41,6 +41,8 @@ export type Cell = string | number | Measure;
 /** The table behind a canvas: the same data, for a screen reader or for exact values. `units`: those of measures, by column. */
 export interface DataTable { caption: string; columns: string[]; rows: Cell[][]; units?: readonly string[] }
 
+/** The number of a cell; NaN of a text. */
+export const numberIn = (cell: Cell): number => (typeof cell === "object" ? cell.value : typeof cell === "number" ? cell : NaN);
 export const shownCell = (cell: Cell): string => (typeof cell === "object" ? cell.text : String(cell));
 
 export interface View {

@@ -76,7 +76,7 @@ export class HeatMap {
       const lateness = latenessOf(this.model);
       const column = place.step === null ? -1 : lateness.steps.indexOf(place.step);
       const value = column < 0 ? lateness.means[place.rank]! : lateness.values[place.rank]![column]!;
-      this.tip.show(`rank ${this.model.number(place.rank)} · ${place.step === null ? "mean" : `step ${place.step}`} · ${text(duration(value * 1e6))} late`, event.offsetX, event.offsetY, this.surface.width);
+      this.tip.show(`rank ${this.model.number(place.rank)} · ${place.step === null ? "mean" : `step ${integer(place.step)}`} · ${text(duration(value * 1e6))} late`, event.offsetX, event.offsetY, this.surface.width);
     });
     canvas.addEventListener("pointerleave", () => this.tip.hide());
   }

@@ -1,6 +1,6 @@
 /** A lane for each rank: phases and blocks, ops by family, and the collectives, waiting apart from transferring. */
 
-import { duration, text } from "../format.ts";
+import { duration, integer, text } from "../format.ts";
 import type { Theme } from "../theme.ts";
 import { Bars } from "../timeline/bars.ts";
 import { type Band, type Content, type Lane, PADDING, type Row, type Style } from "../timeline/lanes.ts";
@@ -91,7 +91,7 @@ export function notesOf(model: CollectivesModel, rank: number): string[] {
 
 function bandsOf(model: CollectivesModel, chosen: number | undefined): Band[] {
   return model.steps.map(({ step, start, end }) => ({
-    start, end, label: `step ${step}`, strong: step === chosen, ...(step === chosen ? { note: text(duration((end - start) * 1e6)) } : {}),
+    start, end, label: `step ${integer(step)}`, strong: step === chosen, ...(step === chosen ? { note: text(duration((end - start) * 1e6)) } : {}),
   }));
 }
 

@@ -365,7 +365,7 @@ export class CollectivesView implements View {
     const span = model?.steps.find((one) => one.step === step);
     if (!model || !span) return;
     this.look(within({ t0: span.start - (span.end - span.start) * 0.1, t1: span.end + (span.end - span.start) * 0.1 }, model.limits));
-    this.context.actions.select({ kind: "step", label: `step ${step}`, step, t: span.start / 1e3 });
+    this.context.actions.select({ kind: "step", label: `step ${integer(step)}`, step, t: span.start / 1e3 });
   }
 }
 

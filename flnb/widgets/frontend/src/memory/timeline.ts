@@ -1,7 +1,7 @@
 /** Allocated bytes by category over time: a stacked, stepped area in which every pixel shows its largest moment. */
 
 import { hatch, horizontal, label, Surface, ticks, vertical } from "../canvas.ts";
-import { bytes, clock, text } from "../format.ts";
+import { bytes, clock, integer, text } from "../format.ts";
 import { type Selection, selectsBlock } from "../selection.ts";
 import { paintCursor } from "../timeline/paint.ts";
 import type { ViewContext } from "../view.ts";
@@ -287,7 +287,7 @@ export class TimelineChart {
     }
     const t = line.time[k]!;
     const step = store.stepAt(t);
-    const when = step === null ? clock(t) : `step ${step}`;
+    const when = step === null ? clock(t) : `step ${integer(step)}`;
     this.tip.show(`${name || "allocated "}${text(bytes(line.allocated[k]!))} · ${when}`, hover.x, hover.y, this.surface.width);
   }
 

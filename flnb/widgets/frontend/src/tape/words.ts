@@ -57,7 +57,7 @@ export function tableOf(layout: Layout | null, model: TapeModel, { store }: View
     return [`#${info.node.id}`, info.op, info.scope || "–", info.plan ? shapeText(info.plan.shape) : "–", info.plan?.dtype ?? "–", time(info.node.forward_ns), time(info.node.backward_ns),
       { value: info.node.norm ?? NaN, text: normOf(info) }, measured.bytes(info.node.saved), reads.join(" ") || "–"];
   });
-  return { caption: model.tape ? `Tape of step ${model.tape.step}` : "Tape", columns, rows, units: ["", "", "", "", "", "ns", "ns", "", "bytes"] };
+  return { caption: model.tape ? `Tape of step ${integer(model.tape.step)}` : "Tape", columns, rows, units: ["", "", "", "", "", "ns", "ns", "", "bytes"] };
 }
 
 function leafName(model: TapeModel, id: number): string {
@@ -90,7 +90,7 @@ export function about(model: TapeModel, open: ReadonlySet<string>): { said: stri
   const parts = [failed ? `failed at ${failed.op}` : "", tape.step >= 0 ? `step ${integer(tape.step)}` : "", origin ? `NaN begins at ${origin.op}` : bad, nodeCount(tape.count), modules, left];
   return {
     said: parts.filter(Boolean).join(" · "),
-    label: `Tape graph${tape.step >= 0 ? ` of step ${tape.step}` : ""}: ${nodeCount(tape.count)}, ${modules}${origin ? `, NaN begins at ${origin.op} ${origin.scope}` : ""}. Arrow keys move between boxes, Enter opens a module.`,
+    label: `Tape graph${tape.step >= 0 ? ` of step ${integer(tape.step)}` : ""}: ${nodeCount(tape.count)}, ${modules}${origin ? `, NaN begins at ${origin.op} ${origin.scope}` : ""}. Arrow keys move between boxes, Enter opens a module.`,
   };
 }
 
