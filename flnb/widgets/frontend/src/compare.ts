@@ -155,7 +155,7 @@ export class Comparison {
     this.timelines = new ComparedTimelines(this.theme, [a.store, b.store], send, () => this.schedule());
     this.exportMenu = new ExportMenu({
       name: () => this.sides.map(({ store }) => store.run?.name ?? "run").join("-and-"),
-      shown: () => ({ element: this.element, views: this.tablesShown().map((table) => ({ view: { element: this.element, describe: () => table } })) }),
+      shown: () => ({ element: this.element, views: this.tablesShown().map((describe) => ({ view: { element: this.element, describe } })) }),
       ask: send, refusal: () => (saved ? "a saved page has no kernel" : ""), announce: (message) => setText(this.status, message),
     }, `flnb-compare-${++comparisons}`, ["html"]);
     this.pages = { memory: [figures, sides, order, peak, this.words], ops: [this.ops.element], metrics: [this.metrics.element], timeline: [this.timelines.element] };
@@ -190,11 +190,11 @@ export class Comparison {
   }
 
   /** The data of the page that is shown. */
-  private tablesShown(): DataTable[] {
-    if (this.page === "ops") return [this.ops.describe()];
-    if (this.page === "timeline") return this.timelines.describe();
-    if (this.page === "metrics") return [this.metrics.describe(this.sides[0].store, this.sides[1].store)];
-    return this.sides.map((side) => ({ ...stepTable(side, side.model), caption: `${side.letter}: memory at the peak of each step` }));
+  private tablesShown(): (() => DataTable)[] {
+    if (this.page === "ops") return [() => this.ops.describe()];
+    if (this.page === "timeline") return [() => this.timelines.describe()];
+    if (this.page === "metrics") return [() => this.metrics.describe(this.sides[0].store, this.sides[1].store)];
+    return this.sides.map((side) => () => ({ ...stepTable(side, side.model, Infinity), caption: `${side.letter}: memory at the peak of each step` }));
   }
 
   get testState(): ComparisonState {

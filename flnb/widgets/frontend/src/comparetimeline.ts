@@ -193,10 +193,9 @@ export class ComparedTimelines {
   }
 
   /** What is in sight, as a table: a row for each bar. */
-  describe(): DataTable[] {
-    const { span } = this;
-    if (!span || this.halves.some(({ lanes }) => !lanes)) return [];
-    const rows = this.halves.flatMap(({ lanes, letter, store }) => lanes!.rows.flat().flatMap((row) => {
+  describe(): DataTable {
+    const span = this.span ?? { t0: 0, t1: 0 };
+    const rows = this.halves.flatMap(({ lanes, letter, store }) => (lanes?.rows ?? []).flat().flatMap((row) => {
       const { start, end, count, context } = lanes!.columns(row);
       return Array.from(start, (_, at) => at).filter((at) => end[at]! >= span.t0 && start[at]! <= span.t1).map((at): Cell[] => [
         letter, row.thread, row.kind, lanes!.name(row, at), store.context(context[at]!)?.scope || UNKNOWN, count[at]!,
@@ -204,7 +203,7 @@ export class ComparedTimelines {
       ]);
     }));
     const from = this.step === null ? "the beginning of its run" : `the beginning of step ${integer(this.step)}`;
-    return [{ caption: `Timelines of both recordings, counted from ${from}`, columns: ["Run", "Thread", "What", "Name", "Scope", "Events", "Begins", "Takes"], rows, units: ["", "", "", "", "", "", "ns", "ns"] }];
+    return { caption: `Timelines of both recordings, counted from ${from}`, columns: ["Run", "Thread", "What", "Name", "Scope", "Events", "Begins", "Takes"], rows, units: ["", "", "", "", "", "", "ns", "ns"] };
   }
 
   /** For browser tests. */

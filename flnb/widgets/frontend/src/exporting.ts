@@ -75,7 +75,7 @@ export class ExportMenu {
     this.button.setAttribute("aria-controls", this.menu.id);
     this.element = h("div", { class: "fl-export" }, this.button, this.menu);
     this.add("Picture of the view (.png)", () => this.savePicture(), () => (exported.shown().element.clientWidth > 0 ? "" : "no picture is shown"));
-    this.add("Table of the view (.csv)", () => this.saveTable(), () => (tables(exported.shown()).length ? "" : "the view has no table"));
+    this.add("Table of the view (.csv)", () => this.saveTable(), () => (exported.shown().views.some(({ view }) => view.describe ?? view.element.querySelector("table")) ? "" : "the view has no table"));
     const { view } = exported;
     if (view) this.add("Figure of the view (.svg)", () => this.ask({ type: "export", format: "svg", view: view() }), exported.refusal);
     for (const [format, title] of FILES.filter(([format]) => formats.includes(format))) this.add(title, () => this.ask({ type: "export", format }), exported.refusal);

@@ -12,11 +12,11 @@ import type { MemoryModel } from "./model.ts";
 const TABLE_STEPS = 200;
 const TABLE_BLOCKS = 1500;
 
-/** The largest moment of each of the last steps, for the table behind the timeline. */
-export function stepTable({ store }: Pick<ViewContext, "store">, model: MemoryModel): DataTable {
+/** The largest moment of each of the last steps (at most so many), for the table behind the timeline. */
+export function stepTable({ store }: Pick<ViewContext, "store">, model: MemoryModel, most = TABLE_STEPS): DataTable {
   const { steps } = store;
   const rows: Cell[][] = [];
-  for (let at = steps.length - 1; at >= Math.max(0, steps.length - TABLE_STEPS); at--) {
+  for (let at = steps.length - 1; at >= Math.max(0, steps.length - most); at--) {
     const line = model.timeline({ t0: steps.column("t0")[at]!, t1: Math.max(steps.column("t1")[at]!, steps.column("t0")[at]! + 1e-9) }, 1);
     const value = (column: number): Cell => measured.bytes(line.totals[column]!);
     rows.push([steps.column("index")[at]!, measured.bytes(line.allocated[0]!), measured.bytes(line.reserved[0]!), measured.ratio(line.allocated[0]! > 0 ? line.reserved[0]! / line.allocated[0]! : NaN),

@@ -90,8 +90,8 @@ export class MemoryView implements View {
     this.element = h("div", { class: "fl-split", style: "height:100%;width:100%" }, main, side);
   }
 
-  describe(): DataTable {
-    return stepTable(this.context, this.model);
+  describe(all = false): DataTable {
+    return stepTable(this.context, this.model, all ? Infinity : undefined);
   }
 
   resize(): void {

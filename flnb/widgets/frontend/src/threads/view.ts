@@ -133,14 +133,15 @@ class ThreadsView implements View {
     this.element.remove();
   }
 
-  describe(): DataTable {
+  describe(all = false): DataTable {
     const { lanes, context: { store } } = this;
     const columns = ["Thread", "What", "Name", "Events", "Step", "Begins", "Takes", "Phase", "Scope", "Line"];
     const { t0, t1 } = this.timeline.shown;
+    const most = all ? Infinity : 4000;
     const rows: Cell[][] = [];
     for (const row of lanes?.rows.flat() ?? []) {
       const found = lanes!.columns(row);
-      for (let at = 0; at < found.start.length && rows.length < 4000; at++) {
+      for (let at = 0; at < found.start.length && rows.length < most; at++) {
         const [start, end] = [found.start[at]!, found.end[at]!];
         if (end < t0 || start > t1 || (row.kind === "phase" && !found.what[at])) continue;
         const context = store.context(found.context[at]!);
