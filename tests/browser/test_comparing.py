@@ -77,7 +77,12 @@ def timelines_of(page: Page, stage: Stage, a: Recording, b: Recording) -> None:
     page.get_by_role("radio", name="Beginning").click()
     page.wait_for_function("() => window.__flnbPair.timelines.said.startsWith('whole runs: A ')")
     assert page.evaluate("() => window.__flnbPair.timelines.sides.map(({zero}) => zero)") == [0, 0]
-    page.get_by_role("radio", name="Step", exact=True).click()
+    page.keyboard.press("]")  # the clicked button has the focus; its group shows what holds now
+    page.wait_for_function("() => window.__flnbPair.timelines.step === 0")
+    choice = page.get_by_role("radio", name="Step", exact=True)
+    assert choice.get_attribute("aria-checked") == "true"
+    number.fill("3")
+    choice.click()
     page.wait_for_function("() => window.__flnbPair.timelines.step === 3")
 
 
@@ -118,4 +123,9 @@ def test_ops_timelines_and_metrics_of_two_runs(page: Page, screenshots: Path, mo
     page.screenshot(path=screenshots / "compared-metrics.png")
     page.get_by_role("radio", name="Memory").click()
     page.locator('canvas[aria-label^="Memory by category"]:visible').first.wait_for()
+    page.get_by_role("button", name="Export").click()
+    page.get_by_role("menu", name="Export").wait_for()
+    page.keyboard.press("Escape")  # is the menu's: the selection stays
+    page.get_by_role("menu", name="Export").wait_for(state="hidden")
+    assert page.evaluate("window.__flnbPair.selections.map(one => one?.op)") == [largest.op] * 2
     assert not page.flnb_errors  # type: ignore[attr-defined]
