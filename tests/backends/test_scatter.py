@@ -58,9 +58,20 @@ def test_no_rows_and_nan() -> None:
         (np.zeros((4, 3), "f"), np.array([1, 1], np.int32), np.ones((2, 3), "f")),
         (np.zeros((4, 3), "f"), np.array([1, 0, 1])[::2], np.ones((2, 3), "f")),
         (np.zeros((4, 3), "d"), np.array([1, 1]), np.ones((2, 3), "f")),
+        (np.zeros((4, 3), "f"), np.array([1, 1, 1]), np.ones((1, 3), "f")),
+        (np.zeros((4, 3), "f"), np.array([1, 1]), np.ones((2, 2), "f")),
         (np.zeros((4, 3), np.int64), np.array([1, 1]), np.ones((2, 3), np.int64)),
     ],
-    ids=["columns", "every second column", "int32 indices", "every second index", "two dtypes", "integers"],
+    ids=[
+        "columns",
+        "every second column",
+        "int32 indices",
+        "every second index",
+        "two dtypes",
+        "too few rows",
+        "narrow rows",
+        "integers",
+    ],
 )
 def test_other_arrays_are_left_to_numpy(out: Any, rows: Any, g: Any) -> None:
     assert not scatter.add_rows(out, rows, g)

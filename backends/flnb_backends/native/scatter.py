@@ -97,12 +97,12 @@ def add_rows(out: Any, rows: Any, g: Any) -> bool:
         g: an array of n rows, each with as many elements as a row of ``out``.
 
     Returns:
-        Whether that was done. False, with nothing written, if arrays are not contiguous or are of other dtypes, without
-        llvmlite, and in the first `USES` calls, for which no code is compiled.
+        Whether that was done. False, with nothing written, if arrays are not contiguous or are of other dtypes or
+        shapes, without llvmlite, and in the first `USES` calls, for which no code is compiled.
     """
     if out.dtype.char not in "fd" or g.dtype != out.dtype or rows.dtype != INDEX or not out.size:
         return False
-    if not (out.flags.carray and _readable(rows) and _readable(g)):
+    if not (out.flags.carray and _readable(rows) and _readable(g)) or g.size * len(out) != rows.size * out.size:
         return False
     if next(_calls) < USES:
         return False
