@@ -1,5 +1,7 @@
 """Datasets that wrap one another, scikit-learn's digits, CIFAR-10's files, and a progress bar."""
 
+from typing import NoReturn
+
 from flnb.data.batch import BatchDataset, padded
 from flnb.data.blob import BlobDataset, FileBlobDataset
 from flnb.data.cifar import CIFAR10_CLASSES, cifar10
@@ -9,6 +11,7 @@ from flnb.data.digits import digits
 from flnb.data.order import ResampleDataset, ShuffleDataset, SpanDataset, round_robin
 from flnb.data.prefetch import PrefetchDataset
 from flnb.data.progress import progress
+from flnb.dispatch.spelling import unknown
 from flnb.ops.documentation import readable
 
 __all__ = [
@@ -16,6 +19,11 @@ __all__ = [
     "PrefetchDataset", "ResampleDataset", "ShuffleDataset", "SpanDataset", "TensorDataset", "TransformDataset",
     "cifar10", "digits", "padded", "progress", "round_robin", "stacked",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise unknown("module 'flnb.data'", name, __all__)
+
 
 for _name in __all__:
     readable(globals()[_name])

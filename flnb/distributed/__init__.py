@@ -12,10 +12,13 @@ To find out which rank is late and why, make a recording ``run`` on every rank a
 ``flnb.load_run("run.flnb").collectives`` has the answer.
 """
 
+from typing import NoReturn
+
 from flnb_backends.comm.forwarding import Forwarding
 from flnb_backends.comm.topology import Topology
 
 from flnb.dispatch.communication import current
+from flnb.dispatch.spelling import unknown
 from flnb.distributed.asynchronous import ASGD, EASGD
 from flnb.distributed.batch_norm import SyncBatchNorm
 from flnb.distributed.checkpoint import save_checkpoint
@@ -49,3 +52,7 @@ __all__ = [
     "run_threads", "save_checkpoint", "send", "set_communicator", "shard", "simulate", "size", "start_all_reduce",
     "sync", "sync_clocks", "use_communicator", "zero_memory",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise unknown("module 'flnb.distributed'", name, __all__)
