@@ -31,7 +31,7 @@ X = flnb.ones((2, 3))
         (lambda: flnb.Variable(X).view(3, 2), r"'Variable' object has no attribute 'view'; in flnb: x.reshape"),
         (lambda: X.unsqueeze(0), r"in flnb: flnb.expand_dims\(x, axis=0\)"),
         (lambda: X.backward(), r"in flnb: methods of a Variable: start with"),
-        (lambda: flnb.data.DataLoader, r"module 'flnb.data' has no attribute 'DataLoader'; in flnb: flnb.data.Prefetch"),
+        (lambda: flnb.data.DataLoader, r"module 'flnb.data' has no attribute 'DataLoader'; in flnb: flnb.data.Pref"),
         (lambda: flnb.distributed.get_rank(), r"module 'flnb.distributed' .* in flnb: flnb.distributed.rank\(\)"),
         (lambda: X.sin(), r"'Tensor' object has no attribute 'sin'; in flnb: flnb.sin$"),
     ],
@@ -81,7 +81,8 @@ def given(**changes):
         "kernel_size": 2, "size": (4, 6), "top": 1, "bottom": 0, "left": 2, "right": 1, "threshold": 1.0, "mean": 0.0,
         "log_probabilities": flnb.log_softmax(x), "targets": flnb.asarray([0, 2]), "low": 2.0, "high": 5.0, "std": 2.0,
         "rows": flnb.asarray([0.5]), "columns": flnb.asarray([1.0]), "parameters": [flnb.Variable([1.0])], "most": 1.0,
-        "function": flnb.exp, "name": "run", "dtype": flnb.float64, "dataset": flnb.data.TensorDataset(x),
+        "function": flnb.exp, "inputs": [[1.0]], "name": "run",
+        "dtype": flnb.float64, "dataset": flnb.data.TensorDataset(x),
     }  # fmt: skip
     return values | changes
 
