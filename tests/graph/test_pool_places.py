@@ -11,7 +11,7 @@ import pytest
 
 import flnb
 from flnb import nn
-from flnb.backends import CpuBackend
+from flnb.backends import CpuBackend, NumpyBackend
 from flnb.graph.pooling import pooling_of
 
 pytest.importorskip("llvmlite")
@@ -65,10 +65,34 @@ def test_images_that_are_not_finite_send_gradients_where_numpy_does() -> None:
             assert len(pooled(same(2, kernel, stride, broken))) == 2
 
 
-def test_padding_and_double_precision_are_pooled_as_before() -> None:
+@pytest.mark.parametrize("backend", [CpuBackend, NumpyBackend])
+def test_padding_and_double_precision_have_places_too(backend: Any) -> None:
+    with flnb.use_backend(backend()):
+        image = RNG.standard_normal((2, 4, 9, 9))
+        for dtype, padding in itertools.product([np.float32, np.float64], [0, 1]):
+            assert len(pooled(same(2, 3, 2, image.astype(dtype), padding=padding))) == 2
+
+
+def test_windows_whose_code_would_be_long_are_pooled_by_the_backends_methods() -> None:
     with flnb.use_backend(CpuBackend()):
-        same(2, 3, 2, RNG.standard_normal((2, 4, 9, 9)).astype(np.float32), padding=1)
-        assert not pooled(same(2, 2, 2, RNG.standard_normal((2, 4, 8, 8))))
+        assert len(pooled(same(2, 11, 1, RNG.standard_normal((1, 2, 13, 13)).astype(np.float32)))) == 2
+        assert not pooled(same(2, 12, 1, RNG.standard_normal((1, 2, 13, 13)).astype(np.float32)))
+
+
+def test_a_gradient_that_is_a_view_is_read_in_its_order() -> None:
+    def compute(x: Any) -> Any:
+        y = flnb.max_pool2d(x * 2.0, 2)
+        (flnb.sum(y) + flnb.sum(y.mT * flnb.arange(6.0))).backward()
+        return y.detach()
+
+    with flnb.use_backend(CpuBackend()):
+        x, other = (flnb.Variable(flnb.arange(2 * 12 * 12.0).reshape(1, 2, 12, 12)) for _ in range(2))
+        jitted = flnb.jit(compute)
+        for _ in range(2):
+            x.grad = None
+            jitted(x)
+        compute(other)
+        np.testing.assert_array_equal(x.grad.numpy(), other.grad.numpy())
 
 
 def network() -> Any:

@@ -65,7 +65,7 @@ class Operand(NamedTuple):
 
     Attributes:
         argument: oneDNN's number of the primitive's argument.
-        shape: the tensor's shape; () stands for memory whose size and layout oneDNN chooses.
+        shape: the tensor's shape.
         strides: the tensor's strides in elements.
         wanted: the strides, in elements, that the primitive is to compute on; None lets oneDNN choose.
         padding: for each axis, the number of zeros to add on both sides, in a C-contiguous copy.
@@ -128,9 +128,8 @@ class Prepared:
     Args:
         dnn: the oneDNN library.
         what: the op's name in errors.
-        operands: the tensors that the op reads, followed by those that it writes.
+        operands: the tensors that the op reads, followed by the one that it writes.
         describe: returns the stages of the computation; called with oneDNN's descriptor of each operand.
-        results: the number of operands that the op writes, the last ones.
 
     Attributes:
         dnn: the oneDNN library.
@@ -138,7 +137,6 @@ class Prepared:
         implementation: oneDNN's name for the code that it chose, such as "brgconv:avx2".
         scratch: the bytes of scratch memory that a run needs, at any alignment.
         zeros: the offset and size, in bytes, of each padded image in scratch memory; `run` first sets it to zero.
-        opaque: the bytes of the operand whose layout oneDNN chooses; 0 if there is none.
         calls: the calls of a run, in order: reorders of what is read, the primitives, reorders of what is written.
     """
 
@@ -148,22 +146,21 @@ class Prepared:
         what: str,
         operands: Sequence[Operand],
         describe: Callable[..., Sequence[Stage]],
-        results: int = 1,
     ) -> None:
-        self.dnn, self._results = dnn, results
+        self.dnn = dnn
         self.extents = [span(each.shape, each.strides) for each in operands]
         self._set, self._execute, self._stream = (
             dnn.lib.dnnl_memory_set_data_handle, dnn.lib.dnnl_primitive_execute, dnn.stream,
         )  # fmt: skip
         self._what = f"{what} of {', '.join(f'float32{list(o.shape)} with strides {o.strides}' for o in operands)}"
-        self.scratch, self.opaque = LINE, 0
+        self.scratch = LINE
         self._memories: list[Any] = []
-        self._outer = [each.shape and self._memory(dnn.described(each.shape, each.strides)) for each in operands]
+        self._outer = [self._memory(dnn.described(each.shape, each.strides)) for each in operands]
         self._inner: list[tuple[Any, int]] = []
         self.zeros: list[tuple[int, int]] = []
         self._moves: tuple[list[Call], list[Call]] = [], []
         try:
-            stages = describe(*(each.shape and dnn.described(each.inner, each.chosen()) for each in operands))
+            stages = describe(*(dnn.described(each.inner, each.chosen()) for each in operands))
         except OneDnnError as error:
             raise OneDnnError(error.number, self._what) from None
         names = [self._implementation(stage.made) for stage in stages]
@@ -221,10 +218,6 @@ class Prepared:
         if index is None:
             return self._in_scratch(inner)
         operand = operands[index]
-        if not operand.shape:
-            self._outer[index] = self._memory(inner)
-            self.opaque = dnn.lib.dnnl_memory_desc_get_size(inner)
-            return self._outer[index]
         outer, given = dnn.described(operand.shape, operand.strides), self._outer[index]
         if dnn.lib.dnnl_memory_desc_equal(inner, outer):
             return given
@@ -237,7 +230,7 @@ class Prepared:
             start = sum(p * step for p, step in zip(operand.padding, steps, strict=True))
             self._inner.append((filled, offset + 4 * start))
             self.zeros.append((offset, span(operand.inner, steps)))
-        result = index >= len(operands) - self._results
+        result = index == len(operands) - 1
         (start, a), (end, b) = ((inner, filled), (outer, given)) if result else ((outer, given), (inner, filled))
         kind = dnn.new(
             "dnnl_primitive_desc_t", "reorder_primitive_desc_create", start, dnn.engine, end, dnn.engine,

@@ -35,8 +35,6 @@ WAYS = {
     "matmul": ("plain", "blocked"),
     "max_pool": ("plain", "nhwc"),
     "max_pool_grad": ("plain", "nhwc"),
-    "max_pool_places": ("plain", "nhwc"),
-    "max_pool_spread": ("plain", "nhwc"),
 }
 """The ways to compute each op. oneDNN always chooses the layout of a convolution's weight, and that of the right factor
 of a "blocked" matrix product. "padded" is tried where "blocked" unrolls windows."""
@@ -47,14 +45,12 @@ def prepare(op: str, way: str, operands: Sequence[Laid], *attributes: Any) -> Pr
 
     The ops and their operands are "conv" (image, weight), "conv_input_grad" (gradient of the result, weight),
     "conv_weight_grad" (gradient of the result, image), "matmul" (two matrices), "max_pool" (image) and "max_pool_grad"
-    (gradient of the result, image). Two more ops use an array with the place of each window's maximum, in oneDNN's own
-    layout: "max_pool_places" (image; writes the result and the places) and "max_pool_spread" (gradient of the result,
-    places).
+    (gradient of the result, image).
 
     Args:
         op: the name of the op.
         way: the name of the way to compute it, one of ``WAYS[op]``.
-        operands: the shape and the strides, in elements, of each operand and of each result; both are () for places.
+        operands: the shape and the strides, in elements, of each operand and of the result.
         attributes: for a convolution stride, padding and dilation (one number for each spatial dimension each) and
             groups; for pooling the kernel's extents and the stride. Further ones are ignored.
 
@@ -127,10 +123,7 @@ def _pooling(
     dnn: OneDnn, op: str, way: str, operands: Sequence[Laid], kernel: Shape, stride: Shape, *_: Any
 ) -> Prepared:
     order = POOLED[op]
-    each = [
-        Operand(number, *laid, LAYOUTS[way](*laid) if laid[0] else None)
-        for number, laid in zip(order, operands, strict=True)
-    ]
+    each = [Operand(number, *laid, LAYOUTS[way](*laid)) for number, laid in zip(order, operands, strict=True)]
     none = (0,) * len(kernel)
     windows = [dnn.numbers(n) for n in (stride, kernel, none, none, none)]
 
@@ -145,22 +138,18 @@ def _pooling(
         image, result = of[SRC], of[DST]
         propagation = FORWARD_INFERENCE if op == "max_pool" else FORWARD_TRAINING
         forward = make("forward", propagation, MAX_POOLING, image, result, *windows)
-        if op in ("max_pool", "max_pool_places"):
+        if op == "max_pool":
             return [Stage(op, forward, order)]
         backward = make("backward", MAX_POOLING, described[2], result, *windows, forward)
-        if op == "max_pool_spread":
-            return [Stage(op, backward, order)]
         again = Stage("max_pool", forward, (SRC, DST, WORKSPACE))  # writes where in each window the maximum is
         return [again, Stage(op, backward, (DST + GRADIENT, WORKSPACE, SRC + GRADIENT))]
 
-    return Prepared(dnn, op, each, describe, results=2 if op == "max_pool_places" else 1)
+    return Prepared(dnn, op, each, describe)
 
 
 POOLED = {
     "max_pool": (SRC, DST),
     "max_pool_grad": (DST + GRADIENT, SRC, SRC + GRADIENT),
-    "max_pool_places": (SRC, DST, WORKSPACE),
-    "max_pool_spread": (DST + GRADIENT, WORKSPACE, SRC + GRADIENT),
 }
 """The numbers that oneDNN gives the arguments of each op."""
 PREPARE: dict[str, Callable[..., Prepared]] = {

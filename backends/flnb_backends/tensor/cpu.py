@@ -22,13 +22,12 @@ from flnb_backends.native.gemm import Product
 from flnb_backends.native.locating import locate
 from flnb_backends.native.onednn import OneDnnError, library
 from flnb_backends.native.openblas import in_one_thread
-from flnb_backends.native.prepared import Prepared, Unsuitable, contiguous, regular
+from flnb_backends.native.prepared import Prepared, Unsuitable, regular
 from flnb_backends.native.primitives import WAYS, Laid, prepare
 from flnb_backends.native.scatter import add_rows
 from flnb_backends.native.timing import time_once
 from flnb_backends.tensor.convolution import Array, Extents, scratch
 from flnb_backends.tensor.numpy import NumpyBackend
-from flnb_backends.tensor.pool_places import PoolPlaces
 
 __all__ = ["Choice", "CpuBackend", "Shapes"]
 
@@ -174,17 +173,6 @@ class CpuBackend(NumpyBackend):
         if not _finite(x):
             return super().max_pool2d_grad(g, x, kernel, stride, out)
         return self._computed("max_pool_grad", NumpyBackend.max_pool2d_grad, (g, x), (kernel, stride), out)
-
-    def pooling(self, shape: Extents, dtype: Any, kernel: Extents, stride: Extents) -> PoolPlaces | None:
-        result = RESULTS["max_pool"](shape, kernel, stride)
-        laid = tuple([(each, contiguous(each)) for each in (result, shape, shape)])
-        threads = self.threads or library().threads
-        known = self.choices.get(Shapes("max_pool_grad", laid, (kernel, stride), threads))
-        way = known.way if known is not None and known.way in WAYS["max_pool_grad"] else "plain"
-        with suppress(OneDnnError, Unsuitable):
-            if dtype == FLOAT and math.prod(result):
-                return PoolPlaces(shape, kernel, stride, way, threads, super().max_pool2d)
-        return None
 
     max_pool1d = max_pool3d = max_pool2d
     max_pool1d_grad = max_pool3d_grad = max_pool2d_grad

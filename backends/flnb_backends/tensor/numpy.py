@@ -21,6 +21,7 @@ from flnb_backends.tensor.erf import erf
 from flnb_backends.tensor.half import in_single, is_half, rounded, single
 from flnb_backends.tensor.linalg import LinearAlgebra
 from flnb_backends.tensor.movement import Movement
+from flnb_backends.tensor.pool_places import pool_places
 from flnb_backends.tensor.pooling import Pooling
 from flnb_backends.tensor.whole import Whole
 
@@ -133,6 +134,9 @@ class NumpyBackend(Whole, Convolution, Pooling, LinearAlgebra, Movement, TensorB
 
     def kernels(self) -> Any:
         return native() if find_spec("llvmlite") is not None else None
+
+    def pooling(self, shape: tuple[int, ...], dtype: Any, kernel: tuple[int, ...], stride: tuple[int, ...]) -> Any:
+        return pool_places(shape, dtype, kernel, stride) if find_spec("llvmlite") is not None else None
 
     def libraries(self) -> str:
         return numpys_libraries()
