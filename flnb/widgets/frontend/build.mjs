@@ -6,6 +6,7 @@
 import { build, transform } from "esbuild";
 import { mkdir, readFile, writeFile } from "node:fs/promises";
 import { fileURLToPath } from "node:url";
+import { MARKED, marked } from "./private.mjs";
 
 const at = (path) => fileURLToPath(new URL(path, import.meta.url));
 /** Imports of a .css file give its minified text. */
@@ -15,13 +16,20 @@ const styles = {
     contents: (await transform(await readFile(path, "utf8"), { loader: "css", minify: true, charset: "utf8" })).code, loader: "text",
   })),
 };
+/** Names of private members may be shortened. */
+const privates = {
+  name: "privates",
+  setup: ({ onLoad }) => onLoad({ filter: /src\/.*\.ts$/ }, async ({ path }) => ({ contents: marked(await readFile(path, "utf8")), loader: "ts" })),
+};
 const options = {
   absWorkingDir: at("."),
   bundle: true,
   format: "esm",
   target: "es2022",
   charset: "utf8",
-  plugins: [styles],
+  plugins: [styles, privates],
+  mangleProps: MARKED,
+  inject: [at("builtins.mjs")],
   legalComments: "none",
   write: false,
 };

@@ -23,7 +23,7 @@ const HISTORY = 48;
 export class OpRows {
   private readonly histories = new Map<string, { count: number; total: number; steps: number; values: number[] }>();
 
-  constructor(private readonly string: (id: number) => string) {}
+  constructor(private readonly stringOf: (id: number) => string) {}
 
   clear(): void {
     this.histories.clear();
@@ -37,11 +37,11 @@ export class OpRows {
     let all = 0;
     for (const total of totals) all += total;
     return Array.from(names, (id, at): OpRow => {
-      const name = this.string(id);
+      const name = this.stringOf(id);
       const total = totals[at] ?? 0;
       const count = counts[at] ?? 0;
       return {
-        name, family: this.string(families[at] ?? 0), count, total, p99: p99[at] ?? 0, max: max[at] ?? 0, bytes: bytes[at] ?? 0,
+        name, family: this.stringOf(families[at] ?? 0), count, total, p99: p99[at] ?? 0, max: max[at] ?? 0, bytes: bytes[at] ?? 0,
         share: all > 0 ? total / all : 0, history: this.history(`${prefix}\0${name}`, count, total, steps),
       };
     });

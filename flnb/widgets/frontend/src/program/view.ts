@@ -97,10 +97,10 @@ export class ProgramView {
   }
 
   get testState(): ProgramState {
-    const own = (): this => this;
+    const now = (): ProgramState => ({ stage: this.stage, selected: this.selected, program: this.program, launches: this.data?.launches.length ?? 0, live: this.plan.live });
     return {
-      get stage() { return own().stage; }, get selected() { return own().selected; }, get program() { return own().program; },
-      get launches() { return own().data?.launches.length ?? 0; }, get live() { return own().plan.live; },
+      get stage() { return now().stage; }, get selected() { return now().selected; }, get program() { return now().program; },
+      get launches() { return now().launches; }, get live() { return now().live; },
     };
   }
 
