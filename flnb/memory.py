@@ -69,7 +69,7 @@ _LAB = {
     "flnb.memory_lab.traces": "Trace trace",
     "flnb.widgets.tune": "tune",
 }
-"""From a module of the memory lab or of foreign formats to its public names, each imported at its first access."""
+"""Maps a module to the names that it adds to `flnb.memory`; each name is imported at its first access."""
 
 
 def __getattr__(name: str) -> Any:

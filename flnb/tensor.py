@@ -116,7 +116,7 @@ class Tensor:
         return "cpu"
 
     def data_of(self, backend: TensorBackend) -> Any:
-        """Return the tensor's buffer, after checking that ``backend`` works on this kind of buffer.
+        """Return the tensor's buffer, after a check that ``backend`` works on this kind of buffer.
 
         Raises:
             TypeError: the backend works on another kind of buffer.
@@ -350,7 +350,7 @@ def detached(data: Any, spec: Spec) -> Tensor:
 
 
 def alias(x: Tensor, data: Any, spec: Spec) -> Tensor:
-    """Make a tensor of ``data``, another backend's buffer on x's memory; writes and gradients count as those of x."""
+    """Make a tensor from ``data``, another backend's buffer that shares the memory of x, and x's place on the tape."""
     made: Tensor = object.__new__(x._lift or Tensor)
     made._data, made._spec, made._root = data, spec, getattr(x, "_root", x)
     if x._lift is not None:

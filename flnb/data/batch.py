@@ -27,7 +27,7 @@ class BatchDataset(Dataset):
         last: "include" a smaller last batch, or "skip" it.
         lengths: a length for each sample, such as its number of steps. A batch then has as many neighbouring samples
             as satisfy number of samples * longest length <= size, which bounds the memory of a padded batch. To
-            shuffle, wrap this dataset in a `ShuffleDataset`, not the samples, whose order must be that of the lengths.
+            shuffle, wrap this dataset in a `ShuffleDataset`; the samples must stay in the order of the lengths.
         collate: a function that makes a batch from a list of samples, such as `padded`; by default they are stacked.
 
     >>> import flnb
@@ -89,7 +89,7 @@ class BatchDataset(Dataset):
 def packed(lengths: Sequence[int], budget: int) -> list[int]:
     """Divide samples into groups of neighbours with number of samples * longest length <= budget.
 
-    Beginning with the first group, each is as large as possible.
+    Each group, from the first on, is as large as possible.
 
     Returns:
         A list with the index of each group's first sample and, at the end, the number of all samples.

@@ -124,7 +124,7 @@ def _batch(name: str, content: bytes) -> tuple[np.ndarray[Any, Any], np.ndarray[
 
 
 class _Kept:
-    """Stands for a NumPy array or dtype while a pickle is read: stores the pickled arguments and makes no array."""
+    """Placeholder for a NumPy array or dtype in a pickle: stores the pickled arguments and makes no array."""
 
     def __init__(self, *args: Any) -> None:
         self.args = args

@@ -42,7 +42,7 @@ class ResampleDataset(Dataset):
 
 
 class ShuffleDataset(ResampleDataset):
-    """Shuffle the samples of a dataset, in another order in each epoch; ``seed`` determines all orders.
+    """Shuffle the samples of a dataset, with a different order in each epoch; ``seed`` determines all orders.
 
     >>> import flnb
     >>> shuffled = flnb.data.ShuffleDataset(flnb.data.TensorDataset(flnb.arange(4)), seed=1)
@@ -66,7 +66,7 @@ class ShuffleDataset(ResampleDataset):
 
 
 class SpanDataset(ResampleDataset):
-    """Select a contiguous range of a dataset: ``length`` samples from index ``start`` on; by default all from there.
+    """Select ``length`` neighbouring samples of a dataset, from index ``start`` on; by default all that follow.
 
     >>> import flnb
     >>> [int(x) for (x,) in flnb.data.SpanDataset(flnb.data.TensorDataset(flnb.arange(9)), 2, 3)]

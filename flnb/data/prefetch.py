@@ -17,7 +17,7 @@ class PrefetchDataset(Dataset):
     """Load the next items in worker threads or processes while one is used; items and their order stay the same.
 
     Items are loaded in advance only by iterating, not by indexing, so this should be the outermost dataset. An error in
-    a worker is raised when it is the turn of its item, with the worker's stack; then the epoch ends.
+    a worker is raised, with the worker's stack, when the iteration reaches the item; then the epoch ends.
 
     Threads suffice if loading waits for files or spends its time in NumPy. Processes are new Python processes (started
     by *spawn*), each with a pickled copy of the dataset, made when the first epoch begins; they return arrays through

@@ -145,7 +145,7 @@ class Processes:
 
     @contextmanager
     def _alive(self) -> Iterator[None]:
-        """Replace the error for a dead process by one that says what to do, and end the other processes."""
+        """Context that replaces the error for a dead process by one with advice, and ends the other processes."""
         from concurrent.futures.process import BrokenProcessPool
 
         try:
@@ -187,7 +187,7 @@ class Processes:
 
 @with_block
 def _no_rank() -> Iterator[None]:
-    """Hide from child processes that this process is an MPI rank; if they loaded MPI, they would act as it and die."""
+    """Hide MPI's environment variables from child processes, which would otherwise pose as this MPI rank and crash."""
     hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(MPI)}
     try:
         yield
@@ -207,13 +207,13 @@ def _remove(blocks: dict[int, SharedMemory]) -> None:
 
 _pickled = b""
 _copies: list[Dataset] = []
-"""The unpickled dataset, and its copy in the order of the latest epoch."""
+"""A list of two datasets: the unpickled one, and a copy of it in the order of the latest epoch."""
 _epoch = -1
 _attached: dict[int, SharedMemory] = {}
 
 
 def _begin(pickled: bytes) -> None:
-    """Prepare a new process, but leave the dataset pickled until the first item, which can report an error."""
+    """Prepare a new process. The dataset is unpickled at the first item, because an error can be reported then."""
     import signal
 
     global _pickled

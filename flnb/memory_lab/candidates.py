@@ -28,7 +28,8 @@ METHODS = ("recompute", "offload")
 def choices(step: Step, methods: Sequence[str], bandwidth: float) -> list[Choice]:
     """List the modules that can be recomputed or offloaded, the best ratio of benefit to cost first.
 
-    The benefit is bytes x the time for which they are free; the cost is the seconds of computing or moving.
+    The benefit is the number of freed bytes x the time for which they are free. The cost is the time in seconds for
+    recomputing or moving.
 
     Args:
         step: the recorded training step.
@@ -43,9 +44,9 @@ def choices(step: Step, methods: Sequence[str], bandwidth: float) -> list[Choice
 def with_choice(
     again: tuple[str, ...], away: tuple[str, ...], choice: Choice
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the scopes to recompute (``again``) and to offload (``away``) with one choice added.
+    """Add one choice to the scopes to recompute (``again``) or to offload (``away``), and return both.
 
-    A module to recompute replaces those in ``again`` that are inside it or around it."""
+    A new module to recompute replaces the modules in ``again`` that it contains or that contain it."""
     if choice.method == "offload":
         return again, tuple(dict.fromkeys(away + choice.scopes))
     (scope,) = choice.scopes
@@ -54,14 +55,14 @@ def with_choice(
 
 
 def costs(seconds: float, nbytes: int, moving: float) -> str:
-    """Return the text of a cost: recomputing takes ``seconds``, and moving ``nbytes`` takes ``moving`` seconds."""
+    """Return a cost as text: the ``seconds`` for recomputing, and the seconds (``moving``) for moving ``nbytes``."""
     again = f"recomputing takes {quantity.duration(1e9 * seconds)}"
     away = f"moving {quantity.size(nbytes)} takes {quantity.duration(1e9 * moving)}"
     return ", ".join([again] * bool(seconds) + [away] * bool(nbytes)) or "none"
 
 
 def bandwidth_of(run: Recording | None) -> float:
-    """Return the bandwidth of memory copies in bytes/s: that of a recording's moves, else measured now on the host."""
+    """Return the bandwidth of memory copies in bytes/s, from a recording's moves or else measured now on the host."""
     if run is not None and len((moves := run.table("transfer"))["t0"]):
         return float(moves["nbytes"].sum() / max(1e-9, (moves["t1"] - moves["t0"]).sum() / 1e9))
     nbytes, best = 4 << 20, float("inf")

@@ -24,7 +24,7 @@ def manager(
     Args:
         kind: the manager's class.
         told: the manager's settings by name.
-        lease: the manager's lease, which knows its device.
+        lease: the manager's lease, which contains the device.
         capacity: bytes, the capacity of the device if this is not the default one.
         function: the name of flnb's function to call with the manager.
     """
@@ -44,9 +44,9 @@ def lean(models: tuple[str, ...], method: str, scopes: tuple[str, ...]) -> str:
     """Return the call of `flnb.memory.lean` that recomputes or offloads modules.
 
     Args:
-        models: expressions for the models; "*" before one that holds several, as in "*layers".
+        models: expressions for the models, such as "net"; "*layers" for a variable with a list of models.
         method: "recompute" or "offload".
-        scopes: the modules, as recordings name them.
+        scopes: the modules' names in recordings, such as "net.block1".
     """
     alone = len(models) == 1 and not models[0].endswith(")")
     model = models[0].removeprefix("*") if alone else f"[{', '.join(models)}]"
@@ -59,7 +59,7 @@ def _called(kind: type) -> str:
 
 
 def _size(nbytes: int) -> str:
-    """Return the code that stands for a number of bytes: ``"64MiB"`` in quotes if that is exact, else digits."""
+    """Return code for a number of bytes: a string literal such as ``"64MiB"`` if that is exact, else digits."""
     for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
         if nbytes and not nbytes % (1 << shift):
             return f'"{nbytes >> shift}{unit}"'

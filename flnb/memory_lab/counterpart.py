@@ -61,9 +61,9 @@ def rerun(source: Any, manager: Any = "caching", capacity: int | str | None = No
 
 
 def _placed(calls: Trace, manager: MemoryManager, lease: Counter) -> tuple[Ints, int, str | None]:
-    """Replay a trace on a manager; returns the blocks' places, the number of calls made, and an error text or None.
+    """Replay a trace on a manager; return the blocks' places, the number of calls made, and an error text or None.
 
-    The places are address, size and segment of each block, int64 (3, m). There is an error if memory ran out.
+    The places are address, size and segment of each block, int64 (3, m). The error text is set if memory ran out.
     """
     place = np.zeros((3, len(calls.nbytes)), np.int64)
     blocks: dict[int, Block] = {}
@@ -101,7 +101,7 @@ def _tables(run: Recording, calls: Trace, lease: Counter, place: Ints, done: int
 
 
 def _copied(run: Recording, name: str) -> Recording:
-    """Return a finished recording that shares the tables of another one."""
+    """Return a finished recording called ``name`` that shares the tables of the recording ``run``."""
     found = Recording(name)
     found.tables = {kind: run.table(kind) for kind in schema.KINDS}
     found.catalog, found.meta, found.captured = run.catalog, dict(run.meta), run.captured
@@ -111,7 +111,7 @@ def _copied(run: Recording, name: str) -> Recording:
 
 
 def _rows(table: Columns, rows: Columns, chosen: Ints, place: Ints) -> Columns:
-    """Return the rows of ``chosen`` blocks with their new addresses, and with only the columns that ``table`` has."""
+    """Return the rows of the ``chosen`` blocks with their new addresses, reduced to the columns of ``table``."""
     address, size, segment = place[:, chosen]
     found = {name: rows[name][chosen] for name in table if name in rows}
     return found | {"address": address, "size": size, "segment_id": segment}

@@ -25,7 +25,7 @@ SHOWN = 20
 class DiffRow(NamedTuple):
     """The requested bytes and live blocks of one op at one call stack (or scope), before and after.
 
-    `op` is the blocks' category in parentheses, such as "(temporary)", if no op asked for them, as with scratch memory.
+    If no op allocated the blocks (scratch memory, for example), `op` is their category in parentheses: "(temporary)".
     """
 
     op: str
@@ -86,7 +86,7 @@ class Diff:
         return f"<div>{html_text(self._summary())}</div>{tables.html([TITLES, *rows], '>><')}"
 
     def to_pandas(self) -> Any:
-        """Return a DataFrame of all rows; a stack is text, a line for each frame, the innermost first."""
+        """Return a DataFrame of all rows; a call stack is text with one line for each frame, the innermost first."""
         names = ("op", "scope", "bytes_before", "bytes_after", "nbytes", "blocks_before", "blocks_after", "blocks")
         rows = [[*(getattr(row, name) for name in names), "\n".join(map(str, row.stack))] for row in self.rows]
         frame = require("pandas", "lab", "a DataFrame").DataFrame(rows, columns=[*names, "stack"])
@@ -168,5 +168,5 @@ def _held(state: MemoryState) -> list[tuple[tuple[str, str, tuple[Frame, ...]], 
 
 
 def _signed(number: int, text: str) -> str:
-    """Return ``text`` with the sign of ``number`` in front, as in "+3" or "-3"; "0" if the number is 0."""
+    """Return ``text``, which is the absolute value of ``number``, with its sign: "+3", "-3", or "0" for 0."""
     return f"{'-' if number < 0 else '+'}{text}" if number else text

@@ -58,7 +58,7 @@ class DryRun:
         manager: the memory manager's name and settings.
         capacity: the capacity of the device in bytes, None for no limit.
         run: the recording, which ends where memory ran out. `flnb.memory.trace` and `flnb.memory.replay` accept it.
-        whole: a recording of the whole program: `run` if it fits, else one made on a device without a limit.
+        whole: a recording of the whole program: `run` if the program fits, else one made on a device without a limit.
         error: the out-of-memory error, with its `report`; None if the program fits.
         seconds: the time that the dry run took, in seconds.
     """
@@ -199,13 +199,13 @@ def dry_run(
     batch: int | None = None,
     scale: str = "paper",
 ) -> DryRun:
-    """Find out how much memory a program would take without computing any value, in seconds for any model.
+    """Find out how much memory a program needs, without computing values; this takes seconds even for large models.
 
     Scratch memory inside a backend's methods, such as NumPy's for convolutions, is not counted.
 
     Args:
-        what: a function without arguments, which is called once and does everything, even building its model; or the
-            name of a recipe of `flnb.models`, or the recipe itself, whose model is trained.
+        what: a function without arguments, which is called once and must also build its model. Or a recipe of
+            `flnb.models`, or the name of one; then the recipe's model is built and trained.
         manager: the memory manager's name ("caching", "caching:split_limit=64MiB"), its class, or an instance, whose
             settings are copied.
         capacity: the capacity of the simulated device, in bytes or as a text such as "16GiB"; None for no limit.
@@ -245,7 +245,7 @@ def _recorded(
     Args:
         title: the name of the recording.
         program: the function to run.
-        spec: the manager: a name, a class, an instance, or a function that makes it from a device.
+        spec: the manager: a name, a class, an instance, or a function that makes a manager from a device.
         device: the device of the manager.
 
     Returns:

@@ -1,9 +1,9 @@
 """Training in less memory: choose the modules to recompute or offload so that a step fits a capacity.
 
-A module that is recomputed keeps its inputs and output and runs again in backward (T. Chen et al., "Training deep nets
-with sublinear memory cost", 2016). Saved tensors that are offloaded (`flnb.memory.offload`) wait on another device. The
-lifetimes that tensors would have are computed from a recorded step (`lifetimes`, `offload_lifetimes`), and the changed
-trace is replayed to find its peak.
+For a recomputed module, only inputs and output are stored, and the module runs again in backward (T. Chen et al.,
+"Training deep nets with sublinear memory cost", 2016). Offloaded tensors (`flnb.memory.offload`) are moved to another
+device until backward. The changed lifetimes of tensors are predicted from a recorded step (`lifetimes`,
+`offload_lifetimes`), and the changed trace is replayed to find its peak.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Fit:
         fits: whether the replay of the changed trace stayed within the capacity.
         peak: the most bytes reserved in that replay.
         peak_live: the most requested bytes that were live at once in that replay.
-        before: (peak, peak_live) of the recording as it is.
+        before: (peak, peak_live) of the recording without changes.
         seconds: the seconds that the recomputed ops took in the recording, over all steps.
         moved: the bytes moved away plus the bytes moved back.
         moving: the seconds that these moves take.
@@ -115,19 +115,19 @@ def fit(
 ) -> Fit:
     """Find modules to recompute and to offload so that a recorded training step fits a capacity.
 
-    The search is greedy: modules are tried in the order of benefit per second of cost, the benefit being the bytes
-    that a module saves for backward x the time for which they wait there. A module that does not lower the peak of a
-    replay is dropped. Only modules with one output are recomputed; modules that save the same tensors are offloaded
-    together.
+    The search is greedy: modules are tried in the order of benefit per second of cost. The benefit of a module is the
+    number of bytes that it saves for backward x the time for which they are saved. A module that does not lower the
+    peak of a replay is not chosen. Only modules with one output are recomputed; modules that save the same tensors are
+    offloaded together.
 
     Args:
-        run: a recording of whole training steps, or the path of a saved one. The model must be made inside the
-            recording, or before it on the manager that is active when it begins.
+        run: a recording of whole training steps, or the path of a saved one. The model must be created during the
+            recording, or before the recording on the manager that is active when the recording begins.
         capacity: bytes, or a text with a unit.
-        manager: the manager with which to replay: a name, class or instance; by default one like the active manager.
+        manager: the manager for replays: a name, class or instance; by default a copy of the active manager.
         methods: "recompute", "offload" or both.
         bandwidth: the bandwidth of moves, in bytes per second (or a text with a unit); by default that of the moves in
-            the recording, or else measured now by copying host memory.
+            the recording; without moves, the bandwidth of copies in host memory is measured.
 
     Returns:
         A `Fit`. Its ``fits`` is False if no choice was enough; it then has the lowest peak that was found.
@@ -207,6 +207,6 @@ def _nothing(step: Step, name: str, methods: Sequence[str]) -> str:
 
 
 def _outcome(trace: Trace, spec: Any) -> Outcome:
-    """Replay a trace on a manager (``spec``), on a device like that manager's but without a limit."""
+    """Replay a trace on a manager (``spec``), on a simulated device without a limit and otherwise like its own."""
     device = stand_in(spec.device, 1 << 50) if isinstance(spec, MemoryManager) else None
     return play(trace, spec, device)

@@ -1,8 +1,8 @@
-"""Predicts the lifetimes of tensors in a recorded training step if some modules were recomputed in backward.
+"""Predicts how tensor lifetimes in a recorded training step change if some modules are recomputed in backward.
 
-A call of a module is found by the scope that the recording entered and left. Memory that a call allocated and did not
-free before its end was saved for backward, or is the call's output. If the call is recomputed, what it saved is freed
-at its end and allocated again when backward reaches the call; the call's inputs stay until its backward is done.
+The calls of a module are found from the scopes that the recording entered and left. A block that a call allocated and
+did not free before its end was saved for backward, or is the call's output. If the call is recomputed, saved blocks are
+freed at its end and allocated again when backward reaches the call; its inputs are freed after its backward.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Call(NamedTuple):
     Attributes:
         scope: the module's path.
         begin, end: the forward of this call as a range of the trace's calls (allocations and frees), end exclusive.
-        back, done: its backward, likewise; both are the length of the trace if the backward was not recorded.
-        outputs: the allocations (rows of the trace) made in it that ops outside of it read.
-        inputs: the allocations (rows of the trace) made outside of it that its ops read.
-        seconds: the seconds that its forward ops took.
-        nodes: its forward ops.
+        back, done: the same for the call's backward; both are the length of the trace if it was not recorded.
+        outputs: allocations (rows of the trace) made inside the call and read by ops outside of the call.
+        inputs: allocations (rows of the trace) made outside of the call and read by ops inside the call.
+        seconds: the seconds that the call's forward ops took.
+        nodes: the call's forward ops.
     """
 
     scope: str
@@ -54,10 +54,10 @@ class Call(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Some modules with a method for them, "recompute" or "offload", and the benefit and cost of that.
+    """One or several modules to recompute or to offload (the method), with the benefit and the cost.
 
     Attributes:
-        worth: the benefit: the sum over blocks of bytes x the number of trace calls for which they are not allocated.
+        worth: the benefit: the sum, over blocks, of bytes x the number of trace calls during which a block is freed.
         seconds: the cost: the seconds that recomputing or moving takes.
     """
 
@@ -82,9 +82,9 @@ class Step:
 
     Args:
         run: the recording.
-        rows: the rows of `Memory.block` of which the trace consists; all by default.
-        asked: the trace made of ``rows``, which may have further calls at its end.
-        until: a time in seconds; later events are left out, and what had not ended by then has no end.
+        rows: the rows of `Memory.block` from which the trace is made; all by default.
+        asked: the trace made from ``rows``; further calls may have been appended.
+        until: a time in seconds; later events are ignored, so a module call that ends later has no end.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Step:
 
     @cached_property
     def movable(self) -> dict[int, Idle]:
-        """The blocks that can be offloaded, by the row of the trace."""
+        """The blocks that can be offloaded, as a dict with the row of the trace as key."""
         return movable(self)
 
     def own(self, scope: str) -> str:
@@ -131,7 +131,11 @@ class Step:
         return [Choice("recompute", (scope,), worth[scope], self.seconds(scope)) for scope in useful]
 
     def offloadable(self, bandwidth: float) -> list[Choice]:
-        """Return a `Choice` for each module, or group that saves the same tensors, to offload; bandwidth in bytes/s."""
+        """Return a `Choice` for each module that can be offloaded; modules that save the same tensors share one.
+
+        Args:
+            bandwidth: the bandwidth of moves in bytes/s.
+        """
         worth: dict[frozenset[str], float] = defaultdict(float)
         nbytes: dict[frozenset[str], int] = defaultdict(int)
         for row, away, back in moved(self, {scope for idle in self.movable.values() for scope in idle.scopes}):
@@ -146,7 +150,7 @@ class Step:
         return sum(call.seconds for call in self.calls if call.scope == scope)
 
     def decided(self, recompute: Collection[str], offload: Collection[str]) -> tuple[Activation, ...]:
-        """Return every saved tensor with the decision about it; the arguments are the same as for `changed`."""
+        """Return every saved tensor with its decision, "keep", "recompute" or "offload"; arguments as for `changed`."""
         asked, (born, _) = self.trace, self.trace.lifetimes
         calls = [call for call in self.calls if call.scope in recompute]
         again = {row for call in calls for row in range_of(born, call).tolist() if row not in call.outputs}
@@ -262,11 +266,11 @@ class Step:
         return Call(scope, begin, end, back, done, frozenset(outputs), inputs, seconds, inside)
 
     def _leaves(self, row: int, first: int, last: int) -> bool:
-        """Return whether any op, except for the ops [first, last) of the recording, reads an allocation (``row``)."""
+        """Return whether an op other than the recording's ops ``first`` to ``last - 1`` reads allocation ``row``."""
         return any(not first <= node.first < last for node in self.nodes.read_by[row])
 
     def _outside(self, row: int, call: Call) -> int:
-        """Return which call of the trace would free an output (``row``) if its module saved nothing for backward."""
+        """Return the index of the trace's call that would free an output (``row``) if ``call`` had not saved it."""
         until = call.end
         for node in self.nodes.read_by[row]:
             if call.begin <= np.searchsorted(self._at, node.t0, "right") - 1 < call.end:
@@ -277,10 +281,10 @@ class Step:
         return until
 
     def passed_on(self, node: Node, made: int) -> float:
-        """Return the time (s) until which module calls around a node may use a block that the node reads.
+        """Return the time (s) until which module calls that contain a node may use a block that the node reads.
 
-        A call that contains the node may use the block until its end if the block was allocated outside of the call, as
-        the block is an input then. The result is the end of the last such call, or of the node's op if there is none.
+        If a block was allocated outside of a module call, it is an input of the call, which may use it until its end.
+        The result is the end of the last such call that contains the node, or else the end of the node's op.
 
         Args:
             node: an op that reads the block.

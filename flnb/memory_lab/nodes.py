@@ -33,8 +33,8 @@ class Node:
         op, scope: the op's name, and the module in which it ran.
         first, last: the op's first and last row in the recording's table of ops (a composite op may have several).
         t0, t1: the begin and the end of the op's forward, in seconds.
-        pulled: the op's backward as a range of the trace's calls: its first allocation, and the first call after it;
-            None if the backward was not recorded.
+        pulled: the op's backward as a range [begin, end) of the trace's calls, which begins with an allocation; None if
+            the backward was not recorded.
         largest: the bytes of the largest tensor among the op's inputs and its result.
         block: the block of the result, None if it has none.
         reads: the blocks of the inputs.
@@ -56,12 +56,12 @@ class Node:
 
 
 class Nodes:
-    """The tape nodes of a recording in order of time, and which nodes read and save each block.
+    """The tape nodes of a recording in order of time; for each block, the nodes that read and save it.
 
     Args:
         run: the recording.
         trace: the recording's trace.
-        rows: from an allocation's number in the recording to its row in the trace.
+        rows: a dict from an allocation's number in the recording to its row in the trace.
         until: a time in seconds; later ops are left out.
     """
 
@@ -107,7 +107,7 @@ class Nodes:
         Args:
             group: the op's rows in the table of ops.
             plan: the op's plan.
-            parents: for each input the sequence number of the node that made it, 0 if none did.
+            parents: for each input, the sequence number of the node that made the input; 0 if no node did.
             scope: the module in which the op ran.
         """
         first, last = int(group[0]), int(group[-1])
@@ -144,7 +144,7 @@ class Nodes:
     def asked(self, i: int) -> list[int]:
         """Return the blocks allocated for an op, given its row in the table of ops.
 
-        These are the block of the result and, for a composite that ran as one kernel, those of the values it saves.
+        These are the block of the result and, if a composite op ran as one kernel, the blocks of its saved values.
         """
         since = self.t1[i - 1] if i else -math.inf
         first, last = np.searchsorted(self._born, [since, self.t0[i]], "right").tolist()
@@ -184,8 +184,8 @@ class Nodes:
     def _plain(self, shape: tuple[int, ...], scope: str, before: int, t1: float) -> int | None:
         """Return the likely block of an input that no node made, such as a mask; None if there is none.
 
-        This is the latest block with the right number of elements that was made in the same module or one around it and
-        lives on after the op.
+        Candidates are blocks with the right number of elements, allocated in the op's module or a module that contains
+        it, and not freed before the end of the op. The latest of them is returned.
 
         Args:
             shape: the shape of the input.
@@ -205,9 +205,9 @@ class Nodes:
         return None
 
     def held_alone(self, row: int) -> bool | None:
-        """Return whether only the tape still referred to a block when it was freed; None if unknown.
+        """Return whether the tape held the last reference to a block; None if unknown.
 
-        That is so if the block was freed when the backward of the last node that saved the block was done.
+        This is true if the block was freed right after the backward of the last node that saved it.
         """
         (born, died), n = self.trace.lifetimes, len(self.trace)
         last = max((node.pulled[1] if node.pulled else n for node in self.saved_by.get(row, ())), default=n)

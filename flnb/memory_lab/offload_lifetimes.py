@@ -1,9 +1,9 @@
-"""Predicts the lifetimes of tensors in a recorded training step if tensors saved by some modules were offloaded.
+"""Predicts how tensor lifetimes in a recorded training step change if tensors saved by some modules are offloaded.
 
-As with `flnb.memory.offload`, a saved block moves away once only the tape refers to it, when the next op on large
-tensors runs, and comes back for the backward of the first op that saved it. A recording does not tell which variables
-refer to a block. A block is assumed to be in use until the last module call that reads it has ended: this is right for
-modules that pass their results on, but too early for one that keeps a result in a variable until its own end.
+As with `flnb.memory.offload`, a saved block is moved away when only the tape refers to it and the next op on large
+tensors runs. It is moved back when the backward of the first op that saved it begins. A recording does not contain the
+variables that refer to a block, so a block is assumed to be in use until the last module call that reads it has ended.
+For a module that stores a result in a variable until its own end, this assumption is too early.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ __all__ = ["LEAST", "STAYING", "Idle", "Moved", "inside", "movable", "moved", "s
 LEAST = 16 << 10
 """The smallest size in bytes of blocks that are moved."""
 KEPT_LAST = 2
-"""How many of the blocks that came back last stay allocated until others come back."""
+"""The number of blocks, of those moved back last, that stay allocated until other blocks are moved back."""
 
 
 class Moved(NamedTuple):
-    """An offloaded block: its row in the trace, when it moves away, and from when to when each copy is back.
+    """An offloaded block: its row in the trace, the time of its move away, and the intervals in which it is back.
 
     Times are in ticks (`Trace.TICK`); an interval is [begin, end).
     """
@@ -51,15 +51,15 @@ class Idle(NamedTuple):
 
 
 def inside(scope: str, modules: Collection[str]) -> bool:
-    """Return whether a scope is that of one of these modules or nested in one."""
+    """Return whether a scope is one of the scopes ``modules``, or nested in one of them."""
     return any(scope == module or scope.startswith(f"{module}.") for module in modules)
 
 
 def movable(step: Step) -> dict[int, Idle]:
-    """Return the blocks that can be offloaded, by row of the trace: those to which only the tape refers in the end.
+    """Return the blocks that can be offloaded, by row of the trace: blocks whose last reference is held by the tape.
 
-    In the recording such a block was freed with the last node that saved it. If that node's backward was not recorded,
-    a block counts if it was made, read and saved inside one outermost module.
+    In the recording, such a block was freed together with the last node that saved it. If the backward of that node was
+    not recorded, the block must have been made, read and saved inside one outermost module.
     """
     trace, found = step.trace, {}
     born, _ = trace.lifetimes
@@ -79,7 +79,7 @@ def movable(step: Step) -> dict[int, Idle]:
 
 
 def moved(step: Step, modules: Collection[str], again: Collection[Call] = ()) -> list[Moved]:
-    """Return the blocks that move if these modules are offloaded, without blocks of recomputed calls.
+    """Return the blocks that are moved if these modules are offloaded, except blocks of recomputed calls.
 
     Args:
         step: the recorded training step.
@@ -103,7 +103,10 @@ def moved(step: Step, modules: Collection[str], again: Collection[Call] = ()) ->
 
 
 def shortest(step: Step, modules: Collection[str], again: Collection[Call] = ()) -> tuple[str, ...]:
-    """Return the fewest modules whose offloading moves the same blocks: an outer module replaces those inside it."""
+    """Return the smallest set of modules whose offloading moves the same blocks.
+
+    An outer module replaces the modules inside it.
+    """
     found = tuple(dict.fromkeys(modules))
     rows = {one.row for one in moved(step, found, again)}
     for outer in sorted({scope[:end] for scope in found for end, c in enumerate(scope) if c == "."}, key=len):

@@ -22,7 +22,7 @@ class Owner(NamedTuple):
 
     Attributes:
         names: the variables, as expressions such as "x", "layers[2]" or "net.0.weight".
-        owners: where these variables are, such as "a variable of train()".
+        owners: descriptions of the variables, such as "a variable of train()".
         gradients: the names of the ops that saved the block for their gradient.
         line, op: the line of the user's code and the op that made the tensor; "" if unknown.
         shape: the tensor's shape.
@@ -36,7 +36,7 @@ class Owner(NamedTuple):
     shape: tuple[int, ...] | None = None
 
     def joined(self, other: Owner) -> Owner:
-        """Return this record of a block merged with another one; line, op and shape are this one's if known."""
+        """Merge this record of a block with another one; unknown line, op and shape are taken from the other."""
         shape = other.shape if self.shape is None else self.shape
         return Owner(
             tuple(dict.fromkeys(self.names + other.names)), tuple(dict.fromkeys(self.owners + other.owners)),
@@ -135,7 +135,7 @@ def _modules_in(variables: dict[str, Any]) -> dict[str, list[tuple[str, list[Any
 
 
 def _called(frame: Any) -> str:
-    """Return what a frame is called in reports: "train()", "the notebook" or a script's file name."""
+    """Return the name of a frame for reports: "train()", "the notebook" or a script's file name."""
     code = frame.f_code
     if not code.co_name.startswith("<"):
         return f"{code.co_name}()"

@@ -22,9 +22,9 @@ def plan(source: Any, step: int | None = None, seconds: float = 5.0) -> Plan:
     Args:
         source: a recording with steps (or the path of a saved one), of which one step is planned. Tensors that outlive
             the step, and those of other threads, get no offset. A recording without steps is planned as a whole, except
-            for what was allocated before it began; in a `Trace` every allocation gets an offset.
-        step: the index of the step; by default the last but one, if there are two, since frees at the end of the last
-            step may be missing.
+            for blocks allocated before it began. In a `Trace` every allocation gets an offset.
+        step: the index of the step; by default the last but one if there are two or more, because the recording may end
+            before the frees of the last step.
         seconds: time limit of the packing (`flnb.memory.pack`).
 
     Returns:
@@ -69,7 +69,7 @@ def plan(source: Any, step: int | None = None, seconds: float = 5.0) -> Plan:
 
 
 def _window(run: Recording, step: int | None) -> tuple[int, int, int]:
-    """Return begin and end (ns) of the step to plan, and the number of its thread in the recording (-1 for any)."""
+    """Return begin and end (ns) of the step to plan, and the number of the step's thread (-1 for all threads)."""
     steps = run.table("step")
     if count := len(steps["t0"]):
         step = -min(2, count) if step is None else step

@@ -84,7 +84,7 @@ class Postmortem:
         manager, device: the names of the memory manager and its device.
         capacity: the capacity of the device in bytes, None if unknown.
         free: all unused bytes.
-        unreserved: those of the unused bytes that the device had left, None if unknown.
+        unreserved: the bytes that the manager had not reserved from the device; None if unknown.
         largest_hole: the bytes of the largest hole in any segment.
         live: the bytes in live blocks.
         segments: the segments with their blocks and holes.

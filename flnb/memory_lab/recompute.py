@@ -30,7 +30,8 @@ def lean(
         recompute: the scopes of modules that run again in backward (`flnb.checkpoint`), as recordings name them
             ("sequential.0").
         offload: the scopes of modules whose saved tensors of at least 16 KiB are moved away until backward
-            (`flnb.memory.offload`), including those of modules inside them. Tensors that ops elsewhere save, too, stay.
+            (`flnb.memory.offload`), including tensors of modules inside these modules. Tensors that ops outside of
+            these modules also save are not moved.
         to: the device to which tensors move, as for `flnb.memory.offload`; the host's memory by default.
 
     Returns:
@@ -86,11 +87,11 @@ def _texts(scopes: Any, which: str) -> tuple[str, ...]:
 
 
 class _Places:
-    """Tells whether the scope of a running op belongs to selected modules.
+    """The scopes of selected modules, to check whether a running op belongs to one of them.
 
     Attributes:
-        anywhere: the modules' scopes that begin with a model's own name; scopes of the user may be around them.
-        exact: scopes that begin with the name of an inner module, for inner modules that are called by themselves.
+        anywhere: the modules' scopes that begin with a model's own name; user scopes may precede them.
+        exact: scopes that begin with the name of an inner module, for inner modules that are called directly.
     """
 
     def __init__(self, roots: list[Any], asked: tuple[str, ...]) -> None:
@@ -119,11 +120,11 @@ class _Places:
         return bool(self.anywhere or self.exact)
 
     def have(self, path: str) -> bool:
-        """Return whether a scope is that of one of the modules itself."""
+        """Return whether a scope is the scope of one of the modules, not of a module inside one."""
         return path in self.exact or any(f".{path}".endswith(f".{scope}") for scope in self.anywhere)
 
     def cover(self, path: str) -> bool:
-        """Return whether a scope is that of one of the modules or nested in one."""
+        """Return whether a scope is the scope of one of the modules, or nested in it."""
         return inside(path, self.exact) or any(f".{scope}." in f".{path}." for scope in self.anywhere)
 
 

@@ -1,6 +1,6 @@
 """Remedies for a request that ran out of memory, each replayed on the recorded trace up to that request.
 
-Nothing is predicted if there is no recording, or if the recording's replay does not fail at the same request.
+There are no predictions without a recording, or if the replay of the recording does not fail at the same request.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 __all__ = ["Remedies", "Remedy", "requests_until", "search", "stand_in"]
 
 WORK = 1_000_000
-"""The most calls that are replayed for one report, which takes some seconds."""
+"""The largest number of calls that are replayed for one report; that takes some seconds."""
 READ = 250_000
-"""The most ops of a recording whose saved tensors are examined, which takes some seconds."""
+"""The largest number of ops in a recording whose saved tensors are examined; that takes some seconds."""
 TIMED = 1000
 """The number of calls that a trace must have for the time per call to be reported."""
 TRIED = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-"""How many modules are recomputed or offloaded together, in one trial after another."""
+"""The numbers of modules that are recomputed or offloaded together, one number per trial."""
 HOW = "with flnb.record() as run: ..."
 STEADY = ("parameter", "optimizer_state")
 """The categories of tensors whose deletion is never proposed."""
@@ -52,8 +52,8 @@ class Remedy(NamedTuple):
     """A remedy, with the result of its replay.
 
     Attributes:
-        what: code to paste. Context managers (``flnb.use_memory_manager``, ``flnb.memory.lean``) go around the program
-            from where its recording begins; other code goes before the line that failed.
+        what: code to paste. A context manager (``flnb.use_memory_manager``, ``flnb.memory.lean``) must enclose the
+            program from the beginning of the recording on; other code must precede the line that failed.
         fits: whether the request would have fitted.
         peak: the most bytes that would have been reserved up to the request.
         cost: the cost in time or calls to the device, as text.
@@ -92,7 +92,7 @@ class Candidate(NamedTuple):
     trace: Trace
     spec: Any
     cost: str | None = None
-    """None if the cost is what its replay takes more than the failed one, in time and in calls to the device."""
+    """None if the cost is to be measured: extra time and device calls of this replay, compared to the failed one."""
 
 
 def search(
@@ -155,9 +155,9 @@ def search(
 
 
 def requests_until(at: Shortage) -> Columns:
-    """Return the rows of `Memory.block` of the manager that ran out of memory, without frees after the failure.
+    """Return the rows of `Memory.block` for the manager that ran out of memory, without frees after the failure.
 
-    These are the blocks in segments that this manager holds or that were released; all other segments belong to other
+    These are the blocks in this manager's segments and in released segments. All other segments belong to other
     managers.
     """
     rows, segment = at.run.memory.block, at.run.memory.segment
@@ -185,7 +185,7 @@ def with_request(trace: Trace, at: Shortage, request: int) -> Trace:
 
 
 def stand_in(device: Lease | MemoryDevice, capacity: int) -> MemoryDevice:
-    """Return a simulated device with the granularity of ``device``, on which segments can grow if they can there."""
+    """Return a simulated device like ``device``: with its granularity, and with growing segments if it has them."""
     real = device if isinstance(device, MemoryDevice) else device.device
     grows = type(real).resize is not MemoryDevice.resize
     kind: Any = SimulatedDevice if grows else type("StandIn", (SimulatedDevice,), {"resize": MemoryDevice.resize})
@@ -225,7 +225,7 @@ def _candidates(
 
 
 def _releasing(manager: MemoryManager, last: int) -> Callable[[Lease], MemoryManager]:
-    """Return a factory of managers like this one that release their cache just before the ``last``-th request."""
+    """Return a function that makes a manager like this one, which releases its cache just before request ``last``."""
 
     def made(lease: Lease) -> MemoryManager:
         inner: Any = type(manager)(lease, **manager.told)
@@ -247,7 +247,7 @@ def _releasing(manager: MemoryManager, last: int) -> Callable[[Lease], MemoryMan
 def _deleted(
     at: Shortage, trace: Trace, rows: Columns, blockers: tuple[Blocker, ...]
 ) -> Iterator[tuple[str, Candidate]]:
-    """Yield candidates that delete variables or remove user locks, where nothing else refers to the tensor."""
+    """Yield candidates that delete variables or remove user locks of tensors without other references."""
     row_of = {number: row for row, number in enumerate(rows["alloc_id"].tolist())}
     free = [b for b in dict.fromkeys(blockers) if b.id in row_of and b.category not in STEADY and _by_hand(b)]
     for chosen in [[b] for b in free] + ([free] if len(free) > 1 else []):
@@ -277,9 +277,9 @@ def without(trace: Trace, rows: Ints) -> Trace:
 def _leaner(
     at: Shortage, trace: Trace, rows: Columns, models: Mapping[str, Model]
 ) -> Iterator[tuple[str, Candidate]]:  # fmt: skip
-    """Yield candidates that recompute or offload more and more modules, the cheapest first.
+    """Yield candidates that recompute or offload more and more modules, beginning with the cheapest modules.
 
-    All modules come last, since a program that gets past this request soon requests more.
+    The last candidate has all modules, because a program that gets past this request may soon request more.
     """
     if not models or len(at.run.table("op")["t0"]) > READ:
         return
@@ -313,7 +313,7 @@ def _leaner(
 
 
 def _levels(found: list[str], models: Mapping[str, Model]) -> Iterator[tuple[str, ...]]:
-    """Yield, for each depth of nesting, the scopes in ``found`` and of like modules that have not run yet.
+    """Yield, for each depth of nesting, the scopes in ``found``, and those of similar modules that have not run yet.
 
     Args:
         found: the scopes of modules that can be recomputed.

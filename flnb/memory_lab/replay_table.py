@@ -30,7 +30,7 @@ FORMULA = (
 
 
 class Column(NamedTuple):
-    """A column of the table: title, attribute of `Outcome`, format, and whether the least value is marked."""
+    """A column of the table: title, attribute of `Outcome`, format, and whether the smallest value is marked."""
 
     title: str
     attribute: str
@@ -44,7 +44,7 @@ def _ratio(value: float) -> str:
 
 
 def _shortage(value: tuple[int, int] | None) -> str:
-    """Return where memory ran out (index of the call, bytes requested) as text; a dash if it did not."""
+    """Return the failed request (index of the call, bytes requested) as text; a dash if memory did not run out."""
     if value is None:
         return quantity.UNKNOWN
     return f"{f'call {value[0]}' if value[0] else 'at once'}, for {quantity.size(value[1])}"
@@ -108,7 +108,7 @@ class Replay:
         return frame.assign(peak_live=self.trace.peak_live, packed=self.packing.height)
 
     def cells(self) -> list[list[str]]:
-        """Return the table as texts: titles, a row for each bound, one for each manager; "*" ends the best values."""
+        """Return the table's cells as texts: titles, a row for each bound and each manager; best values end in "*"."""
         least = max(1, self.trace.peak_live)
         rows = [["manager", *(column.title for column in COLUMNS)]]
         for name, height in self.bounds.items():

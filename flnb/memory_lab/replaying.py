@@ -56,7 +56,7 @@ class Counter(Lease):
         self.changes.append(Change(self.call, kind, segment.id, segment.address, segment.size, self.reserved))
 
     def tell(self, kind: int, *words: int) -> None:
-        """Do nothing, where a lease would emit an event."""
+        """Do nothing; the method of the base class emits an event."""
 
 
 class Unmade(ValueError):
@@ -65,7 +65,9 @@ class Unmade(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """The replay of a trace on one memory manager. Sizes are in bytes; the peak is when most requested bytes are live.
+    """The result of replaying a trace on one memory manager. Sizes are in bytes.
+
+    The peak is the call after which the most requested bytes are live.
 
     Attributes:
         manager: the manager's name and settings.
@@ -73,12 +75,12 @@ class Outcome:
         peak_reserved: the most bytes that were reserved from the device at once.
         ratio_at_peak: reserved bytes / live (requested) bytes at the peak.
         ratio_average: the same ratio over all calls: sum(reserved) / sum(live).
-        unusable: sum(holes < r) / sum(holes) at the peak, r being the trace's largest request.
+        unusable: sum(holes < r) / sum(holes) at the peak, where r is the trace's largest request.
         internal: sum(size - requested) / sum(size) over the live blocks at the peak.
         largest_hole: the bytes of the largest hole at the peak.
         native_calls: how often a segment was reserved, resized or released.
         ns_per_call: the mean time of the manager's `alloc` and `free`, in ns.
-        first_oom: (index of the call, bytes requested) where memory ran out, which ends the replay; None otherwise.
+        first_oom: (index of the call, bytes requested) of the request that failed and ended the replay, or None.
         live, reserved: int64 arrays, the bytes after each call.
     """
 
@@ -109,7 +111,7 @@ def play(
         source: the trace.
         spec: the manager: a name, class, instance or function, as for `replay`, or a pair of class and settings.
         capacity: the capacity of the simulated device (bytes, or a text with a unit); or the device itself.
-        tell: a function for progress: it is called with the number of calls made since it was called last.
+        tell: a function that is called to report progress, with the number of calls made since the last report.
     """
     lease = Counter(capacity if isinstance(capacity, MemoryDevice) else SimulatedDevice(capacity, source.granularity))
     label, manager = fresh(spec, lease, source)
@@ -159,10 +161,10 @@ def _call(
 
     Args:
         manager: the manager on which to make the calls.
-        lease: the manager's lease; ``lease.call`` is the index of the call that is being made, also after an error.
+        lease: the manager's lease; ``lease.call`` is set to the index of the present call, and keeps it after an error.
         begin: the index of the first call.
         requests: for each call the allocation's number (negative for its free), the bytes and the hint.
-        blocks: from an allocation's number to its live block.
+        blocks: a dict from an allocation's number to its live block.
     """
     alloc, free, take = manager.alloc, manager.free, blocks.pop
     for lease.call, (call, nbytes, hint) in enumerate(requests, begin):
@@ -195,13 +197,13 @@ def _fragmentation(source: Trace, blocks: dict[int, Any], lease: Counter) -> tup
 
 
 def fresh(spec: Any, lease: Lease, asked: Trace | None = None) -> tuple[str, MemoryManager]:
-    """Create a manager on a lease; returns its name with settings, and the manager.
+    """Create a manager on a lease; return the manager's name with its settings, and the manager.
 
     Args:
         spec: a name, a class, an instance (whose settings are copied), a pair of class and settings, or a function that
             makes the manager from a device.
         lease: the lease from which the manager gets its segments.
-        asked: the trace from which `Planned` makes its plan if it has none.
+        asked: the trace from which the manager `Planned` makes its plan if its settings contain none.
     """
     given: dict[str, Any] = {}
     factory: Any = spec
@@ -266,7 +268,8 @@ def replay(
     Raises:
         TypeError: the source has no trace, or a manager cannot be created on the simulated device.
         ValueError: there is no manager of that name, or it has no such setting; or none of the managers accepts the
-            device. If only some do not, `Replay.unmade` says which and why ("reserved" needs a capacity).
+            device. If only some managers do not accept it, `Replay.unmade` has the reasons ("reserved" needs a
+            capacity).
     """
     asked, specs = trace(source), [managers] if isinstance(managers, str) else list(managers)
     with _bar(len(asked.calls) * len(specs)) if progress else nullcontext() as bar:

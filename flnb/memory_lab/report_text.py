@@ -99,7 +99,7 @@ def _pasted(what: str) -> str:
 
 
 def peak(fits: bool, nbytes: int, capacity: int | None) -> str:
-    """Return a predicted peak as text; if the request did not fit, this only says that it exceeds the capacity."""
+    """Return a predicted peak (bytes) as text; "over" and the capacity if the request did not fit."""
     return quantity.size(nbytes) if fits else f"over {quantity.size(capacity or nbytes)}"
 
 

@@ -26,14 +26,13 @@ class Trace:
 
     Attributes:
         name: the name of the recording or file from which the trace was made.
-        calls: int64 (n,), the calls in order: k, counted from 1, where the k-th allocation is made, -k where that is
-            freed.
+        calls: int64 (n,), the calls in order: k for the k-th allocation (counted from 1), -k for its free.
         nbytes: int64 (m,), the bytes requested by the k-th allocation at [k - 1].
         t: float64 (n,), the time of each call, in seconds since the recording began.
         category: uint8 (m,), indices into `schema.CATEGORIES`.
         op, scope: object (m,), the op that allocated, and the module in which it ran, as texts; "" if unknown.
         shapes: the shapes of the tensors, () if unknown.
-        granularity: the bytes to a multiple of which the recording's device rounded segments, as replays do.
+        granularity: the device of the recording rounded segments up to a multiple of this many bytes; so do replays.
 
     >>> trace = Trace.of_calls([1, 2, -1, 3], [512, 1024, 2048])
     >>> trace
@@ -78,7 +77,7 @@ class Trace:
 
         Args:
             born: int64 (m,), times of allocation in any unit, sorted.
-            died: int64 (m,), times of the frees; the largest int64 for what was never freed.
+            died: int64 (m,), times of the frees; the largest int64 for allocations that were never freed.
             nbytes: int64 (m,), requested bytes.
             seconds: a function that converts an array of such times to seconds.
             name: the trace's name.
@@ -93,13 +92,13 @@ class Trace:
         return cls(name, calls, np.asarray(nbytes, np.int64), seconds(t[order]), **about)
 
     def with_lifetimes(self, rows: Ints, born: Ints, died: Ints) -> Trace:
-        """Return a trace of these allocations with other lifetimes, for example of a tensor that is freed earlier.
+        """Return a trace of some allocations of this one with other lifetimes, for example with an earlier free.
 
         Args:
             rows: int64 (k,), for each allocation of the result the row (counted from 0) of the allocation in this trace
                 that it copies; a row may occur several times or not at all.
-            born, died: int64 (k,), times in ticks. `TICK` ticks make one call of this trace: ``2 * TICK`` is its third
-                call. Frees at a tick come before allocations. The largest int64 stands for what is never freed.
+            born, died: int64 (k,), times in ticks. Call i of this trace (from 0) is at the time ``i * TICK``. At equal
+                times, frees come before allocations. The largest int64 means that an allocation is never freed.
 
         >>> trace = Trace.of_calls([1, 2, -1, -2], [512, 1024])
         >>> never, tick = np.iinfo(np.int64).max, Trace.TICK
@@ -129,12 +128,12 @@ class Trace:
 
     @property
     def peak_live(self) -> int:
-        """The largest sum of live requested bytes, below which no manager's memory can stay."""
+        """The largest sum of live requested bytes; every manager needs at least this much memory."""
         return int(self.live.max(initial=0))
 
     @cached_property
     def lifetimes(self) -> tuple[Ints, Ints]:
-        """Return for each block the index of the call that allocates it, and of the one that frees it (n for never)."""
+        """Return for each block the index of the call that allocates it, and of the call that frees it (n if none)."""
         born, died = np.zeros(len(self.nbytes), np.int64), np.full(len(self.nbytes), len(self.calls), np.int64)
         made = self.calls > 0
         born[self.calls[made] - 1] = np.flatnonzero(made)
@@ -174,7 +173,7 @@ def recording(source: Any, function: str, more: str = "") -> Recording:
     Args:
         source: the recording or path.
         function: the name of the function of `flnb.memory` that was called, for the error message.
-        more: what else that function takes, for the error message.
+        more: the other accepted arguments, as text for the error message.
     """
     run = load_run(source) if isinstance(source, (str, Path)) else source
     if not isinstance(run, Recording):

@@ -44,12 +44,12 @@ def tunables(kind: type, largest: int, choices: dict[str, Any] | None = None) ->
 
     The values to try are powers of two for sizes (annotated as ``int | str | None``, or with a default such as
     ``"2MiB"`` or ``4 << 20``), tenths for shares, and multiples of the default for other numbers. Settings of base
-    classes count if the constructor passes keywords on (``**options``).
+    classes are included if the constructor accepts further keywords (``**options``).
 
     Args:
         kind: the class.
         largest: the largest size to try, in bytes.
-        choices: from the name of a setting to the values to try instead.
+        choices: a dict from the name of a setting to the values to try instead.
 
     Raises:
         TypeError: the class has no such setting; a setting without a default has no choices; or choices are no list.
@@ -97,7 +97,7 @@ def _parameters(kind: type) -> dict[str, tuple[Parameter, Any]]:
 
 
 def _hint(init: types.FunctionType, name: str) -> Any:
-    """Return the annotation of an argument; None if there is none, or its names are imported for type checking only."""
+    """Return the annotation of an argument; None if there is none, or if its names exist for type checking only."""
     alone = types.SimpleNamespace(__annotations__={name: init.__annotations__.get(name)})
     try:
         return get_type_hints(alone, {"Size": Size} | init.__globals__)[name]  # managers import it for types alone
@@ -159,7 +159,7 @@ def _values(hint: Any, default: Any, largest: int) -> tuple[tuple[Any, ...], boo
 
 
 def _sizes(default: Any, largest: int) -> tuple[Any, ...]:
-    """Return powers of two and the default, which comes first if None; ints if the default is one, else texts."""
+    """Return powers of two and the default (first if it is None): ints if the default is an int, else texts."""
     powers = range(SMALLEST.bit_length() - 1, max(SMALLEST, largest - 1).bit_length() + 1)
     sizes = {1 << power: 1 << power if isinstance(default, int) else _size(1 << power) for power in powers}
     if default is None:

@@ -24,9 +24,9 @@ class AdaptiveSoftmax(Module):
     """Log-probabilities of many classes, most of them rare: (N, in_features) -> (N, classes).
 
     Classes must be numbered by frequency, the most frequent first; ``cutoffs`` divide them into clusters. The linear
-    map ``head`` scores each class below the first cutoff, and each of the other clusters as a whole. The classes of the
-    i-th of these (from 0) are scored from in_features / factor ** (i + 1) features. Grave et al. 2017, "Efficient
-    softmax approximation for GPUs".
+    map ``head`` computes one score for each class below the first cutoff, and one for each of the rarer clusters. The
+    classes in rare cluster i (from 0) are scored from in_features / factor ** (i + 1) features. Grave et al. 2017,
+    "Efficient softmax approximation for GPUs".
 
     Raises:
         ValueError: the cutoffs do not increase within 1 to classes - 1, or x has another shape.
@@ -64,8 +64,8 @@ class AdaptiveSoftmax(Module):
 class AdaptiveSoftmaxLoss(Module):
     """Negative log-likelihood of targets under an `AdaptiveSoftmax`, reduced by "mean", "sum" or "none" (not at all).
 
-    Called as ``loss(x, targets)``: x (N, in_features), integer targets (N,). This is faster than to compute the
-    log-probabilities of all classes, because each cluster is computed only for the examples whose target is in it.
+    Called as ``loss(x, targets)``: x (N, in_features), integer targets (N,). This is faster than computing the
+    log-probabilities of all classes, because each cluster is computed only for examples with a target in the cluster.
 
     Raises:
         ValueError: the targets have another shape or dtype.
@@ -100,11 +100,11 @@ class AdaptiveSoftmaxLoss(Module):
 
 
 class AdaptiveEmbedding(Module):
-    """Look up a vector for each integer: indices of any shape -> (*shape, features); rare entries take less memory.
+    """Embedding with less memory for rare entries: integer indices of any shape -> vectors (*shape, features).
 
     Entries must be numbered by frequency, the most frequent first; ``cutoffs`` divide them into clusters. For an entry
-    of cluster i (from 0) only features / factor ** i numbers are stored, from which a linear map computes the vector.
-    These numbers are initialised from a normal distribution with a variance of 1 / their count, the maps by
+    in cluster i (from 0) only k = features / factor ** i numbers are stored; a linear map computes the vector from
+    them. The stored numbers are initialised from a normal distribution with variance 1 / k, the maps by
     `init.glorot_uniform`. Baevski and Auli 2019, section 3.
 
     >>> import flnb, flnb.nn as nn
@@ -145,7 +145,7 @@ class AdaptiveEmbedding(Module):
 
 
 def _bounds(name: str, entries: int, cutoffs: Sequence[int]) -> tuple[int, ...]:
-    """Check the cutoffs, and return the end of each cluster: the cutoffs and the number of entries."""
+    """Check that the cutoffs increase, and return the end of each cluster: the cutoffs, then the number of entries."""
     bounds = (*cutoffs, entries)
     if not cutoffs or cutoffs[0] < 1 or any(a >= b for a, b in itertools.pairwise(bounds)):
         raise ValueError(f"{name}: expected rising cutoffs between 1 and {entries - 1}, got {list(cutoffs)}")
@@ -158,7 +158,10 @@ def _width(features: int, factor: float, cluster: int) -> int:
 
 
 def _clusters(targets: Any, bounds: tuple[int, ...]) -> Iterator[tuple[int, Any, Any]]:
-    """Yield for each cluster that occurs in targets (N,) its number, and its targets' positions and indices in it."""
+    """Yield, for each cluster with targets: its number, its targets' positions in ``targets`` (N,), and their indices.
+
+    An index is the target's class counted from the first class of the cluster.
+    """
     for i, (low, high) in enumerate(itertools.pairwise((0, *bounds))):
         (places,) = ops.nonzero(ops.logical_and(targets >= low, targets < high))
         if places.size:
@@ -166,7 +169,7 @@ def _clusters(targets: Any, bounds: tuple[int, ...]) -> Iterator[tuple[int, Any,
 
 
 def _in_order(found: list[Any], order: list[Any]) -> Any:
-    """Concatenate values computed cluster by cluster, and bring them to the positions in ``order``."""
+    """Concatenate values that were computed cluster by cluster, and move them to the positions given by ``order``."""
     return ops.concat(found)[ops.argsort(ops.concat(order))]
 
 

@@ -158,7 +158,7 @@ class RawWavSpecAugment(_Masks):
         return self._masked(x, self._over_time(draw, n, length).reshape(*wide, length))
 
     def _band(self, low: int, high: int) -> npt.NDArray[Any]:
-        """Return the filter that passes the bands from ``low`` to before ``high``, padded to a common length."""
+        """Return a filter that passes the bands ``low`` to ``high - 1``, padded to the length of the longest filter."""
         half = int(self._halves[self._first])
         kernel = np.zeros(2 * half + 1)
         for edge, sign in ((high, 1.0), (low, -1.0)) if high > low else ():
@@ -172,7 +172,7 @@ class RawWavSpecAugment(_Masks):
         Args:
             x: waves (N, ..., T).
             kernels: a filter for each example, (N, K).
-            wide: the shape of x without its last axis, and with extent 1 for every axis but the first.
+            wide: (N, 1, ..., 1), with as many extents as x has axes before the last.
         """
         length, taps = x.shape[-1], kernels.shape[-1]
         whole = length + taps - 1
@@ -208,7 +208,7 @@ def spans(draw: Draw, n: int, count: int, extent: int, widest: int) -> npt.NDArr
 
 
 def _warped(x: Any, draw: Draw, most: int) -> Any:
-    """Warp each example of x along time: move one random step by at most ``most`` steps, and interpolate between."""
+    """Warp each example of x along time: move a random step by up to ``most`` steps, and stretch the rest to fit."""
     n, length, _ = x.shape
     steps, last = np.arange(length), length - 1
     from_step = draw.integers(most + 1, last - most, n)

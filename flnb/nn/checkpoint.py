@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["load_checkpoint", "save_checkpoint"]
 
 ARRAY = "__array__"
-"""The key that marks an array in the JSON, where ``{ARRAY: its name in the file}`` stands for the array."""
+"""The key by which the JSON refers to an array: ``{ARRAY: "name of the array in the file"}``."""
 
 
 def save_checkpoint(path: str | os.PathLike[str], /, **parts: Any) -> None:
@@ -57,7 +57,7 @@ def save_checkpoint(path: str | os.PathLike[str], /, **parts: Any) -> None:
 
 
 def load_checkpoint(path: str | os.PathLike[str], /, *, random: bool = True, **parts: Any) -> dict[str, Any]:
-    """Read a file of `save_checkpoint` into `parts`, each under the name that it was saved with.
+    """Load a file that `save_checkpoint` wrote into `parts`; each has the name with which it was saved.
 
     States in the file for which no part is passed are ignored. Unless ``random`` is false, the session's random
     generator continues from its saved state.

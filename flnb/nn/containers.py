@@ -12,7 +12,7 @@ __all__ = ["Container", "LayerDrop", "ModuleDict", "ModuleList", "Residual", "Se
 
 
 class Container(Module):
-    """Base of containers: stores modules by name, in the order in which they were added; ``box[i]`` is the i-th.
+    """Base of containers, which store modules by name in insertion order; ``container[i]`` is the i-th module.
 
     >>> import flnb.nn as nn
     >>> box = nn.Container()
@@ -71,7 +71,7 @@ class Sequential(Container):
 
 
 class _Uncalled(Container):
-    """Base of containers without a `forward`, whose own name becomes the first part of the names of modules in them."""
+    """Base of containers without `forward`; ops of a module in one are recorded as "name of container.name"."""
 
     def _path(self, name: str) -> str:
         return f"{self._name}.{name}"

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["ModuleHooks", "run_forward", "scope_hooks"]
 
 scope_hooks: list[Callable[[Module, tuple[Any, ...], dict[str, Any]], Any]] = []
-"""Functions of a module, its inputs and its keyword arguments; the last one is called in place of `forward`."""
+"""Functions ``hook(module, inputs, options)``; the last one is called in place of ``module.forward``."""
 
 
 def run_forward(module: Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """Return the result of `module.forward`, or of the innermost function in ``scope_hooks``, called in its place."""
+    """Call the last function in ``scope_hooks`` or, if there is none, `module.forward`; return the result."""
     for hook in scope_hooks[-1:]:  # a loop, because another thread may remove the last one meanwhile
         return hook(module, inputs, options)
     return module.forward(*inputs, **options)
@@ -68,12 +68,12 @@ class _Passage:
         self.grad_output: tuple[Any, ...] = ()
 
     def enter(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the inputs for `forward`, passed through an op that gives their gradients to `arrive`."""
+        """Pass the inputs through an op whose backward function calls `arrive` with their gradients; return them."""
         self.inputs = _specs(inputs)
         return _through(inputs, self.arrive)
 
     def leave(self, output: Any) -> Any:
-        """Return the call's result, passed through an op that gives its gradients to `begin`."""
+        """Pass the call's result through an op whose backward function calls `begin` with its gradients; return it."""
         self.outputs = _specs(output)
         return _through(output, self.begin)
 
@@ -110,7 +110,7 @@ class _Passage:
 
 
 def _listens(x: Any) -> bool:
-    """Return whether x is a tensor on the tape, so that it gets a gradient."""
+    """Return whether x is a tensor on the tape, which gets a gradient in backward."""
     return isinstance(x, Tensor) and x._node is not None
 
 

@@ -164,10 +164,10 @@ class Module:
     def register_full_backward_hook(self, hook: Callable[[Module, tuple[Any, ...], tuple[Any, ...]], Any]) -> Handle:
         """Call ``hook(module, grad_input, grad_output)`` in backward, for each call of the module.
 
-        ``grad_input`` is a tuple with the gradient of each tensor among the call's positional inputs, ``grad_output``
-        one with that of each tensor in the call's output; None for tensors that need no gradient. The hook's result,
-        unless None, replaces ``grad_input``. The hook is called once the gradients of the inputs are known or, if no
-        input needs a gradient, those of the output.
+        ``grad_input`` is a tuple of gradients, one for each tensor among the positional inputs. ``grad_output`` is a
+        tuple of gradients, one for each tensor in the output. Both contain None for tensors that need no gradient.
+        The hook's result, unless None, replaces ``grad_input``. The hook is called when the gradients of the inputs
+        have been computed; if no input needs a gradient, it is called when those of the output have been computed.
 
         Returns:
             A handle whose ``remove()`` removes the hook; it is also a context manager.
@@ -201,9 +201,9 @@ class Module:
                 _rename(member, path)
 
     def _path(self, name: str) -> str:
-        """Return the name under which the ops of a member called ``name`` are recorded: here the same name.
+        """Return the name under which ops of the member ``name`` are recorded: here the same name.
 
-        A list of modules, which is never called itself, overrides this to put its own name in front.
+        `ModuleList`, which is never called itself, overrides this method and returns "name of the list.name".
         """
         return name
 
@@ -237,28 +237,29 @@ class Module:
         return ((name, item) for name, item in self._named_tensors() if not isinstance(item, Parameter))
 
     def train(self, mode: bool = True) -> Module:
-        """Set training mode (or with ``mode=False`` evaluation mode) here and in all submodules; returns the module.
+        """Set training mode (with ``mode=False`` evaluation mode) in this module and all submodules; return the module.
 
-        In training mode dropout drops elements and batch norm uses the batch's statistics, in evaluation mode not.
+        In training mode, dropout drops elements and batch norm uses the batch's statistics. In evaluation mode, dropout
+        does nothing and batch norm uses the running statistics.
         """
         for _, module in self.named_modules():
             module.training = mode
         return self
 
     def eval(self) -> Module:
-        """Set evaluation mode here and in all submodules; returns the module. See `train`."""
+        """Set evaluation mode in this module and all submodules, and return the module; see `train`."""
         return self.train(False)
 
     def astype(self, dtype: Any, keep: type[Module] | tuple[type[Module], ...] = ()) -> Module:
         """Cast the floating-point parameters and buffers to another dtype, in place; returns the module.
 
-        Gradients are discarded. Make the optimizer afterwards; for parameters in half precision it has master weights
-        in float32.
+        Gradients are discarded. Make the optimizer after this call; for parameters in half precision, it stores copies
+        in float32 (master weights).
 
         Args:
             dtype: the new dtype.
-            keep: types of modules that are not cast, with all modules in them, such as `BatchNorm`, whose statistics
-                need more than half precision.
+            keep: types of modules that are not cast, nor are the modules inside them. An example is `BatchNorm`, whose
+                statistics need more than half precision.
 
         >>> import flnb, flnb.nn as nn
         >>> net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm(3)).astype(flnb.float16, keep=nn.BatchNorm)
@@ -291,7 +292,7 @@ class Module:
         return mismatches(dict(self._named_tensors()), state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Write arrays or tensors, by dotted path, into the parameters and buffers, in place.
+        """Copy arrays or tensors, given by dotted path, into the parameters and buffers.
 
         Raises:
             ValueError: lists every missing, unexpected and mis-shaped name; then nothing has been written.
@@ -309,8 +310,8 @@ class Module:
     def to(self, backend: str | type[TensorBackend] | TensorBackend) -> Module:
         """Move parameters and buffers to another backend (a name, class or instance), in place; returns the module.
 
-        Gradients are discarded. Make the optimizer afterwards, or load its state again. Nothing changes if both
-        backends compute on the same buffers.
+        Gradients are discarded. Make the optimizer after this call, or load its state again. Nothing changes if the new
+        backend works on the same kind of buffer.
 
         >>> import flnb.nn as nn
         >>> nn.Linear(2, 3).to("numpy")
@@ -369,7 +370,7 @@ def _members(name: str, value: object) -> Iterator[tuple[str, Tensor | Module]]:
 
 
 def _rename(member: Tensor | Module, path: str) -> None:
-    """Set the name of a module to ``path``; that of a parameter only if ``path`` is longer than its present name."""
+    """Set the name of a module to ``path``; a parameter is renamed only if ``path`` is longer than its present name."""
     if isinstance(member, Module):
         member._renamed(path)
     elif isinstance(member, Parameter) and path.endswith(member.name):

@@ -90,7 +90,7 @@ class GroupNorm(Module):
 
 
 def _affine(shape: tuple[int, ...], wanted: bool, bias: bool = True) -> tuple[Parameter | None, Parameter | None]:
-    """Return a weight of ones and a bias of zeros; None for both unless ``wanted``, for the bias unless ``bias``."""
+    """Return a weight of ones and a bias of zeros; both are None if not ``wanted``, the bias also if not ``bias``."""
     if not wanted:
         return None, None
     dtype = default_dtype()
@@ -118,8 +118,8 @@ class Normalize(Module):
 class WeightNorm(Module):
     """Reparametrise the weight of a module as magnitude * direction / |direction|.
 
-    The norm is taken over all axes of the weight but ``axis``. ``magnitude`` and ``direction`` are parameters of this
-    module and replace the parameter ``name`` of the wrapped module, which has that attribute only during a call.
+    The norm is taken over all axes of the weight except ``axis``. ``magnitude`` and ``direction`` are parameters of
+    this module. They replace the parameter ``name`` of the wrapped module, which has this attribute only during a call.
     Salimans and Kingma 2016, equation 2.
 
     Raises:

@@ -71,7 +71,7 @@ class running_again(WithBlock[None]):
 
 
 class _Twice:
-    """A module call that is recomputed in backward, in its original training modes, without updating buffers again.
+    """A module call that is repeated in backward, in the training modes of the first call; buffers are not changed.
 
     Attributes:
         module: the module.
@@ -111,14 +111,14 @@ class _Twice:
 
 
 def scopes(module: Module, around: str = "", above: tuple[Module, ...] = ()) -> Iterator[tuple[str, Module]]:
-    """Yield pairs of a path, under which ops are recorded, and a module, for a module and all modules inside it.
+    """Yield pairs (path, module) for a module and all modules inside it; ops are recorded under these paths.
 
-    A module that several others contain has several paths.
+    A module that is contained in several others has several paths.
 
     Args:
         module: the module.
-        around: the path of the module around it.
-        above: the modules around it, which are left out if a module contains itself.
+        around: the path of the module that contains ``module``.
+        above: the modules that contain ``module``, directly or not; they are left out if a module contains itself.
     """
     scope = f"{around}.{module._name}" if around else module._name
     yield scope, module

@@ -147,5 +147,5 @@ class GRU(_Recurrent):
 
 
 def _sum(b_input: Any, b_hidden: Any) -> Any:
-    """Return the sum of the biases of input and state, two parameters as in torch; None without biases."""
+    """Return the sum of the input's and the state's bias, which are two parameters as in torch; None without biases."""
     return None if b_input is None else b_input + b_hidden

@@ -42,7 +42,7 @@ def save(model: Module | Mapping[str, Tensor], path: str | os.PathLike[str]) -> 
 
 
 def load(model: Module, path: str | os.PathLike[str]) -> None:
-    """Read a file of `save` into the parameters and buffers of `model`, in place.
+    """Read a file that `save` wrote into the parameters and buffers of `model`, in place.
 
     Raises:
         FileNotFoundError: there is no such file.

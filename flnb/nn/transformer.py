@@ -84,7 +84,7 @@ class MultiheadAttention(Module):
         return ops.permute_dims(ops.reshape(x, (n, length, self.heads, features // self.heads)), (0, 2, 1, 3))
 
     def _by_distance(self, q: Any, keys: int) -> Any:
-        """Return what distances add to the scores: (N, heads, L, ``keys``) for queries q (N, heads, L, E)."""
+        """Return the terms that distances add to the scores: (N, heads, L, ``keys``) for queries q (N, heads, L, E)."""
         n, heads, length, features = q.shape
         if max(length, keys) > self.context:
             raise ValueError(
@@ -200,10 +200,10 @@ class _Stack(Module):
 
 
 class Transformer(Module):
-    """Encoder layers over a source, and decoder layers over a target that attend to it (Vaswani et al. 2017, figure 1).
+    """Encoder over a source, and decoder over a target that attends to the source (Vaswani et al. 2017, figure 1).
 
     Called as ``transformer(source, target, mask, target_mask, memory_mask, is_causal)``: source (N, S, features) and
-    target (N, L, features), already embedded and with positions. ``mask`` is for self-attention of the source,
+    target (N, L, features), with position embeddings already added. ``mask`` is for self-attention of the source,
     ``target_mask`` and ``is_causal`` for that of the target, ``memory_mask`` for attention of the target to the source,
     all as in `MultiheadAttention`. Returns (N, L, features). For the settings see `TransformerEncoderLayer`.
 

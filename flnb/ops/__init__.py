@@ -57,7 +57,7 @@ for _name in __all__:
 
 
 def _attach() -> None:
-    """Attach operators and methods to Tensor; other libraries' method names raise an error that names flnb's."""
+    """Attach operators and methods to Tensor; method names of torch and NumPy raise an error with flnb's name."""
     methods: dict[str, Any] = {name: globals()[name] for name in _METHODS}
     methods |= {"__matmul__": matmul, "__rmatmul__": _reflected(matmul), "__imatmul__": _in_place(_matmul, "matmul")}
     for symbol, function in _OPERATORS.items():
@@ -78,7 +78,7 @@ def _attach() -> None:
 
 
 def _public_names(tensor: Any) -> list[str]:
-    """Return ``dir(tensor)`` without other libraries' method names, which only raise an error that names flnb's."""
+    """Return ``dir(tensor)`` without the method names of torch and NumPy, which only raise an error."""
     return [name for name in object.__dir__(tensor) if not isinstance(getattr_static(tensor, name), Elsewhere)]
 
 
@@ -101,7 +101,7 @@ def _setitem(self: Any, key: Any, value: Any) -> None:
 
 
 def _matmul(a: Any, b: Any, out: Any = None) -> Any:
-    """Return the matrix product, written into ``out`` if that is given: the function behind ``a @= b``."""
+    """Return the matrix product, written into ``out`` if that is given; used for ``a @ b`` and ``a @= b``."""
     product = matmul(a, b)
     if out is not None and product._spec is not out._spec:
         raise ValueError(f"matmul: the result is {product._spec!r} but out is {out._spec!r}; they must be equal")
@@ -109,15 +109,15 @@ def _matmul(a: Any, b: Any, out: Any = None) -> Any:
 
 
 def _reflected(function: Any) -> Any:
-    """Make the method with exchanged operands, such as ``__radd__``, of the operator that ``function`` computes."""
+    """Return the reflected method of a binary operator: ``__radd__`` if ``function(a, b)`` computes a + b."""
     return lambda self, other: function(other, self)
 
 
 def _in_place(function: Any, symbol: str) -> Any:
     """Make the method of an in-place operator such as ``+=``, named ``symbol`` in errors.
 
-    The method writes the result into the tensor and returns it. For a Variable that an op computed while gradients are
-    recorded, it returns a new Variable instead, to which Python then binds the name on the left side.
+    The method writes the result into the tensor and returns the tensor. While gradients are recorded, the result of an
+    op is not overwritten: the method returns a new Variable, and Python binds the name on the left side to it.
     """
 
     def apply(self: Any, other: Any) -> Any:

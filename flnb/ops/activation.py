@@ -202,7 +202,7 @@ def relu6(x: ArrayLike, /) -> Tensor:
 
 
 def threshold(x: ArrayLike, /, at: float, value: float = 0.0) -> Tensor:
-    """Replace elements that are not above ``at`` by ``value``.
+    """Return x where it is greater than the number ``at``, else ``value``.
 
     >>> import flnb
     >>> flnb.threshold([0.1, 0.9], at=0.5)

@@ -55,7 +55,7 @@ class Composite(Op):
         return dispatch.call(self, tensors, attributes)  # type: ignore[return-value]
 
     def remake(self, plan: Any, *saved: Any) -> Any:
-        """Return a value of the first input, which was not saved, computed from saved values without recording."""
+        """Recompute the first input, which was not saved, from the saved values; no gradient is recorded."""
         with state.recording(False):
             return self._remake(plan, *saved)  # type: ignore[misc]
 

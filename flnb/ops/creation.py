@@ -134,7 +134,7 @@ def _elements(values: Sequence[Any]) -> Iterator[Any]:
 
 
 def _common(values: Sequence[Any]) -> np.dtype[Any]:
-    """Return the common dtype of nested lists with tensors; a Python number may change its kind, not its size."""
+    """Return the common dtype of nested lists with tensors; a float among int tensors makes it a floating dtype."""
     elements = list(_elements(values))
     strong = [v.dtype for v in elements if isinstance(v, (Tensor, np.ndarray))]
     scalars = (v for v in elements if not isinstance(v, (Tensor, np.ndarray)))
@@ -145,7 +145,7 @@ def _common(values: Sequence[Any]) -> np.dtype[Any]:
 
 
 def _joined(values: Sequence[Any], dtype: np.dtype[Any]) -> Tensor:
-    """Combine nested lists of tensors and numbers into one tensor: by recorded ops if needed, else by a copy."""
+    """Stack nested lists of tensors and numbers into one tensor; the ops are recorded if a tensor requires grad."""
     tensors = [v for v in _elements(values) if isinstance(v, Tensor)]
     recorded = state.current().grad and any(x._node is not None for x in tensors)
     if not recorded and all(x._can_be_read() for x in tensors):

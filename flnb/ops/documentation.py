@@ -193,7 +193,7 @@ _EXAMPLES = {name: rest for name, *rest in _ENTRY.findall(__doc__ or "")}
 
 
 def readable(member: Any) -> Any:
-    """Let `inspect` and IPython show the signatures of a function or class without quotes; returns it."""
+    """Let `inspect` and IPython show the signatures of a function or class without quotes; return ``member``."""
     inner = getattr(member, "__wrapped__", member)
     if isinstance(inner, type):
         for own in vars(inner).values():
@@ -233,8 +233,7 @@ def _docstring(op: Op, arguments: str, values: str, spec: str, first: str) -> st
 _NO_TENSORS = ("flnb.ops.creation", "flnb.ops.dtypes")
 """Modules whose functions take no tensors: they create tensors, or describe dtypes."""
 _UNWRAPPED = ("broadcast_to", "copy", "matmul", "relu", "reshape", "sigmoid", "where")
-"""Functions called too often to pay 0.1 us for a wrapper: they report bad arguments by `failure.refused`, or are
-elementwise ops, whose own code reports them."""
+"""Functions that are called so often that a wrapper's 0.1 us would matter. They report bad arguments themselves."""
 
 
 def public(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -97,7 +97,7 @@ def _complex(x: Any) -> Any:
 
 
 def _axes(name: str, x: Any, s: Any, axes: Any) -> tuple[int, ...]:
-    """Return the axes of a transform as ints >= 0; for None, the last ``len(s)``, or all if s is None, too."""
+    """Return the axes of a transform as ints >= 0; if they are None, the last ``len(s)`` axes, or all without s."""
     if axes is None:
         return tuple(range(x.ndim - (x.ndim if s is None else len(s)), x.ndim))
     chosen = tuple(operator.index(a) for a in axes)
@@ -201,7 +201,7 @@ def irfftn(
 def fft(x: ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
     """Discrete Fourier transform along one axis; complex.
 
-    x is first cut, or padded with zeros, to ``n`` elements along the axis. ``norm`` has the meaning of that of `fftn`.
+    x is first cut, or padded with zeros, to ``n`` elements along the axis. ``norm`` is the same as in `fftn`.
 
     >>> import flnb
     >>> flnb.fft.fft([1.0, 2.0]).tolist()
@@ -253,7 +253,7 @@ def hfft(x: ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = "
 
 
 def ihfft(x: ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
-    """Inverse of `hfft`: the first half, complex, of the signal whose real spectrum is ``x``.
+    """Inverse of `hfft`: the first half (complex numbers) of the signal with the real spectrum ``x``.
 
     >>> import flnb
     >>> flnb.fft.ihfft([1.0, 2.0, 3.0, 4.0]).tolist()

@@ -62,9 +62,9 @@ _PLAIN = {int, type(None)}
 
 
 def _hashable(k: Any) -> tuple[Any, ...]:
-    """Return one part of a key as a hashable tuple, by which encoded keys are cached; () if that is impossible.
+    """Return one part of a key as a hashable tuple, for the cache of encoded keys; () for a part of another type.
 
-    It is possible for ints, None, ``...``, slices of ints, and integer tensors, in whose place is `POSITIONS`.
+    A part can be an int, None, ``...``, a slice of ints, or an integer tensor, which is replaced by `POSITIONS`.
     """
     kind = type(k)
     if kind is slice:
@@ -123,7 +123,7 @@ def _is_truth(k: Any) -> bool:
 
 
 def _is_int(k: Any) -> bool:
-    """Return whether a part of a key is a single integer, which a batched tensor of `vmap` is not."""
+    """Return whether a part of a key is a single integer; False for a batched tensor of `vmap`."""
     if not hasattr(k, "__index__") or isinstance(k, bool) or getattr(k, "_level", None) is not None:
         return False
     return getattr(k, "ndim", 0) == 0 and np.dtype(getattr(k, "dtype", np.int64)).kind in "iu"
@@ -137,7 +137,7 @@ def _dimensions(k: Any) -> int:
 
 
 def _index_tensors(k: Any, shape: tuple[int, ...], axis: int) -> list[Any]:
-    """Convert a list or array ``k`` in a key to index tensors: one; for a bool array, one for each of its dimensions.
+    """Convert a list or array ``k`` in a key to index tensors: one per dimension of a bool array, otherwise one.
 
     ``shape`` is the indexed tensor's shape, and ``axis`` the first of its axes that ``k`` indexes.
     """
@@ -216,7 +216,7 @@ def place(x: Any, shape: tuple[int, ...], key: tuple[Any, ...]) -> Any:
 
 
 def _first(pull: Any) -> Any:
-    """Make the gradients of an op on one tensor and its indices: ``pull`` for the tensor, none for the indices."""
+    """Return the gradient functions of an op on a tensor and indices: ``pull`` for the tensor, none for indices."""
     return lambda i: Pull(range(1, MOST), pull) if i == 0 else None
 
 

@@ -24,7 +24,7 @@ _OPERATORS = {
 
 
 def apply_ufunc(_: Tensor, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
-    """Compute an operator whose left operand is a NumPy array; any other ufunc is an error that says what to use."""
+    """Compute an operator whose left operand is a NumPy array; any other ufunc raises an error that names flnb's."""
     name = RENAMED.get(ufunc.__name__, ufunc.__name__)
     if isinstance(keywords.get("out", (None,))[0], np.ndarray):
         raise TypeError(
@@ -52,7 +52,7 @@ def _numpy(value: Any) -> Any:
 
 
 def _refused(called: str, name: str) -> TypeError:
-    """Make the error for a NumPy function ``called`` on Tensors; ``name`` is what flnb would call it."""
+    """Return the error for a NumPy function called on Tensors, given its name and that of flnb's function."""
     meant = REARRANGED.get(name, f"flnb.{name}" if name in ops.__all__ else "")
     ours = f"use {meant}, or " if meant else ""
     return TypeError(f"{called} does not compute on flnb Tensors: {ours}give it NumPy arrays: tensor.numpy()")

@@ -274,7 +274,7 @@ def _before(h: Any, outputs: Any) -> Any:
 
 
 def _of_weight(g: Any, before: Any) -> Any:
-    """Gradient by w_hidden, given ``g``, that by the products h w_hidden^T, and h before each step (T, N, H)."""
+    """Gradient by w_hidden, given the gradient ``g`` by the products h w_hidden^T, and h before each step (T, N, H)."""
     rows = g.shape[0] * g.shape[1]
     return reshape(g, (rows, g.shape[-1])).mT @ reshape(before, (rows, before.shape[-1]))
 

@@ -82,7 +82,7 @@ def _pull_prod(g: Any, plan: Any, x: Any, y: Any) -> Any:
 
 
 def reduced_last(x: Any, axes: tuple[int, ...]) -> tuple[Any, tuple[int, ...]]:
-    """Return x with the axes to reduce moved to the end, and the order in which x's axes are then."""
+    """Return x with the axes to reduce moved to the end, and the new order of x's axes as a tuple of ints."""
     order = (*[i for i in range(x.ndim) if i not in axes], *axes)
     return permute_dims(x, order), order
 
@@ -116,7 +116,7 @@ def _reduction(
         values: the values, dtype and shape that the docstring's example shows.
         dtype: maps the input's dtype to the result's.
         pull: the gradient.
-        needs_elements: whether reducing no element is an error.
+        needs_elements: whether a reduction over no elements is an error.
         accepts, real: which dtypes the op takes, as in `Op`.
     """
     rule = _infer(dtype, needs_elements)
@@ -168,7 +168,7 @@ any, all = (
 
 
 def _arg(name: str, extreme: str, values: str) -> Callable[..., Any]:
-    """Declare argmax or argmin; its docstring says ``extreme`` element and has an example with result ``values``."""
+    """Declare argmax or argmin; its docstring contains ``extreme`` ("largest") and the example's result ``values``."""
     op = Op(name, "reduction", _infer(lambda _: INTEGER, needs_elements=True), real=True)
 
     def apply(x: ArrayLike, /, axis: int | None = None, keepdims: bool = False) -> Tensor:

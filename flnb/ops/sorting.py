@@ -58,7 +58,7 @@ def _ordered(op: Op, x: Any, axis: int, descending: bool, stable: bool) -> Any:
 
 
 class UniqueAll(NamedTuple):
-    """Results of `unique_all`: distinct values, where each first occurs, each element's index in them, and counts."""
+    """Results of `unique_all`: the distinct values, their first positions in x, an index per element, and counts."""
 
     values: Tensor
     indices: Tensor
@@ -218,7 +218,8 @@ _argtopk = Op(
 def topk(x: ArrayLike, k: int, /, axis: int = -1, largest: bool = True) -> Chosen:
     """Find the ``k`` largest elements along ``axis``, largest first, and their indices, int64.
 
-    With ``largest=False`` find the smallest, smallest first. NaN counts as largest. Of equal elements any may be taken.
+    With ``largest=False``, find the smallest elements, smallest first. NaN is larger than any number. If elements are
+    equal, any of them may be chosen.
 
     >>> import flnb
     >>> values, indices = flnb.topk([1.0, 4.0, 2.0, 3.0], 2)

@@ -22,7 +22,7 @@ class _Decaying(Optimizer):
     """Base class of optimizers with weight decay: `update` applies the decay, then calls `descend`."""
 
     decoupled = False
-    """Whether weight decay shrinks the data by lr * weight_decay; else it adds weight_decay * data to the gradient."""
+    """Whether decay multiplies the data by 1 - lr * weight_decay; else it adds weight_decay * data to the gradient."""
     _works = 1
     """How many work tensors of ``scratch`` `descend` gets; the last one has the gradient with weight decay added."""
 
@@ -36,7 +36,7 @@ class _Decaying(Optimizer):
         self.descend(data, gradient, state, *scratch[: self._works])
 
     def decays(self) -> tuple[float, float]:
-        """Return two numbers, by which weight decay multiplies the data and the data that it adds to the gradient."""
+        """Return two numbers (a, b): weight decay sets data = a * data, and adds b * data to the gradient."""
         return (1.0 - self.lr * self.weight_decay, 0.0) if self.decoupled else (1.0, self.weight_decay)
 
     def coefficients(self) -> tuple[float, ...]:
@@ -44,9 +44,9 @@ class _Decaying(Optimizer):
         return *self.decays(), self.lr
 
     def descend(self, *arguments: Any) -> None:
-        """Write the new value of one parameter into ``data``, when weight decay has been applied.
+        """Write the new value of one parameter into ``data``; weight decay has already been applied.
 
-        The arguments are those of `update`, but with each work tensor as an argument of its own.
+        The arguments are those of `update`, with each work tensor as a separate argument.
         """
         raise NotImplementedError(f"flnb: {type(self).__name__} defines no descend(data, gradient, state, work)")
 
@@ -211,9 +211,9 @@ class AdamW(Adam):
 
 
 class AMSgrad(Adam):
-    """Adam with the largest average squared gradient so far in place of the present one.
+    """Adam, divided by the root of the largest average squared gradient so far instead of the present average.
 
-    So rare large gradients keep their effect on the step size.
+    Thus a rare large gradient reduces the step size permanently.
 
     Reddi et al., 2018, "On the convergence of Adam and beyond", algorithm 2, with Adam's bias corrections.
 

@@ -32,7 +32,7 @@ def gradients_of(parameters: Iterable[Variable]) -> list[Tensor]:
 
 
 def with_gradient(parameters: Iterable[Variable]) -> list[Variable]:
-    """Return the parameters that have a gradient; in place of one divided among ranks, return this rank's part."""
+    """Return the parameters that have a gradient; a parameter divided among ranks is replaced by this rank's part."""
     here: list[Variable] = [getattr(parameter, "_shard", parameter) for parameter in parameters]
     return [item for item in here if item.grad is not None]
 
@@ -106,7 +106,7 @@ def _clip_recorded(gradients: Sequence[Tensor], max_norm: float, p: float) -> Te
 
 
 def everywhere(items: Sequence[Variable], norms: list[float], p: float) -> list[float]:
-    """Return ``norms``, the p-norms of the gradients of ``items``; those of shards become one norm for each rank."""
+    """Return the p-norms of the gradients of ``items``; the norms of shards are replaced by one norm for each rank."""
     part: Any = next((item for item in items if hasattr(item, "_everywhere")), None)
     return norms if part is None else part._everywhere(items, norms, p)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["LARGEST", "Gathered", "gathered", "plain"]
 
 LARGEST = 32 << 10
-"""The size in bytes of the largest parameter that is copied: copying larger ones takes as long as the calls."""
+"""The size in bytes of the largest parameter that is copied; for larger ones, copies cost more than calls save."""
 LONGEST = 256 << 10
 """The largest size in bytes of a vector, so that copied elements are still in the processor's cache when read."""
 
@@ -66,7 +66,7 @@ class Gathered:
         return [whole[a:b].reshape(item.shape) for item, (a, b) in zip(self._items, ends, strict=True)]
 
     def update(self, optimizer: Optimizer) -> set[int]:
-        """Update all parameters that can be updated together with a neighbour; return these parameters' positions."""
+        """Update all parameters that can be updated together with a neighbour; return those parameters' positions."""
         counts = [optimizer._counts[index] if self._fits(i) else -1 - i for i, index in enumerate(self.members)]
         done: set[int] = set()
         first = 0
@@ -104,7 +104,7 @@ class Gathered:
             ops.assign(item.data, value)
 
     def _run(self, first: int, last: int) -> tuple[Any, ...]:
-        """Return, and store, the arguments of `Optimizer.update` for the parameters ``first`` to ``last - 1``."""
+        """Make, store and return the arguments of `Optimizer.update` for the parameters ``first`` to ``last - 1``."""
         place = slice(self._ends[first], self._ends[last])
         data, gradient, *work = (whole[place] for whole in self._room)
         state = {slot: whole[place] for slot, whole in self._state.items()}

@@ -91,11 +91,11 @@ class Optimizer:
     Not inherited, because the `update` of a subclass may depend on which parameter it is called with."""
 
     repeats: bool = False
-    """Whether `update` depends on nothing but its arguments, `current`, and settings other than ``lr``: a backend that
-    defers then repeats the ops of a step without running it. Not inherited either."""
+    """Whether `update` depends only on its arguments, `current`, and settings other than ``lr``. If so, a backend that
+    defers repeats the ops of an earlier step without calling `update`. Not inherited."""
 
     whole: Update | None = None
-    """The op by which a backend may do all of `update` in one call, with `coefficients`. Not inherited either."""
+    """An op with the result of `update`, which a backend may compute in one call; see `coefficients`. Not inherited."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -149,8 +149,8 @@ class Optimizer:
     def current(self, data: Tensor) -> tuple[Any, ...]:
         """Return the `coefficients` for ops on a parameter's data; use them in `update` in place of ``self.lr``.
 
-        They are numbers. But in a step that `flnb.jit` captures they are tensors, which get the present coefficients in
-        each run.
+        The coefficients are numbers. In a step that `flnb.jit` captures they are tensors, so that each run of the
+        captured step uses their present values.
         """
         if self._given:
             return self._given[self.count, data.dtype]
@@ -184,7 +184,7 @@ class Optimizer:
         end_step()
 
     def parts(self) -> list[Optimizer]:
-        """Return the optimizers that this one consists of: itself alone (a `Together` has several)."""
+        """Return the optimizers of which this one consists: only itself (a `Together` consists of several)."""
         return [self]
 
     def update_all(self) -> None:
@@ -235,7 +235,7 @@ class Optimizer:
             self.update(data, gradient, state, self._work(data))
 
     def _work(self, data: Tensor) -> list[Tensor]:
-        """Return the work tensors for ``data``: shared ones of its shape, or new ones if ops are only recorded."""
+        """Return work tensors of the shape of ``data``; they are shared, or new ones if ops are only recorded."""
         recorded = effects.get() is not None or current().backend.defers
         found = self._scratch[data._spec]
         if recorded or len(found) < self.scratch:

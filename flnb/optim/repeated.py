@@ -1,4 +1,4 @@
-"""Optimizer steps on a deferred backend: a step whose ops are those of an earlier one is recorded as one value."""
+"""Optimizer steps on a deferred backend: a step with the same ops as an earlier step is recorded as one value."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["step_repeated"]
 
 
 def step_repeated(optimizer: Optimizer) -> bool:
-    """Update all parameters that have a gradient, repeating the ops of an earlier step if one was like this.
+    """Update all parameters that have a gradient; if an earlier step ran the same ops, record these as one value.
 
-    Coefficients, such as the learning rate, are tensors meanwhile, so that they may have other values in each step.
+    During the step, coefficients such as the learning rate are tensors, so that each step may have other values.
 
     Returns:
-        Whether this was possible; False if nothing was updated, because steps of this optimizer cannot be repeated.
+        True if the parameters were updated; False if this optimizer's steps cannot be repeated. Then nothing was done.
     """
     chosen = [i for i, item in enumerate(optimizer.parameters) if item.grad is not None]
     items = [optimizer.parameters[i] for i in chosen]

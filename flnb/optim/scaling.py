@@ -115,7 +115,7 @@ class LossScaler:
         return gradients_of(self.optimizer.parameters)
 
     def step(self) -> bool:
-        """Step the optimizer if all gradients are finite, adapt the scale, and return whether the optimizer stepped.
+        """Run ``optimizer.step()`` if all gradients are finite, then adapt the scale; return whether the step was run.
 
         Raises:
             FloatingPointError: the gradients are not finite, and the scale cannot be lowered any more.
@@ -156,7 +156,7 @@ class LossScaler:
 
 
 class _Scaled(Variable):
-    """A loss whose ``backward`` also runs if the loss is NaN; that of other Variables then raises an error."""
+    """A loss whose ``backward`` runs even if the loss is NaN, for which other Variables raise an error."""
 
     __slots__ = ()
 

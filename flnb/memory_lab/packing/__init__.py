@@ -1,10 +1,10 @@
 """Offline packing: finds offsets for allocations of known lifetimes in as little contiguous memory as possible.
 
 The problem is dynamic storage allocation, as in MiniMalloc (Moffitt 2023, ASPLOS) and TelaMalloc (Maas et al. 2022,
-ASPLOS). Blocks that live all the time go to the bottom. The others are divided into parts such that blocks of different
-parts never live at the same time. Each part is packed on its own, by first fit and best fit in several orders. If a
-part is then higher than its lower bound, a search follows (`flnb.memory_lab.packing.searching`), or for large parts
-random changes of the order.
+ASPLOS). Blocks that are live all the time are placed at the bottom. The others are divided into parts; blocks of
+different parts are never live at the same time. Each part is packed independently, by first fit and best fit in several
+orders. If the packing of a part is higher than the lower bound, a search follows for small parts
+(`flnb.memory_lab.packing.searching`), and random changes of the order for large parts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Packing", "pack", "packed"]
 
 SEARCHED = 1000
-"""The most blocks of a part for which the search is tried, since it needs a table of which blocks overlap."""
+"""The largest number of blocks for which the search is tried; it needs a table with an entry for every two blocks."""
 
 FAR = 1 << 62
 
@@ -44,7 +44,7 @@ class Packing:
         offsets: int64 (m,), the offset of the k-th allocation in bytes, at [k - 1].
         nbytes: int64 (m,), the size of each allocation: the requested bytes, rounded up to the alignment.
         height: the bytes of the whole range.
-        lower_bound: bytes that every packing needs at least: the most live bytes, or more if a search has proved it.
+        lower_bound: no packing has a smaller height (bytes): the most live bytes, or more if a search has proved more.
     """
 
     offsets: Ints
@@ -63,16 +63,16 @@ class Packing:
 
 
 def pack(source: Any, seconds: float = 5.0, alignment: int = ALIGNMENT, capacity: int | str | None = None) -> Packing:
-    """Pack all allocations of a trace into as little memory as possible; those that live at once do not overlap.
+    """Pack all allocations of a trace into as little contiguous memory as possible.
 
-    The packings of the last few traces are stored; for an equal trace they are returned again.
+    Allocations that are live at the same time do not overlap. The packings of the last few traces are cached.
 
     Args:
         source: a recording, the path of a saved one, or a `Trace`, as for `flnb.memory.trace`.
         seconds: time limit for improving the first packing, which itself takes some seconds for 100,000 allocations.
             A faster machine may find a lower packing in the same time.
         alignment: every offset is a multiple of this many bytes.
-        capacity: bytes (or a text such as ``"1MiB"``) that are available: the search ends once the packing is as low.
+        capacity: available bytes (or a text such as ``"1MiB"``); the search ends when the packing fits into them.
 
     Returns:
         A `Packing`.
@@ -105,7 +105,7 @@ def pack(source: Any, seconds: float = 5.0, alignment: int = ALIGNMENT, capacity
 KEPT = 8
 
 _packings: dict[bytes, tuple[Packing | None, float]] = {}
-"""From a hash of trace, alignment and capacity to the packing found, and the time limit (s) that was given."""
+"""Cached packings: a hash of trace, alignment and capacity -> (packing, time limit in s of its search)."""
 
 
 def packed(
@@ -163,7 +163,7 @@ class _Part:
         places: for this part, and each part equal to it: (its blocks as rows of the whole problem, its offset).
         offsets, height: the best packing so far.
         proven: a lower bound of the height of all packings.
-        missed: the greatest height for which a search has ended without a result, -1 for none.
+        missed: the greatest height for which a search ended without a result; -1 if there was no such search.
     """
 
     problem: Problem
@@ -204,7 +204,7 @@ class _Part:
             self.take(found)
 
     def improve(self, bound: int, deadline: float) -> bool:
-        """Search for a lower packing, down to the top ``bound``; returns False if no further attempt is possible."""
+        """Search for a packing whose `top` is lower, down to ``bound``; return False if no attempts are left."""
         least = max(self.proven, bound - self.base)
         goal = least if self.missed < least else (self.missed + self.height) // 2
         if len(self.problem.nbytes) > SEARCHED or self.height > HIGHEST or goal == self.missed:
@@ -220,9 +220,9 @@ class _Part:
         return self.take(found)
 
     def _shuffled(self, deadline: float) -> bool:
-        """Place the blocks that end highest at random earlier turns of first fit, until the packing is lower.
+        """Repeat first fit with the highest blocks moved to random earlier places in the order, until `top` is lower.
 
-        Returns False if the deadline came first.
+        Return False if the deadline came first.
         """
         draw, nbytes = np.random.default_rng(0), self.problem.nbytes
         offsets, height = self.offsets, self.height

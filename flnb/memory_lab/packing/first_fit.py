@@ -36,7 +36,7 @@ def orders(problem: Problem) -> Iterator[Ints]:
 def swept(problem: Problem) -> Ints:
     """Return offsets by online best fit: blocks in order of birth, each in the smallest free hole.
 
-    This is the quickest method. A memory manager with one segment, which merges free neighbours, places blocks alike.
+    This is the quickest method. A memory manager with one segment that merges free neighbours does the same.
     """
     nbytes = problem.nbytes.tolist()
     offsets = [0] * len(nbytes)
@@ -86,7 +86,7 @@ def swept(problem: Problem) -> Ints:
 
 
 def fitted(problem: Problem, order: Ints, tight: bool, deadline: float) -> Ints | None:
-    """Return offsets by first fit, or by best fit if ``tight``; None if the deadline came first.
+    """Return offsets found by first fit, or by best fit if ``tight``; None if the deadline came first.
 
     Args:
         problem: the blocks.

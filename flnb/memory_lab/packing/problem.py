@@ -29,10 +29,10 @@ class Problem:
 
     @classmethod
     def of(cls, born: Ints, died: Ints, nbytes: Ints) -> Problem:
-        """Return the problem of blocks that live in [born, died), which are integers in any unit of time.
+        """Make the problem of blocks with lifetimes [born, died), integers in any unit of time.
 
-        A section of time ends when a block dies, provided that one was born since the section began: no more blocks
-        live at other times in the section than at its end.
+        A section of time ends at the first death of a block after a birth. So at the end of a section all blocks are
+        live that are live at any time in the section.
         """
         ends = np.unique(died)
         births = np.searchsorted(np.sort(born), ends, "left")  # before each end
@@ -59,11 +59,11 @@ class Problem:
 
 
 def taken_apart(whole: Problem, offsets: Ints) -> Iterator[tuple[Problem, Ints, int]]:
-    """Split a problem into independent parts; yields each as (part, rows of its blocks, offset).
+    """Split a problem into independent parts; yield each as (part, rows of its blocks, offset).
 
-    Blocks that live for the whole time of a part go below all its other blocks, and their ``offsets`` are written at
-    once. This is never worse, as every other block is entirely above or below such a block, and could change places
-    with it. The rest of the part may then be divided further.
+    Blocks that are live during the whole time of a part are placed below all its other blocks, and their ``offsets``
+    are written immediately. No packing is lost by this: every other block is entirely above or below such a block, and
+    can change places with it. The rest of the part may then be divided further.
     """
     todo = [(np.arange(len(whole.nbytes)), 0)]
     while todo:

@@ -1,12 +1,12 @@
 """Packing of lifetimes into a given height by branch and bound, from the bottom up.
 
-As in MiniMalloc (Moffitt 2023, ASPLOS), every block is at the bottom or on another block, and sections of time between
-which no open block (one without a place yet) lives on both sides are solved separately. The decisions differ: not which
-block comes next, but which is lowest in one section of time: one of the blocks that can be there, or a gap up to where
-the next can be, so that no packing is tried twice. The section is one of the lowest, of these the one with the fewest
-choices, weighted by how often branches ended there (Boussemart et al. 2004, ECAI).
+An *open* block is a block without a place yet. As in MiniMalloc (Moffitt 2023, ASPLOS), every block is placed at the
+bottom or on another block, and two ranges of time are solved separately if no open block is live in both.
 
-A branch ends if a section's open blocks do not fit when stacked in the order of the lowest offsets they can have.
+Each decision concerns one section of time: which open block is the lowest in it, or whether a gap is left up to the
+offset at which the next block can be. So no packing is tried twice. Of the sections with the lowest free offset, the
+one with the fewest choices is decided, weighted by how often branches ended there (Boussemart et al. 2004, ECAI). A
+branch ends if the open blocks of a section do not fit when stacked in the order of their lowest possible offsets.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ __all__ = ["HIGHEST", "search"]
 
 BITS = 12
 NUMBER = (1 << BITS) - 1
-"""The number of bits of a block's number, which is stored below its offset in one integer."""
+"""The mask of the low bits of an integer that contain a block's number; the bits above contain the block's offset."""
 
 PLACED = 1 << 50
-"""What is stored as the lowest offset of a block that has its place: larger than any real offset."""
+"""Stored in place of the lowest offset of a placed block; larger than any real offset."""
 
 HIGHEST = PLACED >> 1
 """The largest capacity that can be searched."""
 
 NODES = 100
-"""The number of search nodes in each first attempt, from which later attempts know which sections are hard."""
+"""The number of search nodes of each first attempt; later attempts use its counts of how hard sections are."""
 
 ATTEMPTS = (("W", False), ("WA", False), ("W", True), ("TW", False), ("TA", True))
-"""Attempts, which take turns: the keys by which blocks are ordered (W: lifetime, A: size x lifetime, T: the most bytes
-live during it), and whether a section must be one of the first of the lowest blocks in that order."""
+"""Attempts, which alternate. Letters are keys by which blocks are ordered (W: lifetime, A: size x lifetime, T: the most
+bytes live during the block's lifetime). The flag is the argument ``block_first`` of `_Search`."""
 
 Span: TypeAlias = "tuple[int, int]"
 """A range [begin, end) of sections of time."""
 
 Answer: TypeAlias = "Generator[Answer, bool | None, bool]"
-"""A recursive function as a generator: it yields the calls it waits for and returns whether there is a solution."""
+"""A recursive function written as a generator: it yields recursive calls, and returns whether there is a solution."""
 
 
 def search(problem: Problem, capacity: int, seconds: float) -> Ints | None:
@@ -135,7 +135,7 @@ class _Search:
         return found
 
     def parts(self, state: _State, part: Span) -> Answer:
-        """Return whether the open blocks of a range of sections can be placed; solve its independent ranges apart."""
+        """Return whether the open blocks in a range of sections can be placed; solve independent ranges separately."""
         begin, end = part
         cuts = np.flatnonzero(state.crossing[begin + 1 : end] == 0) + begin + 1
         for span in pairwise([begin, *cuts.tolist(), end]):
@@ -144,7 +144,7 @@ class _Search:
         return True
 
     def place(self, state: _State, part: Span) -> Answer:
-        """Return whether the open blocks of a range of sections that does not split further can be placed."""
+        """Return whether the open blocks in a range of sections, which cannot be divided further, can be placed."""
         self.nodes -= 1
         if self.nodes < 0 or monotonic() > self.deadline:
             raise _Spent
@@ -225,7 +225,7 @@ def _key(problem: Problem, letter: str) -> Ints:
 
 
 def _result(first: Answer) -> bool:
-    """Return the result of a recursion written as generators (`Answer`), which no recursion limit ends."""
+    """Run a recursion written as generators (`Answer`), to which no recursion limit applies; return its result."""
     waiting: list[Answer] = [first]
     value: bool | None = None
     while waiting:
