@@ -1,7 +1,7 @@
 """Telemetry of flnb: events, recordings of them, and analyses of recordings. Public as `flnb.telemetry`.
 
-It imports nothing of flnb, and of other packages only numpy; pyarrow and pandas when a function needs them. Only the
-event bus is imported at once, because every op needs it; the rest when it is first used.
+This package does not import `flnb`, and needs only numpy; functions that need pyarrow or pandas import these packages.
+The event bus is imported immediately, because every op needs it; other modules are imported when they are first used.
 """
 
 from importlib import import_module

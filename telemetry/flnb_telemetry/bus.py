@@ -8,8 +8,8 @@ a list that belongs to the thread that emits the event:
         lane = lanes.lane
         lane.pending += (code, t0, t1, alloc_id, node, lane.context, parent0, parent1)
 
-A background thread (`flnb_telemetry.pump`) takes the numbers out and packs them into records. If a buffer has more
-numbers than its limit by then, the newest events are dropped and counted.
+A background thread (`flnb_telemetry.pump`) takes the numbers out of the lists and packs them into records. If a list
+has grown beyond its limit in the meantime, the newest events are dropped and counted.
 """
 
 from __future__ import annotations
@@ -67,25 +67,25 @@ threads = _Threads()
 lanes: Lanes | None = None
 """The threads' buffers; None while nothing records."""
 want_grad_stats = False
-"""The pump sets this to True at intervals; the next backward pass resets it and emits `grad_stat` events."""
+"""Set to True by the pump at intervals; the next backward pass sets it to False and emits `grad_stat` events."""
 announcers: list[Callable[[Lane], None]] = []
-"""Functions called when a recording begins, with a buffer to which they emit the existing segments and live blocks."""
+"""Functions called when a recording begins; they write the existing segments and live blocks to the given buffer."""
 describers: list[Callable[[], dict[str, Any]]] = []
 """Functions called when a recording begins; they return facts for its `meta` (backend, manager, device, ...)."""
 finishers: list[Callable[[], None]] = []
 """Functions called before a recording ends, on the thread that ends it, to emit their remaining events."""
 
 state_sources: list[Callable[[], dict[int, str]]] = []
-"""Functions that return texts about ranks by rank, such as "has died", and under -1 why a collective call failed."""
+"""Functions that return a dict from rank to a text such as "has died"; key -1 has the reason of a failed call."""
 
 
 class Steps:
-    """A counter of training steps. The program has one, and each block of `own_steps` has one of its own.
+    """A counter of training steps. The program has one counter, and each block of `own_steps` has its own counter.
 
     Attributes:
         number: the index of the step that began last, -1 before the first.
-        opens: the time (ns) at which the next implicit step begins, 0 while unknown. A step is implicit if an optimizer
-            marks its end, rather than a `step` block.
+        opens: the time (ns) at which the next implicit step begins, 0 while unknown. An implicit step has no `step`
+            block; an optimizer marks its end.
     """
 
     number: int = -1
@@ -96,7 +96,7 @@ _steps: ContextVar[Steps] = ContextVar("flnb_steps", default=Steps())  # noqa: B
 
 
 def own_steps() -> holding[Steps]:
-    """Inside the block, count the calling thread's steps by a counter of its own, from 0. Used for ranks in threads."""
+    """Context in which the calling thread has its own counter of steps, from 0. Used for ranks in threads."""
     return holding(_steps, Steps())
 
 
@@ -113,13 +113,13 @@ def emit(code: int, t: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0, e: i
 
 
 def exclude(before: int, after: int) -> None:
-    """Make the next op of this thread be recorded as `before` ns shorter at its beginning and `after` ns at its end."""
+    """Shorten the next recorded op of this thread by `before` ns at its beginning and `after` ns at its end."""
     if lanes is not None:
         lanes.lane.emit(EXCLUDED, before, after)
 
 
 class _OthersOnly:
-    """Stands in for the list of a thread's buffer: discards the records of ops and passes on all others."""
+    """Replacement for the list of a thread's buffer: discards the records of ops and passes on all other records."""
 
     def __init__(self, rows: Any) -> None:
         self.rows = rows
@@ -140,7 +140,7 @@ class _OthersOnly:
 
 
 class uncounted(WithBlock[None]):
-    """Inside the block, this thread's ops are left out of all recordings: for example, repetitions for timing."""
+    """Context in which this thread's ops are not recorded, for example repetitions of an op for timing."""
 
     def __init__(self) -> None:
         self._lane: Lane | None = None
@@ -157,7 +157,7 @@ class uncounted(WithBlock[None]):
 
 
 def enter(name: str, event: int = schema.SCOPE | schema.ENTER_MODULE << schema.AUX_SHIFT) -> None:
-    """Enter the scope `name` and emit `event`; cheaper than `scope`, but callers must `leave` it in a ``finally``."""
+    """Enter the scope `name` and emit `event`: a cheaper `scope`, for callers that call `leave` in a ``finally``."""
     here = threads.here
     outer: str = here.path
     here.path = path = f"{outer}.{name}" if outer else name
@@ -171,7 +171,7 @@ def enter(name: str, event: int = schema.SCOPE | schema.ENTER_MODULE << schema.A
 
 
 def leave(outer: str) -> None:
-    """Leave the current scope; `outer` is the scope path to return to, which `enter` left."""
+    """Leave the current scope; `outer` is the scope path before `enter`, which becomes current again."""
     here = threads.here
     here.path = outer
     if lanes is not None:
@@ -300,7 +300,7 @@ def _end_step(t0: int, index: int, total: int) -> None:
 
 
 def current_step() -> int:
-    """Return the index of the open step; between steps that of the last, or of the next after a backward pass."""
+    """Return the index of the open step; between steps, of the last step or (after a backward pass) the next step."""
     if threads.here.step is not None:
         return threads.here.step
     number = _steps.get().number

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 DEVICE, LAUNCH, COPY, RAN, EVENT_RECORDED, EVENT_AWAITED, HOST_WAIT, ADDRESSES, TRAFFIC = range(29, 38)
 ROUTES = ("", "to the device", "to the host", "on a device", "between devices")
 TO_DEVICE, TO_HOST, ON_DEVICE, BETWEEN = 1, 2, 3, 4
-"""The direction of a copy, an index of `ROUTES`; between devices, the event's context names the destination."""
+"""The direction of a copy, an index of `ROUTES`. For a copy between devices, the event's context is the destination."""
 TOOLS = {
     "analysis": ("flnb_telemetry.analysis.devices", "devices"),
     "live": ("flnb_telemetry.live.devices", "LiveDevices"),
@@ -15,7 +15,7 @@ TOOLS = {
     "programs": ("flnb_telemetry.live.programs", "LivePrograms"),
     "finished": ("flnb_telemetry.live.programs", "finished"),
 }
-"""The modules and names of the views of device events and of programs, which are imported only if such events exist."""
+"""Modules and names of analyses and live views of devices, which are imported only if there are device events."""
 KINDS: tuple[tuple[Any, ...], ...] = (
     (DEVICE, "device", ("t", "info")),  # info: an id of `intern.devices`, valid from now on
     # calls of the host that queue work in a stream, which the context names; seq numbers them within this process
@@ -45,7 +45,7 @@ class Kernel(NamedTuple):
         grid: the extents of the grid, in blocks; empty if unknown.
         block: the extents of a block, in threads; empty if unknown.
         shared: the bytes of dynamic shared memory of each block.
-        registers: the number of 32-bit registers of each thread; -1 if unknown, as for the numbers below.
+        registers: the number of 32-bit registers of each thread; -1 if unknown, also for the following numbers.
         static: the bytes of static shared memory of each block.
         resident: the number of blocks that a multiprocessor runs at once.
         most: the largest number of threads that a multiprocessor can hold.
@@ -64,7 +64,7 @@ class Kernel(NamedTuple):
 
 
 class DeviceInfo(NamedTuple):
-    """A device: its place ("cuda:0") and name; for an emulated one, the order in which it runs tasks, and the seed."""
+    """A device: its place ("cuda:0") and name; for an emulated device, the order of tasks and the random seed."""
 
     place: str
     name: str

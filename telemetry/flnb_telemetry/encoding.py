@@ -1,7 +1,7 @@
 """Conversion of events from the flat lists of numbers that threads write to plain records, which are rows of int64.
 
-The most frequent events have a shorter form in the lists: an op's times are float seconds; up to three ops that ran
-without a pause share one record; the request to free a block and the free itself share one. `packed` expands them.
+The most frequent events have a shorter form in the lists. An op's times are float seconds. Up to three ops that ran
+without a pause share one record, and so do the request to free a block and its free. `packed` expands these records.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FLOAT_TIMES = 1 << schema.AUX_SHIFT
-"""A bit of an op's code: its times are float seconds of `time.perf_counter`, which costs less than integers."""
+"""A bit of an op's code: the times are float seconds of `time.perf_counter`, which is faster than integers."""
 ROW = 2 << schema.AUX_SHIFT
-"""A bit of the code of a record of up to `ROW_OPS` ops, each of which began when the one before ended: words 1, 2, 6
-and 7 are the times of their beginnings and ends in float seconds. `row_code` returns such codes."""
+"""A bit of the code of a record of up to `ROW_OPS` ops, each of which began at the end of the previous op. Words 1, 2,
+6 and 7 are the times of their beginnings and ends in float seconds. `row_code` returns such codes."""
 ROW_OPS = 3
 FREE = schema.FREE_REQUESTED | ROW
 """The code of a record of two events: `free_requested`, at the time in word 5, and `free_completed`."""
 EXCLUDED = schema.OP | 4 << schema.AUX_SHIFT
-"""The code of a record before that of an op: words 1 and 2 are the nanoseconds to subtract from the beginning and the
-end of the op's duration. `bus.exclude` emits it."""
+"""The code of a record that precedes an op's record and shortens the op. Word 1 has the nanoseconds to remove at the
+beginning of the op, word 2 those at its end. `bus.exclude` emits the record."""
 FUSED = schema.KERNEL | 1 << schema.AUX_SHIFT
 """The kind of a kernel's record before it is expanded; its word 3 is a number that `parts_number` returned."""
 ESTIMATED = schema.OP | 1 << schema.AUX_SHIFT
@@ -48,7 +48,7 @@ _new_row = threading.Lock()
 
 
 def row_code(codes: tuple[int, ...]) -> int:
-    """Return the code of the one record that stands for a sequence of ops with these codes."""
+    """Return the code of a single record for a sequence of ops with these codes."""
     with _new_row:
         code = _rows.get(codes)
         if code is None:
@@ -91,7 +91,7 @@ def _with_parts(records: schema.Records, kernels: NDArray[np.intp]) -> schema.Re
 
 
 def count_events(numbers: list[Any]) -> int:
-    """Return how many events there are in a flat list of numbers; a record may stand for several."""
+    """Return the number of events in a flat list of numbers; one record may contain several events."""
     codes = numbers[:: schema.WORDS]
     return sum(
         len(_row_ops[code >> schema.PLAN_SHIFT]) if code & _KIND == _ROW_KIND else 1 + (code == FREE) for code in codes
@@ -116,7 +116,7 @@ def _opened(records: schema.Records, rows: NDArray[np.bool_]) -> schema.Records:
 
 
 def _own_times(records: schema.Records, excluded: NDArray[np.bool_]) -> schema.Records:
-    """Remove the marked records after shortening the op that follows each by the ns that the record says."""
+    """Apply and remove the marked records, each of which says by how many ns to shorten the op that follows."""
     kept = np.flatnonzero(~excluded)
     rows = np.flatnonzero(excluded)
     op = np.searchsorted(kept, rows)

@@ -46,9 +46,9 @@ class Exports:
     def save_trace(self, path: str | os.PathLike[str]) -> None:
         """Write the run as a trace in Chrome's JSON format, for ui.perfetto.dev; gzipped if `path` ends in ".gz".
 
-        The trace has the form of those by PyTorch's profiler, with ops, scopes and steps, arrows from forward to
-        backward ops, allocations and frees, launches, copies and waits of devices, and counters of memory and metrics.
-        `flnb.load_run` reads such files again.
+        The trace has the same form as traces by PyTorch's profiler. It contains ops, scopes and steps, arrows from
+        forward to backward ops, allocations and frees, launches, copies and waits of devices, and counters of memory
+        and metrics. `flnb.load_run` reads such files.
 
         >>> import flnb
         >>> with flnb.record("demo") as run:

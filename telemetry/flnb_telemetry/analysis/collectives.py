@@ -1,7 +1,7 @@
 """Collective calls joined over ranks: who waited for whom, how long transfers took, and how much computing hid.
 
 Each collective call is one column of the arrays of `Collectives`; times are ns on the clock of the first rank. A call
-has two parts: until the last rank has called, the others wait; afterwards data is transferred.
+has two parts. Until the last rank has made the call, the other ranks wait. After that, data is transferred.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 SHOWN = 16
 LARGE = 1 << 14
-"""The least bytes of a call from which a bandwidth is computed; the time of smaller ones is mostly latency."""
+"""The smallest call, in bytes, for which a bandwidth is computed; the time of smaller calls is mostly latency."""
 MERGE = "merge the others, by flnb merge or flnb.telemetry.Ranks"
 
 
 @dataclass(frozen=True, eq=False)
 class Collectives:
-    """The collective calls of all ranks, joined: n calls in order of time, R ranks; `run.collectives` makes it.
+    """The collective calls of all ranks, joined: n calls in order of time, R ranks; see `Recording.collectives`.
 
-    Arrays over calls have a column per call, those over ranks and calls a row per rank. Times are ns on the clock of
-    the first rank; 0 where a rank did not take part, or has not ended.
+    Arrays have the shape (n,) or (R, n). Times are ns on the clock of the first rank. A time is 0 where a rank did not
+    take part in a call, or where the call has not ended.
 
     Words in the printed table: *exposed* is the time for which a rank's program stood still in calls, either because
     other ranks were late or because data was on its way. *Overlapped* is the share of the transfer time (from the last
@@ -53,14 +53,14 @@ class Collectives:
         dtype, elements, nbytes: the dtype, number of elements and bytes of the buffer passed to each call.
         bucket, holds: the number of the gradient bucket that was sent (-1 for none), and a few words on its content.
         step: the index of the training step of each call, -1 outside of steps.
-        begin, end: when each rank made each call, and when that rank noticed its end.
-        asked, waited: when each rank's program began to stand still for the call, and for how many ns.
-        last: when the last rank called; 0 if not all ranks did.
+        begin, end: the time at which each rank made each call, and the time at which that rank noticed the call's end.
+        asked, waited: the time at which each rank's program began to stand still for the call, and for how many ns.
+        last: the time at which the last rank called; 0 if not all ranks called.
         late_rank: the rank that called last, -1 if not all ranks called.
-        late_ns: how long after the median of the other ranks the last one called, ns.
+        late_ns: the time from the median of the other ranks' calls to the last rank's call, ns.
         late: the row of the rank that called last, -1 if not all ranks called.
-        waiting: how long each rank waited for the last one, whatever its program did meanwhile, ns.
-        transfer: how long after the last rank's call each rank noticed the end, ns.
+        waiting: the time from each rank's call to the last rank's call, ns; the program may have computed meanwhile.
+        transfer: the time from the last rank's call until each rank noticed the end, ns.
         blocked: the part of `waiting` for which the rank's program stood still, ns.
         lost: the time that the last rank cost the others: the median of their `blocked`, ns.
         lost_ns: for each rank, the sum of `lost` over the calls to which it came last.
@@ -155,8 +155,8 @@ class Collectives:
     def gb_s(self) -> NDArray[np.float64]:
         """Return each call's bus bandwidth in GB/s: bytes per link divided by the transfer time; NaN if unknown.
 
-        The transfer time is known only if a program stood still for it: a call that runs beside other work ends
-        unnoticed. Calls of less than 16 KiB measure the latency of a link rather than its bandwidth, and have NaN.
+        The transfer time is known only if a program stood still for the call, because the end of a call that runs
+        beside other work is not noticed. Calls of less than 16 KiB have NaN: they measure latency, not bandwidth.
         """
         stood = (self.waited > 0) & (self.asked <= self.last) & (self.end > self.last) & (self.last > 0)
         taken = np.where(stood, self.end - self.last, np.iinfo(np.int64).max).min(axis=0, initial=1 << 62)
@@ -178,7 +178,7 @@ class Collectives:
 
     @cached_property
     def reasons(self) -> dict[int, Reason]:
-        """Return by call number why the last rank was late, for the calls that cost most; see `lateness.reasons`."""
+        """Return a dict from call number to the `Reason` why the last rank was late, for the calls that cost most."""
         return lateness.reasons(self)
 
     def who(self) -> list[dict[str, Any]]:

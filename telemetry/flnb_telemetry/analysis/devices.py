@@ -1,7 +1,7 @@
 """Analysis of devices in a recording: launches and copies with their times, idle gaps, bytes copied, memory blocks.
 
-A *task* is a kernel launch or a copy. Times are nanoseconds on the host's clock. On an emulated device durations mean
-nothing, only the order in which tasks ended does: the column "slot" of `Devices.task`.
+A *task* is a kernel launch or a copy. Times are nanoseconds on the host's clock. On an emulated device, durations are
+meaningless; only the order in which tasks ended is real (the column "slot" of `Devices.task`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HOST, EVENT, UNKNOWN = "host", "event", ""
 
 
 NESTED = 64
-"""How many ops before an interval are searched for one that still runs in it; more than one may, because ops nest."""
+"""The number of ops begun before an interval that are searched for ops still running in it (ops can be nested)."""
 
 
 class Source(Protocol):
@@ -47,7 +47,7 @@ class Gap(NamedTuple):
     """An idle gap of a device: from t0 to t1 (ns) nothing ran on any of its streams.
 
     Attributes:
-        cause: "host" (it launched the next task late), "event" (the stream waited for one) or "" (unknown).
+        cause: "host" (the host launched the next task late), "event" (the stream waited for an event), "" (unknown).
         next: the row in `Devices.task` of the task that ended the gap.
         plan: the plan id of the op in which the host spent most of the gap, 0 for none.
     """
@@ -78,16 +78,16 @@ class StepSums(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Devices:
-    """The work of a recording's devices as tables: tasks, waits, events and memory blocks; `devices` makes it.
+    """The work of a recording's devices as tables: tasks, waits, events and memory blocks. Made by `devices`.
 
     Attributes:
-        infos: the description of each device, by its place ("cuda:0").
+        infos: the description of each device, as a dict with places such as "cuda:0" as keys.
         places: the places of all devices; other tables refer to a device by its index in this list.
         task: launches and copies in the order of the host's calls. Columns: seq, lane, kernel (id; 0 for copies), route
             (direction of a copy; 0 for launches), nbytes, pinned, context, device (index into `places`), stream, plan
             (id of the op that queued the task, 0 for none), t0 and t1 (the host's call), ran0 and ran1 (the run on the
             device, 0 if unknown), bound (the largest error of ran0 and ran1, ns; -1 on emulated devices), seen (when
-            the host read them), and slot (position in the order of an emulated device, else -1).
+            the host read ran0 and ran1), and slot (position in the order of an emulated device, else -1).
         event: stream events that were recorded or awaited: t, seq, event (number), awaited (0 or 1), device, stream.
         wait: intervals in which the host was blocked: t0, t1, event, device, stream (-1: all).
         block: blocks on devices or in pinned memory; see `blocks`.
@@ -195,7 +195,7 @@ def devices(source: Source) -> Devices:
 
 
 def _where(catalog: Catalog, context: Ints, places: list[str]) -> tuple[Ints, Ints]:
-    """Return each context's device (an index into `places`, which is extended as needed) and stream."""
+    """Return the device (an index into `places`) and the stream of each context; new devices are added to `places`."""
     known, which = np.unique(context, return_inverse=True)
     pairs = []
     for number in known.tolist():
@@ -233,7 +233,7 @@ def _ran(seq: Ints, ran: Columns) -> Columns:
 
 
 def _gaps(all_of: Devices, place: str) -> list[Gap]:
-    """Return the times in which no stream of a device was busy, with their causes."""
+    """Return the intervals in which no stream of a device was busy, with their causes."""
     task, at = all_of.task, all_of.places.index(place)
     rows = np.flatnonzero((task["device"] == at) & (task["ran1"] > 0) & (task["bound"] >= 0))
     rows = rows[np.argsort(task["ran0"][rows], kind="stable")]
@@ -253,7 +253,7 @@ def _gaps(all_of: Devices, place: str) -> list[Gap]:
 
 
 def _awaiting(all_of: Devices) -> NDArray[np.bool_]:
-    """Return for each task whether its stream was told to wait for an event since the previous task on that stream."""
+    """Return for each task whether its stream was made to wait for an event since the stream's previous task."""
     task, event = all_of.task, all_of.event
     awaited = event["awaited"] == 1
     both = {name: np.concatenate([task[name], event[name][awaited]]) for name in ("device", "stream", "seq")}
@@ -300,10 +300,11 @@ def blocks(source: Source, task: Columns, event: Columns) -> tuple[Columns, Colu
     Returns:
         Two tables. The first has a row for each block, with the columns of the `alloc` events and: place (string id),
         end (when the block was freed, or `NEVER`), streams (bit i is set if stream i used the block; the last bit
-        stands for all from 62 on), own (the stream that used it first, -1 for none), until, on and event. These three
-        are 0, -1 and 0 unless the block was freed before its last use on another stream was over; then they are the
-        time at which that use was over (`NEVER` if unseen), the stream of that use, and the number of the event
-        recorded after it (0 for none). The second table has a row for each use: the row of the task and of the block.
+        stands for all streams from 62 on), own (the stream that used the block first, -1 for none), until, on and
+        event. The last three are 0, -1 and 0, unless the block was freed before its last use on another stream was
+        over. Then `until` is the time at which that use was over (`NEVER` if unseen), `on` is the stream of that use,
+        and `event` is the number of the event recorded after it (0 for none). The second table has a row for each use:
+        the row of the task and of the block.
     """
     segment = [source.table(kind) for kind in ("segment_alloc", "segment_resize")]
     home, place = (np.concatenate([table[name] for table in segment]) for name in ("segment_id", "place"))
@@ -342,7 +343,7 @@ def blocks(source: Source, task: Columns, event: Columns) -> tuple[Columns, Colu
 
 
 def _uses(addresses: Columns, seq: Ints, block: Columns) -> dict[int, list[int]]:
-    """Return by block (row) the tasks (rows) that got an address in that block as an argument while it was live."""
+    """Return, by block (row), the tasks (rows) with an argument that is an address in the block while it was live."""
     at = np.searchsorted(seq, addresses["seq"])
     known = (at < len(seq)) & (seq[np.minimum(at, max(len(seq) - 1, 0))] == addresses["seq"]) if len(seq) else at < 0
     given = [addresses[f"address{i}"][known].tolist() for i in range(5)]

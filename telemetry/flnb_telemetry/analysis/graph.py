@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Table = Callable[[str], schema.Columns]
 
 FINE, SPREAD, ORIGIN = 0, 1, 2  # from good to worst
-"""The health of a node's gradient: fine; NaN or Inf when it arrived; or made NaN or Inf by the node's backward op."""
+"""The health of a node's gradient: finite; NaN or Inf received from a later node; or first NaN or Inf at this node."""
 
 
 class Gradients(NamedTuple):
@@ -42,7 +42,7 @@ class Gradients(NamedTuple):
 
 @dataclass(frozen=True)
 class Graph:
-    """The nodes of a tape in the order in which they ran, its leaves, and which nodes and leaves each node reads.
+    """The nodes of a tape in the order in which they ran, the leaves, and the edges between them.
 
     Row i of the columns `id`, `plan`, `context`, `forward` and `backward` (ns), `saved` (bytes) and `gradient` is one
     node. It reads `parent[start[i]:start[i + 1]]`: an entry p >= 0 is the node in row p, a negative entry p is the leaf
@@ -88,7 +88,7 @@ class Graph:
 
     @cached_property
     def health(self) -> NDArray[np.int8]:
-        """Return for each node FINE, SPREAD (its gradient has NaN or Inf) or ORIGIN (these first appeared there)."""
+        """Return for each node FINE, SPREAD (its gradient has NaN or Inf) or ORIGIN (where these first appeared)."""
         bad = (self.gradient.bad > 0) | (self.gradient.seen & np.isnan(self.gradient.norm))
         found = np.where(bad, SPREAD, FINE).astype(np.int8)
         if self.origin >= 0:
@@ -101,15 +101,15 @@ class Graph:
         return np.flatnonzero(self.health == ORIGIN)
 
     def parents(self, row: int) -> list[int]:
-        """Return the ids of what the node in a row reads, in the order of its arguments; ids of leaves are negative."""
+        """Return the ids of the nodes and leaves (negative) that a node reads, in the order of its arguments."""
         above = self.parent[self.start[row] : self.start[row + 1]]
         return [int(self.id[p] if p >= 0 else self.leaf_id[-1 - p]) for p in above.tolist()]
 
 
 def acts(table: Table) -> schema.Columns:
-    """Return the events of ops that may have made tape nodes: those that ran, and those recorded to run later.
+    """Return the events of ops that may have made tape nodes: ops that ran, and ops that were recorded to run later.
 
-    An op recorded to run later has duration 0 here: its later execution emits another op event, which has no node.
+    An op that was recorded to run later has duration 0; when it runs, it emits another event, which has no node.
     """
     ran, recorded = table("op"), table("record")
     if not len(recorded["t0"]):
@@ -211,7 +211,7 @@ def _ascending(values: Ints) -> Ints:
 
 
 def _again(row: Ints, up: Ints) -> Bools:
-    """Return for each pair (row[i], up[i]) whether an equal pair precedes it; `row` must be ascending."""
+    """Return for each pair (row[i], up[i]) whether an equal pair has a smaller i; `row` must be ascending."""
     found = np.zeros(len(row), np.bool_)
     most = int(np.bincount(row).max(initial=0)) if len(row) else 0
     for back in range(1, most):

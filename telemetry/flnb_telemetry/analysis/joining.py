@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from flnb_telemetry.schema import Columns, Ints
 
 PAIRS = ("send", "recv")
-"""Operations of two ranks, which are not joined."""
+"""Operations between two ranks, which are not collective and so are not joined."""
 SEQ_BITS = 44
 DIFFERS = "dtypes differ"
 """The text shown as the dtype of a call if its ranks passed different dtypes."""
@@ -183,7 +183,7 @@ def step_of(view: View, t: Ints) -> Ints:
 
 
 def median(values: Ints, first: Any, count: Any) -> Ints:
-    """Return for each column the median of ``count`` of its sorted values, from index ``first`` on; 0 if count is 0."""
+    """Return for each sorted column the median of ``count`` values from index ``first`` on; 0 if count is 0."""
     ascending = np.sort(values, axis=0)
     columns, most = np.arange(values.shape[1]), max(len(values) - 1, 0)
     low = ascending[np.clip(first + (count - 1) // 2, 0, most), columns] if len(values) else columns
@@ -192,10 +192,12 @@ def median(values: Ints, first: Any, count: Any) -> Ints:
 
 
 def _lateness(begin: Ints, size: Ints, ranks: tuple[int, ...]) -> dict[str, Ints]:
-    """Return when the last rank made each call, which rank that was, and its delay after the others' median (ns).
+    """Return for each call the time of the last rank's call, that rank's number, and its delay (ns).
+
+    The delay is counted from the median of the other ranks' calls.
 
     Args:
-        begin: when each rank called, shape (ranks, calls), ns; 0 if it did not.
+        begin: the times at which the ranks called, shape (ranks, calls), ns; 0 where a rank did not call.
         size: the number of ranks in the group of each call.
         ranks: the numbers of the ranks.
 
@@ -238,7 +240,7 @@ def _exposure(ranks: Sequence[View], calls: dict[str, Ints], last: Ints, step: I
 def _covered(start: Ints, end: Ints, bins: Ints, count: int) -> Ints:
     """Return the time (ns) that intervals cover, summed in ``count`` bins; ``bins`` has the bin of each interval.
 
-    Time that several intervals cover counts once, for the one that began first.
+    Time that is covered by several intervals counts once, for the interval that began first.
     """
     order = np.argsort(start, kind="stable")
     start, end, bins = start[order], end[order], bins[order]

@@ -1,8 +1,8 @@
 """Why a rank came last to a call: its time in each scope since the ranks last met, compared with the other ranks.
 
-Ranks *meet* in a call for which at least one of them stood still. From there to the next call, each moment of a rank
-counts for the innermost open scope. There are two exceptions: an op of a backward pass counts for the scope of the op
-that it differentiates, and a wait for a message counts for "recv" or "send".
+Ranks *meet* in a call for which at least one of them stood still. From a meeting to the next call, a rank's time is
+attributed to the innermost open scope. There are two exceptions: the time of a backward op is attributed to the scope
+of its forward op, and the time of waiting for a message to "recv" or "send".
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from flnb_telemetry.schema import Ints
 
 LEAST = 100_000
-"""The nanoseconds of lateness up to which no reason is sought."""
+"""The smallest lateness, in nanoseconds, for which a reason is searched."""
 MOST = 200
-"""The most meetings for which reasons are sought, those that cost most time."""
+"""The largest number of meetings for which reasons are searched: those that cost most time."""
 SHARE = 0.25
-"""The least share of a lateness that a scope must explain to be reported."""
+"""The smallest share of a rank's lateness that a scope must explain to be reported."""
 
 
 class Reason(NamedTuple):
@@ -86,7 +86,7 @@ def _reason(
 
 
 def _chosen(calls: Collectives) -> tuple[dict[int, list[int]], Ints]:
-    """Return the calls to explain, each with those that share its reason, and when each rank last met others (ns)."""
+    """Return the calls to explain, each with the calls that share its reason, and the ranks' last meetings (ns)."""
     met = np.flatnonzero((calls.waited > 0).any(axis=0) & (calls.last > 0))
     since, meeting = np.zeros((2, *calls.begin.shape), np.int64)
     for row, view in enumerate(calls.views):
@@ -181,7 +181,7 @@ def blocks(view: View) -> tuple[Ints, Ints, Ints]:
 
 
 def _nested(view: View) -> Iterator[tuple[Ints, Ints, Ints, Ints]]:
-    """Yield the scope events of each thread of a rank, as columns: time, context, enter (0: left), depth afterwards."""
+    """Yield the scope events of each thread of a rank as columns: time, context, enter (0 for leave), new depth."""
     scopes = view.table("scope")
     for lane in np.unique(scopes["lane"]).tolist():
         t, context, entered = (scopes[name][scopes["lane"] == lane] for name in ("t", "context", "enter"))

@@ -2,7 +2,7 @@
 
 Nodes are in order of execution. So a module call is a sequence of consecutive nodes whose scope paths begin alike, and
 drawing such a sequence as one box never makes a cycle. A level is computed only when it is opened, by array operations
-on the nodes in it. Of a million nodes a reader sees some dozens, and opening a group takes time for its own nodes only.
+on its own nodes. So a graph of a million nodes can be explored without reading all of them.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """Nodes `first` to `last` - 1 as one box: a module call, a block repeated `repeat` times, one block, or a portion.
+    """Nodes `first` to `last` - 1 as one box: a module call, a block repeated `repeat` times, a block, or a portion.
 
-    `key` identifies the group within the tape and begins with the key of the group around it. `path` is the scope path
-    of a module, `depth` the number of names in that path.
+    `key` identifies the group within the tape; it begins with the key of the enclosing group. `path` is the scope path
+    of a module, and `depth` the number of names in that path.
     """
 
     key: str
@@ -80,7 +80,7 @@ class Level(NamedTuple):
     """The contents of an open group: items (groups, and rows of single nodes) and the edges between them.
 
     `edges` are pairs (from, to) of indices in `items`. `entered` has the indices of items that read results from
-    outside the group, `left` those of items whose results are read outside it.
+    outside the group. `left` has the indices of items whose results are read outside the group.
     """
 
     items: list[Group | int]
@@ -205,8 +205,7 @@ class Levels:
     def _entry(self, group: Group, parts: Parts, i: int, names: dict[str, int]) -> Group | int:
         """Return entry i of a group as a group of its own, or as a row if it is a single node.
 
-        `names` has the number of the last call of each module, and is updated; this number tells the keys of calls
-        apart.
+        `names` has the number of the last call of each module, and is updated. The key of a call contains its number.
         """
         a, b = int(parts.cut[i]), int(parts.cut[i + 1])
         first, last = int(parts.bound[a]), int(parts.bound[b])
@@ -225,8 +224,7 @@ class Levels:
     def _module(self, group: Group, first: int, last: int, depth: int, names: dict[str, int]) -> Group:
         """Return the group of a module call, nodes `first` to `last` - 1.
 
-        If the module does nothing but call another one, the group has the contents of that call. `names` is that of
-        `_entry`.
+        If the module only calls one other module, the group has the contents of that call. For `names` see `_entry`.
         """
         scope = self._scopes[int(self.graph.context[first])]
         name, path = _shown(scope, depth), ".".join(scope[:depth])
@@ -239,7 +237,7 @@ class Levels:
         return Group(f"{group.key}/{name.replace('/', '∕')}#{call}", name, path, first, last, depth=depth)
 
     def _fold_name(self, parts: Parts) -> str:
-        """Return a name for a repetition: the first and last module ("block0–11"), or the ops of one block."""
+        """Return a name for a repetition: its first and last module ("block0–11"), or the ops of one block."""
         if NOT_A_MODULE in (parts.token[0], parts.token[-1]):
             return self._block_name(parts.between(0, 1))
         first, last = (self.catalog.strings.items[int(parts.token[i])] for i in (0, -1))
@@ -267,7 +265,7 @@ class Levels:
         return found
 
     def find(self, key: str) -> Group | None:
-        """Return the group with a key, computing the levels around it as needed; None if there is no such group."""
+        """Return the group with a key, or None; the levels that contain the group are computed if necessary."""
         if key == "":
             return self.root
         if key not in self._known:
@@ -343,8 +341,8 @@ class Levels:
 def folds(kind: NDArray[np.uint64], single: NDArray[np.bool_]) -> tuple[Ints, Ints]:
     """Divide a sequence into entries: repetitions of a block of elements, and single elements.
 
-    Where repetitions overlap, the period whose repetitions cover most elements of the sequence wins; of equally good
-    periods, the shortest.
+    Where repetitions overlap, the period is chosen whose repetitions cover most elements of the sequence; of equally
+    good periods, the shortest.
 
     Args:
         kind: the elements; equal numbers are equal elements.
@@ -391,6 +389,6 @@ def folds(kind: NDArray[np.uint64], single: NDArray[np.bool_]) -> tuple[Ints, In
 
 
 def _shown(scope: list[str], depth: int) -> str:
-    """Return name number `depth` (from 1) of a scope path; a digit gets the name before it as prefix ("layers.0")."""
+    """Return name number `depth` (from 1) of a scope path; a number such as "0" is returned as "layers.0"."""
     name = scope[depth - 1]
     return f"{scope[depth - 2]}.{name}" if name.isdigit() and depth > 1 else name

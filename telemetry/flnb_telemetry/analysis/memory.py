@@ -38,7 +38,7 @@ FORMULAS = {
 class BlockView(NamedTuple):
     """A block of memory at one moment: offset in its segment and sizes in bytes, and when it was made (`born`, s).
 
-    `state` is "active", "locked" (a user keeps it allocated even when its array is gone) or "pending" (its free was
+    `state` is "active", "locked" (a user lock keeps the block allocated without its array) or "pending" (a free was
     requested and has not happened yet).
     """
 
@@ -64,7 +64,7 @@ class SegmentView(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """Memory over time as columns, with a row for each moment at which it changed: `t` in seconds, the rest in bytes.
+    """Memory over time as columns, with a row for each change: `t` in seconds, all other columns in bytes.
 
     `by_category` has shape (n, 7), with the categories in the order of `schema.CATEGORIES`. The sum of each row is
     `allocated`.
@@ -77,17 +77,17 @@ class Timeline(NamedTuple):
     by_category: Ints
 
     def spread(self, most: int, since: float = -np.inf) -> Timeline:
-        """Return no more than `most` of the rows from `since` (s) on: the peaks of intervals of equal length."""
+        """Return at most `most` rows, of times from `since` (s) on: the peaks of intervals of equal length."""
         late = Timeline._make(column[np.searchsorted(self.t, since) :] for column in self)
         rows = svg.extremes(most, late.allocated, late.reserved)
         return Timeline._make(column[rows] for column in late)
 
 
 class Fragmentation(NamedTuple):
-    """Measures of fragmentation over time (`t` in seconds), and two for the whole run; `FORMULAS` defines each of them.
+    """Measures of fragmentation over time (`t` in seconds), and two for the whole run; see `FORMULAS`.
 
-    `at_peak` is the value of `ratio` when most bytes were allocated, `average` its average over time. `unusable` is
-    about a request of `request` bytes.
+    `at_peak` is the value of `ratio` when most bytes were allocated, and `average` the average of `ratio` over time.
+    `unusable` is the share of free memory that cannot hold `request` bytes.
     """
 
     t: NDArray[np.float64]
@@ -113,8 +113,8 @@ class Fragmentation(NamedTuple):
 class MemoryState:
     """Memory at one moment, `t` seconds since the recording began.
 
-    Attributes in bytes: `allocated` (the sum of the blocks' sizes, as the manager rounded them), `requested` (the sum
-    of the sizes asked for), `reserved` (the sum of the segments), `by_category` (a dict) and `holes` (the size of each
+    Attributes in bytes: `allocated` (the sum of the blocks' sizes after rounding by the manager), `requested` (the sum
+    of the requested sizes), `reserved` (the sum of the segments), `by_category` (a dict) and `holes` (the size of each
     gap between blocks). `segments` lists all segments with their blocks.
     """
 
@@ -196,17 +196,17 @@ class MemoryState:
 class Memory:
     """The memory of a recording over time: `timeline()`, `at(t)`, `peak`, `fragmentation()`.
 
-    Blocks that existed before the recording are included if they belong to the manager that was active at its
-    beginning. Results smaller than the manager's `min_block` have no block: NumPy stores them by itself, and when they
-    are freed is not recorded. `small(ns)` counts such results.
+    Blocks that existed before the recording are included if they belong to the manager that was active when it began.
+    Results smaller than the manager's `min_block` have no block: NumPy allocates their memory, and their frees are not
+    recorded. `small(ns)` counts such results.
 
     Attributes:
         block: a row for each block: the columns of the `alloc` events, and the times (ns) of its free ("end") and of
             the request to free it ("dropped"), both NEVER for a block that was not freed.
         segment: the columns of the `segment_alloc` events, and the time "end" (ns); a resized segment has a row for
             each of its sizes.
-        aside: the timeline of the device to which `flnb.memory.offload` moves saved tensors. Everything else here
-            leaves that device out.
+        aside: the timeline of the device to which `flnb.memory.offload` moves saved tensors. All other attributes
+            exclude that device.
         transfer, locked: the columns of the events of these kinds: tensors moved, and blocks that users locked.
     """
 
@@ -311,8 +311,8 @@ class Memory:
 def timeline(block: schema.Columns, segment: schema.Columns, start: int) -> Timeline:
     """Compute memory over time from tables of blocks and of segments.
 
-    Both tables have the columns "t" and "end" (ns) and "size"; that of blocks also "requested" and "category". Times of
-    the result are seconds since `start` (ns).
+    Both tables have the columns "t" and "end" (ns) and "size"; the table of blocks also has "requested" and "category".
+    Times of the result are seconds since `start` (ns).
     """
     t = np.concatenate([block["t"], segment["t"], block["end"], segment["end"]])
     order = np.argsort(t, kind="stable")
@@ -334,7 +334,7 @@ def timeline(block: schema.Columns, segment: schema.Columns, start: int) -> Time
 
 
 def _lifetimes(begins: schema.Columns, ends: schema.Columns, key: str) -> schema.Columns:
-    """Return the first begin event of each id (column `key`), by time, with its end (ns, or NEVER) in column "end"."""
+    """Return the first begin event of each id (column `key`) in order of time; the new column "end" is ns or NEVER."""
     if (begins[key][1:] > begins[key][:-1]).all():  # each id once, as is usual: nothing is copied
         rows = dict(begins)
     else:
@@ -360,7 +360,7 @@ def _sizes(begins: schema.Columns, resizes: schema.Columns, ends: schema.Columns
 
 
 def _parted(rows: schema.Columns, segments: Ints) -> tuple[schema.Columns, schema.Columns]:
-    """Divide a table into the rows whose "segment_id" is not in `segments`, and those whose is."""
+    """Divide a table into the rows whose "segment_id" is not in `segments`, and the rows whose "segment_id" is."""
     if not len(segments):
         return rows, _rows(rows, segments)
     inside = np.isin(rows["segment_id"], segments)

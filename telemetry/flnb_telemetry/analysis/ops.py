@@ -31,7 +31,7 @@ class OpRow:
     """The statistics of one group of op events.
 
     `key` has the group's value of each key, such as ("matmul",). Times are ns; 99 % of the events took no longer than
-    `p99`. `share` (0 to 1) is the group's part of the time of all ops, `bytes` the total size of its results.
+    `p99`. `share` (0 to 1) is the group's share of the time of all ops; `bytes` is the total size of the results.
     """
 
     key: tuple[str, ...]
@@ -47,9 +47,8 @@ class OpRow:
 class OpStats:
     """A table of op statistics, one `OpRow` for each group of ops; initially sorted by total time, longest first.
 
-    ``run.ops["matmul"]`` is the group with that name, ``run.ops[0]`` the first one, and ``run.ops.by("scope",
-    "phase")`` another table with these keys. Ops of a backward pass count for the scope whose forward ops they
-    differentiate.
+    ``run.ops["matmul"]`` is the group with that name, ``run.ops[0]`` is the first group, and ``run.ops.by("scope",
+    "phase")`` is another table with these keys. Backward ops count for the scope of their forward op.
 
     Args:
         ops: the columns of the op events.
@@ -161,7 +160,7 @@ def _grouped(ops: schema.Columns, catalog: Catalog, keys: tuple[str, ...]) -> li
 
 
 def _name(catalog: Catalog, key: str, code: int, line: int) -> str:
-    """Return an op's value of a key such as "shape", as text.
+    """Return the value that an op has for a key such as "shape", as text.
 
     Args:
         catalog: the names behind the ids.

@@ -52,7 +52,7 @@ def why(tape: Tape, x: Any) -> Why:
 
 
 def _asked(tape: Tape, x: Any) -> int | Why:
-    """Return the id of the node or leaf that `x` denotes, or the final answer if `x` is a tensor without gradient."""
+    """Return the id of the node or leaf that `x` denotes; for a tensor without gradient, return a final `Why`."""
     if isinstance(x, str):
         named = [leaf for leaf in tape.leaves if leaf.name == x] or [
             leaf for leaf in tape.leaves if leaf.name.endswith(f".{x}")
@@ -79,7 +79,7 @@ def _asked(tape: Tape, x: Any) -> int | Why:
 
 
 def _way(tape: Tape, row: int) -> list[int]:
-    """Return the shortest path from the loss to a node or leaf: the graph's rows of nodes, -1 - i for leaf i."""
+    """Return the shortest path from the loss to a node or leaf, as rows of the graph; leaf i is -1 - i."""
     start, parent = tape.graph.start.tolist(), tape.graph.parent.tolist()
     return shortest(len(tape.graph) - 1, row, lambda node: parent[start[node] : start[node + 1]] if node >= 0 else ())
 
@@ -107,7 +107,7 @@ def shortest(root: int, goal: int, above: Callable[[int], Iterable[int]]) -> lis
 
 
 def _told(tape: Tape, row: int) -> str:
-    """Return a line about the node in a row (leaf i: row -1 - i): op or name, shape, scope, gradient norm."""
+    """Return a line of text about a node (leaf i has row -1 - i): op or name, shape, scope, gradient norm."""
     if row < 0:
         leaf = tape.leaves[-1 - row]
         about = f"{leaf.name or f'leaf {-leaf.id}'} {quantity.extents(leaf.shape)}"
@@ -121,7 +121,7 @@ def _told(tape: Tape, row: int) -> str:
 
 
 def _cut(tape: Tape, number: int) -> Why:
-    """Return why the loss does not depend on a node or leaf, by following the ops that use its result."""
+    """Return the reason why the loss does not depend on a node or leaf, found by following the ops that use it."""
     ops, cuts = acts(tape.table), tape.table("cut")
     child, parent = pairs(ops, tape.table("edge"))
     below, fresh = np.array([number]), np.array([number])

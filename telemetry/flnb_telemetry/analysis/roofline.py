@@ -56,9 +56,9 @@ class Point(NamedTuple):
 
 
 def traffic(plan: Plan) -> int:
-    """Return the least number of bytes that an op moves, which is to read each input and write the result once.
+    """Return the smallest number of bytes that an op moves: each input is read once, and the result is written once.
 
-    The elements of the inputs are assumed to be as large as those of the result.
+    The elements of the inputs are assumed to have the size of the result's elements.
 
     >>> from flnb_telemetry.intern import Plan
     >>> traffic(Plan("matmul", "matmul", (8, 4), "float32", 128, flops=1024, inputs=((8, 16), (16, 4))))
@@ -70,8 +70,8 @@ def traffic(plan: Plan) -> int:
 def points(ops: schema.Columns, catalog: Catalog) -> list[Point]:
     """Return the floating-point ops of a recording as points, one for each combination of op, shapes and dtypes.
 
-    Left out are ops without FLOPs (such as those that only move data), ops too short to be timed, and ops whose result
-    is not floating-point.
+    Not included are ops without FLOPs (such as ops that only move data), ops too short to be timed, and ops whose
+    result is not floating-point.
 
     Args:
         ops: the columns of the op events (`Recording.table("op")`).

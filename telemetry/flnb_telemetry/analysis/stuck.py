@@ -17,7 +17,7 @@ AFTER = 2.0
 LAST = (("op", "t1"), ("scope", "t"), ("collective", "t1"), ("collective_begin", "t"))
 """The kinds of events, and the field with their time, that show when a rank was last active."""
 FAILURE = -1
-"""The key in the states of ranks under which the error is stored with which a call was abandoned."""
+"""The key, in the dict of ranks' states, of the error by which a call was abandoned."""
 
 
 def stuck(calls: Collectives, ranks: list[View], now: int, states: dict[int, str]) -> dict[str, Any] | None:
@@ -27,7 +27,7 @@ def stuck(calls: Collectives, ranks: list[View], now: int, states: dict[int, str
         calls: the joined calls of the ranks.
         ranks: the events of each rank.
         now: the current time, ns.
-        states: texts about ranks from other sources than their events, such as "has died", by rank.
+        states: a dict from rank to a text that is not known from events, such as "has died".
 
     Returns:
         A dict with the call's "seq" and "group", a "text" that describes it, the "seconds" since it began, and "rows":

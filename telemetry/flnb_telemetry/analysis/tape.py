@@ -74,7 +74,7 @@ class TapeLeaf(NamedTuple):
 class Failure(NamedTuple):
     """The op whose error ended a forward pass.
 
-    `got` are the shapes of the inputs, `expected` is that of the result (None if unknown), `message` that of the error.
+    `got` has the shapes of the inputs, `expected` that of the result (None if unknown), `message` the error's text.
     """
 
     node: int
@@ -144,7 +144,7 @@ class Tape:
     other: Callable[[int], Tape]
 
     def step(self, index: int) -> Tape:
-        """Return the tape of the step `index`; it has gradient norms only if these were measured in that step.
+        """Return the tape of step number `index`; it has gradient norms only if they were measured in that step.
 
         Raises:
             LookupError: the recording has no such step.
@@ -230,8 +230,8 @@ class Tape:
     def why(self, x: Any) -> Why:
         """Return how the loss's gradient reaches `x` (the path from the loss), or why it does not (a line of code).
 
-        Of the lines that can cut a gradient, a recording has only those of `detach` and `no_grad`; `flnb.why` runs the
-        function that computes the loss, and so finds all of them.
+        Of the lines that can cut a gradient, a recording has only those of `detach` and `no_grad`. `flnb.why` runs the
+        function that computes the loss, and finds all such lines.
 
         Args:
             x: a Variable, the name of a leaf ("net.stem.weight", or the end of it if no other leaf has the same), a
@@ -298,7 +298,7 @@ def _line(node: TapeNode) -> str:
 def of(table: Table, start: int, catalog: Catalog, index: int | None = None) -> Tape:
     """Make the tape of a training step or, by default, of the backward pass that is most worth showing.
 
-    The default is the pass that `worth_showing` returns; without measured gradients, or if a later op failed, it is the
+    The default is the pass that `worth_showing` returns. Without measured gradients, or if a later op failed, it is the
     last forward pass.
 
     Args:
@@ -398,9 +398,9 @@ def _origin(shown: Measured, origins: schema.Columns) -> int:
 
 
 def worth_showing(found: list[Measured]) -> Measured:
-    """Return the backward pass that is most worth showing: where NaN or Inf last began, else the last pass.
+    """Return the backward pass most worth showing: the last pass, or the pass in which NaN or Inf last began.
 
-    Where it began is the first of the latest passes with NaN or Inf that directly follow each other.
+    NaN or Inf began in the first pass of the latest uninterrupted sequence of passes with NaN or Inf.
     """
     bad = [i for i, one in enumerate(found) if one.bad]
     if not bad:

@@ -1,8 +1,8 @@
-"""What devices did, as events of a Chrome trace in the form of Kineto: kernels, copies, stream events, waits.
+"""The work of devices as events of a Chrome trace in the form of Kineto: kernels, copies, stream events, waits.
 
-A device is a process of the trace, each of its streams a thread. An arrow leads from the host's call to what ran. The
-times of an emulated device have no meaning: its tasks are slices of 1 µs in the order in which they ran, from the time
-of the host's first call on; their argument "emulated" is 1.
+A device is a process of the trace, and each of its streams is a thread. An arrow leads from the host's call to the
+task. The times of an emulated device have no meaning: from the host's first call on, its tasks are slices of 1 µs in
+the order in which they ran, with the argument "emulated": 1.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def events(run: Recording, process: int, us: Callable[[int], str]) -> Iterator[l
 
 
 def _events_and_waits(run: Recording, process: int, us: Callable[[int], str]) -> Iterator[str]:
-    """Yield the host's calls that record or await stream events, as instants, and those that wait, as slices."""
+    """Yield the host's calls about stream events: as slices if the host waited, otherwise as instants."""
     found = run.devices
     for t, event, awaited, device, stream in schema.tuples(found.event, "t", "event", "awaited", "device", "stream"):
         name = "cudaStreamWaitEvent" if awaited else "cudaEventRecord"

@@ -1,9 +1,9 @@
 """Write recordings as Chrome traces in the form of Kineto, PyTorch's profiler, for ui.perfetto.dev and others.
 
 Events are written kind by kind in batches, so that the file may be larger than memory. Times are µs since the run
-began, with decimals for the ns; `baseTimeNanoseconds` is the time at which the run began, in ns since 1970. What Kineto
-has no keys for (scope, phase, line, block) is stored as further arguments of an event, which other readers show or
-ignore.
+began, with decimals for the ns; `baseTimeNanoseconds` is the time at which the run began, in ns since 1970. Facts for
+which Kineto has no keys (scope, phase, line, block) are stored as further arguments of an event, which other readers
+show or ignore.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def save_trace(run: Recording, path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def _opened(path: os.PathLike[str], compressed: bool) -> Iterator[BinaryIO | gzip.GzipFile]:
-    """Open a file for writing; if `compressed`, by gzip, whose header then has neither a name nor a time."""
+    """Open a file for writing; if `compressed`, with gzip and a header without name and time."""
     with open(path, "wb") as file:
         if not compressed:
             yield file
@@ -71,7 +71,7 @@ def _json(value: Any) -> str:
 
 
 def _facts(run: Recording) -> dict[str, Any]:
-    """Return what `flnb.load_run` restores of a run besides its events: state, error, metadata, dropped events."""
+    """Return the facts of a run that are stored besides its events: state, error, metadata, dropped events."""
     meta = {key: value for key, value in run.meta.items() if type(value) in (str, int, bool)}
     state = "finished" if run.state == "recording" else run.state
     return {"state": state, "error": run.error, "meta": meta, "dropped": run.dropped}
@@ -210,7 +210,7 @@ def _first(node: Ints, chosen: Any) -> Ints:
 
 
 def _scopes(run: Recording) -> list[str]:
-    """Return the scopes as slices: the end of a scope closes the scope of its thread that was opened last."""
+    """Return the scopes as slices; each end of a scope belongs to the thread's scope that was opened last."""
     texts, found, end = _Texts(run), list[str](), run.start + round(run.seconds * 1e9)
     open_: dict[int, list[tuple[int, int, int]]] = {}
 

@@ -18,7 +18,7 @@ CHUNK = 1 << 18
 LONGEST = 1 << 24
 """The most characters that one JSON value may have."""
 ESCAPE = 16
-"""An error so many characters before the window's end may come from a literal or escape that is not complete yet."""
+"""A parse error within this many characters of the window's end may be due to a literal that continues after it."""
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
@@ -31,8 +31,8 @@ def read_trace(path: str | os.PathLike[str], head: dict[str, Any]) -> Iterator[A
 
     Args:
         path: a JSON file, compressed by gzip or not.
-        head: receives the values of the outermost object's other keys. It is complete only after the last event: keys
-            that follow the events in the file are added at the end.
+        head: a dict to which the values of the outermost object's other keys are added. Keys that follow the events in
+            the file are added after the last event.
 
     Raises:
         TraceError: the file is no JSON, is cut off, or has a value longer than `LONGEST`.
@@ -123,7 +123,7 @@ class _Reader:
         self.at += 1
 
     def peek(self, end: bool = False) -> str:
-        """Return the next character that is no white space, or "" at the file's end, an error unless `end` is True."""
+        """Return the next character that is no white space; at the file's end "" if `end` is True, else an error."""
         while True:
             space = _SPACE.match(self.text, self.at)
             assert space is not None

@@ -38,8 +38,8 @@ MODULE = "nn.Module: "
 def load_trace(path: str | os.PathLike[str]) -> Recording:
     """Read a Chrome trace of PyTorch's profiler or of `run.save_trace`, compressed by gzip or not, as a `Recording`.
 
-    Ops that PyTorch runs inside other ops (``aten::addmm`` in ``aten::linear``) are ops of their own, so the sum of the
-    times of all ops exceeds the time that passed. The scope path of an op is made of the annotations around it.
+    Ops that PyTorch runs inside other ops (``aten::addmm`` in ``aten::linear``) count as separate ops, so the sum of
+    the times of all ops exceeds the elapsed time. The scope path of an op consists of the annotations around it.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -62,7 +62,7 @@ FAMILIES = {
     r"(to|t|detach|zeros|ones|empty|resize|fill|zero)(_|\b)",
     "elementwise": r"r?(add|sub|mul|div)|exp|log|relu|tanh|sigmoid|gelu|pow|sqrt|threshold|where|neg|abs|clamp",
 }
-"""For each family of ops a regular expression for the names of PyTorch's ops in it; the first that matches counts."""
+"""A regular expression for the names of PyTorch's ops in each family; an op belongs to the first that matches."""
 
 
 class _Trace:

@@ -1,9 +1,9 @@
 """Pickles of plain values (texts, numbers, lists, tuples, dicts), read and written without the `pickle` module.
 
-Reading executes nothing: only those pickle opcodes are known that build plain values. Keys of dicts must be texts, and
-no value is hashed, compared or printed as a whole, because values may share parts or contain themselves: then a few
-bytes stand for an endless value. `pickle.Unpickler` would hash values, and would keep a whole file of several GB in
-memory. Here the items of lists are handed over in batches while the file is read, and what was read is released.
+Reading executes no code: only the pickle opcodes that build plain values are known. Keys of dicts must be texts. Values
+may share parts or contain themselves, so a few bytes can describe an endless value; therefore no value is hashed,
+compared or printed as a whole. `pickle.Unpickler` would hash values, and would load a file of several GB into memory.
+Here the items of lists are passed to a function in batches while the file is read, and their memory is released.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LONGEST_INTEGER = 16  # bytes
 CACHED = 1 << 16  # lists of references that are cached
 _REFERENCES = re.compile(rb"\](\x94?)\(((?:h.|j.{4}){1,999}+)e", re.DOTALL)
 _REFERENCE = re.compile(rb"h.|j.{4}", re.DOTALL)
-"""Patterns of opcodes: a complete list of values fetched from the memo, such as a call stack, and one such value."""
+"""Patterns of opcodes: a list of values fetched from the memo, such as a call stack; and the fetch of one value."""
 TEXTS = frozenset({str})
 
 
@@ -43,7 +43,8 @@ def read(path: str | os.PathLike[str], gather: Callable[[list[Any]], list[Any]] 
     Args:
         path: a pickle of protocol 2 to 5.
         gather: a function that is called each time the file appends items to a list (`pickle` appends a thousand at a
-            time). It gets these items and returns those to store in the list. Dicts that it empties are released.
+            time). Its argument is the list of new items; it returns the items to store. Dicts that it empties are
+            released.
 
     Raises:
         PickleError: the file is no complete pickle of plain values.
@@ -153,7 +154,7 @@ class _Machine:
         raise PickleError(f"it {asked} (byte {start:,}); plain values need no code, and nothing was executed")
 
     def take(self, count: int) -> bytes:
-        """Return the next `count` bytes, or fewer at the end of the file; then the next opcode will be missing."""
+        """Return the next `count` bytes, or fewer at the end of the file, where the next opcode is then missing."""
         self.at += count
         return self.data[self.at - count : self.at]
 
@@ -268,8 +269,8 @@ for _code, _step in {
 def encoded(value: Any) -> bytes:
     """Return the pickle opcodes that build a plain value, without the PROTO at the beginning and the STOP at the end.
 
-    No value is memoized. A bytes object within the value is taken to be opcodes and inserted as it is. A value of any
-    other type raises a `TypeError`.
+    No value is memoized. A bytes object within the value is inserted unchanged, as opcodes. A value of any other type
+    raises a `TypeError`.
 
     >>> import pickle
     >>> pickle.loads(bytes([0x80, 4]) + encoded({"a": [1, -2, 2**40], "b": (None, "text", 0.5)}) + b".")

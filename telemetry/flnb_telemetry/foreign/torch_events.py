@@ -92,7 +92,7 @@ class Stacks:
 
 
 def _kept(known: dict[int, tuple[Any, int]], told: Any, number: int) -> int:
-    """Store `number` in `known` under the identity of the object `told`, which is kept alive, and return `number`."""
+    """Store `number` in `known` under the id of the object `told`, with a reference to the object; return `number`."""
     if len(known) >= KEPT:
         known.clear()
     known[id(told)] = told, number
@@ -100,7 +100,7 @@ def _kept(known: dict[int, tuple[Any, int]], told: Any, number: int) -> int:
 
 
 def _ours(shape: Any, dtype: Any, phase: Any) -> bool:
-    """Return whether the fields that flnb adds to a frame have the types with which flnb writes them."""
+    """Return whether the fields that flnb adds to a frame have the types that flnb writes."""
     extents = type(shape) is tuple and all(type(extent) is int and 0 <= extent < 1 << 63 for extent in shape)
     return extents and type(dtype) is str and type(phase) is int and 0 <= phase < len(schema.PHASES)
 
@@ -110,7 +110,7 @@ _LIBRARY = re.compile(r"[/\\](?:torch|site-packages|dist-packages)[/\\]")
 
 
 def described(frames: tuple[Frame, ...]) -> tuple[str, str]:
-    """Return the op to which a call stack belongs, and the user's line as "file:line:function"; "" for what is unknown.
+    """Return the op to which a call stack belongs, and the user's line as "file:line:function"; "" if unknown.
 
     The op is PyTorch's outermost operator if the stack has C++ frames, else the innermost function. The user's line is
     the innermost line of Python outside installed packages.

@@ -1,8 +1,8 @@
 """Write recordings as PyTorch memory snapshots, for PyTorch's viewer and `torch.cuda._memory_viz`.
 
-The viewer reads pickles of protocol 4 with plain values. Addresses and sizes must be below 2**53, and if anything has a
-category, something must have the category "unknown". A few keys are added, which other readers ignore: nanoseconds,
-sizes of blocks that PyTorch would round differently, and shapes in frames.
+The viewer reads pickles of protocol 4 with plain values. Addresses and sizes must be below 2**53. If blocks have
+categories, at least one must have the category "unknown". flnb adds a few keys, which other readers ignore:
+nanoseconds, sizes of blocks that PyTorch would round differently, and shapes in frames.
 
 The pickle is written opcode by opcode: texts, frames and call stacks are memoized once at its beginning, and the events
 refer to them by number.
@@ -41,7 +41,7 @@ KEYS = ("action", "addr", "size", "stream", "time_us", "ns", "category", "frames
 CODES = {"action": (b"h", "u1"), "stream": (b"K", "u1"), "ns": (b"M", "<u2"), "category": (b"h", "u1")}
 CODES |= {"frames": (b"j", "<u4")}
 LONG = b"\x8a\x08", "<i8"
-"""For each key of an event, the pickle opcode and NumPy dtype of its value; other keys have `LONG`."""
+"""The pickle opcode and NumPy dtype of the value of an event's key; `CODES` has those of some keys, the others have `LONG`."""
 
 
 def save_snapshot(run: Recording, path: str | os.PathLike[str]) -> None:
@@ -103,7 +103,7 @@ def _placed(run: Recording) -> tuple[Columns, Columns]:
 
 
 def _place_lost(block: Columns, last: int) -> None:
-    """Give blocks without a segment the ids of new ones, from `last` + 1 on: one for each stretch without a gap."""
+    """Assign blocks without a segment to new segments, one for each gapless range, with ids from `last` + 1 on."""
     lost = np.flatnonzero(block["segment_id"] == 0)
     lost = lost[np.argsort(block["address"][lost], kind="stable")]
     low = block["address"][lost]
@@ -115,7 +115,7 @@ def _place_lost(block: Columns, last: int) -> None:
 
 
 def _spans(table: Columns) -> tuple[Ints, Ints, Ints]:
-    """Return the segment ids in a table of blocks or segments, and for each the lowest and the highest address."""
+    """Return the segment ids in a table of blocks or segments, with the lowest and the highest address of each."""
     numbers, row = np.unique(table["segment_id"], return_inverse=True)
     low, high = np.full(len(numbers), NEVER), np.zeros(len(numbers), np.int64)
     np.minimum.at(low, row, table["address"])
@@ -136,10 +136,10 @@ def _clash(segment: Columns) -> bool:
 
 
 class _Stacks:
-    """The memo of the pickle: texts, frames and call stacks, each of which is stored once and then named by its number.
+    """The memo of the pickle: texts, frames and call stacks, each stored once and then referred to by number.
 
-    `texts` has the number of each text, `frames` that of each frame, counted from the last text on. `of_block` has the
-    number of each block's call stack; `nothing` is the number of the empty call stack.
+    `texts` has the number of each text, and `frames` the number of each frame; frames are numbered after all texts.
+    `of_block` has the number of each block's call stack; `nothing` is the number of the empty call stack.
     """
 
     def __init__(self, run: Recording, block: Columns) -> None:
@@ -159,8 +159,8 @@ class _Stacks:
     def head(self, run: Recording, cuts: list[int]) -> bytes:
         """Return the pickled dict for the snapshot's key "flnb": facts of the run, shared values, and ``cuts``.
 
-        Shared values are texts, frames and stacks to which many events refer by number. Cuts are addresses at which two
-        growing segments touch, from which a reader knows that they are two.
+        Shared values are texts, frames and stacks to which many events refer by number. ``cuts`` are addresses at which
+        two growing segments touch, so that a reader does not take the two for one.
         """
         texts = [encoded(text) for text in self.texts]
         lists = [encoded(frames) for frames in self.lists]
@@ -177,7 +177,7 @@ def _reference(number: int) -> bytes:
 
 
 def _frames(run: Recording, plan: int, context: int) -> list[dict[str, Any]]:
-    """Return the frames of an allocation: its call stack, or if unknown one frame of its op (name) and scope (file)."""
+    """Return the frames of an allocation: its call stack, or else one frame with op as name and scope as file."""
     if context in run.stacks:
         names = ("shape", "dtype", "phase")
         return [
@@ -207,8 +207,8 @@ class _Events(NamedTuple):
 def _events(block: Columns, segment: Columns, stack: Ints) -> _Events:
     """Return the events of all blocks and segments.
 
-    At equal times, ends precede beginnings, frees precede the end of their segment, and the end of a block that exists
-    for no time follows its beginning.
+    At equal times, ends precede beginnings, and frees precede the end of their segment. If a block begins and ends at
+    the same time, its end follows its beginning.
     """
     plain = np.maximum(MIN_BLOCK, -(-block["requested"] // MIN_BLOCK) * MIN_BLOCK)
     size = np.where(block["size"] == plain, 0, block["size"])

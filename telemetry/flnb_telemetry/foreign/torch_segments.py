@@ -62,8 +62,8 @@ def held_over(
 ) -> tuple[dict[str, Columns], Ints]:
     """Return the tables of the segments' events, and the segment id of each block (0 if unknown).
 
-    Wherever a part in the middle of a growing segment was ever unmapped, the segment counts as two from the beginning:
-    so each segment only grows or shrinks at its ends, and keeps its blocks.
+    If a part in the middle of a growing segment was ever unmapped, the segment is divided into two from the beginning.
+    So each segment grows and shrinks at its ends only, and its blocks never change segments.
 
     Args:
         events: all events of a device.
@@ -72,7 +72,7 @@ def held_over(
         start: the time at which the recording begins, ns.
         born: for each block the row of the event that allocated it, ascending; -1 if it existed before.
         address: the address of each block.
-        known: addresses at which growing segments are split (see `met`); None to find them from the events.
+        known: addresses at which growing segments are divided (see `met`); None to find them from the events.
     """
     chosen = np.flatnonzero(np.isin(events.action, (te.SEGMENT_ALLOC, te.SEGMENT_FREE, te.MAP, te.UNMAP)))
     told = (column[chosen].tolist() for column in (events.action, events.address, events.size))
@@ -147,7 +147,7 @@ class _Sweep:
 
     Args:
         cuts: addresses at which growing segments are split.
-        pieces: how many parts of segments the events may map and unmap; files with more are rejected.
+        pieces: the largest number of parts of segments that the events may map and unmap; files with more are rejected.
     """
 
     def __init__(self, cuts: set[int], pieces: int) -> None:
@@ -174,7 +174,7 @@ class _Sweep:
             self.rows["segment_free"].append((t, number, address, size))
 
     def map(self, t: int, begin: int, end: int) -> None:
-        """Map the addresses from `begin` to `end` - 1 at time `t` (ns): a segment beside them grows, or one begins."""
+        """Map the addresses from `begin` to `end` - 1 at time `t` (ns): an adjacent segment grows, or one begins."""
         inner = self.sorted_cuts[bisect_right(self.sorted_cuts, begin) : bisect_left(self.sorted_cuts, end)]
         self._count(1 + len(inner))
         for low, high in zip([begin, *inner], [*inner, end], strict=True):
@@ -206,7 +206,7 @@ class _Sweep:
                 self._resize(t, address, address, low - address)
 
     def _count(self, pieces: int) -> None:
-        """Count mapped or unmapped parts; too many are an error, because a small crafted file would take hours."""
+        """Count mapped or unmapped parts, and raise an error if there are too many; a crafted file would take hours."""
         self.pieces -= pieces
         if self.pieces < 0:
             raise te.SnapshotError("its segments overlap in thousands of pieces, expected segments that do not overlap")
@@ -225,7 +225,7 @@ class _Sweep:
         self.rows[table].append((t, what[0], address, what[1]))
 
     def around(self, address: Ints) -> Ints:
-        """Return for each address the number of the segment that contains it at present, 0 for none."""
+        """Return for each address the number of the segment that currently contains the address; 0 for none."""
         return np.array([self._around(at) for at in address.tolist()], np.int64)
 
     def _around(self, address: int) -> int:

@@ -1,8 +1,8 @@
 """Read PyTorch memory snapshots (`torch.cuda.memory._dump_snapshot`) as recordings.
 
-A snapshot has, for each device, the last events of PyTorch's allocator and the state after these. Blocks and segments
-from before the first event are found by undoing the events from that state; the recording begins with them. Events have
-requested sizes only: the real size of a block that was freed is assumed to be the request, rounded up as in PyTorch.
+A snapshot has, for each device, the last events of PyTorch's allocator and the state after the last event. The state
+before the first event is found by undoing the events in reverse order; the recording begins with that state. Events
+have requested sizes only, so the size of a freed block is assumed to be the request, rounded up as in PyTorch.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ __all__ = ["load_snapshot"]
 
 MOST_DEVICES = 1 << 16
 MIN_BLOCK = 512
-"""The unit, in bytes, of which the sizes of PyTorch's blocks are multiples."""
+"""The size of every PyTorch block is a multiple of this number of bytes."""
 Final: TypeAlias = tuple[int, int, int, int, bool]
 """A block that was live at the end: address, size, requested, stack, whether it was freed."""
 LIVE = ("active_allocated", "active_pending_free", "active_awaiting_free")
 
 
 def load_snapshot(path: str | os.PathLike[str], device: int | None = None) -> Recording:
-    """Read a PyTorch memory snapshot as a `Recording`, whose `memory`, reports, replays and exports work as always.
+    """Read a PyTorch memory snapshot as a `Recording`, for `run.memory`, reports, replays and exports.
 
-    Nothing in the file is executed, and events become columns while it is read, so that large files fit into memory.
-    Blocks and segments from before the first event exist from the beginning of the recording. `run.stacks[context]` is
-    the call stack of the blocks with that context id. Times are those of the file (µs), moved apart by a few ns where
-    several events have the same.
+    No code in the file is executed. Events are converted to columns while the file is read, so that large files fit
+    into memory. Blocks and segments from before the first event exist from the beginning of the recording.
+    `run.stacks[context]` is the call stack of the blocks with that context id. Times are in µs in the file; events with
+    equal times are moved apart by a few ns.
 
     Args:
         path: the file.
@@ -145,7 +145,7 @@ def _extent(block: Any, position: int) -> tuple[int, int]:
 
 
 def _live(block: dict[str, Any], at: int, size: int, stacks: te.Stacks) -> Final:
-    """Return a block that was live at the end; in old files its "history" has its call stack and requested size."""
+    """Return a block that was live at the end; old files have its call stack and requested size in "history"."""
     told, name = block, "requested_size"
     if history := block.get("history"):
         told, name = (history[0] if isinstance(history, (list, tuple)) else history), "real_size"
@@ -188,7 +188,7 @@ def _recording(
 
 
 def _told(about: dict[str, Any], name: str) -> int:
-    """Return the time (ns) in a field that flnb adds, a tuple of whole µs and the ns beyond; 0 without the field."""
+    """Return the time (ns) in a field that flnb adds, a tuple (whole µs, further ns); 0 without the field."""
     time = about.get(name)
     if isinstance(time, tuple) and len(time) == 2 and all(type(part) is int for part in time):
         us, ns = time
@@ -202,7 +202,7 @@ def _like(empty: Columns, given: Columns) -> Columns:
 
 
 def _times(events: te.Events, exact: bool) -> Ints:
-    """Return the time of each event in ns; unless times are `exact`, each is made later than the one before."""
+    """Return the time of each event in ns; unless times are `exact`, equal times are changed to increasing ones."""
     t, ordinal = events.us * 1000 + events.ns, np.arange(len(events.us))
     found: Ints = np.maximum.accumulate(t if exact else t - ordinal)
     return found if exact else found + ordinal
@@ -212,7 +212,7 @@ def _blocks(events: te.Events, t: Ints, final: list[Final], start: int) -> Colum
     """Return one row for each block: its times of allocation ("t"), request to free ("dropped") and free ("end").
 
     At each address, the events from an allocation to the next free belong to one block. If the allocation is missing,
-    the block began when the one before it ended, or with the recording.
+    the block is assumed to begin at the end of the previous block, or at the beginning of the recording.
     """
     chosen = np.flatnonzero(np.isin(events.action, (te.ALLOC, te.REQUESTED, te.COMPLETED)))
     chosen = chosen[np.argsort(events.address[chosen], kind="stable")]
@@ -249,7 +249,7 @@ def _blocks(events: te.Events, t: Ints, final: list[Final], start: int) -> Colum
 
 
 def _with_final(block: Columns, final: list[Final], start: int) -> Columns:
-    """Return the table of blocks with what the final state adds: real sizes, and blocks without any event."""
+    """Return the table of blocks completed from the final state: with real sizes, and with blocks without events."""
     alive = np.flatnonzero(block["end"] == NEVER)
     where = {int(address): int(row) for address, row in zip(block["address"][alive], alive, strict=True)}
     older = []
@@ -266,7 +266,7 @@ def _with_final(block: Columns, final: list[Final], start: int) -> Columns:
 
 
 def _catalog(stacks: te.Stacks) -> tuple[Catalog, Ints, Ints]:
-    """Return a catalog with a plan (op, shape) and a context (scope) for each call stack, and the ids of these."""
+    """Return a catalog with a plan (op, shape) and a context (scope) for each call stack, and their ids."""
     contexts, plans = list[Context](), Table([Plan("", "", (), "", 0)])
     of_stack = []
     for frames in stacks.rows:
@@ -287,7 +287,7 @@ OURS = "flnb"
 
 
 def _ooms(events: te.Events, t: Ints, context: Ints, run: Recording) -> Columns:
-    """Return the table of out-of-memory events; if the file lacks the free bytes, they are the sum of the gaps."""
+    """Return the table of out-of-memory events; free bytes that the file does not contain are computed from gaps."""
     table = schema.table(schema.kind_of("oom"), [])
     rows = []
     for i, told in sorted(events.ooms.items()):
