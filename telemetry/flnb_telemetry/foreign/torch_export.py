@@ -41,7 +41,7 @@ KEYS = ("action", "addr", "size", "stream", "time_us", "ns", "category", "frames
 CODES = {"action": (b"h", "u1"), "stream": (b"K", "u1"), "ns": (b"M", "<u2"), "category": (b"h", "u1")}
 CODES |= {"frames": (b"j", "<u4")}
 LONG = b"\x8a\x08", "<i8"
-"""The pickle opcode and NumPy dtype of the value of an event's key; `CODES` has those of some keys, the others have `LONG`."""
+"""The pickle opcode and NumPy dtype of a value in an event, for keys that `CODES` does not list."""
 
 
 def save_snapshot(run: Recording, path: str | os.PathLike[str]) -> None:
