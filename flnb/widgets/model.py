@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import anywidget
 import traitlets
+from flnb_telemetry.extras import tool
 from flnb_telemetry.formats import svg
 from flnb_telemetry.formats.tape_svg import tape_picture
 from flnb_telemetry.live.tape import LiveTape
@@ -21,6 +21,7 @@ from flnb.widgets import program
 from flnb.widgets.answers import RunAnswers, code_of
 from flnb.widgets.exports import file_of
 from flnb.widgets.hub import Hub
+from flnb.widgets.pictures import Pictured
 from flnb.widgets.proposals import Proposals
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 STATIC = Path(__file__).parent / "static"
 
 
-class _View(anywidget.AnyWidget):
+class _View(Pictured, anywidget.AnyWidget):
     """Base of the widgets: a view in the browser, whose messages `_receive` handles.
 
     `only` names the one view to show ("tape", "compare" or "program"); by default the widget has all views.
@@ -53,17 +54,13 @@ class _View(anywidget.AnyWidget):
 
     def __init__(self, **traits: Any) -> None:
         super().__init__(**traits)
-        self.picture, self._display_id = f"flnb-picture-{uuid.uuid4().hex}", uuid.uuid4().hex
+        self._name_picture()
         self.on_msg(lambda _, content, __: self._receive(content if isinstance(content, dict) else {}))
         _hear_while_busy(self.comm)
 
     def _receive(self, message: dict[str, Any]) -> None:
         """Handle a message of the browser; ignore unknown types."""
         raise NotImplementedError
-
-    def _static(self) -> str:
-        """Return HTML without scripts that is shown on pages without a kernel; empty if there is nothing to show."""
-        return ""
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         made = super()._repr_mimebundle_(**options)
@@ -72,23 +69,11 @@ class _View(anywidget.AnyWidget):
         return data | ({"text/html": html} if html else {}), metadata
 
     def _ipython_display_(self) -> None:
-        """Display the picture and the widget as two outputs; of one, nbconvert would show just an empty widget."""
+        """Display the picture and the widget as two outputs."""
         self.publish_picture()
         data, metadata = self._repr_mimebundle_()
         shown = {kind: value for kind, value in data.items() if kind != "text/html"}
         publish_display_data(shown, metadata)  # type: ignore[no-untyped-call]
-
-    def publish_picture(self, update: bool = False) -> None:
-        """Send the picture for pages without a kernel to the cell's output; with ``update``, replace the old one.
-
-        Where the view itself runs, it hides the picture.
-        """
-        if html := self._static():
-            data = {
-                "text/html": f'<div class="{self.picture}">{html}</div>',
-                "text/plain": "a picture of the view below",
-            }
-            publish_display_data(data, transient={"display_id": self._display_id}, update=update)  # type: ignore[no-untyped-call]
 
 
 class Dashboard(_View):
@@ -219,7 +204,7 @@ class ProgramWidget(_View):
     def _static(self) -> str:
         texts = [f"<pre>{html_text(str(each), WHOLE)}</pre>" for each in programs_of(self.f, "flnb.program")]
         said = "The calls of a program of flnb.jit; the view of it needs a running kernel."
-        return f"<div><p>{said}</p>{''.join(texts)}</div>"
+        return f"<div><p>{said}</p>{_graph(self.f)}{''.join(texts)}</div>"
 
 
 class RunWidget(_View):
@@ -243,6 +228,15 @@ def fallback(run: Recording | None) -> str:
     if run is None:
         return "<p>The live dashboard of flnb needs a running kernel; nothing was recorded when this was saved.</p>"
     return f"<div><p>The live dashboard of flnb, as it was when this was saved.</p>{run._repr_html_()}</div>"
+
+
+def _graph(f: Any) -> str:
+    """Return the graph of a program as HTML; "" if graphviz, which draws it, is missing."""
+    try:
+        drawn = tool("flnb.plot", "graph")(f).pipe(format="svg", encoding="utf-8")
+    except (ImportError, FileNotFoundError):
+        return ""
+    return f'<div style="overflow-x:auto">{drawn[drawn.index("<svg") :]}</div>'
 
 
 def _hear_while_busy(comm: Any) -> None:

@@ -20,7 +20,9 @@ from flnb.memory_lab.replay_table import Replay
 from flnb.memory_lab.replaying import play
 from flnb.memory_lab.tunables import as_text
 from flnb.plot import INK, MANAGERS, MIB, TEMPLATE, crests
+from flnb.plot.svg import svg
 from flnb.widgets.newest import Newest
+from flnb.widgets.pictures import Pictured
 
 if TYPE_CHECKING:
     from flnb.memory_lab.replaying import Outcome
@@ -35,7 +37,7 @@ class _Superseded(Exception):
     """Raised inside a replay to abandon it when newer settings are waiting."""
 
 
-class Tuner(ipywidgets.VBox):  # type: ignore[misc]
+class Tuner(Pictured, ipywidgets.VBox):  # type: ignore[misc]
     """A widget with controls for a manager's settings and their effect on a trace; `flnb.memory.tune` makes it.
 
     Replays run in a thread: only the replay of the newest settings is drawn, and outdated ones are abandoned.
@@ -64,6 +66,7 @@ class Tuner(ipywidgets.VBox):  # type: ignore[misc]
         self.default: Outcome | None = None
         self.best: Outcome | None = None
         self._silent = False
+        self._name_picture()
         self._newest: Newest[dict[str, Any]] = Newest(self._replay, "flnb-tune")
         self.controls = {one.name: _control(one) for one in found}
         for control in self.controls.values():
@@ -76,7 +79,10 @@ class Tuner(ipywidgets.VBox):  # type: ignore[misc]
         left = ipywidgets.VBox([*self.controls.values(), reset, self._code], layout={"width": "340px"})
         right = ipywidgets.VBox([self.figure], layout={"flex": "1 1 480px", "min_width": "0"})
         panes = ipywidgets.HBox([left, right], layout={"flex_flow": "row wrap", "width": "100%"})
-        title = ipywidgets.HTML(f"<b>{html_text(kind.__name__)}</b> on {html_text(trace.name)}: {trace!r}")
+        title = ipywidgets.HTML(  # where this is shown, the widget runs
+            f"<style>.{self.picture}{{display:none}}</style>"
+            f"<b>{html_text(kind.__name__)}</b> on {html_text(trace.name)}: {trace!r}"
+        )
         super().__init__([title, panes, self._said, self._table])
         self._replay(self.settings)
 
@@ -180,9 +186,8 @@ class Tuner(ipywidgets.VBox):  # type: ignore[misc]
         rows = {id(row): row for row in (self.default, self.current, self.best) if row is not None}
         return Replay(self.trace, tuple(rows.values()), self.packing)
 
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        made = super()._repr_mimebundle_(**options)
-        return made | {"text/html": f"{self.table()._repr_html_()}<pre>{html_text(self.line, 2000)}</pre>"}
+    def _static(self) -> str:
+        return f"<div>{svg(self.figure)}{self.table()._repr_html_()}<pre>{html_text(self.line, 2000)}</pre></div>"
 
 
 def _control(one: Tunable) -> Any:

@@ -23,6 +23,8 @@ CELLS = (
     "flnb.view(run)",
     "run.tape",
     "flnb.plot.memory(run)",
+    "import ipywidgets\nipywidgets.VBox([flnb.widgets.Timeline(run), ipywidgets.HBox([flnb.widgets.Ops(run)])])",
+    "flnb.memory.tune(run)",
     "flnb.program(f) if [f := flnb.jit(lambda x: x * 2.0 + 1.0), f(run and flnb.ones(3)), f(flnb.ones(3))] else None",
 )
 

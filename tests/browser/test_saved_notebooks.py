@@ -1,0 +1,102 @@
+"""Every notebook of the repository, converted by nbconvert: offline, each output that is a view is a picture.
+
+The pages are those that CI has made of all notebooks, in output/notebooks or the folder $FLNB_NOTEBOOKS. Where there
+are none, a short notebook is run and converted here.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = Path(os.environ.get("FLNB_NOTEBOOKS") or ROOT / "output" / "notebooks")
+NAMES = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
+SHORT = "telemetry"
+VIEWS = ".jp-OutputArea-output:is(:has(.plotly-graph-div), :has([class^=flnb-picture-]), :has(svg), :has(img))"
+"""Outputs that are views: figures of plotly, pictures of widgets, drawings."""
+WIDGETS = """() => [...document.querySelectorAll("script[type='application/vnd.jupyter.widget-state+json']")]
+    .flatMap(script => script.textContent.match(/flnb-picture-[0-9a-f]+/g) ?? [])"""
+"""The classes of the elements with the pictures of all widgets whose state the page holds."""
+PIXELS = """async data => {
+    const image = new Image();
+    image.src = data;
+    await image.decode();
+    const canvas = Object.assign(document.createElement("canvas"), {width: image.width, height: image.height});
+    const context = canvas.getContext("2d");
+    context.drawImage(image, 0, 0);
+    const bytes = context.getImageData(0, 0, canvas.width, canvas.height).data;
+    const counts = new Map();
+    for (let at = 0; at < bytes.length; at += 4) {
+        const colour = (bytes[at] << 16) | (bytes[at + 1] << 8) | bytes[at + 2];
+        counts.set(colour, (counts.get(colour) ?? 0) + 1);
+    }
+    return {colours: counts.size, ink: canvas.width * canvas.height - Math.max(...counts.values())};
+}"""
+"""Counts in a picture, a data URL, the colours, and the pixels unlike the most frequent."""
+TEXTLESS = "* { color: transparent !important } svg text, svg tspan { fill: transparent !important }"
+"""What remains to be seen of an output is more than text."""
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with a page of each notebook, or of the short one."""
+    if PAGES.is_dir() and any(PAGES.glob("*.html")):
+        return PAGES
+    folder = tmp_path_factory.mktemp("notebooks")
+    source = str(ROOT / "notebooks" / f"{SHORT}.ipynb")
+    command = [sys.executable, "-m", "nbconvert", "--to", "html", "--execute", source, "--output-dir", str(folder)]
+    renderer = {"PLOTLY_RENDERER": "plotly_mimetype"}
+    subprocess.run(command, check=True, capture_output=True, timeout=200, env=os.environ | renderer)
+    return folder
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_view_of_a_converted_notebook_is_a_picture_offline(
+    page: Page, converted: Path, tmp_path: Path, name: str
+) -> None:
+    path = converted / f"{name}.html"
+    if not path.exists():
+        pytest.skip(f"{converted} has no page of {name}")
+    (tmp_path / "page.html").write_text(without_repeated_scripts(path.read_text("utf-8")), "utf-8")
+    page.context.set_offline(True)
+    try:
+        page.goto((tmp_path / "page.html").as_uri(), wait_until="load", timeout=60_000)
+        page.add_style_tag(content=TEXTLESS)
+        missing = [picture for picture in page.evaluate(WIDGETS) if page.locator(f".{picture}").count() == 0]
+        seen = [pixels_of(page, output) for output in page.locator(VIEWS).all()]
+    finally:
+        page.context.set_offline(False)
+    assert missing == [], "widgets that left no picture"
+    assert seen, f"{name} has no view"
+    blank = [counts for counts in seen if counts["ink"] < 600 or counts["colours"] < 3]
+    assert blank == [], "blank, or text alone"
+
+
+def without_repeated_scripts(html: str) -> str:
+    """Return a page that has each long script once; nbconvert repeats plotly's 5 MB with every figure."""
+    seen: set[str] = set()
+    chunks = html.split("</script>")
+    for at, chunk in enumerate(chunks):
+        before, _, script = chunk.rpartition("<script")
+        if len(script) > 1_000_000:
+            chunks[at] = before + "<script>" if script in seen else chunk
+            seen.add(script)
+    return "</script>".join(chunks)
+
+
+def pixels_of(page: Page, output: Locator) -> dict[str, Any]:
+    """Counts of an output's pixels, and the beginning of what it says."""
+    text = output.inner_text()[:80]
+    return page.evaluate(PIXELS, "data:image/png;base64," + base64.b64encode(output.screenshot()).decode()) | {
+        "text": text
+    }
