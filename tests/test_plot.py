@@ -506,6 +506,34 @@ def test_timeline_says_which_steps_there_are(stepped: Any) -> None:
         plot.timeline(3)  # type: ignore[arg-type]
 
 
+def test_two_runs_stand_below_each_other_on_one_scale(stepped: Any) -> None:
+    with flnb.use_backend("numpy"), flnb.record("short") as short, flnb.step(), flnb.scope("outer"):
+        flnb.exp(flnb.ones((32, 32)))
+    both, alone = plot.timeline(stepped, short), [plot.timeline(stepped), plot.timeline(short)]
+    titles = [figure.layout.yaxis.ticktext for figure in alone]
+    assert list(both.layout.yaxis.ticktext) == [f"A: {name}" for name in titles[0]] + [
+        f"B: {name}" for name in titles[1]
+    ]
+    assert both.layout.yaxis.tickvals == (
+        *range(len(titles[0])),
+        *range(len(titles[0]) + 1, len(titles[0]) + 1 + len(titles[1])),
+    )
+    assert both.layout.xaxis.range[1] == max(figure.layout.xaxis.range[1] for figure in alone)
+    for figure, y, below in (
+        (alone[0], titles[0].index("op"), 0),
+        (alone[1], titles[1].index("op"), len(titles[0]) + 1),
+    ):
+        ends = [
+            max(float((bar.base + bar.x).max()) for bar in one.data if bar.y[0] == at)
+            for one, at in ((figure, y), (both, y + below))
+        ]
+        assert ends[0] == ends[1]  # the time of each run counts from its own beginning
+    families = [bar.name for bar in both.data if bar.showlegend]
+    assert len(families) == len(set(families))
+    with pytest.raises(TypeError, match=r"plot\.timeline: got tuple, expected a recording"):
+        plot.timeline(stepped, (1, 2))  # type: ignore[arg-type]
+
+
 def test_timeline_of_a_run_without_scopes_begins_with_its_first_op() -> None:
     with flnb.record("plain") as run:
         flnb.exp(flnb.ones(8))

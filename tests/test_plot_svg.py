@@ -37,7 +37,7 @@ def run() -> Any:
     return recorded
 
 
-@pytest.mark.parametrize("name", ["op_times", "memory", "fragmentation", "roofline"])
+@pytest.mark.parametrize("name", ["op_times", "memory", "fragmentation", "roofline", "timeline"])
 def test_every_figure_of_a_run_has_a_picture(run: Any, name: str) -> None:
     figure = getattr(plot, name)(run)
     root = ElementTree.fromstring(svg(figure))
@@ -62,6 +62,16 @@ def test_bars_are_as_long_as_their_values_and_the_slowest_is_on_top(run: Any) ->
     assert np.allclose(np.array(lengths) / max(lengths), np.array(values) / max(values), atol=0.01)
     top = min(bars, key=lambda bar: float(bar.get("y", 0)))
     assert float(top.get("width", 0)) == max(lengths)
+
+
+def test_texts_inside_bars_are_drawn_where_they_fit() -> None:
+    bars = {"base": [0, 50], "x": [40, 1], "y": [0, 0], "text": ["wide", "narrow"], "textposition": "inside"}
+    figure = go.Figure(go.Bar(**bars, orientation="h", marker={"color": "#123456"}), {"barmode": "overlay"})
+    figure.update_yaxes(tickvals=[0], ticktext=["thread 1, phase"])
+    assert "wide" in texts(figure)
+    assert "narrow" not in texts(figure)
+    label = next(element for element in drawn(figure, "text") if element.text == "thread 1, phase")
+    assert float(label.get("x", 0)) - 6.5 * len("thread 1, phase") > 0
 
 
 def test_points_stand_at_their_values_on_linear_logarithmic_and_reversed_axes() -> None:

@@ -237,11 +237,22 @@ class _Picture(Frame):
                 low, length = min(a, b), max(abs(b - a), 0.4)
                 x, y, w, h = (low, start, length, thick) if across else (start, low, thick, length)
                 self.parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" fill="{colour}"/>')
-        for text, start, end in zip(marks.texts(trace.get("text"), len(values)), starts, last, strict=True):
+        texts = marks.texts(trace.get("text"), len(values))
+        if across and trace.get("textposition") == "inside":
+            self._write_inside(texts, starts + wide / 2, first, last, colours)
+            return
+        for text, start, end in zip(texts, starts, last, strict=True):
             middle = start + np.mean(wide) / 2
             self._write(
                 *((end + 4, middle + 4) if across else (middle, end - 4)), text, "start" if across else "middle"
             )
+
+    def _write_inside(self, texts: list[str], middles: Array, first: Array, last: Array, colours: list[str]) -> None:
+        """Write the texts of horizontal bars into them, as plotly does: none where there is too little room for it."""
+        for text, y, a, b, colour in zip(texts, middles, first, last, colours, strict=True):
+            if 7 * len(marks.plain(text)) + 8 < abs(b - a):
+                ink = "#fff" if colour.startswith("#") else self.ink
+                self._write(min(a, b) + 4, y + 4, text, fill=ink)
 
     def _stacked(self, trace: dict[str, Any], at: Array, values: Array) -> Array:
         """Return the value at which each bar of a trace begins: the top of the bars drawn before at pixel ``at``."""

@@ -24,7 +24,7 @@ GREYS = {"phase": "rgba(127,127,127,0.45)", "scope": "rgba(127,127,127,0.22)"}
 OTHER = "rgba(127,127,127,0.7)"
 
 
-def timeline(run: Recording, steps: tuple[int, int] | None = None) -> Any:
+def timeline(run: Recording, other: Recording | None = None, *, steps: tuple[int, int] | None = None) -> Any:
     """Draw what each thread did when, as a plotly figure: rows of bars for phases, nested scopes, and ops.
 
     The colour of an op's bar shows the kind of op ("matmul", "norm", ...). Bars that are too narrow to be seen are
@@ -32,34 +32,68 @@ def timeline(run: Recording, steps: tuple[int, int] | None = None) -> Any:
 
     Args:
         run: a recording.
+        other: a second recording, drawn below the first on the same scale; the times of both count from their
+            beginnings.
         steps: the first and the last step to draw, equal for one step; by default the whole recording.
 
     Raises:
         ImportError: the extra "lab" is not installed.
-        TypeError: ``run`` is no recording, or ``steps`` is not a pair.
-        ValueError: the recording has no such steps, or no ops.
+        TypeError: ``run`` or ``other`` is no recording, or ``steps`` is not a pair.
+        ValueError: a recording has no such steps, or no ops.
 
     >>> import flnb
     >>> with flnb.record("example") as run, flnb.scope("outer"):
     ...     y = flnb.exp(flnb.ones(8))
     >>> flnb.plot.timeline(run).layout.title.text
     'Timeline of example'
+    >>> flnb.plot.timeline(run, run).layout.yaxis.ticktext[1]
+    'A: scope 1'
     """
-    if not isinstance(run, Recording):
-        raise TypeError(
-            f"flnb.plot.timeline: got {type(run).__name__}, expected a recording: `with flnb.record() as run`, or "
-            f"flnb.load_run(path)"
-        )
+    runs = [run] if other is None else [run, other]
+    for one in runs:
+        if not isinstance(one, Recording):
+            raise TypeError(
+                f"flnb.plot.timeline: got {type(one).__name__}, expected a recording: `with flnb.record() as run`, or "
+                f"flnb.load_run(path)"
+            )
+    spans = [_span(one, steps) for one in runs]
+    longest = max(end - begin for begin, end in spans)
+    names = [run.name] if other is None else [f"A: {run.name}", f"B: {other.name}"]
+    figure = plot._figure(f"Timeline of {' and '.join(names)}", "time, ms", "")
+    places, labels, end = list[int](), list[str](), 0
+    for one, span, name in zip(runs, spans, names, strict=True):
+        titles = _draw(figure, one, span, longest, end)
+        places += range(end, end + len(titles))
+        labels += titles if other is None else [f"{name[0]}: {title}" for title in titles]
+        end += len(titles) + 1
+    figure.update_yaxes(
+        tickvals=places, ticktext=labels, range=[end - 1.5, -0.5], showgrid=False, rangemode="normal", zeroline=False
+    )
+    figure.update_layout(
+        barmode="overlay", height=170 + 26 * (end - 1), bargap=0, legend={"orientation": "h", "y": -0.3},
+        xaxis={"range": [0, longest / MS]}, uniformtext={"minsize": 9, "mode": "hide"},
+    )  # fmt: skip
+    return figure
+
+
+def _draw(figure: Any, run: Recording, span: tuple[int, int], longest: int, first: int) -> list[str]:
+    """Add the rows of a recording to a figure, and return their labels.
+
+    Args:
+        figure: a plotly figure.
+        run: the recording.
+        span: the first and the last time to draw, in ns.
+        longest: the length of the figure's axis of time, in ns.
+        first: the place of the first row on the vertical axis.
+    """
     go = require("plotly.graph_objects", "lab", "drawing a figure")
-    begin, end = _span(run, steps)
+    begin, end = span
     rows = Timeline(run.catalog)
     rows.take({kind: run.table(kind) for kind in TABLES})
     keys = rows.row_keys()
-    resolution = max(1, (end - begin) // PIXELS)
-    figure = plot._figure(f"Timeline of {run.name}", "time, ms", "")
-    shown: set[str] = set()
-    for y, key in enumerate(keys):
-        bars = rows.rows[key].window(begin, end, resolution)
+    shown = {trace.name for trace in figure.data if trace.showlegend}
+    for y, key in enumerate(keys, first):
+        bars = rows.rows[key].window(begin, end, max(1, longest // PIXELS))
         colours, names, texts = _looks(run, key, bars)
         for name in dict.fromkeys(colours):
             at = np.flatnonzero([one == name for one in colours])
@@ -73,20 +107,16 @@ def timeline(run: Recording, steps: tuple[int, int] | None = None) -> Any:
                 textposition="inside", insidetextanchor="start",
                 text=[names[i] for i in at.tolist()] if kind != "part" else None,
             ))  # fmt: skip
-            shown |= {name} if KINDS[key.kind] not in GREYS else set()
+            shown |= {name} if kind not in GREYS else set()
     for t0, t1, index in schema.tuples(run.table("step"), "t0", "t1", "index"):
-        if begin <= t0 < end and (t1 - t0) * PIXELS > 40 * (end - begin):
-            figure.add_vline(x=(t0 - begin) / MS, line={"color": plot.INK, "width": 1, "dash": "dot"})
-            figure.add_annotation(x=(t0 - begin) / MS, y=1, yref="paper", yanchor="bottom", text=f"step {index}", showarrow=False, xanchor="left")  # fmt: skip # noqa: E501
-    figure.update_yaxes(
-        tickvals=list(range(len(keys))), ticktext=[_title(key) for key in keys], autorange="reversed", showgrid=False,
-        rangemode="normal", zeroline=False,
-    )  # fmt: skip
-    figure.update_layout(
-        barmode="overlay", height=170 + 26 * len(keys), bargap=0, legend={"orientation": "h", "y": -0.3},
-        xaxis={"range": [0, (end - begin) / MS]}, uniformtext={"minsize": 9, "mode": "hide"},
-    )  # fmt: skip
-    return figure
+        if begin <= t0 < end and (t1 - t0) * PIXELS > 40 * longest:
+            x = (t0 - begin) / MS
+            line = {"color": plot.INK, "width": 1, "dash": "dot"}
+            figure.add_shape(type="line", x0=x, x1=x, y0=first - 0.5, y1=first + len(keys) - 0.5, line=line)
+            figure.add_annotation(
+                x=x, y=first - 0.5, yanchor="bottom", text=f"step {index}", showarrow=False, xanchor="left"
+            )
+    return [_title(key) for key in keys]
 
 
 def _span(run: Recording, steps: tuple[int, int] | None) -> tuple[int, int]:
