@@ -49,13 +49,14 @@ class Code:
         name: the function's name.
         parameters: the function's parameters in LLVM's syntax, such as ``ptr %arrays``.
         width: the widest vectors to use, in bits.
+        returns: the LLVM type of the function's result.
 
     Attributes:
         contract: whether a product and the sum that uses it may become one operation, which rounds once.
     """
 
-    def __init__(self, name: str, parameters: str, width: int):
-        self.heading = f"define void @{name}({parameters}) #0 {{"
+    def __init__(self, name: str, parameters: str, width: int, returns: str = "void"):
+        self.heading, self.returns = f"define {returns} @{name}({parameters}) #0 {{", returns
         self.width = width
         self.variables: list[str] = []
         self.lines: list[str] = []
@@ -65,9 +66,10 @@ class Code:
         self.contract = False
         self.count = 0
 
-    def text(self) -> str:
-        """Return the LLVM module that contains the function, as text."""
-        body = [self.heading, "entry:", *self.variables, "br label %start", "start:", *self.lines, "ret void", "}"]
+    def text(self, result: str = "") -> str:
+        """Return the LLVM module that contains the function, as text; the function returns ``result``, if anything."""
+        body = [self.heading, "entry:", *self.variables, "br label %start", "start:", *self.lines]
+        body += [f"ret {self.returns} {result}".rstrip(), "}"]
         width = f'"no-trapping-math"="true" "prefer-vector-width"="{self.width}"'
         end = [f"attributes #0 = {{ nounwind {width} }}", "attributes #1 = { nounwind memory(none) }"]
         return "\n".join([*body, *sorted(self.declarations), *end, *self.metadata, ""])

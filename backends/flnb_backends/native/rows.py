@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from flnb.graph.emitter import Scalar, select
 from flnb_backends.native.accumulators import CHUNK, ROWS, Accumulator
@@ -39,12 +39,14 @@ class PlaceByPlace(Generator):
     """
 
     hoists = True
+    together: ClassVar[int] = ROWS
+    """The places of the outer space whose values are added in the dtype of a sum, before that is added in float64."""
 
     def _reserve_all(self) -> None:
         steps, varies = self.nest.steps, self.plan.varies
         self.columns = [j for j, step in enumerate(steps) if step.over == "outer"]
         self.tiled = self._tiles()
-        if math.prod(self.nest.outer) > ROWS:
+        if math.prod(self.nest.outer) > self.together:
             self.summed = [j for j in self.columns if self._widens(j)]
         size = TILE if self.tiled else math.prod(self.nest.inner)
         for j, array in self.plan.kept.items():
@@ -91,7 +93,7 @@ class PlaceByPlace(Generator):
             if rows:
                 count = code.get(rows, "q") + 1
                 code.set(rows, count)
-                with code.when(str(count.equal(ROWS).value)):
+                with code.when(str(count.equal(self.together).value)):
                     code.set(rows, count.constant(0))
                     self._flush_columns()
         self._flush_columns()

@@ -27,6 +27,7 @@ from flnb_backends.native.primitives import WAYS, Laid, prepare
 from flnb_backends.native.scatter import add_rows
 from flnb_backends.native.timing import time_once
 from flnb_backends.tensor.convolution import Array, Extents, scratch
+from flnb_backends.tensor.cpu_composites import Composites
 from flnb_backends.tensor.numpy import NumpyBackend
 
 __all__ = ["Choice", "CpuBackend", "Shapes"]
@@ -98,7 +99,7 @@ _here = Here()
 _timing = threading.Lock()  # two threads that time at once would measure each other
 
 
-class CpuBackend(NumpyBackend):
+class CpuBackend(Composites, NumpyBackend):
     """Tensor backend for CPUs: convolutions, max pooling and matrix products of float32 by oneDNN, the rest by NumPy.
 
     For each shape, the ways to compute it (oneDNN on several layouts of memory, and NumPy) are timed at the first call,
