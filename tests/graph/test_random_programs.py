@@ -104,7 +104,7 @@ def check(seed: int) -> None:
     expected = results(program)
     for fuse, deferred in ((False, False), (True, False), (False, True), (True, True)):
         if deferred:
-            with flnb.use_backend(flnb.backends.DeferredBackend("numpy", fuse=fuse)):
+            with flnb.use_backend(flnb.backends.DeferredBackend(fuse=fuse)):
                 got = results(program)
         else:
             got = results(flnb.jit(program.__call__, fuse=fuse))
