@@ -121,14 +121,15 @@ def test_entry_points_load() -> None:
 
 
 def test_the_built_bundle_is_shipped() -> None:
-    bundle = ROOT / "flnb" / "widgets" / "static" / "dashboard.js"
-    assert bundle.stat().st_size > 10_000
+    static = ROOT / "flnb" / "widgets" / "static"
+    bundles = [static / f"{name}.js" for name in ("dashboard", "comparison", "program")]
+    assert all(bundle.stat().st_size > 10_000 for bundle in bundles)
     for target in ("wheel", "sdist"):
         assert "flnb/widgets/static/*" in PROJECT["tool"]["hatch"]["build"]["targets"][target]["artifacts"]
-    text = bundle.read_text()
-    assert not re.findall(r"https?://(?!www\.w3\.org)[\w.]+", text), "the dashboard must work offline"
+    text = "".join(bundle.read_text() for bundle in bundles)
+    assert not re.findall(r"https?://(?!www\.w3\.org)[\w.]+", text), "the widgets must work offline"
     frontend = json.loads((ROOT / "flnb" / "widgets" / "frontend" / "package.json").read_text())
-    licences = bundle.with_name("licenses.txt").read_text()
+    licences = (static / "licenses.txt").read_text()
     for name in frontend["dependencies"]:
         assert f"{name}\n\nCopyright" in licences, "the licence of a package in the bundle is shipped with it"
 

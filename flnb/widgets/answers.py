@@ -39,9 +39,9 @@ class RunAnswers:
         self.proposals = Proposals(lambda: runs[0], send, model, step)
 
     @property
-    def only(self) -> str:
-        """Return the name of the single view to show: "compare" for two recordings, "" for the whole dashboard."""
-        return "compare" if len(self.runs) > 1 else ""
+    def bundle(self) -> str:
+        """Return the name of the file with the code of the view: a comparison of two recordings, or a dashboard."""
+        return "comparison.js" if len(self.runs) > 1 else "dashboard.js"
 
     def opening(self) -> Iterator[tuple[dict[str, Any], *tuple[bytes, ...]]]:
         """Yield the first messages to a view: frames with their buffers and, for two recordings, their comparison."""

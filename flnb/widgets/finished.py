@@ -60,9 +60,9 @@ def view(
         raise TypeError(f"flnb.view: got {alone}= alone; give both model= and step=, or neither")
     found = [recording_of(run) for run in runs]
     require("anywidget", extra="lab", purpose="the dashboard")
-    from flnb.widgets.model import RunWidget
+    from flnb.widgets.model import ComparisonWidget, RunWidget
 
-    return RunWidget(found, height, model, step)
+    return (ComparisonWidget if len(found) > 1 else RunWidget)(found, height, model, step)
 
 
 def recording_of(run: Any, function: str = "flnb.view") -> Recording:

@@ -38,7 +38,7 @@ STATIC = Path(__file__).parent / "static"
 class _View(Pictured, anywidget.AnyWidget):
     """Base of the widgets: a view in the browser, whose messages `_receive` handles.
 
-    `only` names the one view to show ("tape", "compare" or "program"); by default the widget has all views.
+    `only` names the one view of the dashboard to show, such as "tape"; by default the widget has all views.
 
     `selection` is what is selected, such as ``{"kind": "op", "label": "matmul", "op": "matmul"}``, or None; `cursor` is
     the time cursor in seconds since the run began, or None. Both may be set, observed, and linked to another view's.
@@ -190,9 +190,11 @@ class TapeWidget(_View):
 class ProgramWidget(_View):
     """A widget that shows a function compiled by `flnb.jit`; `flnb.program` makes it."""
 
+    _esm = STATIC / "program.js"
+
     def __init__(self, f: Any, run: Recording | None, height: int = 680) -> None:
         self.f, self.run = f, run
-        super().__init__(height=height, only="program")
+        super().__init__(height=height)
 
     def _receive(self, message: dict[str, Any]) -> None:
         kind = message.get("type")
@@ -208,19 +210,25 @@ class ProgramWidget(_View):
 
 
 class RunWidget(_View):
-    """The dashboard of a recording that has ended, or of two side by side; `flnb.view` makes it."""
+    """The dashboard of a recording that has ended; `flnb.view` makes it."""
 
     def __init__(
         self, runs: list[Recording], height: int = 680, model: Any = None, step: Callable[[], object] | None = None
     ) -> None:
         self.runs, self.answers = runs, RunAnswers(runs, lambda *answer: self.send(*answer), model, step)
-        super().__init__(height=height, only=self.answers.only)
+        super().__init__(height=height)
 
     def _receive(self, message: dict[str, Any]) -> None:
         self.answers.receive(message)
 
     def _static(self) -> str:
         return "".join(fallback(run) for run in self.runs)
+
+
+class ComparisonWidget(RunWidget):
+    """Two recordings side by side; `flnb.view` makes it."""
+
+    _esm = STATIC / "comparison.js"
 
 
 def fallback(run: Recording | None) -> str:

@@ -82,7 +82,7 @@ def _head(answers: RunAnswers, policy: str) -> Iterator[str]:
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
         f'<meta name="viewport" content="width=device-width"><meta http-equiv="Content-Security-Policy" '
         f'content="{policy}"><style>{_STYLE}</style></head><body>\n'
-        f'<main id="at" data-only="{answers.only}"></main>\n'
+        f'<main id="at"></main>\n'
     )
     yield "<noscript>"
     for run in answers.runs:
@@ -92,7 +92,7 @@ def _head(answers: RunAnswers, policy: str) -> Iterator[str]:
 
 
 def _foot(answers: RunAnswers) -> Iterator[str]:
-    yield _element("flnb-dashboard", _json((STATIC / "dashboard.js").read_text(encoding="utf-8")))
+    yield _element("flnb-dashboard", _json((STATIC / answers.bundle).read_text(encoding="utf-8")))
     yield f"<script>{(STATIC / 'page.js').read_text(encoding='utf-8')}</script></body></html>\n"
 
 

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from flnb_telemetry.analysis.tape import Tape
     from playwright.sync_api import Page
 
-BUNDLE = Path(__file__).resolve().parents[2] / "flnb" / "widgets" / "static" / "dashboard.js"
+STATIC = Path(__file__).resolve().parents[2] / "flnb" / "widgets" / "static"
 PAGE = """<!doctype html><meta charset="utf-8"><style>
 body {{ margin: 0; --jp-layout-color0: {ground}; --jp-layout-color1: {ground}; background: {ground}; }}
 body {{ --jp-ui-font-color0: {ink}; --jp-ui-font-color1: {ink}; --jp-error-color1: {error}; }}
 </style>
 <div id="at"></div><script type="module">
-import dashboard from "/dashboard.js";
+import widget from "/{bundle}.js";
 document.body.dataset.jpThemeLight = String({light});
 const listeners = new Set();
 const model = {{
@@ -50,7 +50,7 @@ const model = {{
     off: (_, listener) => listeners.delete(listener),
 }};
 window.tell = content => listeners.forEach(listener => listener(content, [new ArrayBuffer(0)]));
-dashboard.render({{model, el: document.getElementById("at")}});
+widget.render({{model, el: document.getElementById("at")}});
 </script>"""
 
 
@@ -76,7 +76,7 @@ class Stage:
 
     def show(self, tape: Tape, *, light: bool = True, height: int = 600, width: int = 1200) -> None:
         self._tape, self._live, self._runs, self._f = tape, None, [], None
-        self._load("tape", light, height, width)
+        self._load("dashboard", light, height, width, only="tape")
         self.page.wait_for_function("() => window.__flnb?.view?.boxes > 0")
 
     def renew(self, tape: Tape) -> None:
@@ -97,7 +97,7 @@ class Stage:
         """Show one recording, or two beside each other, and wait until all is told; `tab` is the one to begin with."""
         self._runs, self._f = [LiveRecording(run) for run in runs], None
         self._proposals = Proposals(lambda: runs[0], self._proposed.append, model, step)
-        self._load("compare" if len(runs) > 1 else "", light, height, width, tab)
+        self._load("comparison" if len(runs) > 1 else "dashboard", light, height, width, tab=tab)
         self.page.wait_for_function("() => (window.__flnbPair ?? window.__flnb)?.whole")
 
     def program(
@@ -108,12 +108,12 @@ class Stage:
         self._load("program", light, height, width)
         self.page.wait_for_function("() => window.__flnbProgram?.launches > 0")
 
-    def _load(self, only: str, light: bool, height: int, width: int, tab: str = "") -> None:
+    def _load(self, bundle: str, light: bool, height: int, width: int, *, only: str = "", tab: str = "") -> None:
         ground, ink, error = (
             ("#fff", "rgba(0,0,0,.87)", "#d32f2f") if light else ("#111", "rgba(255,255,255,.87)", "#ef5350")
         )
         look = {"ground": ground, "ink": ink, "error": error, "light": json.dumps(light)}
-        self._html = PAGE.format(**look, height=height, only=only, tab=tab)
+        self._html = PAGE.format(**look, bundle=bundle, height=height, only=only, tab=tab)
         self.page.set_viewport_size({"width": width, "height": height})
         self._buffers = []
         self._shown += 1  # a page of its own, that no cache knows
@@ -156,7 +156,8 @@ class Stage:
         if "/buffer/" in route.request.url:
             route.fulfill(body=self._buffers[int(route.request.url.rpartition("/")[2])])
         elif route.request.url.endswith(".js"):
-            route.fulfill(content_type="text/javascript", body=BUNDLE.read_text(encoding="utf-8"))
+            script = STATIC / route.request.url.rpartition("/")[2]
+            route.fulfill(content_type="text/javascript", body=script.read_text(encoding="utf-8"))
         else:
             route.fulfill(content_type="text/html", body=self._html)
 

@@ -85,9 +85,11 @@ def test_locks_pending_blocks_and_what_was_given_back_are_told() -> None:
 
 
 def test_two_recordings_are_told_as_two_sides(run: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from flnb.widgets.model import STATIC
+
     run.save(tmp_path / "saved.flnb")
     widget = flnb.view(run, tmp_path / "saved.flnb")
-    assert widget.only == "compare"
+    assert widget._esm == (STATIC / "comparison.js").read_text(encoding="utf-8")
     sent = told(widget, monkeypatch, {"type": "hello"})
     *frames, (compared, _) = sent
     assert compared["type"] == "comparison"

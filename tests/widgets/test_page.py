@@ -66,7 +66,8 @@ def test_the_page_contains_all_frames_and_what_the_tape_may_be_asked(tmp_path: P
 def test_two_runs_make_a_comparison(tmp_path: Path) -> None:
     page.save(tmp_path / "two.html", recorded("a"), recorded("b"))
     text = (tmp_path / "two.html").read_text(encoding="utf-8")
-    assert 'data-only="compare"' in text
+    (bundle,) = elements(text, "flnb-dashboard")
+    assert bundle == (page.STATIC / "comparison.js").read_text(encoding="utf-8")
     *frames, compared = elements(text, "flnb-message")
     assert {each["content"]["side"] for each in frames} == {0, 1}
     assert compared["content"]["type"] == "comparison"

@@ -1,5 +1,5 @@
-// Builds ../static/dashboard.js, one minified ES module with its styles inlined, card.js, the script of a post-mortem, and page.js, that of a saved page;
-// licenses.txt holds the licences of the packages inside the bundles.
+// Builds ../static: minified ES modules with their styles inlined, one for each kind of widget, so that none carries another's
+// views; card.js, the script of a post-mortem, and page.js, that of a saved page. licenses.txt holds the licences of the packages inside the bundles.
 //   node build.mjs          write the bundles
 //   node build.mjs --check  fail when a committed bundle differs from what the sources give
 //   node build.mjs --dev    the developer page with simulated data, into build/
@@ -8,6 +8,10 @@ import { mkdir, readFile, writeFile } from "node:fs/promises";
 import { fileURLToPath } from "node:url";
 import { MARKED, marked } from "./private.mjs";
 
+const BUNDLES = [
+  ["src/index.ts", "dashboard.js", "esm"], ["src/compare-main.ts", "comparison.js", "esm"], ["src/program-main.ts", "program.js", "esm"],
+  ["src/card-main.ts", "card.js", "iife"], ["src/page-main.ts", "page.js", "iife"],
+];
 const at = (path) => fileURLToPath(new URL(path, import.meta.url));
 /** Imports of a .css file give its minified text. */
 const styles = {
@@ -43,7 +47,7 @@ if (process.argv.includes("--dev")) {
 } else {
   const packages = new Set();
   const files = [];
-  for (const [from, name, format] of [["src/index.ts", "dashboard.js", "esm"], ["src/card-main.ts", "card.js", "iife"], ["src/page-main.ts", "page.js", "iife"]]) {
+  for (const [from, name, format] of BUNDLES) {
     const { outputFiles, metafile } = await build({ ...options, format, entryPoints: [from], minify: true, metafile: true });
     files.push([name, Buffer.from(outputFiles[0].contents)]);
     for (const input of Object.keys(metafile.inputs)) if (input.startsWith("node_modules/")) packages.add(input.split("/")[1]);

@@ -68,7 +68,7 @@ async function begin(): Promise<void> {
   const send = known ? fromFile(JSON.parse(known) as Known) : toServer;
   let waiting = Promise.resolve();
   const model = {
-    get: (name: string): unknown => (name === "height" ? innerHeight : name === "only" ? el.dataset["only"] : name === "saved_page" ? known !== undefined : undefined),
+    get: (name: string): unknown => (name === "height" ? innerHeight : name === "saved_page" ? known !== undefined : undefined),
     send: (message: ToKernel): void => void (waiting = waiting.then(() => send(message)).catch((error: unknown) => console.error("flnb:", error))),
     on: (event: string, listener: Listener): void => void (event === "msg:custom" && listeners.add(listener)),
     off: (_: string, listener: Listener): void => void listeners.delete(listener),
