@@ -14,6 +14,7 @@ from flnb_telemetry.formats.stored import RunFileError
 from flnb_telemetry.safe_text import safe_text
 
 if TYPE_CHECKING:
+    from flnb_telemetry import Recording
     from flnb_telemetry.analysis.ops import OpStats
 
 SHARE = 0.2
@@ -38,6 +39,7 @@ class Reading:
     peak: int
     reserved: int
     ops: OpStats
+    run: Recording
 
     @property
     def facts(self) -> list[str]:
@@ -59,7 +61,8 @@ def read(path: str | os.PathLike[str], before: Reading | None = None) -> Reading
 
     Args:
         path: a folder that `flnb.record(path=...)` is writing, or a saved recording.
-        before: an earlier reading, since which the events per second are counted; None counts from the beginning.
+        before: an earlier reading, since which the events per second are counted; events that it has read are not read
+            again. None counts from the beginning.
 
     Raises:
         FileNotFoundError: there is no recording.
@@ -72,7 +75,7 @@ def read(path: str | os.PathLike[str], before: Reading | None = None) -> Reading
     >>> read("demo.flnb").ops["multiply"].count
     1
     """
-    run = load_run(path)
+    run = load_run(path, earlier=None if before is None else before.run)
     if isinstance(run, Ranks):
         raise ValueError(f"flnb top: {os.fspath(path)} has {len(run)} ranks; give the recording of one of them")
     line, seconds, events = run.memory.timeline(), run.seconds, run.events
@@ -82,7 +85,7 @@ def read(path: str | os.PathLike[str], before: Reading | None = None) -> Reading
     now, peak, reserved = (0, 0, 0) if empty else (line.allocated[-1], line.allocated.max(), line.reserved[-1])
     steps = len(run.steps["index"])
     return Reading(
-        run.name, run.state, run.error, seconds, steps, events, rate, int(now), int(peak), int(reserved), run.ops
+        run.name, run.state, run.error, seconds, steps, events, rate, int(now), int(peak), int(reserved), run.ops, run
     )
 
 

@@ -11,17 +11,19 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
-from flnb_telemetry import quantity
+from flnb_telemetry import load_run, quantity
+from flnb_telemetry.formats import stored
 
 import flnb
 from flnb import cli, top
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytest.importorskip("pyarrow")
 console = pytest.importorskip("rich.console")
@@ -129,6 +131,44 @@ def test_follows_a_process_until_its_end_or_ctrl_c(writer: subprocess.Popen[str]
     finally:
         stopped.close()
         watcher.close()
+
+
+def test_another_reading_opens_the_new_parts_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, opened = tmp_path / "run.flnb", list[str]()
+    for name in ("_groups", "inspected"):
+        read = getattr(stored, name)
+
+        def watched(file: Any, *rest: Any, read: Any = read) -> Any:
+            opened.append(Path(getattr(file, "name", "whole")).name)
+            return read(file, *rest)
+
+        monkeypatch.setattr(stored, name, watched)
+    readings = list[top.Reading]()
+    with flnb.record("parts", path=path) as run:
+        for number in range(3):
+            with flnb.step():
+                flnb.tanh(flnb.ones((64, 64)))
+            written = len(run.table("op")["t0"])  # all that was emitted has arrived
+            with run._lock:
+                run._store(run.folder)
+            opened.clear()
+            readings.append(top.read(path, readings[-1] if readings else None))
+            assert {name[:6] for name in opened} == {f"{number + 1:06}"}  # the first batch has the names alone
+            assert len(readings[-1].run.table("op")["t0"]) == written
+        again = load_run(path)
+        for kind in again.tables:
+            for name, column in again.table(kind).items():
+                assert np.array_equal(column, readings[-1].run.table(kind)[name]), (kind, name)
+        assert readings[-1].live == again.memory.timeline().allocated[-1] > 0
+        assert (readings[-1].ops["tanh"].count, readings[-1].steps) == (3, 3)
+    last = top.read(path, readings[-1])
+    assert (last.state, last.ops["tanh"].count) == ("finished", 3)
+    with flnb.record("anew", path=path, replace=True) as run:
+        flnb.exp(flnb.ones(3))
+        len(run.table("op")["t0"])
+        with run._lock:
+            run._store(run.folder)
+        assert [row.key for row in top.read(path, readings[0]).ops.sort("name", False)] == [("exp",), ("full",)]
 
 
 def test_draws_as_many_ops_as_fit(tmp_path: Path) -> None:

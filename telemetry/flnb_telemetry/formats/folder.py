@@ -29,7 +29,7 @@ from flnb_telemetry.formats import aside, parquet, target_of
 from flnb_telemetry.formats.stored import RunFileError, Source, Stored, checksum, files, regrouped, writer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from flnb_telemetry.recording import Recording
 
@@ -366,8 +366,8 @@ def _lines(place: Path) -> Iterator[dict[str, Any]]:
                 yield json.loads(line)
 
 
-def read_journal(place: Path) -> Journal:
-    """Read the journal of a folder."""
+def read_journal(place: Path, known: Collection[str] = ()) -> Journal:
+    """Read the journal of a folder, and check the files that it lists except those with ``known`` names."""
     names: dict[str, list[Any]] = {name: [] for name in NAMES}
     parts: dict[str, list[tuple[str, int]]] = {}
     until = over_limit = lost = 0
@@ -381,7 +381,7 @@ def read_journal(place: Path) -> Journal:
             names[name] += items
         for kind, (rows, size, crc) in line["parts"].items():
             name = f"{batch:06}.{schema.kind_of(kind).name}.parquet"
-            if _is_whole(place / name, size, crc):
+            if name in known or _is_whole(place / name, size, crc):
                 parts.setdefault(kind, []).append((name, rows))
             else:
                 lost += rows
@@ -394,8 +394,12 @@ def _is_whole(part: Path, size: int, crc: int) -> bool:
     return part.exists() and part.stat().st_size == size and checksum(Source(partial(open, part, "rb"), 0)) == crc
 
 
-def read_folder(place: Path) -> Recording:
+def read_folder(place: Path, earlier: Recording | None = None) -> Recording:
     """Read a recording that is still a folder, because its process runs, was killed, or could not write the file.
+
+    Args:
+        place: the folder.
+        earlier: the same recording as it was read before; the files that were read then are not read again.
 
     Raises:
         RunFileError: `place` is no folder of a recording.
@@ -408,8 +412,9 @@ def read_folder(place: Path) -> Recording:
     running = is_written(place)
     manifest = json.loads((place / MANIFEST).read_bytes())
     parquet.check(place, manifest, FORMAT)
-    journal = read_journal(place)
     start = manifest["run"]["start"]
+    known = None if earlier is None or earlier.start != start else earlier.tables
+    journal = read_journal(place, known.names) if isinstance(known, Stored) else read_journal(place)
     facts = journal.end or {
         "name": manifest["run"]["name"], "state": "recording" if running else "failed",
         "error": None if running else INTERRUPTED.format(quantity.count(ROWS), SECONDS),
@@ -421,7 +426,10 @@ def read_folder(place: Path) -> Recording:
         facts["error"] = f"{facts['error']}; {lost}" if facts["error"] else f"interrupted: {lost}"
     names = {name: items for name, items in journal.names.items() if items or name not in parquet.OPTIONAL}
     whole = manifest | journal.called | names | {"run": facts, "meta": journal.meta or manifest["meta"]}
-    return parquet.restored(whole, Stored(place, files(place, journal.parts)))
+    tables = Stored(place, files(place, journal.parts))
+    if isinstance(known, Stored):
+        tables.reuse(known)
+    return parquet.restored(whole, tables)
 
 
 INTERRUPTED = (

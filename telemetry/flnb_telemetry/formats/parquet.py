@@ -103,16 +103,16 @@ def called(run: Recording, contexts: set[int] | None = None) -> dict[str, Any]:
     return {"frames": list(number), "stacks": stacks} if stacks else {}
 
 
-def load_run(path: str | os.PathLike[str]) -> Any:
+def load_run(path: str | os.PathLike[str], *, earlier: Recording | None = None) -> Any:
     """Open a run that `Recording.save` or `record(path=...)` wrote, or a memory snapshot or profiler trace of PyTorch.
 
     Events are read from the file when they are first needed. A recording that still runs, or whose process was killed,
-    is
-    a folder: you get the events written so far, and the run's `error` says what is missing.
+    is a folder: you get the events written so far, and the run's `error` says what is missing.
 
     Args:
         path: a `.flnb` file or folder, which needs pyarrow; a pickle of `torch.cuda.memory._dump_snapshot` (see
             `flnb.memory.load_snapshot`); or the JSON, perhaps compressed by gzip, of `torch.profiler` or `save_trace`.
+        earlier: for a recording that still runs, what an earlier call returned: only events since then are read.
 
     Returns:
         A `Recording`; for a file that ``flnb merge`` wrote, a `Ranks` with the recordings of all ranks.
@@ -131,7 +131,7 @@ def load_run(path: str | os.PathLike[str]) -> Any:
     place = _place(path)
     before = place.stat()
     try:
-        return _load(place)
+        return _load(place, earlier)
     except (RunFileError, FileNotFoundError):
         now = _place(path)
         if os.path.samestat(before, now.stat()):
@@ -148,8 +148,8 @@ def _place(path: str | os.PathLike[str]) -> Path:
     raise FileNotFoundError(f"flnb.load_run: no file {os.fspath(path)!r}; save one with run.save(path)")
 
 
-def _load(path: Path) -> Any:
-    """Open the run at a path: a file in any of the formats, or a folder."""
+def _load(path: Path, earlier: Recording | None = None) -> Any:
+    """Open the run at a path: a file in any of the formats, or a folder, of which ``earlier`` may be an older state."""
     if not path.is_dir():
         with open(path, "rb") as file:
             first = file.read(64).removeprefix(codecs.BOM_UTF8).lstrip()[:2]
@@ -159,7 +159,7 @@ def _load(path: Path) -> Any:
             return foreign("read trace")(path)
     try:
         if path.is_dir():
-            return tool("flnb_telemetry.formats.folder", "read_folder")(path)
+            return tool("flnb_telemetry.formats.folder", "read_folder")(path, earlier)
         with zipfile.ZipFile(path) as archive:
             manifest = json.loads(member(archive, "manifest.json"))
             check(path, manifest)

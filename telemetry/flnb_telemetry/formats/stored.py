@@ -33,10 +33,17 @@ class RunFileError(ValueError):
 
 
 class Source(NamedTuple):
-    """A Parquet file with events of one kind: how to open it, and how many rows it has."""
+    """A Parquet file with events of one kind.
+
+    Attributes:
+        open: opens the file.
+        rows: its number of rows.
+        name: the name of a file that never changes, in the folder of a recording; "" for others.
+    """
 
     open: Callable[[], Any]
     rows: int
+    name: str = ""
 
 
 class Span(io.RawIOBase):
@@ -98,6 +105,19 @@ class Stored(Mapping[str, schema.Columns]):
     ) -> None:  # fmt: skip
         self.path, self.sources, self.check = os.fspath(path), sources, check
         self._read: dict[str, schema.Columns] = {}
+        self._known: dict[str, tuple[int, schema.Columns]] = {}  # by kind: of the first so many sources, the events
+
+    @property
+    def names(self) -> set[str]:
+        """The names of all files that never change."""
+        return {source.name for sources in self.sources.values() for source in sources if source.name}
+
+    def reuse(self, earlier: Stored) -> None:
+        """Take the events that an earlier object for the same folder has read; only files since then are read."""
+        for kind, columns in earlier._read.items():
+            names = [source.name for source in earlier.sources.get(kind, ())]
+            if all(names) and names == [source.name for source in self.sources.get(kind, ())][: len(names)]:
+                self._known[kind] = len(names), columns
 
     def __iter__(self) -> Iterator[str]:
         return iter(schema.KINDS)
@@ -110,21 +130,26 @@ class Stored(Mapping[str, schema.Columns]):
 
     def __getitem__(self, kind: str) -> schema.Columns:
         if kind not in self._read:
-            self._read[kind] = merge(schema.kind_of(kind), list(self.chunks(kind)))
+            count, *known = self._known.pop(kind, (0,))
+            self._read[kind] = merge(schema.kind_of(kind), [*known, *self.chunks(kind, count)])
         return self._read[kind]
 
     def rows(self, kind: str) -> int:
         """Return the number of events of a kind, without reading them."""
         return sum(source.rows for source in self.sources.get(kind, ()))
 
-    def chunks(self, kind: str) -> Iterator[schema.Columns]:
+    def chunks(self, kind: str, first: int = 0) -> Iterator[schema.Columns]:
         """Yield the events of a kind as tables of about `GROUP` rows, in the order in which they were written.
+
+        Args:
+            kind: the kind.
+            first: the number of sources to leave out.
 
         Raises:
             RunFileError: a part cannot be read.
         """
         empty = schema.table(schema.kind_of(kind), [])
-        for source in self.sources.get(kind, ()):
+        for source in self.sources.get(kind, ())[first:]:
             try:
                 with source.open() as file:
                     for columns in _groups(file, empty, source.rows):
@@ -144,7 +169,7 @@ class Stored(Mapping[str, schema.Columns]):
         """Check the metadata of all Parquet files, with the smallest and largest ids, without reading events."""
         for kind, sources in self.sources.items():
             empty = schema.table(schema.kind_of(kind), [])
-            for source in sources:
+            for source in sources[self._known.get(kind, (0,))[0] :]:
                 with source.open() as file:
                     self.check(kind, _extremes(inspected(file, empty, source.rows)))
 
@@ -311,6 +336,6 @@ def checksum(source: Source) -> int:
 def files(folder: Path, names: Mapping[str, Sequence[tuple[str, int]]]) -> dict[str, list[Source]]:
     """Return the sources of files in a folder, given for each kind of event the files' names and numbers of rows."""
     return {
-        kind: [Source(partial(open, folder / name, "rb"), rows) for name, rows in parts]
+        kind: [Source(partial(open, folder / name, "rb"), rows, name) for name, rows in parts]
         for kind, parts in names.items()
     }
