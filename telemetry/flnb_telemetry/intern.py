@@ -88,8 +88,8 @@ class Table(Generic[T]):
     """A table that only grows: `id_of(value)` returns equal numbers for equal values, `items[number]` the item.
 
     Args:
-        items: the first items, with the numbers from 0 on; the first of equal items is the one that is found.
-        make: a function that turns a new value into the item to store; values with equal items have the same number.
+        items: the first items, numbered from 0; of equal items, `id_of` returns the number of the first.
+        make: a function that converts a new value to the item to store; values with equal items have equal numbers.
     """
 
     __slots__ = ("_make", "ids", "items")
@@ -125,7 +125,7 @@ _contexts = contexts
 kernels, devices = (Table([first]) for first, *_ in device_words.TABLES.values())
 
 stacks: dict[int, tuple[Frame, ...]] = {}
-"""The call stacks of those contexts that have one, innermost frame first."""
+"""Call stacks by context id, for contexts with a recorded stack; the innermost frame is the first."""
 NONE = np.empty((2, 0), np.int64)
 LONGEST = 400  # characters of a name, or of a line, that are sent to a browser
 MOST = 2**63 - 1  # the most bytes that fit in a column: an op that fails may ask for more
@@ -134,9 +134,9 @@ MOST = 2**63 - 1  # the most bytes that fit in a column: an op that fails may as
 class Catalog:
     """The tables of strings, plans, contexts and others, and arrays of their fields, indexed by plan id and context id.
 
-    The arrays `op`, `family`, `nbytes` and `saved` have an entry for each plan; `scope`, `phase`, `line` and `stack`
-    have one for each context; names and lines in them are string ids. `refresh` adds what is new in the tables. Without
-    arguments the tables are those of the process. `stacks` has call stacks by context id, if any are known.
+    The arrays `op`, `family`, `nbytes` and `saved` have an entry for each plan. The arrays `scope`, `phase`, `line` and
+    `stack` have an entry for each context. Names and lines in them are string ids. `refresh` adds entries for new items
+    of the tables. Without arguments, the tables of this process are used. `stacks` has call stacks by context id.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Catalog:
             self.scope, self.phase, self.line, self.stack = np.concatenate([known, np.array(new).T], axis=1)
 
     def told(self, name: str, first: int = 0) -> list[Any]:
-        """Return the items of the table `name` from number `first` on for JSON, with texts made safe to display."""
+        """Return the items of table `name` from number `first` on, for JSON; control characters are escaped."""
         items: list[Any] = list(getattr(self, name).items[first:])
         if name == "plans":
             keys = ("op", "family", "shape", "dtype", "nbytes")
@@ -224,7 +224,10 @@ def located(keys: Ints, ids: Ints, sort: bool = False) -> tuple[Ints, NDArray[np
 
 
 def joined(ids: Ints, keys: Ints, values: Ints, otherwise: Any = 0) -> Ints:
-    """Look up ids in a table of keys and values, the first of equal keys; `otherwise` is returned for missing ids."""
+    """Return the value of each id in a table of keys and values; `otherwise` for ids that are no keys.
+
+    If keys are equal, the value of the first one is returned.
+    """
     if not len(keys):
         return np.full(len(ids), otherwise, np.int64)
     at, known = located(keys, ids, sort=True)

@@ -1,7 +1,7 @@
 """Live views of several processes joined in one: each rank sends small messages, and a notebook's kernel joins them.
 
-A message is a flat dictionary of texts, numbers and bytes, which any transport can carry. Each message can be
-understood without the others, so a lost one leaves a gap in the view and does no other harm.
+A message is a flat dictionary of texts, numbers and bytes, for any transport. Each message can be decoded without the
+others, so the loss of a message only leaves a gap in the view.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Message = dict[str, "bytes | str | int"]
 INTERVAL = 0.1
 """Seconds between two messages of a rank while it emits events."""
 IDLE = 1.0
-"""Seconds between two messages of a rank while it emits none."""
+"""Seconds between two messages of a rank while it emits no events."""
 SILENT = 5.0
 """Seconds without a message after which a rank counts as ended."""
 WHOLE = 0.5
-"""Seconds between two frames of the rank whose own view is shown."""
+"""Seconds between two frames of the rank that is chosen on the dashboard."""
 LARGE = ("rows", "lanes", "tables", "buffer", "frame")
 FIELDS: dict[str, intern.Table[Any]]
 FIELDS = {"plan": intern.plans, "context": intern.contexts, "group": intern.groups, "name": intern.strings}
@@ -44,7 +44,7 @@ class RankSource:
     Args:
         send: a function that gets each message; it is called on a thread of its own.
         name: the name of the run on the dashboard.
-        frames: whether messages contain frames of this rank's own view; the dashboard shows the frames of one rank.
+        frames: whether messages contain frames of this rank's dashboard view; only one chosen rank sends them.
 
     >>> import flnb
     >>> from flnb_telemetry.joined import JoinedLive, RankSource
@@ -132,7 +132,7 @@ class JoinedLive(Live):
     `receive` takes messages of `RankSource` in any order, on any thread; it is a source of frames like `Live`.
 
     Args:
-        name: the run's name on the dashboard until a rank sends one.
+        name: the run's name on the dashboard until a rank sends a name.
         rank: the rank whose own view is shown.
 
     Attributes:
@@ -175,7 +175,7 @@ class JoinedLive(Live):
             self._observe(message, rank, offset)
 
     def _observe(self, message: Message, rank: int, offset: int) -> None:
-        """Store what a message says about the states of ranks and, if it is from the chosen rank, the frames in it."""
+        """Store the states of ranks in a message and, if the message is from the chosen rank, its frames."""
         states: dict[int, str] = {}
         for one in self.ranks.values():
             states |= {int(other): text for other, text in json.loads(str(one["states"])).items()}
@@ -212,12 +212,12 @@ class JoinedLive(Live):
             return content | {"arrays": content["arrays"] | shifted}, buffer + more
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """Return None, as requests about a tape can be answered only in the rank's own process."""
+        """Return None: only the process of the rank could answer a request about a tape."""
         return None
 
 
 def _age(message: Message) -> tuple[int, int]:
-    """Return a pair of numbers that grows from one message of a rank to the next, even after a restart."""
+    """Return a pair of numbers that increases with each message of a rank, even if the rank is restarted."""
     return int(message["start"]), int(message["number"])
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 DEFAULT_BUFFER = 16 << 20
 PREPARES = schema.among(schema.CHOICE, schema.COMPILE)
 MOST_PREPARED = 64
-"""The most intervals of choosing or compiling that are stored until the event of their op arrives."""
+"""The largest number of intervals of choosing or compiling that wait for the event of their op."""
 
 
 def numbers_in(nbytes: int) -> int:
@@ -24,13 +24,13 @@ def numbers_in(nbytes: int) -> int:
 
 
 class Lane:
-    """The event buffer of one thread: only that thread writes to it, and only the pump empties it.
+    """The event buffer of one thread; only that thread writes to the buffer, and only the pump empties it.
 
     Attributes:
-        pending: a flat list of numbers, eight for each record. Adding a tuple to it is one call and leaves no container
-            for the garbage collector. Numbers 1, 2, 6 and 7 of a record become doubles for a while, so they must be
-            below 2**53.
-        limit: how many numbers `drain` takes at most; further ones are dropped.
+        pending: a flat list of numbers, eight for each record. A record is added by one call, and no container object
+            remains for the garbage collector. Numbers 1, 2, 6 and 7 of a record are converted to doubles temporarily,
+            so they must be below 2**53.
+        limit: the largest number of numbers that `drain` takes; further numbers are dropped.
         number: the number of the thread in recordings.
         context: the id of the thread's current context (see `intern.Context`).
         node: the tape node of the thread's last op.
@@ -66,9 +66,9 @@ class Lane:
         return self._without_preparation(packed(taken))
 
     def _without_preparation(self, records: schema.Records) -> schema.Records:
-        """Subtract from ops the time in which a way to compute them was chosen, or a program was compiled for them.
+        """Subtract from the times of ops the time for choosing a way to compute them, or for compiling a program.
 
-        Choosing and compiling have events of their own. These precede the event of the op, perhaps in an earlier call.
+        Choosing and compiling have separate events, which precede the event of the op, perhaps in an earlier call.
         """
         kinds = records[:, 0] & 0xFF
         chosen = records[PREPARES[kinds], 1:3].tolist()
@@ -85,7 +85,7 @@ class Lane:
 
     @property
     def base(self) -> int:
-        """The id of the current context without a call stack; who changes the context for a while sets it again."""
+        """The id of the current context without a call stack; code that changes the context temporarily restores it."""
         return self.context
 
     @property
@@ -95,7 +95,7 @@ class Lane:
 
 
 NOBODY = Lane(0, 0)
-"""A buffer that belongs to no thread: stands in `Lanes.last` while there is no last one."""
+"""A buffer that belongs to no thread: the value of `Lanes.last` before the first access."""
 NOBODY.ident = 0
 
 

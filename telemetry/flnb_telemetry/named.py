@@ -49,12 +49,12 @@ def _text(value: Any) -> str:
 
 
 def columns(catalog: Catalog, found: schema.Columns, earlier: Ints = NONE) -> tuple[dict[str, Any], Ints]:
-    """Return a table with names in place of ids, as arrays and `Names` by column; and the forward ops up to its end.
+    """Return a table with names in place of ids (arrays and `Names` by column), and all forward ops until its end.
 
     Args:
         catalog: the names behind the ids.
         found: the table; its times are returned unchanged.
-        earlier: the forward ops of the tables before it, as `Catalog.places` returns them.
+        earlier: the forward ops of the preceding tables, in the form that `Catalog.places` returns.
     """
     found, named = dict(found), dict[str, Any]()
     if "plan" in found:
@@ -90,7 +90,7 @@ def frame(run: Recording, kind: str) -> Any:
 
 
 def arrow(run: Recording, kind: str) -> Any:
-    """Return the events of one kind as an Arrow table, made piece by piece; names take 4 bytes in each row."""
+    """Return the events of one kind as an Arrow table, converted piece by piece; a name takes 4 bytes per row."""
     module = require("pyarrow", "lab", "an Arrow table")
     run.catalog.refresh()
     pieces, earlier = [], NONE
@@ -118,7 +118,7 @@ def _memory(run: Recording) -> Any:
 
 
 def _columns_of(make: Callable[[Recording], Iterator[tuple[str, schema.Columns]]]) -> Callable[[Recording], Any]:
-    """Return a function that makes an Arrow table of a recording, of the named groups of rows that `make` yields."""
+    """Return a function that makes an Arrow table of a recording from the named groups of rows that `make` yields."""
 
     def table(run: Recording) -> Any:
         module = require("pyarrow", "lab", "an Arrow table")
@@ -139,7 +139,7 @@ TABLES: dict[str, Callable[[Recording], Any]] = {
     "steps": lambda run: require("pyarrow", "lab", "SQL").table(run.steps),
     "metrics": _columns_of(lambda run: iter(run.metrics.items())),
 }
-"""The tables of SQL queries besides those of the kinds of events: the function that makes each."""
+"""The functions that make the tables for SQL queries; in addition there is a table for each kind of event."""
 
 
 def query(run: Recording, text: str, *parameters: Any) -> Any:

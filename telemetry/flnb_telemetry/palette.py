@@ -24,4 +24,4 @@ CATEGORY: dict[str, tuple[str, str]] = {
     "unknown": ("#6f757b", "#969ba2"),
 }
 STACK = ("parameter", "optimizer_state", "input", "gradient", "activation", "temporary", "unknown")
-"""Categories from the bottom of a stacked chart to its top; those that change least are below."""
+"""The order of categories in a stacked chart from bottom to top; categories that change least are at the bottom."""

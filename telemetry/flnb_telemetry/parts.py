@@ -32,11 +32,11 @@ _libraries: dict[str, str] = {}
 
 
 def emit_parts(facts: dict[str, Any], everywhere: bool = False) -> None:
-    """Emit the event that this thread uses the backend and memory manager in `facts` from now on.
+    """Emit an event: from now on, this thread uses the backend and memory manager in `facts`.
 
     Args:
         facts: the fields of `Parts` by name, and "libraries", the libraries with which the backend computes.
-        everywhere: whether all threads, rather than this one, use them from now on.
+        everywhere: whether the event is about all threads rather than the calling thread.
     """
     used = Parts(**{name: facts[name] for name in Parts._fields})
     _libraries[used.backend] = facts.get("libraries", "")
@@ -85,10 +85,10 @@ class UsedParts:
                 self._own[lane] = parts
 
     def facts(self) -> dict[str, Any]:
-        """Return new entries for `meta` with all backends, managers and devices that ran, those of most ops first.
+        """Return new entries for `meta` with all backends, managers and devices that ran, sorted by number of ops.
 
-        Sizes such as the capacity are those of the manager of most ops. If only the first backend and manager ran, the
-        result is empty.
+        Sizes such as the capacity are those of the manager with most ops. If only the first backend and manager ran,
+        the result is empty.
         """
         used = [parts for parts, _ in self._ops.most_common()] or [self._first]
         if used == [self._first]:

@@ -3,11 +3,11 @@
 A `Session` holds one buffer (`Lane`) per thread and a daemon thread, the pump, which empties the buffers into all
 attached sinks. `attach` starts it with the first sink, `detach` ends it with the last.
 
-There is one session per process, shared by all recordings on purpose: an op writes its event once, into the buffer of
-its thread, however many recordings listen, and so does not become slower with a second one. Whatever belongs to one
-recording (its events, its limit, its gradient interval, its beginning and end) is kept by the sink or per sink; a
-recording in one thread therefore neither ends nor shortens one in another. Every recording sees the events of all
-threads; the "lane" column of its tables tells the threads apart.
+All recordings of a process share one session. An op writes its event once, into the buffer of its thread, however many
+recordings are attached, so a second recording does not make ops slower. Everything that belongs to one recording (its
+events, limit, gradient interval, beginning and end) is stored per sink, so recordings in different threads do not
+affect each other. Every recording receives the events of all threads; the column "lane" of its tables has the number of
+the thread.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ class Sink(Protocol):
     """The protocol of objects that receive events, such as a recording or the live view of a dashboard."""
 
     grad_interval: float | None
-    """Seconds between two backward passes whose gradient norms are measured; None never asks for them."""
+    """Seconds between two backward passes whose gradient norms are measured; None if none are to be measured."""
     live: bool
     """Whether the sink receives records every few milliseconds. If not, it receives them when a buffer is half full, at
-    a flush and at the end, so that the pump takes no time from the program in between."""
+    a flush and at the end, so that the pump uses no processor time in between."""
     patience: float | None
-    """Seconds after which a sink that is not live wants all records, the last batch being empty; None for never."""
+    """Seconds after which a sink that is not live receives all records, followed by an empty batch; None for never."""
     failure: BaseException | None
-    """The error that `feed` raised, after which the sink receives nothing more; None without an error."""
+    """The error that `feed` raised, or None; after an error the sink receives no more records."""
 
     def feed(self, lane: int, records: schema.Records) -> None:
-        """Receive the next records, shape (n, 8), of the thread with the number `lane`, in the order it wrote them.
+        """Receive the next records, shape (n, 8), of the thread with the number `lane`, in the order of writing.
 
-        The sink may keep and change the array.
+        The sink may store and change the array.
         """
 
 
 class Session:
     """The event buffers of all threads, the receivers (sinks), and the pump thread that carries events between them.
 
-    Sinks are added, fed and removed on the pump's thread only: Ctrl-C is raised in the main thread, so it cannot
-    interrupt these in the middle.
+    Sinks are added, fed and removed on the pump's thread only. Ctrl-C is raised in the main thread, so it cannot
+    interrupt these operations.
 
     Args:
         capacity: bytes of records that may wait in each thread's buffer; further ones are dropped and counted.
@@ -96,7 +96,7 @@ class Session:
         return lane
 
     def _run(self) -> None:
-        """Empty the buffers every `interval` seconds and run what `ask` queued, until the last sink is removed.
+        """Empty the buffers every `interval` seconds and run functions queued by `ask`, until the last sink is removed.
 
         During this time, Python switches threads every millisecond instead of every five: each NumPy call of the pump
         gives up the GIL, and a training loop in pure Python would then hold the GIL for 5 ms.
@@ -147,7 +147,7 @@ class Session:
         self._asked.put(work)
 
     def _drain(self, everything: bool = True) -> None:
-        """Empty all buffers into the sinks or, unless `everything`, only half-full ones and those of ended threads."""
+        """Empty all buffers into the sinks; if not `everything`, only half-full buffers and those of ended threads."""
         began = thread_time_ns()
         for lane in list(self.lanes):
             ended = not lane.thread.is_alive()  # read first: then the drain below sees the thread's last record
@@ -174,7 +174,7 @@ class Session:
             self.sinks.remove(sink)
 
     def _impatient(self) -> list[Sink]:
-        """Return the sinks that want all records now because their `patience` is over."""
+        """Return the sinks that must receive all records now because their `patience` is over."""
         now = perf_counter()
         waiting = [sink for sink in self.sinks if sink.patience is not None]
         if not waiting or now - self._waited < min(sink.patience or 0.0 for sink in waiting):
@@ -197,7 +197,7 @@ class Session:
 
         Args:
             sink: the receiver.
-            buffer: the size of each thread's buffer in bytes; of those that the sinks ask for, the largest is used.
+            buffer: the requested size of each thread's buffer in bytes; the largest request of all sinks is used.
             caller: the context variables of the caller, with the memory manager whose blocks and segments are recorded.
         """
         self._drain()
@@ -215,7 +215,7 @@ class Session:
         self._want_grad_stats()
 
     def remove(self, sink: Sink) -> None:
-        """Feed a sink all records written so far and remove it; removing the last sink ends the session.
+        """Feed all records written so far to a sink and remove the sink; removing the last sink ends the session.
 
         Must be called on the pump's thread.
         """
@@ -234,7 +234,7 @@ class Session:
 
     @property
     def buffer_used(self) -> int:
-        """Return the bytes waiting in the fullest thread's buffer; `capacity` is the limit of each."""
+        """Return the number of bytes in the fullest thread's buffer; `capacity` is the limit of each buffer."""
         return max((lane.undrained for lane in list(self.lanes)), default=0)
 
     def share(self) -> float:
@@ -255,8 +255,8 @@ def attach(sink: Sink, *, buffer: int = DEFAULT_BUFFER, interval: float = INTERV
 
     Args:
         sink: an object with `feed(lane, records)` and the other members of `pump.Sink`, such as a `Recording`.
-        buffer: bytes of records that may wait in each thread's buffer; further ones are dropped and counted. Where
-            several sinks are attached, the largest of their buffers is used.
+        buffer: bytes of records that may wait in each thread's buffer; further ones are dropped and counted. If
+            several sinks are attached, the largest value is used.
         interval: seconds between two rounds of the thread that empties the buffers; the shortest of all sinks is used.
 
     Returns:
@@ -300,7 +300,7 @@ def _start(thread: threading.Thread) -> None:
 def detach(sink: Sink) -> None:
     """Feed `sink` all events emitted until now and stop feeding it; does nothing if it is not attached.
 
-    Warns if the sink's `feed` raised an error, after which it has received nothing.
+    A warning is emitted if the sink's `feed` raised an error, after which the sink received no more events.
 
     >>> import flnb
     >>> run = flnb.telemetry.Recording("mine")
@@ -325,7 +325,7 @@ def detach(sink: Sink) -> None:
 
 
 def use_lanes(kind: type[Lane]) -> None:
-    """Make `kind` the class of the buffers of all threads, also of existing ones; it must have no slots of its own."""
+    """Make `kind` the class of all threads' buffers, including existing ones; it must not add slots to `Lane`."""
     global lane_type
     lane_type = kind
     current = session
@@ -345,7 +345,7 @@ def is_pump() -> bool:
 
 
 def flush() -> None:
-    """Deliver all events emitted until now to the attached sinks, and return when they have them.
+    """Deliver all events emitted until now to the attached sinks, and wait until they are delivered.
 
     >>> import flnb
     >>> run = flnb.telemetry.Recording("mine")
@@ -368,9 +368,9 @@ def recording() -> Sink | None:
 
 
 def event_ns() -> float:
-    """Return the nanoseconds that a thread needs to write an event, two clock readings included.
+    """Return the nanoseconds that a thread needs to write an event, including two clock readings.
 
-    The first call measures it, in about 1 ms.
+    The first call measures this time, which takes about 1 ms.
     """
     global _event_ns
     if _event_ns is None:

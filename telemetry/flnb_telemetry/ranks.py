@@ -1,7 +1,7 @@
 """Recordings of several ranks on one clock: a mapping from rank to `Recording`, which can be saved in one file.
 
-The ids and times in each recording are those of its own process and stay as they are. Only the clocks are related: each
-rank has an offset from the clock of the first rank, and a bound of the offset's error.
+The ids and times in each recording are those of its process and are not changed. The clocks are related by offsets:
+each rank has an offset from the clock of the first rank, and a bound of the offset's error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Ranks", "restored"]
 
 LEAVES_EARLY = (*PAIRS, "broadcast")
-"""Calls that a rank may leave before all have come to them."""
+"""Calls that a rank may finish before all ranks have made them."""
 
 
 class Ranks(Mapping[int, Recording]):
@@ -39,7 +39,7 @@ class Ranks(Mapping[int, Recording]):
         runs: one recording of each rank, or paths of their files.
 
     Attributes:
-        offsets: for each rank, the ns to add to the times in its recording to have times on the first rank's clock.
+        offsets: for each rank, the ns to add to its recording's times to obtain times on the first rank's clock.
         bounds: for each rank, the largest error of its offset, ns.
 
     Raises:
@@ -192,8 +192,8 @@ def _measured(run: Recording, rank: int) -> tuple[int, int] | None:
 def _clock(own: tuple[int, int] | None, view: View, of_base: tuple[int, int] | None, base: View) -> tuple[int, int]:
     """Return the offset of a rank's clock from the first rank's, and the bound of its error, ns.
 
-    The offset is the measured one; else 0 if both ranks ran on one host; else it is derived from their common calls, as
-    also if the measured one contradicts these.
+    The measured offset is used if there is one. Otherwise the offset is 0 if both ranks ran on one host; else it is
+    derived from the calls of both ranks. It is also derived from calls that contradict the measured offset.
 
     Args:
         own, of_base: the offsets and bounds measured for the rank and for the first rank; None if unmeasured.
@@ -216,9 +216,9 @@ def _clock(own: tuple[int, int] | None, view: View, of_base: tuple[int, int] | N
 
 
 def _from_calls(view: View, base: View) -> tuple[int, int] | None:
-    """Return a clock offset by which no rank leaves a call before the other has come, and its bound, ns.
+    """Return a clock offset and the bound of its error, ns, derived from the calls of two ranks.
 
-    None if the two ranks have no calls in common.
+    With this offset no rank finishes a call before the other has made it. Return None without common calls.
     """
     ours, theirs = (_ended(one) for one in (view, base))
     both = sorted(ours.keys() & theirs.keys())
@@ -230,7 +230,7 @@ def _from_calls(view: View, base: View) -> tuple[int, int] | None:
 
 
 def _ended(view: View) -> dict[tuple[str, int], tuple[int, int]]:
-    """Return begin and end (ns) of the calls that no rank leaves before all have come, by group and sequence number."""
+    """Return begin and end (ns) of calls that end after all ranks have made them, by group and sequence number."""
     ended, plans, groups = view.table("collective"), view.catalog.plans.items, view.catalog.groups.items
     columns = (ended[name].tolist() for name in ("plan", "group", "seq", "t0", "t1"))
     return {

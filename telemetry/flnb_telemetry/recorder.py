@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class record(WithBlock[Recording]):
-    """Record everything that runs inside: ``with flnb.record() as run: train()``, then read ``run.ops`` and the rest.
+    """Record all ops and memory inside the block: ``with flnb.record() as run: train()``; then read ``run.ops`` etc.
 
     Args:
         name: the name of the run in displays.
         buffer: bytes of records (64 each) that may wait in each thread's buffer ("16MiB" or an int); further ones are
-            dropped and counted. As Python numbers, waiting records take about three times as much.
+            dropped and counted. Records wait as Python numbers, which need about three times as much memory.
         limit: bytes of records that the whole recording may hold; further events are dropped and counted. By default
             1 GiB, or with `path` no limit.
         path: write the events to this `.flnb` file as they occur, so that memory holds only a few seconds of them and

@@ -32,9 +32,9 @@ dashboard can follow it."""
 
 
 class _Table:
-    """The columns of the events that a recording held at one time, by kind; each kind is computed once.
+    """The columns of a recording's events until one time, by kind; each kind is computed once.
 
-    Analyses refer to this table instead of the recording: a reference cycle would keep all records alive.
+    Analyses refer to this table instead of the recording, because a reference cycle would delay freeing the records.
     """
 
     def __init__(self, events: int, batches: schema.Batches, stored: Mapping[str, schema.Columns]) -> None:
@@ -56,8 +56,8 @@ class _Table:
 class Recording(Exports, Run):
     """The events of a program and the analyses of them: `flnb.record` yields one, `flnb.load_run` reads one.
 
-    A recording is complete as soon as the block of `record` ends, even by an error. Before that, each analysis covers
-    the events until now.
+    A recording is complete when the block of `record` ends, even by an error. Before that, each analysis covers the
+    events until now.
 
     Analyses: `ops`, `memory`, `tape`, `metrics`, `steps`, `collectives`, `devices`, and `calls` for single ops. Raw
     data: `table`, `to_pandas`, `to_arrow`, `to_polars`, `sql`, `save`. Times are seconds since the beginning, except in
@@ -67,7 +67,7 @@ class Recording(Exports, Run):
         name: the name of the recording in displays.
         limit: the most bytes of records to store, None without a limit; further records are counted in `dropped`.
         grad_interval: seconds between two backward passes whose gradient norms are measured; None measures none.
-        folder: the folder to which events are written while the program runs; None keeps them in memory.
+        folder: the folder to which events are written while the program runs; None to store them in memory.
 
     >>> import flnb
     >>> with flnb.record("demo") as run:
@@ -120,7 +120,8 @@ class Recording(Exports, Run):
     def _store(self, folder: Folder) -> None:
         """Move the events in memory to the folder.
 
-        If Ctrl-C interrupts this, they stay in memory and the next call writes them; after an error they are lost.
+        If Ctrl-C interrupts this method, the events stay in memory and the next call writes them. After an error they
+        are lost.
         """
         try:
             if self._written == folder.written.batches:  # else Ctrl-C arrived just after they were written
@@ -168,7 +169,7 @@ class Recording(Exports, Run):
     def chunks(self, kind: str) -> Iterator[schema.Columns]:
         """Yield the events of one kind as one or more tables like that of `table`.
 
-        A recording in a file is read piece by piece, in the order of writing, so that it may be larger than the memory.
+        A recording in a file is read piece by piece, in the order of writing, so the file may be larger than memory.
         """
         if self.end is not None and not self._batches and isinstance(self.tables, Stored):
             yield from self.tables.chunks(kind)
@@ -212,7 +213,7 @@ class Recording(Exports, Run):
 
     @property
     def stacks(self) -> dict[int, tuple[Frame, ...]]:
-        """Call stacks by context id, innermost frame first: of a PyTorch snapshot, or if `record` asked for them."""
+        """Call stacks by context id, innermost frame first: from a PyTorch snapshot or ``flnb.record(stacks=True)``."""
         return self.catalog.stacks if self.meta.get("stacks", True) else {}
 
     @property
@@ -283,8 +284,8 @@ class Recording(Exports, Run):
     def tape(self) -> tape.Tape:
         """The tape (the graph of differentiated ops) of the last backward pass whose gradient norms were measured.
 
-        If any such pass had NaN or Inf, it is instead the first of the latest passes in succession that had. `.step(i)`
-        returns the tape of another step.
+        If passes had NaN or Inf, it is the tape of the pass in which NaN or Inf last began. `.step(i)` returns the tape
+        of another step.
         """
         return self._cached("tape", lambda table: tape.of(table, self.start, self.catalog))
 

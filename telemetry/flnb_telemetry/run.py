@@ -27,8 +27,8 @@ class Run:
         grad_interval: seconds between two backward passes whose gradient norms are measured; None for no measurements.
         state: "waiting" or "recording"; later "finished" or "failed".
 
-    `start` and `end` are times of `time.perf_counter_ns` (`end` None while it runs), `error` is the text of the error
-    that ended it, `meta` holds facts such as the backend, and `catalog` the names behind the ids in records.
+    `start` and `end` are times of `time.perf_counter_ns` (`end` is None while the program runs). `error` is the text of
+    the error that ended the program, `meta` has facts such as the backend, and `catalog` the names behind ids.
     """
 
     live = False

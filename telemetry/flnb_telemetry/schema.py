@@ -38,20 +38,20 @@ CATEGORIES = ("unknown", "parameter", "gradient", "activation", "optimizer_state
 PHASES = ("other", "forward", "backward", "optimizer")
 FORWARD, BACKWARD, OPTIMIZER = 1, 2, 3
 DETACH, NO_GRAD, INTEGER, NO_RULE = 1, 2, 3, 4
-"""Why the tape does not continue from values: they were detached, they were used inside `no_grad`, an op returned
-integers or truth values (a cast, a comparison), an op has no gradient."""
+"""Reasons why the tape ends at a value: the value was detached; the op on it ran inside `no_grad`; the op returned
+integers or bool (a cast, a comparison); or the op has no gradient."""
 DIRECTIONS = ("", "away", "back", "compressed", "restored")
 AWAY, BACK, COMPRESSED, RESTORED = 1, 2, 3, 4
-"""How a saved tensor is moved: to another device and back, or into fewer bytes and out of them again."""
+"""How a saved tensor was moved: to another device, back from it, compressed, or decompressed."""
 ENTER_MODULE, ENTER_BLOCK = 1, 3
-"""The field "enter" of a scope event: the scope of a module's call begins, or any other scope; 0: it ends."""
+"""Values of the field "enter" of a scope event: a module call begins, another scope begins; 0 means a scope ends."""
 
 PLAN_SHIFT = 24
 AUX_SHIFT = 8
 
 
 class Kind(NamedTuple):
-    """A kind of event: the names of words 1 to 7 ("": unused), of the fields in word 0, and which words are floats.
+    """A kind of event: the names of words 1 to 7 ("" for unused words), and which of the words are floats.
 
     `aux` is the name of the field in bits 8 to 23 of word 0, `plan` that of the field from bit 24 on; "" if unused.
     """

@@ -1,4 +1,4 @@
-"""The facts about a recording that its repr begins with."""
+"""The facts at the beginning of a recording's repr."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def facts(run: Recording) -> list[str]:
 
 
 def _chosen(choices: schema.Columns, strings: Table[str]) -> Iterator[str]:
-    """Yield a text for each way of computing that was chosen for ops, from the table of "choice" events."""
+    """Yield a text about each way of computing that was chosen for ops, from the table of "choice" events."""
     counts = Counter(schema.tuples(choices, "name", "way"))
     for (op, way), count in sorted(counts.items()):
         yield f"{strings.items[op]} by {strings.items[way]} ({quantity.count(count)})"

@@ -22,7 +22,7 @@ def lines(rows: Sequence[Sequence[str]], sides: str = "<", longest: int = LONGES
 
     Args:
         rows: the texts of each row; a text of several lines makes its row higher. Control characters are escaped.
-        sides: the alignment of each column, "<" (left) or ">" (right); the last one holds for all further columns.
+        sides: the alignment of each column, "<" (left) or ">" (right); the last one is used for all further columns.
         longest: the most characters of a cell; longer texts are shortened.
 
     >>> lines([("op", "count"), ("add", "7")], "<>")

@@ -16,7 +16,7 @@ BUCKETS = 40 * PER_OCTAVE
 WORST = 2 ** (0.5 / PER_OCTAVE) - 1
 """The largest relative error of `Tally.p99` while a program runs: half a bucket, 2.2 %."""
 CHUNK = 1 << 17
-"""The number of events that are looked through at once, so that their columns fit into a processor's cache."""
+"""The number of events that are processed at once, so that their columns fit into a processor's cache."""
 
 
 def buckets(spent: Ints) -> Ints:
@@ -59,8 +59,8 @@ class Tally:
     def p99(self) -> NDArray[Any]:
         """Return for each name the duration (ns) that 99 % of its events do not exceed.
 
-        It is exact if it is that of the longest event, as with fewer than 100 events, or after `settle`; otherwise the
-        error is up to `WORST`.
+        The result is exact for fewer than 100 events, where it is the duration of the longest event, and after
+        `settle`. Otherwise the relative error is up to `WORST`.
         """
         if self._settled is not None:
             return self._settled
@@ -68,7 +68,7 @@ class Tally:
         return np.where(needed == self.count, self.max, np.minimum(2.0 ** ((at + 0.5) / PER_OCTAVE), self.max))
 
     def _ninety_nine(self) -> tuple[Ints, Ints]:
-        """Return for each name the rank of the event that `p99` is about, from 1 on, and the event's bucket."""
+        """Return for each name the rank (from 1) and the bucket of the event whose duration is the 99th percentile."""
         needed = -(-99 * self.count // 100)
         return needed, (np.cumsum(self._histogram, axis=1) < needed[:, None]).sum(axis=1)
 

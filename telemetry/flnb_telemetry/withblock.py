@@ -1,9 +1,9 @@
 """Context managers that always clean up, even if Ctrl-C arrives inside `__exit__`.
 
-If Ctrl-C arrives while ``__exit__`` is being called, it is raised at the first line of ``__exit__``, and what that
-method should undo would remain. But a ``with`` statement fetches the bound ``__exit__`` before it enters the block, and
-drops this object in any case when the block is left. A `WithBlock` watches the object with a weak reference: if it is
-dropped before it did its work, the work is done then.
+If Ctrl-C arrives while ``__exit__`` is being called, KeyboardInterrupt is raised at the first line of ``__exit__``, so
+that method would not clean up. But a ``with`` statement fetches the bound method ``__exit__`` before it enters the
+block, and always drops this object when the block is left. A `WithBlock` watches the bound method with a weak
+reference; if the bound method is dropped before it has cleaned up, the callback of the weak reference cleans up.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ class _Exit:
 class WithBlock(ContextDecorator, Generic[T]):
     """Base class of context managers that are also decorators: subclasses implement `begin` and `end`.
 
-    If Ctrl-C arrives in `begin`, in `end` or between, `end` is called again: it must undo whatever is left to undo, and
-    nothing twice.
+    If Ctrl-C arrives in `begin`, in `end` or between, `end` is called again. So `end` must undo everything that is left
+    to undo, and nothing twice.
     """
 
     _watch: _Watch | None = None
 
     def begin(self) -> T:
-        """Set up the block; returns the value for ``as``."""
+        """Set up the block, and return the value for ``as``."""
         raise NotImplementedError
 
     def end(self, error: BaseException | None) -> None:
@@ -83,7 +83,7 @@ class WithBlock(ContextDecorator, Generic[T]):
     __exit__ = _Exit()
 
     def _recreate_cm(self) -> Self:
-        """Return the block to enter for one call of a decorated function: a copy, as calls may be nested."""
+        """Return the block to enter for one call of a decorated function: a copy, because calls may be nested."""
         return copy(self)
 
 

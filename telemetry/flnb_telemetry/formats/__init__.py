@@ -39,10 +39,10 @@ def target_of(path: str | os.PathLike[str]) -> Path:
 
 @contextmanager
 def aside(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield the path of a temporary file in the folder of `path`, and rename it to `path` when the block ends.
+    """Context manager: yields the path of a temporary file beside `path`, which is renamed to `path` at the end.
 
-    The file is flushed to the disk before it is renamed. If the block raises an error, the file is removed and `path`
-    stays as it was. Each call uses a file of its own, so that threads may write to the same path.
+    The file is flushed to the disk before it is renamed. If the block raises an error, the temporary file is removed
+    and `path` is unchanged. Each call uses a separate temporary file, so that threads may write to the same path.
 
     Raises:
         ValueError: `path` names no file.

@@ -2,9 +2,9 @@
 
 ``manifest.json`` has the facts known at the beginning. Events are written in batches, which have one Parquet file for
 each kind of event. After each batch, a line is added to ``journal.jsonl``, with the sizes and checksums of these files
-and the names that are new since the last line. A batch whose line is missing counts as not written. When the recording
-ends, the folder becomes one `.flnb` file. Until then its process holds a lock on the file ``lock``, which the system
-releases however the process ends.
+and the names that are new since the last line. A batch without a line counts as not written. When the recording ends,
+the folder is replaced by one `.flnb` file. Until then the recording process holds a lock on the file ``lock``. The
+operating system releases the lock when the process ends for any reason.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ if TYPE_CHECKING:
 FORMAT = "flnb folder"
 MANIFEST, JOURNAL, LOCK, WHOLE = "manifest.json", "journal.jsonl", "lock", "whole.flnb"
 ROWS, SECONDS = 1 << 18, 2.0
-"""The approximate largest number of events in a batch, and the longest time in s until it is written."""
+"""A batch is written when it has about this many events, or after this many seconds."""
 NAMES = ("strings", "contexts", "plans", "groups", *device_words.TABLES)
 PART = re.compile(rf"\d{{6,}}\.({'|'.join(schema.KINDS)})\.parquet|\.({MANIFEST}|{WHOLE})\.[0-9a-f]{{16}}\.part")
 """The names of files that this module writes, beside those above."""
 
 _open: set[tuple[int, int]] = set()
-"""The device and inode of each folder that this process writes: it must not open their lock files, as closing one
-releases the lock."""
+"""The device and inode of each folder that this process writes. Their lock files must not be opened again, because
+closing such a file releases the lock."""
 os.register_at_fork(after_in_child=_open.clear)
 
 
 class Written(NamedTuple):
     """The state of a folder after the last batch that was written completely.
 
-    It is replaced as a whole after each batch, so that Ctrl-C cannot leave a state in between.
+    A new object replaces it after each batch, so that Ctrl-C cannot leave a half-changed state.
 
     Attributes:
         batches: the number of lines in the journal; the next batch has this number.
         length: the length of the journal in bytes.
-        known: for each table of names, how many of its items are in the journal.
+        known: for each table of names, the number of its items that are in the journal.
         parts: for each kind of event, the names of its files and their numbers of rows.
         events: the number of events in these files.
     """
@@ -95,7 +95,7 @@ class Folder:
         self._begun = self._ended = False
 
     def begin(self, run: Recording) -> None:
-        """Write the facts and names that are known at the beginning: from then on the folder opens as a recording."""
+        """Write the facts and names that are known at the beginning; then `flnb.load_run` can open the folder."""
         self.write(run, [])
         about = {"format": FORMAT, "version": parquet.FORMAT_VERSION, "schema": schema.VERSION, "meta": run.meta}
         with aside(self.path / MANIFEST) as part:
@@ -103,7 +103,7 @@ class Folder:
         self._begun = True
 
     patience = SECONDS / 4
-    """Seconds between two times at which the recording receives all events, to write those that cannot wait longer."""
+    """Seconds between two times at which the recording receives all events, so that none is written too late."""
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of storage (path, size and interval of batches) for `Recording.meta`."""
@@ -191,9 +191,9 @@ class Folder:
         return Stored(self.path, files(self.path, self.written.parts))
 
     def close(self, run: Recording) -> None:
-        """Replace the folder by one file, from which `run` reads its events from now on; may be called twice.
+        """Replace the folder by one file, and let `run` read its events from that file; may be called twice.
 
-        If the file cannot be written, the folder stays; `flnb.load_run` opens it like a file.
+        If the file cannot be written, the folder remains, and `flnb.load_run` can open it.
         """
         if os.getpid() != self._process or self._lock.closed:
             return
@@ -248,7 +248,7 @@ class Folder:
 
 
 def closing_name(path: Path) -> Path:
-    """Return the temporary name of the folder at `path` while the final file takes its place."""
+    """Return the temporary name of the folder at `path` while the final file is moved to `path`."""
     return path.with_name(f".{path.name}.closing")
 
 
@@ -290,7 +290,7 @@ def _is_recording(place: Path, closing: bool) -> bool:
 
     Args:
         place: the folder.
-        closing: whether the folder has the temporary name of one being closed, whose files may be partly deleted.
+        closing: whether the folder has the temporary name of a closing recording; then files may be missing.
     """
     names = {name for name in os.listdir(place) if not PART.fullmatch(name)}
     if names - {MANIFEST, JOURNAL, LOCK, WHOLE}:
@@ -345,7 +345,7 @@ class Journal(NamedTuple):
         over_limit: the number of events that were dropped because the recording had reached its limit.
         lost: the number of events in files that are missing or damaged.
         end: the facts known at the end of the run; None if it has not ended.
-        called: the call stacks, in the form that a manifest has them.
+        called: the call stacks, in the form in which a manifest has them.
     """
 
     names: dict[str, list[Any]]
@@ -390,7 +390,7 @@ def read_journal(place: Path, known: Collection[str] = ()) -> Journal:
 
 
 def _is_whole(part: Path, size: int, crc: int) -> bool:
-    """Return whether a file has the size and checksum that the journal says; after a loss of power it may not."""
+    """Return whether a file has the size and checksum in the journal; it may be incomplete after a power failure."""
     return part.exists() and part.stat().st_size == size and checksum(Source(partial(open, part, "rb"), 0)) == crc
 
 

@@ -30,7 +30,7 @@ from flnb_telemetry.recording import Recording
 FORMAT, RANKS = "flnb run", "flnb ranks"
 FORMAT_VERSION = 1
 BYTES_PER_BYTE = 64
-"""The largest ratio of decompressed to compressed bytes; a member with more was made to fill the memory."""
+"""The largest allowed ratio of decompressed to compressed bytes; more indicates a file made to fill the memory."""
 FACTS: dict[str, Any] = {
     "name": str, "state": str, "error": (str, type(None)), "start": int, "end": int, "over_limit": int
 }  # fmt: skip
@@ -88,7 +88,7 @@ def _manifest(run: Recording, kinds: dict[str, int], used: Used) -> dict[str, An
 
 
 def _chosen(items: list[Any], ids: set[int]) -> list[Any]:
-    """Return the items with the given ids at their places; items between them are replaced by the first, empty one."""
+    """Return a list with the items of the given ids at these indices, and the first (empty) item at all others."""
     return [item if number in ids else items[0] for number, item in enumerate(items[: max(ids) + 1])]
 
 
@@ -140,7 +140,7 @@ def load_run(path: str | os.PathLike[str], *, earlier: Recording | None = None) 
 
 
 def _place(path: str | os.PathLike[str]) -> Path:
-    """Return where a run is stored: at its path, or beside it if its process was killed while it closed the run."""
+    """Return the path where a run is stored: `path`, or a temporary name if a process was killed while closing it."""
     target = Path(path)
     for place in (target, target.with_name(f".{target.name}.closing") if target.name else target, target):
         if place.exists():  # the path is looked at twice: a recording that is being closed moves there
@@ -240,12 +240,12 @@ def check(path: str | os.PathLike[str], manifest: Any, *formats: str) -> None:
 PLAN = (str, str, [int], str, int, int, [[int]])
 CONTEXT = (str, int, str, int, str)
 OPTIONAL = {"groups": (GroupInfo("", 0, 1, "", 0), (str, int, int, str, int), GroupInfo._make)} | device_words.TABLES
-"""Tables that older files lack: their first items, the form of an item, and its conversion from JSON."""
+"""Tables that older files do not have: the first item, the form of an item, and its conversion from JSON."""
 TABLE_OF = {"plan": "plans", "context": "contexts", "group": "groups", "kernel": "kernels", "info": "devices"} | (
     dict.fromkeys(("name", "place", "way", "implementation", "ways", "message", "line"), "strings")
     | dict.fromkeys(("backend", "manager", "device"), "strings")
 )
-"""For each column of ids the table of names that they are of."""
+"""For each column of ids, the table of names to which the ids belong."""
 Used: TypeAlias = "dict[str, set[int]]"
 """For each table of names the ids that are used."""
 CODES: dict[str, Sized] = {"category": schema.CATEGORIES, "direction": schema.DIRECTIONS, "route": device_words.ROUTES}
@@ -296,7 +296,7 @@ def restored(manifest: dict[str, Any], tables: Stored) -> Recording:
 
 
 def _sound(value: Any, kind: Any) -> bool:
-    """Return whether a value has the type `kind` and, if an integer, is so small that sums of a few fit into int64."""
+    """Return whether a value has the type `kind` and, if it is an int, is small enough to be added within int64."""
     return isinstance(value, kind) and not (isinstance(value, int) and (value.bit_length() > 61 or value is True))
 
 
@@ -309,7 +309,7 @@ def _check_ids(known: dict[str, Sized], kind: str, table: schema.Columns) -> Non
 
 
 def _optional(manifest: dict[str, Any], name: str) -> Table[Any]:
-    """Return a table that older files lack; if this file lacks it, the table has only its first item."""
+    """Return a table that older files do not have; for such a file, a table with only the first item."""
     first, form, make = OPTIONAL[name]
     if name not in manifest:
         return Table([first])

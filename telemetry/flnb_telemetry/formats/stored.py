@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from typing import IO
 
 ROWS_PER_BYTE = 8
-"""The largest ratio of rows to bytes of a Parquet file; one with more was made to fill the memory. In others the
-times alone take a byte per row."""
+"""The largest allowed ratio of rows to bytes of a Parquet file; more indicates a file made to fill the memory.
+Real files need at least a byte per row for the times."""
 GROUP = 1 << 18
 """The number of rows of a row group, the unit in which events are written and read."""
 
@@ -90,7 +90,7 @@ class Opened:
 
 
 class Stored(Mapping[str, schema.Columns]):
-    """The columns of a stored recording by kind, in order of time; each kind is read when it is first asked for.
+    """The columns of a stored recording by kind, in order of time; each kind is read at its first access.
 
     Args:
         path: the file or folder, for messages.
@@ -207,7 +207,7 @@ def merge(kind: schema.Kind, tables: list[schema.Columns]) -> schema.Columns:
 
 
 def regrouped(chunks: Iterable[schema.Columns]) -> Iterator[schema.Columns]:
-    """Yield the rows of tables in tables of about `GROUP` rows: small ones are joined, large ones divided."""
+    """Join small tables and divide large ones; yield tables of about `GROUP` rows."""
     waiting: list[schema.Columns] = []
     for columns in chunks:
         for first in range(0, len(columns["lane"]), GROUP):
@@ -226,7 +226,7 @@ def _joined(tables: list[schema.Columns]) -> schema.Columns:
 class writer:
     """Writes columns of one kind to a path or an open binary file as Parquet, a row group for each `write`.
 
-    Numbers that grow slowly are stored as differences, ids by dictionaries, times as they are (see `ROWS_PER_BYTE`).
+    Slowly growing numbers are stored as differences, ids by dictionaries, times unchanged (see `ROWS_PER_BYTE`).
 
     Args:
         kind: the kind of the events.
@@ -277,7 +277,7 @@ class _Counted(io.RawIOBase):
 
 
 def inspected(file: IO[bytes], empty: schema.Columns, count: int) -> Any:
-    """Return a `pyarrow.parquet.ParquetFile` after a check of its metadata: a few bytes may claim any number of rows.
+    """Return a `pyarrow.parquet.ParquetFile` after checks of its metadata, such as the number of rows.
 
     Args:
         file: the open Parquet file.
@@ -305,7 +305,7 @@ def inspected(file: IO[bytes], empty: schema.Columns, count: int) -> Any:
 
 
 OLDER = {"name", "place", "estimated"}
-"""Columns that older files lack: the content of gradient buckets, the device of memory, and kernels."""
+"""Columns that older files do not have: content of gradient buckets, device of memory, and kernels."""
 
 
 def _groups(file: IO[bytes], empty: schema.Columns, count: int) -> Iterator[schema.Columns]:

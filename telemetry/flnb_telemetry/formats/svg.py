@@ -111,7 +111,7 @@ def op_bars(stats: OpStats, limit: int = 10) -> str:
 def memory_timeline(memory: Memory, until: float | None = None) -> str:
     """Return the live bytes over time, stacked by category, and the reserved bytes as a dashed line, as SVG.
 
-    The dashed line leaves the picture where far more is reserved than live.
+    Where far more bytes are reserved than live, the dashed line is outside of the picture.
 
     Args:
         memory: the memory of a recording.

@@ -1,4 +1,4 @@
-"""A tape as a small SVG picture without scripts: boxes for ops and modules, and lines for what reads what."""
+"""A tape as a small SVG picture without scripts: boxes for ops and modules, lines from results to their readers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BAD = "#d32f2f"
 
 
 def tape_picture(levels: Levels) -> str:
-    """Return the graph of a tape as SVG, inputs above; modules are closed as far as at most `MOST` boxes allow.
+    """Return the graph of a tape as SVG with at most `MOST` boxes and inputs at the top; some modules are one box.
 
     A box in which a gradient has NaN or Inf has a red frame.
     """
@@ -38,7 +38,7 @@ def tape_picture(levels: Levels) -> str:
 
 
 def _opened(levels: Levels) -> list[Group | int]:
-    """Return the boxes in order of execution: single nodes by row, and groups that would not fit if they were open."""
+    """Return the boxes in order of execution: rows of single nodes, and groups too large to be shown open."""
     items: list[Group | int] = [levels.root] if len(levels.graph) else []
     waiting = items[:1]
     while waiting:
@@ -55,7 +55,7 @@ def _opened(levels: Levels) -> list[Group | int]:
 
 
 def _edges(levels: Levels, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return pairs (from, to) of boxes of which the second reads a result of the first."""
+    """Return pairs (from, to) of boxes, where box `to` reads a result of box `from`."""
     graph = levels.graph
     box_of = np.repeat(np.arange(len(spans)), [last - first for first, last in spans])
     inner = graph.parent >= 0
@@ -64,7 +64,7 @@ def _edges(levels: Levels, spans: list[tuple[int, int]]) -> list[tuple[int, int]
 
 
 def _layers(count: int, edges: list[tuple[int, int]]) -> list[int]:
-    """Return for each box its row: one below the lowest box that it reads from."""
+    """Return for each box its row, which is below the rows of all boxes whose results it reads."""
     layer = [0] * count
     for a, b in sorted(edges, key=lambda edge: edge[1]):  # a box reads from earlier ones only
         layer[b] = max(layer[b], layer[a] + 1)
@@ -94,7 +94,7 @@ def _line(above: tuple[float, float, float], below: tuple[float, float, float], 
 
 
 def _box(levels: Levels, item: Group | int, place: tuple[float, float, float]) -> str:
-    """Return a box with its name; a pointer at it shows what it stands for in full."""
+    """Return a box with its name; the full description is shown when the mouse pointer is over the box."""
     graph, (left, top, width) = levels.graph, place
     if isinstance(item, int):
         plan, first, last = levels.catalog.plans.items[int(graph.plan[item])], item, item + 1

@@ -1,1 +1,1 @@
-"""What a dashboard is sent about a run, live or finished: frames of what is new, and answers to its requests."""
+"""Messages to a dashboard about a live or finished run: frames with changes, and answers to requests."""

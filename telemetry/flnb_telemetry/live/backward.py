@@ -29,8 +29,8 @@ OWN = schema.among(*KINDS.values())
 class Backwards:
     """Collects the records of backward passes with measured gradients, and makes their tapes for the dashboard.
 
-    A pass ends only where the next one begins: however long its gradients take to arrive, they are in one tape. A tape
-    with NaN or Inf is shown until another one has NaN or Inf, or `dismiss` is called.
+    A pass ends only when the next pass begins, so all its gradients are in one tape, however late they arrive. A tape
+    with NaN or Inf is shown until another tape has NaN or Inf, or `dismiss` is called.
 
     Args:
         start: the beginning of the run, ns.
@@ -71,9 +71,9 @@ class Backwards:
     def news(
         self, steps: schema.Records, leaves: schema.Records, ended: bool
     ) -> tuple[LiveTape | None, LiveTape | None]:
-        """Return the tape to show, and the newest tape if it is another one; each is None if it was returned before.
+        """Return the tape to show and, if different, the newest tape; each is None if it was already returned.
 
-        A tape is returned when its step has ended; before that, if no gradient has arrived for `QUIET` ns.
+        A tape is returned when its step has ended, or when no gradient has arrived for `QUIET` ns.
 
         Args:
             steps: the latest records of steps.
@@ -117,7 +117,7 @@ class Backwards:
         return found
 
     def _tape(self, shown: Measured | None, steps: schema.Records, leaves: schema.Records) -> LiveTape:
-        """Make the tape of the backward pass `shown`; if None, that of the forward pass that last ended in an error."""
+        """Make the tape of the backward pass `shown` or, if it is None, of the last forward pass with an error."""
         batches: dict[str, Batches] = {"step": [(0, steps)], "leaf": [(0, leaves)], "op": list(self._recent)}
         samples, recent, first = self._samples, batches["op"], 0
         if shown is not None:

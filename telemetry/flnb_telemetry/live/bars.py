@@ -30,7 +30,7 @@ SHIFT = 32
 T0, T1, PAIR, NODE, BLOCK = range(5)
 """The columns of an event: two times (ns), pair (plan or phase, and context, in one number), tape node, block."""
 COUNT, NUMBER, LONGEST = 3, 4, 5
-"""The columns of a merged bar after times and pair: the number of its events, and the longest one and its ns."""
+"""The columns of a merged bar after times and pair: number of its events, number of the longest event, and its ns."""
 
 Bars: TypeAlias = "NDArray[np.int64]"
 """The columns of n bars: shape (5, n) for events, (6, n) for merged bars."""
@@ -68,7 +68,7 @@ def merge(bars: Bars, resolution: int) -> Bars:
 
 
 def runs(pairs: Ints, t0: Ints, t1: Ints, breaks: NDArray[np.bool_]) -> Bars:
-    """Return events, shape (5, n): one for each run of equal pairs. Where `breaks` is True, a new run begins."""
+    """Merge consecutive events with equal pairs into one event each, shape (5, n); `breaks` begins a new event."""
     begins = breaks.copy()
     begins[:1] = True
     begins[1:] |= pairs[1:] != pairs[:-1]
@@ -79,7 +79,7 @@ def runs(pairs: Ints, t0: Ints, t1: Ints, breaks: NDArray[np.bool_]) -> Bars:
 
 
 class Level:
-    """The bars of one level, in columns that grow; if there are more than `most`, the older half is dropped.
+    """The bars of one level, in growing columns; if there are more than `most` bars, the older half is dropped.
 
     `first` is the number of bars dropped so far, so that the bar in column i has the number ``first + i``. `merged` is
     the number of the first bar that the next level does not contain yet.
@@ -124,7 +124,7 @@ class Level:
         return found
 
     def numbers(self, t0: int, t1: int) -> tuple[int, int]:
-        """Return the numbers of the first bar that ends after t0 and of the first that begins at t1 or later (ns)."""
+        """Return the number of the first bar that ends after t0, and of the first one that begins at or after t1 (ns)."""
         bars = self.bars
         first = int(np.searchsorted(bars[T1], t0, "right"))
         return self.first + first, self.first + max(first, int(np.searchsorted(bars[T0], t1)))
@@ -134,7 +134,7 @@ class Row:
     """Bars that do not overlap, at every level of detail.
 
     Args:
-        most: the most bars of each level; None keeps all.
+        most: the largest number of bars of each level; None for no limit.
 
     Attributes:
         open: an event at the end of the row, shape (5, 1), that may still become longer; None if there is none.
@@ -158,7 +158,7 @@ class Row:
             self._raise()
 
     def _raise(self) -> None:
-        """Merge the new bars of each level into the next one, except those in the last multiple of its resolution."""
+        """Merge the new bars of each level into the next level, except bars in the last interval of its resolution."""
         for depth, resolution in enumerate(RESOLUTIONS):
             level = self.levels[depth]
             if level.first + level.used - level.merged < TAIL:
@@ -199,7 +199,8 @@ def flat(events: Bars) -> tuple[Bars, Bars, Ints | None]:
     """Sort events by time and separate those that lie inside others.
 
     Returns:
-        The events that do not overlap, the others, and the indices of the former (None if they are all, in order).
+        The events that do not overlap; the events inside others; and the indices of the former, or None if no event
+        lies inside another and all are in order.
     """
     t0, t1 = events[T0], events[T1]
     if not len(t0) or (t0[1:] >= t1[:-1]).all():

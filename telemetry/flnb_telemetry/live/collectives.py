@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 ROWS = 1 << 17
 """The most records in a window; older ones are dropped."""
 BARS = 2000
-"""The most bars (merged ops) that one batch of records adds, the longest ones."""
+"""The largest number of bars (merged ops) that one batch of records adds; only the longest bars are added."""
 PAUSE = 50_000
 """The longest pause, in ns, between two ops that are merged into one bar."""
 CELLS, SPANS, ACTIVITY = 40_000, 8000, 12_000
-"""The most cells (calls x ranks), spans (steps, scopes, waits) and bars of ops in a frame; older ones are left out."""
+"""The largest numbers of cells (calls x ranks), spans (steps, scopes, waits) and bars of ops in a frame."""
 CALLS, STEPS = 2000, 48
 """The most calls and steps in a frame; older ones are left out."""
 KEPT = schema.among(schema.COLLECTIVE_BEGIN, schema.COLLECTIVE, schema.WAIT, schema.STEP, schema.SCOPE)
@@ -78,7 +78,7 @@ class Window:
                 self.add(lane, np.concatenate([rows[KEPT[kinds]], self._bars(rows[kinds == schema.OP])]))
 
     def add(self, lane: int, rows: Records) -> None:
-        """Append records of the thread `lane` in which ops are merged into bars already."""
+        """Append records of the thread `lane`; their ops must already be merged into bars."""
         if not len(rows):
             return
         self.seen = True
@@ -101,7 +101,7 @@ class Window:
     def _bars(self, ops: Records) -> Records:
         """Merge ops of equal family, scope and phase that follow each other into bars.
 
-        The context of a bar has the scope for which its ops count: for backward ops that of the forward op.
+        The scope of a bar is the scope of its ops; for backward ops, the scope of their forward ops.
         """
         if not len(ops):
             return ops
@@ -316,11 +316,11 @@ def known_states() -> dict[int, str]:
 
 
 class LiveCollectives:
-    """The collective calls of a live view: collects their records, and makes the frame section when these change it.
+    """The collective calls of a live view: collects records, and makes the frame section when it has changed.
 
     Attributes:
         states: texts from other processes about ranks, such as "has died", by rank.
-        shift: how far the clock of this process is ahead of the ranks' common clock, ns.
+        shift: the time on this process's clock minus the time on the ranks' common clock, ns.
     """
 
     def __init__(self, catalog: Catalog) -> None:
@@ -333,7 +333,7 @@ class LiveCollectives:
     def news(self, run: Run, keyframe: bool) -> tuple[dict[str, Any], Arrays]:
         """Return the section for a frame's head and arrays; empty unless it has changed and is due.
 
-        A keyframe always gets the section. It is made so seldom that this takes at most a tenth of the time.
+        A keyframe always has the section. Otherwise it is made so rarely that it takes at most 10 % of the time.
         """
         began, window = clock(), self.window
         changed = window.version != self._version or began > self._stuck_due

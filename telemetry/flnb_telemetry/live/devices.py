@@ -42,9 +42,9 @@ class Window:
         limit: the most records that the window holds.
 
     Attributes:
-        own: for each kind of event (by number), whether it is about devices.
+        own: for each kind of event (by number), whether events of the kind are about devices.
         kept: whether events of the kind are stored.
-        home: whether events of the kind describe memory, and so are stored until that memory is freed.
+        home: whether events of the kind describe memory; they are stored until that memory is freed.
     """
 
     own: ClassVar[NDArray[np.bool_]] = OWN
@@ -74,7 +74,7 @@ class Window:
             self._known.clear()
 
     def _leave(self, rows: Records) -> None:
-        """Drop the oldest records, `rows`, except those that describe memory which is still in use after them."""
+        """Drop the oldest records, `rows`, except records of memory that is still in use after them."""
         self._rows -= len(rows)
         kinds = rows[:, 0] & 0xFF
         home = np.concatenate([self._home, rows[self.home[kinds]]])
@@ -134,7 +134,7 @@ def section(source: Source, start: int, now: int) -> tuple[dict[str, Any], Array
 
 
 class _Late:
-    """The part of a source for a frame: the last `TASKS` tasks, and events and blocks since the first of these."""
+    """The part of a source for a frame: the last `TASKS` tasks, and all events and blocks since the first of them."""
 
     def __init__(self, source: Source) -> None:
         self.catalog, self._source = source.catalog, source
@@ -142,7 +142,7 @@ class _Late:
         self._since = int(begun[-TASKS]) if len(begun) > TASKS else -NEVER
 
     def table(self, kind: str) -> Columns:
-        """Return the events of one kind, without those that are too old."""
+        """Return the events of one kind, except old events."""
         found = self._source.table(kind)
         if kind == "alloc":
             freed = self._source.table("free_completed")
@@ -243,7 +243,7 @@ class LiveDevices:
     def news(self, run: Run, keyframe: bool) -> tuple[dict[str, Any], Arrays]:
         """Return the section for a frame's head and arrays; empty unless it has changed or ``keyframe`` is set.
 
-        The section is made so seldom that this takes at most a tenth of the time.
+        The section is made so rarely that it takes at most 10 % of the time.
         """
         began, window = clock(), self.window
         due = window.version != self._version and began >= self._due

@@ -28,7 +28,7 @@ T, ID, ADDRESS, SIZE, REQUESTED, SEGMENT, CONTEXT, NODE, OFFSET, END, ASKED, WID
 
 
 class Lives:
-    """The blocks (or segments) that exist, as rows, and those that began or ended since `news` was last called."""
+    """The existing blocks (or segments) as rows, and the rows that began or ended since the last call of `news`."""
 
     def __init__(self) -> None:
         self.live = np.empty((0, WIDTH), np.int64)
@@ -36,7 +36,7 @@ class Lives:
         self._ended: list[Records] = []
 
     def fold(self, born: Records, ends: Records) -> None:
-        """Add the rows in `born` (of each id, the first), and remove the rows whose ids are in the records `ends`."""
+        """Add the rows `born` (the first of each id), and remove rows whose ids are in the records `ends`."""
         first = np.sort(np.unique(born[:, ID], return_index=True)[1])
         born = born[first]
         rows = np.concatenate([self.live, born[~_in(born[:, ID], self.live[:, ID])]])
@@ -52,7 +52,7 @@ class Lives:
         return changes[_in(changes[:, ID], self.live[:, ID])]
 
     def news(self) -> tuple[Records, Records, Records]:
-        """Return all rows that existed at any time since the last call, those that began, and those that ended."""
+        """Return three tables of rows since the last call: all that existed, those that began, those that ended."""
         ended = np.concatenate([self.live[:0], *self._ended])
         rows = np.concatenate([ended, self.live])
         born = rows[~_in(rows[:, ID], self._told)]
@@ -71,7 +71,7 @@ class LiveMemory:
         self.incomplete = False  # the last frame lacked some changes: the next must be a keyframe
 
     def fold(self, rows: Records, ops: Records) -> None:
-        """Process the next memory records, in any order, and the op records of the same time, which name tape nodes."""
+        """Process the next memory records, in any order, and the simultaneous op records, which have the tape nodes."""
         rows = rows[np.argsort(rows[:, T], kind="stable")]
         rows = np.pad(rows, ((0, 0), (0, WIDTH - schema.WORDS)))
         kinds = rows[:, 0] & 0xFF
@@ -94,8 +94,8 @@ class LiveMemory:
         """Return what changed since the last call, or with `keyframe` everything, as arrays for a frame.
 
         Returns:
-            The arrays, with times in seconds since `start` (ns), and whether blocks that came and went were replaced by
-            a coarse timeline, because there were too many.
+            The arrays, with times in seconds since `start` (ns); and whether there were so many changes that blocks that
+            were allocated and freed since the last call are replaced by a coarse timeline.
         """
         (blocks, born, freed), (segments, came, went) = self.blocks.news(), self.segments.news()
         self.finished = np.concatenate([self.finished, freed])[-FINISHED:]
@@ -152,7 +152,7 @@ def _category(blocks: Records) -> Ints:
 
 
 def _in(ids: Ints, others: Ints) -> NDArray[np.bool_]:
-    """Return for each id whether it is in `others`, as `numpy.isin` does, but without work if one of them is empty."""
+    """Return for each id whether it is in `others`, like `numpy.isin`, but faster if one array is empty."""
     if not len(ids) or not len(others):
         return np.zeros(len(ids), np.bool_)
     return located(others, ids, sort=True)[1]

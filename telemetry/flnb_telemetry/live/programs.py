@@ -1,4 +1,4 @@
-"""Captured programs in the live dashboard: their fused kernels, with the ops that each computes."""
+"""Captured programs in the live dashboard: their fused kernels, with the ops that each kernel computes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 EVERY = 100_000_000
 """The least time between two tables of kernels, ns."""
 NAMED = 4
-"""The most ops in the name of a kernel."""
+"""The largest number of ops in the name of a kernel."""
 
 
 class Kernel(NamedTuple):
-    """A fused kernel, identified by the ops that it computes; all its runs count as one kernel.
+    """A fused kernel, identified by the ops that it computes; kernels with the same ops count as one.
 
     Attributes:
         name: its first ops and the shape of its result, as text; unique among the kernels of a run.
@@ -60,7 +60,7 @@ class Kernels:
         """Return for each kernel event the index of its kernel; -1 if its ops were not recorded.
 
         Args:
-            kernel, op: the tables of the events of these two kinds, which must begin with a thread or with a batch.
+            kernel, op: the tables of the events of these two kinds, from the start of their threads or of a batch on.
         """
         found, order, first = _matched(kernel, op)
         numbers = np.full(len(kernel["t0"]), -1, np.int64)
@@ -99,7 +99,7 @@ class Kernels:
         self.items.append(Kernel(name, plan, context, list(parts)))
 
     def count(self, kernel: Columns, op: Columns, whole: bool = False) -> None:
-        """Add kernel events to the statistics of times; `whole` says that they are all of a run."""
+        """Add kernel events to the statistics of times; `whole` says whether they are all events of a run."""
         numbers = self.numbers(kernel, op)
         rows = np.flatnonzero(numbers >= 0)
         if len(rows):
@@ -155,7 +155,7 @@ def finished(source: Source) -> tuple[dict[str, Any], Arrays]:
 
 
 class LivePrograms:
-    """The captured programs of a live view: counts runs of their kernels, and makes a frame's section when some ran."""
+    """The captured programs of a live view: counts runs of kernels, and makes a frame's section after such runs."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.kernels = Kernels(catalog)

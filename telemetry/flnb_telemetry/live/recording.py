@@ -1,6 +1,6 @@
-"""A recording as frames for a dashboard: the first has everything but the memory, the others the memory in parts.
+"""A recording as frames for a dashboard: the first frame has everything except memory, the others parts of the memory.
 
-A dashboard that follows a running program receives recent memory events only; of a recording it receives all, once.
+A dashboard of a running program receives only recent memory events; a dashboard of a recording receives all of them.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ BLOCKS = 1 << 21  # blocks that are sent at most
 
 
 class LiveRecording(Live):
-    """A view of one recording for a dashboard: `frames()` to send, `answer(request)` for questions about its tape.
+    """A view of one recording for a dashboard: `frames()` to send, and `answer(request)` for requests about its tape.
 
     Args:
         run: a recording; events that are recorded later are not shown.
-        blocks: the most memory blocks to send; if a recording has more, those around its peak of memory are sent.
+        blocks: the largest number of memory blocks to send; of more, only blocks around the peak of memory are sent.
 
     Example: ``for content, buffer in LiveRecording(run).frames(): widget.send(content, [buffer])``.
     """
@@ -104,7 +104,7 @@ class LiveRecording(Live):
             part = after
 
     def threads(self) -> dict[str, str]:
-        """Return the names of threads by their numbers in records, even while the recording goes on."""
+        """Return the names of threads by their numbers in records, also while the recording is running."""
         return self.recording.threads()
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
@@ -117,7 +117,7 @@ class LiveRecording(Live):
         return {"type": "stack", "context": request.get("context"), "lines": lines}
 
     def _tape_of(self, step: Any) -> dict[str, Any]:
-        """Return the tape of the step with a number, which is shown from now on, or the reason why there is none."""
+        """Return the tape of a step and show it from now on; without such a tape, return the reason."""
         answer, missing = {"type": "tape", "at": step}, {"missing": "nothing was differentiated in it"}
         if self._tape is None:
             return answer | missing
@@ -204,9 +204,9 @@ def _between(t: Ints, since: int, until: int) -> slice:
 
 
 def _clipped(lives: Columns, since: int, until: int) -> Columns:
-    """Return the blocks or segments that exist between two times (ns), as if nothing else had been recorded.
+    """Return the blocks or segments that exist between two times (ns), with their lifetimes cut to that interval.
 
-    Those that began before `since` begin then; those that end after `until` never end.
+    A lifetime that began before `since` begins at `since`; one that ends after `until` never ends.
     """
     touch = np.flatnonzero((lives["t"] <= until) & (lives["end"] > since))
     found = {name: column[touch] for name, column in lives.items()}

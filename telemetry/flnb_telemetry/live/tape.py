@@ -1,7 +1,7 @@
 """A tape as messages to the dashboard: the levels of its tree that are open, and others on request.
 
 A tape of a few hundred nodes is sent as a whole. Of a longer tape the browser receives the outermost level, the levels
-most worth opening, and those for which it asks, so that a million nodes open as fast as twenty.
+most worth opening, and the levels that it requests, so that a tape of a million nodes opens quickly.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ OPS = 12  # different ops that are listed for a group
 
 
 class LiveTape:
-    """The messages about one tape: `whole` for frames to the dashboard, `answer` for requests of its reader.
+    """The messages about one tape: `whole` for frames to the dashboard, `answer` for requests of the user.
 
-    About a long tape, a message contains only some levels (contents of open groups of nodes, see `Levels`), by key.
+    For a long tape, a message contains only some levels, by key. A level is the contents of an open group of nodes (see
+    `Levels`).
 
     Args:
         tape: the tape to describe.
@@ -105,8 +106,8 @@ class LiveTape:
 
         Returns:
             A dict with "count", the number of matching nodes; "next", the id of the first match after the node id
-            `after` (if there is none, of the first match of all); and "at", the place of "next" among the matches, from
-            1.
+            `after` or, if there is none, of the very first match; and "at", the number of "next" among the matches,
+            counted from 1.
         """
         catalog, graph = self.catalog, self.graph
         names = np.array([text in name.lower() for name in self._op_names], np.bool_)
@@ -119,7 +120,10 @@ class LiveTape:
         return {"count": len(rows), "next": int(graph.id[rows[at]]), "at": at + 1}
 
     def _inputs(self) -> list[tuple[int, int]]:
-        """Return (leaf id, index of its reader on the outermost level) for the first leaves that are no parameters."""
+        """Return (leaf id, index of the item on the outermost level that reads it) for the first inputs.
+
+        Inputs are the leaves that are no parameters.
+        """
         graph, root = self.graph, self.levels.root
         rows = np.flatnonzero(~graph.leaf_parameter)[:INPUTS]
         edge = np.flatnonzero(np.isin(graph.parent, -1 - rows))
@@ -131,7 +135,7 @@ class LiveTape:
         return list(dict.fromkeys(pairs))
 
     def _part(self, keys: Iterable[str], every_leaf: bool) -> dict[str, Any]:
-        """Return the levels with these keys, their nodes, and the leaves that these read (or with `every_leaf` all)."""
+        """Return the levels with these keys, their nodes, and the leaves that these read (all with `every_leaf`)."""
         graph = self.graph
         levels, rows = [], []
         for key in dict.fromkeys(keys):
@@ -201,7 +205,7 @@ class LiveTape:
 
 
 def _brief(line: str) -> str:
-    """Return the first of some lines "file:line: source", without the folder; notebook cells become "cell"."""
+    """Return the first line of `line`, "file:line: source", without the folder; a notebook cell is named "cell"."""
     innermost = line.partition("\n")[0]
     found = re.match(r"(.*?):(\d.*)", innermost)  # a drive's colon has no digit behind it
     if found is None:
@@ -211,7 +215,7 @@ def _brief(line: str) -> str:
 
 
 def _places(ids: Any) -> tuple[Any, list[int]]:
-    """Number the different ids from 0, and return the number of each entry and the list of different ids."""
+    """Number the distinct ids from 0; return the number of each entry, and the list of distinct ids."""
     different, place = np.unique(ids, return_inverse=True)
     return place, different.tolist()
 

@@ -24,7 +24,7 @@ SPLIT = 1 << 17
 DEEPEST = 12
 """The largest depth of scopes; deeper ones have no row."""
 KINDS = ("phase", "scope", "record", "compile", "materialize", "op", "part")
-"""The kinds of rows from top to bottom; a part is an op that ran inside another one, or was computed by a kernel."""
+"""The kinds of rows from top to bottom; a "part" is an op inside another op, or an op that a kernel computed."""
 TABLES = ("op", "kernel", "scope", "step", "record", "compile", "materialize")
 """The kinds of events that `Timeline.take` needs."""
 
@@ -42,7 +42,7 @@ class Timeline:
 
     Args:
         catalog: resolves the ids in records.
-        most: the most bars of each level of a row; older ones are then known at coarser levels only.
+        most: the largest number of bars of each level of a row; older bars are then stored at coarser levels only.
 
     >>> import flnb
     >>> with flnb.record() as run, flnb.scope("outer"):
@@ -66,7 +66,7 @@ class Timeline:
         return sorted(self.rows)
 
     def row(self, key: Key) -> Row:
-        """Return the row with a key, which is made if it is new."""
+        """Return the row with a key; a new row is created if there is none."""
         if key not in self.rows:
             self.rows[key] = Row(self._most)
         return self.rows[key]
@@ -146,7 +146,7 @@ class Timeline:
             self.row(Key(lane, KINDS.index("scope"), level)).append(flat(np.concatenate(bars, axis=1))[0])
 
     def _close(self, lane: int, scopes: dict[int, list[Bars]]) -> None:
-        """Add the open scopes of a backward pass to `scopes`, if a later scope has begun at their depth."""
+        """Add the open scopes of a backward pass to `scopes`, if a later scope began at the same depth."""
         for depth, bars in scopes.items():
             row = self.row(Key(lane, KINDS.index("scope"), depth))
             begins = [each[T0, -1] for each in bars if each.shape[1]]
@@ -208,7 +208,7 @@ class Timeline:
         breaks: NDArray[np.bool_],
         found: dict[int, list[Bars]],
     ) -> None:
-        """Add the scopes to which the ops of a backward pass belong to `found`, below the scopes that are open."""
+        """Add the forward scopes of a backward pass's ops to `found`, at depths below the open scopes."""
         rows = np.flatnonzero(places[1] == schema.BACKWARD)
         if not len(rows):
             return
@@ -229,7 +229,7 @@ class Timeline:
                 found.setdefault(level, []).append(closed)
 
     def _path(self, scope: int) -> tuple[int, ...]:
-        """Return the context ids of a scope and of all scopes around it, the outermost first."""
+        """Return the context ids of a scope and of all enclosing scopes, the outermost first."""
         if scope not in self._names:
             names = self.catalog.strings.items[scope].split(".") if scope else []
             paths = [".".join(names[: i + 1]) for i in range(len(names))]
@@ -239,7 +239,7 @@ class Timeline:
 
     @staticmethod
     def _extended(row: Row, events: Bars, pairs: Ints, breaks: NDArray[np.bool_]) -> Bars:
-        """Return the runs of equal pairs in a row, except the last run, which stays open as it may continue."""
+        """Merge consecutive events with equal pairs; the last merged event stays open, because it may continue."""
         t0, t1 = events[T0], events[T1]
         if row.open is not None:
             t0, t1 = np.append(row.open[T0], t0), np.append(row.open[T1], t1)

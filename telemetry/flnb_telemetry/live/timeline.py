@@ -46,7 +46,7 @@ class LiveTimeline:
     """The timeline of a live view or of a recording: receives events, makes the sections of frames, answers requests.
 
     Args:
-        run: the view; it has the names behind ids, and times are counted from its `start`.
+        run: the view, which has the names behind ids; times are counted from its `start`.
         most: the most bars stored for each level of a row (see `timeline`); None stores all.
     """
 
@@ -94,7 +94,7 @@ class LiveTimeline:
     def news(self, run: Run, keyframe: bool) -> tuple[dict[str, Any], Arrays]:
         """Return the section for a frame's head and arrays; empty unless it has changed or ``keyframe`` is set.
 
-        The section is made so seldom that this takes at most a twentieth of the time.
+        The section is made so rarely that it takes at most 5 % of the time.
         """
         began = clock()
         if not keyframe and (self.rows.version == self._version or began < self._due):
@@ -118,7 +118,8 @@ class LiveTimeline:
     def _newest(self, now: int) -> tuple[int, int, int]:
         """Return the begin, end and resolution (ns) of the window with every event of the newest steps.
 
-        It ends at the time `now` (ns), and begins later than these steps if a row has more than `NEWEST` events.
+        The window ends at the time `now` (ns). It begins after the first of these steps if a row has more than
+        `NEWEST` events.
         """
         begin = int(self.steps[0, 0]) if self.steps.shape[1] else self.first
         for key, row in self.rows.rows.items():
@@ -226,9 +227,9 @@ class LiveTimeline:
         }  # fmt: skip
 
     def _event(self, thread: int, kind: str, depth: int, number: int) -> dict[str, Any] | None:
-        """Return what is known of an event, and of its partners: the backward ops of a forward op, or the reverse.
+        """Return the facts about an event and its partners: the backward ops of a forward op, or the reverse.
 
-        Partners have the same tape node. The event is number `number` in the row of a thread, kind and depth.
+        Partners have the same tape node. The event has the number `number` in the row of a thread, kind and depth.
         """
         key = Key(int(thread), KINDS.index(kind), int(depth)) if kind in KINDS else Key(0, 0)
         row = self.rows.rows.get(key)
@@ -261,7 +262,7 @@ class LiveTimeline:
         return found
 
     def _ops(self, t0: int, t1: int) -> dict[str, Any]:
-        """Return by name the count and total ns of the ops that begin between two times (ns), the longest first."""
+        """Return, by name, count and total ns of the ops that begin between two times (ns), largest total first."""
         plans, complete = self.rows.catalog.plans.items, True
         sums: dict[str, list[int]] = {}
         for key, row in self.rows.rows.items():

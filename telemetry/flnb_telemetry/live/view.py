@@ -57,7 +57,7 @@ class Live(Run):
     A frame is a message with what changed since the last one; a keyframe contains everything.
 
     Args:
-        name: what the dashboard calls the run.
+        name: the name of the run on the dashboard.
         grad_interval: seconds between two backward passes whose gradient norms are measured; None measures none.
 
     >>> import flnb
@@ -219,10 +219,10 @@ class Live(Run):
     def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
         """Answer a browser's request about the timeline (see `LiveTimeline.answer`) or the tape (`LiveTape.answer`).
 
-        Returns None for a request about the tape if there is none. Levels of the tape that were opened are part of all
-        later frames. A request with "at", the number of a step, has an answer with its tape, or with the reason why
-        there is none. A request with "newest" has no answer: it makes the next frames show the newest tape in place of
-        one with NaN or Inf.
+        Return None for a request about the tape if there is no tape. Levels of the tape that were opened are included
+        in all later frames. A request with "at", the number of a step, is answered with the tape of the step, or with
+        the reason why it has none. A request with "newest" has no answer; after it, frames contain the newest tape
+        instead of a tape with NaN or Inf.
         """
         with self._lock:
             if request.get("type") == "timeline":
@@ -243,11 +243,11 @@ class Live(Run):
             return answer
 
     def _tape_of(self, step: Any) -> dict[str, Any]:
-        """Return the answer to a request for the tape of the step with a number: why there is none."""
+        """Return the answer to a request for the tape of a step: the reason why a live view has no such tape."""
         return {"type": "tape", "at": step, "missing": "a live view has the last tape; flnb.view(run) shows any step's"}
 
     def _tape_levels(self, shown: LiveTape) -> list[str]:
-        """Return the keys of the levels of a tape for a frame: the initial ones, and those that readers opened."""
+        """Return the keys of the tape's levels to send in a frame: the initial levels, and those opened by users."""
         graph = (shown.structure, shown.origins)
         if self._first[0] != graph:
             self._first = (graph, shown.first())
@@ -274,7 +274,7 @@ class Live(Run):
     def _counters(self, now: int, thinned: bool) -> dict[str, Any]:
         """Return the values in the dashboard's header (step, events per second, drops, ...) at the time `now`, ns.
 
-        While the run goes on, "events_per_s" is the rate of the last frames; afterwards that of the whole run.
+        While the program runs, "events_per_s" is the rate of the last frames; later it is the rate of the whole run.
         """
         self._rate.append((now, self.events, self._sequence))
         before, events, frames = self._rate[0]
@@ -360,7 +360,7 @@ def packed(arrays: Arrays) -> tuple[dict[str, list[Any]], bytes]:
 
 
 def _shortened(rows: schema.Records, step: int) -> schema.Records:
-    """Drop the records of every second step from the older half of `rows`; the steps' indices are in column `step`."""
+    """Drop the records of every second step from the older half of `rows`; column `step` has the steps' indices."""
     half = len(rows) // 2
     old = rows[:half]
     numbers = np.unique(old[:, step])
@@ -368,7 +368,7 @@ def _shortened(rows: schema.Records, step: int) -> schema.Records:
 
 
 def tape_frame(shown: LiveTape, name: str) -> dict[str, Any]:
-    """Return a frame of a finished run called `name` with nothing but a tape, for a widget that shows only tapes."""
+    """Return a frame that contains only a tape, of a finished run called `name`, for a widget that shows only tapes."""
     live, tape = Live(name), shown.tape
     live.catalog, live.state, live.end = shown.catalog, "finished", live.start + round(tape.t * 1e9)
     live._tape = shown
