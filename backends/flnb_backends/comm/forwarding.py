@@ -1,4 +1,4 @@
-"""The base class of communicators written in a notebook cell: it passes every operation on to another one."""
+"""The base class of communicators written in a notebook cell: passes every operation on to another communicator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Forwarding"]
 class Forwarding(Communicator):
     """Passes every operation on to the communicator ``inner``, by default the active one.
 
-    Override the methods that should do something else; this class counts bytes:
+    Override methods to change operations. This class counts bytes:
 
     >>> import flnb
     >>> class Counting(flnb.distributed.Forwarding):

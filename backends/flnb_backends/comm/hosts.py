@@ -1,8 +1,8 @@
 """The board (shared state of all ranks) across several hosts, kept in sync by one process per host.
 
-The first rank of each host starts that process, ``python -m flnb_backends.comm.hosts``: a thread of the rank could not
-report that the rank has been stopped or killed. The process of rank 0 is the server. Every half second each of the
-other processes sends the server the rows of its host, and receives the rows of all other hosts.
+The first rank of each host starts that process, ``python -m flnb_backends.comm.hosts``. It is not a thread of the rank,
+because it must report if the rank is stopped or killed. The process of rank 0 is the server. Every half second, each of
+the other processes sends the rows of its host to the server, and receives the rows of all other hosts.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ __all__ = ["Exchange", "end_exchange", "host_name", "make_board"]
 EVERY = 0.5
 """Seconds between two exchanges of rows."""
 LAG = 1.5
-"""The most seconds until an event on one host is known on all others, through the server."""
+"""The largest time, in seconds, until an event on one host is known on all other hosts."""
 SILENCE = 5.0
 """Seconds without a report after which a host's ranks are marked as lost."""
 AFTER = 2.0
-"""Seconds for which a host goes on to report after its first rank has ended."""
+"""Seconds for which a host continues to report after its first rank has ended."""
 
 
 def host_name() -> str:
@@ -53,8 +53,8 @@ def make_board(rendezvous: Rendezvous, number: int, folder: str | None, prefix: 
     Args:
         rendezvous: the rendezvous of the group's ranks, all of which call this function.
         number: this rank's number among all ranks that were started.
-        folder: the folder of the board's file, which stays there for `flnb launch` to read. If it is None, the file is
-            removed from its folder as soon as all ranks of the host have opened it.
+        folder: the folder of the board's file, from which `flnb launch` reads the file later. If None, the file is
+            deleted as soon as all ranks of the host have opened it.
         prefix: the beginning of the file's name.
         timeout: the seconds in which all ranks must have called this function.
     """

@@ -1,7 +1,7 @@
 """A communicator that simulates a slower link, for teaching and for studying overlap.
 
-The ranks exchange their data through another communicator; each call then lasts as long as it would on the simulated
-link. The link carries one call at a time, and takes no time of the processor.
+The ranks exchange their data through another communicator. Each call is then delayed until it would have ended on the
+simulated link, which carries one call at a time and uses no processor time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Transfer(Work):
     """A call on the simulated link: it starts when all ranks have called and the link is free, and takes a fixed time.
 
     Attributes:
-        end: when the transfer ends, in seconds of the clock that all ranks share; None until all ranks have called.
+        end: the end of the transfer, in seconds on the clock of all ranks; None until all ranks have called.
     """
 
     def __init__(self, link: Modelled, work: Work, begins: Any, seconds: float) -> None:
@@ -39,7 +39,7 @@ class Transfer(Work):
         self.end: float | None = None
 
     def begin(self, free: float) -> bool:
-        """Set the end time if all ranks have called; ``free`` is when the link becomes free. Returns True if set."""
+        """Set `end` if all ranks have called, and return whether it was set; ``free`` is when the link becomes free."""
         if self._work.test():
             self.end = max(free, float(self._begins.max())) + self._seconds
         return self.end is not None
@@ -52,7 +52,7 @@ class Transfer(Work):
 
 
 class Message(Transfer):
-    """A message between two ranks on the simulated link; the sender sends the time at which it ends, too."""
+    """A message between two ranks on the simulated link; the sender also sends the time at which the message ends."""
 
     def test(self) -> bool:
         """Return whether the simulated transfer has ended."""
@@ -60,7 +60,7 @@ class Message(Transfer):
 
 
 class Modelled(Forwarding):
-    """Wraps a communicator, by default the active one, and delays its calls as if ranks were joined by another link.
+    """Wraps a communicator, by default the active one, and delays its calls as on a link of the given speed.
 
     All ranks must share a clock, as processes of one host do.
 
@@ -68,9 +68,9 @@ class Modelled(Forwarding):
         latency: the seconds until the first byte of a message arrives.
         bandwidth: the bytes that a rank sends per second, a number or a text such as ``"1GiB"``.
         algorithm: the algorithm of collective calls, as in `flnb.distributed.Topology`.
-        faults: a dictionary of what goes wrong. The key ``(rank, n)`` stands for the n-th call of a rank, counted from
-            1; its value is the seconds by which the rank calls late, ``"raises"`` or ``"never comes"``. The key
-            ``(rank, 0)`` has the seconds by which all calls of the rank are late.
+        faults: a dictionary of simulated faults. The key ``(rank, n)`` is the n-th call of a rank, counted from 1; the
+            value is the delay of the call in seconds, ``"raises"`` or ``"never comes"``. The value of the key
+            ``(rank, 0)`` is the delay of all calls of the rank.
         inner: the communicator that carries the data.
 
     Raises:
@@ -123,7 +123,7 @@ class Modelled(Forwarding):
             self._free = self._waiting.popleft().end or 0.0
 
     def _queued(self, op: str, nbytes: int, work: Work) -> Work:
-        """Put a call, which ``work`` carries out, on the link; ranks exchange start times to agree on its end."""
+        """Put the call ``work`` on the simulated link; ranks exchange start times, from which all compute its end."""
         begins = np.empty(self.size)
         told = self.inner.all_gather(np.array([clock()]), begins)
         transfer = Transfer(self, All([work, told]), begins, self.topology.seconds(op, nbytes, self.size))
@@ -173,7 +173,7 @@ class Modelled(Forwarding):
 def _seconds(value: Any, what: str, others: str = "") -> float:
     """Convert a setting, a number or a text, to seconds.
 
-    For the error ``what`` is the setting's name, and ``others`` describes what else it may be.
+    For the error, ``what`` is the setting's name, and ``others`` describes other allowed values.
     """
     try:
         return float(value)

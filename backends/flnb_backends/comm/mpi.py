@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Mpi"]
 
 FLIGHT = "FLNB_FLIGHT"
-"""Environment variable with the folder that `flnb launch` looks through when the ranks have ended."""
+"""Environment variable with the folder that `flnb launch` reads after the ranks have ended."""
 
 
 SUMMED = frozenset(np.dtype(code) for code in "bhilqBHILQfdgFDG")
@@ -162,8 +162,8 @@ def _header(buffer: Any) -> Any:
 class Receiving(Work):
     """An incoming message, header first; ``before`` is the previous message of the same rank and tag, if any.
 
-    A message is requested from MPI only after the one before, because MPI hands out headers and buffers in the order in
-    which they are requested.
+    A message is requested from MPI only after the previous message, because MPI delivers headers and buffers in the
+    order in which they were requested.
     """
 
     def __init__(self, engine: Any, buffer: Any, source: int, tag: int, before: Receiving | None) -> None:
@@ -174,7 +174,7 @@ class Receiving(Work):
         self._asked()
 
     def _asked(self) -> bool:
-        """Request the message's next part (header, then buffer) if it is due; returns whether both are requested."""
+        """Request the next part of the message (header, then buffer) if possible; return whether both are requested."""
         if self._checked:
             return True
         if self._before is not None and not self._before._asked():
@@ -223,7 +223,7 @@ def _shared_files() -> list[str]:
 
 
 def _join() -> None:
-    """Wait for all ranks of `flnb launch` before starting MPI, whose own start cannot be interrupted or diagnosed.
+    """Wait for all ranks of `flnb launch` before MPI is initialized, which cannot be interrupted or diagnosed.
 
     Raises:
         CollectiveError: a rank has ended, or has not come before the timeout.
@@ -251,7 +251,7 @@ def _join() -> None:
 
 
 def _library() -> Any:
-    """Import ``mpi4py.MPI`` such that it does not end MPI at exit: `_watch_end` and `_finalize` do so."""
+    """Import ``mpi4py.MPI`` without its call of MPI_Finalize at exit, which `_watch_end` and `_finalize` replace."""
     if "mpi4py.MPI" not in sys.modules:
         require("mpi4py", "mpi", "communication between processes").rc.finalize = False
         atexit.register(_finalize, os.getpid())
@@ -260,7 +260,7 @@ def _library() -> Any:
 
 @cache
 def _requests(mpi: Any) -> Any:
-    """Return a class of MPI requests that have the method `test`, which is faster than objects around requests."""
+    """Return a subclass of MPI's request with a method `test`; this is faster than wrapper objects."""
 
     class Request(mpi.Request):  # type: ignore[misc]
         """An MPI request with the method `test`."""
@@ -290,7 +290,7 @@ def _watch_end(board: Board) -> None:
 
 
 def _others_end(board: Board) -> bool:
-    """Wait until the other ranks end; returns False if one failed, so that MPI's blocking end is skipped."""
+    """Wait until the other ranks end; return False if one failed, in which case MPI_Finalize would block forever."""
     others = [rank for rank in range(board.size) if rank != board.rank]
     while (states := {board.row(rank).state for rank in others}) - {LEFT}:
         if states & {FAILED, GAVE_UP}:

@@ -1,7 +1,7 @@
 """Collectives of CUDA tensors by NCCL, through CuPy. Unmeasured: it has never run on a GPU.
 
-NCCL only moves data between devices. A second communicator lets ranks compare their calls, and exchanges data in host
-memory.
+NCCL only moves data between devices. A second communicator is used to compare the ranks' calls, and to exchange data in
+host memory.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ TYPES = {
     "f": "FLOAT32", "d": "FLOAT64",
 }  # fmt: skip
 WIDER = {"?": "B", "h": "i", "H": "i", "e": "f"}
-"""The dtype in which NCCL reduces dtypes that it lacks, and half precision, which all communicators sum in float32."""
+"""The dtype in which a buffer is reduced, for dtypes that NCCL does not support, and float32 for half precision."""
 HALVES = {"F": "f", "D": "d"}
 """The dtype of the real and the imaginary part of a complex dtype."""
 
 
 class Queued(Work):
-    """A collective call queued in a stream; done once the event recorded after it has happened."""
+    """A collective call queued in a stream; it is done when the event recorded after it has happened."""
 
     def __init__(self, driver: Driver, stream: int) -> None:
         self._driver, self._event = driver, driver.event()
@@ -137,7 +137,10 @@ class Nccl(Forwarding):
         (self._engine.abort if broken else self._engine.destroy)()
 
     def _reduce(self, name: str, call: Callable[..., None], buffer: Any, out: Any, op: str) -> Work:
-        """Queue a reduction by ``call``, an event called ``name``; dtypes that NCCL lacks are reduced in wider ones."""
+        """Queue a reduction by the function ``call``; dtypes that NCCL does not support are reduced in wider ones.
+
+        ``name`` is the name of the call in telemetry.
+        """
         char = buffer.dtype.char
         kind = HALVES.get(char) or WIDER.get(char, char)
         rule = getattr(self._nccl, f"NCCL_{'MAX' if char == '?' and op == 'sum' else op.upper()}")

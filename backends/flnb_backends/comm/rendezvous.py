@@ -19,7 +19,7 @@ from flnb.interface.communicator import Rendezvous
 __all__ = ["Folder", "Messages", "Tcp"]
 
 PAUSE = 0.01
-"""Seconds between two looks for a key."""
+"""Seconds between two checks whether a key exists."""
 
 
 def wait_for(rendezvous: Rendezvous, key: str, timeout: float, look: Callable[[], bytes | None]) -> bytes:
@@ -36,7 +36,7 @@ def wait_for(rendezvous: Rendezvous, key: str, timeout: float, look: Callable[[]
 
 
 class Folder(Rendezvous):
-    """Exchange of keys and values through files in a folder that all ranks see, on one host or a shared file system.
+    """Exchange of keys and values through files in a folder to which all ranks have access (on one host or a network).
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as path:
@@ -70,7 +70,8 @@ class Tcp(Rendezvous):
     """Exchange of keys and values through a TCP server in rank 0's process, which requires a secret token.
 
     Args:
-        address: host and port where rank 0 listens; port 0 is allowed if the others get `address` by other means.
+        address: host and port on which rank 0 listens. With port 0 a free port is chosen, and the attribute `address`
+            must be sent to the other ranks by other means.
         rank: the number of this rank.
         size: the number of ranks.
         token: a secret that all ranks know. It is never sent: ranks only prove to each other that they know it.
@@ -157,7 +158,7 @@ def connect(address: tuple[str, int], token: bytes, timeout: float) -> Connectio
 
 
 def serve(server: socket.socket, token: bytes, answer: Callable[[Connection], None]) -> None:
-    """Accept connections in a background thread; call ``answer`` with each that proves it has the token."""
+    """Accept connections in a background thread; call ``answer`` with each connection that has proved the token."""
 
     def one(connection: Connection) -> None:
         try:

@@ -39,7 +39,7 @@ class World:
 
 
 class Meeting:
-    """A collective call, or a message between two ranks: it collects the ranks' buffers, and then has the result."""
+    """A collective call, or a message between two ranks: collects the ranks' buffers, and then stores the result."""
 
     def __init__(self, size: int) -> None:
         self.given: dict[int, Any] = {}

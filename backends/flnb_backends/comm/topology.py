@@ -11,8 +11,8 @@ bytes of the buffer (for a gather or a scatter the larger one, which holds the p
 | tree | 2 lg p (a + nb) + lg p ng | lg p (a + n(b+g)) + lg p a + (p-1)/p nb | lg p (a + nb) |
 | halving | 2 lg p a + 2(p-1)/p nb + (p-1)/p ng | lg p a + (p-1)/p n(b+g) | 2 lg p a + 2(p-1)/p nb |
 
-lg p is the logarithm to base 2, rounded up. A barrier takes lg p a. Where hosts have several ranks, each rank first
-gets one part of the sum over its host, then that part is summed over the hosts, then each host gathers the parts.
+lg p is the logarithm to base 2, rounded up. A barrier takes lg p a. If hosts have several ranks, an all_reduce has
+three phases: a reduce_scatter within each host, an all_reduce of each part over the hosts, an all_gather within a host.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Topology:
         algorithm: ``"ring"``, ``"tree"`` (binomial), or ``"halving"`` (recursive halving and doubling).
         overhead: seconds that every call takes in addition to its messages.
         reduction: the bytes of received data that a rank adds to its own per second; by default this takes no time.
-        per_host: how many ranks each host has. If more than one, the ranks of a host exchange data over the links
-            ``host`` first, and then the hosts with each other over the links described here.
-        host: a `Topology` of the links within a host, where ``per_host`` is more than one.
+        per_host: the number of ranks of each host. If it is more than one, the ranks of a host exchange data over the
+            links ``host``, and the hosts exchange data over the links described here.
+        host: a `Topology` of the links within a host, if ``per_host`` is more than one.
 
     >>> import flnb
     >>> link = flnb.distributed.Topology(latency=1e-6, bandwidth=1e9)
@@ -73,7 +73,7 @@ class Topology:
                 raise ValueError(f"Topology: got {name}={value}, expected bytes per second, more than 0")
 
     def seconds(self, op: str, nbytes: int, ranks: int) -> float:
-        """Return the seconds that a call takes on otherwise idle links, from when all ranks have made it.
+        """Return the seconds that a call takes on otherwise idle links, counted from the last rank's call.
 
         Args:
             op: the name of a communicator's method, such as ``"all_reduce"``.
@@ -105,8 +105,8 @@ class Topology:
         """Return the number of messages of a call, and how much of the buffer a rank sends and adds.
 
         Returns:
-            The number of messages that a rank waits for, one after the other; the data that each rank's link carries in
-            one direction, and the data that each rank adds to its own, both as multiples of the buffer's length.
+            The number of messages for which a rank waits, one after the other; the data that each rank sends; and the
+            received data that each rank adds to its own data. The last two are multiples of the buffer's length.
 
         >>> import flnb
         >>> flnb.distributed.Topology(latency=1e-6, bandwidth=1e9).counts("all_reduce", ranks=4)

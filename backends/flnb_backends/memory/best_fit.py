@@ -12,16 +12,16 @@ __all__ = ["BestFit"]
 
 
 class BestFit(Growing):
-    """Best fit: places a block in the smallest free piece that is large enough; of equal pieces it takes the lowest.
+    """Best fit: places a block in the smallest free piece that is large enough, at the lowest address of equal pieces.
 
-    One segment serves blocks of all sizes. It grows at its end; on devices that cannot enlarge a segment there are
-    several.
+    One segment is used for blocks of all sizes. The segment grows at its end. On devices that cannot enlarge a segment,
+    further segments are reserved.
 
     Args:
         device: the device of the segment; the host by default.
-        step: the segment grows by multiples of this (bytes or a text). Default: the environment variable
+        step: the segment grows by multiples of this size (bytes or a text). Default: the environment variable
             ``FLNB_MEM_BEST_FIT_STEP``, or else ``"2MiB"``.
-        rounding: sizes are rounded up to multiples of this many bytes, itself a multiple of 64. Default:
+        rounding: sizes are rounded up to multiples of this many bytes, which is a multiple of 64. Default:
             ``FLNB_MEM_BEST_FIT_ROUNDING``, or else 64.
 
     >>> import flnb

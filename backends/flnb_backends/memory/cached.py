@@ -1,4 +1,4 @@
-"""The base of managers that keep free segments, and the settings of managers."""
+"""The base class of managers that cache free segments, and functions that read the settings of managers."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ __all__ = ["UNLIMITED", "Cached", "Size", "rounded", "tunable"]
 UNLIMITED = 1 << 62
 
 Size: TypeAlias = int | str | None
-"""A setting in bytes: a number, or a text such as "2MiB"; None for its value in the environment, or the default."""
+"""A setting in bytes: a number, or a text such as "2MiB"; None for the environment variable or the default."""
 
 
 class Cached(MemoryManager):
-    """A manager that keeps free segments until `release_cached` is called, or the device is full."""
+    """A manager that caches free segments until `release_cached` is called, or the device is full."""
 
     wants_hint: ClassVar[bool] = False
     checked: ClassVar[bool] = False
 
     def release_cached(self) -> int:
-        """Return every free segment to the device, and emit one event; returns the bytes released."""
+        """Release every free segment to the device, emit one event, and return the number of bytes released."""
         self.settle()
         return self._shrink()
 
     def _shrink(self) -> int:
-        """Release free segments like `release_cached`, but without waiting for a lock, as this thread may hold it."""
+        """Release free segments like `release_cached`, but without a lock, which this thread may already hold."""
         lease = self.device
         try:
             with self.ledger.lock:
@@ -53,7 +53,7 @@ class Cached(MemoryManager):
         raise NotImplementedError(f"memory manager {self.name!r} does not implement '_release_free'")
 
     def _reserve(self, nbytes: int) -> Segment:
-        """Reserve a segment; if the device is full, release the free ones and try once more."""
+        """Reserve a segment; if the device is full, release the free segments and try once more."""
         try:
             return self.device.reserve(nbytes)
         except MemoryError:
@@ -74,7 +74,7 @@ def tunable(name: str, given: Any, variable: str, default: Any, read: Callable[[
         name: the argument's name in errors, such as ``"Buddy(arena=...)"``.
         given: the argument's value; None if it was not given.
         variable: the name of the environment variable; one that ends in ``_MB`` holds a number of MiB.
-        default: the value if neither is given.
+        default: the value if there is neither an argument nor an environment variable.
         read: converts a value, by default to bytes; its second argument is the name of the setting for errors.
     """
     if given is None and (text := os.environ.get(variable)):

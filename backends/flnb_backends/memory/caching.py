@@ -1,10 +1,10 @@
 """The caching manager: caches freed memory, splits large free pieces, and merges free neighbours.
 
-Sizes are rounded up to multiples of 512 bytes. Requests up to 1 MiB come from segments of 2 MiB, those below 10 MiB
-from segments of 20 MiB, larger ones from a segment of their own, a multiple of 2 MiB. Each request gets the smallest
-free piece that is large enough; of equal pieces the one in the oldest segment, at the lowest address. The rest of the
-piece is split off if it has at least 512 bytes (1 MiB in the segments for large requests). When the device is full,
-free segments are released and the request is tried once more.
+Sizes are rounded up to multiples of 512 bytes. Requests up to 1 MiB are served from segments of 2 MiB, and requests
+below 10 MiB from segments of 20 MiB. For a larger request a separate segment is reserved, a multiple of 2 MiB. Each
+request gets the smallest free piece that is large enough; of equal pieces, the one in the oldest segment at the lowest
+address. The rest of the piece is split off if it has at least 512 bytes (1 MiB in the segments for large requests).
+When the device is full, free segments are released and the request is tried once more.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Caching(Fitting):
         device: the device of the segments; the host by default.
         split_limit: free pieces of this size or more are not split (bytes or ``"64MiB"``). Default: the environment
             variable ``FLNB_MEM_SPLIT_SIZE_MB``, or else no limit.
-        recycling_limit: free pieces of this size or more are not used again: they return to the device as soon as
-            their segment is empty. Default: ``FLNB_MEM_RECYCLING_SIZE_MB``, or else no limit.
+        recycling_limit: free pieces of this size or more are not used again; their segment is released to the device
+            as soon as it is empty. Default: ``FLNB_MEM_RECYCLING_SIZE_MB``, or else no limit.
     """
 
     name: ClassVar[str] = "caching"

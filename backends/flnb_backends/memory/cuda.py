@@ -24,7 +24,7 @@ def location_of(ordinal: int) -> str:
 
 
 class Allocation:
-    """An owned range of device memory, freed by `free` or with the last object that refers to it."""
+    """A range of device memory, which is freed by `free` or when there is no reference to this object any more."""
 
     __slots__ = ("address", "driver", "ordinal")
 
@@ -47,7 +47,7 @@ class CudaDevice(MemoryDevice):
     """The memory of a CUDA device, allocated through the driver API; the host cannot read or write it.
 
     Args:
-        capacity: the most bytes to use, an int or a text such as "8 GiB"; by default all of the device's memory.
+        capacity: the largest number of bytes to use, or a text such as "8 GiB"; by default the device's whole memory.
         driver: the driver API, by default that of this machine's GPUs.
         ordinal: the device's number.
 
@@ -93,9 +93,9 @@ class CudaDevice(MemoryDevice):
 class EventOrder:
     """Makes a stream wait for the streams that used a new block's memory before, under any manager.
 
-    Managers know nothing of streams. This object remembers which streams have used each range of free memory. A stream
-    that allocates a part of such a range waits for those streams by events, on the device. The host never waits, and
-    memory that is used again by the same stream needs no event.
+    Managers know nothing about streams. This object stores which streams have used each range of free memory. A stream
+    that allocates a part of such a range waits for the other streams, by events on the device. The host never waits.
+    Memory that is used again by the same stream needs no event.
 
     Args:
         driver: the driver API.
@@ -112,7 +112,7 @@ class EventOrder:
         return self._driver.current_stream(self._ordinal)
 
     def freed(self, block: Block) -> None:
-        """Note which streams have used a block that is about to be returned to its manager."""
+        """Store which streams have used a block that is about to be freed."""
         streams = getattr(block, "streams", ())
         if not streams:
             return  # Ctrl-C or an error came before it was given: its memory's streams are noted still
@@ -124,7 +124,7 @@ class EventOrder:
         block.streams = ()  # a manager may return the same object again
 
     def given(self, block: Block) -> None:
-        """Make the current stream wait for all others that have used the memory of a newly allocated block."""
+        """Make the current stream wait for all other streams that used the memory of a newly allocated block."""
         stream = self.stream()
         with self._lock:
             others = set[int]().union(*self._cut(block.address, block.address + block.size)) - {stream}
@@ -145,12 +145,12 @@ class EventOrder:
             self._driver.synchronize()  # the program has destroyed the stream, but its work may still run
 
     def forget(self, address: int, nbytes: int) -> None:
-        """Forget which streams have used a range of memory that is about to be released to the device."""
+        """Discard the stored streams of a range of memory that is about to be released to the device."""
         with self._lock:
             self._cut(address, address + nbytes)
 
     def _cut(self, begin: int, end: int) -> list[tuple[int, ...]]:
-        """Remove a range of addresses from the free memory; returns the streams that used each part of it."""
+        """Remove a range of addresses from the free memory, and return the streams that used each part of the range."""
         free = self._free
         at = bisect_right(free, begin, key=lambda part: part[0])
         at -= at > 0 and free[at - 1][1] > begin

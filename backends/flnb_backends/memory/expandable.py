@@ -1,7 +1,7 @@
 """The caching manager with segments that grow in place, like PyTorch's expandable segments.
 
-There is one segment for small requests and one for large ones, so no memory is wasted at the ends of many segments. If
-a request needs a part of a free piece, the rest is always split off, since it can be merged with its neighbour later.
+There is one segment for small requests and one for large requests, so no memory is wasted at the ends of many segments.
+If a request needs only a part of a free piece, the rest is always split off and can be merged with its neighbour later.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class Expandable(Growing):
     """Best fit with splitting and merging in two segments that grow in place: for requests up to 1 MiB, and above.
 
     Args:
-        device: the device of the segments; the host by default. On devices that cannot enlarge a segment, each is as
-            large as the request for which it was reserved.
+        device: the device of the segments; the host by default. On devices that cannot enlarge a segment, a new segment
+            is reserved for each request that does not fit.
         split_limit: free pieces of this size or more are not split (bytes or ``"64MiB"``). Default: the environment
             variable ``FLNB_MEM_SPLIT_SIZE_MB``, or else no limit.
-        step: segments grow by multiples of this (bytes or a text). Default: ``FLNB_MEM_EXPANDABLE_STEP``, or else
-            ``"2MiB"``, a page of a GPU.
+        step: segments grow by multiples of this size (bytes or a text). Default: ``FLNB_MEM_EXPANDABLE_STEP``, or else
+            ``"2MiB"``, the size of a GPU's pages.
 
     >>> import flnb
     >>> manager = flnb.memory.Expandable(flnb.memory.SimulatedDevice())

@@ -19,12 +19,12 @@ NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0)  # of Python 3.13
 class HostDevice(MemoryDevice):
     """The host's memory: each segment is a private, anonymous memory map.
 
-    Maps are private so that a forked child process cannot write into its parent's tensors. Maps of 2 MiB or more are
-    aligned to 2 MiB, and the system is asked to use huge pages for them.
+    Maps are private, so that a forked child process cannot write into its parent's tensors. Maps of 2 MiB or more are
+    aligned to 2 MiB and use huge pages if the operating system provides them.
 
     Args:
-        capacity: the most bytes to use, a number or a text such as ``"8GiB"``; by default the memory of the machine or
-            of the container in which the process runs.
+        capacity: the largest number of bytes to use, or a text such as ``"8GiB"``; by default the memory of the machine
+            or of the container in which the process runs.
     """
 
     name: ClassVar[str] = "host"
@@ -49,7 +49,7 @@ class HostDevice(MemoryDevice):
             return self._map(nbytes, nbytes)
 
     def resize(self, segment: Segment, nbytes: int) -> bool:
-        """Return whether a segment can have ``nbytes`` bytes; if it becomes smaller, what is cut off is freed."""
+        """Return whether a segment can be resized to ``nbytes`` bytes; if it shrinks, free the memory at its end."""
         slab, anchor = segment.handle
         offset = segment.address - ctypes.addressof(anchor)
         if nbytes > len(slab) - offset:
@@ -59,7 +59,7 @@ class HostDevice(MemoryDevice):
         return True
 
     def _map(self, nbytes: int, room: int) -> Segment:
-        """Map a segment of ``nbytes`` bytes, with room to grow to ``room`` bytes."""
+        """Map a segment of ``nbytes`` bytes, which can later grow to ``room`` bytes."""
         huge = room >= HUGE_PAGE
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (NO_RESERVE if room > nbytes else 0)
         try:

@@ -12,7 +12,7 @@ __all__ = ["Native"]
 class Native(MemoryManager):
     """Reserves a segment of the device for every block, and releases it when the block is freed.
 
-    Nothing is cached and nothing is fragmented, but every allocation takes a call to the device.
+    There is no cache and no fragmentation, but every allocation is a call to the device.
     """
 
     name: ClassVar[str] = "native"

@@ -1,7 +1,7 @@
-"""Best fit: free pieces of memory that are split to the size requested, and merged when they are neighbours.
+"""Best fit: free pieces of memory are split to the requested size, and merged with free neighbours.
 
-`Fitting` does this in segments of fixed size, `Growing` in segments that are enlarged in place. Derived classes decide
-how sizes are rounded, and from which pool of free pieces a request is served.
+`Fitting` uses segments of fixed size, and `Growing` segments that are enlarged in place. Derived classes decide how
+sizes are rounded, and from which pool of free pieces a request is served.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MIN_BLOCK = 512
 
 
 class Piece(Block):
-    """A part of a segment, which is a block in use or is free, linked to its neighbours there and to its pool."""
+    """A part of a segment, in use or free, with references to its neighbours in the segment and to its pool."""
 
     __slots__ = ("free", "left", "pool", "right")
 
@@ -65,12 +65,12 @@ class Pool:
         entries: the free pieces, as tuples (size, id of the segment, address, piece), sorted. The id comes before the
             address because operating systems return addresses in any order, and a program should get the same pieces in
             every run and in replays.
-        least: the fewest bytes that are split off a piece; a smaller rest remains a part of the block.
+        least: the smallest rest, in bytes, that is split off a piece; a smaller rest remains a part of the block.
         recycling: a free piece of this many bytes or more is not used again; its segment is released when it is empty.
-        end: in a segment that grows, a piece of 0 bytes at the segment's end that is never free; its left neighbour is
-            the last piece of the segment. Else None.
-        spare: the piece that was merged into its left neighbour last, an object that is no longer in use. The next rest
-            that is split off gets this object, since creating one takes as long as all else in a split.
+        end: in a growing segment, a piece of 0 bytes at the segment's end that is never free; its left neighbour is
+            the last piece of the segment. None for other segments.
+        spare: an unused `Piece` object, left over from the last merge. The next split uses this object, because
+            creating a new one would take as long as the rest of the split.
     """
 
     __slots__ = ("end", "entries", "least", "recycling", "spare")
@@ -85,7 +85,7 @@ class Pool:
 class Fitting(Cached):
     """Serves a request from the smallest free piece that is large enough, and splits off the rest.
 
-    Of equal pieces the one in the oldest segment is taken, there the one with the lowest address.
+    Of equal pieces, the one in the oldest segment at the lowest address is taken.
     """
 
     split_limit = UNLIMITED
@@ -149,7 +149,7 @@ class Fitting(Cached):
                 self._emptied(segment)
 
     def _retile(self, segment: Segment, live: list[Piece]) -> None:
-        """Link a segment's pieces that are in use, sorted by address, with new free pieces in the gaps between."""
+        """Rebuild a segment's list of pieces from the pieces in use, sorted by address, and new free pieces between."""
         pool, position, last, ends = live[0].pool, segment.address, None, segment.address + segment.size
         for piece in (*live, None):
             begins = ends if piece is None else piece.address
@@ -163,13 +163,13 @@ class Fitting(Cached):
         _linked(last, None)
 
     def _emptied(self, segment: Segment) -> None:
-        """Release a segment in which nothing is in use."""
+        """Release a segment without blocks in use."""
         self.device.release(segment)
 
     def _recycled(self, piece: Piece) -> bool:
-        """Release the segment of a piece that is being freed, if the segment is then empty and too large to be kept.
+        """Release the segment of a piece being freed if the segment is empty then, and too large to be cached.
 
-        Returns whether the segment was released.
+        Return whether the segment was released.
         """
         beside = [one for one in (piece.left, piece.right) if one is not None and one.free]
         size = piece.size + sum(one.size for one in beside)
@@ -187,7 +187,7 @@ class Fitting(Cached):
         return True
 
     def _grow(self, pool: Pool, size: int) -> Piece:
-        """Return a free piece of at least ``size`` bytes in a new segment; it is not among the pool's entries yet."""
+        """Return a free piece of at least ``size`` bytes in a new segment, without adding it to the pool's entries."""
         segment = self._reserve(self._segment_size(size))
         return Piece(segment.address, segment.size, segment, pool)
 
@@ -207,7 +207,7 @@ class Fitting(Cached):
 
 
 def _linked(left: Piece | None, right: Piece | None) -> Piece | None:
-    """Make two pieces neighbours, either of which may be None; returns the right one."""
+    """Make two pieces neighbours and return the right one; either of them may be None."""
     if left is not None:
         left.right = right
     if right is not None:
@@ -218,8 +218,8 @@ def _linked(left: Piece | None, right: Piece | None) -> Piece | None:
 class Growing(Fitting):
     """Best fit in one segment for each pool, which grows at its end by multiples of `step` bytes.
 
-    If the device cannot enlarge a segment, another one is reserved. A free end is returned to the device when memory is
-    short, or by `release_cached`.
+    If the device cannot enlarge a segment, another one is reserved. Free memory at a segment's end is released to the
+    device when memory is short, or by `release_cached`.
     """
 
     step = 2 * MIB
@@ -232,7 +232,7 @@ class Growing(Fitting):
             return self._extended(pool, size, 1)
 
     def _extended(self, pool: Pool, size: int, step: int) -> Piece:
-        """Return a free piece of at least ``size`` bytes at the end of the pool's segment, which grows, or a new one.
+        """Enlarge the pool's segment, or reserve a new one; return a free piece of ``size`` bytes or more at its end.
 
         Args:
             pool: the pool for which memory is needed.
@@ -285,7 +285,7 @@ class Growing(Fitting):
         super()._give_back(piece)
 
     def _trim(self, end: Piece) -> None:
-        """Return free memory before a segment's end piece to the device, in multiples of the device's granularity."""
+        """Release the free memory at a segment's end to the device, in multiples of the device's granularity."""
         last, segment = end.left, end.segment
         if last is None or last.left is None or not last.free:
             return

@@ -28,8 +28,8 @@ class Plan:
     """The planned offsets of a training step's m allocations, in order.
 
     Attributes:
-        offsets: for each allocation the bytes from the segment's beginning, multiples of 64; -1 for tensors that
-            outlive the step, which get no place in the segment. An int64 array (m,).
+        offsets: for each allocation, its distance in bytes from the segment's beginning, a multiple of 64; -1 for
+            tensors that outlive the step and get no place in the segment. An int64 array (m,).
         nbytes: the requested bytes, rounded up to multiples of 64, as an int64 array (m,).
         height: the bytes of the segment.
     """
@@ -46,13 +46,14 @@ class Plan:
 class Planned(Caching):
     """Places the k-th allocation of each step at the k-th offset of a plan (`flnb.memory.plan`).
 
-    A step begins with ``flnb.step()``. Outside of such blocks it begins when the segment is empty and a request is as
-    large as the plan's first. A request of another size than planned ends the plan for this step. A request whose
-    place is still in use, because a tensor lives longer than in the plan, gets no place, and the plan goes on. Both are
-    served as by `Caching` and counted in ``missed``. Tensors that outlive a step are also served so, but not counted.
+    A step begins with ``flnb.step()``. Outside of such blocks a step begins when the segment is empty and a request has
+    the size of the plan's first request. If a request has another size than planned, the plan is not used for the rest
+    of the step. If the planned place of a request is still in use, because a tensor lives longer than planned, this
+    request alone gets no planned place. Requests without a planned place are served as by `Caching` and counted in
+    ``missed``. Tensors that outlive the step are also served as by `Caching`, but not counted.
 
-    One thread at a time follows the plan: a thread that is in a step, or else one that begins the plan while the
-    segment is empty. Requests of other threads, such as workers that load data, are served as by `Caching`.
+    One thread at a time uses the plan: a thread in a step, or else a thread that begins the plan while the segment is
+    empty. Requests of other threads, such as workers that load data, are served as by `Caching`.
 
     Args:
         device: the device of the segments; the host by default.
@@ -74,7 +75,7 @@ class Planned(Caching):
 
     name: ClassVar[str] = "planned"
     planner: ClassVar[Callable[[Any], Plan]]
-    """Makes a plan from a recording or a trace: `flnb.memory.plan`, registered by flnb."""
+    """The function that makes a plan from a recording or a trace; flnb sets it to `flnb.memory.plan`."""
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class Planned(Caching):
         self.here: bus.Place | None = None  # of the thread in which the plan is followed
 
     def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
-        """Return a block at its planned place, or else one that is served as by `Caching`."""
+        """Return a block at its planned place, or else a block allocated as by `Caching`."""
         sizes = self.sizes
         if not sizes:
             return super().alloc(nbytes)
@@ -128,7 +129,7 @@ class Planned(Caching):
         return Block(segment.address + begin, size, segment)
 
     def free(self, block: Block) -> None:
-        """Make the block's place free again."""
+        """Free a block, so that its place can be used again."""
         segment = self.segment
         if segment is None or block.segment is not segment:
             super().free(block)
@@ -154,11 +155,11 @@ class Planned(Caching):
             super()._emptied(segment)
 
     def stats(self) -> dict[str, int]:
-        """Return the sums of `MemoryManager.stats` and ``missed``, the number of requests not served as planned."""
+        """Return `MemoryManager.stats` with one more entry: ``missed``, the number of requests not served as planned."""
         return super().stats() | {"missed": self.missed}
 
     def _follows(self, here: bus.Place, size: int) -> bool:
-        """Return whether the thread ``here``, which requests ``size`` bytes, follows the plan from now on."""
+        """Return whether the thread ``here``, which requests ``size`` bytes, uses the plan for this request."""
         before = self.here
         begins = here.step is not None or (not self.taken and size == self.sizes[0])
         if before is not None and (before.step is not None or not begins):

@@ -18,8 +18,8 @@ __all__ = ["Reserved"]
 class Reserved(Fitting):
     """Best fit with splitting and merging in one segment, which is reserved when the manager is created.
 
-    Requests that do not fit into that segment are served from further segments, multiples of 2 MiB, while the device
-    has room for them. Only the further segments are released when memory is short.
+    Requests that do not fit into that segment are served from further segments, whose sizes are multiples of 2 MiB, as
+    long as the device has memory. When memory is short, only the further segments are released.
 
     Args:
         device: the device of the segments; the host by default.
@@ -50,7 +50,7 @@ class Reserved(Fitting):
         return self.take(self.pool, (nbytes + 511) & -512 or MIN_BLOCK)
 
     def _bytes(self, given: float | str, name: str) -> int:
-        """Return the setting ``reserve`` in bytes; ``name`` is that of the argument or the variable, for errors."""
+        """Return the setting ``reserve`` in bytes; ``name`` is the name of the setting in errors."""
         try:
             share = float(given)
         except ValueError:
@@ -73,7 +73,7 @@ class Reserved(Fitting):
             super()._give_back(piece)
 
     def _emptied(self, segment: Segment) -> None:
-        """Make a segment in which nothing is in use one free piece if it is the first, else release it."""
+        """Handle a segment without blocks in use: the first segment becomes one free piece, another one is released."""
         if segment is self.first:
             Piece(segment.address, segment.size, segment, self.pool).keep()
         else:

@@ -13,7 +13,7 @@ class SimulatedDevice(MemoryDevice):
     """A device whose segments are unique ranges of addresses without memory behind them.
 
     Args:
-        capacity: the most bytes to lend, a number or a text such as ``"80GiB"``; None for no limit.
+        capacity: the largest number of bytes in segments, or a text such as ``"80GiB"``; None for no limit.
         granularity: sizes of segments are multiples of this many bytes: on GPUs 512, on hosts 4096.
 
     >>> import flnb
@@ -42,7 +42,7 @@ class SimulatedDevice(MemoryDevice):
         return self._range(nbytes, max(nbytes, self.capacity or 1 << 40))
 
     def resize(self, segment: Segment, nbytes: int) -> bool:
-        """Return whether a segment can have ``nbytes`` bytes, with the addresses reserved behind it."""
+        """Return whether a segment can be resized to ``nbytes`` bytes within the addresses reserved for it."""
         return bool(nbytes <= segment.handle)
 
     def _range(self, nbytes: int, room: int) -> Segment:

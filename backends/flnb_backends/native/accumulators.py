@@ -1,7 +1,7 @@
 """Accumulators of reductions in generated code, in registers or in a row of memory.
 
-Sums of floating-point numbers are reordered, so that they run in vectors, but stay precise: at most `CHUNK` elements
-(or `ROWS` places of the outer space) are added in the sum's own dtype, and the results of that in float64.
+Sums of floating-point numbers are reordered, so that they can be vectorized. They stay precise, because at most `CHUNK`
+elements (or `ROWS` places of the outer space) are added in the sum's own dtype; partial sums are added in float64.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def combine(op: str, a: Scalar, b: Scalar) -> Scalar:
 
 
 class Accumulator:
-    """The local variables in which generated code reduces elements: one for the current chunk, one for those before.
+    """The local variables in which generated code reduces elements: one for the current chunk, one for earlier chunks.
 
     Args:
         code: the function that is being generated.
@@ -82,7 +82,7 @@ class Accumulator:
         code.set(self.flag, code.get(self.flag, "?") | x.not_equal(x))
 
     def end_chunk(self) -> None:
-        """Emit the combination of the current chunk's result with the result of the chunks before."""
+        """Emit the combination of the current chunk's result with the result of the earlier chunks."""
         if self.chunks:
             dtype = wide(self.op, self.dtype)
             part = self.code.get(self.part, self.dtype).to(dtype)

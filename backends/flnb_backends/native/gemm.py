@@ -1,7 +1,7 @@
 """The product of two matrices by oneDNN's `dnnl_sgemm`.
 
-That function packs its operands itself and needs no preparation, so for most single products it is quicker than a
-primitive.
+`dnnl_sgemm` packs its operands itself and needs no preparation, so for most single products it is faster than a
+prepared primitive.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Product"]
 
 
 class Product:
-    """Multiplies float32 matrices of fixed shapes; is called like `flnb_backends.native.prepared.Prepared`.
+    """Multiplies float32 matrices of fixed shapes; has the methods of `flnb_backends.native.prepared.Prepared`.
 
     Args:
         operands: pairs of a shape and strides (in elements): those of the two factors and of the result.
@@ -56,7 +56,7 @@ class Product:
 
 
 def layout(shape: Shape, strides: Shape) -> tuple[bytes, int]:
-    """Return how `dnnl_sgemm` has to read a matrix: whether transposed, and its leading dimension in elements.
+    """Return a matrix's arguments for `dnnl_sgemm`: whether it is transposed, and its leading dimension in elements.
 
     Returns:
         (b"N", distance between rows) if the rows are contiguous, else (b"T", distance between columns).

@@ -24,7 +24,7 @@ __all__ = ["Generator"]
 
 ALIGNMENT = 64
 SHORT = 64
-"""The number of iterations of a loop below which 512-bit vectors do not pay."""
+"""The number of iterations of a loop below which 512-bit vectors are not faster than 256-bit vectors."""
 
 
 class Generator(ABC):
@@ -72,12 +72,12 @@ class Generator(ABC):
 
     @abstractmethod
     def _write_loops(self) -> None:
-        """Emit the loops over the outer and the inner space, with everything in them."""
+        """Emit the loops over the outer and the inner space, including their bodies."""
 
     # Steps
 
     def _value(self, j: int, values: dict[int, Scalar], places: Sequence[str]) -> Scalar:
-        """Emit the instructions of step ``j``, given the addresses ``places`` of array elements; returns its value."""
+        """Emit the instructions of step ``j`` and return its value; ``places`` has the addresses of array elements."""
         step = self.nest.steps[j]
         if step.op == "load":
             found = self.code.load(self.nest.arrays[step.attribute].dtype, places[step.attribute])
@@ -119,9 +119,9 @@ class Generator(ABC):
         return self.range if loop == self.simple.ranged else ("0", str(self.nest.outer[loop]))
 
     def _at(self, places: Sequence[str], loop: int, index: str) -> list[str]:
-        """Emit the addresses of all arrays at an index of a loop, from those at index 0 (``places``); returns them.
+        """Emit and return the addresses of all arrays at an index of a loop; ``places`` has those at index 0.
 
-        Inner loops are numbered after outer ones.
+        Inner loops are numbered after outer loops.
         """
         strides = [(*a.outer, *a.inner)[loop] for a in self.nest.arrays]
         return [
@@ -130,9 +130,9 @@ class Generator(ABC):
         ]
 
     def _parts(self, loops: ExitStack, low: str, high: str, size: int) -> tuple[str, str]:
-        """Emit a loop over parts of a range, ``size`` indices each, around the code until ``loops`` closes.
+        """Emit the beginning of a loop over parts of a range, of ``size`` indices each; it ends when ``loops`` closes.
 
-        Returns the bounds of a part; the last part may be smaller.
+        Return the bounds of a part; the last part may be smaller.
         """
         start = loops.enter_context(self.code.loop(low, high, size))
         stop = self.code.add(f"add nsw i64 {start}, {size}")
@@ -154,7 +154,7 @@ class Generator(ABC):
         self.scratch += -(-count * np.dtype(dtype).itemsize // ALIGNMENT) * ALIGNMENT
 
     def _slot(self, use: str, j: int, dtype: str, index: str) -> str:
-        """Emit the address of an element of step ``j``'s row in scratch memory, reserved for ``use``; returns it."""
+        """Emit and return the address of an element of step ``j``'s row in scratch memory reserved for ``use``."""
         base = self.code.element(self.memory, "b", str(self.slots[use, j]))
         return self.code.element(base, dtype, index)
 

@@ -22,7 +22,7 @@ _ARITHMETIC = {
     "less": ("fcmp olt", "icmp slt", "icmp ult"), "less_equal": ("fcmp ole", "icmp sle", "icmp ule"),
     "equal": ("fcmp oeq", "icmp eq", "icmp eq"), "not_equal": ("fcmp une", "icmp ne", "icmp ne"),
 }  # fmt: skip
-"""LLVM's instructions for two operands by the emitter's names: for floating-point, signed and other types."""
+"""For each of the emitter's instructions with two operands, LLVM's names for floating-point, signed and other types."""
 _INTRINSICS = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "rint": "rint", "fma": "fmuladd"}
 _INTRINSICS |= {"copysign": "copysign", "abs": "fabs"}
 _CASTS = {
@@ -52,7 +52,7 @@ class Code:
         returns: the LLVM type of the function's result.
 
     Attributes:
-        contract: whether a product and the sum that uses it may become one operation, which rounds once.
+        contract: whether a product and a sum that uses it may be computed by one operation, which rounds once.
     """
 
     def __init__(self, name: str, parameters: str, width: int, returns: str = "void"):
@@ -119,7 +119,7 @@ class Code:
     # Memory
 
     def variable(self, x: Scalar) -> str:
-        """Append a local variable, which LLVM keeps in registers, with the initial value ``x``; returns its address."""
+        """Append a local variable with the initial value ``x``, and return its address; LLVM will use a register."""
         name = self.name()
         self.variables.append(f"{name} = alloca {type_of(x.dtype)}")
         self.set(name, x)
@@ -144,7 +144,7 @@ class Code:
         self.lines.append(f"store {memory_type(x.dtype)} {value}, ptr {address}{self.group}")
 
     def element(self, address: str, dtype: str, index: str, stride: int = 1) -> str:
-        """Append the address of the array element that is ``index * stride`` elements after ``address``; returns it."""
+        """Append and return the address of the array element ``index * stride`` elements after ``address``."""
         if stride == 0 or index == "0":
             return address
         offset = index if stride == 1 else self.add(f"mul nsw i64 {index}, {stride}")
@@ -160,8 +160,8 @@ class Code:
     def loop(self, start: str, stop: str, step: int = 1, parallel: bool = False, brief: bool = False) -> Iterator[str]:
         """Emit a loop from ``start`` to before ``stop`` around the ``with`` block; yields the index.
 
-        In a ``parallel`` loop no iteration reads memory that another one wrote, except for local variables. A ``brief``
-        loop takes so little time that short code matters more: it is not unrolled.
+        In a ``parallel`` loop, no iteration reads memory that another iteration wrote, except for local variables. A
+        ``brief`` loop takes little time, so it is not unrolled and its code is shorter.
         """
         before, head, body, latch, done = (self.name() for _ in range(5))
         index, next_index = self.name(), self.name()
@@ -176,7 +176,7 @@ class Code:
         self.lines += [f"br label {head}{mark}", f"{done[1:]}:"]
 
     def _parallel(self, brief: bool) -> str:
-        """Mark the memory accesses that follow as independent of other iterations; returns the loop's metadata."""
+        """Mark the following memory accesses as independent of other iterations, and return the loop's metadata."""
         number = len(self.metadata)
         more = f", !{number + 3}" if brief else ""
         self.metadata += [
@@ -223,7 +223,7 @@ def _bits(code: Code, dtype: str, operands: Sequence[Scalar]) -> str:
 
 
 def _convert(code: Code, dtype: str, operands: Sequence[Scalar]) -> str:
-    """Emit a conversion to a dtype; a number out of range gives the processor's result, not LLVM's undefined value."""
+    """Emit a conversion to a dtype; for a number out of range, the result is the processor's instead of undefined."""
     (x,) = operands
     source, target = type_of(x.dtype), type_of(dtype)
     kinds = kind(x.dtype), kind(dtype)

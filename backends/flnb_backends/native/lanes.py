@@ -1,8 +1,8 @@
 """The generator for nests whose arrays are contiguous along an outer loop, which is vectorized.
 
-An example is a batch norm of images whose channels come last: a channel's elements are far apart in memory, and
-neighbours belong to different channels. So the innermost loop goes over a block of channels. What exists once for each
-channel, such as its sum and mean, is an element of a row in scratch memory.
+An example is a batch norm of images whose channels come last. A channel's elements are far apart in memory, and
+neighbours in memory belong to different channels. So the innermost loop goes over a block of channels. A value that
+exists once for each channel, such as the sum or the mean, is an element of a row in scratch memory.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 __all__ = ["SideBySide", "lane_of"]
 
 MOST, LEAST = 256, 16
-"""The most and the fewest indices of the vectorized loop (lanes) in a block."""
+"""The largest and the smallest number of indices of the vectorized loop (lanes) in a block."""
 TRANSPOSED = 8
-"""The lanes in a block of a transposition: more cache lines, a power of two apart, would evict each other from L1."""
+"""The number of lanes in a block of a transposition. With more lanes, cache lines would evict each other from L1."""
 KEPT = 1 << 18
-"""The most elements of scratch memory for one stored value, so that they fit in the second-level cache."""
+"""The largest number of elements in scratch memory for one step's values, so that they fit in the L2 cache."""
 
 
 def lane_of(simple: Simplified) -> int | None:
@@ -115,7 +115,7 @@ class SideBySide(Generator):
             complete = each.reductions
 
     def _write_rows(self, each: Pass, places: Sequence[str], complete: Sequence[int], stores: Sequence[int]) -> None:
-        """Emit, for a lane, the steps between two passes, whose values are equal in the whole inner space.
+        """Emit, for a lane, the steps between two passes; their values are equal at all places of the inner space.
 
         ``complete`` are the reductions that the earlier pass has finished.
         """
@@ -133,7 +133,7 @@ class SideBySide(Generator):
         return self._slot("row", j, self.nest.steps[j].dtype, self.index)
 
     def _operand(self, j: int, values: dict[int, Scalar]) -> Scalar:
-        """Return the value of step ``j``; one that is equal in the whole inner space is loaded from scratch memory."""
+        """Return the value of step ``j``; a value equal at all inner places is loaded from scratch memory."""
         if j not in values and self.nest.steps[j].op != "constant":
             values[j] = self.code.load(self.nest.steps[j].dtype, self._row(j))
         return super()._operand(j, values)

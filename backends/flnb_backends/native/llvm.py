@@ -1,4 +1,4 @@
-"""Compiles LLVM IR to machine code for this processor, by llvmlite; later processes read the code from a folder."""
+"""Compiles LLVM IR to machine code for this processor, by llvmlite, and caches the machine code in a folder."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def compiler() -> Compiler:
 
 
 class Compiler:
-    """Compiles LLVM IR for this processor and loads it; loaded code stays until the process ends."""
+    """Compiles LLVM IR for this processor and loads the machine code, which is not unloaded until the process ends."""
 
     def __init__(self) -> None:
         self.llvm: Any = require("llvmlite.binding", "cpu", "compiling kernels")
@@ -71,7 +71,7 @@ class Compiler:
 
     @cached_property
     def version(self) -> str:
-        """Return what machine code depends on besides the nest: LLVM's version, the processor, the generators."""
+        """Return a key of everything besides the nest that affects machine code: LLVM, processor, and generators."""
         from flnb.graph import approximations, emitter, loops, nests, scalars
 
         binding = self.llvm
@@ -82,11 +82,11 @@ class Compiler:
         return repr((binding.llvm_version_info, host, digest))
 
     def address(self, symbol: str, key: str, text: Callable[[], str]) -> int:
-        """Return the address of a function's machine code, which is read from the cache folder or else compiled.
+        """Return the address of a function's machine code, which is read from the cache folder or compiled.
 
         Args:
             symbol: the function's name in its LLVM module.
-            key: what the module is made from; equal keys have the same machine code in the folder.
+            key: a text that determines the module, and so the name of the file in the cache folder.
             text: returns the text of the LLVM module; called only if the folder does not have the code.
         """
         with self.lock:
@@ -125,7 +125,7 @@ class Compiler:
         return listing
 
     def _load(self, symbol: str, code: bytes) -> int:
-        """Load an object file (``code``) into the process; returns the address of its function ``symbol``."""
+        """Load an object file, given as bytes, into the process, and return the address of its function ``symbol``."""
         builder = self.llvm.JITLibraryBuilder().add_object_img(code).add_current_process().export_symbol(symbol)
         library = builder.link(self.linker, next(self.names))
         self.loaded.append(library)

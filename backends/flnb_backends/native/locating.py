@@ -1,4 +1,4 @@
-"""Finds oneDNN's library and its version through ctypes, within milliseconds, because `import flnb` does this."""
+"""Finds oneDNN's library and its version by ctypes. This takes only milliseconds, because `import flnb` does it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INSTRUCTION_SETS = {
 }  # fmt: skip
 """Names of `dnnl_cpu_isa_t`, without the prefix."""
 RUNTIMES = {1: "sequential", 2: "OpenMP", 4: "TBB"}
-"""The threading runtimes of oneDNN with which a call returns after its work; others need a queue or a callback."""
+"""The threading runtimes of oneDNN with which calls are blocking; other runtimes need a queue or a callback."""
 
 
 class Found(NamedTuple):
@@ -31,7 +31,7 @@ class Found(NamedTuple):
     Attributes:
         path: the path of the library's file.
         version: the library's version, such as "3.2.0".
-        runtime: what runs the library's loops in parallel: "OpenMP", "TBB" or "sequential" (nothing).
+        runtime: the library's threading runtime: "OpenMP", "TBB" or "sequential" (no threads).
         instruction_set: the widest vector instructions that the library uses on this machine, such as "avx2".
         threads: how many threads OpenMP uses by default: ``OMP_NUM_THREADS``, else the processors of this
             process; 1 without OpenMP.

@@ -24,8 +24,8 @@ class Kernel(NamedTuple):
         address: the address of the function ``void f(void **arrays, int64 begin, int64 end)``. Its arguments are
             pointers to the nest's arrays, followed by a pointer to scratch memory, and the range of iterations of the
             first outer loop that the call computes.
-        extent: the number of iterations of the first outer loop, 1 if there is none: a call with the range from 0 to
-            ``extent`` computes the whole nest.
+        extent: the number of iterations of the first outer loop, 1 if there is no outer loop. A call with the range
+            from 0 to ``extent`` computes the whole nest.
         scratch: the bytes of scratch memory that a call needs, aligned for the largest dtype. Calls that run at the
             same time must not share scratch memory.
         splits: whether calls with different ranges are independent, and so may run in any order and at the same time.
@@ -41,7 +41,10 @@ _kernels: dict[str, Kernel] = {}
 
 
 def generator(nest: Nest) -> Generator:
-    """Return the code generator for a nest: the one that vectorizes the loop along which more arrays are contiguous."""
+    """Return the code generator for a nest: one vectorizes an outer loop, the other one the innermost loop.
+
+    The loop along which more arrays are contiguous is vectorized.
+    """
     simple = simplified(nest)
     lane = lane_of(simple)
     return PlaceByPlace(simple) if lane is None else SideBySide(simple, lane)

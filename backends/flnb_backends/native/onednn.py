@@ -79,11 +79,11 @@ USER_SCRATCHPAD = 1
 
 
 class OneDnnError(RuntimeError):
-    """A function of oneDNN failed.
+    """Raised if a function of oneDNN fails; ``doing`` describes the attempted action for the message.
 
     Attributes:
-        number: the status that the function returned, a number.
-        status: the status's name, such as "unimplemented".
+        number: the status code that the function returned.
+        status: the name of the status, such as "unimplemented".
     """
 
     def __init__(self, status: int, doing: str) -> None:
@@ -101,9 +101,9 @@ class OneDnn:
     Attributes:
         ffi: cffi's object for the declared types, which allocates C objects.
         lib: cffi's object for the library, whose attributes are the C functions.
-        attributes: the attributes with which primitives are created. They say that the caller provides scratch memory;
-            oneDNN's own would belong to the thread that creates the primitive.
-        threads: how many threads OpenMP uses by default.
+        attributes: the attributes with which primitives are created. They require the caller to provide scratch
+            memory; otherwise oneDNN would allocate scratch memory for the thread that creates the primitive.
+        threads: the number of threads that OpenMP uses by default.
 
     Raises:
         ImportError: cffi is not installed.
@@ -126,7 +126,7 @@ class OneDnn:
             os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
-        """Limit oneDNN to one thread in a forked child process, which lacks the other threads of libgomp's pool."""
+        """Limit oneDNN to one thread in a forked child process, in which libgomp's other threads do not exist."""
         self.most_threads = 1
 
     def use_threads(self, count: int) -> int:
@@ -137,14 +137,15 @@ class OneDnn:
         return count
 
     def check(self, status: int, doing: str) -> None:
-        """Raise `OneDnnError` unless a status is success; ``doing`` is what was attempted, for the error's message."""
+        """Raise `OneDnnError` if a status is not success; ``doing`` describes the attempted action for the message."""
         if status:
             raise OneDnnError(status, doing)
 
     def new(self, kind: str, create: str, *arguments: Any, doing: str = "") -> Any:
         """Create an object of the C type ``kind`` by calling the function ``dnnl_`` + create with the arguments.
 
-        The object is destroyed with its last reference. ``doing`` is what is attempted, for the message of an error.
+        The object is destroyed when there is no reference to it any more. ``doing`` describes the action for an error's
+        message.
         """
         place = self.ffi.new(f"{kind} *")
         self.check(getattr(self.lib, f"dnnl_{create}")(place, *arguments), doing or create)
@@ -152,7 +153,7 @@ class OneDnn:
         return place[0] if destroy is None else self.ffi.gc(place[0], destroy)
 
     def address(self, array: Any) -> int:
-        """Return the address of an array's first element, by cffi, which is five times as fast as NumPy's attribute."""
+        """Return the address of an array's first element, by cffi; NumPy's attribute takes five times as long."""
         try:
             return int(self._cast(self._word, self._from_buffer(array)))
         except ValueError:

@@ -1,4 +1,4 @@
-"""Sets the number of threads of NumPy's OpenBLAS, which would compete with OpenMP's threads for the processors."""
+"""Sets the number of threads of NumPy's OpenBLAS, which compete with OpenMP's threads for the processors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _blas() -> tuple[str, str]:
 
 
 def in_one_thread(function: Callable[..., Result], *arguments: Any) -> Result:
-    """Call a function while OpenBLAS uses one thread, if NumPy comes with OpenBLAS; returns its result."""
+    """Call a function and return its result; during the call NumPy's OpenBLAS, if there is one, uses one thread."""
     found = _threads()
     if found is None:
         return function(*arguments)

@@ -20,7 +20,7 @@ LINE = 64
 
 
 class Unsuitable(Exception):
-    """Raised for a way to compute an op for which oneDNN has only slow reference code."""
+    """Raised if oneDNN can compute an op in the requested way only by slow code."""
 
 
 def contiguous(shape: Shape) -> Shape:
@@ -67,7 +67,7 @@ class Operand(NamedTuple):
         argument: oneDNN's number of the primitive's argument.
         shape: the tensor's shape.
         strides: the tensor's strides in elements.
-        wanted: the strides, in elements, that the primitive is to compute on; None lets oneDNN choose.
+        wanted: the strides, in elements, of the array on which the primitive computes; None if oneDNN chooses.
         padding: for each axis, the number of zeros to add on both sides, in a C-contiguous copy.
     """
 
@@ -83,9 +83,9 @@ class Operand(NamedTuple):
         return tuple(n + 2 * p for n, p in zip(self.shape, self.padding or (0,) * len(self.shape), strict=True))
 
     def chosen(self) -> Shape | None:
-        """Return the strides to compute on, None for oneDNN's choice.
+        """Return the strides on which the primitive computes; None if oneDNN chooses.
 
-        The tensor's own strides are returned if those wanted differ from them only in axes of extent 1.
+        These are the strides ``wanted``, or the tensor's own strides if both differ only in axes of extent 1.
         """
         if self.padding:
             return contiguous(self.inner)
@@ -110,8 +110,8 @@ class Call(NamedTuple):
 class Stage(NamedTuple):
     """A primitive to create: a name for errors, oneDNN's descriptor (``made``), and the numbers of its arguments.
 
-    An argument that is no operand is in scratch memory: one stage writes it, and later stages that name the same number
-    read it.
+    An argument that is no operand is stored in scratch memory. One stage writes the argument, and later stages with the
+    same number read it.
     """
 
     what: str
@@ -122,8 +122,8 @@ class Stage(NamedTuple):
 class Prepared:
     """Computes an op by oneDNN's primitives, for float32 arrays of given shapes and strides.
 
-    Where a primitive needs another layout than an array has, a reorder copies the array before or after. Only one
-    thread may use the object, because a run stores the arrays' addresses in it.
+    If a primitive needs another layout than an array has, oneDNN's reorder copies the array before or after the
+    primitive. Only one thread may use the object, because a run stores the arrays' addresses in it.
 
     Args:
         dnn: the oneDNN library.
@@ -137,7 +137,7 @@ class Prepared:
         implementation: oneDNN's name for the code that it chose, such as "brgconv:avx2".
         scratch: the bytes of scratch memory that a run needs, at any alignment.
         zeros: the offset and size, in bytes, of each padded image in scratch memory; `run` first sets it to zero.
-        calls: the calls of a run, in order: reorders of what is read, the primitives, reorders of what is written.
+        calls: the calls of a run, in order: reorders of inputs, the primitives, reorders of results.
     """
 
     def __init__(
@@ -251,7 +251,7 @@ class Prepared:
     def _memory(self, described: Any) -> Any:
         """Create oneDNN's memory object for a descriptor, without an address.
 
-        The object is stored in a list that keeps it alive, since C arrays only point at it.
+        A list refers to the object, so that it is not freed; C arrays have only pointers to it.
         """
         dnn = self.dnn
         made = dnn.new("dnnl_memory_t", "memory_create", described, dnn.engine, dnn.ffi.NULL, doing=self._what)

@@ -1,9 +1,9 @@
 """Convolutions, matrix products and max pooling by oneDNN's primitives, in several ways.
 
-The name of a way says which layout in memory the primitive computes on: "plain" that of the arrays, "nhwc" channels
-last, "blocked" whatever oneDNN prefers. Where an array has another layout, a reorder copies it before or after.
-"padded" puts zeros around an image first: for few channels and wide padding (as in the first layer of AlexNet) oneDNN
-3.2 unrolls the windows (im2col) on AVX2, which takes twice the time of its code for images without padding.
+Ways differ in the memory layout on which the primitive computes: "plain" is the layout of the arrays, "nhwc" has the
+channels last, and "blocked" is the layout that oneDNN prefers. An array with another layout is copied before or after
+the primitive. "padded" first makes a copy of an image with zeros around it. For few channels and wide padding, as in
+the first layer of AlexNet, this takes half the time on AVX2: without it, oneDNN 3.2 would unroll windows (im2col).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["WAYS", "Laid", "prepare"]
 Laid = tuple[Shape, Shape]
 """The shape of an array, and its strides in elements."""
 SRC, WEIGHTS, DST, WORKSPACE, GRADIENT = 1, 33, 17, 64, 128
-"""oneDNN's numbers of a primitive's arguments; the number of a tensor's gradient is the tensor's plus GRADIENT."""
+"""oneDNN's numbers of a primitive's arguments. For a tensor's gradient, GRADIENT is added to the tensor's number."""
 FORWARD_TRAINING, FORWARD_INFERENCE, DIRECT, MAX_POOLING = 64, 96, 1, 0x1FF
 LAYOUTS: dict[str, Callable[[Shape, Shape], Shape | None]] = {
     "plain": lambda shape, strides: strides,
@@ -27,7 +27,7 @@ LAYOUTS: dict[str, Callable[[Shape, Shape], Shape | None]] = {
     "blocked": lambda shape, strides: None,
     "padded": lambda shape, strides: None,
 }
-"""For each way to compute, a function of an image's shape and strides; it returns the strides to compute on."""
+"""For each way to compute, a function of an image's shape and strides that returns the strides of the computation."""
 WAYS = {
     "conv": ("plain", "nhwc", "blocked", "padded"),
     "conv_input_grad": ("plain", "nhwc", "blocked"),
@@ -36,8 +36,8 @@ WAYS = {
     "max_pool": ("plain", "nhwc"),
     "max_pool_grad": ("plain", "nhwc"),
 }
-"""The ways to compute each op. oneDNN always chooses the layout of a convolution's weight, and that of the right factor
-of a "blocked" matrix product. "padded" is tried where "blocked" unrolls windows."""
+"""The ways to compute each op. oneDNN always chooses the layout of a convolution's weight, and of the right factor of a
+"blocked" matrix product. "padded" is tried if "blocked" would unroll windows."""
 
 
 def prepare(op: str, way: str, operands: Sequence[Laid], *attributes: Any) -> Prepared:
@@ -55,7 +55,7 @@ def prepare(op: str, way: str, operands: Sequence[Laid], *attributes: Any) -> Pr
             groups; for pooling the kernel's extents and the stride. Further ones are ignored.
 
     Raises:
-        OneDnnError: oneDNN cannot compute the op in this way; the status is mostly "unimplemented".
+        OneDnnError: oneDNN cannot compute the op in this way; the status is usually "unimplemented".
         Unsuitable: oneDNN can compute the op in this way, but only slowly.
         ImportError: oneDNN cannot be used (`flnb_backends.native.onednn.library`).
     """

@@ -1,4 +1,4 @@
-"""Decides which steps of a nest must round as NumPy does; others may be contracted, as a*b+c to one fused operation."""
+"""Decides which steps of a nest must round as NumPy does; other steps may be fused, as a*b+c into one operation."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["rounded_steps"]
 
 
 def rounded_steps(nest: Nest) -> set[int]:
-    """Return the steps that must round exactly as NumPy does, or at least equally in all kernels.
+    """Return the steps that must round exactly as NumPy does, or equally in all kernels.
 
-    A step rounds as NumPy does if only exact operations have led to its value, and it is stored, or leads to a stored
-    value by exact operations alone. A value that an approximation or a reordered sum has changed needs no such care.
+    A step must round as NumPy does if its value is computed by exact operations only, and is stored or used by exact
+    operations whose result is stored. This does not apply to values that depend on an approximation or a reordered sum.
 
-    A step rounds equally in all kernels if a comparison, an extremum or the like depends on it: the largest element of
-    a row has to equal an element of the row, even if a kernel computes that element again.
+    A step must round equally in all kernels if a comparison, a maximum or the like depends on its value. For example,
+    the largest element of a row must equal an element of the row, even if a kernel computes that element again.
     """
     count = len(nest.steps)
     users: list[list[int]] = [[] for _ in range(count)]

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 __all__ = ["PlaceByPlace"]
 
 TILE = 4096
-"""The elements of the inner space in a tile: the sums over the outer space for a tile stay in the L1 cache."""
+"""The number of inner places in a tile, chosen such that a tile's sums over the outer space fit in the L1 cache."""
 
 
 def scaled_quotient(x: Scalar, divisor: Scalar) -> Scalar:
-    """Return x / divisor as x times the reciprocal, which is computed once, outside of the loop.
+    """Emit x / divisor as x times the reciprocal, which is computed once, outside of the loop; return the result.
 
-    A divisor whose reciprocal would be out of the range of normal numbers is scaled first. The results for zeros,
-    infinities and NaN are those of a division.
+    If the reciprocal of a divisor would not be a normal number, the divisor is scaled first. The results for zeros,
+    infinities and NaN are the same as those of a division.
     """
     large, size = 2.0**100, divisor.make("abs")
     scale = select(size < 1 / large, large, select(size > large, divisor.constant(1 / large), 1.0))
@@ -33,9 +33,9 @@ def scaled_quotient(x: Scalar, divisor: Scalar) -> Scalar:
 
 
 class PlaceByPlace(Generator):
-    """Emits loops over the outer space, and inside them passes over the inner space, whose last loop is vectorized.
+    """Emits loops over the outer space, and inside them passes over the inner space; the innermost loop is vectorized.
 
-    A reduction over the outer space is a row in scratch memory, in which each place of the outer space accumulates.
+    A reduction over the outer space has a row in scratch memory, to which the values of each outer place are added.
     """
 
     hoists = True
@@ -113,7 +113,7 @@ class PlaceByPlace(Generator):
                 self._accumulate(j, values, "0")
 
     def _write_pass(self, each: Pass, known: dict[int, Scalar], outer: Sequence[str]) -> None:
-        """Emit a pass over the inner space from the addresses ``outer``; adds its reductions' results to ``known``."""
+        """Emit a pass over the inner space from the addresses ``outer``; add the results of reductions to ``known``."""
         steps = self.nest.steps
         inner = [j for j in each.reductions if steps[j].over == "inner"]
         columns = [j for j in each.reductions if steps[j].over == "outer" and self.plan.varies[j]]
@@ -142,7 +142,7 @@ class PlaceByPlace(Generator):
     ) -> Iterator[tuple[Sequence[str], str]]:
         """Emit a loop over the inner space around the ``with`` block; each chunk has a partial result in ``sums``.
 
-        Yields the arrays' addresses at a place, and the index of the place in rows of scratch memory.
+        Yield the arrays' addresses at a place, and the index of the place in rows of scratch memory.
         """
         code, inner, split = self.code, self.nest.inner, len(self.nest.outer)
         number = "0"
@@ -164,7 +164,7 @@ class PlaceByPlace(Generator):
                 each.end_chunk()
 
     def _apply(self, j: int, operands: Sequence[Scalar]) -> Scalar:
-        """Emit step ``j``; a division by a value equal in the whole inner space may become a `scaled_quotient`."""
+        """Emit step ``j``; a division by a value that is equal at all inner places may become a `scaled_quotient`."""
         step = self.nest.steps[j]
         scaled = step.op == "divide" and step.dtype == "f" and j not in self.rounded and self.plan.varies[j]
         if scaled and not self.plan.varies[step.inputs[1]]:

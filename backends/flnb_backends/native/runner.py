@@ -1,6 +1,6 @@
-"""Runs a segment, a list of kernel calls, in one call from Python, and records a time before the first and after each.
+"""Runs a list of kernel calls (a segment) in one call from Python, and records the time before and after each call.
 
-Each kernel call costs some 30 nanoseconds, most of them for reading the clock.
+The overhead of each kernel call is some 30 nanoseconds, most of it for reading the clock.
 """
 
 from __future__ import annotations
@@ -81,14 +81,16 @@ def _run() -> Callable[[int, int, int], None]:
 
 
 class Segment:
-    """A list of kernel calls, which one native call runs in order. The caller keeps the memory that they use alive.
+    """A list of kernel calls that one native call runs in order.
+
+    A segment stores addresses only: the caller must not free the arrays and the scratch memory before the last run.
 
     Args:
         calls: for each call the kernel, the addresses of its arrays, and the address of scratch memory, which calls may
             share.
 
     Attributes:
-        pointers: the addresses of all calls, in order, which may be replaced before each run.
+        pointers: the addresses of all calls' arrays, in order; they may be replaced before each run.
         stamps: times of the last run, in nanoseconds of the clock of `time.perf_counter_ns`, int64: its beginning, and
             the end of each call.
     """

@@ -1,6 +1,6 @@
 """Adding rows to rows chosen by indices, the gradient of an embedding, as machine code: `numpy.add.at` for whole rows.
 
-Rows are added in their order, so results have the same bits as NumPy's, and it does not matter which of the two ran.
+Rows are added in the same order as by NumPy, so the results have the same bits.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ done:
   ret void
 }}
 """
-"""LLVM IR of the function, in which {type} is that of the elements. An index is taken modulo the number of rows, so no
-index leads outside of the array."""
+"""LLVM IR of the function; {type} is the type of the elements. An index is taken modulo the number of rows, so that the
+code never accesses memory outside of the array."""
 
 _calls = count()
 
 
 @cache
 def _function(dtype: str) -> tuple[Callable[..., None], Any] | None:
-    """Return the function for a dtype, compiled, and what makes its pointers; None without llvmlite or cffi."""
+    """Return the compiled function for a dtype, and cffi's object for pointers; None without llvmlite or cffi."""
     if find_spec("llvmlite") is None or find_spec("cffi") is None:
         return None
     from cffi import FFI
@@ -97,8 +97,8 @@ def add_rows(out: Any, rows: Any, g: Any) -> bool:
         g: an array of n rows, each with as many elements as a row of ``out``.
 
     Returns:
-        Whether that was done. False, with nothing written, if arrays are not contiguous or are of other dtypes or
-        shapes, without llvmlite, and in the first `USES` calls, for which no code is compiled.
+        Whether the rows were added. If False, nothing was written: arrays are not contiguous or have other dtypes or
+        shapes, llvmlite is not installed, or this is one of the first `USES` calls, for which no code is compiled.
     """
     if out.dtype.char not in "fd" or g.dtype != out.dtype or rows.dtype != INDEX or not out.size:
         return False

@@ -1,4 +1,4 @@
-"""Schedules a nest: which pass over the inner loops computes each step, and which values are kept between passes."""
+"""Schedules a nest: assigns each step to a pass over the inner loops, and chooses the values stored between passes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["Pass", "Schedule", "schedule"]
 
 FEW = 4
-"""The number of outer places up to which it does not pay to compute a value once before the outer loops."""
+"""With this many outer places or fewer, values are not computed once before the outer loops; it would not be faster."""
 MOST_LOADS = 4
-"""A value of an earlier pass is computed again if that takes no more loads than these, and cheap operations only."""
+"""A value of an earlier pass is computed again if that needs at most this many loads, and cheap operations only."""
 
 
 @dataclass
@@ -30,8 +30,8 @@ class Pass:
     Attributes:
         before: the steps computed before the pass, in order: their values are the same at all inner places.
         steps: the steps computed at each inner place, in order.
-        reads: the steps whose values earlier passes have kept, and this pass loads.
-        keeps: the steps whose values this pass keeps for later passes.
+        reads: the steps whose values earlier passes have stored and this pass loads.
+        keeps: the steps whose values this pass stores for later passes.
         stores: the stores that this pass executes at each inner place.
         reductions: the reductions, over the inner or the outer space, whose operands this pass computes.
     """
@@ -46,14 +46,14 @@ class Pass:
 
 @dataclass
 class Schedule:
-    """The passes of a nest, and the values that are kept between them.
+    """The passes of a nest, and the values that are stored between them.
 
     Attributes:
-        passes: the passes, in order. The last one is empty but for ``before``: the steps after the last real pass.
-        kept: for each step whose value is kept, the position of the array to which the nest stores the value anyway,
-            or -1 for scratch memory.
+        passes: the passes, in order. The last one has only ``before``: the steps after the last real pass.
+        kept: for each step whose value is stored for a later pass, the position of the nest's array that contains the
+            value, or -1 for scratch memory.
         varies: for each step, whether its value differs between inner places.
-        first: a pass that is executed once, before the outer loops: its values are the same at all outer places.
+        first: a pass that is executed once, before the outer loops, for values that are equal at all outer places.
         single: the positions of the stores that write one element for all inner places, executed after all passes.
     """
 
@@ -65,11 +65,15 @@ class Schedule:
 
 
 def schedule(nest: Nest, hoists: bool = True) -> Schedule:
-    """Assign a nest's steps to passes; with ``hoists`` values that no outer loop changes are computed before the loops.
+    """Assign a nest's steps to passes over the inner space.
 
-    A step that uses the result of a reduction over the inner space is in a later pass than the reduction. A value that
-    differs between inner places and is needed again in a later pass is computed again there if that is cheap, else it
-    is kept. A store is executed in the last pass that loads from memory which the store may overwrite, or later.
+    A step that uses the result of a reduction over the inner space is in a later pass than the reduction. If a later
+    pass needs a value that differs between inner places, the value is computed again if that is cheap; otherwise it is
+    stored. A store that may overwrite memory is not executed before the last pass that loads from this memory.
+
+    Args:
+        nest: the nest.
+        hoists: whether values that are equal at all outer places are computed once, before the outer loops.
     """
     return _Scheduler(nest, hoists and math.prod(nest.outer) > FEW).result()
 
@@ -96,7 +100,7 @@ class _Scheduler:
         self.passes: list[Pass] = []
 
     def result(self) -> Schedule:
-        """Rebuild the passes until nothing changes any more; returns the schedule."""
+        """Rebuild the passes until they do not change any more; return the schedule."""
         while not self._consistent():
             pass
         for j, step in enumerate(self.nest.steps):
@@ -110,7 +114,7 @@ class _Scheduler:
         return Schedule(self.passes, kept, self.varies, self.first, single)
 
     def _consistent(self) -> bool:
-        """Rebuild the passes; returns whether they are final: no further value must be kept, and no store delayed."""
+        """Rebuild the passes; return whether they are final: no further value has to be stored, no store delayed."""
         before = len(self.kept), list(self.stored)
         reductions = [j for j, step in enumerate(self.nest.steps) if step.over]
         stores = [i for i in range(len(self.nest.stores)) if self._repeated(i)]
@@ -136,7 +140,7 @@ class _Scheduler:
         return self.nest.steps[j].over != "outer" and (self.varies[j] or any(self.nest.arrays[target].inner))
 
     def _compute(self, j: int, number: int, each: Pass) -> None:
-        """Add step ``j``, and the steps that it depends on, to the pass ``each``, the one with this number."""
+        """Add step ``j``, and the steps on which it depends, to the pass ``each``, which has the number ``number``."""
         if not self.varies[j] or j in each.steps or j in each.reads:
             return
         if self.hoists and self.fixed[j] and not self._cheap(j) and each is not self.first:

@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 __all__ = ["time_once"]
 
 HOPELESS = 3.0
-"""An alternative whose first call takes this many times as long as the fastest so far is not called again."""
+"""An alternative is not called again if its first call takes this many times as long as the fastest alternative."""
 CALLS, SHORT = 3, 1e-4
-"""Calls of each alternative, of which the first does not count, and seconds below which there are twice as many."""
+"""The number of calls of each alternative, of which the first is ignored; below so many seconds, twice as many."""
 
 
 def time_once(ways: Mapping[str, Callable[[], object]], threads: int = 1) -> dict[str, float]:
-    """Call each alternative a few times; returns the shortest time of each in seconds, the fastest first.
+    """Call each alternative a few times; return the shortest time of each in seconds, the fastest first.
 
-    If the alternatives use one thread (``threads`` is 1), it is this thread's CPU time, which other programs do not
-    lengthen; else it is elapsed time.
+    If the alternatives use one thread (``threads`` is 1), this thread's CPU time is measured, which does not depend on
+    other programs; otherwise elapsed time is measured.
     """
     clock = thread_time if threads == 1 else perf_counter
     least: dict[str, float] = {}

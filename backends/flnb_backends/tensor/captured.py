@@ -1,4 +1,4 @@
-"""The backend under which `flnb.jit` captures a function: ops are recorded, nothing is computed."""
+"""The backend that is active while `flnb.jit` captures a function: ops are recorded and not computed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = ["CapturedBackend"]
 
 
 class CapturedBackend(DeferredBackend):
-    """A backend that records a function's ops, including reads and writes of tensors made outside of it (`leaves`).
+    """A backend that records a function's ops, including reads and writes of tensors made outside of the function.
 
     Args:
         over: the backend that will run the program.
@@ -49,8 +49,8 @@ class CapturedBackend(DeferredBackend):
             the entry has the array, the value of its elements before the function began, and its recording buffer.
         recorders: for the buffers of each backend that the function uses (by family name), the backend that records
             ops on them. All recorders share their leaves.
-        context: the id of the scope and phase to note for values; None for those that are active.
-        random: the recorded random numbers, in order: every run of the program draws them, needed or not.
+        context: the id of the scope and phase of recorded values; None for the scope and phase that are active.
+        random: the recorded random numbers, in order; every run of the program draws all of them.
     """
 
     name: ClassVar[str] = "captured"
@@ -73,9 +73,9 @@ class CapturedBackend(DeferredBackend):
         self._after: list[int] = []  # for each of them, a number between those of its node and of the next one
 
     def adopt(self, buffer: Any, family: str) -> Any:
-        """Return the recording buffer of an array; arrays with the same memory and layout share a buffer.
+        """Return the recording buffer of an array; arrays with the same memory and layout have the same buffer.
 
-        The result is None if the buffer's ``family`` does not belong to the backend that will compute.
+        Return None if ``family`` is not the buffer family of the backend that will compute.
         """
         if family != self.over.buffer:
             return None
@@ -93,11 +93,11 @@ class CapturedBackend(DeferredBackend):
         return x._data if self.records(kind) else self._recorder_of(kind).adopt(x._data, kind)
 
     def records(self, family: str) -> bool:
-        """Return whether buffers of this family belong to the capture."""
+        """Return whether ops on buffers of this family are recorded."""
         return any(each.buffer == family for each in self.recorders.values())
 
     def counterpart(self, other: TensorBackend) -> TensorBackend:
-        """Return the backend that records in place of ``other``, which the function activates for a device."""
+        """Return the backend that records the ops of ``other``, which the captured function has activated."""
         if not other.programs:
             return other
         made = self.recorders.get(other.buffer)
@@ -127,7 +127,7 @@ class CapturedBackend(DeferredBackend):
         return self.recorders[family]
 
     def stand_in(self, array: Any, constant: bool) -> Tensor:
-        """Make a recorded tensor that stands for an array: a constant of the program, or an input."""
+        """Make a recorded tensor for an array that is a constant (``constant``) or else an input of the program."""
         made = Buffer(spec_of(array.shape, array.dtype, self.buffer), self._place())
         made.strides = None if array.flags.c_contiguous else array.strides
         made.value = self._known(made, array)
@@ -135,11 +135,11 @@ class CapturedBackend(DeferredBackend):
         return detached(made, made.spec)
 
     def leaf(self, array: Any) -> Value:
-        """Return the value that an array from outside of the function had before the function wrote to it."""
+        """Return the recorded value of an array made outside of the function, before the function wrote to it."""
         return self.leaves[_key(array)][1]
 
     def written(self) -> list[tuple[Value, Value]]:
-        """List, for each array from outside that the function wrote to, its values before and after the function.
+        """Return (value before, value after) for each array from outside to which the function wrote.
 
         Raises:
             RuntimeError: the memory of such an array overlaps that of another tensor that the function used.
@@ -159,7 +159,7 @@ class CapturedBackend(DeferredBackend):
         return found
 
     def refuse_kept(self) -> None:
-        """Check that the function stored no recorded tensor: later runs of the program could not update it.
+        """Check that the function stored no recorded tensor, because later runs of the program could not update it.
 
         Raises:
             RuntimeError: a recorded tensor is still referenced.
@@ -185,7 +185,7 @@ class CapturedBackend(DeferredBackend):
         ]
 
     def _known(self, buffer: Buffer, array: Any) -> Value:
-        """Make a value that is already computed: the elements of an array."""
+        """Make a value that is already computed: its elements are those of an array."""
         held = detached(array, spec_of(array.shape, array.dtype, self.over.buffer))
         return Value(None, (), (), buffer.spec, buffer.place, held)
 
@@ -214,7 +214,7 @@ class CapturedBackend(DeferredBackend):
         )
 
     def recorder(self, plan: Plan, index: int) -> Callable[..., Any] | None:  # type: ignore[override]
-        """Return the function that records a composite as one op; None if the ops of its body are recorded instead."""
+        """Return the function that records a composite as one op; None if its body's ops are to be recorded instead."""
         opened = self.opens and plan.primitives and plan.primitives <= FUSED
         return None if opened else super().recorder(plan, index)
 

@@ -1,7 +1,7 @@
 """Convolution by NumPy: windows are strided views, copied to columns, and a matrix product takes the whole batch.
 
 Chellapilla et al., "High Performance Convolutional Neural Networks for Document Processing" (2006): unroll the
-windows into columns (im2col) and multiply. The columns live only while the op runs, in a block of their own.
+windows into columns (im2col) and multiply. The columns are stored in a separate block while the op runs.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def filled(value: float, shape: tuple[int, ...], dtype: np.dtype[Any], out: Arra
 def scratch(shape: Extents, dtype: np.dtype[Any]) -> Array:
     """Return uninitialised memory for the duration of one op.
 
-    If it is large, it is a part of what the running program lends, or comes from the active memory manager.
+    A large array is a part of the scratch memory that a running program provides for its ops (`flnb.dispatch.lent`). If
+    there is none, it is allocated from the active memory manager.
     """
     if math.prod(shape) < SMALL:
         return np.empty(shape, dtype)
@@ -83,8 +84,8 @@ def inside(places: Iterable[Any]) -> Any:
 def pointwise(x: Array, kernel: Extents, stride: Extents, padding: Extents, groups: int) -> bool:
     """Return whether a convolution is best computed as one matrix product per example: kernel 1 x 1, large images.
 
-    For small images with many channels one product for the whole batch is quicker, copies included: 7 x 7 with 2048
-    channels takes 1.3 times as long one by one.
+    For small images with many channels, one product for the whole batch is faster, even with the time for copies. For
+    example, images of 7 x 7 with 2048 channels take 1.3 times as long with one product per example.
     """
     plain = groups == 1 and {*kernel, *stride} == {1} and not any(padding)
     return plain and (math.prod(x.shape[2:]) >= 64 or x.size < 2**16)

@@ -35,29 +35,28 @@ __all__ = ["Choice", "CpuBackend", "Shapes"]
 FLOAT = np.dtype(np.float32)
 BYTES = np.dtype(np.uint8)
 SMALL = 64**3
-"""Multiplications of a matrix product below which NumPy's call is the quickest."""
+"""The number of multiplications of a matrix product below which NumPy is the fastest."""
 KEPT = 1024
-"""The most prepared primitives that a thread caches, one for each combination of shapes."""
+"""The largest number of prepared primitives that a thread caches, one for each combination of shapes."""
 LARGEST_COLUMNS = 1 << 26
-"""Bytes of NumPy's unrolled windows above which its convolution is not tried."""
+"""If NumPy's convolution would need more than this many bytes for unrolled windows, it is not tried."""
 ALIKE = 1.05
 """The ratio of two times below which they count as equal, so that each run chooses the same way, the first."""
 EVERY_WAY = ("numpy", "gemm", "plain", "nhwc", "blocked", "padded")
 GUESS, GUESSES = "guess", ("gemm", "nhwc", "plain", "blocked")
-"""Names of the ways to compute: by NumPy, by oneDNN's product of matrices, and those of its primitives. A guess is the
-first of the latter that is possible."""
+"""The setting ``prefer="guess"``, and the ways to compute by oneDNN of which it takes the first possible one."""
 NUMPY: Any = object()
 COPIED: Any = object()
-"""What the cache has in place of a primitive: NUMPY where NumPy computes, COPIED where operands are copied first."""
+"""Entries of the cache in place of a primitive: `NUMPY` if NumPy computes an op, `COPIED` if operands must be copied."""
 
 
 class Shapes(NamedTuple):
-    """A key of `CpuBackend.choices`: the shapes, layouts and settings for which the fastest way to compute is chosen.
+    """A key of `CpuBackend.choices`: the shapes, layouts and settings for which a fastest way to compute was chosen.
 
     Attributes:
         op: the name of the op, one of `flnb_backends.native.primitives.WAYS`.
-        operands: for each operand and the result, the shape and the strides in elements. For a matrix product, whose
-            sizes are classed by powers of two: the number of bits of each extent, and the contiguous axis.
+        operands: for each operand and the result, the shape and the strides in elements. For a matrix, instead of
+            these, the bit length of each extent and the contiguous axis, so that similar sizes share a choice.
         attributes: the op's attributes, such as stride, padding, dilation and groups of a convolution.
         threads: how many threads oneDNN uses.
     """
@@ -83,7 +82,7 @@ class Choice(NamedTuple):
 
 
 class Here(threading.local):
-    """A cache of the `KEPT` primitives that a thread used last; they store addresses, so each thread has its own."""
+    """A thread's cache of the `KEPT` primitives used last; primitives store addresses, so threads cannot share them."""
 
     def __init__(self) -> None:
         self.ready: OrderedDict[Any, Any] = OrderedDict()
@@ -102,16 +101,16 @@ _timing = threading.Lock()  # two threads that time at once would measure each o
 class CpuBackend(Composites, NumpyBackend):
     """Tensor backend for CPUs: convolutions, max pooling and matrix products of float32 by oneDNN, the rest by NumPy.
 
-    For each shape, the ways to compute it (oneDNN on several layouts of memory, and NumPy) are timed at the first call,
-    and the quickest is used from then on; `choices` shows them. Results of the ways differ in the last digits.
+    At the first call with given shapes, the ways to compute an op (NumPy, and oneDNN on several memory layouts) are
+    timed. The fastest is used for all further calls; see `choices`. Results of the ways differ in the last digits.
     Arrays whose channels are last in memory (a permuted view) are used without a copy. oneDNN leaves out products with
     the zeros of the padding, so a weight that is NaN or infinite does not spread from there as on the NumPy backend.
 
     Args:
-        threads: how many threads oneDNN uses; ``OMP_NUM_THREADS`` or the number of processors if not given. If oneDNN
-            uses several, NumPy's convolutions and matrix products use one thread.
-        prefer: the way to take without timing where it is possible, one of `EVERY_WAY`; or "guess" for the first of
-            `GUESSES` that is possible. Either gives the same bits in every process.
+        threads: the number of threads of oneDNN; ``OMP_NUM_THREADS`` or the number of processors by default. If oneDNN
+            uses several threads, NumPy's convolutions and matrix products use one thread.
+        prefer: one of `EVERY_WAY`: this way is used without timing if it is possible. "guess" uses the first of
+            `GUESSES` that is possible. With either, results have the same bits in every process.
 
     Attributes:
         choices: for each combination of shapes computed in this process, the quickest way, and the time of each way.
@@ -272,7 +271,7 @@ def _by_numpy(threads: int, method: Callable[..., Array], *arguments: Any) -> Ar
 
 
 def _run(ready: Prepared | Product, arrays: tuple[Array, ...]) -> bool:
-    """Run a prepared primitive on arrays; returns False, doing nothing, if they overlap or are unaligned."""
+    """Run a prepared primitive on arrays and return True; if arrays overlap or are unaligned, only return False."""
     address = ready.dnn.address
     addresses = [address(x) for x in arrays]
     *inputs, y = addresses
@@ -309,7 +308,7 @@ def _matmul_shape(a: Extents, b: Extents) -> Extents:
 
 
 def _unpadded(kernel: Extents) -> tuple[Extents, Extents]:
-    """Return no padding and no dilation, for as many dimensions as a kernel has."""
+    """Return a padding of zeros and a dilation of ones, with one number for each dimension of a kernel."""
     return (0,) * len(kernel), (1,) * len(kernel)
 
 
@@ -341,4 +340,4 @@ def _size_class(operand: tuple[Extents, Extents]) -> tuple[Any, ...]:
 
 
 DESCRIBED = {"matmul": _size_class}
-"""The description of an operand in `Shapes` for each op that does not use its shape and strides."""
+"""For ops whose operands are not described by shape and strides in `Shapes`, the function that describes an operand."""

@@ -1,8 +1,9 @@
-"""The deferred backend: ops are recorded as values, and computed on another backend when an element is asked for.
+"""The deferred backend: ops are recorded as values, and computed on another backend when an element is read.
 
-Tensors may be written in place and viewed; values never change. So a buffer is a cell that refers to its present value,
-which a write replaces. A view is a buffer that refers to its base: after a write to the base the view is computed from
-it again, and a write to the view becomes a write of the whole base (PyTorch calls this functionalization).
+Tensors may be written in place and viewed, but values never change. So a buffer refers to its present value, and a
+write replaces this value by another one. A view is a buffer that refers to its base. After a write to the base, the
+view is computed again from the base. A write to the view becomes a write to the whole base (PyTorch calls this
+functionalization).
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ LONGEST = 100_000
 
 
 class Buffer(meta.Buffer):
-    """A tensor's buffer on the deferred backend: a cell that refers to the tensor's present value.
+    """A tensor's buffer on the deferred backend, which refers to the tensor's present value.
 
     Attributes:
         place: the backend and memory manager that compute its values.
         value: the present value, computed or not yet computed; views have none.
         steps: for a view, the op and the attributes that make it from its base.
-        last: for a view, weak references to the base's value when the view was last read, and to the view's value then.
+        last: for a view, weak references to two values at the time of its last read: the base's and the view's.
     """
 
     __slots__ = ("__weakref__", "last", "place", "steps", "value")
@@ -81,7 +82,7 @@ class Buffer(meta.Buffer):
         return value
 
     def write(self, value: Value) -> None:
-        """Replace the elements of this buffer by a value's; the buffer's base and its other views change, too.
+        """Replace the elements of this buffer by those of a value; the base and its other views change, too.
 
         Raises:
             ValueError: the buffer is a view in which several elements share memory.
@@ -99,18 +100,18 @@ class Buffer(meta.Buffer):
 class DeferredBackend(meta.MetaBackend):
     """A backend that records ops, and computes them on another backend when an element is read.
 
-    The end of an optimizer's step computes all values that this thread has recorded, and `flnb.sync` those of all
-    threads. Values that are never read, and that no other value needs, are not computed. A sequence of ops that is new
-    is computed op by op; one that was recorded before, as in a training loop, becomes a program like those of
-    `flnb.jit` (`flnb.graph.repetition`). Random numbers are drawn immediately, so that they equal those of the other
-    backend. Writing to a view copies its base. A recording that measures gradients reads them at the end of each
+    At the end of an optimizer's step, all values that this thread has recorded are computed; `flnb.sync` computes those
+    of all threads. A value that is never read, and that no other value needs, is not computed. A new sequence of ops is
+    computed op by op. A sequence that was recorded before, as in a training loop, is computed by a program like those
+    of `flnb.jit` (`flnb.graph.repetition`). Random numbers are drawn immediately, so that they equal those of the
+    other backend. Writing to a view copies its base. A recording that measures gradients reads them at the end of each
     backward pass.
 
     Args:
         over: the backend that computes, a name, a class or an instance; its buffers must be NumPy arrays. By default
             "cpu" if oneDNN is installed, else "numpy".
-        fuse: whether programs may compute elementwise ops and reductions together, by compiled kernels, whose results
-            differ from those of single ops in the last digits. In a name ("deferred:fuse=false") "true" or "false".
+        fuse: whether programs may compute several elementwise ops and reductions by one compiled kernel, whose results
+            differ from those of single ops in the last digits. In a backend's name: "deferred:fuse=false".
 
     Raises:
         TypeError: ``over`` is not a backend of NumPy arrays.
@@ -150,7 +151,7 @@ class DeferredBackend(meta.MetaBackend):
         return self.over.method(name) if op.body is not None else getattr(self, name)
 
     def forget(self, manager: MemoryManager) -> None:
-        """Discard what is cached for a memory manager that has ended: places and programs."""
+        """Discard the cached places and programs of a memory manager that is no longer used."""
         self._places = {category: place for category, place in self._places.items() if place.manager is not manager}
         known_traces(manager).clear()
 
@@ -362,7 +363,7 @@ class DeferredBackend(meta.MetaBackend):
     def adopt(self, buffer: Any, family: str) -> Any:
         """Return a buffer with a copy of an array of the computing backend; None for a buffer of another family.
 
-        It is a copy since the program may write to the array later.
+        The array is copied because the program may write to it later.
         """
         return self.from_numpy(buffer) if family == self.over.buffer else None
 

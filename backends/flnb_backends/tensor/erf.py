@@ -1,11 +1,11 @@
 """The error function without SciPy.
 
-In double precision each element is computed by Python's `math.erf`: rational approximations in NumPy, one for each of
-several intervals, take as long.
+In double precision, each element is computed by Python's `math.erf`. Rational approximations in NumPy, one for each of
+several intervals, would take as long.
 
-In single precision erf(x) = tanh(x p(x^2)), since NumPy computes hyperbolic tangents by vector instructions. p is a
-polynomial, such that the result's relative error is at most 1e-7: fitted by least squares, with weights that are
-adapted to the errors (Lawson 1961). Where x is large the tangent is near 1, whatever the errors of p.
+In single precision, erf(x) = tanh(x p(x^2)) is used, because NumPy computes hyperbolic tangents by vector instructions.
+p is a polynomial with which the relative error of the result is at most 1e-7. It was fitted by least squares with
+weights that depend on the errors (Lawson 1961). For large x the tangent is near 1, so errors of p do not matter.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ COEFFICIENTS = (
 )  # fmt: skip
 """The coefficients of p, the highest power first."""
 SATURATED = 4.3
-"""The argument from which on the hyperbolic tangent of the formula rounds to 1."""
+"""The smallest x for which the hyperbolic tangent in the formula rounds to 1."""
 PIECE = 1 << 15
-"""The elements that are computed at once: three arrays of so many fit into the L2 cache."""
+"""The number of elements that are computed at once; three arrays of this size fit into the L2 cache."""
 ROOT = math.sqrt(0.5)
 
 

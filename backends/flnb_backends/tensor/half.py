@@ -1,8 +1,8 @@
-"""Half precision on NumPy: values are stored in float16 or bfloat16, sums of many of them are computed in float32.
+"""Half precision on NumPy: values are stored in float16 or bfloat16, and sums are computed in float32.
 
 NumPy itself adds float16 numbers in float16 along all axes but the last, in `cumsum` and in `add.at`, so that 2048 + 1
-is 2048. ml_dtypes always adds bfloat16 numbers in bfloat16, so that 256 + 1 is 256. Matrix products of both sum in
-float32, but by a plain loop: a product of float32 copies by BLAS takes a fraction of that time.
+is 2048. ml_dtypes always adds bfloat16 numbers in bfloat16, so that 256 + 1 is 256. Matrix products of both dtypes sum
+in float32, but by a plain loop; a product of float32 copies by BLAS is much faster.
 """
 
 from __future__ import annotations

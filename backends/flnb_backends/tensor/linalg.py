@@ -1,4 +1,4 @@
-"""Linear algebra and Fourier transforms, by functions that NumPy and CuPy have in common; NumPy's call LAPACK.
+"""Linear algebra and Fourier transforms, by functions that NumPy (with LAPACK) and CuPy have in common.
 
 An op with several results, such as qr, returns them packed in one array (`flnb.ops.inverse`).
 """
@@ -92,7 +92,7 @@ class LinearAlgebra:
         return self._transformed("irfftn", x, [*[x.shape[a] for a in axes[:-1]], size], axes, norm, out)
 
     def _lapack(self, name: str, x: Array, *arguments: Any, **options: Any) -> Any:
-        """Call the function ``name`` of `numpy.linalg`, half precision in float32; errors name op and matrix."""
+        """Call the function ``name`` of `numpy.linalg`, in float32 for half precision; errors name op and matrix."""
         try:
             return getattr(np.linalg, name)(single(x), *map(single, arguments), **options)
         except np.linalg.LinAlgError as error:

@@ -1,8 +1,8 @@
 """The meta backend: computes shapes, dtypes and memory, but no values, so that models of any size can be dry-run.
 
-Its primitives are not written one by one: the op table knows the shape and dtype of every result, and the crossing has
-computed them before it calls a method. Views also need strides. NumPy computes these, on an array that has the shape
-and the strides of the tensor and is never read.
+Its primitives are not written one by one: the op table has a shape rule for every op, and the shape and dtype of a
+result are computed before a backend's method is called. Views also need strides. NumPy computes the strides, on an
+array with the shape and strides of the tensor whose elements are never read.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Buffer:
 class MetaBackend(TensorBackend):
     """A backend that computes no values: every op returns a tensor with the right shape and dtype but no elements.
 
-    Memory is allocated as on any backend, from the active manager; one on a `flnb.memory.SimulatedDevice` has room for
-    models of any size (`flnb.memory.dry_run`). Asking for a value is an error that says so.
+    Memory is allocated as on any backend, from the active manager. A manager on a `flnb.memory.SimulatedDevice` has
+    memory for models of any size (`flnb.memory.dry_run`). Reading a value raises a TypeError.
 
     >>> import flnb
     >>> with flnb.use_backend("meta"), flnb.use_memory_manager(flnb.memory.Caching(flnb.memory.SimulatedDevice())):
@@ -145,7 +145,7 @@ def inferred(op: Op, arguments: tuple[Any, ...]) -> Spec:
 
 
 def layout(op: Op, x: Buffer, attributes: tuple[Any, ...]) -> tuple[Spec, Owner | None, tuple[int, ...] | None]:
-    """Return the spec, owner and strides of a view, which the op ``op`` makes of the buffer x; NumPy computes them."""
+    """Return the spec, owner and strides of the view that the op ``op`` makes of buffer x, computed by NumPy."""
     seen = getattr(_numpy, op.name)(x.outline(), *attributes)
     strides = None if seen.flags.c_contiguous else seen.strides
     return spec_of(seen.shape, seen.dtype, x.spec.kind), x.owner, strides

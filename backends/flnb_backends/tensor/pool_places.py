@@ -1,4 +1,4 @@
-"""Max pooling that stores the position of each window's maximum, so that the gradient needs no image."""
+"""Max pooling that stores the position of each window's maximum, so that the image need not be saved for the gradient."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class PoolPlaces:
     """Max pooling of contiguous images of one shape, as machine code, with the positions of the maxima.
 
     The positions are bytes in an array of places, one for each window: the number of the element in its window, in
-    row-major order, or 255 in a window with NaN, whose gradient goes nowhere.
+    row-major order. For a window with NaN the byte is 255, and the window's gradient is added to no element.
 
     Args:
         shape: the shape of the images, (batch, channels, *extents).
-        dtype: their dtype, float32 or float64.
+        dtype: the dtype of the images, float32 or float64.
         kernel: the extents of a window, of at most `MOST` elements.
         stride: the distances between windows.
 
@@ -56,7 +56,7 @@ class PoolPlaces:
 
 
 def pool_places(shape: Extents, dtype: np.dtype[Any], kernel: Extents, stride: Extents) -> PoolPlaces | None:
-    """Return a `PoolPlaces`, None for another dtype, no images, or windows whose code would be too long."""
+    """Return a `PoolPlaces`; None if there are no elements, the dtype is not supported, or windows are too large."""
     if dtype.char not in "fd" or not math.prod(shape) or math.prod(kernel) > MOST:
         return None
     return PoolPlaces(shape, dtype, kernel, stride)

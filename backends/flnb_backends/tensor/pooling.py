@@ -1,7 +1,6 @@
 """Pooling by NumPy, one axis at a time: first windows within rows, then windows of the results.
 
-Of several equal maxima in a window the first one in row-major order counts. It is in the first row that has the
-maximum.
+If several elements of a window are equal to its maximum, the first one in row-major order is used.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from flnb_backends.tensor.half import is_half
 from flnb_backends.tensor.rows import PIECE, examples
 
 SMALL = 1 << 10
-"""The number of elements up to which images are pooled in the fewest NumPy calls instead of the fewest operations."""
+"""Images with at most this many elements are pooled with few NumPy calls, larger ones with few operations."""
 
 
 def piece(shape: Extents, dtype: np.dtype[Any]) -> Array:
@@ -38,7 +37,7 @@ def places(x: Array, axis: int, kernel: int, stride: int, fit: int) -> list[Arra
 
 @lru_cache(32)
 def tiling(shape: Extents, kernel: Extents, stride: Extents) -> tuple[Extents, Extents, Array] | None:
-    """Return how to reorder small images such that each window becomes a row; None if windows do not tile the images.
+    """Return how to reorder small images so that each window becomes a row; None if windows overlap or leave gaps.
 
     Returns:
         The shape to which images are reshaped, the order of axes to which that is transposed, and the index at which
@@ -56,7 +55,7 @@ def tiling(shape: Extents, kernel: Extents, stride: Extents) -> tuple[Extents, E
 def tiled(x: Array, split: Extents, order: Extents, starts: Array) -> tuple[Array, Array]:
     """Return the windows of x as rows of one flat array, and the index in it of each window's first maximum (or NaN).
 
-    The other arguments are what `tiling` returns.
+    The other arguments are the results of `tiling`.
     """
     tiles = x.reshape(split).transpose(order).reshape(len(starts), -1)
     chosen = tiles.argmax(1)

@@ -1,9 +1,10 @@
 """Composites and their gradients as single NumPy methods, with fewer passes over memory than op by op.
 
 A method has its composite's name and takes the buffers of the inputs, the attributes, and ``out``: a tuple of
-C-contiguous buffers to write (each may be None), or None. It returns ``(result, *kept)``; the pull reads the kept
-values. The method of the pull, ``NAME_pull``, takes the cotangent, the inputs, the kept values, the result and the
-attributes; what the pull does not read may be None. It returns a cotangent for each input, None for those without one.
+C-contiguous buffers to write (each may be None), or None. It returns ``(result, *kept)``; ``kept`` has the values that
+are saved for the gradient. The method of the gradient, ``NAME_pull``, takes the cotangent of the result, the inputs, the
+kept values, the result and the attributes; values that it does not read may be None. It returns a cotangent for each
+input, None for inputs without one.
 
 All methods are for float32 and float64. No method makes a temporary as large as a large input: inputs are processed in
 blocks that fit into the cache, with the buffers of the results as scratch memory. Sums of rows are matrix products with

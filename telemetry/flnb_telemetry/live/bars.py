@@ -124,7 +124,7 @@ class Level:
         return found
 
     def numbers(self, t0: int, t1: int) -> tuple[int, int]:
-        """Return the number of the first bar that ends after t0, and of the first one that begins at or after t1 (ns)."""
+        """Return the numbers of the first bar that ends after t0, and the first bar that begins at t1 or later (ns)."""
         bars = self.bars
         first = int(np.searchsorted(bars[T1], t0, "right"))
         return self.first + first, self.first + max(first, int(np.searchsorted(bars[T0], t1)))

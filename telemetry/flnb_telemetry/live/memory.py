@@ -94,8 +94,8 @@ class LiveMemory:
         """Return what changed since the last call, or with `keyframe` everything, as arrays for a frame.
 
         Returns:
-            The arrays, with times in seconds since `start` (ns); and whether there were so many changes that blocks that
-            were allocated and freed since the last call are replaced by a coarse timeline.
+            The arrays, with times in seconds since `start` (ns); and whether there were so many changes that blocks
+            allocated and freed since the last call are replaced by a coarse timeline.
         """
         (blocks, born, freed), (segments, came, went) = self.blocks.news(), self.segments.news()
         self.finished = np.concatenate([self.finished, freed])[-FINISHED:]

@@ -14,8 +14,8 @@ __all__ = ["Buddy"]
 class Buddy(Cached):
     """Buddy allocation: sizes are powers of two; larger blocks are halved, and free halves are merged.
 
-    Every call takes at most as many steps as there are sizes, and no free piece is too small to use. On the other hand
-    a quarter of each block is wasted on average, and half of it at worst.
+    The time of a call is at most proportional to the number of sizes, and no free piece is too small to be used. But on
+    average a quarter of each block is wasted, and at worst half of it.
 
     Args:
         device: the device of the segments; the host by default.
@@ -44,7 +44,7 @@ class Buddy(Cached):
         self.holes: defaultdict[int, dict[int, Segment]] = defaultdict(dict)  # by size, the segment of each address
 
     def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
-        """Return the smallest free block that is large enough, after halving it as often as the request allows."""
+        """Return a block: the smallest free block that is large enough is halved until a half would be too small."""
         size = max(self.smallest, 1 << (nbytes - 1).bit_length()) if nbytes > 1 else self.smallest
         holes = self.holes
         have = min((hole for hole in holes if hole >= size and holes[hole]), default=0)
@@ -59,7 +59,7 @@ class Buddy(Cached):
         return Block(address, size, segment)
 
     def free(self, block: Block) -> None:
-        """Merge the block with its other half if that is free, repeatedly, up to the whole segment."""
+        """Free a block, and merge it repeatedly with its other half while that is free."""
         address, size, segment = block.address, block.size, block.segment
         begin, whole = segment.address, segment.size
         while size < whole:

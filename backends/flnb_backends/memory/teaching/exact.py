@@ -11,11 +11,11 @@ __all__ = ["ExactFit"]
 
 
 class ExactFit(Cached):
-    """Every block is a segment of its own, which is cached when freed and reused only for the same size.
+    """Every block is a separate segment, which is cached when freed and reused only for requests of the same size.
 
-    There is no search, and no waste inside blocks. Training steps that are alike request the same sizes, and find them
-    among the cached segments. If sizes change, as with sequences of many lengths, memory is kept for every size until
-    the device is full.
+    There is no search, and no waste inside blocks. Similar training steps request the same sizes, for which there are
+    cached segments. If sizes change, as with sequences of many lengths, segments of every size are cached until the
+    device is full.
 
     Args:
         device: the device of the segments; the host by default.
@@ -32,14 +32,14 @@ class ExactFit(Cached):
         self.kept: dict[int, list[Segment]] = {}  # by size
 
     def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
-        """Return a block in the segment of this size that was freed last, or in a new one."""
+        """Return a block in the cached segment of this size that was freed last, or in a new segment."""
         size = rounded(nbytes, self.rounding)
         kept = self.kept.get(size)
         segment = kept.pop() if kept else self._reserve(size)
         return Block(segment.address, segment.size, segment)
 
     def free(self, block: Block) -> None:
-        """Keep the freed segment for the next request of its size."""
+        """Add the block's segment to the cache, for the next request of the same size."""
         self.kept.setdefault(block.size, []).append(block.segment)
 
     def mend(self) -> None:

@@ -43,8 +43,8 @@ class Slot(Block):
 class Slab(Cached):
     """Slab allocation: sizes are rounded up to four classes per power of two; blocks of a class share slabs.
 
-    A block larger than a quarter of a slab has a slab of its own, as large as the block's class. An empty slab can be
-    used by any class that needs a slab of that size. Of a block above 256 bytes at most a fifth is wasted.
+    A block larger than a quarter of a slab gets a separate slab of its rounded size. An empty slab can be used by any
+    class that needs a slab of that size. At most a fifth of a block above 256 bytes is wasted.
 
     Args:
         device: the device of the slabs; the host by default.
@@ -86,7 +86,7 @@ class Slab(Cached):
         return slot
 
     def free(self, block: Block) -> None:
-        """Free the slot, and the slab if it is empty then."""
+        """Free the block's slot, and also the slab if it has no other block."""
         shelf: Shelf = block.shelf  # type: ignore[attr-defined]
         shelves = self.open[shelf.size]
         shelf.live -= 1

@@ -1,4 +1,4 @@
-"""The CUDA driver API as flnb uses it: its functions with the ctypes of their parameters, and its errors."""
+"""The functions of the CUDA driver API that flnb uses, with the ctypes of their parameters, and the API's errors."""
 
 from __future__ import annotations
 

@@ -52,8 +52,8 @@ class CudaBackend(
 ):  # fmt: skip
     """Tensor backend for CUDA devices: CuPy, cuBLAS, and flnb's own kernels for rows, windows, sorting, random numbers.
 
-    Buffers are `cupy.ndarray` views of blocks of the active memory manager, as is CuPy's temporary memory. Work runs in
-    CuPy's current stream. Without a GPU, `flnb.testing.cuda.emulate` provides a device for tests, which is slow.
+    Buffers are `cupy.ndarray` views of blocks of the active memory manager. CuPy's temporary memory is also from there.
+    Work runs in CuPy's current stream. Without a GPU, `flnb.testing.cuda.emulate` provides a slow device for tests.
 
     Args:
         ordinal: the device's number; ``"cuda:1"`` is the second device.
@@ -115,10 +115,10 @@ class CudaBackend(
         return getattr(_numpy, name)
 
     def issued(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a function that queues GPU work: the wrapper selects the device, notes the stream, and emits events.
+        """Wrap a function that queues GPU work: the wrapper selects the device, stores the stream, and emits events.
 
-        ``name`` is that of the work in events and errors. If the device reports an error, the wrapper raises a
-        `DriverError` that names the ops which may have caused the error.
+        ``name`` is the name of the work in events and errors. If the device reports an error, the wrapper raises a
+        `DriverError` with the names of the ops that may have caused the error.
         """
         gpu = self.gpu
 
@@ -158,8 +158,8 @@ class CudaBackend(
     def stream(self) -> Iterator[int]:
         """Run a ``with`` block in another stream, which first waits for the current one; yields its handle (an int).
 
-        The current stream does not wait for the block's stream: call `wait_for` where it must. Streams are used again
-        and never destroyed, because free memory refers to the streams that have used it.
+        The current stream does not wait for the block's stream; call `wait_for` if it must. Streams are reused and
+        never destroyed, because the records of free memory refer to the streams that have used it.
         """
         gpu = self.gpu
         before = gpu.enter()
@@ -183,7 +183,7 @@ class CudaBackend(
             self.gpu.driver.wait_for_stream(self.gpu.stream(), stream)
 
     def prefetch(self, batches: Iterable[Sequence[Any]]) -> Iterator[list[Tensor]]:
-        """Upload batches in a separate stream: each is uploaded while the program works on the batch before.
+        """Upload batches in a separate stream: each batch is uploaded while the program uses the previous batch.
 
         Args:
             batches: sequences of arrays or nested lists of numbers.
@@ -231,7 +231,7 @@ class CudaBackend(
             self.gpu.leave(before)
 
     def settled(self, buffer: Buffer) -> Buffer:
-        """Return a buffer that is to be cached, after waiting for its upload, so that any stream may read it."""
+        """Wait for the upload of a buffer and return the buffer, which any stream may then read; for caches."""
         with self.gpu.driver.using(self.gpu.ordinal):
             self.gpu.driver.wait(self.gpu.stream())
         return buffer
@@ -279,7 +279,7 @@ class CudaBackend(
             self.gpu.leave(before)
 
     def staged(self, buffer: Buffer) -> np.ndarray[Any, Any]:
-        """Copy a buffer to a NumPy array through pinned memory, as `from_numpy` does in the other direction."""
+        """Copy a buffer to a NumPy array through pinned memory, the reverse of the copy by `from_numpy`."""
         with self.gpu.driver.using(self.gpu.ordinal):
             values = np.empty(buffer.shape, buffer.dtype)
             whole = self.contiguous(buffer)
@@ -316,7 +316,7 @@ def report_launch(task: devices.Task, name: str, arguments: tuple[Any, ...], res
 
 
 def note_uses(stream: int, arguments: tuple[Any, ...]) -> None:
-    """Note in the blocks of an op's buffers, also of those in tuples and lists, that a stream uses the blocks."""
+    """Store in the blocks of an op's buffers, including buffers in tuples and lists, that a stream uses the blocks."""
     for x in arguments:
         if isinstance(x, cp.ndarray):
             block = block_of(x)

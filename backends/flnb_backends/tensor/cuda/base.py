@@ -15,7 +15,7 @@ __all__ = ["Buffer", "CudaBuffers", "Out"]
 Buffer = Any
 """An array in device memory: a `cupy.ndarray`, or an object with its shape, dtype, strides, flags and ``data.ptr``."""
 Out = tuple[Buffer | None, ...] | None
-"""The buffers for the results of a composite op, each None for a new one; None if all are new."""
+"""The buffers for the results of a composite op; None in place of a buffer (or of all) for new buffers."""
 
 
 class CudaBuffers(ABC):
@@ -46,14 +46,14 @@ class CudaBuffers(ABC):
         return out[index]
 
     def written(self, out: Buffer | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Buffer:
-        """Return a C-contiguous buffer for a kernel to write: ``out`` if that is suitable, else a new one.
+        """Return a C-contiguous buffer for a kernel's result: ``out`` if it is suitable, else a new buffer.
 
-        After the launch pass the buffer to `finished`.
+        After the launch, pass the buffer to `finished`.
         """
         if out is not None and out.flags.c_contiguous and out.dtype == dtype:
             return out
         return self.new(shape, dtype)
 
     def finished(self, y: Buffer, out: Buffer | None) -> Buffer:
-        """Return the result that a kernel writes to y: y itself, or ``out`` after a copy if that is another buffer."""
+        """Copy a kernel's result y to ``out`` if that is another buffer, and return ``out``, or y without ``out``."""
         return y if out is None or y is out else self.copy(y, out)

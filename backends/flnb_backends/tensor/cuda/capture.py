@@ -34,7 +34,7 @@ class Capture:
         return self._calls.keys() >= CAPTURE.keys()
 
     def begin_capture(self, stream: int, relaxed: bool = False) -> None:
-        """Make further work in a stream, and in those that wait for its events, part of a graph until `end_capture`.
+        """Begin a capture: until `end_capture`, work in a stream, and in streams that wait for its events, is recorded.
 
         Until then no call may wait for that work, and this thread may not allocate on the device unless ``relaxed``.
 

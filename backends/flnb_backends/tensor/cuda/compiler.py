@@ -1,4 +1,4 @@
-"""Compilation of CUDA C kernels by NVIDIA's compiler library NVRTC; a cache on disk keeps what was compiled."""
+"""Compilation of CUDA C kernels by NVIDIA's compiler library NVRTC, with a cache of compiled kernels on disk."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def _bytes(library: dict[str, Any], name: str, program: c_void_p) -> bytes:
 
 
 def _with_lines(log: str, text: str) -> str:
-    """Insert, after each line of the compiler's log that refers to a line of the source, that line."""
+    """Insert into the compiler's log, after each line that refers to a line of the source, the source line."""
     lines = text.splitlines()
 
     def shown(match: re.Match[str]) -> str:

@@ -123,7 +123,7 @@ class Driver(Capture):
         return f"; {self.culprit() or 'a kernel that was launched before'}; the last ops, the newest first: {newest}"
 
     def culprit(self) -> str:
-        """Return a description of the kernel that failed; "" on a GPU, which does not report it."""
+        """Return a description of the kernel that failed; "" on a GPU, which does not report the kernel."""
         return ""
 
     def _check(self, name: str, error: int) -> None:
@@ -186,14 +186,14 @@ class Driver(Capture):
         return int(self._get("cuDeviceGetAttribute", number, device))
 
     def use(self, device: int = 0) -> None:
-        """Make a device this thread's current one, through its primary context, which other libraries share."""
+        """Make a device the current device of this thread, by its primary context, which other libraries also use."""
         if device not in self._contexts:
             self._contexts[device] = self._get("cuDevicePrimaryCtxRetain", device)
         self._run("cuCtxSetCurrent", self._contexts[device])
 
     @contextmanager
     def using(self, device: int) -> Iterator[None]:
-        """Make a device this thread's current one inside a ``with`` block."""
+        """Make a device the current device of this thread inside a ``with`` block."""
         before = self._get("cuCtxGetCurrent")
         self.use(device)
         try:
@@ -202,7 +202,7 @@ class Driver(Capture):
             self._run("cuCtxSetCurrent", before)
 
     def current(self) -> int:
-        """Return the number of this thread's current device, 0 if it has none."""
+        """Return the number of this thread's current device, 0 if there is none."""
         context = self._get("cuCtxGetCurrent")
         return next((device for device, each in self._contexts.items() if each == context), 0)
 
@@ -213,13 +213,13 @@ class Driver(Capture):
     # memory
 
     def tell_unused(self, address: int, nbytes: int) -> None:
-        """Tell an emulated device that memory is reserved but no block is there yet. Does nothing on a GPU."""
+        """Inform an emulated device that memory is reserved but has no blocks yet. Does nothing on a GPU."""
 
     def tell_free(self, address: int, nbytes: int, streams: Sequence[int]) -> None:
-        """Tell an emulated device that a block used by these streams has been freed. Does nothing on a GPU."""
+        """Inform an emulated device that a block, which these streams used, was freed. Does nothing on a GPU."""
 
     def tell_used(self, address: int, nbytes: int, stream: int) -> None:
-        """Tell an emulated device that memory is a block for all later work of a stream. Does nothing on a GPU."""
+        """Inform an emulated device that a stream's later work may use memory, a new block. Does nothing on a GPU."""
 
     def memory(self) -> Memory:
         """Return the available and the total memory of the current device."""
@@ -311,12 +311,12 @@ class Driver(Capture):
         self._run("cuEventDestroy_v2", event)
 
     def record(self, event: int, stream: int = 0) -> None:
-        """Record an event in a stream: it happens once all work queued there before it has run."""
+        """Record an event in a stream; the event happens when all work queued in the stream before it has run."""
         self._run("cuEventRecord", event, stream)
         devices.records(self, event, stream)
 
     def queue_event(self, event: int, stream: int = 0) -> None:
-        """Record an event for telemetry's own use: neither emits nor raises anything; a later call reports errors."""
+        """Record an event for telemetry, without emitting or raising anything; a later call reports errors."""
         self.try_call("cuEventRecord", event, stream)
 
     def wait_event(self, stream: int, event: int) -> None:

@@ -82,7 +82,7 @@ class Gpu:
         kernels: compiles and launches the kernels of programs.
         staging: pinned buffers for copies from and to the host.
         idle_streams: CuPy streams that no ``with backend.stream()`` uses now.
-        several_streams: whether a stream other than the default one was used; then blocks must note their streams.
+        several_streams: whether a stream other than the default stream was used; then blocks store their streams.
 
     Raises:
         ValueError: there is no device of that number.
@@ -115,7 +115,7 @@ class Gpu:
         return found
 
     def enter(self) -> int:
-        """Make this the thread's current device; returns the number of the previous one, for `leave`."""
+        """Make this device the thread's current device; return the number of the previous device, for `leave`."""
         before = int(self._runtime.getDevice())
         if before != self.ordinal:
             self._runtime.setDevice(self.ordinal)
@@ -129,7 +129,7 @@ class Gpu:
     def array(self, manager: MemoryManager, spec: Any, code: int, category: int) -> Any:
         """Allocate an uninitialized array of a spec from a manager; an array without elements has no block.
 
-        ``code`` and ``category`` are for the allocation's event: the numbers of the op's plan and of the category.
+        ``code`` (the number of the op's plan) and ``category`` (a number) are fields of the allocation's event.
         """
         if not spec.nbytes:
             return self.cupy.ndarray(spec.shape, spec.dtype, self._pointer(None, 0))
@@ -143,7 +143,7 @@ class Gpu:
         return memory.MemoryPointer(memory.UnownedMemory(address, nbytes, owner, self.ordinal), 0)
 
     def active_manager(self) -> MemoryManager:
-        """Return the active memory manager if it is of this device, else the device's own."""
+        """Return the active memory manager if it manages this device, else the device's own manager."""
         manager = state.current().manager
         return manager if manager.device.location == self.name else self.manager
 

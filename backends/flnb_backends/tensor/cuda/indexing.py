@@ -40,9 +40,9 @@ def part_of(shape: tuple[int, ...], key: Key) -> Any:
 
 
 def indexed_axes(key: Key) -> tuple[int, int] | None:
-    """Return the range (first, last + 1) of the axes that are indexed by tensors, if these axes are adjacent.
+    """Return the range (first, last + 1) of the axes that are indexed by tensors.
 
-    The result is None if they are not adjacent, or if the key contains anything but index tensors and ``:``.
+    Return None if these axes are not adjacent, or if the key contains anything but index tensors and ``:``.
     """
     axes = [axis for axis, k in enumerate(key) if k != WHOLE]
     together = axes and axes[-1] - axes[0] == len(axes) - 1
@@ -85,10 +85,11 @@ class Indexing(Creation, Sorting):
         return self.finished(y, out)
 
     def _rows(self, indices: list[Buffer], shape: tuple[int, ...], key: Key) -> tuple[Buffer, int, int, int]:
-        """Return the row of y to which each row of the gradient g is added, and y's extents (outer, extent, inner).
+        """Return, for each row of the gradient g, the row of y to which it is added; and y's extents.
 
-        With g as an array (outer, n, inner) the sum is ``y[:, rows[i]] += g[:, i]``. If the indexed axes are not
-        adjacent, each element is a row. ``shape`` is the shape of y.
+        The extents are (outer, extent, inner). With g as an array (outer, n, inner), the sum is
+        ``y[:, rows[i]] += g[:, i]``. If the indexed axes are not adjacent, each element is a row. ``shape`` is the
+        shape of y.
         """
         axes = indexed_axes(key)
         if axes is None:

@@ -1,4 +1,4 @@
-"""What of CUDA this machine has, for `flnb doctor`: driver, devices, libraries and compilers."""
+"""The components of CUDA on this machine, for `flnb doctor`: driver, devices, libraries and compilers."""
 
 from __future__ import annotations
 

@@ -29,9 +29,9 @@ THREADS, BLOCKS = 256, 1 << 14
 
 @cache
 def kernel_text(file: str, types: tuple[tuple[str, str], ...]) -> str:
-    """Return the source of ``kernels/FILE.cu``, preceded by a typedef for each type that it leaves open.
+    """Return the source of ``kernels/FILE.cu``, preceded by typedefs for the types that the source does not define.
 
-    Files of the folder that the source includes are inserted into the text.
+    ``#include`` lines for files of the folder are replaced by the files' texts.
 
     Args:
         file: the name of the file, without ".cu".
@@ -52,7 +52,7 @@ def included(name: str) -> str:
 
 
 class Launcher:
-    """The kernels of one device: compiled for the dtypes of a call at its first launch, then kept loaded.
+    """The kernels of one device; each is compiled and loaded at the first launch with given dtypes.
 
     Args:
         driver: the driver API.
@@ -73,7 +73,7 @@ class Launcher:
         Args:
             file: the name of the file, without ".cu".
             name: the name of the kernel.
-            types: the dtype of each type that the source leaves open, by the type's name in the source.
+            types: a dict from the name of a type that the source does not define to the dtype.
             blocks: the extents of the grid in blocks, one to three.
             threads: the extents of a block in threads, one to three.
             arguments: arrays of the device (objects with ``data.ptr``), ints for parameters of type ``long long``,

@@ -31,10 +31,10 @@ class Operand(NamedTuple):
 
     Attributes:
         data: the buffer.
-        transposed: whether memory holds the matrix column by column, that is, its transpose row by row.
-        leading: the leading dimension: how many elements lie between the starts of neighbouring rows (or columns, if
-            ``transposed``).
-        stride: how many elements lie between the starts of neighbouring matrices of the batch, 0 if all are the same.
+        transposed: whether the matrix is stored column by column rather than row by row.
+        leading: the leading dimension: the distance, in elements, between the starts of neighbouring rows (or columns,
+            if ``transposed``).
+        stride: the distance, in elements, between neighbouring matrices of the batch; 0 if all are the same matrix.
     """
 
     data: Buffer
@@ -55,7 +55,7 @@ def _matrix(x: Buffer) -> tuple[bool, int] | None:
 
 
 def _distance(x: Buffer, batch: tuple[int, ...]) -> int | None:
-    """Return the distance, in elements, between matrices of a batch, 0 for a broadcast one; None if it varies."""
+    """Return the distance, in elements, between matrices of a batch; 0 for a broadcast batch, None if it varies."""
     if x.ndim == 2 or all(stride == 0 or n == 1 for stride, n in zip(x.strides[:-2], x.shape[:-2], strict=True)):
         return 0
     if x.shape[:-2] != batch:
@@ -106,7 +106,8 @@ class LinearAlgebra(CudaBuffers, linalg.LinearAlgebra):
     def _multiply(self, a: Buffer, b: Buffer, y: Buffer) -> None:
         """Write the matrix products of a and b into y, which is C-contiguous.
 
-        cuBLAS assumes column-major matrices, and so takes y for its transpose, ``b.T @ a.T``: the first factor is b.
+        cuBLAS assumes column-major matrices. Read that way, y is its own transpose, ``b.T @ a.T``, so the first factor
+        in the call is b.
         """
         batch, (m, k), n = y.shape[:-2], a.shape[-2:], b.shape[-1]
         if not y.size or not k:

@@ -1,9 +1,9 @@
 """CUDA C for loop nests (`flnb.graph.nests`): one kernel for one nest or several independent ones.
 
-A *row* is a place of one loop space (outer or inner) together with all places of the other space. Values that a row has
-once are *kept*; the other space is *walked*, in as many passes as reductions require. A block of 256 threads computes
-several rows side by side. The threads of a row walk it together, and combine what each of them has reduced. Sums are
-trees, in which the order of additions is fixed.
+A *row* is a place of one loop space (outer or inner) together with all places of the other space. The first space is
+called *kept*, the other space *walked*: threads go over the places of the walked space, in as many passes as reductions
+require. A block of 256 threads computes several rows side by side. Several threads go over one row together, and their
+partial reductions are combined. Sums are trees, in which the order of additions is fixed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ THREADS, LANES = 256, 32
 MOST_BLOCKS = 1 << 14
 JOINS = {"sum": "Sum", "prod": "Product", "max": "Largest", "min": "Smallest", "any": "Largest", "all": "Smallest"}
 FUNCTIONS = frozenset(function.__name__ for function in ALL)
-"""Functions that CUDA itself has, also for float32; for other targets the emitter has approximations."""
+"""Functions that CUDA provides for float32 and float64; for other targets the emitter uses approximations."""
 MEMORY = "static __device__ {0} *shared_values({0}) {{\n  __shared__ {0} values[256];\n  return values;\n}}\n"
 
 
@@ -51,7 +51,7 @@ class Written(NamedTuple):
 
 
 def written(nests: Sequence[Nest]) -> Written:
-    """Return a kernel for one or more independent nests, each of which is computed by blocks of its own."""
+    """Return a kernel for one or more independent nests; each nest is computed by separate blocks of threads."""
     text, end = Text(), 0
     parameters: list[str] = []
     shared: dict[str, int] = {}
@@ -73,7 +73,7 @@ def written(nests: Sequence[Nest]) -> Written:
 
 
 class _Rows:
-    """Writes one nest as rows: each place of one loop space is a row, walked by threads along the other space.
+    """Writes one nest as rows: each place of one loop space is a row, and threads go over the places of the other.
 
     Args:
         nest: the nest.
@@ -82,9 +82,9 @@ class _Rows:
     Attributes:
         kept: the extents of the loops whose places are rows.
         walked: the extents of the loops along a row.
-        across: how many rows threads with consecutive numbers compute, side by side.
-        along: how many threads walk a row.
-        blocks: how many blocks of threads compute the nest.
+        across: the number of rows that a block computes side by side, by threads with consecutive numbers.
+        along: the number of threads that go over one row.
+        blocks: the number of blocks of threads that compute the nest.
     """
 
     def __init__(self, nest: Nest, first: int) -> None:
@@ -186,7 +186,7 @@ class _Rows:
         return self.varies[j] or (not self.steps[j].over and any(self.ways[target][1]))
 
     def _needed(self, roots: Sequence[int], known: dict[int, Scalar]) -> list[int]:
-        """List, in order, the steps on which the steps ``roots`` depend, with these, that are not in ``known``."""
+        """List, in order, the steps ``roots`` and all steps on which they depend, except steps in ``known``."""
         found: set[int] = set()
         waiting = list(roots)
         while waiting:
@@ -225,7 +225,7 @@ class _Rows:
         return values[j]
 
     def _store(self, i: int, values: dict[int, Scalar], condition: str, walk: str) -> None:
-        """Write store ``i`` under a condition; where several places share an element, only the first one writes."""
+        """Write store ``i`` under a condition; if several places share an element, only the first place writes it."""
         j, target = self.stores[i]
         kept, walked = self.ways[target]
         loops = [*zip("k" * len(kept), range(len(kept)), kept, self.kept, strict=True)]
@@ -237,7 +237,7 @@ class _Rows:
         self.text.add(f"{test}p{target}[{self._away(walked, walk) if walk else 0}] = {value};")
 
     def _places(self, number: str, extents: tuple[int, ...], letter: str) -> None:
-        """Write the computation of each loop's index (a letter and the loop's number) from a place's number."""
+        """Write the computation of all loop indices from a place's number; an index is named ``letter`` + number."""
         below = math.prod(extents)
         for loop, extent in enumerate(extents):
             below //= extent

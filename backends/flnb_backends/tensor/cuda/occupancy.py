@@ -39,7 +39,7 @@ class Needs(NamedTuple):
 def needs(driver: Driver, kernel: int, threads: int, shared: int) -> Needs:
     """Return the resources of a launch with ``threads`` per block and ``shared`` bytes of dynamic shared memory.
 
-    Never raises: what the driver does not report is -1; an emulated device, for one, has no registers.
+    This function never raises; a number that the driver does not report is -1, such as an emulated device's registers.
     """
     registers = _told(driver, "cuFuncGetAttribute", REGISTERS, kernel)
     static = _told(driver, "cuFuncGetAttribute", SHARED, kernel)

@@ -16,7 +16,7 @@ __all__ = ["OptimizerSteps"]
 
 
 class OptimizerSteps(CudaBuffers):
-    """The methods of the cuda backend for `flnb.optim`; they write to all of their buffers but the gradient."""
+    """The methods of the cuda backend for `flnb.optim`, which write to all of their buffers except the gradient."""
 
     def sgd_update(self, gradient: Buffer, data: Buffer, *rest: Buffer | float) -> None:
         """Do one step of `flnb.optim.SGD` or `NAG`; ``rest`` is the velocity, if any, and the coefficients."""
@@ -31,7 +31,7 @@ class OptimizerSteps(CudaBuffers):
         self, name: str, slots: int, gradient: Buffer, written: tuple[Buffer, ...], numbers: tuple[float, ...],
         *flags: bool,
     ) -> None:  # fmt: skip
-        """Launch the kernel ``name`` on the buffers, and copy its results into those that are not contiguous.
+        """Launch the kernel ``name`` on contiguous buffers, and copy results back to buffers that are not contiguous.
 
         ``written`` is the parameter followed by its state. The kernel takes ``slots`` state buffers, null if missing.
         """

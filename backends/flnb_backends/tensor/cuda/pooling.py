@@ -19,7 +19,7 @@ _WINDOWS = np.dtype([(name, np.int64, 3) for name in ("size", "kernel", "stride"
 def windows(
     size: Extents, kernel: Extents, stride: Extents, padding: Extents | None = None, dilation: Extents | None = None
 ) -> tuple[Any, Extents]:
-    """Return the struct by which kernels know the windows, and the number of windows along each spatial axis."""
+    """Return the struct that describes the windows to kernels, and the number of windows along each spatial axis."""
     padding, dilation = padding or (0,) * len(size), dilation or (1,) * len(size)
     sides = zip(size, kernel, stride, padding, dilation, strict=True)
     fit = tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sides)
@@ -31,14 +31,14 @@ def windows(
 
 
 def types_of(x: Buffer) -> dict[str, np.dtype[Any]]:
-    """Return the types that ``windows.cu`` leaves open: T for elements, F for sums (float32 for half precision)."""
+    """Return the types for ``windows.cu``: T for elements, F for sums (float32 for half precision)."""
     return {"T": x.dtype, "F": np.dtype(np.float32) if x.dtype.itemsize == 2 else x.dtype}
 
 
 class Pooling(CudaBuffers):
     """The methods of the cuda backend for max pooling.
 
-    The first of equal maxima receives the gradient; in a window with a NaN no element does.
+    The first of equal maxima receives the gradient. In a window with NaN, no element receives a gradient.
     """
 
     def max_pool2d(self, x: Buffer, kernel: Extents, stride: Extents, out: Buffer | None = None) -> Buffer:

@@ -28,7 +28,9 @@ class Kernel(NamedTuple):
 
 
 class Segment:
-    """Kernels to launch in order in the current stream. The caller keeps the memory that they use alive.
+    """Kernels to launch in order in the current stream.
+
+    A segment stores addresses only: the caller must not free the kernels' arrays before the last run.
 
     Attributes:
         pointers: the addresses of all kernels' arrays, in order, which may be replaced before each run.
@@ -96,7 +98,7 @@ class Kernels:
         return found
 
     def Segment(self, calls: Sequence[tuple[Kernel, Sequence[int], int]]) -> Segment:
-        """Make a segment of calls, each a kernel, the addresses of its arrays, and an address that is not used."""
+        """Make a segment of calls: tuples of a kernel, the addresses of its arrays, and an unused number."""
         return Segment(self._gpu, calls)
 
     @staticmethod

@@ -34,7 +34,7 @@ def _highest(dtype: np.dtype[Any]) -> Any:
 
 
 def _stages(shape: tuple[int, ...], axes: Axes) -> list[Rows]:
-    """Return the rows of each of the launches that reduce a C-contiguous array over axes, the last axes first."""
+    """Return the `Rows` of each launch that is needed to reduce a C-contiguous array over axes; last axes come first."""
     long = [i for i, extent in enumerate(shape) if extent != 1]
     runs = [(over, prod([shape[i] for i in run])) for over, run in groupby(long, axes.__contains__)]
     found, inner = list[Rows](), 1
@@ -70,7 +70,7 @@ class Reductions(RowKernels):
     def _reduce(
         self, name: str, x: Buffer, axes: Axes, keepdims: bool, dtype: np.dtype[Any], none: Any, out: Buffer | None
     ) -> Buffer:
-        """Reduce x by the kernel ``name`` to a result of dtype ``dtype``; ``none`` is the result for no elements."""
+        """Reduce x by the kernel ``name`` to a result of dtype ``dtype``; for no elements the result is ``none``."""
         y = self.written(out, reduced(x.shape, axes, keepdims), dtype)
         x, computed = self.contiguous(x), accumulator(dtype)
 
@@ -98,7 +98,7 @@ class Reductions(RowKernels):
     def _in_stages(
         self, stages: Sequence[Rows], x: Buffer, y: Buffer, dtype: np.dtype[Any], first: Any, further: Any
     ) -> None:
-        """Launch a kernel for each stage (rows) on the result of the stage before; the last stage writes to y.
+        """Launch a kernel for each stage (rows) on the result of the previous stage; the last stage writes to y.
 
         ``first`` launches the first stage's kernel, ``further`` that of a later stage; both are called with the rows,
         the input and the output. ``dtype`` is that of the results between stages.

@@ -17,14 +17,14 @@ THREADS, LANES = 256, 32
 MOST_TILES = 64
 """The most threads along the third axis of a block."""
 FEW_TILES = 512
-"""The number of tiles that keeps a device busy: if there are fewer, long rows are cut into parts."""
+"""The number of tiles needed to use a whole device; if there are fewer, long rows are cut into parts."""
 
 
 class Rows(NamedTuple):
     """The rows of an array (outer, n, inner) along its second axis: ``outer * inner`` rows of n elements each.
 
     Attributes:
-        inner: also the distance, in elements, between neighbours in a row.
+        inner: the extent of the last axis, which is the distance, in elements, between neighbours in a row.
         chunk: the elements of each part into which a row is cut; 0 if rows are not cut.
     """
 

@@ -17,7 +17,7 @@ from flnb_backends.tensor.cuda.rows import Rows
 __all__ = ["Sorting"]
 
 PIECE = 2048
-"""The elements that a block sorts: with 8 bytes of key and 4 of position each, half of the 48 KiB of shared memory."""
+"""The number of elements that a block sorts; with 12 bytes each, they use half of the 48 KiB of shared memory."""
 SORTING_THREADS = 256
 COUNTING_THREADS = 256
 INDEX = np.dtype(np.int64)
@@ -25,7 +25,7 @@ Bits = np.dtype[Any]
 
 
 def bits_of(dtype: np.dtype[Any], op: str) -> Bits:
-    """Return the unsigned integer dtype that is as wide as a dtype; raises TypeError for a complex one (no order)."""
+    """Return the unsigned integer dtype with the size of a dtype; raise TypeError for a complex dtype (no order)."""
     if dtype.kind == "c":
         raise TypeError(f"{op}: got {dtype}, which has no order on the backend 'cuda'; expected a real dtype")
     return np.dtype(f"u{dtype.itemsize}")
@@ -70,7 +70,7 @@ class Sorting(CudaBuffers):
         return self.finished(y, out)
 
     def _places(self, x: Buffer, axis: int, descending: bool, keep: int, op: str) -> Buffer:
-        """Sort the rows of x; each row of the result (rows, n) begins with the positions of the first ``keep``."""
+        """Sort the rows of x; a row of the result (rows, n) begins with the positions of the first ``keep`` elements."""
         outer, n, inner, _ = Rows.along(x.shape, axis)
         rows = outer * inner
         bits = bits_of(x.dtype, op)

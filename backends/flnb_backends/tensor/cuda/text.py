@@ -1,4 +1,4 @@
-"""CUDA C for scalars: a target of `flnb.graph.emitter`, which prints each instruction as the definition of a name."""
+"""CUDA C for scalars: a target of `flnb.graph.emitter` that writes each instruction as the definition of a variable."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def type_of(dtype: str) -> str:
 
 
 class Text:
-    """CUDA C that grows line by line: the `flnb.graph.emitter.Emitter` for CUDA.
+    """The text of a CUDA C function, written line by line: the `flnb.graph.emitter.Emitter` for CUDA.
 
     Attributes:
         lines: the lines so far.
-        rounded: whether a product must be rounded before it is added, rather than contracted with the sum.
+        rounded: whether a product must be rounded before it is added, rather than fused with the sum.
     """
 
     def __init__(self) -> None:
