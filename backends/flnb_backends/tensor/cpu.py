@@ -47,7 +47,7 @@ GUESS, GUESSES = "guess", ("gemm", "nhwc", "plain", "blocked")
 """The setting ``prefer="guess"``, and the ways to compute by oneDNN of which it takes the first possible one."""
 NUMPY: Any = object()
 COPIED: Any = object()
-"""Entries of the cache in place of a primitive: `NUMPY` if NumPy computes an op, `COPIED` if operands must be copied."""
+"""Entries of the cache in place of a primitive: `NUMPY` if NumPy computes an op, `COPIED` to copy operands first."""
 
 
 class Shapes(NamedTuple):

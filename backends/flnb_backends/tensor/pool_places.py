@@ -1,4 +1,4 @@
-"""Max pooling that stores the position of each window's maximum, so that the image need not be saved for the gradient."""
+"""Max pooling that stores the position of each window's maximum, so that the gradient does not need the image."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 A method has its composite's name and takes the buffers of the inputs, the attributes, and ``out``: a tuple of
 C-contiguous buffers to write (each may be None), or None. It returns ``(result, *kept)``; ``kept`` has the values that
-are saved for the gradient. The method of the gradient, ``NAME_pull``, takes the cotangent of the result, the inputs, the
-kept values, the result and the attributes; values that it does not read may be None. It returns a cotangent for each
-input, None for inputs without one.
+are saved for the gradient. The method of the gradient, ``NAME_pull``, takes the cotangent of the result, the inputs,
+the kept values, the result and the attributes; values that it does not read may be None. It returns a cotangent for
+each input, None for inputs without one.
 
 All methods are for float32 and float64. No method makes a temporary as large as a large input: inputs are processed in
 blocks that fit into the cache, with the buffers of the results as scratch memory. Sums of rows are matrix products with

@@ -34,7 +34,7 @@ def _highest(dtype: np.dtype[Any]) -> Any:
 
 
 def _stages(shape: tuple[int, ...], axes: Axes) -> list[Rows]:
-    """Return the `Rows` of each launch that is needed to reduce a C-contiguous array over axes; last axes come first."""
+    """Return the `Rows` of each launch that reduces a part of the axes of a C-contiguous array, the last axes first."""
     long = [i for i, extent in enumerate(shape) if extent != 1]
     runs = [(over, prod([shape[i] for i in run])) for over, run in groupby(long, axes.__contains__)]
     found, inner = list[Rows](), 1

@@ -70,7 +70,7 @@ class Sorting(CudaBuffers):
         return self.finished(y, out)
 
     def _places(self, x: Buffer, axis: int, descending: bool, keep: int, op: str) -> Buffer:
-        """Sort the rows of x; a row of the result (rows, n) begins with the positions of the first ``keep`` elements."""
+        """Sort the rows of x; rows of the result (rows, n) begin with the positions of the first ``keep`` elements."""
         outer, n, inner, _ = Rows.along(x.shape, axis)
         rows = outer * inner
         bits = bits_of(x.dtype, op)
