@@ -32,12 +32,14 @@ class Call:
         arguments: the arguments of the method; the last is the array to write to.
         value: the value that the call computes.
         event: the code of the call's event, and the number of the event's context.
+        group: the number of the fusion group that it computes; -1 for a copy at the end of a program.
         scratch: the part of the program's block that the method may use as scratch memory; None if there is none.
         asked: the bytes of scratch memory that the method asked for at the last run.
     """
 
-    __slots__ = ("arguments", "asked", "event", "method", "scratch", "value", "values")
+    __slots__ = ("arguments", "asked", "event", "group", "method", "scratch", "value", "values")
     event: tuple[int, int]
+    group: int
     scratch: Any
 
     def __init__(
@@ -79,12 +81,12 @@ class KernelCalls:
 
     Args:
         segment: the object that runs the kernels and takes their times (``stamps``).
-        events: for each kernel three numbers: the code of its event, the list of its ops, and its context.
+        events: for each kernel the code of its event, and five more numbers of the event.
     """
 
     __slots__ = ("events", "run", "segment")
 
-    def __init__(self, segment: Any, events: Sequence[tuple[int, int, int]]) -> None:
+    def __init__(self, segment: Any, events: Sequence[tuple[int, tuple[int, ...]]]) -> None:
         self.segment, self.events = segment, events
         self.run = segment.run
 
@@ -92,8 +94,8 @@ class KernelCalls:
         """Run the kernels, and emit one event for each to ``lane``."""
         self.run()
         times = self.segment.stamps.tolist()
-        for (code, parts, context), t0, t1 in zip(self.events, times, times[1:], strict=False):
-            lane.pending += (code, t0, t1, parts, 0, 0, 0, context)
+        for (code, more), t0, t1 in zip(self.events, times, times[1:], strict=False):
+            lane.pending += (code, t0, t1, *more)
 
 
 class WholeCall(Call):

@@ -15,23 +15,23 @@ from flnb.dispatch.quiet import quiet
 from flnb.dispatch.table import OPS
 from flnb.graph.calls import Call, KernelCalls, call_of
 from flnb.graph.fusing import grouped, space_of
-from flnb.graph.joining import NestCall, joined
+from flnb.graph.joining import NestCall
+from flnb.graph.launches import Launch, launches, routine_of
 from flnb.graph.layouts import Layouts, is_view
 from flnb.graph.lending import Lending, address_of
 from flnb.graph.lowering import lowered
 from flnb.graph.planning import plan_memory
 from flnb.graph.pooling import with_places
 from flnb.graph.recomputing import recomputed
-from flnb.graph.reporting import contexts, kernel_event, op_event
+from flnb.graph.reporting import contexts, op_event
 from flnb.graph.rewriting import EXACT, RULES, owned, rewritten
 from flnb.graph.sites import Site
 from flnb.graph.values import Recorded, Value, reachable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from flnb.dispatch.state import State
-    from flnb.graph.fusing import Group
     from flnb.graph.joining import Span
     from flnb.graph.planning import MemoryPlan
 
@@ -79,8 +79,9 @@ class Program:
         self.outputs = [owned(now.get(x, x), taken) for x in recorded.outputs]
         self.updates = [(old, owned(now.get(new, new), taken)) for old, new in recorded.updates]
         self.effects = [now.get(x, x) for x in recorded.effects]
-        kept_apart = OPS if self.kernels is None else overridden
+        kept_apart = self.kept_apart = OPS if self.kernels is None else overridden
         self._add_sites([*self.outputs, *[new for _, new in self.updates], *self.effects], fuse)
+        self._routines: dict[int, Any] = {}
         self._plan(kept_apart)
         self.fresh = [x for x in self.outputs if x not in self.memory.home]
         self.moving = {*self.inputs, *self.fresh}
@@ -131,21 +132,28 @@ class Program:
         donated = self.recorded.donated
         return plan_memory(groups, self.layouts, updates, dict.fromkeys(outputs), donated, careful, scratch)
 
-    def _lend_scratch(self) -> None:
-        """Plan the memory again with the scratch memory that methods asked for at the last run, if that saves memory.
+    def _settle(self) -> None:
+        """Take routines for methods that have chosen a way to compute, and plan the memory again if that saves memory.
 
-        It then shares the block with values that do not exist yet, or no more.
+        The scratch memory that methods asked for at the last run then shares the block with values that do not exist
+        yet, or no more.
         """
-        asked = {i: call.asked for i, call in self._calls() if call.asked}
+        calls = self._calls()
+        asked = {call.group: call.asked for call in calls if call.asked}
         plan, _ = self._placed(self.groups, self.updates, self.outputs, asked)
-        if asked and plan.size < self.memory.size + max(asked.values()):
+        saves = asked and plan.size < self.memory.size + max(asked.values())
+        found = {
+            call.group: routine_of(call.value, self._site(call.value), self.layouts, self.kept_apart) for call in calls
+        }
+        self._routines = {i: routine for i, routine in found.items() if routine is not None}
+        if saves or self._routines:
             self._unbind()
+        if saves:
             self.memory = plan
 
-    def _calls(self) -> Iterator[tuple[int, Call]]:
-        """Return for each group that a backend's method computes its number and its call."""
-        numbers = [i for i, group in enumerate(self.groups) if group.shape is None]
-        return zip(numbers, [step for step in self.steps if isinstance(step, Call)], strict=False)
+    def _calls(self) -> list[Call]:
+        """Return the calls of backend methods that compute fusion groups."""
+        return [step for step in self.steps if isinstance(step, Call) and step.group >= 0]
 
     def _bind(self) -> None:
         """Allocate the program's memory, and build its calls."""
@@ -156,19 +164,22 @@ class Program:
         for backend, size in self.memory.sizes.items():
             self.sites[backend].block = self.sites[backend].new((size,), BYTES)
         self.steps: list[Any] = []
-        for group, values in zip(self.groups, self.stored, strict=True):
-            self._add(group, values)
+        for i in range(len(self.groups)):
+            self._add(i)
         for old, new in self.memory.copies:
             self._add_call(Call(self._site(new).method(OPS["copy"]), [new], (), old))
-        self.steps = [self._joined(step) if isinstance(step, list) else step for step in self.steps]
-        kernels = [kernel for step in self.steps if isinstance(step, list) for kernel, *_ in step]
-        self.scratch_bytes = 64 + max([kernel.scratch for kernel in kernels], default=0)
+        self.steps = [
+            launches(step, self._span, self._site_of(step[0]), self.contexts) if isinstance(step, list) else step
+            for step in self.steps
+        ]
+        made = [launch for step in self.steps if isinstance(step, list) for launch in step]
+        self.scratch_bytes = 64 + max([launch.kernel.scratch for launch in made if launch.scratch < 0], default=0)
         for site in self.sites.values():
             site.scratch = site.new((self.scratch_bytes,), BYTES)
         self.steps = [self._segment(step) if isinstance(step, list) else step for step in self.steps]
-        for i, call in self._calls():
-            if i in self.memory.scratch:
-                begin, size = self.memory.scratch[i]
+        for call in self._calls():
+            if call.group in self.memory.scratch:
+                begin, size = self.memory.scratch[call.group]
                 call.scratch = self._site(call.value).block[begin : begin + size]
         self.bound = True
 
@@ -195,18 +206,34 @@ class Program:
         """Return the `Site` (backend and memory) on which a value is computed."""
         return self.sites[value.place.backend]
 
-    def _add(self, group: Group, stored: list[Value]) -> None:
-        """Append the calls that compute a fusion group."""
+    def _add(self, i: int) -> None:
+        """Append the calls that compute fusion group number ``i``."""
+        group, value = self.groups[i], self.groups[i].members[0]
         if group.shape is not None:
-            self._add_nest(group, stored)
-            return
-        call = call_of(group.members, self._site(group.members[0]).method, self._in_place)
-        for i, argument in enumerate(call.arguments):
-            if id(argument) in self.generators:
-                self.drawn.append((call.arguments, i, self.generators[id(argument)]))
-        self._add_call(call)
+            self._append(NestCall(*lowered(group, self.stored[i], self.layouts), group.members))
+        elif i in self._routines:
+            places = [self.layouts[x][:2] for x in (*value.inputs, value)]
+            event = op_event(value), (0, 0, self.contexts.get(value, 0), 0, 0)
+            scratch = self.memory.scratch.get(i, (-1, 0))[0]
+            self._append(Launch(self._routines[i], self._site(value), places, event, scratch))
+        else:
+            call = call_of(group.members, self._site(value).method, self._in_place)
+            for at, argument in enumerate(call.arguments):
+                if id(argument) in self.generators:
+                    self.drawn.append((call.arguments, at, self.generators[id(argument)]))
+            self._add_call(call, i)
 
-    def _add_call(self, call: Call) -> None:
+    def _append(self, item: NestCall | Launch) -> None:
+        """Append machine code to the last segment of consecutive calls, if that is on the same site."""
+        last = self.steps[-1] if self.steps else None
+        if not isinstance(last, list) or self._site_of(last[-1]) is not self._site_of(item):
+            self.steps.append([])
+        self.steps[-1].append(item)
+
+    def _site_of(self, item: NestCall | Launch) -> Site:
+        return item.site if isinstance(item, Launch) else self._site(item.members[0])
+
+    def _add_call(self, call: Call, group: int = -1) -> None:
         """Append a call; arrays that differ from run to run are put into its arguments at the beginning of each run."""
         for i, value in enumerate(call.values):
             if value is not None:
@@ -216,26 +243,8 @@ class Program:
                 else:
                     call.arguments[i] = self.array(value)
         made: Any = call.value if call.value.op is not None else call.values[0]  # what exists gets another's elements
-        call.event = op_event(call.value), self.contexts.get(made, 0)
+        call.event, call.group = (op_event(call.value), self.contexts.get(made, 0)), group
         self.steps.append(call)
-
-    def _add_nest(self, group: Group, stored: list[Value]) -> None:
-        """Lower a group to a loop nest, and append it to the last segment of consecutive nests."""
-        last = self.steps[-1] if self.steps else None
-        if not isinstance(last, list) or self._site(last[-1].members[0]) is not self._site(group.members[0]):
-            self.steps.append([])
-        self.steps[-1].append(NestCall(*lowered(group, stored, self.layouts), group.members))
-
-    def _joined(self, calls: list[NestCall]) -> list[Any]:
-        """Compile consecutive nests to kernels; returns each kernel with the locations of its arrays and its event."""
-        spans = [[self._span(value) for value, _ in call.places] for call in calls]
-        site, made = self._site(calls[0].members[0]), []
-        for each in joined(calls, spans, site.kernels.most_joined):
-            places = [place for call in each for place in call.places]
-            members = [value for call in each for value in call.members]
-            event = kernel_event(each[-1].nest, members, self.contexts)
-            made.append((site.kernels.kernel(*[call.nest for call in each]), places, event, site))
-        return made
 
     def _span(self, value: Value) -> Span:
         """Return the byte range of a value in the program's block; for an array elsewhere, a range of that array."""
@@ -243,27 +252,28 @@ class Program:
         begin = self.memory.offset.get(root)
         return (root, 0, 1) if begin is None else (None, begin, begin + max(root.spec.nbytes, 1))
 
-    def _segment(self, calls: list[Any]) -> KernelCalls:
-        """Return one call that runs consecutive kernels."""
+    def _segment(self, calls: list[Launch]) -> KernelCalls:
+        """Return one call that runs consecutive kernels and routines."""
         made, moving = [], []
-        site = calls[0][-1]
-        scratch = address_of(site.scratch)
-        for i, (kernel, places, *_) in enumerate(calls):
+        site = calls[0].site
+        shared = address_of(site.scratch)
+        for i, launch in enumerate(calls):
             pointers = []
-            for j, (value, offset) in enumerate(places):
+            for j, (value, offset) in enumerate(launch.places):
                 root = self._root(value)
                 if root in self.moving:
                     moving.append((i, j, root, offset))
                     pointers.append(0)
                 else:
                     pointers.append(address_of(self.array(root)) + offset)
-            made.append((kernel, pointers, scratch))
+            scratch = shared if launch.scratch < 0 else address_of(site.block) + launch.scratch
+            made.append((launch.kernel, pointers, scratch))
         segment = site.kernels.Segment(made)
         if moving:
             places = np.array([segment.place(i, j) for i, j, *_ in moving])
             offsets = np.array([offset for *_, offset in moving], np.uint64)
             self.pointers.append((segment, places, [root for *_, root, _ in moving], offsets))
-        return KernelCalls(segment, [event for *_, event, _ in calls])
+        return KernelCalls(segment, [launch.event for launch in calls])
 
     def _root(self, value: Value) -> Value:
         """Return the value in whose memory ``value`` is: itself, the base of a view, or a value that it overwrites."""
@@ -339,7 +349,7 @@ class Program:
         """Fill in this run's arrays, run all calls, and return the output arrays."""
         self.runs += 1
         if self.runs == SETTLED:
-            self._lend_scratch()
+            self._settle()
         if not self.bound:
             self._bind()
         arrays = self.arrays

@@ -123,6 +123,19 @@ class TensorBackend(Part, kind="backend"):
         """
         return None
 
+    def routine(self, name: str, operands: Sequence[tuple[Any, ...]], attributes: tuple[Any, ...]) -> Any:
+        """Return what computes an op among the compiled kernels of a program, with the same result as the method.
+
+        Args:
+            name: the name of the op, which no class of the user overrides.
+            operands: for each operand and the result the shape, the strides in bytes, and the dtype.
+            attributes: the op's attributes.
+
+        Returns:
+            An object that the ``Segment`` of `kernels` takes in place of a kernel; None if the method is to be called.
+        """
+        return None
+
     def queue(self) -> Any:
         """Return the queue (such as a stream) in which this thread's work runs now; None if all work runs in order."""
         return None

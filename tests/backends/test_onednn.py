@@ -139,7 +139,13 @@ backend = CpuBackend(1, "padded")
 for image in (x, np.ascontiguousarray(x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)):
     for _ in range(2):
         np.testing.assert_allclose(backend.conv2d(image, w, *attributes), expected, atol=1e-4)
+from flnb_backends.native.routines import Routine
+from flnb_backends.native.runner import Segment
 from flnb_backends.tensor.cpu import _here
+made, y = Routine(next(reversed(_here.ready.values())), 1), np.zeros_like(expected)
+scratch = np.full(made.scratch, 255, np.uint8)
+Segment([(made, [a.ctypes.data for a in (image, w, y)], scratch.ctypes.data)]).run()
+np.testing.assert_allclose(y, expected, atol=1e-4)
 print(locate().instruction_set, *[getattr(ready, "zeros", None) for ready in _here.ready.values()])
 """,
         ONEDNN_MAX_CPU_ISA="AVX2",

@@ -128,7 +128,7 @@ def test_scratch_memory_of_methods_shares_the_block_with_values_of_other_times()
         for _ in range(3):
             captured(x)
         (program,) = captured.programs
-        alone, asked = program.memory, [call.asked for _, call in program._calls()]
+        alone, asked = program.memory, [call.asked for call in program._calls()]
         assert not alone.scratch
         captured(x)
         assert program.memory.scratch

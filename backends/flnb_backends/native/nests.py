@@ -29,12 +29,14 @@ class Kernel(NamedTuple):
         scratch: the bytes of scratch memory that a call needs, aligned for the largest dtype. Calls that run at the
             same time must not share scratch memory.
         splits: whether calls with different ranges are independent, and so may run in any order and at the same time.
+        begin: the first iteration of a call that computes the whole nest.
     """
 
     address: int
     extent: int
     scratch: int
     splits: bool
+    begin: int = 0
 
 
 _kernels: dict[str, Kernel] = {}

@@ -159,6 +159,10 @@ class OneDnn:
         except ValueError:
             return int(array.__array_interface__["data"][0])
 
+    def word(self, pointer: Any) -> int:
+        """Return the address in a C pointer."""
+        return int(self._cast(self._word, pointer))
+
     def numbers(self, values: Any) -> Any:
         """Return integers as a C array of int64."""
         return self.ffi.new("int64_t[]", list(values))

@@ -134,6 +134,7 @@ class Prepared:
     Attributes:
         dnn: the oneDNN library.
         extents: for each operand, the bytes from the first to the end of the last element.
+        what: a description of the op and its operands, for errors.
         implementation: oneDNN's name for the code that it chose, such as "brgconv:avx2".
         scratch: the bytes of scratch memory that a run needs, at any alignment.
         zeros: the offset and size, in bytes, of each padded image in scratch memory; `run` first sets it to zero.
@@ -152,7 +153,7 @@ class Prepared:
         self._set, self._execute, self._stream = (
             dnn.lib.dnnl_memory_set_data_handle, dnn.lib.dnnl_primitive_execute, dnn.stream,
         )  # fmt: skip
-        self._what = f"{what} of {', '.join(f'float32{list(o.shape)} with strides {o.strides}' for o in operands)}"
+        self.what = f"{what} of {', '.join(f'float32{list(o.shape)} with strides {o.strides}' for o in operands)}"
         self.scratch = LINE
         self._memories: list[Any] = []
         self._outer = [self._memory(dnn.described(each.shape, each.strides)) for each in operands]
@@ -162,11 +163,11 @@ class Prepared:
         try:
             stages = describe(*(dnn.described(each.inner, each.chosen()) for each in operands))
         except OneDnnError as error:
-            raise OneDnnError(error.number, self._what) from None
+            raise OneDnnError(error.number, self.what) from None
         names = [self._implementation(stage.made) for stage in stages]
         self.implementation = names[-1]
         if any(name.startswith("ref") for name in names):
-            raise Unsuitable(self._what)
+            raise Unsuitable(self.what)
         placed: dict[int, Any] = {}
         calls = []
         for stage in stages:
@@ -175,6 +176,11 @@ class Prepared:
                     placed[number] = self._argument(stage.made, number, operands)
             calls.append(self._call(stage.what, stage.made, [(number, placed[number]) for number in stage.arguments]))
         self.calls = (*self._moves[0], *calls, *self._moves[1])
+
+    @property
+    def memories(self) -> tuple[list[Any], list[tuple[Any, int]]]:
+        """Return oneDNN's memory objects of the operands, and those in scratch memory with their offsets in bytes."""
+        return self._outer, self._inner
 
     def run(self, addresses: Sequence[int], scratch: int) -> None:
         """Compute the op on arrays at these addresses, with scratch memory at the address ``scratch``.
@@ -188,7 +194,7 @@ class Prepared:
         for call in self.calls:
             status = self._execute(call.primitive, self._stream, call.number, call.arguments)
             if status:
-                raise OneDnnError(status, f"{call.what} in {self._what}")
+                raise OneDnnError(status, f"{call.what} in {self.what}")
 
     def place(self, addresses: Sequence[int], scratch: int) -> None:
         """Set the addresses of arrays and scratch memory that `calls` use until this method is called again."""
@@ -200,11 +206,11 @@ class Prepared:
         for memory, offset in self._inner:
             status |= put(memory, scratch + offset)
         if status:
-            raise OneDnnError(status, f"set addresses of {self._what}")
+            raise OneDnnError(status, f"set addresses of {self.what}")
 
     def _implementation(self, made: Any) -> str:
         name = self.dnn.ffi.new("char **")
-        self.dnn.check(self.dnn.lib.dnnl_primitive_desc_query(made, IMPLEMENTATION, 0, name), f"name {self._what}")
+        self.dnn.check(self.dnn.lib.dnnl_primitive_desc_query(made, IMPLEMENTATION, 0, name), f"name {self.what}")
         return self.dnn.ffi.string(name[0]).decode()
 
     def _argument(self, made: Any, number: int, operands: Sequence[Operand]) -> Any:
@@ -234,7 +240,7 @@ class Prepared:
         (start, a), (end, b) = ((inner, filled), (outer, given)) if result else ((outer, given), (inner, filled))
         kind = dnn.new(
             "dnnl_primitive_desc_t", "reorder_primitive_desc_create", start, dnn.engine, end, dnn.engine,
-            dnn.attributes, doing=self._what,
+            dnn.attributes, doing=self.what,
         )  # fmt: skip
         self._moves[result].append(self._call(f"reorder operand {index}", kind, [(SRC, a), (DST, b)]))
         return inside
@@ -245,7 +251,7 @@ class Prepared:
         pad = dnn.lib.dnnl_primitive_desc_query_md(made, EXEC_ARG_MD, SCRATCHPAD)
         if pad != dnn.ffi.NULL and dnn.lib.dnnl_memory_desc_get_size(pad):
             arguments = [*arguments, (SCRATCHPAD, self._in_scratch(pad))]
-        primitive = dnn.new("dnnl_primitive_t", "primitive_create", made, doing=self._what)
+        primitive = dnn.new("dnnl_primitive_t", "primitive_create", made, doing=self.what)
         return Call(what, primitive, len(arguments), dnn.ffi.new("dnnl_exec_arg_t[]", arguments))
 
     def _memory(self, described: Any) -> Any:
@@ -254,7 +260,7 @@ class Prepared:
         A list refers to the object, so that it is not freed; C arrays have only pointers to it.
         """
         dnn = self.dnn
-        made = dnn.new("dnnl_memory_t", "memory_create", described, dnn.engine, dnn.ffi.NULL, doing=self._what)
+        made = dnn.new("dnnl_memory_t", "memory_create", described, dnn.engine, dnn.ffi.NULL, doing=self.what)
         self._memories.append(made)
         return made
 

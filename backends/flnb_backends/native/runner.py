@@ -14,6 +14,7 @@ import numpy as np
 
 from flnb_backends.native.llvm import compiler
 from flnb_backends.native.nests import Kernel, generator, kernel
+from flnb_backends.native.routines import Routine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -86,8 +87,8 @@ class Segment:
     A segment stores addresses only: the caller must not free the arrays and the scratch memory before the last run.
 
     Args:
-        calls: for each call the kernel, the addresses of its arrays, and the address of scratch memory, which calls may
-            share.
+        calls: for each call the kernel or routine, the addresses of its arrays, and the address of scratch memory,
+            which calls may share.
 
     Attributes:
         pointers: the addresses of all calls' arrays, in order; they may be replaced before each run.
@@ -95,23 +96,40 @@ class Segment:
             the end of each call.
     """
 
-    def __init__(self, calls: Sequence[tuple[Kernel, Sequence[int], int]]):
+    def __init__(self, calls: Sequence[tuple[Kernel | Routine, Sequence[int], int]]):
         self.stamps = np.zeros(len(calls) + 1, np.int64)
         counts = [len(arrays) + 1 for _, arrays, _ in calls]
         self._starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         self.pointers = np.array([p for _, arrays, scratch in calls for p in (*arrays, scratch)], np.uint64)
         first = self.pointers.ctypes.data
         rows = [
-            (kernel.address, first + 8 * int(start), 0, kernel.extent)
+            (kernel.address, first + 8 * int(start), kernel.begin, kernel.extent)
             for (kernel, _, _), start in zip(calls, self._starts, strict=False)
         ]
         self._calls = np.array(rows, np.uint64).reshape(len(calls), 4)
         self._arguments = self._calls.ctypes.data, len(calls), self.stamps.ctypes.data
         self._run = _run()
+        self._failed = np.zeros(1, np.uint64)
+        self._routines = {each.begin: each for each, *_ in calls if isinstance(each, Routine)}
+        for routine in self._routines.values():
+            routine.report_to(self._failed.ctypes.data)
+        self._prepare = next((routine.use_threads for routine in self._routines.values()), None)
 
     def run(self) -> None:
-        """Run all calls, with Python's global interpreter lock released."""
+        """Run all calls, with Python's global interpreter lock released.
+
+        Raises:
+            OneDnnError: a call of oneDNN failed.
+        """
+        if self._prepare is None:
+            self._run(*self._arguments)
+            return
+        self._prepare()
         self._run(*self._arguments)
+        if self._failed[0]:
+            failed = self._routines[int(self._failed[0])]
+            self._failed[0] = 0
+            raise failed.error()
 
     def place(self, call: int, position: int) -> int:
         """Return the index in `pointers` of an array's address, given the positions of its call and of the array.

@@ -24,6 +24,7 @@ from flnb_backends.native.onednn import OneDnnError, library
 from flnb_backends.native.openblas import in_one_thread
 from flnb_backends.native.prepared import Prepared, Unsuitable, regular
 from flnb_backends.native.primitives import WAYS, Laid, prepare
+from flnb_backends.native.routines import Routine
 from flnb_backends.native.scatter import add_rows
 from flnb_backends.native.timing import time_once
 from flnb_backends.tensor.convolution import Array, Extents, scratch
@@ -187,6 +188,24 @@ class CpuBackend(Composites, NumpyBackend):
             return out
         return self._computed("matmul", NumpyBackend.matmul, (a, b), (), out)
 
+    def routine(self, name: str, operands: Sequence[tuple[Any, ...]], attributes: tuple[Any, ...]) -> Routine | None:
+        op = ROUTINES.get(name)
+        if op is None or any(dtype != FLOAT or 0 in shape for shape, _, dtype in operands):
+            return None
+        laid = [(shape, steps) for shape, strides, _ in operands if (steps := regular(shape, strides)) is not None]
+        if len(laid) < len(operands):
+            return None
+        threads = library().use_threads(self.threads or library().threads)
+        known = self.choices.get(Shapes(op, tuple(laid), attributes, threads))
+        ready = _prepared(op, self._wanted(known), laid, attributes) if known or self.prefer else {}
+        found = next(iter(ready.values()), None)
+        return Routine(found, threads) if isinstance(found, Prepared) else None
+
+    def _wanted(self, known: Choice | None) -> Sequence[str]:
+        """Return the ways to compute an op from which to take the first that is possible, or the quickest of all."""
+        name = self.prefer or (known.way if known else "")
+        return GUESSES if name == GUESS else (name,) if name else EVERY_WAY
+
     def _add_rows(self, out: Array, rows: Array, g: Array) -> None:
         if not add_rows(out, rows, g):
             super()._add_rows(out, rows, g)
@@ -230,10 +249,9 @@ class CpuBackend(Composites, NumpyBackend):
                 return COPIED
             operands.append((x.shape, strides))
         shapes = Shapes(op, tuple(map(DESCRIBED.get(op, tuple), operands)), attributes, threads)
-        known = self.prefer or (self.choices[shapes].way if shapes in self.choices else "")
-        wanted = GUESSES if known == GUESS else (known,) if known else EVERY_WAY
-        ready = _prepared(op, wanted, operands, attributes)
-        if known:
+        known = self.choices.get(shapes)
+        ready = _prepared(op, self._wanted(known), operands, attributes)
+        if known or self.prefer:
             return next(iter(ready.values()), NUMPY)
         ways: dict[str, Any] = {name: partial(_run, made, arrays) for name, made in ready.items()}
         if not ways or _columns(op, arrays, attributes) <= LARGEST_COLUMNS:
@@ -321,6 +339,10 @@ RESULTS: dict[str, Callable[..., Extents]] = {
     "max_pool_grad": lambda g, x, *windows: x,
 }
 """The shape of each op's result, given the shapes of its operands and its attributes."""
+ROUTINES = {
+    f"conv{rank}d{suffix}": f"conv{suffix}" for rank in (1, 2, 3) for suffix in ("", "_input_grad", "_weight_grad")
+}
+"""The names in `WAYS` of the ops that may be routines of a program."""
 PLACES = {"conv": (1, 2), "conv_input_grad": (1, 0), "conv_weight_grad": (2, 0)}
 """The indices of a convolution's weight and output among the operands and the result (the last) of each op."""
 
