@@ -155,7 +155,7 @@ class Planned(Caching):
             super()._emptied(segment)
 
     def stats(self) -> dict[str, int]:
-        """Return `MemoryManager.stats` and one more: ``missed``, the number of requests that were not served as planned."""
+        """Return `MemoryManager.stats` and ``missed``, the number of requests that were not served as planned."""
         return super().stats() | {"missed": self.missed}
 
     def _follows(self, here: bus.Place, size: int) -> bool:
