@@ -51,5 +51,21 @@
             if (one.node !== other.node && one.head === other.head && wide > 2 && high > 4) found.push(`on each other: ${one.words} | ${other.words}`); // rows pass under a head
         }
     });
+    // What inked.js has recorded of canvases: their texts stay apart, and inside. A tape's graph is panned, and may be wider.
+    for (const canvas of root.querySelectorAll("canvas")) {
+        if (!shown(canvas) || canvas.closest("[hidden]")) continue;
+        const {width, height} = canvas.getBoundingClientRect();
+        const texts = (canvas.texts ?? []).filter(({left, right, top, bottom}) => right > 2 && left < width - 2 && bottom > 2 && top < height - 2);
+        const name = canvas.ariaLabel.slice(0, 40);
+        texts.forEach((one, at) => {
+            const {whole} = one;
+            if (!/^Tape/.test(name) && (whole.left < one.left - 2 || whole.right > one.right + 2 || whole.left < -1 || whole.right > width + 1)) found.push(`cut in ${name}: ${one.words}`);
+            for (const other of texts.slice(at + 1)) {
+                const wide = Math.min(one.right, other.right) - Math.max(one.left, other.left);
+                const high = Math.min(one.bottom, other.bottom) - Math.max(one.top, other.top);
+                if (wide > 2 && high > 2) found.push(`on each other in ${name}: ${one.words} | ${other.words}`);
+            }
+        });
+    }
     return [...new Set(found)];
 }

@@ -58,7 +58,7 @@ def timelines_of(page: Page, stage: Stage, a: Recording, b: Recording) -> None:
     found = page.evaluate("() => window.__flnbPair.timelines")
     span, place, row = found["span"], found["place"], found["sides"][1]["rows"][0].index("op")
     middle = ((int(op["t0"][matmul]) + int(op["t1"][matmul])) / 2 - t0) / 1e6
-    x = 92 + (middle - span["t0"]) / (span["t1"] - span["t0"]) * (place["width"] - 92 - 12)
+    x = 108 + (middle - span["t0"]) / (span["t1"] - span["t0"]) * (place["width"] - 108 - 12)
     page.mouse.click(place["x"] + x, place["y"] + found["tops"][1][row])
     page.wait_for_function("() => window.__flnbPair.timelines.chosen.length === 2")
     sides = page.evaluate("() => window.__flnbPair.timelines.chosen.map(({side}) => side)")
@@ -81,6 +81,11 @@ def timelines_of(page: Page, stage: Stage, a: Recording, b: Recording) -> None:
     page.wait_for_function("() => window.__flnbPair.timelines.step === 0")
     choice = page.get_by_role("radio", name="Step", exact=True)
     assert choice.get_attribute("aria-checked") == "true"
+    page.get_by_role("button", name="Timelines as a table").click()
+    page.locator(".fl-comparedtimeline tbody tr").first.wait_for()
+    runs = page.locator(".fl-comparedtimeline tbody tr td:first-child").all_inner_texts()
+    assert set(runs) == {"A", "B"}
+    page.get_by_role("button", name="Timelines as a table").click()
     number.fill("3")
     choice.click()
     page.wait_for_function("() => window.__flnbPair.timelines.step === 3")

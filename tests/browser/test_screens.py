@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 LAYOUT = Path(__file__).with_name("layout.js").read_text(encoding="utf-8")
+INKED = Path(__file__).with_name("inked.js")  # records where canvases have their texts, for the layout's check
 AXE = ROOT / "flnb" / "widgets" / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
 VIOLATIONS = """async () => (await axe.run(".fl-root", {resultTypes: ["violations"]})).violations.flatMap(
     ({id, nodes}) => nodes.map(({target, failureSummary}) => `${id}: ${target} ${failureSummary}`))"""
@@ -33,6 +34,7 @@ def stage(page: Page) -> Stage:
         if os.environ.get("FLNB_REQUIRE_BROWSER"):
             pytest.fail("needs axe-core: run npm ci in flnb/widgets/frontend")
         pytest.skip("needs axe-core: run npm ci in flnb/widgets/frontend")
+    page.add_init_script(path=INKED)
     return Stage(page)
 
 
@@ -122,6 +124,7 @@ def test_comparisons_and_programs_are_whole_and_accessible(stage: Stage, screens
     page, found = stage.page, []
     run = remembered(2000, live=200, capacity=64 << 20)
     other = flnb.memory.rerun(run, "buddy")
+    trained = recorded(), recorded()
     w = flnb.Variable(flnb.ones((16, 16)))
 
     @flnb.jit
@@ -133,6 +136,10 @@ def test_comparisons_and_programs_are_whole_and_accessible(stage: Stage, screens
     for size, width, height, light in SIZES:
         stage.view(run, other, width=width, height=height, light=light)
         found += complaints(page, f"compare-{size}", screenshots)
+        stage.view(*trained, width=width, height=height, light=light)
+        for name in ("Ops", "Timeline", "Metrics"):
+            page.get_by_role("radio", name=name, exact=True).click()
+            found += complaints(page, f"compare-{name.lower()}-{size}", screenshots)
         stage.program(f, width=width, height=height, light=light)
         for name in ("recorded", "rewritten", "fused", "planned"):
             page.get_by_role("option", name=name).click()

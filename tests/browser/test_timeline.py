@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.browser.conftest import Lab
 
-HEADING, RIGHT = 92, 12
+HEADING, RIGHT = 108, 12
 """Pixels beside the time axis."""
 
 CELLS = [
@@ -74,7 +74,7 @@ def settled(page: Page) -> dict[str, Any]:
     page.wait_for_function(
         """() => {
             const view = window.__flnb.view, span = view?.shown;
-            return view?.rows?.length > 0 && view.pixel <= 1.02 * (span.t1 - span.t0) / (view.place.width - 104);
+            return view?.rows?.length > 0 && view.pixel <= 1.02 * (span.t1 - span.t0) / (view.place.width - 120);
         }"""
     )
     redrawn(page, texts=0)

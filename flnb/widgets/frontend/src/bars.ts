@@ -3,7 +3,7 @@
 import { Brush } from "./brush.ts";
 import { attribute, h, icon, icons, setText } from "./dom.ts";
 import { bytes, clock, count, integer, moment, percent, text, UNKNOWN } from "./format.ts";
-import { selectionParts, stateLine, type StateLine } from "./states.ts";
+import { selectionParts, stateLine, steps, type StateLine } from "./states.ts";
 import type { Counters } from "./protocol.ts";
 import type { TabName, ViewContext } from "./view.ts";
 
@@ -159,7 +159,7 @@ export class RecordingBar {
     const counters = store.latest?.counters;
     const waiting = !counters || store.latest?.run.state === "waiting";
     const { step } = store;
-    this.step.set(waiting ? UNKNOWN : integer(step), counters?.steps_total && !waiting ? `step of ${integer(counters.steps_total)}` : "step");
+    this.step.set(waiting ? UNKNOWN : integer(step), counters?.steps_total && !waiting ? `step · ${steps(counters.steps_total)}` : "step");
     this.recorded.set(waiting ? UNKNOWN : counters.t < 1 ? moment(counters.t) : clock(counters.t) + (counters.t < 3600 ? " s" : ""));
     this.events.set(counters ? text(count(counters.events_per_s < 10 ? Math.round(counters.events_per_s) : counters.events_per_s)) : "0");
     this.telemetry.set(waiting ? UNKNOWN : text(percent(counters.telemetry_share)));

@@ -3,7 +3,7 @@
 import { ComparedMetrics } from "./comparemetrics.ts";
 import { ComparedOps } from "./compareops.ts";
 import { ComparedTimelines } from "./comparetimeline.ts";
-import { attribute, h, keepKeys, setText } from "./dom.ts";
+import { h, keepKeys, setText } from "./dom.ts";
 import { ExportMenu, isExportAnswer } from "./exporting.ts";
 import { bytes, integer, ratio, significant, text, UNKNOWN } from "./format.ts";
 import { nameOf } from "./memory/bands.ts";
@@ -294,9 +294,7 @@ export class Comparison {
 
   private write(): void {
     const [a, b] = this.sides;
-    const words = `one scrubber: ${inWords(a.store, b.store, a.store.at, integer)}`;
-    setText(this.words, words);
-    attribute(this.words, "title", words);
+    setText(this.words, "");
     const request = Math.max(...this.sides.map(({ model }) => model.request().bytes));
     const states = this.sides.map(({ store, model }) => model.state(store.at));
     const now = this.sides.map(({ model }, at) => fragmentationOf(model.index, states[at]!, request));
@@ -312,7 +310,7 @@ export class Comparison {
     const wide = this.element.classList.contains("fl-wide");
     const line = (name: string, value: (figure: Figure) => string): HTMLElement => h("tr", {}, h("th", { scope: "row" }, name), ...figures.map((figure) => h("td", hide(figure), value(figure))));
     this.table.replaceChildren(h("caption", { class: "fl-hidden" }, "Memory of both recordings"),
-      h("thead", {}, h("tr", {}, h("td"), h("th", { colspan: wide ? 7 : 6 }, "at the scrubber"), h("th", { colspan: wide ? 4 : 3 }, "of the whole run; ratio: reserved/live")),
+      h("thead", {}, h("tr", {}, h("td"), h("th", { colspan: wide ? 7 : 6 }, `at the scrubber: ${inWords(a.store, b.store, a.store.at, integer)}`), h("th", { colspan: wide ? 4 : 3 }, "of the whole run; ratio: reserved/live")),
         h("tr", {}, h("td"), ...figures.map((figure) => h("th", { scope: "col", ...hide(figure) }, figure.name)))),
       h("tbody", {}, ...NAMES.map((name, at) => line(name, (figure) => shown(figure, figure.values[at]!))), line("B − A", difference)));
     this.legends();
@@ -332,16 +330,16 @@ export class Comparison {
   /** What is selected, and where it lies on either side. */
   private tell(): void {
     if (this.page === "timeline") {
-      setText(this.status, this.timelines.status);
+      this.say(this.timelines.status);
       return;
     }
     const chosen = this.sides.find(({ store }) => store.selection)?.store.selection;
     if (!chosen && this.page !== "memory") {
-      setText(this.status, this.page === "ops" ? "Click a column to sort by it, an op to select it in both recordings." : "A in ink, B in colour; steps are those of each run.");
+      this.say(this.page === "ops" ? "Click a column to sort by it, an op to select it in both recordings." : "A in ink, B in colour; steps are those of each run.");
       return;
     }
     if (!chosen) {
-      this.status.replaceChildren(h("span", { class: "fl-text", title: HINT }, HINT));
+      this.say(HINT);
       return;
     }
     const places = this.sides.map(({ store, letter }) => {
@@ -353,6 +351,11 @@ export class Comparison {
     });
     const parts = [...places.filter(Boolean), "Esc clears"].flatMap((place) => [" · ", place]);
     this.status.replaceChildren(h("span", { class: "fl-text" }, "Selected ", h("b", { class: "fl-code" }, chosen.label), ...parts));
+  }
+
+  /** A line for the status, whole in its title where it is cut. */
+  private say(line: string): void {
+    if (this.status.textContent !== line) this.status.replaceChildren(h("span", { class: "fl-text", title: line }, line));
   }
 
   private readonly key = (event: KeyboardEvent): void => {

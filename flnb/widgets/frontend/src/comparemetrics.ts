@@ -24,7 +24,7 @@ const last = ({ values, length }: Curve): number => (length ? values[length - 1]
 
 export class ComparedMetrics {
   readonly element: HTMLElement;
-  private readonly grid = h("div", { class: "fl-charts" });
+  private readonly grid = h("div", { class: "fl-charts", tabindex: 0 });
   private readonly none = h("div", { class: "fl-none" }, "Neither run has logged a metric or a step: flnb.log(loss=…) inside a step does.");
   private readonly charts = new Map<string, Chart>();
 

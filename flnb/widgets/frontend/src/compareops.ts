@@ -5,7 +5,7 @@ import { bytes, count, duration, percent, significant, text, UNKNOWN } from "./f
 import type { ComparedRow, ComparedRuns } from "./protocol.ts";
 import type { DataTable } from "./view.ts";
 
-interface Column { readonly unit?: string; readonly title: string; readonly about: string; readonly value: (row: ComparedRow) => number | string; readonly show: (row: ComparedRow) => string; readonly wide?: boolean }
+interface Column { readonly unit?: string; readonly title: string; readonly about: string; readonly value: (row: ComparedRow) => number | string; readonly show: (row: ComparedRow) => string; /** The least width of the page that shows it. */ readonly from?: "medium" | "wide" }
 
 const calls = (value: number): string => (Number.isInteger(value) ? text(count(value)) : significant(value));
 const signed = (value: number): string => (value === 0 ? "0" : `${value < 0 ? "−" : "+"}${text(duration(Math.abs(value)))}`);
@@ -23,19 +23,22 @@ export function columnsOf([flops, memory]: readonly [number, number]): Column[] 
   return [
     { title: "Op", about: "op", value: (row) => row[0], show: (row) => row[0] },
     { title: "Scope", about: "module in which it ran", value: (row) => row[1], show: (row) => row[1] || UNKNOWN },
-    { title: "Calls A", about: "calls in A", value: (row) => row[2], show: (row) => calls(row[2]) },
-    { title: "B", about: "calls in B", value: (row) => row[6], show: (row) => calls(row[6]) },
+    { title: "Calls A", about: "calls in A", from: "medium", value: (row) => row[2], show: (row) => calls(row[2]) },
+    { title: "B", about: "calls in B", from: "medium", value: (row) => row[6], show: (row) => calls(row[6]) },
     { title: "Time A", about: "time in A", unit: "ns", value: (row) => row[3], show: (row) => text(duration(row[3])) },
     { title: "B", about: "time in B", unit: "ns", value: (row) => row[7], show: (row) => text(duration(row[7])) },
     { title: "B − A", about: "time in B less that in A", unit: "ns", value: (row) => row[7] - row[3], show: (row) => signed(row[7] - row[3]) },
-    { title: "Bytes A", about: "bytes of results in A", value: (row) => row[5], show: (row) => text(bytes(row[5])), wide: true },
-    { title: "B", about: "bytes of results in B", value: (row) => row[9], show: (row) => text(bytes(row[9])), wide: true },
+    { title: "Bytes A", about: "bytes of results in A", value: (row) => row[5], show: (row) => text(bytes(row[5])), from: "wide" },
+    { title: "B", about: "bytes of results in B", value: (row) => row[9], show: (row) => text(bytes(row[9])), from: "wide" },
     { title: "Changed", about: "what differs by a tenth or more", value: (row) => row[13], show: (row) => row[13] },
-    { title: "Bound", about: "Amdahl: the speed-up of B if this took no time", value: (row) => bound(row[12]), show: (row) => `${significant(bound(row[12]))}×`, wide: true },
-    { title: "FLOP/s B", about: "FLOPs a second in B, and the share of the machine's measured peak", unit: "FLOP/s", value: (row) => (row[10] / row[7]) * 1e9 || 0, show: (row) => rate(row[10], row[7], flops, "FLOP/s"), wide: true },
-    { title: "Bytes/s B", about: "bytes a second in B, and the share of what memory was measured to deliver", unit: "bytes/s", value: (row) => (row[11] / row[7]) * 1e9 || 0, show: (row) => rate(row[11], row[7], memory, "B/s"), wide: true },
+    { title: "Bound", about: "Amdahl: the speed-up of B if this took no time", value: (row) => bound(row[12]), show: (row) => `${significant(bound(row[12]))}×`, from: "wide" },
+    { title: "FLOP/s B", about: "FLOPs a second in B, and the share of the machine's measured peak", unit: "FLOP/s", value: (row) => (row[10] / row[7]) * 1e9 || 0, show: (row) => rate(row[10], row[7], flops, "FLOP/s"), from: "wide" },
+    { title: "Bytes/s B", about: "bytes a second in B, and the share of what memory was measured to deliver", unit: "bytes/s", value: (row) => (row[11] / row[7]) * 1e9 || 0, show: (row) => rate(row[11], row[7], memory, "B/s"), from: "wide" },
   ];
 }
+
+const classOf = ({ from }: Column, at: number): string =>
+  `${at > 1 && at !== 9 ? "fl-number" : "fl-left"} ${from === "wide" ? "fl-wideonly" : from ? "fl-narrowhide" : ""}`.trim();
 
 /** The rows in the order of a column; by the size of a difference, not by its sign. */
 export function sortCompared(rows: readonly ComparedRow[], column: Column, descending: boolean): ComparedRow[] {
@@ -85,20 +88,21 @@ export class ComparedOps {
     const { per, seconds, peaks, rows } = this.content;
     const columns = columnsOf(peaks);
     setText(this.words, `A ${text(duration(seconds[0] * 1e9))}, B ${text(duration(seconds[1] * 1e9))}; all numbers of one ${per}; slower and faster compare the medians of calls. Peaks of this machine: ${text(count(peaks[0]))}FLOP/s, ${text(bytes(peaks[1]))}/s from memory`);
-    const head = columns.map(({ title, about, wide }, at) => {
-      const button = h("button", { type: "button", title: about, "aria-label": about }, title + (at === this.order.column ? (this.order.descending ? " ↓" : " ↑") : ""));
+    const head = columns.map((column, at) => {
+      const { title, about } = column;
+      const button = h("button", { type: "button", title: about, "aria-label": `${title}: ${about}` }, title, h("span", { "aria-hidden": true }, at === this.order.column ? (this.order.descending ? " ↓" : " ↑") : ""));
       button.addEventListener("click", () => {
         this.order = { column: at, descending: at === this.order.column ? !this.order.descending : at > 1 };
         this.draw();
         (this.table.querySelectorAll("thead button")[at] as HTMLElement).focus();
       });
       const sort = at === this.order.column ? (this.order.descending ? "descending" : "ascending") : "none";
-      return h("th", { scope: "col", "aria-sort": sort, class: `${at > 1 && at !== 9 ? "fl-number" : "fl-left"} ${wide ? "fl-wideonly" : ""}`.trim() }, button);
+      return h("th", { scope: "col", "aria-sort": sort, class: classOf(column, at) }, button);
     });
     const body = sortCompared(rows, columns[this.order.column]!, this.order.descending).map((row) => {
       const line = h("tr", { class: row[0] === this.chosen ? "fl-chosen" : null },
-        ...columns.map(({ show, wide }, at) => h("td", { class: `${at > 1 && at !== 9 ? "fl-number" : "fl-left"} ${wide ? "fl-wideonly" : ""} ${at < 2 ? "fl-code" : ""}`.trim() },
-          at ? show(row) : h("button", { type: "button", title: "Select in both recordings" }, show(row)))));
+        ...columns.map((column, at) => h("td", { class: `${classOf(column, at)} ${at < 2 ? "fl-code" : ""}`.trim() },
+          at ? column.show(row) : h("button", { type: "button", title: "Select in both recordings" }, column.show(row)))));
       line.dataset["op"] = row[0];
       line.addEventListener("click", () => this.onSelect(row[0]));
       return line;

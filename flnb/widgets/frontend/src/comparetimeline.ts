@@ -1,22 +1,28 @@
 /** The timelines of two recordings under each other on one axis, which counts from the same step in both, or from their beginnings. */
 
 import { ring, vertical } from "./canvas.ts";
-import { h, setText } from "./dom.ts";
+import { h } from "./dom.ts";
 import { duration, integer, measured, significant, text, UNKNOWN } from "./format.ts";
-import { markOption, segmented } from "./panel.ts";
+import { memoryOf } from "./memory/model.ts";
+import { markOption, Panel, segmented } from "./panel.ts";
 import type { TimelineMessage, TimelineRow, ToKernel } from "./protocol.ts";
 import type { Store } from "./store.ts";
 import type { Theme } from "./theme.ts";
 import { ThreadLanes } from "./threads/lanes.ts";
 import { Piece, type RowColumns, Windows } from "./threads/model.ts";
-import type { Mark } from "./timeline/lanes.ts";
+import { Tracks } from "./threads/tracks.ts";
+import type { Band, Mark } from "./timeline/lanes.ts";
 import type { Frame } from "./timeline/paint.ts";
-import { type Span, within } from "./timeline/scale.ts";
-import { HEADING, Timeline } from "./timeline/timeline.ts";
+import { type Span, TimeScale, within } from "./timeline/scale.ts";
+import { HEADER, HEADING, Timeline } from "./timeline/timeline.ts";
 import type { Cell, DataTable } from "./view.ts";
 
 /** A window is asked for with so many of its lengths on each side: panning stays within it. */
 const MARGIN = 1;
+/** Memory is drawn under the lanes where so many pixels are free, and takes this share of them. */
+const [FREE, SHARE] = [160, 0.6];
+/** Pixels under the lanes. */
+const SLACK = 8;
 const HELP = "Click a bar: the same op of the same step is marked in the other recording. [ and ] go through the steps, W S A D zoom and pan, F shows all.";
 
 /** The begin and end (ms of the run) of the step with a number, or null. */
@@ -103,10 +109,14 @@ class Half {
 
 export class ComparedTimelines {
   readonly element: HTMLElement;
-  private readonly words = h("span", { class: "fl-sub" });
+  private readonly panel = new Panel("Timelines", () => this.describe());
+  private words = "";
   private readonly number = h("input", { type: "number", class: "fl-stepnumber", "aria-label": "Step at which both are aligned", step: 1 });
   private readonly choice: HTMLElement;
-  private readonly host = h("div", { class: "fl-comparedhost" });
+  private readonly host = h("div", { class: "fl-callhost" });
+  private readonly tracks: readonly Tracks[];
+  /** Pixels that memory has under the lanes. */
+  private footer = 0;
   private readonly timeline: Timeline;
   private readonly halves: readonly [Half, Half];
   private shared: number[] = [];
@@ -131,13 +141,18 @@ export class ComparedTimelines {
       pick: (mark, t) => this.pick(mark, t),
       tip: (mark) => this.tip(mark),
       under: (frame) => this.steps(frame),
-      draw: (frame) => this.rings(frame),
+      draw: (frame) => {
+        this.memory(frame);
+        this.rings(frame);
+      },
     }, "what the threads of both recordings did when");
+    this.tracks = stores.map((store, side) => new Tracks(store, memoryOf(store), `${"AB"[side]} · memory`, stores[1 - side]!));
     this.host.append(this.timeline.element);
+    this.panel.body.append(this.host);
     this.choice = segmented<"step" | "beginning">("Where both are aligned", [["step", "Step"], ["beginning", "Beginning"]], "step", (where) => this.align(where === "step" ? this.nearest(Number(this.number.value)) : null));
     this.number.addEventListener("change", () => this.align(this.nearest(Number(this.number.value))));
-    this.element = h("div", { class: "fl-compared fl-comparedtimeline", role: "region", "aria-label": "timelines of both recordings" },
-      h("div", { class: "fl-viewbar" }, "Align at", this.choice, this.number, this.words), this.host);
+    this.panel.tools.append("Align at", this.choice, this.number);
+    this.element = h("div", { class: "fl-compared fl-comparedtimeline", role: "region", "aria-label": "timelines of both recordings" }, this.panel.element);
   }
 
   /** One line for the status: what is selected, in both recordings. */
@@ -148,7 +163,7 @@ export class ComparedTimelines {
   draw(): void {
     const { halves: [a, b] } = this;
     if (!a.store.timeline || !b.store.timeline) {
-      setText(this.words, `${a.store.timeline ? "B" : "A"} has no timeline: nothing ran in it`);
+      this.panel.sub = `${a.store.timeline ? "B" : "A"} has no timeline: nothing ran in it`;
       return;
     }
     if (!this.aligned) {
@@ -161,12 +176,12 @@ export class ComparedTimelines {
     const span = this.span!;
     const pixel = (span.t1 - span.t0) / pixels;
     const fresh = this.halves.map((half) => half.arrange(span, pixel, this.theme));
-    if (fresh.some(Boolean)) this.unite();
+    if (this.fill() || fresh.some(Boolean)) this.unite();
     if (!this.saved) for (const message of this.halves.map((half) => half.wish(span, pixel, pixels))) if (message) this.send(message);
     clearTimeout(this.retry);
     if (this.halves.some(({ windows }) => windows.late(performance.now() + Windows.SLOW))) this.retry = setTimeout(this.schedule, Windows.SLOW + 20);
     this.timeline.show(span);
-    this.timeline.redraw();
+    if (!this.panel.update(performance.now())) this.timeline.redraw();
   }
 
   /** A message about one side's timeline has come and its store has it. */
@@ -180,7 +195,7 @@ export class ComparedTimelines {
   }
 
   key(event: KeyboardEvent): boolean {
-    if (!this.span) return false;
+    if (!this.span || this.panel.tableShown) return false;
     if (event.key === "[" || event.key === "]") {
       const at = this.step === null ? 0 : this.shared.indexOf(this.step) + (event.key === "]" ? 1 : -1);
       if (this.shared.length) this.align(this.shared[Math.min(Math.max(at, 0), this.shared.length - 1)]!);
@@ -210,7 +225,7 @@ export class ComparedTimelines {
   get testState(): unknown {
     const box = this.timeline.surface.canvas.getBoundingClientRect();
     return {
-      step: this.step, said: this.words.textContent, span: this.span, chosen: this.chosen, place: { x: box.x, y: box.y, width: box.width, height: box.height },
+      step: this.step, said: this.words, span: this.span, chosen: this.chosen, place: { x: box.x, y: box.y, width: box.width, height: box.height },
       sides: this.halves.map(({ lanes, zero }) => ({ zero, pixel: lanes?.piece.pixel, lanes: lanes?.content.lanes.map(({ title }) => title), rows: lanes?.rows.map((rows) => rows.map((row) => row.kind)) })),
       tops: this.halves.flatMap(({ lanes }, side) => lanes?.content.lanes.map((lane, at) => lane.rows.map((_, row) => this.timeline.placeOf(at + (side ? this.first : 0), row))) ?? []),
     };
@@ -243,7 +258,7 @@ export class ComparedTimelines {
     const [one, two] = [a, b].map((half, at) => (spans[at] ? spans[at].t1 - spans[at].t0 : half.limits.t1)) as [number, number];
     markOption(this.choice, step === null ? 1 : 0);
     if (step !== null) this.number.value = String(step);
-    setText(this.words, `${step === null ? this.shared.length ? "whole runs" : "whole runs (no step is in both)" : `step ${integer(step)}`}: ${inBoth(one, two)}`);
+    this.panel.sub = this.words = `${step === null ? this.shared.length ? "whole runs" : "whole runs (no step is in both)" : `step ${integer(step)}`}: ${inBoth(one, two)}`;
     const most = Math.max(one, two);
     this.look(step === null ? this.limits : { t0: -0.02 * most, t1: 1.05 * most });
   }
@@ -259,7 +274,25 @@ export class ComparedTimelines {
     if (!a || !b) return;
     const { styles } = a.content;
     this.chosen = [];
-    this.timeline.set({ lanes: [...a.content.lanes, ...b.content.lanes], styles, bands: [], origin: 0, limits: this.limits, footer: 0 });
+    this.timeline.set({ lanes: [...a.content.lanes, ...b.content.lanes], styles, bands: this.band, origin: 0, limits: this.limits, footer: this.footer });
+  }
+
+  /** The step at which the axis begins, as long as the longer of both. */
+  private get band(): Band[] {
+    const ends = this.step === null ? [] : this.halves.map(({ store, zero }) => (stepSpan(store, this.step!)?.t1 ?? zero) - zero);
+    return ends.length ? [{ start: 0, end: Math.max(...ends), label: `step ${integer(this.step!)}`, strong: true }] : [];
+  }
+
+  /** Let lanes and memory fill the height; whether that changes anything. */
+  private fill(): boolean {
+    const both = this.halves.map(({ lanes }) => lanes);
+    const natural = both.reduce((sum, lanes) => sum + (lanes?.natural ?? 0), 0);
+    const free = this.host.clientHeight - HEADER - SLACK - natural;
+    const footer = free < FREE ? 0 : 2 * Math.round(Math.max(free * SHARE, free - natural) / 2);
+    const stretched = both.map((lanes) => lanes?.stretch((natural + free - footer) / natural)).some(Boolean);
+    const changed = stretched || footer !== this.footer;
+    this.footer = footer;
+    return changed;
   }
 
   /** The number of A's lanes, which come first. */
@@ -281,6 +314,14 @@ export class ComparedTimelines {
         vertical(frame.c, frame.scale.x(t), Math.max(from, frame.top), Math.min(to, frame.bottom), colours.dim, [2, 2]);
       }
     }));
+  }
+
+  /** Live memory of both under each other, each on its own time, on one scale of bytes. */
+  private memory(frame: Frame): void {
+    if (!this.footer) return;
+    const { t0, t1, left, right } = frame.scale;
+    this.halves.forEach(({ zero }, side) => this.tracks[side]!.draw(
+      { ...frame, scale: new TimeScale({ t0: t0 + zero, t1: t1 + zero }, left, right), height: frame.height - (side ? 0 : this.footer / 2) }, this.footer / 2));
   }
 
   private rings(frame: Frame): void {

@@ -122,7 +122,7 @@ class Ops implements View {
     });
     this.body.addEventListener("click", (event) => this.pick((event.target as Element).closest("tr")));
     this.body.addEventListener("keydown", this.walk);
-    this.side = full ? h("aside", { class: "fl-side", "aria-label": "Details of the selected op" }) : null;
+    this.side = full ? h("aside", { tabindex: 0, class: "fl-side", "aria-label": "Details of the selected op" }) : null;
     this.element = this.side ? h("div", { class: "fl-split" }, this.panel.element, this.side) : this.panel.element;
     if (this.side) this.element.style.cssText = "height:100%;width:100%";
   }

@@ -25,7 +25,7 @@ export interface StateLine {
 /** Without a frame for this long (ms) during a recording the picture counts as behind; an idle hub sends one a second. */
 export const BEHIND_AFTER = 1900;
 
-const steps = (value: number): string => `${integer(value)} ${value === 1 ? "step" : "steps"}`;
+export const steps = (value: number): string => `${integer(value)} ${value === 1 ? "step" : "steps"}`;
 
 /** The state that matters most. `now` is performance.now(). */
 export function stateLine(store: Store, now: number): StateLine {
@@ -83,7 +83,7 @@ export function stateLine(store: Store, now: number): StateLine {
       tone: "warn", stale: false, urgent: true,
     };
   }
-  const progress = counters.step === null ? [] : [`step ${integer(counters.step)}${counters.steps_total ? ` of ${integer(counters.steps_total)}` : ""}`];
+  const progress = counters.step === null ? [] : [`step ${integer(counters.step)}${counters.steps_total ? `, ${steps(counters.steps_total)}` : ""}`];
   if (run.state === "finished") {
     return { mark: "square", title: "Finished", head: "Finished", rest: [...progress, `${clock(counters.t)} recorded`, run.note ?? "complete, dropped 0"], ...normal };
   }

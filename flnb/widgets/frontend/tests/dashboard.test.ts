@@ -133,7 +133,7 @@ describe("the widget", () => {
     draw();
     expect(root.querySelector<HTMLElement>(".fl-empty")!.hidden).toBe(true);
     expect(root.querySelector(".fl-ops tbody tr")!.textContent).toMatch(/^conv2d_backward/);
-    expect(root.querySelector(".fl-recbar")!.textContent).toMatch(/Recording.*step of 600.*events\/s.*1\.8 %telemetry0dropped/);
+    expect(root.querySelector(".fl-recbar")!.textContent).toMatch(/Recording.*step · 600 steps.*events\/s.*1\.8 %telemetry0dropped/);
     expect(root.querySelector(".fl-ops th[aria-sort=descending]")!.textContent).toBe("Total ↓");
   });
 
@@ -309,7 +309,7 @@ describe("the widget", () => {
     }
     const sub = (name: string): string => root.querySelector(`[aria-label="${name}"] .fl-sub`)!.textContent!;
     expect(sub("Metrics")).toBe(`step ${window.__flnb!.step}`);
-    expect(root.querySelector(".fl-recbar")!.textContent).toContain(`${window.__flnb!.step}step of`);
+    expect(root.querySelector(".fl-recbar")!.textContent).toContain(`${window.__flnb!.step}step ·`);
     root.querySelectorAll<HTMLElement>("[role=tab]")[2]!.click();
     tick();
     draw();

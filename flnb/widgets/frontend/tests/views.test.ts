@@ -104,7 +104,7 @@ describe("the state in words", () => {
 
   it("waits", () => expect(say(new Store(), 0)).toBe("[ring] Waiting: Waiting for the first event"));
 
-  it("records, calmly", () => expect(say(followed(1), 1000)).toMatch(/^\[dot\] Recording: Recording · step \d+ of 600 · [\d.]+ k events\/s · telemetry 1\.8 % · dropped 0$/));
+  it("records, calmly", () => expect(say(followed(1), 1000)).toMatch(/^\[dot\] Recording: Recording · step \d+, 600 steps · [\d.]+ k events\/s · telemetry 1\.8 % · dropped 0$/));
 
   it("is paused and counts the lag", () => {
     const simulation = new Simulation();
@@ -150,7 +150,7 @@ describe("the state in words", () => {
     store.kernel = "restarted";
     expect(say(store, 400)).toMatch(/^\[square\] Restarted: Kernel restarted · \d+ steps kept in the browser, read only$/);
     const done = followed(1, new Simulation({ steps: 10 }));
-    expect(say(done, 1e6)).toMatch(/^\[square\] Finished: Finished · step \d+ of 10 · 00:0\d\.\d recorded · complete, dropped 0$/);
+    expect(say(done, 1e6)).toMatch(/^\[square\] Finished: Finished · step \d+, 10 steps · 00:0\d\.\d recorded · complete, dropped 0$/);
   });
 
   it("spells out the selection", () => {

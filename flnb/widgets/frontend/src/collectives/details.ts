@@ -20,7 +20,7 @@ export interface DetailActions {
 }
 
 export class Details {
-  readonly element = h("aside", { class: "fl-side fl-callside", "aria-label": "Selected collective" });
+  readonly element = h("aside", { tabindex: 0, class: "fl-side fl-callside", "aria-label": "Selected collective" });
   private readonly dots: Surface;
   private readonly content = h("div");
 

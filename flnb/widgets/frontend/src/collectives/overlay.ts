@@ -104,7 +104,8 @@ function exposed(frame: Frame, model: CollectivesModel, lanes: RankLanes): void 
     const wide = theme.measure(said, font);
     if (x1 - x0 < 12) continue;
     const y = Math.round(frame.row(lane, 0) + 6) + 0.5;
-    const named = x1 - x0 > wide + 24;
+    const [from, to] = [Math.max(x0, scale.left), Math.min(x1, scale.right)]; // of a gap that is partly in sight the name stands in that part
+    const named = to - from > wide + 24;
     c.fillStyle = theme.colours.bg;
     c.fillRect(x0, y - 6, x1 - x0, 12);
     c.strokeStyle = theme.colours.ink;
@@ -114,7 +115,7 @@ function exposed(frame: Frame, model: CollectivesModel, lanes: RankLanes): void 
       c.moveTo(x, y - 4);
       c.lineTo(x, y + 4);
     }
-    const middle = (x0 + x1) / 2;
+    const middle = (from + to) / 2;
     c.moveTo(x0, y);
     c.lineTo(named ? middle - wide / 2 - 5 : x1, y);
     if (named) {

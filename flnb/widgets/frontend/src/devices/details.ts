@@ -14,7 +14,7 @@ export interface DetailActions {
 }
 
 export class TaskDetails {
-  readonly element = h("aside", { class: "fl-side fl-callside", "aria-label": "Selected launch" });
+  readonly element = h("aside", { tabindex: 0, class: "fl-side fl-callside", "aria-label": "Selected launch" });
 
   constructor(private readonly context: ViewContext, private readonly actions: DetailActions) {}
 

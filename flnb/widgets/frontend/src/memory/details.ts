@@ -41,7 +41,7 @@ export class MemoryDetails {
   private pairs: HTMLElement = h("dl");
 
   constructor(private readonly context: ViewContext, private readonly model: MemoryModel) {
-    this.element = h("aside", { class: "fl-side", "aria-label": "Selected block" });
+    this.element = h("aside", { tabindex: 0, class: "fl-side", "aria-label": "Selected block" });
   }
 
   update(now: number): void {

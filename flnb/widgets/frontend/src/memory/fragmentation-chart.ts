@@ -1,5 +1,6 @@
 /** Fragmentation over time: reserved/live as a line above, the unusable share as an area below, on one time axis. */
 
+import { range } from "d3-array";
 import { horizontal, label, Surface } from "../canvas.ts";
 import { bytes, percent, ratio, text } from "../format.ts";
 import { paintCursor } from "../timeline/paint.ts";
@@ -141,32 +142,36 @@ export class FragmentationChart {
     c.stroke();
   }
 
-  /** What it costs: at the peak of the range, and on average. */
+  /** What it costs: at the peak of the range, and on average; each where the curve leaves room for it, else nowhere. */
   private headlines(c: CanvasRenderingContext2D, axis: TimeAxis, curve: FragmentationCurve): void {
     const { theme } = this.context;
     const { colours } = theme;
-    const note = (what: string, x: number, y: number, colour: string, font: string, right: boolean): void => {
-      const wide = theme.measure(what, font);
-      c.fillStyle = colours.bg;
-      c.fillRect(right ? x - wide - 3 : x - 3, y - 7, wide + 6, 14);
-      label(c, what, x, y, colour, font, right ? "right" : "left");
-    };
     const { peak } = curve;
     const known = Number.isFinite(peak.ratio) && peak.live > 0;
     const [x, y] = [Math.max(axis.left, axis.x(peak.time)), known ? this.ratioY(peak.ratio) : 0];
-    const font = theme.ui(11, 500);
-    const what = `at peak ${ratio(peak.ratio)}`;
-    const from = Math.min(x + 8, axis.right - theme.measure(what, font) - 4);
-    if (Number.isFinite(curve.average)) {
-      const level = this.ratioY(curve.average);
+    const level = Number.isFinite(curve.average) ? this.ratioY(curve.average) : NaN;
+    const taken: { x: number; wide: number; y: number }[] = [];
+    const note = (what: string, font: string, colour: string, xs: readonly number[], ys: readonly number[]): void => {
+      const wide = theme.measure(what, font);
+      const high = ys.map((at) => Math.min(Math.max(at, TOP + 2), this.split - 8));
+      const place = xs.flatMap((left) => high.map((at) => ({ x: left, wide, y: at }))).find((one) =>
+        one.x >= axis.left + 4 && one.x + wide <= axis.right - 2 && this.free(axis, curve, one) && taken.every((other) => other.x > one.x + wide + 8 || one.x > other.x + other.wide + 8));
+      if (!place) return;
+      taken.push(place);
+      label(c, what, place.x, place.y, colour, font);
+    };
+    if (known) {
+      const [what, font] = [`at peak ${ratio(peak.ratio)}`, theme.ui(11, 500)];
+      note(what, font, colours.ink, [x + 8, x - 8 - theme.measure(what, font)], [y - 13, y + 13, y].filter((at) => Number.isNaN(level) || Math.abs(at - level) > 8));
+      taken.push({ x: x - 4, wide: 8, y });
+    }
+    if (!Number.isNaN(level)) {
       horizontal(c, axis.left, axis.right, level, colours.dim, [3, 3]);
-      // On the side where the other headline is not.
-      const said = `time average ${ratio(curve.average)}`;
-      const right = !known || from + theme.measure(what, font) < axis.right - theme.measure(said, theme.ui(10.5)) - 12;
-      note(said, right ? axis.right - 2 : axis.left + 6, Math.max(TOP + 2, level - 9), colours.dim, theme.ui(10.5), right);
+      const [what, font] = [`time average ${ratio(curve.average)}`, theme.ui(10.5)];
+      const last = axis.right - 2 - theme.measure(what, font);
+      note(what, font, colours.dim, range(Math.max(0, Math.floor((last - axis.left) / 6))).map((at) => last - at * 6), [level - 9, level + 9]);
     }
     if (!known) return;
-    note(what, from, Math.max(TOP + 2, y - 13), colours.ink, font, false);
     c.fillStyle = colours.bg;
     c.strokeStyle = colours.ink;
     c.lineWidth = 1.5;
@@ -174,6 +179,18 @@ export class FragmentationChart {
     c.arc(x, y, 3.5, 0, 7);
     c.fill();
     c.stroke();
+  }
+
+  /** Whether the curve and its jumps stay out of the place of a text. */
+  private free(axis: TimeAxis, { ratio: values }: FragmentationCurve, { x, wide, y }: { x: number; wide: number; y: number }): boolean {
+    const [from, to] = [Math.floor(x - axis.left) - 4, Math.ceil(x + wide - axis.left) + 3];
+    let before = NaN;
+    for (let k = Math.max(0, from); k <= Math.min(values.length - 1, to); k++) {
+      const at = this.ratioY(values[k]!);
+      if (Math.max(at, Number.isNaN(before) ? at : before) > y - 8 && Math.min(at, Number.isNaN(before) ? at : before) < y + 8) return false;
+      before = at;
+    }
+    return true;
   }
 
   private showTip(): void {

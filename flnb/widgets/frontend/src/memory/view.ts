@@ -1,7 +1,7 @@
 /** Where is the peak, who holds it, how much is unusable? */
 
 import { attribute, h, setText } from "../dom.ts";
-import { bytes, integer, percent, text } from "../format.ts";
+import { bytes, integer, percent, ratio, text } from "../format.ts";
 import { Panel, segmented } from "../panel.ts";
 import type { DataTable, View, ViewContext } from "../view.ts";
 import { stepsIn } from "./axis.ts";
@@ -35,7 +35,7 @@ export class MemoryView implements View {
   private readonly bands = new BandTable();
   private grouping: Grouping = "category";
   private readonly groups: Partial<Record<"scope" | "op", Groups>> = {};
-  private readonly figures: Record<"ratio" | "unusable" | "internal" | "largest", { name: HTMLElement; value: HTMLElement }>;
+  private readonly figures: Record<"ratio" | "unusable" | "internal" | "largest" | "peak" | "average", { name: HTMLElement; value: HTMLElement }>;
   private readonly caption: HTMLElement;
   private drawn = "";
   /** The `drawn` that the text tells of. */
@@ -60,11 +60,11 @@ export class MemoryView implements View {
     const second = new Panel("Fragmentation", () => fragmentationTable(context, this.model));
     const secondHost = canvasHost();
     const figure = (): { name: HTMLElement; value: HTMLElement } => ({ name: h("span", { class: "fl-dim" }), value: h("span") });
-    this.figures = { ratio: figure(), unusable: figure(), internal: figure(), largest: figure() };
+    this.figures = { ratio: figure(), unusable: figure(), internal: figure(), largest: figure(), peak: figure(), average: figure() };
     this.figures.ratio.value.style.fontWeight = "600";
     const lines = Object.values(this.figures).map(({ name, value }) => h("div", { style: "display:flex;justify-content:space-between;line-height:18px" }, name, value));
     this.caption = h("div", { style: "flex:none;padding:0 12px 5px;font:10.5px/15px var(--fl-code);font-variant-ligatures:none" });
-    const above = h("div", { style: "display:flex;flex:1;min-height:0" }, secondHost, h("div", { style: `${beside};padding:2px 12px 0 10px` }, ...lines));
+    const above = h("div", { style: "display:flex;flex:1;min-height:0" }, secondHost, h("div", { style: `${beside};padding:2px 12px 0 10px`, tabindex: 0 }, ...lines));
     second.body.append(h("div", { style: "position:absolute;inset:0;display:flex;flex-direction:column" }, above, this.caption));
     this.fragmentation = { panel: second, host: secondHost, chart: new FragmentationChart(context, this.model, secondHost) };
 
@@ -163,7 +163,7 @@ export class MemoryView implements View {
     this.fragmentation.panel.sub = request.bytes > 0
       ? `line: reserved/live · filled: unusable for a request of ${requestText}, the largest ${request.steps > 0 ? `of the last ${request.steps} ${request.steps === 1 ? "step" : "steps"}` : "so far"}`
       : "line: reserved/live · filled: unusable";
-    const { ratio: ratioFigure, unusable, internal, largest } = this.figures;
+    const { ratio: ratioFigure, unusable, internal, largest, peak, average } = this.figures;
     const now = fragmentationOf(this.model.index, state, request.bytes);
     setText(ratioFigure.name, "reserved/live");
     setText(ratioFigure.value, ratioText(now.ratio));
@@ -173,6 +173,11 @@ export class MemoryView implements View {
     setText(internal.value, Number.isNaN(now.internal) ? "–" : `${(now.internal * 100).toFixed(2)} %`);
     setText(largest.name, "largest hole");
     setText(largest.value, text(bytes(now.largest)));
+    const curve = this.model.curve(store.range, Math.max(1, this.fragmentation.chart.pixels));
+    setText(peak.name, "ratio at peak");
+    setText(peak.value, ratio(curve.peak.live ? curve.peak.ratio : NaN));
+    setText(average.name, "time average");
+    setText(average.value, ratio(curve.average));
     const formula = "ratio = reserved/live · unusable(r) = Σ(free blocks < r)/Σ(free) · internal = Σ(size − requested)/Σ(size) · time average = ∫reserved/∫live";
     setText(this.caption, formula);
     attribute(this.caption, "title", "reserved/live is what fragmentation costs; r is the request; sums over free blocks, or live ones");

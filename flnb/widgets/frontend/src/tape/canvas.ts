@@ -334,16 +334,18 @@ export class TapeCanvas {
     const bold = this.pen.ui(11, 600);
     const small = this.pen.ui(10);
     // How often a block repeats is always said; the number of ops stands beside the name where there is room.
+    // In a narrow box the name is worth more than the triangle: the second edge says that it is closed, too.
+    const titled = (name: string, most: number): string => theme.fit(theme.measure(`▸ ${name}`, bold) <= most ? `▸ ${name}` : name, bold, most);
     const title = `▸ ${group.name}`;
     const beside = group.repeat ? `×${integer(group.repeat)}` : sizeOf(group);
     const room = theme.measure(beside, small) + 6;
     const wide = group.repeat > 0 || (width > 84 && group.path !== "" && theme.measure(title, bold) + room + 15 <= width);
-    label(c, theme.fit(title, bold, width - 15 - (wide ? room : 0)), x + 8, forward + 13, colours.ink, bold);
+    label(c, titled(group.name, width - 15 - (wide ? room : 0)), x + 8, forward + 13, colours.ink, bold);
     if (wide) label(c, beside, x + width - 7, forward + 13, group.repeat ? colours.text : colours.dim, small, "right");
     const output = store.plan(group.data?.plan ?? 0)?.shape ?? [];
     const below = width > 84 && group.path !== "" ? shapeText(output) : sizeOf(group);
     label(c, theme.fit(below, small, width - 14), x + 8, forward + 26, colours.dim, small);
-    label(c, theme.fit(`▸ ${group.name}′`, bold, width - 15), x + 8, backward + 13, colours.ink, bold);
+    label(c, titled(`${group.name}′`, width - 15), x + 8, backward + 13, colours.ink, bold);
     if (health === "fine") {
       const norm = group.data?.norm ?? null;
       label(c, this.pen.normText(norm, this.pen.ui(10.5), width - 14), x + 8, backward + 27, colours.text, this.pen.ui(10.5));

@@ -13,7 +13,7 @@ import { nodeCount, type NodeInfo, type TapeModel } from "./model.ts";
 const LIST = 24;
 
 export class TapeDetails {
-  readonly element = h("aside", { class: "fl-side", "aria-label": "Selected node" });
+  readonly element = h("aside", { tabindex: 0, class: "fl-side", "aria-label": "Selected node" });
   private drawn = "";
   private chart: Chart | null = null;
   private pairs: HTMLElement = h("dl");

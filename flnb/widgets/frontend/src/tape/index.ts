@@ -180,7 +180,7 @@ class TapeView implements View {
     const before = this.layout && this.rows && !fresh ? { layout: this.layout, rows: this.rows } : null;
     const wasAt = canvas.camera.x;
     const measured = `${model.structure} ${width} ${this.context.theme.version}`;
-    if (measured !== this.measured) this.measures = this.full ? measuresOf(model, this.context.theme, width) : compactMeasures(model, width);
+    if (measured !== this.measured) this.measures = this.full ? measuresOf(model, this.context.theme, width) : compactMeasures(model, this.context.theme, width);
     this.measured = measured;
     const room = width - 2 * EDGE;
     this.opening.choose(this.full ? this.measured : null, (some) => layoutTape(model.tree, some, this.measures).width <= room);

@@ -2,6 +2,7 @@
 
 import { integer } from "../format.ts";
 import type { Theme } from "../theme.ts";
+import { type Group, isGroup } from "./groups.ts";
 import { MEASURES, type Measures } from "./layout.ts";
 import type { TapeModel } from "./model.ts";
 
@@ -9,30 +10,46 @@ export const EDGE = 12;
 /** Below this the picture scrolls instead of shrinking further when it is first shown. */
 export const READABLE = 0.93;
 
-/** Boxes as wide as the names in them, within reason, which is more where the outermost of them leave the width empty. */
+/** Width of the longest name of an op, and of a closed module, as both rows of the tape write them. */
+function longest(theme: Theme, ops: Iterable<string>, modules: Iterable<Group>): [number, number] {
+  const widest = (names: Iterable<string>, font: string): number => {
+    let most = 0;
+    for (const name of names) most = Math.max(most, theme.measure(`${name}′`, font));
+    return most;
+  };
+  const titles = Array.from(modules, ({ name, repeat }) => `▸ ${name}${repeat ? ` ×${integer(repeat)}` : ""}`);
+  return [widest(ops, theme.code(10.5, 500)), widest(titles, theme.ui(11, 600))];
+}
+
+/** Boxes as wide as the names in them, within reason, which is more where the outermost of them leave the width empty, and less than usual where they would not fit into it. */
 export function measuresOf(model: TapeModel, theme: Theme, width: number): Measures {
   const { inputs, root } = model.tree;
-  const share = width / Math.max(1, inputs.length + (root.level?.items.length ?? 0)) - 2 * MEASURES.gap;
+  const count = Math.max(1, inputs.length + (root.level?.items.length ?? 0));
+  const share = width / count - 2 * MEASURES.gap;
   const most = (least: number, wide: number): number => Math.max(least, Math.min(wide, share));
-  const [op, module] = [theme.code(10.5, 500), theme.ui(11, 600)];
-  let [ops, modules] = [0, 0];
-  for (const info of model.nodes) ops = Math.max(ops, theme.measure(`${info.op}′`, op));
-  for (const group of model.groups.values()) modules = Math.max(modules, theme.measure(`▸ ${group.name}′${group.repeat ? ` ×${integer(group.repeat)}` : ""}`, module));
+  const least = (usual: number): number => Math.min(usual, (width - 2 * EDGE - (count - 1) * MEASURES.gap) / count);
+  const [ops, modules] = longest(theme, model.nodes.map(({ op }) => op), model.groups.values());
   // Text does not shrink with the picture, boxes do.
   const room = 1 / (READABLE * 0.86);
   return {
-    ...MEASURES, opWidth: Math.min(most(110, 170), Math.max(MEASURES.opWidth, Math.ceil(ops * room) + 16)),
-    moduleWidth: Math.min(most(156, 300), Math.max(MEASURES.moduleWidth, Math.ceil(modules * room) + 18)),
+    ...MEASURES, opWidth: Math.min(most(110, 170), Math.max(least(MEASURES.opWidth), Math.ceil(ops * room) + 16)),
+    moduleWidth: Math.min(most(156, 300), Math.max(least(MEASURES.moduleWidth), Math.ceil(modules * room) + 18)),
   };
 }
 
-/** The overview's boxes share the width. */
-export function compactMeasures({ tree }: TapeModel, width: number): Measures {
+/** The overview's boxes share the width: each as wide as its names where that fits, else narrower. */
+export function compactMeasures({ tree, nodes }: TapeModel, theme: Theme, width: number): Measures {
   const inputs = tree.inputs.length > 0 ? 1 : 0;
-  const count = Math.max(1, tree.root.level?.items.length ?? 0);
-  const gap = 14;
+  const items = tree.root.level?.items ?? [];
+  const modules = items.filter(isGroup);
+  const ops = items.filter((child): child is number => !isGroup(child));
+  const names = longest(theme, ops.map((node) => nodes[node]!.op), modules);
+  const [op, module] = [Math.min(170, Math.ceil(names[0]) + 16), Math.min(170, Math.ceil(names[1]) + 18)];
+  const needed = ops.length * op + modules.length * module;
   const inputWidth = 64;
-  const room = width - 2 * EDGE - 4 - inputs * (inputWidth + gap) - (count - 1) * gap;
-  const box = Math.min(112, Math.max(66, Math.floor(room / count)));
-  return { ...MEASURES, height: 46, gap, inputWidth, moduleWidth: box, opWidth: Math.min(box, 92) };
+  const roomOf = (gap: number): number => width - 2 * EDGE - 4 - inputs * (inputWidth + gap) - (items.length - 1) * gap;
+  const gap = roomOf(14) >= needed ? 14 : 9;
+  const share = roomOf(gap) / Math.max(1, needed);
+  const wide = (wish: number, usual: number): number => (share < 1 ? Math.max(60, Math.floor(wish * share)) : Math.max(wish, Math.min(usual, Math.floor(wish * share))));
+  return { ...MEASURES, height: 46, gap, inputWidth, moduleWidth: wide(module, 112), opWidth: wide(op, 92) };
 }

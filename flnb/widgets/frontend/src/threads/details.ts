@@ -9,7 +9,7 @@ import type { ViewContext } from "../view.ts";
 import { allocationsIn } from "./arrows.ts";
 import { kernelOf, opName } from "./lanes.ts";
 
-export const HELP = "Click a bar. In each lane, from above: phases, scopes, what was recorded and compiled, the ops and kernels that ran. W S zoom, A D pan, F shows all, M measures from the cursor, / searches.";
+export const HELP = "Click a bar. In each lane, from above: phases, scopes, what was recorded and compiled, the ops and kernels that ran. W\u00a0S\u00a0zoom, A\u00a0D\u00a0pan, F\u00a0shows all, M measures from the cursor, / searches.";
 const WORDS: Readonly<Record<TimelineEvent["kind"], string>> = {
   phase: "phase", scope: "scope", record: "recorded, computed later", compile: "a program was made", materialize: "values that had waited", op: "op", part: "inside another op or kernel",
 };

@@ -7,7 +7,7 @@ import { familyOfKernel } from "../sections.ts";
 import type { Store } from "../store.ts";
 import type { Theme } from "../theme.ts";
 import { Bars } from "../timeline/bars.ts";
-import type { Content, Lane, Row, Style } from "../timeline/lanes.ts";
+import { type Content, type Lane, Layout, type Row, type Style } from "../timeline/lanes.ts";
 import type { Span } from "../timeline/scale.ts";
 import { keyOf, type Piece, type RowColumns, type ThreadsModel } from "./model.ts";
 
@@ -29,6 +29,9 @@ export function stylesOf(theme: Theme): Style[] {
   ];
 }
 
+/** Where there is room, rows are at most so many times as high. */
+const STRETCH = 2;
+
 /** The lanes of one piece. */
 export class ThreadLanes {
   readonly content: Content & { lanes: Lane[]; bands: Content["bands"][number][]; footer: number; origin: number; limits: Content["limits"] };
@@ -39,6 +42,9 @@ export class ThreadLanes {
   /** The versions of what it was made from. */
   readonly themed: number;
   readonly plans: number;
+  /** Pixels that the lanes need. */
+  readonly natural: number;
+  private stretched = 1;
 
   constructor(private readonly store: Store, theme: Theme, model: ThreadsModel, readonly piece: Piece) {
     this.themed = theme.version;
@@ -49,11 +55,21 @@ export class ThreadLanes {
     const lanes = this.rows.map((rows): Lane => {
       const { thread, rank, name } = rows[0]!;
       return {
-        key: String(thread), title: rank === null ? name ?? `thread ${thread}` : `rank ${rank}`, notes: rank === null ? [] : [name ?? `thread ${thread}`],
+        key: String(thread), title: rank === null ? name ?? `thread ${thread}` : `rank ${rank}`, notes: rank === null || name === `rank ${rank}` ? [] : [name ?? `thread ${thread}`],
         rows: rows.map((row) => this.row(row)),
       };
     });
+    this.natural = new Layout(lanes).height;
     this.content = { lanes, styles: stylesOf(theme), bands: [], origin: 0, limits: model.limits, footer: 0 };
+  }
+
+  /** Make the rows so many times as high, at most twice; whether that changes anything. */
+  stretch(wanted: number): boolean {
+    const factor = Math.min(Math.max(1, Math.floor(wanted * 20) / 20), STRETCH);
+    if (factor === this.stretched) return false;
+    this.stretched = factor;
+    this.rows.forEach((rows, lane) => rows.forEach(({ kind }, at) => (this.content.lanes[lane]!.rows[at]!.height = Math.floor(HEIGHTS[kind] * factor))));
+    return true;
   }
 
   columns(row: TimelineRow): RowColumns {

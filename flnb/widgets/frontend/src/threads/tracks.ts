@@ -9,7 +9,7 @@ import type { Store } from "../store.ts";
 import { HEADING } from "../timeline/lanes.ts";
 import type { Frame } from "../timeline/paint.ts";
 
-const [MEMORY, MEMORY_MOST, METRIC] = [110, 260, 34];
+const [MEMORY, METRIC, METRIC_MOST] = [110, 34, 72];
 const MOST = 3;
 /** Tracks have at most this share of the picture. */
 const SHARE = 0.5;
@@ -18,14 +18,20 @@ export class Tracks {
   /** Top of the memory track, its bottom, and the value at the top. */
   private place = { top: 0, bottom: 0, most: 1 };
 
-  constructor(private readonly store: Store, private readonly memory: MemoryModel) {}
+  /** `beside`: the store whose tracks are drawn beside these, without metrics and on the same scale. */
+  constructor(private readonly store: Store, private readonly memory: MemoryModel, private readonly title = "memory", private readonly beside: Store | null = null) {}
 
-  /** Pixels that the tracks take of a picture of this height, in which lanes need so many. */
+  /** Pixels that the tracks take of a picture of this height, in which lanes need so many. Where there is more than all need, lanes get a third of it. */
   height(whole: number, lanes: number): number {
-    const { store } = this;
-    const metrics = Math.min(store.metrics.size, MOST) * METRIC;
-    const memory = store.memory.lifetimes.used > 0 || store.memory.series.length > 0 ? Math.min(Math.max(MEMORY, whole - lanes - metrics), MEMORY_MOST) : 0;
-    return Math.round(Math.min(memory + metrics, Math.max(whole * SHARE, whole - lanes)));
+    const metrics = Math.min(this.store.metrics.size, MOST) * METRIC;
+    const memory = this.remembers ? MEMORY : 0;
+    const spare = whole - lanes - memory - metrics;
+    if (spare < 0) return Math.round(Math.min(memory + metrics, Math.max(whole * SHARE, whole - lanes)));
+    return Math.round(memory + metrics + Math.max(spare * 2 / 3, spare - lanes));
+  }
+
+  private get remembers(): boolean {
+    return this.store.memory.lifetimes.used > 0 || this.store.memory.series.length > 0;
   }
 
   /** The height of so many bytes on the canvas. */
@@ -35,18 +41,17 @@ export class Tracks {
   }
 
   draw(frame: Frame, footer: number): void {
-    const { store } = this;
-    const names = [...store.metrics.keys()].slice(0, MOST);
-    const metrics = footer > MEMORY * 0.6 ? names : [];
+    const metrics = !this.beside && footer > MEMORY * 0.6 ? [...this.store.metrics.keys()].slice(0, MOST) : [];
+    const high = this.remembers ? Math.max(METRIC, Math.min(METRIC_MOST, Math.floor(footer / (metrics.length + 4)))) : footer / Math.max(1, metrics.length);
     let top = frame.height - footer;
-    const memory = footer - metrics.length * METRIC;
-    if (memory > 24 && (store.memory.lifetimes.used > 0 || store.memory.series.length > 0)) {
+    const memory = footer - metrics.length * high;
+    if (memory > 24 && this.remembers) {
       this.drawMemory(frame, top, top + memory);
       top += memory;
     }
     for (const name of metrics) {
-      this.drawMetric(frame, name, top, top + METRIC);
-      top += METRIC;
+      this.drawMetric(frame, name, top, top + high);
+      top += high;
     }
   }
 
@@ -56,7 +61,7 @@ export class Tracks {
     this.memory.update();
     const pixels = Math.max(1, Math.floor(scale.right - scale.left));
     const line = this.memory.timeline({ t0: scale.t0 / 1e3, t1: scale.t1 / 1e3 }, pixels);
-    let [live, reserved] = [this.store.memory.peak.allocated, 0];
+    let [live, reserved] = [Math.max(this.store.memory.peak.allocated, this.beside?.memory.peak.allocated ?? 0), 0];
     for (const value of line.allocated) live = Math.max(live, value);
     for (const value of line.reserved) reserved = Math.max(reserved, value);
     const { top: most, reserved: drawn } = axisTop(live, reserved, null);
@@ -64,7 +69,7 @@ export class Tracks {
     c.fillStyle = colours.bg;
     c.fillRect(0, from, width, to - from);
     horizontal(c, 0, width, from, colours.line);
-    label(c, "memory", 12, from + 12, colours.ink, theme.ui(11, 500));
+    label(c, this.title, 12, from + 12, colours.ink, theme.ui(11, 500));
     label(c, drawn ? "live, reserved" : "live", 12, from + 25, colours.dim, theme.ui(10));
     if (!drawn) label(c, `reserved ${text(bytes(reserved))}`, 12, from + 38, colours.dim, theme.ui(10));
     const [, unit] = bytes(most);
@@ -72,7 +77,7 @@ export class Tracks {
     for (const value of ticks(0, most, Math.max(1, Math.min(3, (to - from) / 45)), true)) {
       const y = this.y(value);
       if (value > 0) horizontal(c, scale.left, scale.right, y, colours.grid);
-      if (y > from + 44) label(c, `${Number((value / factor).toPrecision(3))} ${unit}`, scale.left - 5, y, colours.dim, theme.ui(10), "right");
+      if (y > from + 50) label(c, `${Number((value / factor).toPrecision(3))} ${unit}`, scale.left - 5, y, colours.dim, theme.ui(10), "right");
     }
     frame.clipped(() => {
       const places = { left: scale.left, y: (value: number) => this.y(value) };

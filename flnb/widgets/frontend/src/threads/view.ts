@@ -8,10 +8,10 @@ import { familyLabels } from "../palette.ts";
 import { Panel } from "../panel.ts";
 import type { TimelineEvent, TimelineMeasure, TimelineMessage } from "../protocol.ts";
 import { type Selection, selectionOfKernel } from "../selection.ts";
-import type { Mark } from "../timeline/lanes.ts";
+import type { Band, Mark } from "../timeline/lanes.ts";
 import type { Frame } from "../timeline/paint.ts";
 import type { Span } from "../timeline/scale.ts";
-import { HEADING, Timeline } from "../timeline/timeline.ts";
+import { HEADER, HEADING, Timeline } from "../timeline/timeline.ts";
 import type { Cell, DataTable, View, ViewContext } from "../view.ts";
 import { allocationsIn, drawArrows } from "./arrows.ts";
 import { aboutEvent, aboutMeasure, HELP } from "./details.ts";
@@ -21,6 +21,10 @@ import { Tracks } from "./tracks.ts";
 
 /** A window is asked for with so many of its lengths on each side: panning stays within it. */
 const MARGIN = 1;
+/** So many steps back another rank's begin of the same step is looked for. */
+const RANKS = 8;
+/** Pixels under the lanes. */
+const SLACK = 8;
 
 class ThreadsView implements View {
   readonly element: HTMLElement;
@@ -28,7 +32,7 @@ class ThreadsView implements View {
   private readonly timeline: Timeline;
   private readonly tracks: Tracks;
   private readonly host = h("div", { class: "fl-callhost" });
-  private readonly side = h("aside", { class: "fl-side", "aria-label": "Selected event" });
+  private readonly side = h("aside", { tabindex: 0, class: "fl-side", "aria-label": "Selected event" });
   private readonly windows = new Windows();
   /** Requests about events, ranges and searches, by id, newest last. */
   private questions = 1 << 20;
@@ -172,10 +176,13 @@ class ThreadsView implements View {
     const { lanes } = this;
     if (!lanes) return;
     lanes.content.limits = { t0: Math.min(0, model.limits.t0), t1: Math.max(model.limits.t1, store.now * 1e3, span.t1) };
-    const footer = this.tracks.height(this.host.clientHeight, this.timeline.needed);
-    if (footer !== lanes.content.footer) {
+    const room = this.host.clientHeight;
+    const footer = this.tracks.height(room, HEADER + lanes.natural + SLACK);
+    const higher = lanes.stretch((room - HEADER - SLACK - footer) / lanes.natural);
+    if (higher) this.timeline.set(lanes.content);
+    if (higher || footer !== lanes.content.footer) {
       lanes.content.footer = footer;
-      this.timeline.resize(this.host.clientWidth, this.host.clientHeight); // the lanes have another height
+      this.timeline.resize(this.host.clientWidth, room); // the lanes have another height
     }
     this.bands(lanes, span);
     this.timeline.cursor = store.cursor === null ? null : store.cursor * 1e3;
@@ -213,12 +220,18 @@ class ThreadsView implements View {
     const { store } = this.context;
     const { steps } = store;
     const first = Math.max(0, steps.after("t0", t0 / 1e3) - 1);
-    const found = [];
+    const found: Band[] = [];
     const step = store.cursor === null ? null : store.stepAt(store.cursor);
     for (let at = first; at < steps.length && steps.column("t0")[at]! * 1e3 <= t1 && found.length < 2000; at++) {
       const [start, end, index] = [steps.column("t0")[at]! * 1e3, steps.column("t1")[at]! * 1e3, steps.column("index")[at]!];
       if (end < t0) continue;
-      found.push({ start, end, label: `step ${integer(index)}`, strong: index === step, note: text(duration((end - start) * 1e6)) });
+      const [before, label] = [found[found.length - 1], `step ${integer(index)}`];
+      if (found.slice(-RANKS).some((other) => other.label === label && start < other.end)) { // ranks are in the same step, each at its own pace
+        if (before!.label === label) [before!.end, before!.note] = [Math.max(before!.end, end), ""];
+        continue;
+      }
+      if (before && start < before.end) [before.end, before.note] = [start, ""];
+      found.push({ start, end, label, strong: index === step, note: text(duration((end - start) * 1e6)) });
     }
     lanes.content.bands = found;
     lanes.content.origin = (found.find(({ strong }) => strong) ?? found.find(({ start }) => start >= t0) ?? found[0])?.start ?? 0;

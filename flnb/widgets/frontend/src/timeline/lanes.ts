@@ -52,7 +52,7 @@ export const EMPTY: Content = { lanes: [], styles: [], bands: [], origin: 0, lim
 /** A bar: its lane and row, its index among the row's bars, and the item that it belongs to. */
 export interface Mark { lane: number; row: number; index: number; item: number }
 
-export const HEADING = 92;
+export const HEADING = 108;
 export const BAND = 18;
 /** Height of bands and axis together. */
 export const HEADER = 34;

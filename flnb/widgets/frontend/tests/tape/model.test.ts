@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import { Simulation } from "../../src/dev/simulate.ts";
 import { Store } from "../../src/store.ts";
 import type { Theme } from "../../src/theme.ts";
-import { measuresOf } from "../../src/tape/measures.ts";
+import { compactMeasures, measuresOf } from "../../src/tape/measures.ts";
 import { layoutTape, renewed } from "../../src/tape/layout.ts";
 import { isGroup } from "../../src/tape/groups.ts";
 import { normShare } from "../../src/tape/pen.ts";
@@ -35,6 +35,15 @@ describe("boxes", () => {
     const [narrow, wide] = [300, 4000].map((width) => measuresOf(model, theme, width).moduleWidth);
     expect(narrow).toBe(156);
     expect(wide).toBeGreaterThan(7 * "▸ a module with a long name′".length);
+  });
+
+  it("of the overview hold their names where all fit, and share the width where not", () => {
+    const { model } = run({ steps: 60 }, 1);
+    const items = model.tree.root.level!.items;
+    const name = Math.max(...items.filter(isGroup).map((group) => 7 * `▸ ${group.name}′`.length));
+    const [narrow, wide] = [200, 4000].map((width) => compactMeasures(model, theme, width).moduleWidth);
+    expect(wide).toBeGreaterThan(name);
+    expect(narrow).toBe(60);
   });
 });
 
