@@ -105,7 +105,7 @@ def watched(run: Callable[[], float]) -> Callable[[], float]:
 
     def under() -> float:
         live = Live()
-        hub = Hub(live, lambda content, _: hub.receive({"type": "ack", "seq": content["seq"]}))
+        hub = Hub(live, lambda content, _: hub.receive({"type": "ack", "seq": content["seq"], "tab": "overview"}))
         attach(live)
         hub.start()
         try:

@@ -37,6 +37,12 @@ class Source(Protocol):
     events: int
     """The number of events so far; while it does not change there is nothing new to send."""
 
+    def refresh(self) -> None:
+        """Receive the events emitted until now, if that takes no longer than a small part of a frame's interval."""
+
+    def look(self, tab: str) -> None:
+        """Receive the name of the tab that a browser shows."""
+
     def frame(self, keyframe: bool) -> tuple[dict[str, Any], bytes]:
         """Return everything new since the last frame (all data for a keyframe) as JSON content and a binary buffer."""
 
@@ -97,6 +103,8 @@ class Hub:
         kind, sequence = message.get("type"), message.get("seq")
         if kind == "ack" and isinstance(sequence, int):
             self.acknowledged = max(self.acknowledged, min(sequence, self.sequence))
+            if isinstance(tab := message.get("tab"), str):
+                self.source.look(tab)
         elif kind in ("tape", "timeline"):
             self._asked.append(message)
             self._wake.set()  # a user has clicked and waits
@@ -114,6 +122,7 @@ class Hub:
             if now - self._heard < SILENCE or now - self._sent < SILENCE:
                 return False
             keyframe = True
+        self.source.refresh()  # else an event would wait twice: for the pump's round, and for the hub's
         if keyframe:
             self._keyframe = False  # before the frame is built: a request that arrives meanwhile counts again
         elif self._events == self.source.events and now - self._sent < IDLE:

@@ -114,10 +114,10 @@ class Session:
             else:
                 work()
 
-    def ask(self, work: Callable[[], None]) -> None:
+    def ask(self, work: Callable[[], None], patience: float | None = None) -> None:
         """Run a function on the pump's thread and wait for its end; an error that it raises is raised here.
 
-        The function runs to its end even if Ctrl-C interrupts the wait.
+        The function runs to its end even if Ctrl-C interrupts the wait, or `patience` seconds have passed.
         """
         if get_ident() == self.thread.ident:
             work()
@@ -135,7 +135,9 @@ class Session:
 
         done.acquire()
         self._asked.put(run)
-        while not done.acquire(timeout=PATIENCE):
+        if patience is not None and not done.acquire(timeout=patience):
+            return
+        while patience is None and not done.acquire(timeout=PATIENCE):
             if not self.thread.is_alive() or sys.is_finalizing():  # the pump never started, or is stopped for good
                 while not self._asked.empty():
                     self._asked.get()()
@@ -344,8 +346,11 @@ def is_pump() -> bool:
     return current is not None and get_ident() == current.thread.ident
 
 
-def flush() -> None:
+def flush(patience: float | None = None) -> None:
     """Deliver all events emitted until now to the attached sinks, and wait until they are delivered.
+
+    Args:
+        patience: the most seconds to wait, as a sink may be writing to a disk; None waits until all is done.
 
     >>> import flnb
     >>> run = flnb.telemetry.Recording("mine")
@@ -358,7 +363,7 @@ def flush() -> None:
     """
     current = session
     if current is not None:
-        current.ask(current._drain)
+        current.ask(current._drain, patience)
 
 
 def recording() -> Sink | None:

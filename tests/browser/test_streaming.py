@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from tests.browser.conftest import KERNEL
 from tests.browser.test_truth import run_cell
 
 if TYPE_CHECKING:
@@ -28,7 +29,14 @@ CELLS = [
     "net = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(512, 64), nn.ReLU(), "
     "nn.Linear(64, 10))\n"
     "optimizer, images = Adam(net.parameters(), lr=1e-3), digits()[0].take(range(128))\n"
-    "flnb.dashboard(height=560)",
+    "board = flnb.dashboard(height=560)\n"
+    "made, send = [], board.hub.send\n"
+    "def noted(content, buffers):\n"
+    "    made.append([content['seq'], content['counters']['step'], time.time()])\n"
+    "    send(content, buffers)\n"
+    "    made[-1] += [time.time(), sum(map(len, buffers))]\n"
+    "board.hub.send = noted\n"
+    "board",
     f"end, ends, sizes = time.time() + {SECONDS}, [], []\n"
     f"with flnb.record('stream', path={'stream.flnb' if SECONDS >= 300 else None!r}) as run:\n"
     "    while time.time() < end:\n"
@@ -39,31 +47,56 @@ CELLS = [
     "        ends.append(time.time())\n"
     "        if len(ends) % 1000 == 0:\n"
     "            sizes.append(int(open('/proc/self/statm').read().split()[1]) * 4096)\n"
-    "json.dump([ends, sizes], open('streaming.json', 'w'))\n"
+    "live = board.hub.source\n"
+    "figures = live._frame_ns / live._sequence / 1e6, live.session.pump_ns / 1e9 / live.seconds_at(live.end)\n"
+    "json.dump([ends, sizes, made, figures], open('streaming.json', 'w'))\n"
     "print('stored')",
 ]
-# At the frame after one that has drawn news: the wall clock, and the newest step whose end is drawn.
-WATCH = """() => {
+# When each frame arrived; and after each drawing of news the wall clock, the newest step that is drawn, and its frame.
+WATCH = f"""() => {{
     window.drawn = [];
+    window.arrived = [];
+    {KERNEL}.anyMessage.connect((_, {{msg, direction}}) => {{
+        const content = msg.content?.data?.content;
+        if (direction === 'recv' && content?.type === 'frame') window.arrived.push([content.seq, Date.now() / 1e3]);
+    }});
     let updates = -1;
-    const look = () => {
-        const {updates: now, step, state} = window.__flnb;
-        if (now !== updates && state === 'recording' && step !== null) {
+    const look = () => {{
+        const {{updates: now, step, state, seq}} = window.__flnb;
+        if (now !== updates && state === 'recording' && step !== null) {{
             updates = now;
-            requestAnimationFrame(() => { window.drawn.push([Date.now() / 1e3, step]) });
-        }
+            requestAnimationFrame(() => {{ window.drawn.push([Date.now() / 1e3, step, seq]) }});
+        }}
         requestAnimationFrame(look);
-    };
+    }};
     look();
-}"""
+}}"""
 
 
 def ages(drawn: Any, ends: Any) -> Any:
     """Seconds from the end of each step that was drawn to the first drawing that shows it."""
-    times, steps = np.asarray(drawn).T
+    times, steps, _ = np.asarray(drawn).T
     steps = np.maximum.accumulate(steps)
     ended = np.arange(int(steps[0]) + 1, int(steps[-1]) + 1)
     return times[np.searchsorted(steps, ended)] - np.asarray(ends)[ended]
+
+
+def parts(ends: Any, made: Any, arrived: Any, drawn: Any) -> str:
+    """Say where the time from a step's end to its pixels goes, stage by stage: medians and 95 % quantiles in ms."""
+    sequence, steps, sent, done, nbytes = np.array([row for row in made if row[1] is not None], float).T
+    steps = np.maximum.accumulate(steps)
+    ended = np.arange(int(steps[0]) + 1, int(steps[-1]) + 1)
+    arrival, pixels = dict(arrived), {seq: t for t, _, seq in drawn}
+    both = [(begun, arrival[seq], pixels[seq]) for seq, begun in zip(sequence, sent, strict=True) if seq in pixels]
+    begun, came, shown = np.array(both).T
+    stages = {
+        "step to frame": sent[np.searchsorted(steps, ended)] - np.asarray(ends)[ended],
+        "to send it": done - sent, "to the page": came - begun, "to the pixels": shown - came,
+        "between frames": np.diff(sent),
+    }  # fmt: skip
+    figures = {name: 1e3 * np.quantile(values, [0.5, 0.95]) for name, values in stages.items()}
+    told = ", ".join(f"{name} {median:.0f} / {late:.0f}" for name, (median, late) in figures.items())
+    return f"{told} ms; {np.median(nbytes) / 1e3:.0f} kB a frame"
 
 
 def heap(page: Page) -> int:
@@ -92,15 +125,18 @@ def test_a_busy_cell_streams_to_the_screen(lab: Lab, page: Page) -> None:
         page.wait_for_timeout(min(10_000, 250 * SECONDS))
         heaps.append(heap(page))
     page.locator(".jp-OutputArea-output pre", has_text="stored").wait_for(timeout=30_000)
-    ends, sizes = json.loads((lab.folder / "streaming.json").read_text())
+    ends, sizes, made, (frame, pump) = json.loads((lab.folder / "streaming.json").read_text())
     page.wait_for_function("() => window.drawn.length && window.__flnb.state === 'finished'")
     drawn = page.evaluate("() => window.drawn")
     found = ages(drawn, ends)
     median, late = np.quantile(found, [0.5, 0.95])
+    where = parts(ends, made, page.evaluate("() => window.arrived"), drawn)
     print(
         f"\nfrom a step to its pixels, in a busy cell: median {1e3 * median:.0f} ms, 95 % within {1e3 * late:.0f} ms "
         f"(goal 150), {len(drawn) / SECONDS:.1f} drawings a second; MiB of the kernel "
-        f"{[size >> 20 for size in sizes]}, of the page's scripts {[size >> 20 for size in heaps]}"
+        f"{[size >> 20 for size in sizes]}, of the page's scripts {[size >> 20 for size in heaps]}\n"
+        f"median and 95 %: {where}; processor time {frame:.1f} ms a frame, pump {pump:.1%}; "
+        f"load {os.getloadavg()[0]:.1f}"
     )
     assert len(drawn) > SECONDS, "less than one drawing a second"
     assert found.min() > 0, "drawn before it happened"

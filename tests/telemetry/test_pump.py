@@ -38,6 +38,29 @@ def test_a_patient_sink_is_fed_when_a_buffer_fills_at_a_flush_and_at_the_end(sin
     assert len(sink.rows()) == session.events == 53
 
 
+def test_a_flush_waits_for_a_slow_sink_only_as_long_as_it_was_told(sink: Any) -> None:
+    writing, written = threading.Event(), threading.Event()
+
+    class Slow(Collector):
+        def feed(self, lane: int, records: Any) -> None:
+            writing.set()
+            assert written.wait(20)
+            super().feed(lane, records)
+
+    slow = Slow()
+    pump.attach(sink, interval=60)
+    pump.attach(slow, interval=60)
+    bus.emit(schema.OP, 1)
+    pump.flush(0.001)
+    assert writing.wait(20)
+    assert len(sink.rows()) == 1  # it was fed before the slow one
+    assert not slow.parts
+    written.set()
+    pump.flush()
+    assert len(slow.rows()) == 1
+    pump.detach(slow)
+
+
 def test_drops_are_told_once_and_add_up_with_a_tiny_buffer(sink: Any) -> None:
     session = pump.attach(sink, buffer=1024, interval=60)
     for round_ in range(3):

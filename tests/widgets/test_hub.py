@@ -20,6 +20,15 @@ class Recorder:
         self.asked: list[bool] = []
         self.sent: list[dict[str, Any]] = []
         self.events = 0
+        self.emitted = 0
+        self.tabs: list[str] = []
+
+    def refresh(self) -> None:
+        self.events += self.emitted
+        self.emitted = 0
+
+    def look(self, tab: str) -> None:
+        self.tabs.append(tab)
 
     def frame(self, keyframe: bool) -> tuple[dict[str, Any], bytes]:
         self.asked.append(keyframe)
@@ -98,6 +107,22 @@ def test_while_nothing_happens_it_sends_once_a_second(hub: Hub, wire: Recorder) 
         sent.append(hub.tick(start + 0.05 * k))
         hub.receive({"type": "ack", "seq": hub.sequence})
     assert 3 <= sum(sent) <= 2 + 2.5 / IDLE
+
+
+def test_what_was_emitted_just_now_is_in_the_next_frame(hub: Hub, wire: Recorder) -> None:
+    assert hub.tick(0.0)
+    hub.receive({"type": "ack", "seq": 1})
+    assert not hub.tick(0.05)
+    wire.emitted = 3
+    assert hub.tick(0.1)
+    assert wire.events == 3
+
+
+def test_the_source_hears_which_tab_a_browser_shows(hub: Hub, wire: Recorder) -> None:
+    hub.tick(0.0)
+    for tab in ("overview", "timeline", 3, None):
+        hub.receive({"type": "ack", "seq": 1, "tab": tab})
+    assert wire.tabs == ["overview", "timeline"]
 
 
 @pytest.mark.parametrize("message", [None, 3, [], {}, {"type": "later"}, {"type": "ack"}, {"type": "ack", "seq": "1"}])

@@ -79,7 +79,7 @@ def runs(pairs: Ints, t0: Ints, t1: Ints, breaks: NDArray[np.bool_]) -> Bars:
 
 
 class Level:
-    """The bars of one level, in growing columns; if there are more than `most` bars, the older half is dropped.
+    """The bars of one level, in growing columns for at most `most` bars; beyond that the older half is dropped.
 
     `first` is the number of bars dropped so far, so that the bar in column i has the number ``first + i``. `merged` is
     the number of the first bar that the next level does not contain yet.
@@ -101,15 +101,16 @@ class Level:
 
     def append(self, bars: Bars) -> None:
         more = bars.shape[1]
+        if self._most is not None and self.used + more > self._most:
+            gone = min(self.used, self.used + more - self._most // 2)
+            self.used, self.first = self.used - gone, self.first + gone
+            self.merged = max(self.merged, self.first)
+            self._data[:, : self.used] = self._data[:, gone : gone + self.used]
         if self.used + more > self._data.shape[1]:
-            self.reserve(max(self.used, more))
+            spare = self.used if self._most is None else min(self.used, self._most - self.used)
+            self.reserve(max(spare, more))
         self._data[:, self.used : self.used + more] = bars
         self.used += more
-        if self._most is not None and self.used > self._most:
-            gone = self.used - self._most // 2
-            self._data = self._data[:, gone : self.used].copy()
-            self.used, self.first = self._most // 2, self.first + gone
-            self.merged = max(self.merged, self.first)
 
     def since(self, number: int, until: int | None = None) -> Bars:
         """Return the bars from `number` on (up to `until`), shape (6, n)."""

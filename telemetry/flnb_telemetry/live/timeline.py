@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, NDArray[Any]]
 
-MOST = 1 << 19
+MOST = 1 << 17
 """The most bars of each level of a row that a live view stores."""
 COARSE = 1024
 """The approximate number of bars in each row of a frame's window of the whole run."""
@@ -38,8 +38,8 @@ PIXELS = 16384
 RELATED = 16
 NONE = np.empty(0, np.int64)
 EMPTY = {name: schema.table(schema.KINDS[name], []) for name in (*TABLES, "collective_begin")}
-EVERY, WHOLE_EVERY = 50_000_000, 1_000_000_000
-"""The least time (ns) between two frames with the newest steps, and between two with the whole run."""
+EVERY, WHOLE_EVERY = 40_000_000, 1_000_000_000
+"""The least time (ns) between two frames with the newest steps while the timeline is shown, and between two others."""
 
 
 class LiveTimeline:
@@ -56,6 +56,7 @@ class LiveTimeline:
         self.steps = np.empty((2, 0), np.int64)
         self.ranks: dict[int, int] = {}
         self._version, self._due, self._whole_due = -1, 0, 0
+        self._looked: int | None = None  # when (ns) a browser last showed the timeline; None: no browser told its tab
 
     def take(self, batches: Batches, present: Ints, op: Columns, places: tuple[Ints, Ints]) -> None:
         """Receive the next records of some threads.
@@ -91,6 +92,13 @@ class LiveTimeline:
         self.steps = np.concatenate([self.steps, [step["t0"], step["t1"]]], axis=1)[:, -STEPS:]
         self.rows.take(tables, places)
 
+    def look(self, shown: bool) -> None:
+        """Receive whether a browser shows the timeline now: it is sent often if one has done so in the last second."""
+        now = clock()
+        if shown and (self._looked or 0) < now - WHOLE_EVERY:
+            self._due = 0
+        self._looked = now if shown else self._looked or 0
+
     def news(self, run: Run, keyframe: bool) -> tuple[dict[str, Any], Arrays]:
         """Return the section for a frame's head and arrays; empty unless it has changed or ``keyframe`` is set.
 
@@ -108,7 +116,8 @@ class LiveTimeline:
             windows = {"whole": self._whole(now)} | windows
             self._whole_due = began + WHOLE_EVERY
         about, arrays = self._told(windows, now)
-        self._due = clock() + max(EVERY, 19 * (thread_time_ns() - spent))
+        hidden = self._looked is not None and began - self._looked >= WHOLE_EVERY
+        self._due = clock() + max(WHOLE_EVERY if hidden else EVERY, 19 * (thread_time_ns() - spent))
         return {"timeline": about}, {f"timeline.{name}": column for name, column in arrays.items()}
 
     def _whole(self, now: int) -> tuple[int, int, int]:

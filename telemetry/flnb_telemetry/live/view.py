@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flnb_telemetry import device_words, schema
+from flnb_telemetry import device_words, pump, schema
 from flnb_telemetry.extras import tool
 from flnb_telemetry.intern import NONE, joined
-from flnb_telemetry.live.backward import RECENT, Backwards
+from flnb_telemetry.live.backward import Backwards
 from flnb_telemetry.live.collectives import LiveCollectives
 from flnb_telemetry.live.memory import LiveMemory
 from flnb_telemetry.live.tape import PROTOCOL, LiveTape
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 FOLD_AT = 1 << 16  # records that may wait for the next frame before they are taken into the statistics
 HISTORY = 8192  # steps, and values of metrics, that a keyframe repeats
+LEAVES = 1 << 16  # parameters and inputs whose names are stored for the next tapes
 WANTED = 400  # levels of the tape, opened by readers, that frames contain beside the first ones
+PATIENCE = 0.02  # seconds to wait for the newest events before a frame is made without them
 TABLE_SECONDS = 0.25  # between two frames with the table of op times
 _MEMORY = schema.among(
     schema.ALLOC, schema.FREE_COMPLETED, schema.SEGMENT_ALLOC, schema.SEGMENT_RESIZE, schema.SEGMENT_FREE, schema.ASIDE
@@ -115,6 +117,15 @@ class Live(Run):
             if sum(len(part) for _, part in self._waiting) > FOLD_AT:
                 self._fold()
 
+    def refresh(self) -> None:
+        """Receive the events emitted until now; those that a busy pump cannot deliver at once come a little later."""
+        if self.end is None:
+            pump.flush(PATIENCE)
+
+    def look(self, tab: str) -> None:
+        """Receive the name of the tab that a browser shows: what other tabs show is sent once a second only."""
+        self.timeline.look(tab == "timeline")
+
     def _fold(self) -> None:
         """Update the statistics with the records received since the last call."""
         waiting, self._waiting = self._waiting, []
@@ -135,7 +146,11 @@ class Live(Run):
         if present[_MEMORY].any():
             self.memory.fold(rows[_MEMORY[kinds]], ops)
         for name, past in self._past.items():
-            self._past[name] = np.concatenate([past, of(schema.KINDS[name].number)])[-RECENT:]
+            if len(news := of(schema.KINDS[name].number)):
+                self._past[name] = np.concatenate([past, news])
+        if present[schema.LEAF]:  # each measured pass emits all its leaves again
+            leaves = self._past["leaf"]
+            self._past["leaf"] = leaves[np.sort(np.unique(leaves[:, 2], return_index=True)[1])[-LEAVES:]]
         if len(drops):
             self.dropped += int(drops[:, 2].sum())
             self.events -= len(drops)

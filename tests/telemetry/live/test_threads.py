@@ -81,6 +81,7 @@ def test_of_old_events_the_coarse_levels_remain() -> None:
     assert row.events.used <= 4096
     assert row.events.first == 40_000 - row.events.used
     assert max(level.used for level in row.levels) <= 4096
+    assert max(level._data.shape[1] for level in row.levels) <= 4096  # nor is there room for more
     begin, end = int(all_[T0, 0]), int(all_[T1, -1]) + 1
     bars = row.window(begin, end, 1)
     assert bars[COUNT].sum() >= 40_000  # where two levels meet, a bar may count events of both

@@ -362,6 +362,65 @@ def test_a_long_run_does_not_grow_without_bound(new_browser: Any, program: Any, 
     assert max(value for *_, value in browser.metrics) == 11_999
 
 
+def test_a_view_receives_what_was_emitted_just_now_when_it_is_refreshed(
+    new_browser: Any, program: Any, live: Any
+) -> None:
+    live.buffer = 1 << 20
+    pump.attach(live, interval=60)
+    live.refresh()
+    program.op()
+    browser = new_browser()
+    live.refresh()
+    browser.take(live.frame(keyframe=True))
+    assert browser.ops["add"]["count"] == 1
+    pump.detach(live)
+    live.end = live.start
+    live.refresh()  # of a run that has ended nothing comes any more
+
+
+def test_the_leaves_of_many_passes_are_stored_once_each(program: Any, live: Any) -> None:
+    live.begin()
+    for _ in range(50):
+        program.node += 1
+        program.gradient(program.node, 1.0)
+        for leaf in (-1, -2):
+            bus.emit(schema.LEAF, program.t, leaf, 0, 1)
+    pump.flush()
+    live.frame(keyframe=False)
+    bus.emit(schema.LEAF, program.t, -3, 0, 1)
+    pump.flush()
+    live.frame(keyframe=False)
+    assert live._past["leaf"][:, 2].tolist() == [-1, -2, -3]
+
+
+def test_the_timeline_is_sent_often_only_where_it_is_shown(
+    program: Any, live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of ten frames in a second."""
+    now = [time.perf_counter_ns()]
+    monkeypatch.setattr("flnb_telemetry.live.timeline.clock", lambda: now[0])
+    monkeypatch.setattr("flnb_telemetry.live.timeline.thread_time_ns", lambda: 0)
+    live.begin()
+    live.frame(keyframe=True)
+
+    def sections(tab: str | None) -> int:
+        found = 0
+        for _ in range(10):
+            now[0] += 100_000_000
+            if tab is not None:
+                live.look(tab)
+            program.op()
+            pump.flush()
+            found += "timeline" in live.frame(keyframe=False)[0]
+        return found
+
+    assert sections(None) == 10  # no browser has told what it shows
+    assert sections("overview") == 1
+    assert sections("timeline") == 10
+    assert 1 <= sections("memory") <= 10  # it was shown a moment ago
+    assert sections("memory") == 1
+
+
 def test_frames_can_be_taken_while_others_emit(new_browser: Any, program: Any, live: Any) -> None:
     live.begin()
     stop = threading.Event()

@@ -298,7 +298,7 @@ export class Dashboard {
     this.acknowledgeTimer = undefined;
     const seq = this.unacknowledged.pop();
     this.unacknowledged = [];
-    if (seq !== undefined) this.options.send({ type: "ack", seq });
+    if (seq !== undefined) this.options.send({ type: "ack", seq, tab: this.tab });
   }
 
   private speak(): void {

@@ -324,7 +324,7 @@ export interface FrameHead {
 /** A decoded frame: its head, and the columns as typed arrays over the received buffer. */
 export interface Frame { head: FrameHead; columns: Record<string, Column>; bytes: number }
 
-export type ToKernel = TapeRequest | TimelineRequest | CodeRequest | StackRequest | FitRequest | ExportRequest | { type: "ack"; seq: number } | { type: "resync" } | { type: "hello"; protocol: number };
+export type ToKernel = TapeRequest | TimelineRequest | CodeRequest | StackRequest | FitRequest | ExportRequest | { type: "ack"; seq: number; tab?: string } | { type: "resync" } | { type: "hello"; protocol: number };
 
 export class ProtocolError extends Error {
   override readonly name = "ProtocolError";

@@ -115,7 +115,7 @@ describe("the widget", () => {
     tick();
     expect(sent).toHaveLength(1);
     draw();
-    expect(sent.slice(1)).toEqual([{ type: "ack", seq: 2 }]);
+    expect(sent.slice(1)).toEqual([{ type: "ack", seq: 2, tab: "overview" }]);
     expect(window.__flnb).toMatchObject({ seq: 2, frames: 2, updates: 1, paused: false, state: "recording" });
   });
 
