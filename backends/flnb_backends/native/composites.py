@@ -11,6 +11,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from flnb.dispatch.plan import Plan, spec_of
 from flnb.dispatch.state import current, use
 from flnb.dispatch.table import OPS
@@ -18,22 +20,22 @@ from flnb.dispatch.tracing import Traced, Tracing
 from flnb.graph.nests import Step
 from flnb.graph.scalars import APPROXIMATE, REDUCTIONS, supported
 from flnb_backends.native.llvm import compiler
-from flnb_backends.native.sizes import COLUMNS, ROWS, SHARE, AnySize, nest_of
+from flnb_backends.native.sizes import COLUMNS, ROWS, SHARES, ByColumns, ByRows, nest_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
+    from flnb.dispatch.plan import Spec
+    from flnb.dispatch.table import Op
     from flnb.dispatch.tracing import TracedOp
     from flnb.graph.nests import Nest
 
-__all__ = ["Composite", "composite", "lowered"]
+__all__ = ["MATRIX", "Composite", "Laid", "Shape", "composite", "lowered"]
 
 MATRIX = int(ROWS), int(COLUMNS)
 """The shape of what is traced."""
-LAYOUTS = {
-    MATRIX: "full", (MATRIX[0], 1): "column", (1, MATRIX[1]): "row", MATRIX[1:]: "row",
-}  # fmt: skip
-"""From the shape of a traced array to its layout, a key of `flnb_backends.native.sizes.STRIDES`."""
+Shape = tuple[int, ...]
+Laid = tuple[Shape, np.dtype[Any]]
 
 
 class Composite(NamedTuple):
@@ -43,99 +45,149 @@ class Composite(NamedTuple):
         function: the compiled function (`AnySize`); it takes pointers to the inputs that it reads, to the results and
             to scratch memory, and the numbers of rows and columns.
         pointer: returns the pointer to a C-contiguous array's elements; raises ValueError for another array.
-        inputs: the layout of each input, None for one that the function does not read.
-        results: the layout of each result; the position of an earlier result for one that is equal to that; None for
-            an input without gradient.
-        slots: the number of rows of scratch memory.
+        inputs: the shape, for a `MATRIX`, and dtype of each input; None for one that the function does not read.
+        numbers: whether the function takes the numbers of the columns, int64, after the inputs.
+        results: the shape of each result, for a `MATRIX`; the position of an earlier result for one that is equal to
+            that; None for an input without gradient.
+        room: returns the bytes of scratch memory for a number of columns.
     """
 
     function: Callable[..., int]
     pointer: Callable[[Any], Any]
-    inputs: tuple[str | None, ...]
-    results: tuple[str | int | None, ...]
-    slots: int
+    inputs: tuple[Laid | None, ...]
+    numbers: bool
+    results: tuple[Shape | int | None, ...]
+    room: Callable[[int], int]
+
+
+class _Tracing(Tracing):
+    """A trace that knows which arrays are the numbers of the columns, 0, 1, ..."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers: list[Traced] = []
+
+    def create(self, op: Op, spec: Spec, arguments: tuple[Any, ...], category: int) -> Any:
+        made = super().create(op, spec, arguments, category)
+        if op.name == "arange" and spec.shape == MATRIX[1:] and arguments == (0, 1):
+            self.numbers.append(made)
+        return made
 
 
 class _Lowering:
-    """Turns the ops of a trace into the steps of a nest."""
+    """Turns the ops of a trace into the steps of a nest.
 
-    def __init__(self) -> None:
-        self.arrays: list[tuple[str, str]] = []
+    Args:
+        across: whether reductions over rows are those of the inner space, rather than over columns.
+    """
+
+    def __init__(self, across: bool) -> None:
+        self.over = {(0,): "inner", (1,): "outer"} if across else {(0,): "outer", (1,): "inner"}
+        self.arrays: list[tuple[str, Shape]] = []
         self.steps: list[Step] = []
         self.known: dict[int, int] = {}
+        self.numbers = -1
 
-    def loads(self, x: Traced | None) -> str | None:
-        """Add a step that loads an input's elements; returns the input's layout, None if there is no input."""
+    def loads(self, x: Traced | None) -> Laid | None:
+        """Add a step that loads an input's elements; returns its shape and dtype, None if there is no input."""
         if x is None:
             return None
-        self.known[id(x)] = self.step(Step("load", (), x._spec.dtype.char, attribute=len(self.arrays)))
-        return self.array(x)
+        self.known[id(x)] = self.load(x._spec.dtype.char, x._spec.shape)
+        return x._spec.shape, x._spec.dtype
 
-    def array(self, x: Traced) -> str:
-        """Add an array to the nest; returns its layout."""
-        layout = LAYOUTS[x._spec.shape]
-        self.arrays.append((x._spec.dtype.char, layout))
-        return layout
+    def load(self, dtype: str, shape: Shape) -> int:
+        """Add an array to the nest, and a step that loads its elements; returns the step's number."""
+        self.arrays.append((dtype, shape))
+        return self.step(Step("load", (), dtype, attribute=len(self.arrays) - 1))
 
     def step(self, step: Step) -> int:
         """Add a step to the nest; returns its number."""
         self.steps.append(step)
         return len(self.steps) - 1
 
-    def computes(self, traced: TracedOp) -> None:
-        """Add the step of a traced op."""
+    def number(self) -> int:
+        """Return the number of the step that loads the number of a column."""
+        if self.numbers < 0:
+            self.numbers = self.load("l", MATRIX[1:])
+        return self.numbers
+
+    def computes(self, traced: TracedOp, numbers: Collection[Traced]) -> None:
+        """Add the steps of a traced op; ``numbers`` are the arrays that have the numbers of the columns."""
         plan, operands, result = traced
         name, dtype = plan.op.name, result._spec.dtype.char
+        if name == "gather":  # one element of each row, a sum with zeros
+            x, _, places = operands
+            hit = self.step(Step("equal", (self.number(), self.known[id(places)]), "?"))
+            chosen = self.step(Step("where", (hit, self.known[id(x)], self.operand(0.0, dtype)), dtype))
+            self.known[id(result)] = self.step(Step("sum", (chosen,), dtype, "inner"))
+            return
+        self.known.update({id(x): self.number() for x in operands if any(x is one for one in numbers)})
         of_numbers = next(x._spec.dtype.char for x in operands if isinstance(x, Traced))
-        inputs = tuple([self.operand(x, of_numbers) for x in operands])
-        over = {(0,): "outer", (1,): "inner"}[plan.attributes[0]] if name in REDUCTIONS else ""
+        inputs = [self.operand(x, of_numbers) for x in operands]
+        if name == "reshape":
+            self.known[id(result)] = inputs[0]
+            return
+        last = len(self.steps) - 1
+        if name == "multiply" and inputs == [last - 1, last] and self.steps[last - 1].over == "outer":
+            self.known[id(result)] = self.sum_of_products()
+            return
+        over = self.over[plan.attributes[0]] if name in REDUCTIONS else ""
         dtypes = [self.steps[i].dtype for i in inputs]
         if not supported(name, dtypes, dtype) or any(self.steps[i].over == "outer" for i in inputs):
             raise TypeError(
                 f"{name} of {dtypes} with a result of dtype {dtype!r} has no machine code: expected ops that loop "
-                f"nests can compute, of values that are no sums of columns"
+                f"nests can compute, of values that are no sums over the outer space"
             )
-        self.known[id(result)] = self.step(Step(name, inputs, dtype, over))
+        self.known[id(result)] = self.step(Step(name, tuple(inputs), dtype, over))
+
+    def sum_of_products(self) -> int:
+        """Replace the last two steps, a sum over the outer space and its factor, by the sum of products."""
+        total, factor = self.steps[-2:]
+        self.steps[-2:] = [factor]
+        product = self.step(Step("multiply", (*total.inputs, len(self.steps) - 1), total.dtype))
+        return self.step(total._replace(inputs=(product,)))
 
     def operand(self, x: Any, dtype: str) -> int:
         """Return the number of the step that has an operand's value; the operand is a traced array or a number."""
         if isinstance(x, Traced):
             return self.known[id(x)]
-        return self.step(Step("constant", (), dtype, attribute=SHARE if x == SHARE else x))
+        return self.step(Step("constant", (), dtype, attribute=next((share for share in SHARES if share == x), x)))
 
-    def stores(self, results: Iterable[Traced | None]) -> tuple[list[tuple[int, int]], list[str | int | None]]:
+    def stores(self, results: Iterable[Traced | None]) -> tuple[list[tuple[int, int]], list[Shape | int | None]]:
         """Add the arrays of results; returns the nest's stores and the attribute ``results`` of `Composite`."""
         first: dict[int, int] = {}
         stores: list[tuple[int, int]] = []
-        layouts: list[str | int | None] = []
+        shapes: list[Shape | int | None] = []
         for position, x in enumerate(results):
             j = self.known[id(x)] if x is not None else -1
             if x is None or j in first:
-                layouts.append(first.get(j))
+                shapes.append(first.get(j))
                 continue
             first[j] = position
             stores.append((j, len(self.arrays)))
-            layouts.append(self.array(x))
-        return stores, layouts
+            self.arrays.append((x._spec.dtype.char, x._spec.shape))
+            shapes.append(x._spec.shape)
+        return stores, shapes
 
 
-def lowered(name: str, inputs: int, dtype: Any, attributes: tuple[Any, ...], pulls: bool) -> tuple[Nest, Any, Any]:
-    """Return the nest of a composite for any number of rows and columns, and the layouts of its inputs and results.
+def lowered(
+    name: str, inputs: tuple[Laid, ...], attributes: tuple[Any, ...], pulls: bool, across: bool = False
+) -> tuple[Nest, list[Laid | None], bool, list[Shape | int | None]]:
+    """Return the nest of a composite for any number of rows and columns, and what `Composite` says about its arrays.
 
     Args:
         name: the composite's name.
-        inputs: the number of its inputs; the first is a matrix, others have an element for each column.
-        dtype: the dtype of all of them.
+        inputs: the shape and dtype of each input; the first is a `MATRIX`.
         attributes: the composite's attributes, as for a matrix.
         pulls: whether the nest is that of the composite's gradient, whose inputs are the cotangent, the composite's
             inputs, what it keeps, and its result.
+        across: whether the composite reduces columns, and reads the results, rather than rows.
 
     Raises:
         TypeError: the composite has an op that loop nests cannot compute.
     """
-    op, trace, made = OPS[name], Tracing(), _Lowering()
-    shapes = [MATRIX, *[MATRIX[1:]] * (inputs - 1)]
-    given = [trace.input(spec_of(shape, dtype, current().kind)) for shape in shapes]
+    op, trace, made = OPS[name], _Tracing(), _Lowering(across)
+    given = [trace.input(spec_of(shape, dtype, current().kind)) for shape, dtype in inputs]
     with use(interpreters=(trace,), grad=False):
         result, kept = op.body(*given, *attributes)  # type: ignore[misc]
         reads: list[Traced | None] = [*given]
@@ -147,16 +199,18 @@ def lowered(name: str, inputs: int, dtype: Any, attributes: tuple[Any, ...], pul
             saved = [x if save else None for x, save in zip(given, saves, strict=True)]
             reads = [trace.input(result._spec), *saved, *kept, result if saves_result else None]
             results = op.joint(*reads[:1], plan, *reads[1:])  # type: ignore[misc]
-    layouts = [made.loads(x) for x in reads]
+    laid = [made.loads(x) for x in reads]
     for traced in trace.steps:
-        made.computes(traced)
+        made.computes(traced, trace.numbers)
     trace.steps.clear()
     stores, stored = made.stores(results)
-    return nest_of(made.arrays, made.steps, stores), layouts, stored
+    return nest_of(made.arrays, made.steps, stores, across), laid, made.numbers >= 0, stored
 
 
 @lru_cache(None)
-def composite(name: str, inputs: int, dtype: Any, attributes: tuple[Any, ...], pulls: bool) -> Composite | None:
+def composite(
+    name: str, inputs: tuple[Laid, ...], attributes: tuple[Any, ...], pulls: bool, across: bool
+) -> Composite | None:
     """Return the machine code of a composite or of its gradient, which is compiled at the first call.
 
     The arguments are those of `lowered`. Returns None without llvmlite or cffi; and where a function of the C library
@@ -164,12 +218,12 @@ def composite(name: str, inputs: int, dtype: Any, attributes: tuple[Any, ...], p
     """
     if find_spec("llvmlite") is None or find_spec("cffi") is None:
         return None
-    found, layouts, results = lowered(name, inputs, dtype, attributes, pulls)
-    if any(step.op in APPROXIMATE and step.dtype == "d" for step in found.steps):
+    nest, laid, numbers, results = lowered(name, inputs, attributes, pulls, across)
+    if any(step.op in APPROXIMATE and step.dtype == "d" for step in nest.steps):
         return None
     ffi: Any = import_module("_cffi_backend").FFI()  # its methods are C functions; those of `cffi.FFI` call these
-    writer = AnySize(found)
-    address = compiler().address("kernel", f"any size: {found!r}", writer.text)
-    pointers = "void *, " * (len(found.arrays) + 1)
+    writer = (ByColumns if across else ByRows)(nest)
+    address = compiler().address("kernel", f"any size: {nest!r}", writer.text)
+    pointers = "void *, " * (len(nest.arrays) + 1)
     function = ffi.cast(f"int64_t (*)({pointers}int64_t, int64_t)", address)
-    return Composite(function, ffi.from_buffer, tuple(layouts), tuple(results), len(writer.slots))
+    return Composite(function, ffi.from_buffer, tuple(laid), numbers, tuple(results), writer.room)

@@ -9,7 +9,7 @@ import numpy as np
 
 from flnb.graph.emitter import Scalar
 from flnb.graph.scalars import CHEAP, apply, identity
-from flnb_backends.native.accumulators import combine, wide
+from flnb_backends.native.accumulators import ROWS, combine, wide
 from flnb_backends.native.instructions import Code
 from flnb_backends.native.rounding import rounded_steps
 from flnb_backends.native.schedule import Pass, schedule
@@ -39,6 +39,8 @@ class Generator(ABC):
 
     hoists: ClassVar[bool] = False
     """Whether values that are the same at all places of the outer space are computed once, before the loops."""
+    together: ClassVar[int] = ROWS
+    """How many values a sum in memory adds in its own dtype, before they are added to its total in float64."""
 
     def __init__(self, simple: Simplified):
         self.simple, self.nest = simple, simple.nest

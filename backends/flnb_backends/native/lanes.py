@@ -12,7 +12,6 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from flnb.graph.scalars import CHEAP
-from flnb_backends.native.accumulators import ROWS
 from flnb_backends.native.generator import Generator
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ class SideBySide(Generator):
     def _reserve_all(self) -> None:
         steps = self.nest.steps
         places = math.prod(self.nest.inner)
-        self.summed = [j for j, step in enumerate(steps) if step.over and self._widens(j) and places > ROWS]
+        self.summed = [j for j, step in enumerate(steps) if step.over and self._widens(j) and places > self.together]
         reduces = any(step.over for step in steps)
         self.block = (
             TRANSPOSED if not reduces else max(LEAST, min(MOST, KEPT // max(places, 1))) if self.plan.kept else MOST
@@ -147,7 +146,7 @@ class SideBySide(Generator):
             for loop, extent in enumerate(inner):
                 low, high = self.range if self.simple.ranged == split + loop else ("0", str(extent))
                 if summed and loop == len(inner) - 1:
-                    low, high = self._parts(loops, low, high, ROWS)
+                    low, high = self._parts(loops, low, high, self.together)
                     loops.callback(self._flush_lanes, summed)
                 index = loops.enter_context(code.loop(low, high))
                 here = self._at(here, split + loop, index)

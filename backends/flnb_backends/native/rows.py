@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from flnb.graph.emitter import Scalar, select
-from flnb_backends.native.accumulators import CHUNK, ROWS, Accumulator
+from flnb_backends.native.accumulators import CHUNK, Accumulator
 from flnb_backends.native.generator import Generator
 
 if TYPE_CHECKING:
@@ -39,8 +39,6 @@ class PlaceByPlace(Generator):
     """
 
     hoists = True
-    together: ClassVar[int] = ROWS
-    """The places of the outer space whose values are added in the dtype of a sum, before that is added in float64."""
 
     def _reserve_all(self) -> None:
         steps, varies = self.nest.steps, self.plan.varies

@@ -10,8 +10,9 @@ from flnb.graph.emitter import Scalar
 from flnb.graph.loops import Simplified
 from flnb.graph.nests import Access, Nest
 from flnb_backends.native.accumulators import CHUNK
-from flnb_backends.native.generator import ALIGNMENT
+from flnb_backends.native.generator import ALIGNMENT, Generator
 from flnb_backends.native.instructions import Code
+from flnb_backends.native.lanes import SideBySide
 from flnb_backends.native.rows import PlaceByPlace
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from flnb.graph.nests import Step
 
-__all__ = ["COLUMNS", "ROWS", "SHARE", "AnySize", "nest_of", "row_bytes"]
+__all__ = ["COLUMNS", "ROWS", "SHARES", "AnySize", "ByColumns", "ByRows", "nest_of"]
 
 
 class Size(int):
@@ -28,12 +29,12 @@ class Size(int):
     The generator decides by the number, for example that sums need chunks, and writes the text.
     """
 
+    name: str
+
     def __new__(cls, typical: int, name: str) -> Size:
         self = super().__new__(cls, typical)
         self.name = name
         return self
-
-    name: str
 
     def __str__(self) -> str:
         return self.name
@@ -42,52 +43,76 @@ class Size(int):
 
 
 class Share(float):
-    """The reciprocal of the number of columns, as the constant of a step."""
+    """The reciprocal of an extent, as the constant of a step."""
+
+    size: Size
+
+    def __new__(cls, size: Size) -> Share:
+        self = super().__new__(cls, 1.0 / int(size))
+        self.size = size
+        return self
 
     def __repr__(self) -> str:
-        return f"1 / {COLUMNS}"
+        return f"1 / {self.size}"
 
 
 ROWS, COLUMNS = Size(1009, "%rows"), Size(2 * CHUNK + 3, "%columns")
 """Typical extents: primes, so that no other number of a nest is equal to them, and larger than all thresholds."""
-SHARE = Share(1.0 / int(COLUMNS))
+SHARES = Share(ROWS), Share(COLUMNS)
 WIDEST = 8
 """The bytes of an element of the widest dtype."""
-STRIDES = {"full": (COLUMNS, 1), "column": (1, 0), "row": (0, 1)}
-"""The strides along rows and columns of an array with an element for each place, for each row, and for each column."""
 
 
-def nest_of(arrays: Sequence[tuple[str, str]], steps: Sequence[Step], stores: Sequence[tuple[int, int]]) -> Nest:
-    """Return a nest over rows and columns of arrays, each given as its dtype's character and a key of `STRIDES`."""
-    laid = [Access(dtype, (STRIDES[form][0],), (STRIDES[form][1],)) for dtype, form in arrays]
-    return Nest((ROWS,), (COLUMNS,), tuple(laid), tuple(steps), tuple(stores))
+def nest_of(
+    arrays: Sequence[tuple[str, tuple[int, ...]]], steps: Sequence[Step], stores: Sequence[tuple[int, int]],
+    across: bool = False,
+) -> Nest:  # fmt: skip
+    """Return a nest over a matrix of `ROWS` and `COLUMNS`.
+
+    Args:
+        arrays: the dtype's character and the shape of each array: a matrix, one row or column of it, or a number.
+        steps, stores: those of the nest.
+        across: whether rows are the inner space, for reductions of columns, rather than columns.
+    """
+    laid = []
+    for dtype, shape in arrays:
+        row, column = (COLUMNS if COLUMNS in shape else 1) * (ROWS in shape), int(COLUMNS in shape)
+        row = COLUMNS if row == COLUMNS else row
+        laid.append(Access(dtype, (column,), (row,)) if across else Access(dtype, (row,), (column,)))
+    extents = ((COLUMNS,), (ROWS,)) if across else ((ROWS,), (COLUMNS,))
+    return Nest(*extents, tuple(laid), tuple(steps), tuple(stores))
 
 
-class AnySize(PlaceByPlace):
+class AnySize(Generator):
     """Writes the function ``int64 kernel(void *array, ..., void *scratch, int64 rows, int64 columns)`` of a nest.
 
     The function returns 1; or 0, having done nothing, if an address is not aligned for its array's dtype, or if a
-    result shares a part of its memory with another array (two arrays of one layout may be the same). Scratch memory is
-    one row, of `row_bytes`, for each entry of ``slots``.
+    result shares a part of its memory with another array (two arrays of one shape may be the same).
     """
 
     together = 16  # as precise as a product with ones by BLAS, which has several accumulators
 
-    def __init__(self, nest: Nest):
-        super().__init__(Simplified(nest, 0, 1))
+    def __init__(self, nest: Nest, *lane: int):
+        super().__init__(Simplified(nest, 0, 1), *lane)
         # No product is contracted with a sum: what cancels in NumPy's methods is to cancel here.
         self.rounded = {j for j, step in enumerate(nest.steps) if step.op != "divide"}
 
+    def room(self, columns: int) -> int:
+        """Return the bytes of scratch memory that the function needs for this number of columns."""
+        return self.scratch
+
     def text(self) -> str:
         self.bases = [f"%array{i}" for i in range(len(self.nest.arrays))]
-        self.memory, self.range = "%scratch", ("0", str(ROWS))
+        self.memory, self.range = "%scratch", ("0", str(self.nest.outer[0]))
         pointers = "".join(f"ptr {name}, " for name in (*self.bases, self.memory))
         self.code = code = Code("kernel", f"{pointers}i64 {ROWS}, i64 {COLUMNS}", self.width, "i64")
         fits = self._fits()
+        self.shares = {}
+        for share in SHARES:
+            extent = code.add(f"sitofp i64 {share.size} to double")
+            self.shares[share] = Scalar(code, code.add(f"fdiv double 1.0, {extent}"), "d")
         more = code.add(f"add nsw i64 {code.add(f'mul nsw i64 {COLUMNS}, {WIDEST}')}, {ALIGNMENT - 1}")
         self.row = code.add(f"and i64 {more}, {-ALIGNMENT}")
-        share = code.add(f"fdiv double 1.0, {code.add(f'sitofp i64 {COLUMNS} to double')}")
-        self.share = Scalar(code, share, "d")
         with code.when(fits):
             self._write_loops()
         return code.text(code.add(f"zext i1 {fits} to i64"))
@@ -95,15 +120,16 @@ class AnySize(PlaceByPlace):
     def _fits(self) -> str:
         """Emit the test whether all addresses are aligned, and no result overlaps another array; returns its result."""
         add, arrays = self.code.add, self.nest.arrays
-        full = add(f"mul nsw i64 {ROWS}, {COLUMNS}")
-        counts = {"full": full, "column": str(ROWS), "row": str(COLUMNS)}
         starts, stops, tests = [], [], []
         for base, array in zip(self.bases, arrays, strict=True):
-            size, layout = np.dtype(array.dtype).itemsize, (array.outer[0], array.inner[0])
-            count = next(counts[name] for name, strides in STRIDES.items() if strides == layout)
+            size = str(np.dtype(array.dtype).itemsize)
+            strides = (*array.outer, *array.inner)
+            for extent, stride in zip((*self.nest.outer, *self.nest.inner), strides, strict=True):
+                size = add(f"mul nsw i64 {size}, {extent}") if stride else size
             starts.append(add(f"ptrtoint ptr {base} to i64"))
-            stops.append(add(f"add i64 {starts[-1]}, {add(f'mul nsw i64 {count}, {size}')}"))
-            tests.append(add(f"icmp eq i64 {add(f'and i64 {starts[-1]}, {size - 1}')}, 0"))
+            stops.append(add(f"add i64 {starts[-1]}, {size}"))
+            rest = add(f"and i64 {starts[-1]}, {np.dtype(array.dtype).itemsize - 1}")
+            tests.append(add(f"icmp eq i64 {rest}, 0"))
         written = [j for _, j in self.nest.stores]
         for i, j in [(i, j) for j in written for i in range(len(arrays)) if i < j or (i > j and i not in written)]:
             after, before = add(f"icmp uge i64 {starts[i]}, {stops[j]}"), add(f"icmp uge i64 {starts[j]}, {stops[i]}")
@@ -115,6 +141,19 @@ class AnySize(PlaceByPlace):
             fits = add(f"and i1 {fits}, {test}")
         return fits
 
+    def _operand(self, j: int, values: dict[int, Scalar]) -> Scalar:
+        step = self.nest.steps[j]
+        if isinstance(step.attribute, Share):
+            return self.shares[step.attribute].to(step.dtype)
+        return super()._operand(j, values)
+
+
+class ByRows(AnySize, PlaceByPlace):
+    """Writes the code of a nest whose inner space is a row; scratch memory is a row for each entry of ``slots``."""
+
+    def room(self, columns: int) -> int:
+        return len(self.slots) * (-(-columns * WIDEST // ALIGNMENT) * ALIGNMENT)
+
     def _reserve(self, use: str, j: int, dtype: str, count: int) -> None:
         self.slots[use, j] = len(self.slots)
 
@@ -122,11 +161,11 @@ class AnySize(PlaceByPlace):
         base = self.code.element(self.memory, "b", self.row, self.slots[use, j])
         return self.code.element(base, dtype, index)
 
-    def _operand(self, j: int, values: dict[int, Scalar]) -> Scalar:
-        step = self.nest.steps[j]
-        return self.share.to(step.dtype) if step.attribute is SHARE else super()._operand(j, values)
 
+class ByColumns(AnySize, SideBySide):
+    """Writes the code of a nest whose inner space is a column, for blocks of neighbouring columns."""
 
-def row_bytes(columns: int) -> int:
-    """Return the bytes of a row of scratch memory for this number of columns."""
-    return -(-columns * WIDEST // ALIGNMENT) * ALIGNMENT
+    def __init__(self, nest: Nest):
+        super().__init__(nest, 0)
+        if self.plan.kept and max(self.plan.kept.values()) < 0:
+            raise TypeError("a nest of columns of any size cannot keep values between its passes")
