@@ -31,8 +31,8 @@ def detect_anomaly(limit: float = 1e10) -> Iterator[None]:
     """Raise an error at the first op in the block whose result has a NaN, an infinity or a number above ``limit``.
 
     An error in a backward pass also names the op of the forward pass whose gradient was computed, with its line. Every
-    result is read once more, so that programs run up to twice as long. An infinity such as ``log(0)`` counts too; pass
-    ``limit=float("inf")`` to look for NaN alone.
+    result is read once more, so programs take up to twice as long. An infinity such as ``log(0)`` is an error, too;
+    pass ``limit=float("inf")`` to detect NaN alone.
 
     >>> import flnb, numpy as np
     >>> x = flnb.Variable([1.0, 0.0])
@@ -106,8 +106,8 @@ def breakpoint_if(condition: Any, *tensors: Any) -> Any:
     """Open the debugger at the caller's line if a condition is true, and return the first of ``tensors``.
 
     Args:
-        condition: a bool; or a tensor, which counts as true if any element is; or a function that gets the values of
-            ``tensors`` as NumPy arrays and returns a bool or an array.
+        condition: a bool; or a tensor, which is true if any element is true; or a function that is called with the
+            values of ``tensors`` as NumPy arrays and returns a bool or an array.
         tensors: tensors to look at. In the debugger, the name ``values`` is the list of their NumPy arrays.
 
     >>> import flnb

@@ -10,7 +10,7 @@ from flnb.tensor import Tensor
 
 
 def pair_of(value: Any) -> Any:
-    """Return the result ``value`` of a function with ``has_aux`` if it is a pair; otherwise raise a ValueError."""
+    """Return ``value``, the result of a function with ``has_aux``; raise a ValueError if it is not a pair."""
     if not isinstance(value, tuple | list) or len(value) != 2:
         got = f"a {type(value).__name__}{f' of {len(value)}' if isinstance(value, tuple | list) else ''}"
         raise ValueError(f"grad: with has_aux the function must return a pair (number, aux), it returned {got}")
@@ -18,7 +18,7 @@ def pair_of(value: Any) -> Any:
 
 
 def results_of(value: Any, name: str) -> list[Any]:
-    """Return the tensors in a function's result; raise a TypeError that names the transform if it has other objects."""
+    """Return the tensors in a function's result; for other objects raise a TypeError with the transform's name."""
     found = leaves(value)
     for y in found:
         if not isinstance(y, Tensor):
@@ -50,8 +50,8 @@ def vectors_of(what: str, name: str, given: Any, like: Any, tensors: list[Any]) 
     Args:
         what: "tangents", "vectors" or "cotangent", for error messages.
         name: the name of the transform, for error messages.
-        given: a container, nested in any way, of as many tensors as ``tensors``, with their shapes.
-        like: the container that an error message describes as the expected one.
+        given: a container, which may be nested, of as many tensors as ``tensors``, with the same shapes.
+        like: a container as expected, for the error message.
     """
     found = leaves(given)
     if len(found) != len(tensors):

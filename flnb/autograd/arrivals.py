@@ -1,8 +1,8 @@
 """Listeners that are called as soon as the gradient of a leaf is complete, while backward is still running.
 
-A backward pass handles the ops from the latest to the earliest. So the gradient of a leaf is complete as soon as the
-pass has handled the earliest op that used the leaf. One traversal of the graph before the pass finds these ops; it is
-made only while there are listeners.
+A backward pass handles the ops from the latest to the earliest. So the gradient of a leaf is complete when the pass has
+handled the earliest op that used the leaf. If there are listeners, the graph is traversed before the pass to find the
+earliest op for each leaf.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Listener(Protocol):
     def arrived(self, leaf: Node, gradient: Any) -> bool | None:
         """Called with a leaf and its complete gradient, after the leaf's hooks and before ``.grad`` changes.
 
-        Return True to take over the gradient: then the pass does not add it to ``.grad`` and keeps no reference to it.
+        Return True to take over the gradient; then the pass does not add it to ``.grad`` and drops its reference to it.
         """
 
     def ended(self) -> None:
-        """Called when the pass is over and every ``.grad`` is set; leaves without gradient had no call of `arrived`."""
+        """Called when the pass is over and every ``.grad`` is set, also if leaves have received no gradient."""
 
 
 listeners: dict[int, weakref.ref[Any]] = {}
@@ -109,7 +109,7 @@ class Arrivals:
         return watched
 
     def end(self) -> None:
-        """Tell the listeners that the pass is over, by calling their method `ended`."""
+        """Call the method `ended` of all listeners: the pass is over."""
         for listener in self._told:
             listener.ended()
 

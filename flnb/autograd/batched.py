@@ -36,7 +36,7 @@ class Vmap(Interpreter):
 
     Attributes:
         size: the number of examples.
-        depth: 1 for a vmap that is inside no other, 2 for one inside that, and so on.
+        depth: 1 for the outermost vmap, 2 for a vmap inside it, and so on.
     """
 
     def __init__(self, size: int, depth: int) -> None:
@@ -202,7 +202,7 @@ def unbatch(x: Any, level: Vmap) -> Any:
 
 
 def unbatch_all(x: Any, batches: list[Vmap]) -> Any:
-    """Apply `unbatch` for several vmaps, the innermost first, so that the first axis is that of the outermost vmap."""
+    """Apply `unbatch` for several vmaps, the innermost first; the outermost vmap's examples are then the first axis."""
     for level in batches:
         x = unbatch(x, level)
     return x
@@ -224,7 +224,7 @@ def rebatch(x: Any, level: Vmap) -> Any:
 
 
 def wrap(x: Any) -> Any:
-    """Return x repeated for the examples of every running vmap, so that each example has a tensor of its own."""
+    """Return x repeated for the examples of every running vmap, so that each example has a separate tensor."""
     have = _levels_of(x)
     for level in vmaps.get():
         if level not in have:

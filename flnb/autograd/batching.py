@@ -23,9 +23,9 @@ class BatchedCall(NamedTuple):
     """An op's call under vmap.
 
     Attributes:
-        values: the operands. Those whose entry in ``batched`` is True are tensors with the examples along the first
-            axis; the others are tensors or numbers that all examples share.
-        attributes: the op's attributes as the user gave them, for one example.
+        values: the operands. If an operand's entry in ``batched`` is True, it is a tensor with the examples along the
+            first axis; otherwise it is a tensor or number that all examples share.
+        attributes: the op's attributes for one example, as passed by the user.
         size: the number of examples.
     """
 
@@ -55,19 +55,19 @@ class BatchedCall(NamedTuple):
 
 
 def batch(call: BatchedCall) -> Any:
-    """Run a primitive op by its batching rule or once per example; returns all results along the first axis."""
+    """Run a primitive op by its batching rule, or once per example; return the results along a first axis."""
     call = call._replace(values=[x if isinstance(x, NUMBERS) else asarray(x) for x in call.values])
     value = _by_rule(call)
     return one_by_one(call) if value is None else value
 
 
 def compose(call: BatchedCall) -> Any:
-    """Run a composite op like `batch` if it has a batching rule or cannot be split into ops; else return None."""
+    """Run a composite op like `batch` if it has a batching rule or cannot be run op by op; else return None."""
     return _by_rule(call) if call.op.decomposes else one_by_one(call)
 
 
 def _by_rule(call: BatchedCall) -> Any:
-    """Apply the batching rule of the op, or that of all elementwise ops; returns None if it has none."""
+    """Apply the batching rule of the op, or the rule for elementwise ops; return None if there is no rule."""
     rule = RULES.get(call.op.name) or (broadcast if call.op.family == "elementwise" else None)
     return None if rule is None else rule(call)
 
@@ -87,7 +87,7 @@ def one_by_one(call: BatchedCall) -> Any:
 
 
 def aligned(call: BatchedCall) -> list[Any]:
-    """Return the operands, the batched ones with dimensions added after the first so that all broadcast as intended."""
+    """Return the operands for broadcasting: batched ones get dimensions of extent 1 after the axis of the examples."""
     ndim = max(call.ndim(i) for i in range(len(call.values)))
     return [
         _lead(x, ndim - call.ndim(i)) if b else x
@@ -136,7 +136,7 @@ def _pad(call: BatchedCall) -> Any:
 
 
 ALL = ("slice", None, None, None)
-"""The key ``:`` as the attributes of indexing ops encode it."""
+"""The key ``:`` in the encoded form of the attributes of indexing ops."""
 
 
 def _place(call: BatchedCall) -> Any:
@@ -149,10 +149,10 @@ def _place(call: BatchedCall) -> Any:
 
 
 def _layout(key: tuple[Any, ...], ndim: int) -> tuple[int, int]:
-    """Return where in ``x[key]`` the ``ndim`` dimensions of the index tensors are, and the number of other dimensions.
+    """Return the position in ``x[key]`` of the ``ndim`` dimensions of the index tensors, and the number of the others.
 
-    They are where NumPy puts them: in place of the indices (tensors and ints) if all of these are neighbours in the
-    key, otherwise in front of the other dimensions.
+    As in NumPy, these dimensions replace the indices (tensors and ints) if all indices are neighbours in the key;
+    otherwise they precede the other dimensions.
     """
     advanced = [i for i, k in enumerate(key) if isinstance(k, int) or (isinstance(k, tuple) and k[0] == "index")]
     together = advanced[-1] - advanced[0] == len(advanced) - 1
@@ -169,11 +169,11 @@ def _indices(call: BatchedCall, first: int) -> tuple[list[Any], int]:
 
 
 def _with_examples(call: BatchedCall, key: tuple[Any, ...], first: int) -> tuple[tuple[Any, ...], list[Any], int]:
-    """Prepend the example's number to an index, so that each example is indexed by itself.
+    """Prepend the example's number to an index, so that each example is indexed separately.
 
     Returns:
-        The new key, the index tensors, and how many dimensions these have in one example. In ``x[key]`` with the new
-        key the dimensions of the index tensors come first.
+        The new key, the index tensors, and their number of dimensions in one example. In ``x[key]`` with the new key,
+        the dimensions of the index tensors come first.
     """
     indices, ndim = _indices(call, first)
     numbered = tuple(("index", k[1] + 1) if isinstance(k, tuple) and k[0] == "index" else k for k in key)
@@ -220,7 +220,7 @@ def _scatter_add(call: BatchedCall) -> Any:
 
 
 def _fold(x: Any, axis: int) -> Any:
-    """Merge the first axis, that of the examples, into dimension ``axis`` of each example."""
+    """Merge the first axis, which runs over the examples, into dimension ``axis`` of each example."""
     order = (*range(1, axis + 1), 0, *range(axis + 1, x.ndim))
     y = permute_dims(x, order) if axis else x
     return reshape(y, (*y.shape[:axis], y.shape[axis] * y.shape[axis + 1], *y.shape[axis + 2 :]))
@@ -236,9 +236,9 @@ def _folding(first: tuple[int, int] | None, second: tuple[int, int] | None) -> C
     """Make the batching rule of a convolution or its gradients, which merges the examples into another dimension.
 
     Args:
-        first: two dimensions, for calls in which only the first operand is batched: the one of the operand into which
-            the examples are merged, and the one of the result from which they are separated. If it is None, such calls
-            have no rule and run once per example.
+        first: two dimensions, for calls in which only the first operand is batched: the operand's dimension into which
+            the examples are merged, and the result's dimension from which they are separated. If None, such calls have
+            no rule and run once per example.
         second: the same for calls in which only the second operand is batched.
     """
 

@@ -1,8 +1,8 @@
-"""Checkpointing: keep a function's inputs instead of the values that its ops save, and run it again in backward.
+"""Checkpointing: store a function's inputs instead of the values that its ops save, and run it again in backward.
 
-T. Chen et al., "Training deep nets with sublinear memory cost", 2016. The function is recorded as it runs; then one
-node replaces the nodes of its ops. The parents of this node are all nodes from before the call whose results the
-function read, either as arguments or through its closure.
+T. Chen et al., "Training deep nets with sublinear memory cost", 2016. The function runs and its ops are recorded; then
+one node replaces the nodes of its ops. The parents of this node are all earlier nodes whose results the function read,
+either as arguments or through its closure.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Run:
         parents: sequence numbers of the nodes to which the function's gradients flow.
         reads: tensors that are not on the tape and must not be written before the function runs again.
         specs: shapes and dtypes of the function's results.
-        since: sequence number at the end of the call; a write with a larger one came later.
+        since: sequence number at the end of the call; later writes have larger numbers.
     """
 
     def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
@@ -101,7 +101,7 @@ class _Run:
             return join(found)
 
     def pulled(self, g: Any) -> list[Any]:
-        """Run the function again, and return the gradients of ``parents``, given ``g``, that of the joined results."""
+        """Run the function again, and return the gradients of ``parents``; ``g`` is that of the joined results."""
         if dispatch.last_write > self.since:
             self._check_unwritten()
         with _Returned(self):
@@ -113,7 +113,7 @@ class _Run:
 
 
 class _Returned(WithBlock[None]):
-    """Context manager in which the scope and the random generators' states are those of the function's first call."""
+    """Context manager that restores the scope and the random generators' states of the function's first call."""
 
     def __init__(self, run: _Run) -> None:
         self._run = run
@@ -137,7 +137,7 @@ class _Returned(WithBlock[None]):
 
 
 def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a function save only its inputs for backward, which runs it again: this trades time for memory.
+    """Make a function save only its inputs for backward, which runs the function again; saves memory, takes more time.
 
     Random numbers are the same in both runs. The function may close over Variables (such as the parameters of a
     module), take and return dicts, lists and tuples of tensors, and call other checkpointed functions. It must compute
@@ -192,7 +192,7 @@ def _name(function: Any) -> str:
 
 
 def _variables(function: Any, reached: set[int]) -> list[Any]:
-    """Return the Variables to which a function refers, if the sequence numbers of their nodes are in ``reached``.
+    """Return the Variables to which a function refers and whose nodes have sequence numbers in ``reached``.
 
     The function refers to the Variables in its closure, to the globals that it names, and to the parameters of
     modules among these.
@@ -214,7 +214,7 @@ def _closed_over(function: Any) -> list[Any]:
 
 
 def _collapse(result: Any, start: int, run: _Run) -> Variable:
-    """Replace the nodes recorded after sequence number ``start`` by one whose gradient runs the function again."""
+    """Replace the nodes recorded after sequence number ``start`` by one whose gradient rule runs the function again."""
     outside, read = _edges(result._node, start)
     run.parents = list(outside)
     specs = tuple(spec for _, spec in outside.values())

@@ -1,9 +1,9 @@
 """Gradient rules (pulls) compiled to functions of buffers.
 
-A pull calls a few public ops. Most of their time is spent on finding plans and making Tensors, although the plans and
-shapes are the same for every node of one plan (op, shapes, attributes). So a pull is traced once
-(`flnb.dispatch.tracing`), and the trace becomes the text of a function that calls the active backend's method of each
-op directly, through the same table as the public op: a backend that overrides an op, memory managers and telemetry see
+A pull calls a few public ops, which spend most of their time on finding plans and making Tensors. But plans and shapes
+are the same for every node of one plan (op, shapes, attributes). So a pull is traced once (`flnb.dispatch.tracing`),
+and the trace is converted to the text of a function. This function calls the active backend's method of each op
+directly, through the same table as the public op. So backends that override an op, memory managers and telemetry get
 the same calls as without compilation. A composite's gradient is one call if the backend has a method for it. A pull
 that reads a value, or does anything but run ops, is not compiled.
 """
@@ -33,11 +33,11 @@ from flnb.ops.movement import sum_to
 __all__ = ["Compiled", "compile_pulls"]
 
 LONGEST = 32
-"""The largest number of ops in a pull that is compiled: longer ones spend their time in the ops themselves."""
+"""The largest number of ops in a compiled pull; for longer pulls, the overhead of public ops does not matter."""
 TOLD, BLOCKS = 1, 2
-"""Bits of the number of a version of compiled pulls: with an event for each op; with results in blocks of memory."""
+"""Bits in the number of a version of compiled pulls: it emits an event for each op; it allocates blocks for results."""
 AROUND = "here, table, cotangents, owned, reached, leaves, own, lane, retain"
-"""Names in the text of the values of one backward pass (`Walk`), which the functions get as one tuple."""
+"""Names in the generated text for the values of a backward pass (`Walk`), which are passed as one tuple."""
 
 
 class Number:
@@ -90,12 +90,12 @@ class Branch(NamedTuple):
     """A part of the generated function, which computes the gradients for one input of the op, for two, or for all.
 
     Attributes:
-        condition: the Python expression under which the part runs; an empty string means always.
+        condition: the Python expression that is true if the part runs; "" means always.
         trace: the ops to run, in order.
         whole: lines of text that call the backend's method for a composite's gradient, in place of the ops.
         inputs: the tensors that the ops read, each with the expression for its buffer.
         given: pairs of an input's position and the traced tensor that is its gradient.
-        last: the Python expression under which this part is the last to read the node; an empty string means never.
+        last: the Python expression that is true if this part is the last to read the node; "" means never.
     """
 
     condition: str
@@ -110,8 +110,8 @@ class Compiled:
     """The compiled gradient functions of a plan: up to four versions of one function, each written when first needed.
 
     Attributes:
-        weight: bytes of the largest result. If the memory manager makes blocks for results of that size, a version that
-            allocates blocks must be used.
+        weight: the size in bytes of the largest result. If the memory manager allocates blocks for results of this
+            size, a version with the bit `BLOCKS` must be used.
         ways: the four versions, indexed by the sum of the bits `TOLD` and `BLOCKS`; None for a version that is not yet
             written.
     """
@@ -144,7 +144,7 @@ class _Script:
         self.number = count().__next__
 
     def name(self, value: Any) -> str:
-        """Return a new name by which the text refers to ``value``."""
+        """Return a new name for ``value`` in the text."""
         name = f"v{self.number()}"
         self.names[name] = value
         return name
@@ -252,15 +252,15 @@ class _Script:
         return self.name(x._data)
 
     def find(self, places: Sequence[int], depth: int) -> None:
-        """Add the lines that look up the sums of the cotangents that have arrived at the parents number ``places``."""
+        """Add the lines that look up the present sums of cotangents of the parents with the numbers ``places``."""
         for i in places:
             self.add(f"key{i} = p{i}[2]", f"before{i} = cotangents.get(key{i})", depth=depth)
 
     def give(self, given: Sequence[tuple[int, str, Spec]], depth: int) -> None:
         """Add the lines that add cotangents to the sums of the parents, as `Walk` does.
 
-        A first cotangent of a parent is stored, a later one is added. Which ops share an event depends on that, so the
-        lines for the other parents stand twice, in both branches of the ``if`` for the first parent.
+        The first cotangent of a parent is stored, and later ones are added. An addition is an op, which may share an
+        event with other ops, so the lines for the other parents are written in both branches of the first ``if``.
 
         Args:
             given: for each parent its position, the name of its cotangent in the text, and the cotangent's spec.
@@ -314,7 +314,7 @@ def compile_pulls(plan: Plan, saved: Sequence[Any]) -> Compiled | bool:
 
 
 def _single(plan: Plan) -> list[Branch]:
-    """Trace the gradient function of each input of an op: for two inputs together, then for each alone."""
+    """Trace the gradient functions of an op's inputs: for two inputs together, and for each input alone."""
     wanted = [i for i, pull in enumerate(plan.pulls) if pull is not None and isinstance(plan.specs[i], Spec)]
     branches = [
         _traced(
@@ -375,7 +375,7 @@ def _joint(plan: Plan, saved: Sequence[Any]) -> list[Branch]:
 
 
 def _inputs(trace: Tracing, specs: Sequence[Any], read: Sequence[bool], inputs: list[tuple[Traced, str]]) -> list[Any]:
-    """Make placeholders for the values that a node saved: traced tensors, and `Number`; None for values not read.
+    """Make placeholders for the saved values of a node: traced tensors and `Number` objects; None for unread values.
 
     The traced tensors are added to ``inputs``, each with the expression that reads its buffer from the node.
 

@@ -1,4 +1,4 @@
-"""`custom_op`: makes an op, one node on the tape, of a user's function and a gradient that the user defines."""
+"""`custom_op`: makes an op (one node on the tape) from a user's function and a gradient that the user defines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["CustomOp", "GradientRuleError", "custom_op"]
 
 
 class GradientRuleError(RuntimeError):
-    """A custom op's vjp or jvp returned something that cannot be a gradient."""
+    """Raised if a custom op's vjp or jvp returns an object that cannot be a gradient."""
 
 
 class CustomOp(Composite):
@@ -34,7 +34,7 @@ class CustomOp(Composite):
 
     Attributes:
         forward: the user's function.
-        vjp, jvp: the rules set by `def_vjp` and `def_jvp`, None before.
+        vjp, jvp: the functions set by `def_vjp` and `def_jvp`; None if not set.
         arguments: names of the function's parameters that are tensors.
         keywords: names of its keyword-only parameters, the attributes.
         takes_any: whether the function takes any number of tensors, as ``*tensors``.
@@ -85,9 +85,9 @@ class CustomOp(Composite):
     def def_vjp(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         """Set the function that computes the gradient, the vector-Jacobian product; usable as a decorator.
 
-        ``rule(g, y, *tensors, **attributes)`` gets the result ``y`` and its cotangent ``g``. It returns the cotangent
-        of each tensor (None for one without), in a tuple if there are several. If it uses flnb's ops only, it can
-        itself be differentiated.
+        ``rule(g, y, *tensors, **attributes)`` is called with the result ``y`` and its cotangent ``g``. It returns the
+        cotangent of each tensor (or None), as a tuple if there are several tensors. If the rule uses flnb's ops only,
+        second derivatives are possible.
         """
         self.vjp = rule
         return rule
@@ -95,8 +95,8 @@ class CustomOp(Composite):
     def def_jvp(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         """Set the function that computes the directional derivative; without it, `flnb.jvp` uses the vjp.
 
-        ``rule(tangents, y, *tensors, **attributes)`` gets a tuple with one tangent per tensor, and the result ``y``; it
-        returns the tangent of ``y``. Usable as a decorator.
+        ``rule(tangents, y, *tensors, **attributes)`` is called with a tuple of one tangent per tensor, and the result
+        ``y``. It returns the tangent of ``y``. Usable as a decorator.
         """
         self.jvp = rule
         return rule
@@ -106,10 +106,10 @@ class CustomOp(Composite):
         return self.arguments[i] if i < len(self.arguments) else str(i)
 
     def _forward(self, *values: Any) -> tuple[Any, tuple[Any, ...]]:
-        """Call the user's function with tensors and attributes; returns its result, and () as it saves nothing else.
+        """Call the user's function with tensors and attributes; return (result, ()), as no further values are saved.
 
         The function runs in a scope with the op's name. An event for the op is emitted only if the function returns an
-        array: if it returns a Tensor, the ops that it calls have events of their own.
+        array. If it returns a Tensor, the ops that it calls emit events.
         """
         end = len(values) - len(self.keywords)
         tensors, attributes = values[:end], values[end:]
@@ -149,7 +149,7 @@ class CustomOp(Composite):
         return self._cotangents(g, plan.attributes, tensors, y)
 
     def _cotangents(self, g: Any, attributes: tuple[Any, ...], tensors: list[Any], y: Any) -> list[Any]:
-        """Call the user's vjp; returns one cotangent (or None) per tensor, checked for the tensor's shape and dtype."""
+        """Call the user's vjp; return one cotangent (or None) per tensor, after a check of shape and dtype."""
         if self.vjp is None:
             raise GradientRuleError(
                 f"custom op {self.name!r} has no gradient: define it with @{self.name}.def_vjp, as "
@@ -173,7 +173,7 @@ class CustomOp(Composite):
         return found
 
     def _tangent(self, tangents: list[Any], attributes: tuple[Any, ...], tensors: list[Any], y: Any) -> Any:
-        """Call the user's jvp; returns the tangent of the result, checked to be like the result."""
+        """Call the user's jvp; return the tangent of the result, after a check of shape and dtype."""
         made = self._call_rule("jvp", tuple(tangents), y, tensors, attributes)
         if (made.shape, made.dtype) != (y.shape, y.dtype):
             raise GradientRuleError(
@@ -183,7 +183,7 @@ class CustomOp(Composite):
         return made
 
     def _call_rule(self, which: str, given: Any, y: Any, tensors: list[Any], attributes: tuple[Any, ...]) -> Any:
-        """Call the user's ``"vjp"`` or ``"jvp"``; an error in it gets a note with the op's name and the rule's line."""
+        """Call the user's rule ``which`` ("vjp" or "jvp"); add a note with op and line to an error that it raises."""
         rule = getattr(self, which)
         try:
             return rule(given, y, *tensors, **self._named(attributes))
@@ -193,10 +193,10 @@ class CustomOp(Composite):
 
 
 class _Transposed(Op):
-    """The vjp of a custom op for one of its tensors, as an op of its own with the operands ``(g, *tensors, y)``.
+    """The vjp of a custom op for one of its tensors, as a separate op with the operands ``(g, *tensors, y)``.
 
-    It is linear in ``g``, so that its own vjp with respect to ``g`` is the jvp that the user stated; with respect to
-    the tensors and ``y`` it is differentiated through the ops of the user's vjp.
+    This op is linear in ``g``, so its own vjp with respect to ``g`` is the jvp that the user defined. Its derivatives
+    with respect to the tensors and ``y`` are computed from the ops of the user's vjp.
     """
 
     register = CustomOp.register
@@ -235,7 +235,7 @@ class _Transposed(Op):
 
 
 def _values(saved: Iterable[Any]) -> list[Any]:
-    """Return a node's saved values as a user's rule gets them: as constants, unless the rule itself is recorded."""
+    """Return a node's saved values for a user's rule: constants, or Variables if the rule itself is recorded."""
     recorded = state.current().grad
     return [x if recorded or type(x) is Tensor else x.data for x in saved]
 
@@ -244,9 +244,9 @@ def custom_op(forward: Callable[..., Any]) -> CustomOp:
     """Make an op of a function; used as a decorator. `CustomOp.def_vjp` then sets the op's gradient.
 
     The function takes plain Tensors by position, and attributes that are keyword-only and hashable. It returns one
-    Tensor or NumPy array, and may use NumPy. The op is one node on the tape. Telemetry shows it by the function's name:
-    as an op if the function returns an array, else as the scope of the ops that it calls. Under `flnb.vmap` it runs
-    once per example. `flnb.testing.verify_grad` checks its gradient.
+    Tensor or NumPy array, and may use NumPy. The op is one node on the tape. In telemetry, the function's name is the
+    name of the op if the function returns an array, else the name of a scope with the ops that it calls. Under
+    `flnb.vmap` the op runs once per example. `flnb.testing.verify_grad` checks its gradient.
 
     >>> import flnb, numpy as np
     >>> @flnb.custom_op

@@ -25,8 +25,8 @@ def line_of(node: Node) -> str:
 def creation_stack(x: Any) -> list[Line]:
     """Return the lines of the user's program that computed a Variable, the innermost function's line first.
 
-    The list has one line, the one that called the op; with `flnb.creation_stacks("full")` it has a line for each
-    function on the stack. It is empty for a Variable that is not the result of a recorded op.
+    The list has only the line that called the op; with `flnb.creation_stacks("full")` it has a line for each function
+    on the stack. The list is empty for a Variable that is not the result of a recorded op.
 
     >>> import flnb
     >>> y = flnb.Variable([1.0]) * 2.0
@@ -50,7 +50,7 @@ def describe_node(node: Node) -> str:
 
 
 def freed_error(node: Node) -> RuntimeError:
-    """Make the error for a node whose saved values were freed by an earlier backward, or else as ``why_freed`` says."""
+    """Return the error for a node whose saved values were freed by an earlier backward or for another reason."""
     why = getattr(
         node[MARK],
         "why_freed",
@@ -60,7 +60,7 @@ def freed_error(node: Node) -> RuntimeError:
 
 
 def skipped_error(root: Node, tape: Tape) -> RuntimeError:
-    """Make the error for a ``tape`` that ended a backward before it handled every node that received a gradient."""
+    """Return the error for a ``tape`` that ended a backward without handling every node that received a gradient."""
     return RuntimeError(
         f"backward: {tape!r} did not pull every node at which a gradient arrived: an earlier backward freed a part of "
         f"the graph (give that one retain_graph=True), another thread did so at the same time (give each thread a "
@@ -85,7 +85,7 @@ def check_unwritten(node: Node) -> None:
 
 
 def shape_error(node: Node, position: int, got: Any) -> ValueError:
-    """Make the error for a gradient rule whose result ``got`` differs in shape or dtype from argument ``position``."""
+    """Return the error for a gradient rule whose result ``got`` differs in shape or dtype from an argument."""
     plan = node[PLAN]
     given = repr(got._spec) if isinstance(got, Tensor) else repr(got)
     return ValueError(
@@ -95,6 +95,6 @@ def shape_error(node: Node, position: int, got: Any) -> ValueError:
 
 
 def add_origin(error: Exception, node: Node, g: Any) -> None:
-    """Add a note with the op and its line to an error in a node's gradient rule, unless it has such a note already."""
+    """Add a note with the op and its line to an error in a node's gradient rule, unless the error has such a note."""
     if not any(note.startswith("in backward") for note in getattr(error, "__notes__", ())):
         error.add_note(f"in backward, with a cotangent {g._spec!r}, through {describe_node(node)}")

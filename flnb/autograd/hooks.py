@@ -1,8 +1,8 @@
 """Hooks on gradients: functions that backward calls with a Variable's gradient once it is complete.
 
-A node with hooks gets a plan (the op, its shapes and gradient rules) of its own. That plan has no compiled gradient
-rules, so that backward takes its slower path there and calls the hooks; nodes without hooks cost nothing more. A leaf
-stores its hooks where other nodes store their parents.
+A node with hooks gets a separate plan (the op, its shapes and gradient rules). That plan has no compiled gradient
+rules, so backward takes the slower path for this node and calls the hooks. Nodes without hooks are not slower. A leaf
+stores its hooks in place of the parents of other nodes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Intercepted(Plan):
     """Base class of plans that change a node's cotangent or saved values before its gradient rule runs.
 
     Attributes:
-        original: the plan in whose place this one is; its gradient rule runs on the changed values.
+        original: the plan that this plan replaces; its gradient rule is called with the changed values.
     """
 
     __slots__ = ("original",)
@@ -96,7 +96,7 @@ class Hooked(Intercepted):
 
 
 def call_in_turn(functions: dict[int, Any], g: Any) -> Any:
-    """Call hooks in the order of registration, each with the gradient that the one before returned; return the last."""
+    """Call hooks in order of registration, each with the gradient that the previous hook returned; return the last."""
     if g._node is None and hasattr(g, "data"):
         g = g.data  # a plain Tensor, where the walk is not recorded
     for function in list(functions.values()):
@@ -125,7 +125,7 @@ def run_hooks(node: Node, g: Any) -> Any:
 
 
 class Inside(Plan):
-    """The plan of a node that a tape fused into a later one, named ``whole``: no gradient arrives at such a node."""
+    """The plan of a node that a tape fused into a later node with the name ``whole``; it receives no gradient."""
 
     __slots__ = ("whole",)
 

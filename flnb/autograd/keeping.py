@@ -1,9 +1,10 @@
 """Tape that moves saved tensors to another place while they are idle, and back when backward needs them.
 
-Moving a saved tensor frees memory only if nothing but the tape refers to the tensor. At the moment when a tensor is
-saved, the line that computed it still does. So the tape takes over the memory behind the tensor's array, and refers to
-the array itself only weakly. When the array is gone, the program has dropped it with all its views, and the memory is
-idle. Whenever the tape records a later op on large tensors, it looks for idle memory and moves the values in it.
+Moving a saved tensor frees memory only if the tape holds the only reference to the tensor. When a tensor is saved, the
+line that computed it still refers to the tensor. So the tape stores a reference to the memory behind the tensor's
+array, and only a weak reference to the array itself. When the array no longer exists, the program has dropped the array
+and all its views, and the memory is idle. When the tape records a later op on large tensors, it moves the values in
+idle memory.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Saved(NamedTuple):
     """Facts about a saved tensor, passed to the argument ``select`` of `flnb.memory.offload`.
 
     Attributes:
-        op: name of the op that saved it.
+        op: name of the op that saved the tensor.
         scope: path of the modules and scopes in which the op ran.
         nbytes: bytes of the tensor's elements.
         category: the category of its memory in telemetry, such as "activation".
@@ -60,9 +61,9 @@ class SavedBlock:
 
     Attributes:
         owner: the object that owns the block's memory; None while the values are only in the store.
-        array: a weak reference to the array on that memory which the program, or a backward, uses.
-        copy: the array in the store that holds the values; None until they have moved for the first time.
-        notes: the lists in which the tensors that own the block's memory note in-place writes to it.
+        array: a weak reference to the array on that memory, which the program or a backward uses.
+        copy: the array in the store that holds the values; None before the first move.
+        notes: the lists in which the tensors that own the block's memory record in-place writes.
     """
 
     __slots__ = ("__weakref__", "array", "code", "copy", "like", "manager", "node", "notes", "owner", "store")
@@ -84,7 +85,7 @@ class SavedBlock:
             self.notes.append(note)
 
     def idle(self) -> bool:
-        """Return whether the program refers to no array in this block any more, and nothing has locked the block."""
+        """Return whether the program has dropped all arrays in this block and the block is not locked."""
         return self.array() is None and not self.owner.block.locks
 
     def move(self) -> None:
@@ -114,7 +115,7 @@ class SavedBlock:
         return array
 
     def _emit(self, direction: int, t0: int, block: int) -> None:
-        """Count a move of the block number ``block`` that began at ``t0`` (ns), and emit its event.
+        """Count a move of block number ``block`` that began at ``t0`` (ns), and emit an event about the move.
 
         ``direction`` is the code of the move in telemetry, `Store.away` or `Store.back`.
         """
@@ -127,7 +128,7 @@ class SavedBlock:
 
 
 class SavedTensor:
-    """What a node stores in place of a saved tensor: the tensor's block, and a view's offset and strides in it."""
+    """A node's replacement for a saved tensor: the tensor's block, and the offset and strides in the block."""
 
     __slots__ = ("held", "spec", "view")
 
@@ -158,8 +159,8 @@ class Keeping(PackingTape):
     Args:
         store: the store to which the tensors' blocks are moved.
         min_bytes: blocks with fewer bytes are not moved.
-        keep_last: how many idle blocks are not moved: those saved last, because backward begins with them.
-        select: called with a `Saved` for each tensor, returns whether the tensor may move; None: all tensors may.
+        keep_last: the number of idle blocks that are not moved: the last saved ones, because backward begins with them.
+        select: a function of a `Saved` that returns whether the tensor may be moved; None if all tensors may be moved.
         around: the tape that was active before, which records the nodes.
     """
 

@@ -3,9 +3,9 @@
 `flnb.autograd.keeping` decides when a tensor moves; this module has the place where it is stored (`Store`), the methods
 of compression (`Codec`) and the counts of what moved (`Moves`).
 
-A tensor is copied back at the moment when backward needs it, not ahead of time by another thread. Copying ahead could
-save the time for which backward waits for copies from the host's memory, 0.6% of a step (`python -m benchmarks
-offloading`, two cores), but the device would hold one more tensor meanwhile.
+A tensor is copied back when backward needs it, not in advance by another thread. Copying in advance could save the time
+for which backward waits for copies from the host's memory, 0.6% of a step (`python -m benchmarks offloading`, two
+cores), but would require memory for one more tensor on the device.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Moves:
     """Counts of the tensors that `offload` or `compress` moved.
 
     Attributes:
-        manager: the memory manager that holds the tensors' values while they are away from the device.
-        away, back: how many memory blocks were moved away, and back.
-        away_bytes, back_bytes: the sizes of these blocks, added up.
+        manager: the memory manager that stores the tensors' values while they are not on the device.
+        away, back: the numbers of memory blocks that were moved away from the device, and back.
+        away_bytes, back_bytes: the total sizes of these blocks.
         away_seconds, back_seconds: the time that the moves took.
-        stored_bytes: the memory that the values take while they are away, less than ``away_bytes`` if compressed.
+        stored_bytes: the memory used by the moved values, less than ``away_bytes`` if they are compressed.
     """
 
     manager: MemoryManager
@@ -78,8 +78,8 @@ class Store:
     Attributes:
         away, back: codes in telemetry of a move to the store, and of a move back.
         held: the `SavedBlock` of each block, by the block's number.
-        recent: the blocks that were moved back last; they stay on the device, because another op may need them too.
-        keep_last: how many blocks ``recent`` holds at most.
+        recent: the blocks that were moved back last; they stay on the device, because another op may need them, too.
+        keep_last: the largest number of blocks in ``recent``.
     """
 
     def __init__(self, manager: MemoryManager, keep_last: int, codec: Codec | None = None) -> None:
@@ -110,7 +110,7 @@ class Store:
             self.codec.decode(copy, out)
 
     def returned(self, held: SavedBlock) -> None:
-        """Note that a block was moved back; free the blocks that came back before the last `keep_last`."""
+        """Add a block that was moved back to ``recent``, and free older blocks if there are more than `keep_last`."""
         self.recent.append(weakref.ref(held))
         while len(self.recent) > self.keep_last:
             old = self.recent.popleft()()
@@ -119,10 +119,10 @@ class Store:
 
 
 class Codec:
-    """Base class of compression methods: a subclass implements `encode` and `decode`, for the use by `compress`.
+    """Base class of compression methods for `compress`: a subclass implements `encode` and `decode`.
 
     Attributes:
-        name: the name in messages; it begins with "lossy" if decoded values may differ from the original ones.
+        name: the name in messages; it begins with "lossy" if decoded values may differ from the original values.
     """
 
     name = "codec"
@@ -140,7 +140,7 @@ class Zlib(Codec):
     """Lossless compression by DEFLATE (RFC 1951), for values that repeat, such as the zeros after a ReLU.
 
     Args:
-        level: from 1, the quickest compression, to 9, the one with the smallest result.
+        level: the compression level from 1 (fastest) to 9 (smallest result).
     """
 
     def __init__(self, level: int = 1) -> None:
@@ -187,18 +187,19 @@ def offload(
 ) -> Iterator[Moves]:
     """Move tensors that ops inside the block save for backward off the device while idle, and back before use.
 
-    A tensor's memory block moves once the program has dropped the tensor and all views of it, because moving it earlier
-    would free nothing. It moves when a later op saves something. It is copied back, to the manager that it came from,
-    when backward computes the gradient of the op that saved it, inside the ``with`` block or after it. Values stay the
-    same, bit by bit. Parameters are not moved.
+    A tensor's memory block is moved when the program has dropped the tensor and all its views (otherwise no memory
+    would be freed) and a later op saves a tensor. The block is copied back, to its original manager, when backward
+    computes the gradient of the op that saved it, inside the ``with`` block or after it. Values stay the same, bit by
+    bit. Parameters are not moved.
 
     Args:
-        to: where to move: a memory manager (name, class or instance) or a memory device. By default the host's memory,
-            by a new caching manager, which is ``moves.manager``. An instance keeps its segments of memory: if each step
-            gets the same one, later steps reserve no new memory.
+        to: the destination: a memory manager (name, class or instance) or a memory device. By default a new caching
+            manager of the host's memory, ``moves.manager``. If each step gets the same instance, later steps use its
+            segments again and reserve no new memory.
         min_bytes: smaller memory blocks stay on the device.
-        keep_last: how many idle memory blocks stay on the device: those saved last, which backward needs first. The
-            blocks that backward copied back last, as many again, stay too, as two ops often save the same block.
+        keep_last: the number of idle memory blocks that stay on the device: the last saved ones, which backward needs
+            first. The same number of blocks that were copied back last stay on the device, because two ops often save
+            the same block.
         select: called with the facts about each saved tensor, an object with the attributes ``op``, ``scope``,
             ``shape``, ``dtype``, ``nbytes``, ``category`` and ``alloc_id``; returns False for a tensor that stays.
 

@@ -22,7 +22,7 @@ class Packed:
 
     Attributes:
         _spec: shape and dtype of the tensor, which ``unpack`` must return.
-        place: the node whose result the tensor is; None if no gradient flows to the tensor.
+        place: the node whose result is the tensor; None if no gradient flows to the tensor.
     """
 
     __slots__ = ("_spec", "place", "value")
@@ -39,7 +39,7 @@ class Packed:
 
 
 class Unpacking(Intercepted):
-    """The plan (op, shapes, gradient rules) of a node that stores `Packed` values: it unpacks them in backward."""
+    """The plan (op, shapes, gradient rules) of a node that stores `Packed` values, which are unpacked in backward."""
 
     __slots__ = ("unpack",)
 
@@ -67,8 +67,8 @@ class PackingTape(Tape):
     """Base class of tapes whose nodes store other objects in place of the tensors that ops save.
 
     Args:
-        unpack: called with such an object, returns the tensor.
-        around: the tape that was active before, which records the nodes; None: the default tape.
+        unpack: a function of such an object that returns the tensor.
+        around: the tape that was active before and that records the nodes; None for the default tape.
     """
 
     name: ClassVar[str] = "packing"
@@ -78,7 +78,7 @@ class PackingTape(Tape):
         self._plans: dict[Any, Unpacking] = {}
 
     def packed(self, x: Tensor, node: Node) -> Any:
-        """Return what ``node`` stores in place of the saved tensor ``x``; that may be ``x`` itself."""
+        """Return the object that ``node`` stores in place of the saved tensor ``x``; it may be ``x`` itself."""
         return x
 
     def record(self, node: Node) -> Node | None:
@@ -111,7 +111,7 @@ class _Hooks(PackingTape):
 
 
 def unpacked_tape() -> Tape | None:
-    """Return the innermost active tape that is no `PackingTape`, so that of nested blocks only one packs."""
+    """Return the innermost active tape that is no `PackingTape`; so only the innermost of nested blocks packs."""
     around: Tape | None = state.current().tape
     while isinstance(around, PackingTape):
         around = around.around
@@ -120,9 +120,9 @@ def unpacked_tape() -> Tape | None:
 
 @with_block
 def saved_tensors_hooks(pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]) -> Iterator[None]:
-    """Pass every tensor that an op inside the block saves for its gradient through a pair of functions.
+    """Call ``pack`` when an op inside the block saves a tensor for its gradient, and ``unpack`` in backward.
 
-    They may move the tensors elsewhere, compress or count them. Of nested blocks only the innermost applies.
+    The functions may, for example, move, compress or count the tensors. Of nested blocks, only the innermost applies.
 
     Args:
         pack: called with each Tensor that an op saves; its result is stored in place of the tensor.

@@ -1,8 +1,8 @@
-"""Repeated backward passes on a deferred backend: a pass like an earlier one is recorded as a single value.
+"""Repeated backward passes on a deferred backend: if a pass equals an earlier one, it is recorded as a single value.
 
-The ops that a pass records depend only on its nodes: on their plans, their order, their parents, and on which of the
-values that they saved are equal. A description of all this is the key under which the ops of a pass are stored
-(`flnb.graph.segments`). Describing the nodes takes a tenth of the time of computing their gradients.
+The ops that a pass records depend only on its nodes: their plans, order and parents, and which of their saved values
+are identical. This description is the key with which the ops of a pass are stored (`flnb.graph.segments`). Describing
+the nodes takes a tenth of the time of computing their gradients.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Found = list[tuple[Node, Any]]
 def walk_or_repeat(root: Node, cotangent: Any, walk: Callable[[], Found]) -> Found:
     """Return the leaves that a backward pass reaches, with their cotangents.
 
-    The pass repeats the ops of an earlier pass if one was like it, and empties the nodes. Otherwise ``walk`` is called:
-    also if `flnb.jit` captures the program, if a hook or another tape than the default one takes part, or if the user's
-    own functions compute gradients.
+    If an earlier pass was equal, its ops are repeated and the nodes are emptied. Otherwise ``walk`` is called. It is
+    also called if `flnb.jit` captures the program, if there are hooks or another tape than the default tape, or if the
+    user's own functions compute gradients.
 
     Args:
         root: the node at which the pass begins.
@@ -71,7 +71,7 @@ def _created(pair: tuple[Node, Any]) -> int:
 
 
 def _is_trusted(plan: Plan) -> bool:
-    """Return whether a plan's gradient rules always run the same ops: they are flnb's own, or were traced."""
+    """Return whether a plan's gradient rules always run the same ops: they are part of flnb, or were traced."""
     if plan.compiled:
         return True
     own = all(f is None or str(getattr(f, "__module__", "")).startswith("flnb.") for f in (*plan.pulls, plan.joint))

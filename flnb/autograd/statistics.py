@@ -1,10 +1,10 @@
 """Gradient statistics for telemetry: norms and NaN counts of the gradients of nodes and leaves in a backward pass.
 
-A norm costs more than a small op, so only some passes are measured: those at whose start a recording has set
-`bus.want_grad_stats`. But NaN and Inf are detected in every recorded pass, since NumPy reports floating-point errors at
-no cost, and the gradients of leaves are checked at the end. From the node that makes the first NaN or Inf on, such a
-pass is measured. Gradients on another device are read only if a recording requests norms, because reading them makes
-the program wait.
+Computing a norm takes longer than a small op, so only some passes are measured: those before which a recording has set
+`bus.want_grad_stats`. But NaN and Inf are detected in every recorded pass, because NumPy reports floating-point errors
+at no cost, and the gradients of leaves are checked at the end. After the node with the first NaN or Inf, the rest of
+the pass is measured. Gradients on another device are read only if a recording requests norms, because reading them
+makes the program wait.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from flnb.tensor import Tensor
 __all__ = ["Statistics"]
 
 LIMIT = 256
-"""How many nodes a pass measures at most: of those next to the loss, and again of those from a NaN or Inf on."""
+"""The largest number of nodes measured from the beginning of a pass, and again from the first NaN or Inf on."""
 
 KEEP_PLAN = ~0xFFFFFF
 """The mask of the bits of a plan's telemetry code that contain the plan's number."""
@@ -40,7 +40,7 @@ class Statistics:
         cotangent: the gradient of that node's result.
 
     Attributes:
-        left: how many more nodes will be measured; 0 if the pass is not measured.
+        left: the number of further nodes to be measured; 0 if the pass is not measured.
         alarms: the floating-point errors that NumPy has reported since the last node was checked.
     """
 
@@ -54,7 +54,7 @@ class Statistics:
     def watching(self) -> AbstractContextManager[Any]:
         """Return a context manager in which NumPy reports floating-point errors to `alarms`.
 
-        Errors for which the user has told NumPy to raise an exception or to call a function are not reported.
+        Errors for which the user has set NumPy to raise an exception or to call a function are not reported.
         """
         modes: dict[str, Any] = {**np.geterr()}
         if {"call", "log"} & set(modes.values()):
@@ -68,7 +68,7 @@ class Statistics:
         The event has the norm, the number of NaN and Inf, the size, the user's line and the bytes that the node saved.
 
         Returns:
-            Whether the node was measured; False if this pass has already measured as many nodes as it may.
+            Whether the node was measured; False if the limit of measured nodes in this pass is reached.
         """
         if self.left <= 0:
             return False
@@ -157,8 +157,8 @@ def _values(g: Any) -> Any:
 def any_bad(buffers: list[Any]) -> bool:
     """Return whether one of the buffers has a NaN or Inf.
 
-    A buffer is read twice only if its sum of squares is not finite. This runs for every parameter in every recorded
-    step: the sum's test is Python's, which costs less than NumPy's.
+    A buffer is read a second time only if its sum of squares is not finite. This function runs for every parameter in
+    every recorded step, so the sum is tested by Python's `math`, which is faster than NumPy.
     """
     to_numpy = state.current().backend.to_numpy
     for buffer in buffers:

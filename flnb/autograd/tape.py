@@ -1,9 +1,9 @@
 """Iterative backward pass: calls the gradient rules (pulls) of recorded nodes, latest node first.
 
-Nodes have a global sequence number, and every node that uses a node's result has a larger one. So it is enough to keep
-the nodes at which a gradient has arrived in a heap, from which the latest is taken: nothing is searched or sorted
-beforehand, and the heap is as large as the graph is wide. A node is emptied as soon as its gradient rule has run, which
-frees its saved values while the pass goes on.
+Nodes have a global sequence number, and a node that uses another node's result has a larger number. Nodes that have
+received a gradient wait in a heap, from which the node with the largest number is taken. So the graph need not be
+searched or sorted before the pass, and the heap is only as large as the graph is wide. A node is emptied as soon as its
+gradient rule has run, which frees its saved values during the pass.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _memory(gradient: Any) -> int:
 def grad_of(
     output: Variable, inputs: list[Variable], grad: Any = None, retain_graph: bool = False, create_graph: bool = False
 ) -> list[Tensor | None]:
-    """Return the gradients of a Variable with respect to others on the tape; None for one that no gradient reaches.
+    """Return the gradients of ``output`` with respect to other Variables on the tape; None where no gradient flows.
 
     No ``.grad`` changes. The arguments besides ``inputs`` are those of `Variable.backward`.
     """
@@ -92,7 +92,7 @@ def grad_of(
 
 
 def _start(root: Variable, grad: Any) -> tuple[Node, Any]:
-    """Return the node and the cotangent at which a backward begins, after checking both."""
+    """Return the node and the cotangent with which a backward begins, after checks of both."""
     node, value = root._node, root._data
     if bus.lanes is not None and type(value) is np.ndarray and value.size == 1 and not np.isfinite(value.item()):
         bus.want_grad_stats = True
@@ -131,13 +131,13 @@ def _pulling(create_graph: bool) -> state.State:
 
 
 class Linked(Tape):
-    """The default tape: nodes are kept alive only by their results and later nodes."""
+    """The default tape, which stores no nodes: only the results of nodes and later nodes refer to a node."""
 
     name: ClassVar[str] = "linked"
 
     @property
     def mark(self) -> Any:
-        """Return None, so that ops make nodes without calling this tape; a subclass may return a mark for its nodes."""
+        """Return None, so that ops make nodes without calling this tape; a subclass may return a mark for nodes."""
         return None if type(self) is Linked else super().mark
 
 
@@ -155,10 +155,10 @@ def walk(
     Args:
         root: the node at which the pass begins.
         cotangent: the gradient of the result of ``root``.
-        retain: keep the nodes for another pass; otherwise they are emptied.
+        retain: leave the nodes unchanged for another pass; otherwise they are emptied.
         create_graph: record the pass itself, so that its results can be differentiated.
         stops: sequence numbers of nodes whose cotangents are wanted; the pass does not go on to their parents.
-        only_stops: handle only nodes on paths to those in ``stops``; the rest of the graph stays as it is.
+        only_stops: handle only nodes on paths to nodes in ``stops``; the rest of the graph is unchanged.
         told: notifies listeners when the gradients of leaves are complete.
 
     Returns:
@@ -190,9 +190,9 @@ def walk(
 
 
 def _walk_from(under_way: Walk, root: Node, tape: Tape, finds_own: bool) -> None:
-    """Let ``tape`` run the backward pass from a node, then handle the nodes that it left over.
+    """Let ``tape`` run the backward pass from a node, then handle the nodes that the tape did not handle.
 
-    ``finds_own`` says that the tape finds its own nodes, so that it is an error if a cotangent is left at one of them.
+    ``finds_own`` says that the tape finds its own nodes; then a cotangent that is left at one of them is an error.
     """
     if root[PLAN] is None:
         under_way.leaves.append(root)
@@ -215,7 +215,7 @@ LINKED = Linked()
 
 
 def follow(walk: contract.Walk, pull: Callable[[Node], None] | None = None) -> None:
-    """Call ``pull`` (by default ``walk.pull``) for ``walk.reached`` and all nodes reached then, latest first."""
+    """Call ``pull`` (by default ``walk.pull``) for all nodes in ``walk.reached``, also added ones, the latest first."""
     pull = pull or walk.pull
     reached = walk.reached
     waiting: dict[int, Node] = {}

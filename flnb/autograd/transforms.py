@@ -1,7 +1,7 @@
 """Functions that return derivatives of functions: gradients, products with Jacobians and Hessians, whole Jacobians.
 
-All of them nest in each other and in `vmap`. A derivative that is computed inside another transform, or from arguments
-that already require grad, is itself recorded on the tape; at the outermost level the results are plain Tensors.
+These functions can be nested in each other and in `vmap`. A derivative that is computed inside another transform, or
+from arguments that require grad, is itself recorded on the tape. At the outermost level the results are plain Tensors.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ _depth: ContextVar[int] = ContextVar("flnb_transforms", default=0)
 
 @with_block
 def _differentiate() -> Iterator[bool]:
-    """Record gradients inside the ``with`` block; yields whether the block runs inside another transform."""
+    """Record gradients inside the ``with`` block; yield whether the block runs inside another transform."""
     depth = _depth.get()
     with holding(_depth, depth + 1), state.use(grad=True):
         yield depth > 0
 
 
 def _place(x: Any) -> Any:
-    """Return a tensor with the values of ``x`` and a node of its own on the tape, to differentiate by.
+    """Return a tensor with the values of ``x`` and a separate node on the tape, to differentiate by.
 
-    It is a view of ``x`` if x is on the tape already, otherwise a new leaf (see `_leaf`).
+    The result is a view of ``x`` if x is on the tape, otherwise a new leaf (see `_leaf`).
     """
     x = wrap(asarray(x))
     return _leaf(x) if x._node is None else permute_dims(x, range(x.ndim))
 
 
 def _leaf(x: Any) -> Any:
-    """Return a new leaf of the tape with the values of ``x``; if `vmap` batches x, a batched tensor around a leaf."""
+    """Return a new leaf with the values of ``x``; if x is a batched tensor of `vmap`, a batched tensor with a leaf."""
     return Variable(x) if x._level is None else Batched(_leaf(x._value), x._level)
 
 
@@ -68,7 +68,7 @@ def _pull_back(
 ) -> list[Any]:
     """Return the cotangents of ``inputs`` (made by `_place`), given those of ``outputs``: a vector-Jacobian product.
 
-    Outputs that are None or not on the tape are ignored. The result is None for an input that no gradient reaches.
+    Outputs that are None or not on the tape are ignored. The cotangent is None for an input without gradient.
     """
     level = inputs[0]._level if inputs else None
     pairs = [(y, u) for y, u in zip(outputs, cotangents, strict=True) if y is not None and y._node is not None]
@@ -83,15 +83,16 @@ def _pull_back(
 
 
 def _inner(left: Any, right: Any) -> Any:
-    """Return the inner product of two lists of tensors: the sum of all products, the second factor conjugated.
+    """Return the inner product of two lists of tensors: the sum of all products left * conj(right).
 
-    The cotangent of z = x + iy is dL/dx + i dL/dy, so that dL is the real part of the inner product of dz with it.
+    The cotangent of z = x + iy is dL/dx + i dL/dy, so that dL is the real part of the inner product of dz and the
+    cotangent.
     """
     return reduce(add, [(a * (conj(b) if b.dtype.kind == "c" else b)).sum() for a, b in zip(left, right, strict=True)])
 
 
 def _finish(gradients: list[Any], inputs: list[Any], nested: bool) -> list[Any]:
-    """Return the gradients of ``inputs``, zeros in place of None; as plain Tensors unless ``nested``."""
+    """Return the gradients of ``inputs``, with zeros in place of None, and as plain Tensors unless ``nested``."""
     filled = [zeros_like(x) if g is None else g for g, x in zip(gradients, inputs, strict=True)]
     return _untaped(filled, nested)
 
@@ -112,10 +113,10 @@ def _by_arguments(
         function: the function to differentiate.
         argnums: positions of the arguments to differentiate by.
         name: the name of the transform, for errors.
-        derive: computes the derivatives, called as ``derive(result, inputs, nested, arranged)``. ``result`` is what the
-            function returned, ``inputs`` lists the tensors in the chosen arguments, ``nested`` says whether the
-            derivatives will themselves be differentiated, and ``arranged(values)`` arranges one value for each of
-            ``inputs`` in containers like the arguments.
+        derive: computes the derivatives, called as ``derive(result, inputs, nested, arranged)``. ``result`` is the
+            result of the function, ``inputs`` is a list of the tensors in the chosen arguments, and ``nested`` says
+            whether the derivatives will themselves be differentiated. ``arranged(values)`` returns containers like the
+            arguments with one value for each of ``inputs``.
     """
     positions = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
@@ -150,9 +151,9 @@ def value_and_grad(
     Args:
         function: returns one number; with ``has_aux`` the pair ``(number, anything else)``.
         argnums: positions of the arguments to differentiate by; these arguments may be tensors, or dicts, lists and
-            tuples of tensors. If it is one int, the gradient is arranged like that argument; if it is a tuple, the
-            result is a tuple of such gradients.
-        has_aux: whether ``function`` returns such a pair; then the value that the new function returns is the pair.
+            tuples of tensors. For one int, the gradient has the structure of that argument; for a tuple, the result is
+            a tuple of such gradients.
+        has_aux: whether ``function`` returns a pair; then the new function returns ``((number, aux), gradients)``.
 
     >>> import flnb
     >>> value, gradient = flnb.value_and_grad(lambda x: (x * x).sum())(flnb.asarray([3.0]))
@@ -197,7 +198,7 @@ def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...,
     """Return ``(function(*primals), pull)``: the value of a function, and its vector-Jacobian product as a function.
 
     ``pull(cotangent)`` returns a tuple with ``cotangent^T J`` for each of ``primals``, where J is the Jacobian by that
-    argument. It may be called any number of times, with cotangents that are arranged and shaped like the value.
+    argument. It may be called any number of times, with cotangents that have the structure and shapes of the value.
 
     >>> import flnb
     >>> value, pull = flnb.vjp(lambda x, y: x * y, flnb.asarray([1.0, 2.0]), flnb.asarray([3.0, 4.0]))
@@ -226,9 +227,9 @@ def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...,
 def jvp(function: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:
     """Return ``(function(*primals), J tangents)``: the value of a function and its derivative along a direction.
 
-    The derivative is arranged like the value. It is computed by reverse mode: a vjp is linear in its cotangent, and its
-    own vjp is the jvp (J. Townsend, "A new trick for calculating Jacobian vector products", 2017). The cost is about
-    three evaluations of the function.
+    The derivative has the structure of the value. It is computed by reverse mode: a vjp is linear in its cotangent, and
+    the vjp of the vjp is the jvp (J. Townsend, "A new trick for calculating Jacobian vector products", 2017). This
+    takes about as long as three evaluations of the function.
 
     Args:
         function: called with the primals as its arguments.
@@ -265,7 +266,7 @@ def hvp(function: Callable[..., Any], primals: Any, vectors: Any) -> Any:
     Args:
         function: called with the primals as its arguments; returns one number.
         primals: a tuple of arguments, or one tensor.
-        vectors: the vectors to multiply by, arranged like ``primals``, as the result is.
+        vectors: the vectors to multiply by, with the structure of ``primals``, which the result has, too.
 
     >>> import flnb
     >>> flnb.hvp(lambda x: (x * x * x).sum(), flnb.asarray([1.0, 2.0]), flnb.asarray([1.0, 1.0])).tolist()
@@ -286,13 +287,14 @@ def hvp(function: Callable[..., Any], primals: Any, vectors: Any) -> Any:
 def jacobian(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
     """Make a function that returns all derivatives of all results of ``function``.
 
-    The derivatives of a result y by an argument x have shape ``y.shape + x.shape``. They take one forward pass, and one
-    backward pass of all rows together (`vmap` of the vjp). Arguments and results may be dicts, lists and tuples: each
-    result is replaced by its derivatives, arranged like the argument (a tuple of these for several ``argnums``).
+    The derivatives of a result y by an argument x have shape ``y.shape + x.shape``. They are computed by one forward
+    pass, and one backward pass for all rows together (`vmap` of the vjp). Arguments and results may be dicts, lists and
+    tuples. In the output, each result is replaced by its derivatives, with the structure of the argument (for several
+    ``argnums``, by a tuple of these).
 
-    A complex result has the derivative dy/dz of a holomorphic function, so that its product with a direction is the
-    `jvp`; for another function it is the Wirtinger derivative (dy/da - i dy/db) / 2 by z = a + ib. The derivative of a
-    real result by a complex argument is its gradient dy/da + i dy/db, as `grad` returns it.
+    For a holomorphic function with a complex result, the derivative is dy/dz, and its product with a direction is the
+    `jvp`. For other functions it is the Wirtinger derivative (dy/da - i dy/db) / 2 by z = a + ib. The derivative of a
+    real result by a complex argument is the gradient dy/da + i dy/db, as returned by `grad`.
 
     >>> import flnb
     >>> flnb.jacobian(lambda x: x * x)(flnb.asarray([1.0, 2.0])).tolist()
@@ -327,9 +329,9 @@ def hessian(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) ->
     """Make a function that returns all second derivatives of ``function``, which returns one number.
 
     For an argument x they have shape ``x.shape + x.shape``. If ``argnums`` is a tuple, the result is a tuple of tuples:
-    its first index is the argument of the first derivative, its second index that of the second derivative. For complex
-    arguments, the product of the result with a real vector is that of `hvp`: the change of the gradient when the real
-    parts change.
+    its first index is the argument of the first derivative, its second index the argument of the second derivative. For
+    complex arguments, the product of the result and a real vector equals that of `hvp`: the change of the gradient when
+    the real parts change.
 
     >>> import flnb
     >>> flnb.hessian(lambda x: (x * x * x).sum())(flnb.asarray([1.0, 2.0])).tolist()
@@ -347,7 +349,7 @@ def hessian(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) ->
 
 
 def _swapped(block: Any, last: int) -> Any:
-    """Return a tensor with its ``last`` last dimensions moved before the others."""
+    """Return a tensor with its last ``last`` dimensions moved to the front."""
     first = block.ndim - last
     return permute_dims(block, (*range(first, block.ndim), *range(first)))
 

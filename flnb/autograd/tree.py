@@ -1,6 +1,6 @@
 """Nested containers of arguments and results: dicts, lists, tuples and named tuples, here called trees.
 
-Every object in a tree that is not such a container is a leaf, except None, which is left out.
+Every other object in a tree is a leaf, except None, which is ignored.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def _rebuilt(tree: Any, values: Iterator[Any]) -> Any:
 def spread(prefix: Any, tree: Any, what: str) -> list[Any]:
     """Return a list with a value from ``prefix`` for each leaf of ``tree``.
 
-    ``prefix`` is a tree like ``tree``, but may have a single value in place of a container: this value then applies to
-    all leaves in that container.
+    ``prefix`` is a tree with the structure of ``tree``, but may have a single value in place of a container; this value
+    is used for all leaves in that container.
 
     >>> spread((0, {"w": 1, "b": None}), ("x", {"w": "y", "b": ["z", "z"]}), "in_axes")
     [0, 1, None, None]

@@ -30,8 +30,8 @@ class Variable(Tensor):
     """A Tensor through which gradients flow.
 
     While gradients are recorded, an in-place operator such as ``y *= 2`` computes a new Variable and binds the name
-    ``y`` to it. The old Variable keeps its values, also under other names, and so does a tensor of which it is a view.
-    Writing into the result of a recorded op (``y[1:4] = v``, ``out=y``) is an error.
+    ``y`` to it. The values of the old Variable do not change, nor do those of a tensor of which it is a view. Writing
+    into the result of a recorded op (``y[1:4] = v``, ``out=y``) is an error.
 
     Args:
         data: a Tensor (shared, not copied), or anything that `flnb.asarray` converts.
@@ -102,7 +102,10 @@ class Variable(Tensor):
 
     @property
     def grad(self) -> Tensor | None:
-        """The sum of the gradients that ``backward`` computed for a leaf, or after `retain_grad`; None without any."""
+        """The sum of the gradients that ``backward`` computed for this leaf; None before.
+
+        After `retain_grad`, other Variables have gradients, too.
+        """
         node = self._node
         if node is None or node[0] is None:
             return cast("Tensor | None", node[GRADIENT]) if node is not None else None
@@ -124,7 +127,7 @@ class Variable(Tensor):
 
     @property
     def name(self) -> str:
-        """The name by which the tape, errors and the dashboard show this leaf; empty for other Variables."""
+        """The name of this leaf on the tape, in errors and in the dashboard; "" for other Variables."""
         return str(self._node[NAME]) if self._node is not None and self._node[0] is None else ""
 
     @name.setter
@@ -158,9 +161,9 @@ class Variable(Tensor):
         backward(self, grad, retain_graph, create_graph)
 
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> Handle:
-        """Make each ``backward`` call ``hook(gradient)`` when it has computed this Variable's gradient completely.
+        """Register a function ``hook(gradient)``, which each ``backward`` calls with this Variable's complete gradient.
 
-        If the hook returns a Tensor, that replaces the gradient; None changes nothing.
+        If the hook returns a Tensor, the Tensor replaces the gradient; None changes nothing.
 
         Returns:
             A handle whose ``remove()`` removes the hook.
@@ -180,9 +183,9 @@ class Variable(Tensor):
         return listen(self._node, hook)
 
     def retain_grad(self) -> None:
-        """Make ``backward`` store the gradient of this Variable in ``.grad`` although it is not a leaf.
+        """Make ``backward`` store the gradient of this Variable in ``.grad``, even if the Variable is not a leaf.
 
-        As for a leaf, the gradients of several backward passes add up.
+        As for a leaf, the gradients of several backward passes are added.
 
         Raises:
             RuntimeError: this Variable does not require grad.
@@ -207,7 +210,7 @@ class Variable(Tensor):
 
     @property
     def data(self) -> Tensor:
-        """Return the values as a plain Tensor that shares memory; writes to it change the Variable unrecorded."""
+        """Return the values as a plain Tensor that shares memory; writes to it change the Variable without a record."""
         tensor = dispatch.detached(self._data, self._spec)
         tensor._root = getattr(self, "_root", self)
         return tensor
@@ -258,7 +261,7 @@ class Variable(Tensor):
 def placed(value: Tensor, node: Any, root: Tensor | None = None) -> Variable:
     """Make a Variable of a tensor's values and a node on the tape.
 
-    ``root`` is the tensor that owns the memory, by default that of which ``value`` is a view, or ``value``.
+    ``root`` is the tensor that owns the memory, by default the base of ``value``, or ``value`` itself if it is no view.
     """
     variable = object.__new__(Variable)
     variable._data, variable._spec, variable._node = value._data, value._spec, node
@@ -267,7 +270,7 @@ def placed(value: Tensor, node: Any, root: Tensor | None = None) -> Variable:
 
 
 def _rebuild(cls: type[Variable], values: Any, requires_grad: bool, name: str) -> Variable:
-    """Make a Variable of class ``cls`` again from its parts, for `pickle` and `copy.deepcopy`."""
+    """Restore a Variable of class ``cls`` from its parts, for `pickle` and `copy.deepcopy`."""
     variable = object.__new__(cls)
     Variable.__init__(variable, values, requires_grad)
     variable.name = name

@@ -28,12 +28,11 @@ def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> C
     Args:
         function: takes and returns tensors, or dicts, lists and tuples of them. Python control flow may depend on
             unbatched values and on shapes.
-        in_axes: which axis of each positional argument runs over the examples: one int for all arguments, or a tuple
-            with an entry per argument, None for an argument that all examples share. For an argument that is a dict,
-            list or tuple, the entry may be a container of axes arranged like the argument. All examples share keyword
-            arguments.
+        in_axes: the axis of the examples in each positional argument: one int for all arguments, or a tuple with an
+            entry per argument; None for an argument that all examples share. For an argument that is a dict, list or
+            tuple, the entry may be a container of axes with the same structure. All examples share keyword arguments.
         out_axes: the axis of the results along which the examples are stacked; None for a result that is the same for
-            all examples. It may be a container of axes arranged like the results.
+            all examples. It may be a container of axes with the structure of the results.
 
     >>> import flnb
     >>> rows, w = flnb.asarray([[1.0, 2.0], [3.0, 4.0]]), flnb.asarray([1.0, 10.0])
@@ -90,7 +89,7 @@ def _size(inputs: list[Any], axes: list[int | None]) -> int:
 
 
 def _out(y: Any, level: Vmap, axis: int | None) -> Any:
-    """Return a result with the examples of ``level`` along ``axis``; for None, check that all examples share it."""
+    """Return a result with the examples of ``level`` along ``axis``; if None, check that all examples share it."""
     if not isinstance(y, Tensor):
         if axis is None:
             return y

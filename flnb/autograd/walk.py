@@ -1,8 +1,8 @@
 """One backward pass: propagates cotangents (gradients of the root by each node's result) from nodes to parents.
 
-A node's gradient rules, its *pulls*, turn the node's cotangent into those of its parents. If tensors are NumPy arrays,
-the pass works on raw buffers and pulls are compiled functions (`flnb.autograd.compiled_pulls`); otherwise it works on
-Tensors and pulls call the public ops.
+A node's gradient rules, its *pulls*, compute the cotangents of the node's parents from the cotangent of the node. If
+tensors are NumPy arrays, the pass works on raw buffers and pulls are compiled functions
+(`flnb.autograd.compiled_pulls`); otherwise it works on Tensors and pulls call the public ops.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ class Walk:
     """A running backward pass.
 
     Attributes:
-        pull: a function of a node that computes the cotangents of the node's parents from the node's own, and adds them
-            to ``cotangents``. It empties the node, unless ``retain``.
-        cotangents: by sequence number, the sum of the cotangents that have arrived at each node that was not pulled
-            yet: a raw buffer if ``buffers`` is true, otherwise a Tensor.
-        reached: nodes at which a first cotangent has arrived, until the tape takes them from this list. Nodes whose
-            mark is ``own`` are not added, because the tape to which they belong finds them by itself.
+        pull: a function of a node that computes the cotangents of the node's parents from the node's cotangent, and
+            adds them to ``cotangents``. It then empties the node, unless ``retain`` is true.
+        cotangents: a dict from the sequence number of a node that was not pulled yet to the sum of its cotangents so
+            far: a raw buffer if ``buffers`` is true, otherwise a Tensor.
+        reached: nodes that have received a first cotangent; the tape removes them from this list. Nodes whose mark is
+            ``own`` are not added, because their tape finds them by itself.
         leaves: leaves at which a cotangent has arrived.
         stops: sequence numbers of the nodes at which the pass ends.
         arrived: the nodes in ``stops`` that the pass has reached, with their cotangents.
-        retain: whether nodes stay as they are, for another backward.
+        retain: whether nodes are left unchanged, for another backward.
         create_graph: whether the pass is itself recorded on the tape.
     """
 
@@ -76,7 +76,7 @@ class Walk:
         self.pull: Callable[[Node], None] = self._compiled(here) if self.buffers else self._pull
 
     def _compiled(self, here: state.State) -> Callable[[Node], None]:
-        """Make the function `pull` for passes over raw buffers, which calls compiled gradient functions if it can."""
+        """Make the function `pull` for passes over raw buffers, which calls compiled gradient functions if possible."""
         take, lane, min_block, watch = self.cotangents.pop, self._lane, here.min_block, self._statistics
         around = (
             here, here.table, self.cotangents, self._owned, self.reached, self.leaves, self.own, lane, self.retain
@@ -119,7 +119,7 @@ class Walk:
         return [self.cotangents[p[2]] for p in parents if p is not None and p[2] in self.cotangents]
 
     def _explain_failure(self, error: Exception, node: Node, g: Tensor) -> NoReturn:
-        """Run a node's gradient functions, which failed when compiled, op by op, so that the error names the op."""
+        """Repeat a node's gradient functions op by op after compiled ones failed, so that the error names the op."""
         if node[PARENTS] is not None:  # else it was a sum that failed
             try:
                 self._pulled(node, g)
@@ -156,7 +156,7 @@ class Walk:
         return tensor
 
     def _sum(self, key: int, before: Any, g: Any) -> Any:
-        """Return ``before + g``, two cotangents of node ``key``; in place if nothing else refers to ``before``."""
+        """Return the sum of two cotangents of node ``key``; written to ``before`` if it has no other references."""
         if self.create_graph:
             return e.add(before, g)
         if key in self._owned:
@@ -168,7 +168,7 @@ class Walk:
     def _pulled(self, node: Node, g: Any) -> list[tuple[Node, Any]]:
         """Compute the cotangents of a node's parents and empty the node; returns pairs of parent and cotangent.
 
-        For a node in ``stops`` the cotangent goes to ``arrived``, and there are no pairs.
+        For a node in ``stops`` the cotangent is stored in ``arrived``, and there are no pairs.
         """
         plan, parents, seq = node[PLAN], node[PARENTS], node[SEQ]
         if seq in self.stops:
@@ -196,7 +196,7 @@ class Walk:
     def _pulled_from(
         self, plan: Any, node: Node, parents: tuple[Any, ...], g: Any, saved: list[Any]
     ) -> list[tuple[Node, Any]]:
-        """Call the hooks of a node that was emptied, then its gradient functions; returns pairs as `_pulled` does."""
+        """Call the hooks of an emptied node, then its gradient functions; return pairs of parent and cotangent."""
         while isinstance(plan, Intercepted):
             g, saved = plan.cotangent(g), plan.values(saved)
             plan = plan.original
@@ -237,7 +237,7 @@ class Walk:
             empty(node)
 
     def watching(self) -> AbstractContextManager[Any]:
-        """Return the context manager for the whole pass in which telemetry detects where NaN and Inf begin."""
+        """Return a context manager for the whole pass, in which telemetry detects where NaN and Inf first appear."""
         return nullcontext() if self._statistics is None else self._statistics.watching()
 
     def taken(self, leaf: Node) -> Tensor | None:
@@ -291,8 +291,8 @@ class Toward(Walk):
 def _leading_to(stops: frozenset[int], root: Node) -> set[int]:
     """Return the sequence numbers of the nodes through which a cotangent can flow from ``root`` to one in ``stops``.
 
-    Freed nodes are included, so that the pass comes to them and raises an error for them. Nodes of other tapes than
-    the default one are included, too: such a tape may have cut or fused their parents.
+    Freed nodes are included, so that the pass reaches them and raises an error. Nodes of other tapes than the default
+    tape are included, too, because such a tape may have removed or fused their parents.
     """
     nodes, stack = {root[SEQ]: root}, [root]
     while stack:
@@ -321,10 +321,10 @@ def empty(node: Node) -> None:
 
 
 def _through_body(plan: Any, parents: tuple[Any, ...], g: Any, saved: list[Any]) -> list[Any]:
-    """Compute a composite's cotangents by running its body on Variables and backward through that.
+    """Compute a composite's cotangents by running its body on Variables, and then a backward pass through the body.
 
-    The result can be differentiated again. Of a parent that occurs several times, the first entry in the result is the
-    sum of its cotangents, and the others are None.
+    The result can be differentiated again. If a parent occurs several times, the first entry in the result is the sum
+    of its cotangents, and the others are None.
     """
     from flnb.autograd.tape import walk  # a walk inside this one
 

@@ -26,9 +26,9 @@ def why(loss: Variable | Callable[[], Any], x: Variable) -> Why:
 
     Args:
         loss: the loss, before its ``backward`` is called; or a function without arguments that computes the loss. A
-            function is called once, and its ops are observed. Then the result also tells why the path is cut, and at
-            which line: by ``detach``, ``no_grad``, an integer dtype, or an op without a gradient, or because ``x``
-            was not used. Values that are converted to NumPy and back are not followed.
+            function is called once, and its ops are observed. Then the result also has the line at which the path is
+            cut, and the reason: ``detach``, ``no_grad``, an integer dtype, an op without a gradient, or that ``x`` was
+            not used. Values that are converted to NumPy and back are not followed.
         x: a leaf such as a parameter, or any Variable from which the loss was computed.
 
     Returns:
@@ -77,7 +77,7 @@ def _needs_none(x: Variable) -> str:
 
 
 def _path(loss: Variable, x: Variable) -> Why:
-    """Return the shortest path on the tape from a loss to ``x``; without a path, say so but not why it is cut."""
+    """Return the shortest path on the tape from a loss to ``x``, or that there is none, without the reason."""
     root, goal = loss._node, x._node
     if root is None:
         return Why(False, reason=f"the loss itself is not on the tape; {AGAIN}")
@@ -150,13 +150,13 @@ class _Watch(Observer):
         self.events.append(_Event(op, inputs, output, result.dtype, state.current().grad, source_lines.caller()))
 
     def on_tape(self, node: Node) -> None:
-        """Note that the op that ran last made ``node``, if a gradient flows from this node to the Variable."""
+        """Store that the last op made ``node``, if a gradient flows from this node to the Variable."""
         if self.events and any(parent is not None and parent[SEQ] in self.below for parent in node[PARENTS]):
             self.below.add(node[SEQ])
             self.live.add(self.events[-1].output)
 
     def _number(self, buffer: Any, fresh: bool = False) -> int:
-        """Return a buffer's number: that of other arrays of the memory, but a new one if an op made it (``fresh``)."""
+        """Return a buffer's number. Arrays on the same memory have one number; ``fresh`` assigns a new number."""
         address = getattr(buffer, "__array_interface__", {"data": (id(buffer), False)})["data"][0]
         place = (address, getattr(buffer, "shape", ()))
         known = self._numbers.get(id(buffer), None if fresh else self._numbers.get(place))
@@ -168,7 +168,7 @@ class _Watch(Observer):
         return known
 
     def cut(self, loss: Tensor) -> Why:
-        """Explain where the path from the Variable to the loss is cut: by an op that read its values off the tape."""
+        """Explain at which op the path from the Variable to the loss is cut: an op that read values without a node."""
         goal = self._number(loss._data)
         if goal in self.live:
             return Why(False, reason="the loss that was returned is detached from the tape: by .detach() or .data")

@@ -1,8 +1,8 @@
 """The communicator: how ranks exchange buffers. A rank is one of the processes (or threads) of a distributed program.
 
-A communicator's method starts an operation on raw buffers and returns a `Work`. The method checks nothing, times
-nothing and never waits: `flnb.dispatch.communication` compares the call with those of the other ranks, numbers it,
-waits for it, and emits its events. So a communicator typed into a cell is checked and recorded like those of flnb.
+A communicator's method starts an operation on raw buffers and returns a `Work`, without checks or timing, and without
+waiting. `flnb.dispatch.communication` compares the call with the calls of the other ranks, numbers it, waits for its
+end, and emits events. So a communicator that a user defines in a notebook is checked and recorded like those of flnb.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REDUCTIONS = ("sum", "max", "min")
 
 
 class CollectiveError(RuntimeError):
-    """Raised if ranks make different calls or a rank is gone; the message names the ranks and their calls.
+    """Raised if ranks make different calls or a rank has ended; the message names the ranks and their calls.
 
     The communicator cannot be used afterwards, because the ranks may have received different data.
     """
@@ -56,9 +56,10 @@ class Communicator(Part, kind="communicator"):
         size: the number of ranks.
         group_name: the group's name in recordings, the same on all its ranks; if empty, the communicator's name.
         board: the shared memory in which the ranks of the group see each other's calls (`flnb.dispatch.board.Board`).
-            Without it, a rank that makes a different call or is gone is noticed only at the timeout. None for one rank.
-        timeout: the seconds after which a call that other ranks have not joined raises an error.
-        location: the device whose tensors collective calls take besides NumPy arrays, such as "cuda:1".
+            Without a board, a rank that makes a different call or has ended is noticed only at the timeout. None for a
+            single rank.
+        timeout: the seconds after which a call that other ranks have not made raises an error.
+        location: the device, such as "cuda:1", whose tensors collective calls accept besides NumPy arrays.
     """
 
     name: ClassVar[str] = "abstract"
@@ -70,12 +71,12 @@ class Communicator(Part, kind="communicator"):
     location: str = "host"
 
     ranks_group: Any = None
-    """What `flnb.dispatch.communication` stores about the group of ranks."""
+    """The facts about the group of ranks that `flnb.dispatch.communication` stores."""
     arriving: Callable[[], None] | None = None
-    """A method called before each call, before other ranks can see it; None, the default, is quicker."""
+    """A function called before each call, before other ranks can see the call; None (the default) for no function."""
 
     def all_reduce(self, buffer: Any, op: str = "sum") -> Work:
-        """Replace each element of a buffer by the sum, maximum or minimum over ranks, with the same bits everywhere."""
+        """Replace each element of a buffer by the sum, maximum or minimum over ranks, with equal bits on all ranks."""
         raise self._missing("all_reduce")
 
     def all_reduce_multiple(self, buffers: Sequence[Any], op: str = "sum") -> Work:
@@ -99,7 +100,7 @@ class Communicator(Part, kind="communicator"):
         raise self._missing("send")
 
     def recv(self, buffer: Any, source: int, tag: int = 0) -> Work:
-        """Receive into ``buffer`` what the rank ``source`` sends with this ``tag``."""
+        """Receive a message with this ``tag`` from rank ``source``, and write its data to ``buffer``."""
         raise self._missing("recv")
 
     def barrier(self) -> Work:
@@ -121,7 +122,7 @@ class Communicator(Part, kind="communicator"):
 
 
 class All(Work):
-    """Several operations combined; finished when all of them are."""
+    """Several operations combined into one, which is finished when all of them are finished."""
 
     def __init__(self, works: Sequence[Work]) -> None:
         self._left = list(works)
@@ -151,7 +152,7 @@ class Rendezvous:
         """Return a key's value, waiting until some rank has stored it.
 
         Raises:
-            TimeoutError: no rank has stored it within ``timeout`` seconds.
+            TimeoutError: no rank has stored a value for the key within ``timeout`` seconds.
         """
         raise NotImplementedError(f"{type(self).__name__} does not implement 'get'")
 

@@ -36,8 +36,8 @@ class OutOfMemoryError(MemoryError):
 
     Attributes:
         request: the bytes that were requested.
-        free: all unused bytes: in holes of the manager's segments, and not reserved from the device yet.
-        unreserved: the part of ``free`` that is not reserved yet; 0 if the capacity is unknown.
+        free: all unused bytes: in holes of the manager's segments, or not reserved from the device.
+        unreserved: the part of ``free`` that is not reserved from the device; 0 if the capacity is unknown.
         largest_hole: the bytes of the largest free range in any segment.
         reserved: the bytes of the manager's segments.
         capacity: the bytes of the device, None if unknown.
@@ -72,7 +72,7 @@ class Segment:
     """A contiguous range of memory reserved from a device; sizes in bytes.
 
     Attributes:
-        handle: the object that keeps the memory alive.
+        handle: the object that owns the memory; the memory is freed when no reference to it exists.
         id: number of the segment, never used twice.
     """
 
@@ -84,11 +84,11 @@ class Segment:
 
 
 class MemoryDevice(Part, kind="memory device", slot="device"):
-    """Base of all memory devices, which lend segments to memory managers: implement `reserve` and `release`.
+    """Base of all memory devices, which provide segments for memory managers: implement `reserve` and `release`.
 
     The capacity is checked before `reserve` is called. A device that can change the size of a segment in place also
-    implements `reserve_growing` and `resize`. `flnb.memory.HostDevice` is this machine's memory. A device that lends
-    parts of one NumPy array:
+    implements `reserve_growing` and `resize`. `flnb.memory.HostDevice` is this machine's memory. A device whose
+    segments are parts of one NumPy array:
 
     >>> import flnb, numpy as np
     >>> from flnb.memory import MemoryDevice, Segment
@@ -109,10 +109,11 @@ class MemoryDevice(Part, kind="memory device", slot="device"):
     1048576
 
     Attributes:
-        capacity: the largest number of bytes lent at a time; None if unknown: `reserve` must raise `MemoryError` then.
+        capacity: the largest number of bytes in segments; None if unknown. Then `reserve` must raise `MemoryError` when
+            the memory is exhausted.
         granularity: sizes of segments are rounded up to multiples of this many bytes.
         addressable: whether NumPy can read and write the memory.
-        min_block: the size in bytes of the smallest tensor that gets a block; smaller ones are left to NumPy.
+        min_block: the size in bytes of the smallest tensor that gets a block; NumPy allocates smaller tensors.
         location: the ``location`` of the backends that compute in this memory; empty if all backends can.
         order: if the device has streams, the `StreamOrder` that makes a stream wait until others have used the memory.
     """
@@ -142,12 +143,12 @@ class MemoryDevice(Part, kind="memory device", slot="device"):
 
     @property
     def reserved(self) -> int:
-        """Return the bytes reserved at present, by all managers together."""
+        """Return the number of bytes that all managers together have reserved now."""
         return self._apart + sum([lease.reserved for lease in self._leases])
 
     @reserved.setter
     def reserved(self, nbytes: int) -> None:
-        """Set the bytes reserved at present, if memory was reserved without a lease."""
+        """Set the number of bytes reserved now, for memory that was reserved without a lease."""
         self._apart += nbytes - self.reserved
 
     def reserve(self, nbytes: int) -> Segment:
@@ -159,14 +160,14 @@ class MemoryDevice(Part, kind="memory device", slot="device"):
         raise self.lacks("release")
 
     def reserve_growing(self, nbytes: int) -> Segment:
-        """Return a new segment as `reserve` does, with spare addresses for `resize`; by default with none."""
+        """Return a new segment like `reserve`, with spare addresses for `resize`; by default without."""
         return self.reserve(nbytes)
 
     def resize(self, segment: Segment, nbytes: int) -> bool:
-        """Make a segment ``nbytes`` long (a multiple of `granularity`) in place; returns whether that was possible.
+        """Change the size of a segment to ``nbytes`` (a multiple of `granularity`); return whether that was possible.
 
-        The caller has checked the capacity, and sets ``segment.size`` afterwards. If the segment becomes shorter, no
-        block is in the part that is cut off.
+        The address does not change. The caller has checked the capacity, and sets ``segment.size`` afterwards. If the
+        segment shrinks, the released part has no blocks.
         """
         return False
 
@@ -181,16 +182,16 @@ def default_device() -> MemoryDevice:
 
 
 choose_device: list[Callable[[], MemoryDevice]] = []
-"""Functions that return the default device, the last of which is called; `flnb.dispatch.state` adds the session's."""
+"""Functions that return the default device, of which the last is called; `flnb.dispatch.state` appends one."""
 
 
 class Lease:
     """The segments that one manager has reserved from a device; emits an event for each change.
 
-    The lease is the manager's ``self.device``: it passes attributes that it does not have itself on to the device.
+    The lease is the manager's ``self.device``. Attributes that the lease does not have are those of the device.
 
     Attributes:
-        reserved, peak: the bytes of all segments, now and at most.
+        reserved, peak: the bytes of all segments, now and at their maximum.
         segments: the segments by id.
         aside: whether the manager stores data that was moved off the device on which tensors are computed.
     """
@@ -224,7 +225,7 @@ class Lease:
         return segment
 
     def resize(self, segment: Segment, nbytes: int) -> bool:
-        """Change the size of a segment to ``nbytes``, rounded up, in place; returns whether the device could.
+        """Change the size of a segment in place to ``nbytes``, rounded up; return whether that was possible.
 
         Raises:
             OutOfMemoryError: the device has no room for the growth.
@@ -243,7 +244,7 @@ class Lease:
         """Return a segment to the device.
 
         Raises:
-            ValueError: the segment is not one of this lease.
+            ValueError: the segment does not belong to this lease.
         """
         self._check_held("release", segment)
         del self.segments[segment.id]
@@ -275,7 +276,7 @@ class Lease:
         return -(-nbytes // self.device.granularity) * self.device.granularity
 
     def _check_room(self, what: str, more: int) -> None:
-        """Raise an `OutOfMemoryError` if the device has not ``more`` bytes left; ``what`` describes the request."""
+        """Raise an `OutOfMemoryError` if the device has less than ``more`` free bytes; ``what`` names the request."""
         device = self.device
         if more > 0 and more > (ADDRESSES if device.capacity is None else device.capacity - device.reserved):
             limit = "any address" if device.capacity is None else in_words(device.capacity)
@@ -287,7 +288,7 @@ class Lease:
             )
 
     def _check_held(self, call: str, segment: Segment) -> None:
-        """Raise a `ValueError` if a segment is not one of this lease; ``call`` is the method that the message names."""
+        """Raise a `ValueError` if a segment does not belong to this lease; the message names the method ``call``."""
         if segment.id not in self.segments:
             raise ValueError(f"{call}: segment {segment.id} is not held by this manager; it was released before")
 

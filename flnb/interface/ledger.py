@@ -18,7 +18,7 @@ class Ledger:
 
     Attributes:
         allocs: the number of allocations so far.
-        allocated, peak: the bytes of live blocks, now and at most.
+        allocated, peak: the bytes of live blocks, now and at their maximum.
         live: the live blocks by id.
         places: the begin and end addresses of live blocks, sorted; empty for managers that are not `checked`.
         lock: the lock by which one thread at a time uses the manager.

@@ -17,8 +17,8 @@ T = TypeVar("T")
 class Living(Generic[T]):
     """A dict of weak references to objects, by key: an object disappears when nothing else refers to it.
 
-    Unlike the classes of `weakref`, it runs no Python code when an object is deleted: CPython would swallow a Ctrl-C
-    that arrives there.
+    Unlike the classes of `weakref`, it runs no Python code when an object is deleted, because CPython would ignore a
+    Ctrl-C that arrives during such code.
 
     >>> class Thing: ...
     >>> things, one = Living(), Thing()

@@ -31,7 +31,7 @@ ALIGNMENT = 64
 class AllocHint:
     """Information on an allocation: shape, dtype and category of the tensor, and the op and scope that allocate it.
 
-    A manager that does not need it sets ``wants_hint = False``, which saves half a microsecond per allocation.
+    A manager that does not need hints sets ``wants_hint = False``, which saves half a microsecond per allocation.
     """
 
     shape: tuple[int, ...] = ()
@@ -44,19 +44,19 @@ class AllocHint:
 class Block:
     """A range of a segment that holds one array: ``Block(address, size, segment)``. Managers may subclass it.
 
-    The manager sets the address, the size (bytes, rounded up as it likes) and the segment; flnb sets the other
-    attributes when it allocates.
+    The manager sets the address, the size (in bytes, rounded up by the manager's rules) and the segment. flnb sets the
+    other attributes.
 
     Attributes:
         id: number of the allocation, never used twice.
         requested: the bytes of the request, before rounding.
-        category: what the memory is for, as an index in `flnb_telemetry.schema.CATEGORIES`.
-        locks: the number of user locks that have not been removed again.
-        owner: a weak reference to the object from which NumPy made the array; None for a block allocated by hand.
+        category: the purpose of the memory, an index in `flnb_telemetry.schema.CATEGORIES`.
+        locks: the number of user locks that have not been removed.
+        owner: a weak reference to the object from which NumPy made the array; None for a block that a user allocated.
         dropped: the time in ns at which the array of a locked block was deleted.
         manager: the manager to which the block belongs; None while the block is free.
-        streams: the device's streams that have used the block, first the one in which it was allocated; empty if the
-            device has no streams.
+        streams: the device's streams that have used the block; the first is the stream in which it was allocated. Empty
+            if the device has no streams.
     """
 
     __slots__ = (
@@ -99,16 +99,17 @@ class SegmentState(NamedTuple):
 class Shortage:
     """The state of memory at a failed request, from which `OutOfMemoryError.report` is made.
 
-    It refers to the active recording, from whose events the report finds out what would have helped. The reference is
-    dropped when the report is finished, or by `let_go`, so that a stored error does not keep the recording alive.
+    The object refers to the active recording, from whose events the report computes remedies. The reference is dropped
+    when the report is finished, or by `let_go`, so that a stored error does not prevent freeing the recording.
 
     Attributes:
         t: when the request failed, in ns of `time.perf_counter_ns`.
-        manager: the manager that was asked.
+        manager: the manager that received the request.
         segments: the manager's segments, without references to the memory itself.
         locks: the number of user locks of each locked block, by the block's id.
-        waiting: the ids of locked blocks whose arrays are gone; each will be freed by its last `user_unlock`.
-        available: the bytes that this manager's segments and new ones could still get of the device; None if unknown.
+        waiting: the ids of locked blocks whose arrays were deleted; the last `user_unlock` frees such a block.
+        available: the largest total size, in bytes, that this manager's segments can have on the device; None if
+            unknown.
         plan, category, scope: the op, the category of memory and the module path of the request, as in telemetry.
         run: the active recording, None if there was none, or after `let_go`.
     """
@@ -125,12 +126,12 @@ class Shortage:
     run: Any
 
     def let_go(self) -> None:
-        """Drop the reference to the recording; what would have helped can then no longer be computed."""
+        """Drop the reference to the recording; after this call, the report cannot compute remedies."""
         self.run = None
 
 
 FREED = 1
-"""The value of `Block.dropped` in a block that was freed by hand; any time is larger."""
+"""The value of `Block.dropped` in a block that a user freed; any time is larger."""
 dropped: deque[Block] = deque()
 """Queue of blocks whose arrays were deleted, which `flnb.dispatch.memory.drain` returns to their managers."""
 
@@ -138,8 +139,9 @@ dropped: deque[Block] = deque()
 class MemoryManager(Part, kind="memory manager", slot="manager"):
     """Base of all memory managers: derive from it and implement `alloc` and `free`.
 
-    A manager that keeps free segments also implements `release_cached`; one with free lists, `mend`. Pass the class to
-    `flnb.use_memory_manager`, and check it with `flnb.testing.check_manager`. This is a complete manager:
+    A manager that caches free segments also implements `release_cached`; a manager with free lists implements `mend`.
+    Pass the class to `flnb.use_memory_manager`, and check it with `flnb.testing.check_manager`. This is a complete
+    manager:
 
     >>> import flnb
     >>> from bisect import insort
@@ -182,10 +184,10 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
     Attributes:
         name: the name in errors and in the dashboard; by default the name of the class.
         device: the `Lease` from which segments come, by ``self.device.reserve(nbytes)`` and ``.release(segment)``.
-        min_block: tensors of fewer bytes are left to NumPy; by default the device's ``min_block``.
-        wants_hint: whether `alloc` gets an `AllocHint`, which costs 0.5 us each, instead of None.
+        min_block: NumPy allocates tensors of fewer bytes; by default the device's ``min_block``.
+        wants_hint: whether `alloc` is called with an `AllocHint`, which takes 0.5 us each, instead of None.
         checked: whether each new block is checked to be in a segment of the manager and to overlap no other block.
-        told: the constructor's arguments by name, without the device, from which an equal manager can be made.
+        told: the constructor's arguments by name, except the device; an equal manager can be made from them.
     """
 
     name: ClassVar[str] = "abstract"
@@ -239,8 +241,8 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
     def mend(self) -> None:
         """Rebuild the free lists from the live blocks, ``self.ledger.live`` (by id), and ``self.device.segments``.
 
-        Called after Ctrl-C interrupted `alloc`, `free` or `release_cached`. A manager that does not implement it may
-        then lose the memory of one block.
+        Called after Ctrl-C interrupted `alloc`, `free` or `release_cached`. Without this method, the memory of one
+        block may be lost.
         """
 
     def recover(self) -> None:
@@ -254,9 +256,9 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
             self.mend()
 
     def user_lock(self, block: Block) -> None:
-        """Keep a block from being freed, even after its array is deleted, until `user_unlock` is called.
+        """Lock a block, so that it is not freed before `user_unlock` is called, even if its array is deleted.
 
-        Locks are counted: each needs its own `user_unlock`.
+        Locks are counted: each call needs its own `user_unlock`.
         """
         self._check_live(block, "user_lock")
         block.locks += 1
@@ -276,7 +278,7 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
     def stats(self) -> dict[str, int]:
         """Return the current numbers of the manager by name.
 
-        In bytes: ``allocated``, ``reserved``, their peaks, and ``cached`` (reserved but not allocated). As counts:
+        In bytes: ``allocated``, ``reserved``, their peaks, and ``cached`` (reserved but not allocated). Counts:
         ``allocs``, ``frees``, ``live`` blocks and ``segments``.
         """
         self.settle()
@@ -324,8 +326,8 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
 def _named(cls: type[MemoryManager], given: tuple[Any, ...]) -> dict[str, Any]:
     """Return the positional arguments of a call of a manager class by name; the first is the device.
 
-    If the signature cannot be inspected (it is written in C, or behind a decorator), placeholder names are used, so
-    that re-creating the manager fails loudly instead of silently losing settings.
+    If the signature cannot be inspected (it is written in C, or behind a decorator), placeholder names are used. Then
+    creating an equal manager fails with an error instead of losing settings silently.
     """
     try:
         shown = [p.name for p in signature(cls.__init__).parameters.values() if p.kind <= p.POSITIONAL_OR_KEYWORD][1:]

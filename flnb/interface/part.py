@@ -18,9 +18,9 @@ redefined: list[Callable[[type], None]] = []
 class Part:
     """Base of the contracts. A contract is a class that names a kind of part; its subclasses are implementations.
 
-    A new kind of part needs only a contract. Then `flnb.dispatch.parts.use_part` activates a part of that kind, given
-    by name, class or instance, for a ``with`` block, and if the class of an active part is defined again, the part gets
-    the new code.
+    A new kind of part needs only a contract. Then `flnb.dispatch.parts.use_part` activates a part of that kind for a
+    ``with`` block, given its name, class or instance. If the class of an active part is defined again (its notebook
+    cell is run again), the part gets the new code.
 
     >>> import flnb
     >>> from flnb.dispatch import parts, state
@@ -34,11 +34,12 @@ class Part:
 
     Attributes:
         kind: the name of the kind in messages and in `use_part`.
-        slot: the name under which `flnb.dispatch.state.State` stores the active part of this kind; by default the kind.
-        group: the entry-point group in which installed distributions offer implementations.
+        slot: the attribute of `flnb.dispatch.state.State` that stores the active part of this kind; by default the
+            kind.
+        group: the entry-point group by which installed packages provide implementations.
         name: the name of an implementation; by default the name of its class.
         required: the names of the contract's methods that every implementation must define.
-        shorthand: the setting that is meant by a value without a name: with "ordinal", ``"cuda:1"`` is
+        shorthand: the setting to which a value without a name belongs: if it is "ordinal", ``"cuda:1"`` means
             ``"cuda:ordinal=1"``.
     """
 

@@ -20,4 +20,4 @@ class StreamOrder(Protocol):
         """Make the current stream wait for all streams that have used the memory of a newly allocated block."""
 
     def freed(self, block: Block) -> None:
-        """Record which streams (``block.streams``) have used a block that is about to be returned to its manager."""
+        """Store which streams (``block.streams``) have used a block that is about to be freed."""

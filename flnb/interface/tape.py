@@ -4,13 +4,13 @@ An op whose inputs need a gradient makes a *node*, a list::
 
     [plan, parents, seq, mark, code, lasti, *saved inputs, saved output]
 
-- ``plan``: the op with its shapes and its gradient rules, called *pulls*. A pull turns the gradient by the op's result
-  (the *cotangent*) into that by an input.
+- ``plan``: the op with its shapes and its gradient rules, called *pulls*. A pull computes the gradient by an input from
+  the gradient by the op's result (the *cotangent*).
 - ``parents``: the nodes of the inputs, None for an input without gradient; None in place of all once the node is freed.
-- ``seq``: a number that counts up over the whole program.
+- ``seq``: a sequence number; later nodes of the program have larger numbers.
 - ``mark``: identifies the tape that recorded the node; None for the default tape.
 - ``code, lasti``: the place in the user's program, see `flnb.dispatch.source_lines`.
-- the op's inputs and output as far as its pulls read them; None in place of the others.
+- the op's inputs and output; None in place of those that no pull reads.
 
 The node of a leaf is ``[None, (), -id, gradient, name, is_parameter]``. Nodes never refer to Variables that refer back
 to them, so that reference counting alone frees them.
@@ -37,14 +37,14 @@ class Walk(Protocol):
     """A running backward pass, as seen by a tape.
 
     Attributes:
-        pull: a function that turns the cotangent of a node into those of its parents; afterwards the node is empty,
-            unless ``retain``.
+        pull: a function of a node that computes the cotangents of the node's parents; it then empties the node, unless
+            ``retain`` is true.
         reached: the nodes that have received their first cotangent; the tape may remove nodes from this list.
         retain: whether nodes are not emptied, so that another backward can follow.
         create_graph: whether the pass is itself recorded.
         buffers: whether cotangents are raw buffers rather than Tensors.
         cotangents: the sum of cotangents for each node that is not pulled yet, by the node's sequence number.
-        stops: the sequence numbers of nodes at which the pass ends; empty if it goes on to the leaves.
+        stops: the sequence numbers of nodes at which the pass ends; empty if it ends at the leaves.
     """
 
     pull: Callable[[Node], None]
@@ -83,10 +83,10 @@ class Tape(Part, kind="tape"):
     ([2.0, 4.0], [])
 
     Attributes:
-        name: shown in messages; the class's own unless it sets another.
-        keeps_nodes: to be set to True by a tape with a list ``nodes``, to which `record` then adds every node. Nodes
-            refer to such a tape weakly, so that there is no reference cycle; if it no longer exists, backward treats
-            its nodes as the default tape's. Its `walk` must pull all of its nodes.
+        name: the name in messages; by default the name of the class.
+        keeps_nodes: set this to True for a tape with a list ``nodes``, to which `record` adds every node. Nodes have
+            weak references to such a tape, so that there is no reference cycle. If the tape no longer exists, backward
+            handles its nodes like those of the default tape. The method `walk` of such a tape must pull all its nodes.
     """
 
     name: ClassVar[str] = "abstract"
@@ -113,7 +113,7 @@ class Tape(Part, kind="tape"):
         The tape may replace ``node[PARENTS]`` and the saved values, from ``node[SAVED]`` on.
 
         Returns:
-            The node that the result refers to; None if no gradient is to flow through the result.
+            The node of the result; None if no gradient is to flow through the result.
         """
         if self.keeps_nodes:
             self.nodes.append(node)

@@ -1,4 +1,4 @@
-"""The contract of tensor backends: about eighty methods that compute ops on raw buffers, and facts about these."""
+"""The contract of tensor backends: about eighty methods that compute ops on raw buffers, and facts about buffers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ __all__ = ["TensorBackend"]
 class TensorBackend(Part, kind="backend"):
     """Base of all tensor backends: computes ops on raw buffers, without checks, timing or gradients.
 
-    Every primitive op is one method under the op's array-API name. It takes the buffers of its tensors, then the op's
-    attributes (such as axes) as the NumPy backend's method of that name does, and, unless it returns a view, ``out``:
-    the buffer to write to, or None. Before a method is called, shapes and dtypes were checked, scalars became buffers
-    and operands were cast to one dtype. Methods of composite ops such as ``softmax`` are optional.
+    Every primitive op is one method with the op's array-API name. Its arguments are the buffers of the tensors, then
+    the op's attributes (such as axes), in the form of the NumPy backend's method of that name, and ``out``: the buffer
+    to write to, or None. Methods of views have no ``out``. Before a method is called, flnb checks shapes and dtypes,
+    converts scalars to buffers, and casts operands to one dtype. Methods of composite ops such as ``softmax`` are
+    optional.
 
-    Most backends derive from `flnb.backends.NumpyBackend` and override some methods. One with buffers of its own
-    derives from this class; a call of a primitive that it does not define is an error that names what it lacks:
+    Most backends derive from `flnb.backends.NumpyBackend` and override some methods. A backend with its own kind of
+    buffers derives from this class. A call of a primitive that it does not define raises an error with its name:
 
     >>> import flnb, numpy as np
     >>> class Lists(flnb.interface.TensorBackend):
@@ -43,20 +44,20 @@ class TensorBackend(Part, kind="backend"):
     `flnb.testing.check_backend` compares a backend's methods with the NumPy backend's.
 
     Attributes:
-        name: shown in tensors' repr, errors and the dashboard.
-        buffer: the name of the kind of buffers that the methods take. Backends with the same name share tensors (every
-            subclass of the NumPy backend keeps ``"ndarray"``); `Tensor.to` converts tensors between kinds of buffers.
+        name: the name in tensors' repr, errors and the dashboard.
+        buffer: the name of the kind of buffers that the methods take. Backends with the same kind of buffers share
+            tensors (for subclasses of the NumPy backend it is ``"ndarray"``); `Tensor.to` converts to another kind.
         has_values: whether buffers hold the elements of tensors; if not, checks of values are skipped.
         reads_host: whether buffers are NumPy arrays in this machine's memory, which can be read without the backend.
         shares_memory: whether a NumPy array can be used as a buffer without a copy.
-        defers: whether methods may return before their result has values, which `eval` then computes.
+        defers: whether methods may return results without values, which `eval` computes later.
         plain_buffers: whether backward passes may call the methods with buffers alone, without making Tensors.
         scalar_results: whether methods return NumPy scalars for 0-d results unless they get ``out``.
         whole_dtypes: the characters of the NumPy dtypes for which methods of composite ops may be called: ``"fd"`` for
             float32 and float64.
-        own_numbers: whether the backend draws other random numbers from a generator than NumPy does.
-        aliases: whether a buffer from `adopt` shares memory with the buffer that it was made from, so that a write to
-            one changes both, and a Variable may be adopted, too.
+        own_numbers: whether random numbers of this backend differ from NumPy's for the same generator state.
+        aliases: whether a buffer returned by `adopt` shares memory with the original buffer, so that a write to one
+            changes both, and a Variable may be adopted, too.
         programs: whether `flnb.jit` makes programs of functions on these buffers, which must have shapes, dtypes,
             strides and addresses like the arrays of NumPy or CuPy.
         location: the place of the buffers, such as "cuda:0", as in `MemoryDevice.location`; empty for any place.
@@ -93,13 +94,13 @@ class TensorBackend(Part, kind="backend"):
         return getattr(self, name, None)
 
     def own_manager(self) -> Any:
-        """Return the memory manager to use while the active manager is for another location than this backend's."""
+        """Return the memory manager to use if the active manager's memory is at another location than this backend."""
         raise self.lacks("own_manager")
 
     def overridden(self) -> frozenset[str]:
-        """Return the names of methods that the user's own classes override.
+        """Return the names of the methods that classes of the user override.
 
-        A composite op that uses one of these runs op by op, not by the inherited method for the composite.
+        A composite op that uses one of these methods runs op by op, not by the inherited method for the composite.
         """
         users = takewhile(lambda c: not c.__module__.startswith("flnb_backends."), type(self).__mro__)
         return frozenset([name for c in users if c is not TensorBackend for name in vars(c)])
@@ -112,7 +113,7 @@ class TensorBackend(Part, kind="backend"):
         raise self.lacks("recorder")
 
     def kernels(self) -> Any:
-        """Return a compiler of loop nests for this backend's buffers, used by programs; None if it has none."""
+        """Return a compiler of loop nests for this backend's buffers, used by programs; None if there is none."""
         return None
 
     def pooling(self, shape: tuple[int, ...], dtype: Any, kernel: tuple[int, ...], stride: tuple[int, ...]) -> Any:
@@ -137,18 +138,18 @@ class TensorBackend(Part, kind="backend"):
         return None
 
     def queue(self) -> Any:
-        """Return the queue (such as a stream) in which this thread's work runs now; None if all work runs in order."""
+        """Return the current queue of this thread's work, such as a stream; None if the backend has no queues."""
         return None
 
     def uses(self, buffers: Any) -> None:
-        """Note that the next work in the queue uses these buffers, of which it gets the addresses only."""
+        """Store that the next work in the queue uses these buffers; the work itself has only their addresses."""
 
     def counterpart(self, other: TensorBackend) -> TensorBackend:
         """Return the backend to use if ``other`` is activated while this one is active; by default ``other``."""
         return other
 
     def viewer(self, name: str) -> Any:
-        """Return the method for a view op in a form that takes a NumPy array, to find out the view's strides."""
+        """Return a function of a NumPy array that computes the view op ``name``, to find the view's strides."""
         return self.method(name)
 
     def eval(self, *buffers: Any) -> None:
@@ -158,16 +159,18 @@ class TensorBackend(Part, kind="backend"):
         """
 
     def repeated(self, key: Any, function: Callable[[], object], tensors: Sequence[Any], written: int) -> bool:
-        """Run a function that uses no other tensors than these, and writes only the first ``written`` of them.
+        """Run a function, or repeat the ops recorded for an equal earlier call.
+
+        The function uses only the given tensors, and writes only the first ``written`` of them.
 
         Args:
             key: a value that is equal whenever the function runs the same ops on tensors of equal specs.
             function: the function.
             tensors: the tensors that the function reads or writes.
-            written: the number of those that the function writes.
+            written: the number of tensors that the function writes; they are the first ones.
 
         Returns:
-            Whether the function ran: a backend that `defers` may instead repeat the ops that it recorded for this key.
+            True if the function ran; False if a backend that `defers` repeated the ops recorded for this key.
         """
         function()
         return True
@@ -185,7 +188,7 @@ class TensorBackend(Part, kind="backend"):
     def adopt(self, buffer: Any, family: str) -> Any:
         """Return a buffer of this backend made from a buffer of another one, or None if that is not supported.
 
-        Called when an op gets a tensor of another backend, whose attribute ``buffer`` is ``family``. If this method
+        Called if an operand is a tensor of another backend, whose attribute ``buffer`` is ``family``. If this method
         returns None, the op raises an error.
         """
         return None
@@ -199,7 +202,7 @@ class TensorBackend(Part, kind="backend"):
         raise self.lacks("from_numpy")
 
     def settled(self, buffer: Any) -> Any:
-        """Return a buffer that ops keep for later calls, once it can be read in every stream."""
+        """Return a buffer that ops will cache for later calls, after waiting until every stream can read it."""
         return buffer
 
     def to_numpy(self, buffer: Any) -> Any:
@@ -221,7 +224,7 @@ class TensorBackend(Part, kind="backend"):
         raise self.lacks("empty")
 
     def base_of(self, buffer: Any) -> Any:
-        """Return the buffer that this one is a view of; None if it has memory of its own."""
+        """Return the buffer of which this buffer is a view; None if it is no view."""
         return None
 
     def is_contiguous(self, buffer: Any) -> bool:

@@ -1,7 +1,7 @@
 """A tape that owns its nodes: one flat list, in the order in which they were made.
 
-Backward goes through the list from its end, without a search or sorting. Nodes exist until a backward or `Arena.reset`
-clears them all, no matter how long their Variables exist (custom node lifetime).
+Backward goes through the list from its end, without a search or sorting. All nodes exist until a backward or
+`Arena.reset` clears the list, even if their Variables no longer exist (custom node lifetime).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ CLEARED = _Cleared()
 class Arena(Tape):
     """A tape with its nodes in one flat list, which a backward (without ``retain_graph``) or `reset` clears.
 
-    After a forward pass without a backward its nodes stay in the list, so call `reset`, or compute it under `no_grad`.
-    Each thread needs an arena of its own (``with flnb.use_tape("arena")`` inside the thread), because a backward clears
-    the nodes of all threads. A backward that comes to a cleared node raises an error that says so.
+    After a forward pass without a backward, its nodes stay in the list; call `reset`, or run the pass under `no_grad`.
+    Each thread needs a separate arena (``with flnb.use_tape("arena")`` inside the thread), because a backward clears
+    the nodes of all threads. A backward that reaches a cleared node raises a RuntimeError.
 
     >>> import flnb
     >>> with flnb.use_tape("arena") as tape:

@@ -1,8 +1,8 @@
 """A tape that records a sequence of ops, for which a gradient is registered, as one node.
 
-Programs of tiny ops spend most of their time between the ops. When the last op of a registered sequence is recorded,
-the node of this op takes over the inputs of the sequence and the values that all its ops saved, and the nodes of the
-other ops are dropped (pre-fused gradients).
+Programs of tiny ops spend most of their time on overhead. When the last op of a registered sequence is recorded, its
+node gets the inputs of the sequence and the values that all ops of the sequence saved, and the nodes of the other ops
+are dropped (pre-fused gradients).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class MatchedOp(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Sequence:
-    """A registered sequence of ops with its gradient. It stands in for the op in the plan of a fused node.
+    """A registered sequence of ops with its gradient, which takes the place of the op in the plan of a fused node.
 
     Attributes:
         last: name of the last op.
@@ -65,11 +65,11 @@ class Sequence:
 
     @property
     def traceable(self) -> bool:
-        """Whether the gradient function may be compiled: yes for flnb's own; a user's is called for every node."""
+        """Whether the gradient function may be compiled: True for functions of flnb, False for a user's function."""
         return self.pull.__module__.startswith("flnb.")
 
     def body(self, *_: Any) -> Any:
-        """Raise an error: a second derivative needs the inputs of the sequence, which were not kept."""
+        """Raise an error: a second derivative needs the inputs of the sequence, which were not saved."""
         raise RuntimeError(
             f"the fused gradient of {self.name!r} cannot be differentiated again; record what is differentiated "
             f"twice on another tape: with flnb.use_tape('linked'): ..."
@@ -88,12 +88,12 @@ def register_sequence(name: str, pattern: Pattern, pull: Callable[..., Any]) -> 
 
     Args:
         name: the name of the fused op in error messages.
-        pattern: the name of the last op followed by the patterns of its arguments, ``("log", ("add", "exp", "exp"))``.
-            None stands for any value, and so does an argument that is left out; these are the inputs of the sequence.
+        pattern: the name of the last op, followed by the patterns of its arguments: ``("log", ("add", "exp", "exp"))``.
+            None, or no pattern for an argument, matches any value; these values are the inputs of the sequence.
         pull: computes the gradient by public ops. It is called as ``pull(g, *ops)`` with the cotangent of the last op's
-            result and a `MatchedOp` for each op in the order of the pattern, and returns the cotangents of the inputs
-            of the sequence, in order. The ``saved`` of a `MatchedOp` has the inputs and the output of the op, with None
-            for those that the op's own gradient does not read.
+            result and a `MatchedOp` for each op in the order of the pattern. It returns the cotangents of the inputs of
+            the sequence, in order. ``MatchedOp.saved`` has the inputs and the output of the op; None for values that
+            the op's own gradient does not read.
 
     >>> import flnb
     >>> from flnb.autograd.teaching.prefused import register_sequence
@@ -134,11 +134,11 @@ def _ops_of(pattern: Pattern) -> tuple[str, tuple[tuple[int, int, str], ...]]:
 class Prefused(Linked):
     """A tape that records registered sequences of ops (`register_sequence`) as one node each.
 
-    Values inside such a sequence have no node. So it is an error to ask for the gradient by such a value, to set a hook
-    on it after the sequence has been recorded, or to compute a second derivative.
+    Values inside such a sequence have no node. So these are errors: to compute the gradient by such a value, to set a
+    hook on it after the sequence has been recorded, and to compute a second derivative.
 
     Attributes:
-        fused: how many sequences were recorded as one node.
+        fused: the number of sequences that were recorded as one node.
     """
 
     name: ClassVar[str] = "prefused"
@@ -206,7 +206,7 @@ class _Made(NamedTuple):
         plan: the plan of the fused node.
         edges: for each input of the sequence, the number of the op that reads it and its position among the arguments.
         inside: positions of those saved values that were computed inside the sequence.
-        marks: plans that the nodes of the inner ops get once they are fused; a hook on one of these nodes is an error.
+        marks: plans for the nodes of the fused inner ops; with such a plan, setting a hook on the node is an error.
     """
 
     plan: Any
@@ -216,7 +216,7 @@ class _Made(NamedTuple):
 
 
 def _shared_facts(sequence: Sequence, parts: list[Node]) -> _Made | None:
-    """Return the facts that fused nodes share; None if an op in ``parts`` broadcasts, is complex or already fused."""
+    """Return the facts that fused nodes share; None if an op in ``parts`` broadcasts, is complex, or is fused."""
     plans = [part[PLAN] for part in parts]
     if any(type(p.op) is Sequence or p.shrinks.count(None) < len(p.shrinks) for p in plans):
         return None
@@ -251,7 +251,7 @@ def _shared_facts(sequence: Sequence, parts: list[Node]) -> _Made | None:
 
 
 def _alone(x: Any) -> Tensor:
-    """Return a Variable's value as a Tensor without a node; in-place writes to either are noted for both."""
+    """Return a Variable's value as a Tensor without a node; both share one record of in-place writes."""
     kept = dispatch.detached(x._data, x._spec)
     kept._written = getattr(x, "_root", x)._write_note
     return kept

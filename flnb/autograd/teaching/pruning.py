@@ -1,7 +1,7 @@
 """A tape that does not record branches to which no gradient can flow, and does not pass on zero gradients.
 
-Already during the forward pass the tape knows that no gradient can flow to these arguments: those of floor, ceil, round
-and sign; the other factor of a product with the number 0; the argument of `where` that the condition never selects; the
+During the forward pass the tape already finds arguments to which no gradient can flow: those of floor, ceil, round and
+sign; the other factor of a product with the number 0; the argument of `where` that the condition never selects; the
 smaller argument of `maximum`, or the larger one of `minimum`, if both are single numbers. Zero gradients are found
 during backward.
 """
@@ -27,8 +27,8 @@ __all__ = ["DEAD", "Pruning"]
 class Pruning(Linked):
     """A tape that does not record branches to which no gradient can flow, and does not propagate zero gradients.
 
-    Gradients are those of the default tape, except that a leaf which only zeros would reach gets None, and that a zero
-    gradient is never multiplied by an infinity, which would give NaN.
+    Gradients equal those of the default tape with two exceptions. A leaf whose gradient would be zero gets None. A zero
+    gradient is never multiplied by infinity, so the result is not NaN.
 
     >>> import flnb
     >>> a, b = flnb.Variable(3.0), flnb.Variable(2.0)
@@ -39,8 +39,8 @@ class Pruning(Linked):
     (Tensor(20.0855, float32[], numpy), None, 1)
 
     Attributes:
-        pruned: how many edges of the graph were not recorded.
-        zeros: how many nodes backward skipped because the gradient that arrived there was zero everywhere.
+        pruned: the number of edges of the graph that were not recorded.
+        zeros: the number of nodes that backward skipped because their gradient was zero everywhere.
     """
 
     name: ClassVar[str] = "pruning"
@@ -91,14 +91,14 @@ def _is_zero(walk: Walk, node: Node) -> bool:
 
 
 def _product(node: Node) -> tuple[int, ...]:
-    """Return the position of the factor that a product multiplies by the Python number 0: a tuple, empty if none."""
+    """Return the position of the factor that a product multiplies by the Python number 0, as a tuple; () if none."""
     a, b = node[PLAN].specs
     saved = node[SAVED:]
     return tuple(i for i, other in ((0, 1), (1, 0)) if (a, b)[other] in (int, float) and saved[other] == 0)
 
 
 def _where(node: Node) -> tuple[int, ...]:
-    """Return the position of the argument of `where` that the condition never selects: a tuple, empty if none."""
+    """Return the position of the argument of `where` that the condition never selects, as a tuple; () if none."""
     condition = node[SAVED]
     if not isinstance(condition, Tensor):
         return ()
@@ -107,7 +107,7 @@ def _where(node: Node) -> tuple[int, ...]:
 
 
 def _extremum(better: Callable[[Any, Any], bool]) -> Callable[[Node], tuple[int, ...]]:
-    """Return a function of a node that gives the position of the argument that `maximum` or `minimum` did not choose.
+    """Return a function of a node that returns the position of the argument that `maximum` or `minimum` did not choose.
 
     ``better(a, b)`` says whether the op chooses ``a``.
     """
