@@ -1,12 +1,12 @@
-"""Automatic mixed precision: lists of ops state in which dtype each op computes; its inputs are cast to that dtype.
+"""Automatic mixed precision: lists of ops determine the dtype to which the inputs of each op are cast.
 
 Micikevicius et al., 2018, "Mixed precision training"; levels as in NVIDIA's Apex and Flashlight. Casts are ordinary
-`astype` ops: they are on the tape, so that a gradient comes back in the dtype of the tensor that was cast, and they
-appear in recordings.
+`astype` ops. They are on the tape, so that a gradient has the dtype of the tensor before the cast, and they appear in
+recordings.
 
 A region, the inside of a ``with flnb.autocast(...)`` block, is an interpreter (`flnb.dispatch.interpreter`): it casts
 the inputs of each op. A composite op such as softmax counts as one op. Backward is not affected by regions: it computes
-in the dtypes that the forward pass has chosen. Ops that write with ``out=`` are not cast.
+in the dtypes of the forward pass. The inputs of ops that write with ``out=`` are not cast.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["LEVELS", "CastLevel", "autocast"]
 FLOAT32, HALVES = np.dtype(np.float32), ("float16", "bfloat16")
 EVERYTHING = ("*",)
 COMPUTING = ("elementwise", "matmul", "reduction", "norm")
-"""The values of `Op.family` that ``"*"`` selects; ops that move or compare elements lose nothing by half precision."""
+"""The values of `Op.family` that ``"*"`` selects; for ops that move or compare elements, the dtype does not matter."""
 
 PRODUCTS = ("matmul", "conv1d", "conv2d", "conv3d", "rnn", "lstm", "gru")
 NORMS_AND_LOSSES = (
@@ -51,14 +51,14 @@ SENSITIVE = (
 
 
 MIXED = ("batch_norm",)
-"""Ops that take and return half precision but compute in float32: none of their inputs is cast."""
+"""Ops that take and return half precision but compute in float32; their inputs are not cast."""
 
 
 class CastLevel(NamedTuple):
     """Two lists of op names: ``half``, whose float32 inputs are cast to half precision, and ``full``, the reverse.
 
-    ``"*"`` stands for all ops that compute. An op in both lists computes in float32. An op in neither is not cast: if
-    its inputs have different dtypes, it computes in the larger one.
+    ``"*"`` stands for all ops that compute. An op in both lists computes in float32. The inputs of an op in neither
+    list are not cast; if they have different dtypes, the op computes in the larger dtype.
     """
 
     half: tuple[str, ...]
@@ -78,18 +78,18 @@ class autocast(state.use):
 
     Args:
         level: "O0" casts nothing, even inside another region. "O1" computes matrix products and convolutions in half
-            precision; sums, powers, logarithms, norms and losses in float32; the rest in the dtype of its inputs. Batch
-            norm of half-precision inputs computes in float32 and returns half, so what a network saves is halved. "O2"
-            computes all but norms and losses in half precision, for a model whose parameters are half as well
-            (``model.astype(flnb.float16, keep=nn.BatchNorm)``; optimizers then keep master weights in float32). "O3"
-            computes everything in half precision.
+            precision; sums, powers, logarithms, norms and losses in float32; and other ops in the dtype of their
+            inputs. Batch norm of half-precision inputs computes in float32 and returns half precision, so that the
+            memory for saved tensors is halved. "O2" computes all ops except norms and losses in half precision, for a
+            model with parameters in half precision (``model.astype(flnb.float16, keep=nn.BatchNorm)``; optimizers then
+            store master weights in float32). "O3" computes everything in half precision.
         dtype: the half-precision dtype, float16 or bfloat16 (which needs the extra "bfloat16").
-        half: names of ops computed in half precision in place of the level's, see `LEVELS`; they leave its other list.
-            A composite such as "layer_norm" is one op; a `custom_op` is passed itself instead of a name.
-        full: names of ops computed in float32 in place of the level's.
+        half: names of the ops computed in half precision, instead of the level's list (see `LEVELS`). These ops are
+            removed from the other list. A composite such as "layer_norm" is one op; for a `custom_op`, pass the op.
+        full: names of the ops computed in float32, instead of the level's list.
 
-    A parameter is cast once in a region, and again after it was written or walked back. With float16, scale the loss:
-    `flnb.optim.LossScaler` shows a whole training loop.
+    A parameter is cast once in a region, and again after it was written or after a backward pass. With float16, scale
+    the loss: `flnb.optim.LossScaler` has an example of a training loop.
 
     >>> import flnb
     >>> w = flnb.Variable(flnb.ones((2, 2)))
@@ -164,7 +164,7 @@ class Region(Interpreter):
     """Casts the inputs of the ops that are called inside one block of `autocast`.
 
     Args:
-        targets: from an op's name to the dtype to which its inputs are cast; other ops run as they are.
+        targets: a dict from an op's name to the dtype to which its inputs are cast; other ops run without casts.
     """
 
     def __init__(self, targets: dict[str, np.dtype[Any]]) -> None:
@@ -180,7 +180,7 @@ class Region(Interpreter):
             return enter(op, self._cast(grad, op, operands), attributes)
 
     def _cast(self, grad: bool, op: Op, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return an op's arguments, cast if the region has a dtype for it; ``grad``: record gradients."""
+        """Return an op's arguments, cast if the region has a dtype for the op; ``grad``: whether casts are recorded."""
         target = self.targets.get(op.name)
         if target is None:
             return arguments
@@ -192,7 +192,7 @@ class Region(Interpreter):
         ])  # fmt: skip
 
     def _parameter(self, x: Any, target: np.dtype[Any], grad: bool) -> Any:
-        """Return the parameter ``x`` cast to ``target``; a stored cast if that can be used again."""
+        """Return the parameter ``x`` cast to ``target``: a stored cast if it is still valid, else a new cast."""
         kept = self.casts.get((id(x), target))
         if kept is None or not kept.serves(x, grad):
             kept = self.casts[id(x), target] = _Cast(x, x._last_write, x.astype(target))
@@ -207,7 +207,7 @@ class _Cast(NamedTuple):
     result: Any
 
     def serves(self, x: Any, grad: bool) -> bool:
-        """Return whether the cast serves again: ``x`` is unchanged and, if ``grad``, gradients can flow back to it."""
+        """Return whether the cast is valid: ``x`` is unchanged and, if ``grad``, gradients can flow back to ``x``."""
         node = self.result._node
         walked = node is not None and node[1] is None
         recorded = node is not None or not grad or x._node is None
@@ -231,7 +231,7 @@ def forget_casts() -> None:
 
 
 def without_casts() -> tuple[Interpreter, ...]:
-    """Return the active interpreters, leaving out autocast regions."""
+    """Return the active interpreters without autocast regions."""
     return tuple([i for i in state.current().interpreters if not isinstance(i, Region)])
 
 

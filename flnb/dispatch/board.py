@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 __all__ = ["CALLS", "FAILED", "GAVE_UP", "INSIDE", "LEFT", "NOT_BEGUN", "OUTSIDE", "STATES", "Board", "Row"]
 
 NOT_BEGUN, OUTSIDE, INSIDE, LEFT, FAILED, GAVE_UP = range(6)
-"""The states of a rank: before its first call, between two calls, inside a call; ended normally, by an error of its
-own, or because of other ranks (a `CollectiveError`)."""
+"""The states of a rank: before its first call, between two calls, inside a call, ended normally, ended by an error of
+its own, or ended because of other ranks (a `CollectiveError`)."""
 STATES = ("has not begun", "is between calls", "is in a call", "has ended", "has failed", "has given up")
 
 CALLS = 64
-"""The number of calls that the board stores for each rank: the last ones."""
+"""The number of most recent calls that the board stores for each rank."""
 TEXT = 88
-"""The most bytes (UTF-8) of the text that describes a call."""
+"""The largest size, in bytes of UTF-8, of the text that describes a call."""
 
 _HEAD = Struct("@qqqd")  # process or thread, state, sequence number of the last call, time of the last change
 _PLACE = Struct("@qqq")  # number of the rank among all that were started, host, what its host reports of its life
@@ -38,7 +38,7 @@ _CALL = Struct(f"@qqq{TEXT}s")  # sequence number, number that stands for the ca
 _WHAT = Struct(f"@qq{TEXT}s")  # a call without its sequence number
 _ROW = _CALLS + CALLS * _CALL.size
 LIVES = ("", "gone", "stopped", "silent")
-"""The states of a process: running, ended, stopped (SIGSTOP), or on a host that sends no messages any more."""
+"""The states of a process: running, ended, stopped (SIGSTOP), or on a host that has stopped sending messages."""
 FATES = {"gone": "has died", "stopped": "is stopped (SIGSTOP)", "silent": "is on a host without a sign of life"}
 """How messages describe a process in one of these states."""
 LASTING = 1.0
@@ -48,8 +48,8 @@ LASTING = 1.0
 class Row(NamedTuple):
     """The board's data on one rank: ``seconds`` since its last change, and its last call ``seq`` (0 and "" for none).
 
-    ``number`` is the rank's number among all ranks of the program, by which messages name it; in a smaller group its
-    rank may be another one.
+    ``number`` is the rank's number among all ranks of the program, which is used in messages. In a smaller group the
+    rank may have another number.
     """
 
     process: int
@@ -66,14 +66,14 @@ class Board:
     """A table in shared memory with one row for each rank of a group.
 
     Args:
-        memory: writable bytes that all ranks see, `Board.nbytes` of them, zero at first.
-        rank: this rank, whose row this object writes; it only reads the other rows.
+        memory: writable memory that all ranks share, of `Board.nbytes` bytes, initially zero.
+        rank: this rank; the object writes the row of this rank and only reads the other rows.
         alive: a function from the number of a process (or thread) to its state: "" while it runs, "gone" or "stopped".
         host: the number of this rank's host; rows of ranks on other hosts are copies, which `take` stores.
     """
 
     lag = 0.0
-    """The most seconds until changes by ranks on other hosts are visible here; 0 if all ranks are on one host."""
+    """The largest delay in seconds of changes by ranks on other hosts; 0 if all ranks are on one host."""
     _digest = 0
 
     def __init__(self, memory: Any, rank: int, size: int, alive: Callable[[int], str], host: int = 0) -> None:
@@ -94,14 +94,17 @@ class Board:
         return len(memory) // _ROW
 
     def begin(self, process: int, number: int | None = None) -> None:
-        """Write that this rank has started: as ``process`` (or thread), and as ``number`` among all ranks."""
+        """Write that this rank has started, with the id of its process (or thread) and its number among all ranks."""
         self._process = process
         self._words = memoryview(self.memory).cast("q")  # reading one is three times as quick as unpacking
         _PLACE.pack_into(self.memory, self._row + _HEAD.size, self.rank if number is None else number, self._host, 0)
         _HEAD.pack_into(self.memory, self._row, process, OUTSIDE, 0, monotonic())
 
     def end(self, state: int = LEFT) -> None:
-        """Write that this rank makes no more calls, and why: `LEFT`, `FAILED` or `GAVE_UP`; the first reason stays."""
+        """Write that this rank makes no more calls, and the reason: `LEFT`, `FAILED` or `GAVE_UP`.
+
+        A second call does not change the reason.
+        """
         process, before, seq, _ = _HEAD.unpack_from(self.memory, self._row)
         if before < LEFT:
             _HEAD.pack_into(self.memory, self._row, process, state, seq, monotonic())
@@ -135,9 +138,9 @@ class Board:
         return True
 
     def differing(self, seq: int, key: int = 0) -> list[int]:
-        """Return the ranks whose call number ``seq`` is not the same call as this rank's.
+        """Return the ranks whose call number ``seq`` differs from this rank's call.
 
-        If more than `CALLS` calls are under way, this rank's row has no such call any more: then ``key`` is compared.
+        If more than `CALLS` calls are running, this rank's row no longer has the call; then ``key`` is compared.
         """
         at = _CALLS + seq % CALLS * _CALL.size
         mine = self.memory[self._row + at : self._row + at + _CALL.size]
@@ -162,7 +165,7 @@ class Board:
         return Row(process, state, seq, monotonic() - since, self.call(rank, seq), *place)
 
     def name(self, rank: int) -> str:
-        """Return the name by which messages call a rank: "rank 3", counted among all ranks of the program."""
+        """Return the name of a rank for messages: "rank 3", with its number among all ranks of the program."""
         return f"rank {self.row(rank).number}" if self.row(rank).state != NOT_BEGUN else f"rank {rank}"
 
     def missing(self, seq: int) -> list[int]:
@@ -170,18 +173,18 @@ class Board:
         return [other for other in self._others if self.row(other).seq < seq]
 
     def unfinished(self, seq: int) -> list[int]:
-        """Return the ranks for which call ``seq`` may still wait: all but those that started it and ended normally.
+        """Return the ranks for which call ``seq`` may still wait: all except those that started it and ended normally.
 
-        A rank that has started later calls may not have finished this one: several can be under way at once.
+        A rank that has started later calls may not have finished this call, because several calls can run at once.
         """
         rows = [(other, self.row(other)) for other in self._others]
         return [other for other, row in rows if row.seq < seq or row.state != LEFT]
 
     def gone(self, ranks: list[int], seq: int) -> dict[int, str]:
-        """Return, for each of ``ranks`` that call ``seq`` waits for in vain, why: it has ended, died, or is stopped.
+        """Return the ranks among ``ranks`` that will not make call ``seq``, with the reason: ended, died, or stopped.
 
-        A rank that started the call and then ended normally is left out for a second, in which its last bytes arrive.
-        With ``seq`` 0, which stands for a message, this holds for every rank that ended normally.
+        A rank that started the call and then ended normally is not reported in the first second, because its last data
+        may still arrive. For a message (``seq`` 0), this applies to every rank that ended normally.
         """
         found: dict[int, str] = {}
         for rank in sorted(ranks, key=lambda rank: self.row(rank).state == GAVE_UP):  # causes first
@@ -196,20 +199,20 @@ class Board:
         return found
 
     def _life(self, row: Row) -> str:
-        """Return the state of a rank's process, "" if it is running; of a rank on another host, the last report."""
+        """Return the state of a rank's process, "" if it is running; for another host, the last reported state."""
         if row.state == NOT_BEGUN:
             return ""
         return self._alive(row.process) if row.host == self._host else LIVES[row.life]
 
     def last(self, rank: int) -> str:
-        """Return a part of a sentence that says which call a rank made last, and when."""
+        """Return the last call of a rank and its time, as a part of a sentence."""
         row = self.row(rank)
         if not row.seq:
             return "it has made no call"
         return f"its last call was {row.seq}, {row.call}, {row.seconds:.1f} s ago"
 
     def report(self, to: int | None = None) -> bytes:
-        """Return this host's rows as bytes for `take` on another host; given the host ``to``, all rows but its own."""
+        """Return this host's rows as bytes for `take` on another host; given ``to``, all rows except that host's."""
         found = [self._host.to_bytes(8, "little")]
         for rank in range(self.size):
             row = self.row(rank)
@@ -274,7 +277,7 @@ def process_alive(process: int) -> str:
 
 
 def _state_by_ps(process: int) -> str:
-    """Return the letter by which ``ps`` describes a process's state, for systems without /proc (macOS)."""
+    """Return the letter for a process's state that ``ps`` prints, for systems without /proc (macOS)."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:

@@ -23,7 +23,7 @@ MEETING = frozenset(COLLECTIVES) - {"broadcast"}
 
 
 class Call:
-    """Describes a collective call, equally on all ranks: text and key for the board, event codes for recordings."""
+    """The description of a collective call, which is equal on all ranks: text and key for the board, event codes."""
 
     __slots__ = ("begins", "ends", "key", "meets", "name", "numbered", "text", "waits", "words")
 
@@ -43,7 +43,7 @@ class Call:
 
 
 def described(known: dict[Any, Call], communicator: Communicator, name: str, arguments: tuple[Any, ...]) -> Call:
-    """Return the description of an operation from ``known``; if it is new, check the arguments and add it there."""
+    """Return the description of an operation from ``known``; for a new operation, check the arguments and add it."""
     if len(arguments) == 2 and type(first := arguments[0]) is np.ndarray is not type(arguments[1]):
         key: Any = (name, first.dtype, first.size, first.flags.c_contiguous, arguments[1])
     else:

@@ -1,9 +1,9 @@
 """The crossing for communication: every operation between ranks passes through here, is checked, and emits events.
 
-The calls of a group of ranks are numbered. Each is written on the group's board before anything is sent, compared with
-the calls of the ranks that have written theirs already, and started. A wait polls the operation and yields the
-processor in between, so that it can be interrupted and ends when a rank is gone. When an operation is complete, all
-ranks have written their call, and the calls are compared once more.
+The calls of a group of ranks are numbered. Before any data is sent, a call is written on the group's board and compared
+with the calls that other ranks have already written. Then the call is started. A wait polls the operation and yields
+the processor in between, so that it can be interrupted, and that it ends when a rank has died. When an operation is
+complete, all ranks have written their calls, and the calls are compared once more.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ K = TypeVar("K")
 EAGER = 300
 """The number of polls of a wait before it yields the processor."""
 YIELDS = 1000
-"""How often a wait yields the processor before it sleeps instead: even sleep(0) takes about 90 us on Linux."""
+"""The number of times a wait yields the processor before it sleeps instead; a sleep takes at least 90 us on Linux."""
 STANDS = 20_000
-"""The ns that starting an operation, or its last poll, must take to be emitted as a wait event."""
+"""If starting an operation, or its last poll, takes at least so many ns, a wait event is emitted."""
 LOOK = 0.1
 """Seconds between two checks, during a wait, of whether the other ranks make the same call and are alive."""
 LONG = 1.0
@@ -45,7 +45,7 @@ LONG = 1.0
 
 
 class Group:
-    """The state of one group of ranks in this process: the number of its calls, and why it is unusable, if it is."""
+    """The state of one group of ranks in this process: the number of calls, and the reason if it is unusable."""
 
     def __init__(self, communicator: Communicator) -> None:
         self.seq = 0
@@ -57,7 +57,7 @@ class Group:
         self.calls: dict[Any, Call] = {}
         self.broken = ""
         self.unfinished: list[tuple[Work, Any]] = []
-        """Operations abandoned by an interrupt or error that still run, with the buffers that they use."""
+        """Operations that still run after an interrupt or error, with the buffers that they use."""
 
     def release(self) -> None:
         """Release the buffers of abandoned operations that have finished."""
@@ -79,7 +79,7 @@ def _facts() -> dict[str, Any]:
 
 
 def _states() -> dict[int, str]:
-    """Return why ranks do not come for which a call has waited over a second; at -1 why a call was given up."""
+    """Return, by rank, why a rank for which a call has waited over a second does not call; -1 for a failed call."""
     found: dict[int, str] = {}
     keys = [ref() for ref in _groups.keyrefs()]  # other threads may add groups
     known = [(key, _groups[key]) for key in keys if isinstance(key, Board)]
@@ -99,9 +99,9 @@ bus.state_sources.append(_states)
 _yield: Callable[[], object] = getattr(os, "sched_yield", lambda: sleep(0))
 
 _named: dict[tuple[str, int], int] = {}
-"""How many communicators there were so far, by group name and rank."""
+"""The number of communicators so far, by group name and rank."""
 _groups: WeakKeyDictionary[Any, Group] = WeakKeyDictionary()
-"""The groups by board, so that a communicator that wraps another one continues that one's numbering of calls."""
+"""The groups by board; so a communicator and its wrapper number their calls together."""
 
 
 def current() -> Communicator:
@@ -120,7 +120,7 @@ def run(name: str, *arguments: Any, on: Communicator | None = None, bucket: int 
     The communicator is ``on``, or else the active one; ``bucket`` and ``holds`` label the operation in recordings.
 
     Raises:
-        CollectiveError: another rank makes another call, is gone, or has not come before the timeout.
+        CollectiveError: another rank makes another call, has died, or has not made the call before the timeout.
         ValueError: arguments that would be wrong on every rank.
     """
     pending = _begin(name, arguments, on, bucket, holds)
@@ -161,7 +161,7 @@ def wait_any(pending: Mapping[K, Pending]) -> K:
     """Wait, without a timeout, until one of several operations has finished; returns the key of that operation.
 
     Raises:
-        CollectiveError: a rank is gone, or made another call.
+        CollectiveError: a rank has died, or made another call.
     """
     look, asked = monotonic(), 0
     while True:
@@ -211,7 +211,7 @@ def _usable(communicator: Communicator, name: str) -> Group:
 
 
 def difference(board: Board, seq: int, call: Call | None = None) -> str:
-    """Return a sentence naming the ranks whose call ``seq`` is another one; "" if a second check finds none."""
+    """Return a sentence with the ranks whose call ``seq`` differs; "" if a second check finds none."""
     sleep(0.002)  # a row may have been read while it was written
     words, ranks = board.call(board.rank, seq), board.differing(seq, call.key if call else 0)
     words = words or (call.words if call else "")
@@ -305,7 +305,7 @@ class Pending:
         self._finish()
 
     def _explain(self, error: Exception) -> None:
-        """Make the group unusable after an error of the communicator; raise another one if other ranks explain it."""
+        """Make the group unusable after an error; if other ranks are the cause, raise an error that says so."""
         board = self._communicator.board
         end = monotonic() + (board.lag if board is not None else 0.0)
         while not isinstance(error, CollectiveError) and monotonic() < end:
@@ -315,7 +315,7 @@ class Pending:
             self._give_up(str(error))
 
     def _wait_long(self, test: Callable[[], bool]) -> None:
-        """Poll until the operation has finished, checking the other ranks from time to time."""
+        """Poll until the operation has finished, and check the other ranks at intervals."""
         began = look = monotonic()
         timeout = self._communicator.timeout
         asked, pause = 0, 0.0
@@ -329,11 +329,11 @@ class Pending:
                 self._look(now - began if now - began > timeout else 0.0, test)
 
     def _look(self, waited: float, test: Callable[[], bool] | None = None) -> None:
-        """Raise an error if a rank makes another call or is gone, or if the timeout is over.
+        """Raise an error if a rank makes another call or has died, or if the timeout is over.
 
         Args:
             waited: the seconds waited if the timeout is over, else 0.
-            test: returns whether the operation has finished by now; a rank that is gone is no error then.
+            test: returns whether the operation has finished; then a rank that has died is no error.
         """
         board, call, seq = self._communicator.board, self._call, self._seq
         if board is None:
@@ -360,7 +360,7 @@ class Pending:
         self._fail(f"{'; '.join(said)}; {board.name(board.rank)} waits in {place}")
 
     def _not_done(self, name: str) -> str:
-        """Return the words that say what this operation waits for the rank ``name`` to do."""
+        """Return words for a message: what the rank ``name`` has not done and this operation waits for."""
         if self._peer is None:
             return f"{name} has not come:"
         tag = self._buffers[2] if len(self._buffers) > 2 else 0
@@ -369,7 +369,7 @@ class Pending:
         return f"{done}; apart from messages,"
 
     def _finish(self) -> None:
-        """Compare the calls of all ranks, which are on the board now, and emit this operation's event."""
+        """Compare the calls of all ranks, which are now on the board, and emit this operation's event."""
         self._over = True
         communicator, call, seq = self._communicator, self._call, self._seq
         board = communicator.board
@@ -388,7 +388,7 @@ class Pending:
                 lane.pending += (call.waits, self._asked, now, seq, number, 0, 0, context)
 
     def _refuse(self, outcome: str, seq: int = 0) -> None:
-        """Raise an error if a second check confirms that ranks made another call, as this one or as call ``seq``."""
+        """Raise an error if a second check confirms that ranks made another call than this one, or as call ``seq``."""
         board = self._communicator.board
         if message := difference(board, seq or self._seq, None if seq else self._call):
             self._fail(f"{message}; {outcome}")

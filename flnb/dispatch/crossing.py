@@ -1,8 +1,8 @@
 """The crossing: the code through which every op passes, which runs it, emits its event and records it on the tape.
 
 The steps of an op are written once, as text (`flnb.dispatch.templates`). `Entries` compiles the text for each *form* of
-op: the number of operands, with attributes or without, into new memory or in place, or as a composite that the backend
-has a method for. Every op gets a copy of that code, its *entry*, which CPython specialises to the types of the op's
+op: the number of operands, with or without attributes, into new memory or in place, or as a composite for which the
+backend has a method. Every op has a copy of that code, its *entry*, which CPython specialises to the types of the op's
 operands.
 
 `flnb.interface.tape` describes nodes. The entries themselves make the nodes of the default tape; other tapes make them
@@ -42,7 +42,7 @@ next_seq = itertools.count(1).__next__
 """The global sequence number: tape nodes and in-place writes are ordered by it."""
 
 last_write = 0
-"""The sequence number of the latest in-place write: a tape recorded later need not check its saved values."""
+"""The sequence number of the latest in-place write. Nodes with larger numbers need not check their saved values."""
 
 _writing = Lock()
 """A lock held while a write gets its number, so that `last_write` never decreases."""
@@ -53,12 +53,12 @@ new = object.__new__
 
 @lru_cache(None)
 def _maker(form: Form) -> Any:
-    """Compile the template for a form of op; returns a function that makes the code (entry) of one op of that form."""
+    """Compile the template for a form of op; return a function that makes the entry of an op of this form."""
     return _compile(entry_text(form), f"<crossing {' '.join(str(part) for part in form)}>")["make"]
 
 
 def _entry(op: Op, operands: int, into: str) -> Callable[..., Any]:
-    """Return the code that runs an op on ``operands`` operands; ``into`` is "out" to write into a given tensor."""
+    """Return the function that runs an op on ``operands`` operands; ``into`` is "out" to write into a given tensor."""
     makes = "kept" if op.body is not None else "memory" if op.writes_out else "view"
     form = Form(operands, op.arity == 0, op.broadcasts, makes, into)
     made: Any = _maker(form)(op, op.plans, op.index)
@@ -82,7 +82,7 @@ class Entries(dict[tuple[int, str], Any]):
 
 
 def _unregistered(op: Op, *arguments: Any) -> Any:
-    """Run an op that is not in the op table, such as a user's own: by an interpreter or else by its body."""
+    """Run an op that is not in the op table, such as a user's op: by an interpreter, or else by its body."""
     *tensors, attributes = arguments
     here = scoped() or state.session
     if here.interpreters:
@@ -113,8 +113,8 @@ def enter(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...], out: An
 def create(op: Op, spec: Spec, arguments: tuple[Any, ...], category: int = 0) -> Tensor:
     """Run an op that makes a tensor from no tensor, such as ``full``; ``arguments`` go to the backend's method.
 
-    The category of the tensor's memory is that of the scope (`flnb.category`), else ``category``, else "input" outside
-    of modules and scopes, where the user makes the tensor, and "temporary" inside them.
+    The category of the tensor's memory is that of the scope (`flnb.category`), or else ``category``. Without both, it
+    is "input" outside of modules and scopes, where the user makes the tensor, and "temporary" inside them.
     """
     here = scoped() or state.session
     if here.interpreters:
@@ -129,10 +129,10 @@ def create(op: Op, spec: Spec, arguments: tuple[Any, ...], category: int = 0) ->
 
 
 def update(op: Update, tensors: tuple[Any, ...], numbers: tuple[float, ...]) -> bool:
-    """Update tensors in place by one backend method, which only reads the first; returns False if it cannot.
+    """Update tensors in place by one backend method, which only reads the first tensor; return False if not possible.
 
-    The method gets the tensors' buffers and the numbers, which may change from call to call. It is not called for
-    tensors of several shapes, dtypes or devices: the caller then runs ops, whose errors say what is wrong.
+    The arguments of the method are the tensors' buffers and the numbers, which may change from call to call. It is not
+    called for tensors of several shapes, dtypes or devices: the caller then runs ops, which raise suitable errors.
     """
     here = scoped() or state.session
     specs = tuple([x._spec for x in tensors])
@@ -150,14 +150,14 @@ def update(op: Update, tensors: tuple[Any, ...], numbers: tuple[float, ...]) -> 
 
 
 def pull_plan(plan: Plan) -> Plan:
-    """Return a new plan of a composite's gradient, for telemetry, and store it in ``plan``, the composite's."""
+    """Make a plan of a composite's gradient, for telemetry; store it in the composite's ``plan`` and return it."""
     plan.pull = Plan(plan.op.gradient, (plan.spec,), plan.attributes, plan.specs[0])
     plan.pull.weight = max(spec.nbytes for spec in plan.specs)
     return plan.pull
 
 
 def node(plan: Plan, parents: tuple[Any, ...], saved: tuple[Any, ...]) -> list[Any] | None:
-    """Record a node for a result that was computed without an op; returns it, None if the tape keeps no node."""
+    """Record a node for a result that was computed without an op; return the node, or None if the tape drops it."""
     here, seq = state.current(), next_seq()
     if bus.lanes is not None:
         emit_edges(bus.lanes.lane, plan, seq, [p[2] if p is not None else 0 for p in parents])
@@ -183,7 +183,7 @@ def missed(op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...], out: 
 
 
 def intercepted(op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...], out: Any = None) -> Any:
-    """Run an op that its entry cannot run: an interpreter is active, or the tensors are another backend's."""
+    """Run an op that its entry cannot run, because of an interpreter or because tensors are of another backend."""
     here = scoped() or state.session
     if not here.interpreters:
         return enter(op, adopted(op, operands, here), attributes, out)
@@ -196,8 +196,8 @@ def intercepted(op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...], 
 def by_body(op: Op, attributes: tuple[Any, ...], tensors: tuple[Any, ...], here: State) -> tuple[Any, tuple[Any, ...]]:
     """Run a composite as the ops that it consists of; the tape gets one node for all of them.
 
-    ``body(*tensors, *attributes) -> (result, kept)`` gets plain Tensors. A gradient that is itself differentiated runs
-    the body again on Variables (`flnb.autograd.walk`).
+    ``body(*tensors, *attributes) -> (result, kept)`` is called with plain Tensors. If the gradient is itself
+    differentiated, the body runs again on Variables (`flnb.autograd.walk`).
 
     Returns:
         The result, and a tuple of the other values that the gradient reads.
@@ -245,7 +245,7 @@ def by_body(op: Op, attributes: tuple[Any, ...], tensors: tuple[Any, ...], here:
 def sync() -> None:
     """Wait until everything that the active backends of all threads have launched has finished.
 
-    This returns at once for CPU backends that compute eagerly; backends that defer compute what they have recorded.
+    For CPU backends that compute eagerly, this returns immediately. Backends that defer compute all recorded ops.
 
     >>> import flnb
     >>> flnb.sync()
@@ -266,7 +266,7 @@ def emit_edges(lane: Any, plan: Plan, seq: int, edges: list[int]) -> None:
 
 
 def note_cuts(plan: Plan, nodes: tuple[Any, ...]) -> None:
-    """Emit, for `run.tape.why`, that an op without a gradient read the results of ``nodes``."""
+    """Emit an event that an op without a gradient read the results of ``nodes``, for `run.tape.why`."""
     reason = schema.INTEGER if plan.spec.dtype.kind in "biu" else schema.NO_RULE
     for place in nodes:
         if place is not None:
@@ -295,9 +295,9 @@ def checked_target(op: Op, plan: Plan, here: State, tensors: tuple[Any, ...]) ->
 
 
 def mark_written(tensor: Tensor, own: bool = False) -> None:
-    """Note in the tensor that owns a tensor's memory that this memory was just written.
+    """Store in the tensor that owns a tensor's memory that this memory was just written.
 
-    With ``own`` the tensor was given other memory instead, and the note is made in the tensor itself.
+    With ``own``, the tensor got other memory instead, and the write is stored in the tensor itself.
     """
     global last_write
     root = tensor if own else getattr(tensor, "_root", tensor)
@@ -316,11 +316,11 @@ _NAMES: dict[str, Any] = {
     "own": source_lines.own, "plan_for": plan_for, "pull_plan": pull_plan, "scoped": scoped,
     "source_lines": source_lines, "state": state, "write": write,
 }  # fmt: skip
-"""The names that the compiled text uses as globals."""
+"""The global names that the compiled text uses."""
 
 
 def _compile(text: str, filename: str) -> dict[str, Any]:
-    """Compile source text made from the templates; returns a dict of the names that the text defines."""
+    """Compile source text made from the templates; return a dict of the names that the text defines."""
     return compiled(text, filename, dict(_NAMES))
 
 

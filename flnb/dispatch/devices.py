@@ -1,9 +1,9 @@
 """Telemetry of devices: emits the host's launches, copies and waits, and the times at which the device ran the tasks.
 
 During a recording, each launch and copy (a *task*) is enclosed in a pair of timed CUDA events. Their times are read in
-a later call, once both have happened: the program never waits for them. An *anchor* relates the device's times to the
-host's clock: it is an event in an idle stream that happened between two readings of that clock. A new anchor is made
-every second.
+a later call, when both events have happened, so the program never waits for them. An *anchor* relates the device's
+times to the host's clock: it is an event in an idle stream that happened between two readings of the host's clock. A
+new anchor is made every second.
 
 Code that launches kernels reports them as `Driver.launch` does:
 
@@ -12,7 +12,7 @@ Code that launches kernels reports them as `Driver.launch` does:
     if task is not None:
         task.launched("scale", grid, block, shared, addresses)
 
-If a library may have launched them, the last line is ``task.launched_by("cupy add", addresses)``.
+If another library may have launched kernels, the last line is ``task.launched_by("cupy add", addresses)``.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ __all__ = ["Driver", "Task", "awaits", "begin", "flush", "host_waited", "own_man
 ANCHOR_NS = 1_000_000_000
 """The ns after which a new anchor is made."""
 PATIENCE_NS = 100_000
-"""The most ns for which the host polls a new anchor; if that fails, it tries again a tenth of `ANCHOR_NS` later."""
+"""The largest time, in ns, for which the host polls a new anchor; after a failure it tries again later."""
 PRECISION_NS = 500
 """The precision of ``cuEventElapsedTime`` in ns."""
 MOST = 4096
-"""The most tasks of one stream that wait for their times; further ones are recorded without times of the device."""
+"""The largest number of tasks of a stream that wait for their times; further tasks are recorded without times."""
 LOWEST = 1 << 16
 """The smallest int among a kernel's arguments that counts as an address; smaller ones are numbers."""
 EMULATED = -1
-"""The value of an event's error bound which says that the times are those of an emulated device."""
+"""The value of an event's error bound for times of an emulated device."""
 ALL = -1
 """The stream number in a `host_wait` event for a wait for all streams of a device."""
 
@@ -68,7 +68,7 @@ class Driver(Protocol):
         """Return the number of this thread's current device."""
 
     def using(self, device: int) -> Any:
-        """Make a device this thread's current one inside a ``with`` block."""
+        """Make a device the current device of this thread inside a ``with`` block."""
 
     def name(self, device: int = 0) -> str:
         """Return a device's name."""
@@ -194,10 +194,10 @@ class Watch:
 
     Attributes:
         queued: for each stream, the tasks whose times are not known yet.
-        events: from the handle of a device event to the number that telemetry gave it when it was last recorded.
+        events: a dict from the handle of a device event to its number in telemetry at its last recording.
         pool: timed events that can be used again.
         mine: the number of launches and copies that this thread has emitted.
-        unknown: whether a new recording must still be told which of the device's memory is in use.
+        unknown: whether the device's memory in use must still be emitted to a new recording.
     """
 
     def __init__(self, driver: Driver, ordinal: int) -> None:
@@ -286,7 +286,7 @@ class Watch:
         return True
 
     def _current_anchor(self) -> Anchor | None:
-        """Return the anchor for a new task, a new one if it is due; None if no anchor's event has happened in time."""
+        """Return the anchor for a new task, a new anchor if one is due; None if no anchor could be made in time."""
         if clock() < self._anchor_due:
             return self._anchor
         self._idle = self._idle or self.driver.stream()
@@ -317,10 +317,10 @@ def _watch(driver: Driver) -> Watch:
 
 
 def begin(driver: Driver, stream: int = 0) -> Task | None:
-    """Begin a launch or copy in a stream of the current device; returns its task, None if nothing is to be emitted.
+    """Begin a launch or copy in a stream of the current device; return its task, or None if nothing is to be emitted.
 
-    That is so without a recording and during stream capture. Call the task's `launched` or `copied` after the call that
-    queues the work; if that call raises an error, nothing is emitted.
+    Nothing is emitted without a recording and during stream capture. Call the task's `launched` or `copied` after the
+    call that queues the work; if that call raises an error, nothing is emitted.
     """
     return None if bus.lanes is None or driver.capturing else _watch(driver).begin(stream)
 

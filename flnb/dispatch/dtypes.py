@@ -1,8 +1,9 @@
 """Dtypes: their names, the default one, and the dtype in which an op on several dtypes computes.
 
-Promotion follows the array API 2024.12, and torch where the standard leaves a choice: a Python scalar changes the dtype
-only if it is of a higher kind (bool, integer, floating point, complex), such as 0.5 with int64; of two dtypes of one
-kind the larger wins; floating point wins over integers of any size, so that int64 with float32 is float32.
+Promotion follows the array API 2024.12, and torch where the standard leaves a choice. A Python scalar changes the dtype
+only if it is of a higher kind (bool, integer, floating point, complex), such as 0.5 with int64. For two dtypes of one
+kind the result is the larger one. For a floating-point and an integer dtype it is the floating-point dtype: int64 with
+float32 is float32.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "complex floating": ("complex64", "complex128"),
 }
 DTYPES: dict[str, Dtype] = {name: np.dtype(name) for names in KINDS.values() for name in names}
-"""Every dtype that flnb has, a NumPy dtype each, by its name."""
+"""A dict from names to all dtypes of flnb, which are NumPy dtypes."""
 
 KINDS["integral"] = KINDS["signed integer"] + KINDS["unsigned integer"]
 KINDS["numeric"] = KINDS["integral"] + KINDS["real floating"] + KINDS["complex floating"]

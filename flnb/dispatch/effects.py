@@ -1,7 +1,7 @@
 """Side effects of a captured training step besides tensor computation, such as counting steps.
 
-A step that is captured as a program (`flnb.jit`) runs as Python only once. What it does besides computing tensors must
-be done again in each run of the program.
+The Python code of a step that is captured as a program (`flnb.jit`) runs only once. The step's side effects besides
+tensor computation must be repeated in each run of the program.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Effects:
         cleared: the leaves whose gradient the step sets to None.
         used: leaves that the step reads, by the id of their nodes.
         grown: pairs of a leaf and the gradient that it had before the step, if the step reads that gradient.
-        generators: from the id of a NumPy generator to the object that holds it, where `manual_seed` puts another one.
+        generators: a dict from the id of a NumPy generator to the object that refers to it; `manual_seed` replaces the
+            generator in that object.
         node: the node of the tape whose gradient is being computed; None outside of a backward pass.
         watched: pairs of a holder and a name on which the step depends, see `flnb.dispatch.guards`.
     """
@@ -51,11 +52,11 @@ class Effects:
         self._numbers: dict[Any, tuple[Tensor, ...]] = {}
 
     def uses(self, leaf: Any) -> None:
-        """Note that the step reads a leaf."""
+        """Store that the step reads a leaf."""
         self.used.setdefault(id(leaf._node), leaf)
 
     def reads(self, x: Tensor) -> None:
-        """Note that the step reads a tensor that existed before it: a leaf, or the gradient of a leaf."""
+        """Store that the step reads a tensor that existed before the step: a leaf, or the gradient of a leaf."""
         if x._node is not None:
             self.uses(x)
         else:
@@ -63,11 +64,11 @@ class Effects:
             self.grown += [(leaf, x) for leaf in self.used.values() if leaf.grad is x and id(leaf) not in known]
 
     def watch(self, holder: Any, names: Iterable[str]) -> None:
-        """Note that the step depends on what ``names`` refer to in ``holder``, a dict (keys) or object (attributes)."""
+        """Store that the step depends on the items or attributes ``names`` of ``holder``, a dict or another object."""
         self.watched += [(holder, name) for name in names]
 
     def watch_module(self, module: Any) -> None:
-        """Note that the step calls a module, and so depends on its attributes and its class's `forward`."""
+        """Store that the step calls a module, and so depends on the module's attributes and its class's `forward`."""
         self.watch(vars(module), [*vars(module), "training", "forward", "_hooks"])
         self.watch(type(module), ["forward"])
 
@@ -76,7 +77,7 @@ class Effects:
         return any(key[0] is source for key in self._numbers)
 
     def pulling(self, pull: Callable[[Any], None]) -> Callable[[Any], None]:
-        """Wrap ``pull(node)``, a step of a backward pass, so that `Effects.node` is that node during the call."""
+        """Wrap ``pull(node)``, which a backward pass calls, so that `Effects.node` is this node during the call."""
 
         def pull_noted(node: Any) -> None:
             before, self.node = self.node, node

@@ -1,6 +1,6 @@
 """Errors of ops: add a note with the op, its inputs and the user's line, and emit an event to recordings.
 
-An event of an op refers to leaves by number; other events give the names of leaves.
+An event of an op refers to leaves by number; other events contain the names of leaves.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Untraceable", "emit_leaf", "failed", "failed_call", "failed_function
 SHOWN = 8  # tensors in a note
 NAME, PARAMETER = 4, 5  # of a leaf's node
 MOST = 4096
-"""The most nodes that are searched for leaves."""
+"""The largest number of nodes that are searched for leaves."""
 
 
 class Untraceable(Exception):
@@ -39,14 +39,14 @@ def failed(error: Exception, plan: Plan, inputs: tuple[Any, ...]) -> None:
 
 
 def failed_call(error: Exception, op: Op, inputs: tuple[Any, ...]) -> None:
-    """Do as `failed` for an error outside of the backend's method: invalid inputs, or a result that cannot be made."""
+    """Like `failed`, for errors outside of the backend's method: invalid inputs, or a failed allocation."""
     if isinstance(error.__context__, (KeyError, AttributeError)) and error.__cause__ is None:
         error.__suppress_context__ = True  # that no plan was found is how calls begin
     _tell(error, op, inputs, None)
 
 
 class _Called(NamedTuple):
-    """Stands in for an `Op` in error events about a public function that is not an op."""
+    """Used in place of an `Op` in error events about a public function that is not an op."""
 
     name: str
     family: str
@@ -114,7 +114,7 @@ def emit_leaf(lane: Any, leaf: Node, spec: Spec) -> tuple[int, int]:
 
 
 def emit_leaves_above(lane: Any, tensors: tuple[Any, ...]) -> None:
-    """Emit the names of the leaves from which tensors were computed, as far as a search of `MOST` nodes finds them."""
+    """Emit the names of the leaves from which tensors were computed; at most `MOST` nodes are searched."""
     waiting = [(node, x._spec) for x in tensors for node in [getattr(x, "_node", None)] if node is not None]
     seen: set[int] = set()
     while waiting and len(seen) < MOST:

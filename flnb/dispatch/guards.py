@@ -1,4 +1,4 @@
-"""Guards: what a captured step depends on besides its arguments, such as training flags and global names."""
+"""Guards: the objects besides its arguments on which a captured step depends, such as training flags and globals."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["Guard", "guarded", "hold", "referred"]
 PLAIN = frozenset({bool, int, float, complex, str, bytes})
 MISSING = object()
 LONGEST = 256
-"""The most items of a list or dict that are compared one by one."""
+"""The largest number of items of a list or dict that are compared one by one."""
 
 
 Guard = tuple[Any, str, Any]
-"""A holder (dict or object), a key or attribute of it, and what that was at capture; of a setting's list, a copy."""
+"""A tuple: a dict or object, a key or attribute of it, and the value at capture (a copy if a setting is a list)."""
 
 
 def guarded(settings: Iterable[tuple[Any, str]], references: Iterable[tuple[Any, str]]) -> list[Guard]:
@@ -26,8 +26,8 @@ def guarded(settings: Iterable[tuple[Any, str]], references: Iterable[tuple[Any,
 
     Args:
         settings: attributes of modules and optimizers; their lists and dicts are compared item by item.
-        references: global names and the like in a function; their lists and dicts are not copied, as the function may
-            append to them.
+        references: global names and closure variables of a function; their lists and dicts are not copied, because the
+            function may append to them.
     """
     known = {(id(holder), name): (holder, name, _find(holder, name)) for holder, name in references}
     for holder, name in settings:
@@ -45,9 +45,9 @@ def hold(guards: Iterable[Guard]) -> bool:
 
 
 def referred(function: Any, arguments: Sequence[Any] = ()) -> Iterator[tuple[Any, str]]:
-    """Yield (holder, name) for all that a function refers to: globals, closure variables, attributes of its object.
+    """Yield (holder, name) for everything to which a function refers: globals, closure variables, attributes.
 
-    Functions of the same file, or notebook, that are found there are looked into, too.
+    If a reference is a function of the same file or notebook, its references are also yielded.
 
     Args:
         function: a function or method, or an object that wraps one.
@@ -72,14 +72,14 @@ def referred(function: Any, arguments: Sequence[Any] = ()) -> Iterator[tuple[Any
 
 
 def _names(code: CodeType, *kinds: str) -> list[str]:
-    """List the names that code, and functions defined in it, load by instructions ``LOAD_KIND`` of some kinds."""
+    """List the names that code, and functions defined in it, load by instructions ``LOAD_KIND`` of the given kinds."""
     wanted = [f"LOAD_{kind}" for kind in kinds]
     names = [each.argval for each in dis.get_instructions(code) if each.opname in wanted]
     return names + [name for each in code.co_consts if isinstance(each, CodeType) for name in _names(each, *kinds)]
 
 
 def _find(holder: Any, name: str) -> Any:
-    """Return what a holder's key or attribute ``name`` currently refers to; a sentinel if it is undefined."""
+    """Return the present value of a holder's key or attribute ``name``; a sentinel if it is undefined."""
     if type(holder) is dict:
         return holder.get(name, MISSING)
     try:
@@ -89,7 +89,7 @@ def _find(holder: Any, name: str) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    """Return a copy of a list or dict; a long one is returned itself, and its items are not compared."""
+    """Return a copy of a list or dict; return a long one unchanged, because its items are not compared."""
     return value.copy() if type(value) in (list, dict) and len(value) <= LONGEST else value
 
 

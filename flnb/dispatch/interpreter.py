@@ -1,9 +1,9 @@
 """Interpreters: objects that receive every op call and decide how it runs.
 
-The state (`flnb.dispatch.state.State`) has a stack of them. It is empty by default, and the test for that costs an op
-one comparison. The innermost interpreter gets a call before the operands are converted. It may run the op as it is, or
-other ops in its place, which the next interpreter outwards gets. Batching (`flnb.vmap`), tracing, casting
-(`flnb.autocast`) and observing are such classes.
+The state (`flnb.dispatch.state.State`) has a stack of interpreters, which is empty by default; an op tests this by one
+comparison. The innermost interpreter receives a call before the operands are converted. It may run the op, or other ops
+in its place, which the next outer interpreter receives. Batching (`flnb.vmap`), tracing, casting (`flnb.autocast`) and
+observing are implemented by interpreters.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Interpreter:
         return False
 
     def apply(self, op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
-        """Run an op; returns its result, or for a composite a pair: result and tuple of values for the gradient."""
+        """Run an op and return its result; for a composite return (result, tuple of the values for the gradient)."""
         return self.run(op, operands, attributes)
 
     def write(self, op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...], out: Any) -> Any:

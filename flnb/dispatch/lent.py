@@ -1,4 +1,4 @@
-"""Scratch memory that a program lends to the backend method it calls: a part of its block that is free just then."""
+"""Scratch memory for backend methods that a program calls: a part of the program's block that is unused then."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class Lent(threading.local):
     """The scratch memory of the method call that runs in this thread.
 
     Attributes:
-        memory: an array of bytes, None if none is lent.
-        used: the bytes that the call has asked for until now, also those that it did not get here.
+        memory: an array of bytes; None if there is no scratch memory.
+        used: the bytes that the call has requested so far, including requests that did not fit.
     """
 
     memory: Any = None
     used = 0
 
     def take(self, nbytes: int) -> Any:
-        """Return ``nbytes`` bytes of the lent memory as an array; None if they do not fit.
+        """Return ``nbytes`` bytes of the scratch memory as an array; None if they do not fit.
 
         >>> import numpy as np
         >>> lent = Lent()
@@ -39,4 +39,4 @@ class Lent(threading.local):
 
 
 here = Lent()
-"""The scratch memory lent in the present thread."""
+"""The scratch memory of the present thread."""

@@ -1,9 +1,9 @@
-"""Allocation: every request to a memory manager and every free passes here, is checked, counted and emitted once.
+"""Allocation: checks, counts and emits every request to a memory manager and every free.
 
 An array's memory is owned by a small ctypes object, to which the array and all its views refer. When that object is
-deleted, a weak reference to it is put into a queue, and nothing else happens: the manager's `free` is called later, at
-the next allocation or when statistics are asked for. No Python code runs during the deletion, because CPython swallows
-a Ctrl-C that arrives there.
+deleted, a weak reference to it is put into a queue. The manager's `free` is called later, at the next allocation or
+when statistics are read. No Python code runs during the deletion, because CPython would ignore a Ctrl-C during such
+code.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def allocate(
     Args:
         plan_code: the code of the op that allocates (`flnb.dispatch.plan.Plan.code`), 0 for none.
         category: index into `flnb_telemetry.schema.CATEGORIES`.
-        hint: what is known about the allocation, for the manager.
+        hint: facts about the allocation, for the manager.
 
     Raises:
-        OutOfMemoryError: neither the manager nor its device has room.
+        OutOfMemoryError: neither the manager nor its device has enough memory.
 
     >>> import flnb
     >>> manager = flnb.memory.Caching(flnb.memory.SimulatedDevice())
@@ -118,18 +118,18 @@ holders: WeakSet[Any] = WeakSet()
 
 
 def reclaim(manager: MemoryManager) -> bool:
-    """Ask all `holders` to release the memory of a manager that they do not need now; returns whether any did."""
+    """Call `release` of all `holders` of a manager's memory; return whether any memory was released."""
     return sum(each.release() for each in list(holders) if each.manager is manager) > 0
 
 
 keepers: Living[Any] = Living()
-"""Objects that cache managers, such as functions with programs: each has a method ``forget(manager)``."""
+"""Objects that cache data for managers, such as functions with programs; each has a method ``forget(manager)``."""
 
 
 def end(manager: MemoryManager) -> None:
-    """Make programs free what they allocated from a manager whose ``with`` block has ended, and forget the manager.
+    """Make programs free their memory of a manager whose ``with`` block has ended, and discard cached data about it.
 
-    Blocks of tensors stay valid. A program that runs on the manager later allocates its memory anew.
+    Blocks of tensors stay valid. A program that runs on the manager later allocates its memory again.
     """
     if state.session.manager is not manager:
         reclaim(manager)
@@ -151,8 +151,8 @@ def drain(mine: Block | None = None) -> None:
     """Free every block in the queue: those whose arrays were deleted.
 
     If a manager's `free` raises an error, the block stays allocated and a warning is issued; for the block ``mine`` the
-    error itself is raised. An entry leaves the queue only after its block was freed, so that Ctrl-C loses none; an
-    entry whose block was freed already is ignored.
+    error itself is raised. An entry is removed from the queue only after its block was freed, so that Ctrl-C loses no
+    block. An entry whose block was already freed is ignored.
     """
     while dropped:
         try:
@@ -232,7 +232,7 @@ Ledger.drain = staticmethod(drain)
 
 
 def _tell(lane: Lane, block: Any, segment: Any) -> None:
-    """Emit to ``lane`` that a block exists, for a recording that started after the block's allocation."""
+    """Emit an event about an existing block to ``lane``, for a recording that started after the block's allocation."""
     code = schema.ALLOC | block.category << 8
     lane.emit(code, clock(), block.id, block.address, block.size, block.requested, segment.id)
 
@@ -267,7 +267,7 @@ def array_in(
     plan_code: int = 0,
     category: int = 0,
 ) -> np.ndarray[Any, Any]:
-    """Allocate an uninitialised C-contiguous array of ``nbytes`` bytes in a block of its own, 64-byte aligned.
+    """Allocate an uninitialised C-contiguous array of ``nbytes`` bytes in a separate block, aligned to 64 bytes.
 
     The block, ``array.base.block``, is freed after the array and all its views were deleted.
     """
@@ -313,7 +313,7 @@ def owner_in(
 
 
 class Owner:
-    """Keeps a block allocated for as long as a buffer or view refers to this object; made by `owner_in`."""
+    """The owner of a block, to which buffers and views refer; the block is freed after this object is deleted."""
 
     __slots__ = ("__weakref__", "block")
 
@@ -357,13 +357,13 @@ _append_dropped: Any = dropped.append
 
 @lru_cache(4096)
 def _memory_of(size: int) -> Any:
-    """Return a function from an address to an object of ``size`` bytes there, of which NumPy can make arrays."""
+    """Return a function of an address that returns an object of ``size`` bytes there, usable by NumPy as a buffer."""
     kind: Any = type("BlockMemory", (ctypes.c_char * size,), {"__slots__": ("block",)})
     return kind.from_address
 
 
 def _check(manager: MemoryManager, block: Block, nbytes: int) -> None:
-    """Raise an error unless a new block is in a segment of its manager and overlaps no other; note its address."""
+    """Raise an error unless a new block is in a segment of its manager and overlaps no other; store its address."""
     segment, places = block.segment, manager.ledger.places
     start, end = block.address, block.address + block.size
     inside = (
@@ -386,12 +386,12 @@ def _check(manager: MemoryManager, block: Block, nbytes: int) -> None:
 
 
 _asides: Living[MemoryManager] = Living()
-"""Managers of other devices to which blocks are moved away from the computing one; see `aside`."""
+"""Managers of other devices, to which blocks are moved from the computing device; see `aside`."""
 
 
 @with_block
 def aside(manager: MemoryManager) -> Iterator[None]:
-    """Inside the ``with`` block, have recordings count a manager's blocks apart: its device does not compute."""
+    """Context in which recordings count a manager's blocks separately, because its device does not compute."""
     users, user = manager.device.users, object()
     try:
         manager.device.aside = True
@@ -407,9 +407,9 @@ def aside(manager: MemoryManager) -> Iterator[None]:
 def announce(lane: Lane) -> None:
     """Emit the segments and live blocks that exist when a recording begins.
 
-    These belong to the active manager, to the manager that was set (if its device is not the backend's, another one is
-    active), and to managers marked by `aside`. Those of a device's own manager follow when the device is first used.
-    What other managers hold at that time is not part of the recording.
+    These belong to the active manager, to the manager that was set (if it is for another device than the backend, it is
+    not active), and to managers marked by `aside`. The blocks of a device's own manager are emitted when the device is
+    first used. Blocks of other managers are not part of the recording.
     """
     drain()
     here = state.current()

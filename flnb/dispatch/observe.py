@@ -1,7 +1,7 @@
 """Observers of ops, which are called before and after every primitive op that runs in this thread and context.
 
-An interpreter (`flnb.dispatch.interpreter`) calls them, so that programs without observers pay nothing. Ops of another
-backend that is chosen inside the block, or of a backend class that is defined again, are observed as well.
+An interpreter (`flnb.dispatch.interpreter`) calls the observers, so programs without observers are not slower. Ops of
+another backend that is chosen inside the block, or of a backend class that is defined again, are observed, too.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Observer:
     """Base class of observers: override the methods for the events of interest.
 
     ``arguments`` are those of the backend's method: the raw buffers, the attributes, and for some ops the buffer to
-    write to (`call_of` separates them). Observers must not write to the buffers, and must copy what they store. Ops
-    that an observer runs itself are not observed. An error that an observer raises ends the op and reaches the user.
+    write to (`call_of` separates them). Observers must not write to the buffers, and must copy values that they store.
+    Ops that an observer runs are not observed. An error that an observer raises ends the op and is raised to the user.
     """
 
     def before(self, op: Op, arguments: tuple[Any, ...]) -> None:
@@ -42,14 +42,14 @@ class Observer:
         """Called after the op has run; ``result`` is the buffer that the method returned."""
 
     def failed(self, op: Op, arguments: tuple[Any, ...], error: BaseException) -> None:
-        """Called after the method raised ``error``, which then reaches the user."""
+        """Called after the method raised ``error``, which is then raised to the user."""
 
 
 @with_block
 def observe(*observers: Observer) -> Iterator[None]:
-    """Call these observers for every op that runs inside, in this thread and context.
+    """Call these observers for every op that runs inside the block, in this thread and context.
 
-    Blocks nest like brackets: the innermost one's `before` is called first and its `after` last.
+    If blocks are nested, `before` of the innermost block is called first, and its `after` is called last.
 
     >>> import flnb
     >>> from flnb.dispatch.observe import Observer, observe
@@ -66,7 +66,7 @@ def observe(*observers: Observer) -> Iterator[None]:
 
 
 class _Observing(Interpreter):
-    """Calls one observer for the ops that really run: an interpreter which is put outside of all others."""
+    """Calls one observer for the ops that really run; an interpreter outside of all other interpreters."""
 
     def __init__(self, observer: Observer) -> None:
         self.observer = observer
@@ -82,7 +82,7 @@ class _Observing(Interpreter):
 
 
 _telling: ContextVar[bool] = ContextVar("flnb_telling", default=False)
-"""Whether an observer is being called: the ops that it runs itself are not observed."""
+"""Whether an observer is being called; ops that the observer runs are not observed."""
 
 
 def _observed(observer: Observer, op: Op, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -109,7 +109,7 @@ def _observed(observer: Observer, op: Op, method: Callable[..., Any]) -> Callabl
 
 
 def _tell(hook: Callable[..., None], *what: Any) -> None:
-    """Call a method of an observer; the ops that it runs itself are not observed."""
+    """Call a method of an observer; ops that the method runs are not observed."""
     with holding(_telling, True):
         hook(*what)
 
@@ -137,5 +137,5 @@ def call_of(op: Op, arguments: tuple[Any, ...]) -> MethodCall:
 
 
 def _is_buffer(value: Any) -> bool:
-    """Return whether an argument is a buffer, with a shape and elements, not an attribute (number, tuple, dtype)."""
+    """Return whether an argument is a buffer rather than an attribute (number, tuple, dtype)."""
     return hasattr(value, "shape") and not isinstance(value, (np.dtype, np.generic))

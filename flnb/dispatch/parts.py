@@ -48,7 +48,7 @@ def _record(everywhere: bool = False) -> None:
 
 
 class _Using(states.use):
-    """Does as `flnb.dispatch.state.use`, and emits the change to recordings."""
+    """Like `flnb.dispatch.state.use`, but also emits the change to recordings."""
 
     def begin(self) -> states.State:
         state = super().begin()
@@ -62,7 +62,7 @@ class _Using(states.use):
 
 @with_block
 def use_part(kind: str, what: Any) -> Iterator[Any]:
-    """Make a part of any kind active until the block ends: the ``"backend"``, the ``"memory manager"`` ...
+    """Make a part of any kind, such as ``"backend"`` or ``"memory manager"``, active until the block ends.
 
     Args:
         kind: the kind of the part, see `flnb.interface.Part`.
@@ -85,7 +85,7 @@ def use_part(kind: str, what: Any) -> Iterator[Any]:
 def set_part(kind: str, what: Any) -> Any:
     """Make a part of any kind active for the rest of the session; see `use_part`. Returns the instance.
 
-    Inside ``with`` blocks that have chosen a part of this kind themselves, nothing changes.
+    Inside ``with`` blocks that have chosen a part of this kind, nothing changes.
     """
     chosen, slot = registry.make(kind, what), CONTRACTS[kind].slot
     for state in list(states.live):
@@ -119,8 +119,8 @@ def set_backend(backend: str | type[TensorBackend] | TensorBackend) -> TensorBac
 def use_memory_manager(manager: str | type[MemoryManager] | MemoryManager) -> AbstractContextManager[MemoryManager]:
     """Allocate from another manager, given by name, class or instance, until the block ends.
 
-    A name may contain settings: ``"caching:split_limit=64MiB"``. Tensors allocated inside stay valid afterwards:
-    their blocks return to the manager they came from.
+    A name may contain settings: ``"caching:split_limit=64MiB"``. Tensors allocated inside the block stay valid after
+    it; their blocks are freed by the manager that allocated them.
 
     >>> import flnb
     >>> with flnb.use_memory_manager("exact") as manager:
@@ -142,7 +142,7 @@ def set_memory_manager(manager: str | type[MemoryManager] | MemoryManager) -> Me
 
 
 def use_memory_device(device: str | type[MemoryDevice] | MemoryDevice) -> AbstractContextManager[MemoryDevice]:
-    """Let managers that are created inside the ``with`` block take their segments from another device.
+    """Set the device from which managers that are created inside the ``with`` block reserve their segments.
 
     Args:
         device: the device's name (``"simulated:capacity=8GiB"``), its class or an instance.
@@ -168,7 +168,7 @@ def set_memory_device(device: str | type[MemoryDevice] | MemoryDevice) -> Memory
 def use_tape(tape: str | type[Tape] | Tape) -> AbstractContextManager[Tape]:
     """Record on another tape, given by name, class or instance, until the block ends.
 
-    Nodes remember their tape: a ``backward`` after the block walks the tape that recorded them.
+    Nodes refer to their tape: a ``backward`` after the block uses the tape that recorded the nodes.
 
     >>> import flnb
     >>> with flnb.use_tape("arena") as tape:
@@ -190,7 +190,7 @@ def set_tape(tape: str | type[Tape] | Tape) -> Tape:
 
 
 def _replace_redefined(cls: type) -> None:
-    """Give active instances of a part's class the new class, after a notebook cell defined the class again."""
+    """Change active instances of a part's class to the new class, after a notebook cell defined the class again."""
     for state in list(states.live):
         for slot, instance in state.parts.items():
             old = type(instance)

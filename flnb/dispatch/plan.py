@@ -1,8 +1,8 @@
-"""Specs and plans: what is known of a tensor, and of an op on tensors of certain specs, without their values.
+"""Specs and plans: the facts about a tensor, and about an op on tensors of certain specs, that do not depend on values.
 
 An op finds its plan by its attributes and the specs (shape, dtype, buffer family) of its inputs. The plan has the spec
-of the result, what the gradient needs, and the op's number in telemetry, so that shape rules run once for each such
-combination, not at each call.
+of the result, the facts for the gradient, and the op's number in telemetry. So shape rules run once for each
+combination of specs and attributes, not at each call.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ class Plan:
         spec, specs: the spec of the result, and the specs of the inputs.
         weight: the bytes of the result, or of the largest value that a composite saves; -1 for a view. The op's results
             get blocks of memory if this is at least the manager's ``min_block``.
-        blank: the dtype of a 0-d result for which NumPy would return a scalar, which is no buffer: the backend's method
-            then gets an array to write to. Else None.
-        saves: from a set of inputs that need a gradient (an int whose bit i stands for input i) to what a node saves:
-            a bool for each input, and at the end one for the output.
-        kept: the specs of what a composite saves for its gradient besides inputs and output, if the backend takes the
-            composite whole.
+        blank: the dtype of a 0-d result for which NumPy would return a scalar instead of an array; the backend's method
+            then gets an array to write to. None for other results.
+        saves: a dict from a set of inputs that need a gradient (an int whose bit i stands for input i) to the values
+            that a node saves: a bool for each input, and a last bool for the output.
+        kept: the specs of the values that a composite saves for its gradient besides inputs and output, if the backend
+            has a method for the composite.
         primitives: the names of the ops that such a composite and its gradient consist of; None until they are known.
-        pulls: the gradient function of each input; ``joint`` is that of all inputs of a composite.
+        pulls: the gradient function of each input; ``joint`` is the function for all inputs of a composite.
         shrinks: for each input the shape to which its gradient must be summed, because the input was broadcast; else
             None.
         compiled: the compiled gradient functions (`flnb.autograd.compiled_pulls`); None until they are needed, False if
@@ -124,7 +124,7 @@ class Plan:
         self.code = kind | encoding.FLOAT_TIMES | intern.plans.id_of(described) << schema.PLAN_SHIFT
 
     def constant(self, value: float, backend: Any) -> Any:
-        """Return a Python number as a 0-d buffer, stored for the next call (but not 0.0 and -0.0: equal keys)."""
+        """Return a Python number as a 0-d buffer, which is cached, except for 0.0 and -0.0, whose keys are equal."""
         if value in self.constants:
             return self.constants[value]
         promoted = [s for i, s in enumerate(self.specs) if i not in self.op.unpromoted]
@@ -142,9 +142,9 @@ class Plan:
 
 
 class Saves(dict[int, tuple[bool, ...]]):
-    """A dict from sets of operands that need a gradient to what a node saves; entries are computed at their first use.
+    """A dict from sets of operands that need a gradient to the values that a node saves, computed at first use.
 
-    A key is an int whose bit i stands for operand i. A value has a bool for each input and, at the end, for the output.
+    A key is an int whose bit i stands for operand i. A value has a bool for each input, and a last bool for the output.
     """
 
     def __init__(self, op: Op, count: int) -> None:
@@ -156,6 +156,6 @@ class Saves(dict[int, tuple[bool, ...]]):
 
 
 residents: dict[str, TensorBackend] = {}
-"""From a buffer family on a device to a backend that reads values of such buffers while another is active."""
+"""A dict from a buffer family on a device to a backend that reads such buffers while another backend is active."""
 families: dict[str, type[TensorBackend]] = {}
-"""From a buffer family to the backend class that was active first with it; its class attributes hold for the family."""
+"""A dict from a buffer family to its first active backend class, whose class attributes apply to the family."""

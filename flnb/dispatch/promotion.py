@@ -57,7 +57,7 @@ def find_plan(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...], here:
 
 
 def plan_of_composite(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> Plan:
-    """Return the plan of a composite for which the backend has a method, made by tracing the ops it consists of."""
+    """Return the plan of a composite for which the backend has a method, made by tracing the composite's ops."""
     key = op.key(specs, attributes)
     plan = op.plans.get(key)
     return op.plans.setdefault(key, op.outline(specs, attributes)) if plan is None else plan
@@ -94,16 +94,17 @@ def foreign(op: Op, tensors: Sequence[Any], here: State) -> TypeError:
 
 
 def _converted(op: Op, value: Any, dtype: np.dtype[Any] | None = None) -> Tensor:
-    """Return an operand as a tensor, made with ``dtype`` if one is given; a tensor is returned as it is."""
+    """Convert an operand to a tensor, of dtype ``dtype`` if it is given; return a tensor unchanged."""
     if value is None or isinstance(value, (str, bytes, dict, set)):
         raise TypeError(f"{op.name}: expected tensors, arrays or numbers, got {type(value).__name__} ({value!r:.40})")
     return Tensor._of(value, dtype)
 
 
 def _promoted(op: Op, tensors: list[Any], scalars: dict[int, type], kept: dict[int, type]) -> list[Any]:
-    """Cast tensors to the dtype in which the op computes, but not its index and condition arguments.
+    """Cast tensors, except index and condition arguments, to the dtype in which the op computes.
 
-    ``scalars`` has the types of Python numbers among the operands, by position; those also in ``kept`` stay numbers.
+    ``scalars`` has the types of the Python numbers among the operands, by position. The numbers that are also in
+    ``kept`` are not converted to tensors.
     """
     promoted = [i for i in range(len(tensors)) if i not in op.unpromoted]
     if not promoted:

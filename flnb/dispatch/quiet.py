@@ -1,10 +1,10 @@
-"""Keeps NumPy's warnings about single elements (division by zero, overflow, invalid value) away from users.
+"""Suppresses NumPy's warnings about single elements (division by zero, overflow, invalid value).
 
-The NaN or infinity in the result says enough, and `flnb.detect_anomaly` finds where it began. Error states that users
-set in NumPy are respected. As `np.errstate` costs as much time as a small ufunc, there are two ways:
+The result has NaN or infinity in these cases, and `flnb.detect_anomaly` finds the first op with such a result. Error
+states that users set in NumPy are respected. Because `np.errstate` takes as long as a small ufunc, there are two ways:
 
 - `unnamed` copies a function into globals without a module name. CPython then drops the warnings of the C functions
-  that it calls, at no cost. The compiled code of ops and gradients runs in this way.
+  that it calls, at no cost. This is used for the compiled code of ops and gradients.
 - `quiet` sets NumPy's error state around a whole function, by the context variable behind `np.errstate`.
 """
 

@@ -21,20 +21,21 @@ if TYPE_CHECKING:
 __all__ = ["record"]
 
 tools: dict[str, Callable[[Recording, int], AbstractContextManager[None]]] = {}
-"""From an option to the function that serves it: for "inputs", one of `flnb.explore` that fills ``run.captured``."""
+"""A dict from an option of `record` to the function that implements it; for "inputs" one that sets ``run.captured``."""
 
 
 @with_block
 def record(
     name: str = "run", *, inputs: bool = False, inputs_limit: str | int = "256MiB", stacks: bool = False, **options: Any
 ) -> Iterator[Recording]:
-    """Record everything that runs inside the block: ``with flnb.record() as run: train()``; then read ``run.ops`` etc.
+    """Record all ops and memory inside the block: ``with flnb.record() as run: train()``; then read ``run.ops`` etc.
 
     Args:
         name: the name of the run.
         inputs: whether to store the inputs of each op of this thread, so that ``run.calls[i]`` can run an op again
-            (`flnb.explore.RecordedOp`). The time for copying them does not count as time of the ops.
-        inputs_limit: the most bytes of inputs to store, such as "1GiB"; a note says if inputs were left out.
+            (`flnb.explore.RecordedOp`). The time for copying inputs does not count as time of the ops.
+        inputs_limit: the largest number of bytes of inputs to store, such as "1GiB"; a warning is issued if inputs were
+            not stored.
         stacks: whether to record the user's call stack with every event, for `run.ops.by("stack")`,
             `run.memory.by("stack")` and reports of blocks. An event then takes some microseconds more.
         options: ``path``, ``replace``, ``buffer``, ``limit`` and ``grad_interval`` of `flnb.telemetry.record`.

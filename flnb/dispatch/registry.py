@@ -1,4 +1,4 @@
-"""Registry of parts (backends, memory managers, ...) by name: flnb's own and those of other distributions."""
+"""Registry of parts (backends, memory managers, ...) by name: parts of flnb and of other installed packages."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SHIPPED = {
         "prefused": "flnb.autograd.teaching.prefused:Prefused",
     },
 }
-"""flnb's entry points as in pyproject.toml (a test compares them), as reading all installed metadata costs 20 ms."""
+"""A copy of flnb's entry points in pyproject.toml (a test compares them); reading installed metadata takes 20 ms."""
 
 
 def _offered(kind: str) -> dict[str, str]:
@@ -60,7 +60,7 @@ def _offered(kind: str) -> dict[str, str]:
 
 
 def names(kind: str) -> list[str]:
-    """List every name that can be given for a kind of part, such as ``"memory manager"``."""
+    """List all names of parts of a kind, such as ``"memory manager"``."""
     return sorted(_offered(kind))
 
 

@@ -1,6 +1,7 @@
-"""Locations in the user's program: a code object and the offset of an instruction, from which file and line follow.
+"""Locations in the user's program: a code object and the offset of an instruction, which determine file and line.
 
-To take a location costs about 0.15 us, as no line is looked up and no frame is stored. Frames of flnb are skipped.
+Determining a location takes about 0.15 us, because no line is looked up and no frame is stored. Frames of flnb are
+skipped.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Stack(NamedTuple):
 
 
 def outside(frame: FrameType | None) -> Any:
-    """Return the first frame outside of flnb, from ``frame`` outwards; a `Stack` if whole stacks are recorded."""
+    """Return the innermost frame outside of flnb, beginning at ``frame``; a `Stack` if whole stacks are recorded."""
     start = frame
     if not own.full:
         while frame is not None and own[frame.f_code.co_filename]:
@@ -65,7 +66,7 @@ def outside(frame: FrameType | None) -> Any:
 
 
 class _Users(dict[str, int]):
-    """A dict from file names to whose frames these are: 0 flnb's or a library's, 1 the user's, 2 a notebook cell's."""
+    """A dict from file names to 0 for files of flnb or a library, 1 for files of the user, 2 for notebook cells."""
 
     def __missing__(self, filename: str) -> int:
         if len(self) > 4096:
@@ -79,9 +80,9 @@ _users = _Users()
 
 
 def user_frames(frame: FrameType | None) -> list[tuple[CodeType, int]]:
-    """Return code and offset of the user's frames from ``frame`` outwards, without those of flnb and of libraries.
+    """Return code and offset of ``frame`` and its callers, without frames of flnb and of libraries.
 
-    Frames outside of a notebook cell, which belong to the kernel that runs it, are left out, too.
+    Frames of the kernel that runs a notebook cell are not included either.
     """
     found = []
     while frame is not None:
@@ -101,8 +102,8 @@ class creation_stacks:
     While ``"full"`` is chosen, recordings store the stack of every event, too; `flnb.record(stacks=True)` makes the
     same choice for its block. Frames of flnb and of installed libraries are left out.
 
-    The choice holds in all threads; as a context manager it is undone at the end of the block. Whole stacks cost about
-    1 us per op, and memory.
+    The choice applies to all threads; as a context manager it is restored at the end of the block. Whole stacks take
+    about 1 us per op, and memory.
 
     >>> import flnb
     >>> x = flnb.Variable([1.0])
@@ -143,7 +144,7 @@ class Line(NamedTuple):
     """A line of the user's program.
 
     Attributes:
-        function: the name of the function in which the line is.
+        function: the name of the function that contains the line.
         source: the text of the line, empty if the file cannot be read.
     """
 
@@ -192,7 +193,7 @@ def where(code: Any, lasti: int) -> str:
 
 
 def note_cut(reason: int, node: int) -> None:
-    """Emit, for `run.tape.why`, that the user's running line cuts the tape at ``node``; ``reason`` says how."""
+    """Emit an event that the user's line cuts the tape at ``node``, for `run.tape.why`; ``reason`` is a code."""
     if bus.lanes is not None:
         code = schema.CUT | reason << schema.AUX_SHIFT
         bus.emit(code, clock(), node, interned(*site()), bus.lanes.lane.context)

@@ -1,4 +1,4 @@
-"""Suggestions for unknown names: flnb's name for what torch or NumPy name otherwise, and likely misspellings."""
+"""Suggestions for unknown names: flnb's names for functions of torch and NumPy, and corrections of misspellings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["Elsewhere", "misspelt", "unknown", "warn_of_misspelt"]
 
 KEYWORDS = {"dim": ("axis", "axes"), "dims": ("axis", "axes"), "keepdim": ("keepdims",), "unbiased": ("correction",)}
-"""Keyword arguments of torch, each with flnb's keywords that may be meant."""
+"""A dict from keyword arguments of torch to flnb's keywords with the same meaning."""
 
 RENAMED = {
     "absolute": "abs", "invert": "bitwise_invert", "left_shift": "bitwise_left_shift",
@@ -22,14 +22,14 @@ RENAMED = {
     "cumsum": "cumulative_sum", "cumprod": "cumulative_prod", "ravel": "flatten", "around": "round",
     "unique": "unique_values",
 }  # fmt: skip
-"""Functions that NumPy names otherwise than the array API, and so flnb: from NumPy's name to flnb's."""
+"""A dict from NumPy's name of a function to the name in flnb (which is that of the array API) if they differ."""
 
 REARRANGED = {
     "transpose": "flnb.permute_dims(x, axes), or x.mT, which swaps the last two",
     "vstack": "flnb.concat(tensors, axis=0), of vectors flnb.stack(tensors)",
     "hstack": "flnb.concat(tensors, axis=1), of vectors flnb.concat(tensors)",
 }
-"""Functions of NumPy, each with the text of a call of flnb that does the same with other arguments."""
+"""A dict from a function of NumPy to the text of a call of flnb with the same effect but other arguments."""
 
 RANKS = (1, 2, 3)
 
@@ -132,10 +132,10 @@ SPELT = {
     **{f"xavier_{name}_": f"flnb.nn.init.glorot_{name}(shape)" for name in ("uniform", "normal")},
     **{f"kaiming_{name}_": f"flnb.nn.init.kaiming_{name}(shape)" for name in ("uniform", "normal")},
 }  # fmt: skip
-"""From names of torch and NumPy to the text of what to write with flnb instead."""
+"""A dict from names of torch and NumPy to the text to write with flnb instead."""
 
 SIMILAR = 0.75
-"""The similarity (as of `difflib`, 0 to 1) from which on a name counts as a misspelling of another one."""
+"""The smallest similarity (by `difflib`, 0 to 1) at which a name counts as a misspelling of another name."""
 
 
 def unknown(where: str, name: str, known: Sequence[str] = ()) -> AttributeError:
@@ -154,7 +154,7 @@ def unknown(where: str, name: str, known: Sequence[str] = ()) -> AttributeError:
 
 
 class Elsewhere:
-    """A descriptor for a method that other libraries' tensors have: access raises an error that names flnb's way."""
+    """A descriptor for a method name of torch or NumPy: access raises an error with flnb's way to do the same."""
 
     def __init__(self, name: str, meant: str) -> None:
         self.name, self.meant = name, meant

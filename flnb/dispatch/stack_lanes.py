@@ -1,8 +1,8 @@
 """Lanes (the threads' lists of events) whose context includes the user's call stack, for `creation_stacks("full")`.
 
-An event has the number of a context, and the code that emits it reads ``lane.context``. In these lanes that is a
-property, which finds the frames that are running. So events of all kinds have their stack, and events of ordinary lanes
-cost nothing more.
+Each event has the number of a context. The code that emits an event reads this number from ``lane.context``. In these
+lanes, `context` is a property that finds the running frames. So events of all kinds have a stack, and events of
+ordinary lanes take no more time than before.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _context: Any = Lane.__dict__["context"]  # the slot, in which the context without a stack is stored
 _known: dict[tuple[int, ...], tuple[int, Any]] = {}
 MOST = 1 << 16
-"""The most call stacks in `_known`, whose keys are ids of code objects; it keeps these alive so that ids stay valid."""
+"""The largest number of call stacks in `_known`, which also stores their code objects, because the keys are ids."""
 
 
 class StackLane(Lane):

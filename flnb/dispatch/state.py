@@ -49,20 +49,20 @@ class State:
     manager: MemoryManager
     min_block: int
     interpreters: tuple[Any, ...]
-    """The interpreters, which get every op's call before it runs (`flnb.dispatch.interpreter`), the innermost last."""
+    """The interpreters, which receive every call of an op (`flnb.dispatch.interpreter`); the innermost is the last."""
     direct: Any
-    """The backend's buffer family, on which ops run directly; None if there are interpreters, which get every op."""
+    """The backend's buffer family, on which ops run directly; None if there are interpreters."""
     overridden: frozenset[str]
-    """Primitives that the user's subclass overrides of a backend that takes composites whole."""
+    """The primitives that a user's subclass overrides, if the backend has methods for composites."""
     device: MemoryDevice
-    """The device from which managers take segments that are made while this state is current, without a device."""
+    """The default device of managers that are created while this state is current."""
     tape: Tape
     mark: Any
-    """What nodes store to remember the active tape; None for the default tape, whose nodes the crossing makes."""
+    """The object by which nodes refer to the active tape; None for the default tape."""
     keep: Any
-    """The function that adds a node to the tape's list, for a tape that only does this when recording; else None."""
+    """The function that adds a node to the tape's list, for a tape that does nothing else with new nodes; else None."""
     variants: dict[str, State]
-    """States that `variant` has made of this one since its last change, by name."""
+    """Changed copies of this state that `variant` has made since the state's last change, by name."""
 
     def __init__(self, **parts: Part) -> None:
         self.scoped: frozenset[str] = frozenset()
@@ -94,7 +94,7 @@ class State:
         self.table = [self.bound(op) for op in operators]
 
     def locate(self) -> None:
-        """Choose the memory manager: the one that was set, or the backend's own if that one is for another device."""
+        """Choose the memory manager: the one that was set or, if that is for another device, the backend's own."""
         if "manager" not in self.parts or "backend" not in self.parts:
             return
         manager: Any = self.parts["manager"]
@@ -120,7 +120,7 @@ class State:
     def whole(self, plan: Any, index: int) -> Callable[..., Any] | None:
         """Return the backend's method for a composite op or its gradient, if it may be used; else None.
 
-        None if the backend has none, or the user's class overrides a primitive that the composite consists of.
+        Return None if the backend has no such method, or if the user's class overrides a primitive of the composite.
         """
         kernel = self.table[index]
         if not self.offers(plan, index):
@@ -166,14 +166,14 @@ class State:
         return new
 
     def lasting(self) -> State:
-        """Return a copy of this state that later calls of ``set_*`` functions do not change, for ops that run later."""
+        """Return a copy of this state for ops that run later; calls of ``set_*`` functions do not change the copy."""
         new = self.copy()
         new.scoped |= new.parts.keys()
         return new
 
 
 operators: list[Any] = []
-"""Every op, at its index. `add_operator` appends to this list and to the table of every state."""
+"""All ops, by index. `add_operator` appends an op to this list and to the table of every state."""
 
 
 def add_operator(op: Any) -> int:
@@ -190,9 +190,9 @@ live: Living[State] = Living()
 def bind(backend: TensorBackend, op: Any, planned: bool = False) -> Callable[..., Any]:
     """Return the method that computes an op on a backend, for the table of a state.
 
-    A user's method is wrapped: it must return a buffer (with ``planned``, of the shape and dtype of the call's plan),
-    and if the method does not take ``out``, its result is copied there. For a missing method, a function that raises
-    an error is returned.
+    A user's method is wrapped. The wrapper checks that the result is a buffer (with ``planned``, of the shape and dtype
+    of the call's plan). If the method has no parameter ``out``, the wrapper copies the result to ``out``. For a missing
+    method, the result of this function is a function that raises an error.
     """
     method = backend.method(op.name)
     if method is None:
@@ -232,7 +232,7 @@ def bind(backend: TensorBackend, op: Any, planned: bool = False) -> Callable[...
 
 
 def check_result(backend: TensorBackend, op: Any, arguments: Sequence[Any], result: Any) -> None:
-    """Raise a `TypeError` if a user's method returned another shape or dtype than the plan of its call says.
+    """Raise a `TypeError` if a user's method returned another shape or dtype than planned.
 
     Calls with a Python number among the operands are not checked, since the buffers do not determine their plan.
     """
@@ -289,8 +289,8 @@ def current() -> State:
 def start(backends: Sequence[str], manager: str) -> None:
     """Make the session's state; called when flnb is imported.
 
-    The backend is the first of ``backends`` whose libraries are installed, the memory manager is ``manager``. The
-    environment variables ``FLNB_BACKEND`` and ``FLNB_MEM_MANAGER`` may name other ones.
+    The backend is the first of ``backends`` whose libraries are installed, and the memory manager is ``manager``,
+    unless the environment variables ``FLNB_BACKEND`` and ``FLNB_MEM_MANAGER`` have other names.
     """
     global session
     device: MemoryDevice = registry.make("memory device", "host")
@@ -316,7 +316,7 @@ def first_installed(backends: Sequence[str]) -> TensorBackend:
 def run_in(state: State, function: Callable[..., T], *arguments: Any) -> T:
     """Call a function in a given state; returns its result.
 
-    The function runs in a copied context (`contextvars`), so that nothing must be undone, even after Ctrl-C.
+    The function runs in a copied context (`contextvars`), so that no state must be restored, even after Ctrl-C.
     """
     context = copy_context()
     context.run(_scoped.set, state)
@@ -324,9 +324,9 @@ def run_in(state: State, function: Callable[..., T], *arguments: Any) -> T:
 
 
 class entered(holding[State]):
-    """Context manager that makes a state the current one.
+    """Context manager that makes a state the current state.
 
-    One object may be entered several times, even while it is entered already.
+    One object may be entered several times, also inside its own block.
     """
 
     def __init__(self, state: State | None = None) -> None:
@@ -367,7 +367,7 @@ class recording(entered):
 
 
 def category(name: str) -> AbstractContextManager[State]:
-    """Label the memory that is allocated inside with a category of `flnb_telemetry.schema.CATEGORIES`.
+    """Label the memory that is allocated inside the block with a category of `flnb_telemetry.schema.CATEGORIES`.
 
     >>> import flnb
     >>> with flnb.category("input"):

@@ -1,9 +1,9 @@
 """The op table: each op is declared once, with its shape rule and the gradient of each argument.
 
-The gradient of an argument is a function called *pull*. It gets the cotangent of the op's result (the loss's gradient
-with respect to it), the plan and the values that the op saved (None for those the pull does not read), and returns the
-cotangent of the argument. It calls public ops only: on Tensors it computes numbers, on Variables it records a graph
-that can be differentiated again.
+The gradient of an argument is a function called *pull*. Its arguments are the cotangent of the op's result (the
+gradient of the loss with respect to the result), the plan, and the values that the op saved (None for values that the
+pull does not read). It returns the cotangent of the argument. A pull calls public ops only: on Tensors it computes
+numbers, on Variables it records a graph that can be differentiated again.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ OPS: dict[str, Op] = {}
 
 
 class Pull(NamedTuple):
-    """The gradient of one argument: a function ``f(g, plan, *inputs, y)``, and which of the saved values it reads.
+    """The gradient of one argument: a function ``f(g, plan, *inputs, y)``, and the saved values that it reads.
 
-    ``reads`` has the positions of inputs, and ``"y"`` for the output; the function gets None for all others.
+    ``reads`` has the positions of the inputs that the function reads, and ``"y"`` if it reads the output. All other
+    arguments are None.
     """
 
     reads: Collection[Any]
@@ -43,25 +44,25 @@ class Op:
     """An op of the op table: name, shape rule and gradients.
 
     Args:
-        name: the array API's name of the op, which the backend's method has, too.
-        family: what kind of op it is, which chooses its colour in the dashboard: elementwise, matmul, reduction,
-            movement, norm, memory, optimizer.
+        name: the op's name in the array API, which is also the name of the backend's method.
+        family: the kind of op, which determines its colour in the dashboard: elementwise, matmul, reduction, movement,
+            norm, memory, optimizer.
         infer: the shape rule ``infer(op, specs, attributes) -> (shape, dtype)``; raises the error for wrong inputs.
-        pulls: for each input its `Pull` (gradient function), None for one without a gradient; or a function that
-            returns it, given the input's position.
+        pulls: for each input its `Pull` (gradient function), or None for an input without gradient; or a function that
+            returns the `Pull` for an input's position.
         arity: the number of input tensors; 0 for any number of them, followed by a tuple of attributes.
         writes_out: whether the backend's method takes ``out``; False if it returns a view.
         broadcasts: whether inputs are broadcast, so that their gradients are summed back to their shapes.
         accepts: the dtypes of inputs: "any", "numeric" (not bool), "float" (integers are cast), "integer", "bits"
             (integer or bool), "bool" (others are cast).
         real: whether complex inputs are an error.
-        holomorphic: whether the gradient functions are written for real numbers, so that they are conjugated for
-            complex ones; False if they are right for complex numbers as they are.
+        holomorphic: whether the gradient functions are written for real numbers and must be conjugated for complex
+            numbers; False if they are already right for complex numbers.
         unpromoted: positions of inputs that keep their own dtype, such as conditions and indices.
         flops: estimates the floating-point operations of a call from its plan.
         body: for a composite op, the function that calls the ops of which it consists (`flnb.ops.composite`).
         joint: for a composite op, the function that returns the gradients of all inputs together.
-        reads: which inputs ``joint`` reads, and whether the output, as in `Pull`; None for all of them.
+        reads: the inputs that ``joint`` reads, and ``"y"`` if it reads the output, as in `Pull`; None for all of them.
     """
 
     name: str
@@ -83,7 +84,7 @@ class Op:
     gradient: Any = None
 
     traceable: ClassVar[bool] = True
-    """Whether the op's pulls call nothing but ops, so that one trace of a pull is valid for all nodes of a plan."""
+    """Whether the op's pulls only call ops, so that one trace of a pull is valid for all nodes of a plan."""
     decomposes: ClassVar[bool] = True
     """Whether the ops of a composite's body may run in its place: in vmap, or if its gradient is differentiated."""
 
@@ -99,7 +100,7 @@ class Op:
         self.register()
 
     def register(self) -> None:
-        """Add this op to the op table and to every state's table; a composite's gradient becomes an op of its own."""
+        """Add this op to the op table and to every state's table; a composite's gradient becomes a separate op."""
         if self.name in OPS:
             raise ValueError(f"an op named {self.name!r} is declared already")
         OPS[self.name] = self
@@ -117,7 +118,7 @@ class Op:
         return pulls + [None] * (count - len(pulls))
 
     def pulls_for(self, specs: Sequence[Any]) -> tuple[Callable[..., Any] | None, ...]:
-        """Return each argument's gradient function, None for none, for a call on tensors of these specs."""
+        """Return each argument's gradient function (or None) for a call on tensors of these specs."""
         return tuple(p and self._for(specs, p.function) for p in self._pulls(len(specs)))
 
     def joint_for(self, specs: Sequence[Any]) -> Callable[..., Any] | None:
@@ -130,10 +131,10 @@ class Op:
         return _conjugated(pull) if self.holomorphic and has_complex else pull
 
     def saved(self, mask: int, count: int) -> tuple[bool, ...]:
-        """Return which inputs, and last whether the output, must be saved for the gradients of some inputs.
+        """Return a bool for each input and a last one for the output: whether it must be saved for gradients.
 
-        Bit i of ``mask`` says whether the gradient of input i is needed; ``count`` is the number of inputs. A composite
-        saves the same for any mask.
+        Bit i of ``mask`` says whether the gradient of input i is needed; ``count`` is the number of inputs. For a
+        composite, the result does not depend on the mask.
         """
         if self.joint is not None:
             read = {*range(count), "y"} if self.reads is None else self.reads
@@ -154,7 +155,7 @@ class Op:
         return self.complete(Plan(self, specs, attributes, result._spec))
 
     def complete(self, plan: Plan) -> Plan:
-        """Fill in a composite's plan which values it saves and of which primitives it consists; returns it."""
+        """Complete a composite's plan by the values that are saved and the primitives that are called; return it."""
         trace = Tracing()
         inputs = [trace.input(spec) for spec in plan.specs]
         with use_interpreter(trace), state.recording(False):
@@ -180,7 +181,7 @@ def not_inferred(op: Op, *_: Any) -> Any:
 
 @dataclass(eq=False, repr=False)
 class JointPull(Op):
-    """The gradient of the composite NAME as an op of its own; a backend may have a method ``NAME_pull`` for it."""
+    """The gradient of the composite NAME as a separate op, for which a backend may have a method ``NAME_pull``."""
 
     infer: Callable[..., Any] = not_inferred
 
@@ -193,15 +194,15 @@ class JointPull(Op):
 class Update(JointPull):
     """An op that updates several tensors in place in one call of a backend's method, such as a step of Adam.
 
-    If the backend has no such method, or a subclass of it overrides one of the ops named in ``primitives`` but not the
-    update, the caller runs these ops instead, with the same result.
+    The caller runs the ops named in ``primitives`` instead, with the same result, if the backend has no such method, or
+    if a subclass of the backend overrides one of these ops but not the update.
     """
 
     primitives: frozenset[str] = frozenset()
 
 
 def _conjugated(pull: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the gradient function for complex numbers that follows from one for real numbers.
+    """Convert a gradient function for real numbers to one for complex numbers.
 
     The cotangent of z is dL/dRe z + i dL/dIm z, so that dL = Re(conj(g) dz). For a holomorphic y = f(z) it is
     conj(f'(z)) g, which is the conjugate of the real rule f'(z) g applied to conj(g).
@@ -216,7 +217,7 @@ def _conjugated(pull: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def shaped(rule: Callable[..., tuple[int, ...]] = lambda shape, *_: shape) -> Callable[..., Any]:
-    """Return a shape rule that calls ``rule(shape of the first tensor, *attributes)`` and keeps that tensor's dtype."""
+    """Return a shape rule: the shape is ``rule(shape of the first tensor, *attributes)``, the dtype that tensor's."""
     return lambda op, specs, attributes: (rule(specs[0].shape, *attributes), specs[0].dtype)
 
 

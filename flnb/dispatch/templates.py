@@ -1,4 +1,4 @@
-"""Source text of the crossing: one text for each step of an op, from which the code of each op is composed.
+"""Source text of the crossing: one text for each step of an op; the code of an op is composed of these texts.
 
 The code of an op, its entry, finds the plan, takes the operands' buffers, requests memory, calls the active backend's
 method, emits the event and, if an operand is on the tape, records the node. `entry_text` joins the texts of the steps
@@ -15,7 +15,7 @@ __all__ = ["CREATE", "PULL", "RECORD", "SUM", "UPDATE", "Form", "compiled", "ent
 
 
 class Form(NamedTuple):
-    """The features that the generated code of an op depends on; ops of equal forms share one text.
+    """The features on which the generated code of an op depends; ops of equal forms share one text.
 
     Attributes:
         operands: the number of operands.
@@ -44,7 +44,7 @@ class Form(NamedTuple):
 
     @property
     def again(self) -> str:
-        """Return the text of the arguments with which the generated code passes its call on to another function."""
+        """Return the text of the arguments with which the generated code calls another function for the same op."""
         return f"op, ({self.listed}), {'attributes' if self.attributed else '()'}" + (", out" if self.into else "")
 
 
@@ -266,7 +266,7 @@ def _key(form: Form) -> str:
 
 
 def _rest(form: Form) -> str:
-    """Return the source of the steps that follow once the operands' buffers were taken."""
+    """Return the source of the steps that follow after the operands' buffers have been taken."""
     kept, view = form.makes == "kept", form.makes == "view"
     arguments = "".join(f"d{x}, " for x in form.names) + ("*attributes, " if form.attributed else "")
     run = RUN.format(

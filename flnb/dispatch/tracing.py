@@ -33,8 +33,8 @@ class Traced(Tensor):
     """A tensor with a spec but without elements, on which a function can be traced.
 
     Attributes:
-        contiguous: whether the elements of the real tensor will be in row-major order without gaps; None if that is
-            known only when the trace is used.
+        contiguous: whether the elements of the real tensor will be in row-major order without gaps; None if this is
+            not known before the trace is used.
     """
 
     __slots__ = ("_trace", "contiguous")
@@ -77,7 +77,7 @@ class Tracing(Interpreter):
         self.assumed: list[Traced] = []
 
     def input(self, spec: Spec) -> Traced:
-        """Return a traced tensor that stands for an input of the traced function."""
+        """Return a new traced tensor for an input of the traced function."""
         return Traced(self, spec, None)
 
     def apply(self, op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
@@ -86,7 +86,7 @@ class Tracing(Interpreter):
         return self.add(*plan_for(op, operands, attributes, state.current()))
 
     def add(self, plan: Plan, operands: tuple[Any, ...]) -> Traced:
-        """Add an op to the list; returns the traced tensor that stands for its result."""
+        """Add an op to the list; return a traced tensor for its result."""
         result = Traced(self, plan.spec, plan.op.writes_out or plan.op.name == "reshape")
         self.steps.append(TracedOp(plan, operands, result))
         return result

@@ -1,8 +1,8 @@
 """Polynomial approximations of float32 transcendental functions, without branches, so that compilers vectorize them.
 
-Relative errors are at most 1e-6; for infinities, NaN, overflow and subnormal results they give what NumPy does. The
-polynomial of log is that of Cephes (S. L. Moshier, 1992), the rational functions of tanh and erf are Eigen's, and the
-polynomial of exp was fitted by weighted least squares whose weights follow the error (Lawson, 1961).
+Relative errors are at most 1e-6. For infinities, NaN, overflow and subnormal results, the functions return the same as
+NumPy. The polynomial of log is from Cephes (S. L. Moshier, 1992), the rational functions of tanh and erf are from
+Eigen, and the polynomial of exp was fitted by least squares with weights that depend on the errors (Lawson, 1961).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LOG2E = 1.44269504088896341
 LOG2_HIGH, LOG2_LOW = 0.693359375, -2.12194440e-4
 """Two numbers whose sum is log(2); products of the first with exponents are exact."""
 ROUNDING = 12582912.0
-"""1.5 * 2^23: adding it to a number rounds this to an integer, which is then in the lowest 22 bits of the sum."""
+"""1.5 * 2^23: adding it to a number rounds the number to an integer, which is in the lowest 22 bits of the sum."""
 ROOT_HALF_BITS = 0x3F3504F3
 EXP = (8.312521598747e-3, 4.189014767061e-2, 1.666711460707592e-1, 4.99992315571477e-1)
 LOG = (
@@ -65,7 +65,7 @@ def _power_of_two(exponent: Scalar) -> Scalar:
 
 
 def _split_exponential(x: Scalar) -> tuple[Scalar, Scalar, Scalar]:
-    """Return r and integers m, n with exp(x) = exp(r) 2^m 2^n; a single power of two could overflow.
+    """Return r and integers m, n with exp(x) = exp(r) 2^m 2^n; with a single power of two, it could overflow.
 
     The highest bits of m and n are wrong; `_power_of_two` uses only the lowest 9.
     """

@@ -28,13 +28,14 @@ class Call:
     """A call of a backend method, with its arguments, that computes one value of a program.
 
     Attributes:
-        values: for each of ``arguments`` the value whose array it is, None if it is no array; the last is ``value``.
+        values: for each argument, the value whose elements are in this array; None if the argument is no array. The
+            last entry is ``value``.
         arguments: the arguments of the method; the last is the array to write to.
         value: the value that the call computes.
         event: the code of the call's event, and the number of the event's context.
         group: the number of the fusion group that it computes; -1 for a copy at the end of a program.
         scratch: the part of the program's block that the method may use as scratch memory; None if there is none.
-        asked: the bytes of scratch memory that the method asked for at the last run.
+        asked: the bytes of scratch memory that the method requested at the last run.
     """
 
     __slots__ = ("arguments", "asked", "event", "group", "method", "scratch", "value", "values")
@@ -51,7 +52,7 @@ class Call:
         self.arguments: list[Any] = [*inputs, *attributes, value]
 
     def run(self) -> None:
-        """Call the method with the scratch memory lent to it."""
+        """Call the method, which may use ``scratch`` as scratch memory meanwhile."""
         here = lent.here
         before = here.memory, here.used
         here.memory, here.used = self.scratch, 0
@@ -80,7 +81,7 @@ class KernelCalls:
     """Compiled kernels that follow one another and are run by one call.
 
     Args:
-        segment: the object that runs the kernels and takes their times (``stamps``).
+        segment: the object that runs the kernels and measures their times (``stamps``).
         events: for each kernel the code of its event, and five more numbers of the event.
     """
 
@@ -102,8 +103,8 @@ class WholeCall(Call):
     """A call of a backend method, with its arguments, that computes all results of a composite, or all its gradients.
 
     Attributes:
-        split: the number of arguments that are inputs or attributes; the others are the arrays to write to, None for a
-            result that is not wanted.
+        split: the number of arguments that are inputs or attributes. The other arguments are the arrays to write to;
+            None for a result that is not needed.
     """
 
     __slots__ = ("split",)
@@ -134,7 +135,7 @@ def call_of(members: Sequence[Value], method_of: Callable[[Op], Any], in_place: 
     """Return the call that computes a value, or all results of a composite.
 
     Args:
-        members: the value; of a composite the value of the whole, followed by the items (its results).
+        members: the value; or for a composite, the value of the composite op followed by the values of its results.
         method_of: returns the backend's method for an op.
         in_place: returns whether a write to a view (`PUT`) goes directly to the memory of the viewed tensor.
     """
@@ -154,7 +155,7 @@ def call_of(members: Sequence[Value], method_of: Callable[[Op], Any], in_place: 
 
 
 def _pooled(pooling: Any, value: Value, items: Sequence[Value]) -> Call:
-    """Return the call for a max pooling that stores the places of its maxima, or for the gradient that reads them."""
+    """Return the call for a max pooling that stores the places of its maxima, or for its gradient, which reads them."""
     if not items:
         return Call(pooling.spread, value.inputs, (), value)
     found: dict[int, Value] = {item.attributes[0]: item for item in items}

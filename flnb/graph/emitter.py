@@ -1,8 +1,8 @@
 """Scalars inside generated kernels: their operators print instructions for a code generation target.
 
-A target is an `Emitter`: it prints an instruction and returns what stands for its result in the generated text.
-Expressions are written with Python's operators on `Scalar`, each of which makes the emitter print an instruction. So
-one Python expression becomes LLVM's IR or CUDA C.
+A target is an `Emitter`, which prints instructions and returns the name of each result in the generated text.
+Expressions are written with Python's operators on `Scalar`; each operator makes the emitter print an instruction. So
+one Python expression can be translated to LLVM IR or to CUDA C.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Emitter(Protocol):
     """
 
     def constant(self, number: float, dtype: str, /) -> Any:
-        """Return what stands for a constant of a dtype (NumPy's character) in the target's text."""
+        """Return the target's text for a constant of a dtype (NumPy's character)."""
 
     def instruction(self, name: str, dtype: str, operands: Sequence[Scalar], /) -> Any:
-        """Print an instruction; returns what stands for its result, of ``dtype`` (NumPy's character), in the text."""
+        """Print an instruction; return the name of its result, of ``dtype`` (NumPy's character), in the text."""
 
 
 class Scalar:
@@ -37,7 +37,7 @@ class Scalar:
 
     Attributes:
         emitter: the target.
-        value: what stands for the scalar in the target's text.
+        value: the name or expression of the scalar in the target's text.
         dtype: the scalar's dtype, as NumPy's character.
         number: the value of a constant; None for other scalars.
     """
@@ -73,11 +73,11 @@ class Scalar:
         return self.make("bits", dtype=dtype)
 
     def equal(self, other: Scalar | float) -> Scalar:
-        """Return whether the two are equal, as a bool scalar; NaN equals nothing."""
+        """Return a bool scalar: whether this scalar equals ``other``; NaN equals nothing."""
         return self.make("equal", other, dtype="?")
 
     def not_equal(self, other: Scalar | float) -> Scalar:
-        """Return whether the two differ, as a bool scalar; NaN differs from everything, itself included."""
+        """Return a bool scalar: whether this scalar differs from ``other``; NaN differs from everything."""
         return self.make("not_equal", other, dtype="?")
 
     def __add__(self, other: Scalar | float) -> Scalar:

@@ -1,7 +1,7 @@
 """Fusion: groups recorded ops so that one loop nest computes each group and intermediates stay in registers.
 
-Values are visited in order. Each joins the group of a value that it reads, or of another value that reads the same one,
-if both are computed by loops over the same shape and the group would not depend on a value that depends on the group.
+Values are visited in order. A value is added to the group of one of its inputs, or of another value that reads one of
+its inputs, if both are computed by loops over the same shape. No group may depend on a value that depends on the group.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ POINTWISE = frozenset(
 )
 VIEWS = frozenset({op.name for op in OPS.values() if not op.writes_out})
 FUSED = REDUCTIONS | POINTWISE | VIEWS
-"""Ops that loop nests can compute; a composite that consists of these alone is recorded op by op."""
+"""Ops that loop nests can compute; a composite that consists of such ops only is recorded op by op."""
 MOST_MEMBERS, MOST_ARRAYS = 48, 24
-"""The most values in one group, and the most values that one group reads from memory."""
+"""The largest number of values in a group, and of values that a group reads from memory."""
 
 Strides = tuple[int, ...]
 UNDECIDED: frozenset[int] = frozenset({-1})
@@ -46,13 +46,13 @@ class Group:
     Attributes:
         members: the values, in order.
         shape: the extents of the loops; None for a value that a backend method computes.
-        inner: the axes of ``shape`` that belong to the inner loops, over which reductions with "inner" run; `UNDECIDED`
-            while the group has none.
+        inner: the axes of ``shape`` that belong to the inner loops, over which "inner" reductions run; `UNDECIDED` if
+            the group has no reduction.
         strides: for each member its strides, in elements, along the axes of ``shape``.
         over: for each reduction whether it runs over the "inner" or the "outer" loops.
         loads: the values that the group reads from memory.
-        mask: an int with the one bit that stands for this group.
-        before: an int with the bits of the groups that must be computed before this one.
+        mask: an int with a single bit, which identifies this group.
+        before: an int with the bits of all groups that must be computed before this group.
     """
 
     def __init__(self, number: int, shape: tuple[int, ...] | None) -> None:
@@ -127,7 +127,7 @@ class Grouping:
             self._depend(value, group)
 
     def _new(self, shape: tuple[int, ...] | None) -> Group:
-        """Append an empty group with loops of a shape, or, for None, a group for one call of a backend method."""
+        """Append an empty group with loops over a shape; for None, a group for one call of a backend method."""
         made = Group(self.count, shape)
         self.groups[made] = None
         self.count += 1
@@ -136,7 +136,7 @@ class Grouping:
     count = 0
 
     def _joined(self, value: Value) -> Group | None:
-        """Add a value to the group of an input, or of another reader of an input; returns it, None if none fits."""
+        """Add a value to the group of an input, or of another reader of an input; return the group or None."""
         roots = [self.layouts[x].root for x in value.inputs]
         writers = [self.of[root] for root in roots if root in self.of]
         readers = [self.of[self.readers[x][-1]] for x in roots if x in self.readers and x.spec.size > 1]
@@ -212,7 +212,7 @@ class Grouping:
         return self._alike(value, group)
 
     def _alike(self, value: Value, group: Group) -> Strides | None:
-        """Return the strides shared by the group's reductions that a value of their shape reads; else None."""
+        """Return the common strides of the group's reductions that a value of their shape reads; else None."""
         found: set[Strides] = set()
         for x in value.inputs:
             root, offset, _ = self.layouts[x]
@@ -279,7 +279,7 @@ class Grouping:
         self._put_before(group, other.before, united=True)
 
     def _depend(self, value: Value, group: Group) -> None:
-        """Note that a value is in a group, and update which groups must be computed before which."""
+        """Store that a value is in a group, and update the order in which groups must be computed."""
         self.of[value] = group
         before = 0
         for x in value.inputs:
@@ -291,7 +291,7 @@ class Grouping:
         self._put_before(group, before)
 
     def _put_before(self, group: Group, more: int, united: bool = False) -> None:
-        """Note that the groups in the mask ``more`` come before ``group`` and before all groups that depend on it."""
+        """Store that the groups in the mask ``more`` precede ``group`` and all groups that depend on ``group``."""
         if not united and not more & ~(group.before | group.mask):
             return
         group.before = (group.before | more) & ~group.mask
@@ -310,8 +310,8 @@ class Grouping:
     def ordered(self, joins: bool) -> list[Group]:
         """Return the groups in topological order; independent groups are ordered by their last values.
 
-        With ``joins``, one launch can compute several nests: backend methods come before nests that are ready, so that
-        nests gather and follow one another.
+        With ``joins``, one launch can compute several nests. Then backend methods are placed before nests that could be
+        computed at the same time, so that nests follow one another.
         """
         followers = {group: self._readers(group) - {group} for group in self.groups}
         awaited = Counter([follower for each in followers.values() for follower in each])
@@ -348,11 +348,11 @@ def grouped(
     """Partition values into fusion groups, each computed by one loop nest or one call of a backend method.
 
     Args:
-        values: the values in order; views and values that exist already are left out.
+        values: the values in order, without views and without values that already exist.
         layouts: the memory locations of the values.
         kept_apart: names of ops that loop nests must not compute.
-        apart: whether no group mixes values of the forward and the backward pass. Mixed groups compute values of the
-            backward pass early, which are then kept until they are used, in place of those from which they follow.
+        apart: whether groups must not mix values of the forward and the backward pass. A mixed group computes values of
+            the backward pass early, and these are then stored instead of forward values.
         kernels: the backend's compiler of loop nests (`flnb.interface.TensorBackend.kernels`), or None.
 
     Returns:

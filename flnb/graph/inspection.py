@@ -28,7 +28,7 @@ __all__ = ["Change", "Launch", "Stored", "Sweep", "history", "launches", "progra
 
 
 def programs_of(f: Any, who: str) -> list[Program]:
-    """Return the programs that `flnb.jit` has captured of a function; given a program, a list of it alone.
+    """Return the programs that `flnb.jit` has captured of a function; for a program, a list with this program.
 
     Args:
         f: a function of `flnb.jit`, or one of its programs.
@@ -57,7 +57,7 @@ def existing_names(f: Any, program: Program) -> dict[Value | None, str]:
 
     Args:
         f: the function of `flnb.jit` that was captured as the program, from whose modules parameters get their names;
-            or the program itself, which does not know any modules.
+            or the program itself; then parameters have no names.
         program: the program.
     """
     referred_to = referred(getattr(f, "function", None))
@@ -81,8 +81,8 @@ class Stored(NamedTuple):
     Attributes:
         name: the name of the value in the program's text.
         value: the value.
-        offset: the bytes from the beginning of the program's block to the value; None if it is not in the block.
-        home: the existing value in whose memory it is written, or None.
+        offset: the offset of the value in the program's block, in bytes; None if the value is not in the block.
+        home: the existing value whose memory is overwritten with this value, or None.
         first, last: the numbers of the launches that write the value and that read it last.
     """
 
@@ -108,9 +108,9 @@ class Launch(NamedTuple):
         number: its index in the program, from 0.
         kind: "kernel", "call", or "copy" for a result that is copied to the memory of the value it replaces.
         members: the values that the launch computes, in order.
-        shares: each member's share of the launch's time (0 to 1), estimated from the bytes that it would move alone.
+        shares: each member's share of the launch's time (0 to 1), estimated from the bytes that its op would move.
         reads: the values that the launch reads from memory.
-        stored: those of the members that are written to memory.
+        stored: the members that are written to memory.
         group: the fusion group that the launch computes; None for a copy.
         event: the plan and the context of the launch's event in telemetry.
         own: whether the launch calls a method of the user's class.
@@ -224,8 +224,8 @@ class Change(NamedTuple):
     """One graph rewrite: a recorded value that was replaced by another, or removed.
 
     Attributes:
-        rule: "equal" for a value that equals an earlier one, "unused" for one that nothing reads any more, else the
-            name of the op whose rule (`flnb.graph.rewriting.RULES`) replaced it.
+        rule: "equal" if the value equals an earlier value, "unused" if no op reads it any more, else the name of the op
+            whose rule (`flnb.graph.rewriting.RULES`) replaced the value.
         reason: the rule in words.
         where: the file and line of the rule; empty for "equal" and "unused".
         value: the recorded value.
@@ -265,10 +265,10 @@ class Sweep(NamedTuple):
 def history(f: Any) -> list[Sweep]:
     """List the graph rewrites that optimized a function captured by `flnb.jit`, one sweep after another.
 
-    The sweeps are made again here from the recorded values, so that capturing need not store them.
+    The sweeps are repeated on the recorded values, so that they need not be stored during capture.
 
     Args:
-        f: a function of `flnb.jit`, of which the program captured last is taken, or one of its programs.
+        f: a function of `flnb.jit`, whose last captured program is used, or one of its programs.
 
     Raises:
         TypeError: ``f`` is neither.
@@ -326,7 +326,7 @@ def trace(f: Any) -> str:
     """Return the ops that `flnb.jit` recorded of a function as text, one line per op.
 
     Args:
-        f: a function of `flnb.jit`, of which the program captured last is taken, or one of its programs.
+        f: a function of `flnb.jit`, whose last captured program is used, or one of its programs.
 
     Raises:
         TypeError: ``f`` is neither.
@@ -349,7 +349,7 @@ def source(f: Any, form: str = "llvm") -> dict[str, str]:
     """Return the generated source text of each kernel of a function captured by `flnb.jit`.
 
     Args:
-        f: the function, of which the program captured last is taken, or one of its programs.
+        f: the function, whose last captured program is used, or one of its programs.
         form: "llvm" for LLVM's IR, from which the kernel is compiled; "loops" for a shorter text of the kernel's loops.
 
         Returns:

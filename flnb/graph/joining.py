@@ -15,7 +15,7 @@ __all__ = ["NestCall", "Span", "joined"]
 Span = tuple[Any, int, int]
 """A range of memory: its owner, the offset of its first byte, and the offset after its last byte."""
 MOST_ARRAYS = 256
-"""The most arrays of one launch: kernels take at most 4096 bytes of parameters."""
+"""The largest number of arrays of one launch; kernels have at most 4096 bytes of parameters."""
 
 
 class NestCall(NamedTuple):
@@ -34,7 +34,7 @@ class NestCall(NamedTuple):
 
 
 def joined(calls: Sequence[NestCall], spans: Sequence[Sequence[Span]], most: int) -> list[list[NestCall]]:
-    """Return consecutive nests divided into launches, such that no nest depends on another one of the same launch.
+    """Divide consecutive nests into launches, so that no nest depends on another nest of the same launch.
 
     Args:
         calls: the nests in order.

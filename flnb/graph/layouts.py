@@ -18,7 +18,7 @@ class Layout(NamedTuple):
     """The memory location of a value's elements.
 
     Attributes:
-        root: the value in whose memory the elements are.
+        root: the value that owns the memory of the elements.
         offset: the bytes from the first element of ``root`` to the first element of the value.
         strides: the bytes to the next element along each axis.
     """

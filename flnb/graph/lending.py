@@ -1,7 +1,8 @@
 """Output arrays of a program, which are used again in later runs once the caller no longer refers to them.
 
-A step of training gives every parameter a new array. By then the array of the step before last is not used any more, so
-two arrays for each parameter take turns: nothing is allocated, and a run that is interrupted has no visible effect.
+In each training step, every parameter gets another array. The array from two steps before is unused by then, so two
+arrays for each parameter are used alternately. So no memory is allocated, and a run that is interrupted has no visible
+effect.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Lending", "Lent", "address_of"]
 
 MOST = 2
-"""The most arrays that are kept for one output."""
+"""The largest number of arrays in the pool for one output."""
 
 
 def address_of(array: Any) -> int:
@@ -34,8 +35,8 @@ class Lent:
     Attributes:
         array: the array.
         address: the address of its first element.
-        views: from a value to the view of the array that calls of the program read as that value.
-        alone: the number of references to the array and its memory while nothing outside of the program refers to them.
+        views: a dict from a value to the view of the array that contains the value's elements.
+        alone: the number of references to the array and its memory if there are none outside of the program.
     """
 
     __slots__ = ("address", "alone", "array", "views")
@@ -46,7 +47,7 @@ class Lent:
         self.alone = 0
 
     def others(self) -> int:
-        """Return how many references to the array, its views and its memory exist outside of the program (CPython)."""
+        """Return the number of references to the array, its views and its memory from outside of the program."""
         array = self.array
         base = array.base
         count = getrefcount(array) + (getrefcount(base) if base is not None else 0)
@@ -75,7 +76,7 @@ class Lending:
         self._held: dict[Value, list[Lent]] = {}
 
     def take(self, value: Value, new: Callable[[Value], Any]) -> Any:
-        """Return an array for an output: a pooled one that nothing else refers to, or one made by ``new``."""
+        """Return an array for an output: a pooled array without other references, or an array made by ``new``."""
         held = self._held.setdefault(value, [])
         for lent in held:
             if not lent.others():

@@ -20,7 +20,7 @@ def dprint(x: Tensor) -> None:
     """Print the recorded ops on which a tensor of the backend "deferred" depends, one per line.
 
     Raises:
-        TypeError: the tensor is one of another backend.
+        TypeError: the tensor belongs to another backend.
 
     >>> import flnb
     >>> with flnb.use_backend("deferred"):
@@ -40,11 +40,11 @@ def dprint(x: Tensor) -> None:
 
 
 def listed(values: Iterable[Value], names: dict[Value, str]) -> list[tuple[Value, str]]:
-    """Return pairs of a value and its op as text; values that exist already come before the first op that reads them.
+    """Return pairs of a value and its op as text; existing values precede the first op that reads them.
 
     Args:
         values: the values to list, in order.
-        names: the names of values known so far; those of the listed values are added.
+        names: a dict with the names of values; names of the listed values are added to it.
     """
     lines: list[tuple[Value, str]] = []
 

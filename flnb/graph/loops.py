@@ -14,9 +14,9 @@ class Simplified(NamedTuple):
 
     Attributes:
         nest: the simpler nest.
-        ranged: the position, among the outer and then the inner loops, of the loop that stands for the original's first
-            outer loop.
-        unit: the number of steps of that loop that make one step of the original's.
+        ranged: the position, among the outer and then the inner loops, of the loop that contains the original nest's
+            first outer loop.
+        unit: the number of iterations of that loop for one iteration of the original loop.
     """
 
     nest: Nest
@@ -25,7 +25,7 @@ class Simplified(NamedTuple):
 
 
 class _Loop(NamedTuple):
-    """One loop: extent, each array's stride, and steps per step of the original's first loop (0: another loop)."""
+    """One loop: extent, each array's stride, and iterations per iteration of the original's first loop (0 if none)."""
 
     extent: int
     strides: tuple[int, ...]
@@ -59,7 +59,7 @@ def simplified(nest: Nest) -> Simplified:
 
 
 def _merged(loops: list[_Loop]) -> list[_Loop]:
-    """Return loops with adjacent ones merged where every array's strides allow it, without those of extent 1."""
+    """Return loops without extents of 1, with adjacent loops merged if the strides of every array allow it."""
     done: list[_Loop] = []
     for loop in loops:
         if loop.extent == 1 and not loop.unit:
@@ -75,7 +75,7 @@ def _merged(loops: list[_Loop]) -> list[_Loop]:
 
 
 def _best_last(loops: list[_Loop]) -> list[_Loop]:
-    """Return loops with the one along which most arrays have stride 0 or 1 moved to the innermost position."""
+    """Move the loop along which most arrays have stride 0 or 1 to the innermost position; return the loops."""
     if len(loops) < 2:
         return loops
     worst = [sum(abs(stride) > 1 or stride < 0 for stride in loop.strides) + (loop.extent == 1) for loop in loops]

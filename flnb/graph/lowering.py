@@ -22,8 +22,8 @@ class Lowered(NamedTuple):
 
     Attributes:
         nest: the loop nest.
-        places: for each of the nest's arrays, the value in whose memory it is, and the offset (bytes) of its first
-            element there.
+        places: for each of the nest's arrays, the value that owns the memory, and the offset (bytes) of the array's
+            first element in that memory.
     """
 
     nest: Nest
@@ -89,7 +89,7 @@ def lowered(group: Group, stored: Sequence[Value], layouts: Layouts) -> Lowered:
 
     Args:
         group: the values to compute.
-        stored: those of the group's values that are written to memory.
+        stored: the values of the group that are written to memory.
         layouts: the memory locations of values.
     """
     made = _Lowering(group, layouts)

@@ -1,8 +1,8 @@
 """Loop nests: the computation of one fused kernel as data, from which code generators make machine code.
 
-A nest has an outer and an inner space, each the index space of some nested loops. At each place (index tuple) of the
-outer space, its steps run over the inner space, in as many passes as reductions need: for a softmax, a first pass over
-a row finds the largest element, a second one the sum of exponentials, and only a third one the results.
+A nest has an outer and an inner space. Each space is the index space of some nested loops. At each place (index tuple)
+of the outer space, the steps of the nest run over the inner space, in as many passes as reductions need. For a softmax,
+a first pass over a row finds the largest element, a second pass the sum of exponentials, and a third pass the results.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ __all__ = ["Access", "Nest", "Step"]
 
 
 class Access(NamedTuple):
-    """How a nest goes through an array: the array's stride, in elements, along each loop.
+    """The strides of an array, in elements, along each loop of a nest.
 
     Attributes:
         dtype: the elements' dtype as NumPy's character: "f", "d", "?", "l", ...
-        outer, inner: the stride for each loop of the outer and of the inner space; 0 along a loop in which the element
-            stays the same (the array is broadcast, or the result of a reduction).
+        outer, inner: the stride for each loop of the outer and of the inner space; 0 for a loop along which the element
+            is the same (the array is broadcast, or the result of a reduction).
     """
 
     dtype: str
@@ -34,7 +34,8 @@ class Step(NamedTuple):
         inputs: the numbers of the steps whose values this step reads.
         dtype: the dtype of the step's value, as NumPy's character.
         over: "" for a value at each place; "inner" for a reduction over the inner space, with a value for each place of
-            the outer space; "outer" for a reduction over the outer space, whose value no step of the same nest reads.
+            the outer space; "outer" for a reduction over the outer space. No step of the same nest reads the value of
+            an "outer" reduction.
         attribute: for "load" the position of the array, for "constant" the number.
     """
 
@@ -50,8 +51,7 @@ class Nest(NamedTuple):
 
     Attributes:
         outer, inner: the extents of the loops of the outer and of the inner space.
-        arrays: the arrays that the nest reads and writes. Two of them may be the same memory if they have the same
-            strides.
+        arrays: the arrays that the nest reads and writes. Two arrays with equal strides may use the same memory.
         steps: the operations; a step reads the values of earlier steps only.
         stores: pairs of the number of a step and the position of the array to which its value is written, converted to
             the array's dtype. Results of reductions over the outer space are stored once, after the last pass.

@@ -1,8 +1,8 @@
 """Memory planning: assigns each stored value of a program an offset, so that disjoint lifetimes share memory.
 
-An elementwise result takes over the memory of an operand of its size that is read for the last time. Then memory ranges
-get offsets in one block, the largest range first, each the lowest offset at which it is free for as long as it is
-needed: Pisarchyk and Lee, "Efficient memory management for deep neural net inference" (2020), section 5.2.
+An elementwise result uses the memory of an operand of the same size that is read for the last time. Then memory ranges
+get offsets in one block, the largest range first. Each gets the lowest offset at which no other range is in use at the
+same time: Pisarchyk and Lee, "Efficient memory management for deep neural net inference" (2020), section 5.2.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class MemoryPlan(NamedTuple):
     """The memory location of each stored value of a program.
 
     Attributes:
-        sizes: for each backend, the bytes of the block of memory that the program needs there.
-        offset: for each value in a block, the bytes from the beginning of the block.
-        home: for each value written in the memory of an existing value, such as a parameter, that existing value.
+        sizes: for each backend, the size in bytes of the program's block of memory.
+        offset: for each value in a block, its offset in bytes.
+        home: for each value that overwrites an existing value, such as a parameter, the existing value.
         copies: pairs of an existing value and the value that is copied to its memory at the end.
-        scratch: for each group whose method gets scratch memory in the block, its offset and its size in bytes.
+        scratch: for each group whose method gets scratch memory in the block, offset and size of that memory in bytes.
     """
 
     sizes: dict[TensorBackend, int]
@@ -76,7 +76,7 @@ class _Lives:
                 self.stored[i].append(value)
 
     def _in_memory(self, value: Value, i: int, last: Collection[Value]) -> bool:
-        """Return whether a value of group ``i`` must be stored: another group reads it, or it is in ``last``."""
+        """Return whether a value of group ``i`` must be stored, because another group reads it or ``last`` has it."""
         if any(x.op is ITEM for x in self.groups[i].members):
             return value.op is ITEM
         return self.groups[i].shape is None or value in last or any(j != i for j in self.readers.get(value, ()))
@@ -86,7 +86,7 @@ class _Lives:
         return max(self.readers.get(old, [-1])) <= self.written[new] and self.overwrites(new, old)
 
     def overwrites(self, value: Value, x: Value) -> bool:
-        """Return whether a value may overwrite x: its group reads each element of x before it writes there."""
+        """Return whether a value may overwrite x: its group reads each element of x before it writes this element."""
         i = self.written[value]
         if i not in self.readers.get(x, ()):
             return True
@@ -115,19 +115,19 @@ def plan_memory(
     careful: Collection[Op],
     scratch: Mapping[int, int] = MappingProxyType({}),
 ) -> tuple[MemoryPlan, list[list[Value]]]:
-    """Plan a program's memory: which values are stored, and at which offset or in place of which value.
+    """Plan a program's memory: which values are stored, and where (at an offset, or in the memory of another value).
 
     Args:
         groups: the fusion groups, in the order in which they are computed.
         layouts: the memory locations of values.
         updates: pairs of an existing value and the value that replaces it.
-        outputs: values that outlive the program, in memory of their own.
+        outputs: values that outlive the program, in separate memory.
         donated: existing values whose memory may be used for an output.
         careful: ops whose methods may write to the memory of an operand, as NumPy's ufuncs may.
-        scratch: the bytes of scratch memory that each group needs while it is computed; groups without are left out.
+        scratch: the bytes of scratch memory that a group needs while it is computed, for groups that need some.
 
     Returns:
-        The plan; and for each group, those of its values that are stored in memory.
+        The plan; and for each group, a list of its values that are stored in memory.
     """
     lives = _Lives(groups, layouts, {*outputs, *[new for _, new in updates]}, careful)
     home: dict[Value, Value] = {}
@@ -176,9 +176,10 @@ def plan_memory(
 
 @dataclass
 class _Tenant:
-    """Values that use one memory range in turn, or the value whose method uses it as scratch memory.
+    """Values that use one memory range one after another; or the value whose method uses the range as scratch memory.
 
-    ``first`` and ``last`` are the numbers of the first and the last group that use it; size and offset are in bytes.
+    ``first`` and ``last`` are the numbers of the first and the last group that use the range; size and offset are in
+    bytes.
     """
 
     values: list[Value]
@@ -193,7 +194,7 @@ ORDERS: tuple[Callable[[_Tenant], Any], ...] = (
     lambda each: -each.size * (each.last - each.first + 1),
     lambda each: (-each.last, -each.size),
 )
-"""The orders in which memory ranges are placed: the largest first, the largest for longest, the last used first."""
+"""The orders in which memory ranges are placed: by size, by size x time in use, by last use (all descending)."""
 
 
 def _packed(tenants: Sequence[_Tenant], order: Callable[[_Tenant], Any] = ORDERS[0]) -> int:

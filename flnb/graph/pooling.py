@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["pooling_of", "with_places"]
 
 GRADIENTS = {OPS[f"max_pool{rank}d"]: OPS[f"max_pool{rank}d_grad"] for rank in (1, 2, 3)}
-"""From each op of max pooling to the op that computes its gradient."""
+"""A dict from each op of max pooling to the op that computes its gradient."""
 BYTE = np.dtype(np.uint8)
 ATTRIBUTES = 2
 """The number of attributes of these ops: window extents and stride. An op with places has one attribute more."""
@@ -33,7 +33,7 @@ def pooling_of(value: Value) -> Any:
 
 
 def with_places(wanted: Sequence[Value], layouts: Layouts, kept_apart: Collection[str]) -> dict[Value, Value]:
-    """Rewrite values so that max pooling stores the places of its maxima, and its gradient reads these, not the image.
+    """Rewrite values so that max pooling stores the places of its maxima, and its gradient reads them, not the image.
 
     Args:
         wanted: the values to compute.
@@ -41,7 +41,7 @@ def with_places(wanted: Sequence[Value], layouts: Layouts, kept_apart: Collectio
         kept_apart: names of ops that methods of the user's class compute.
 
     Returns:
-        A dict from every value to the one that replaces it; empty if no backend stores places.
+        A dict from every value to the value that replaces it; empty if no backend stores places.
     """
     values = reachable(wanted)
     asked = {_key(x) for x in values if x.op in GRADIENTS.values()}

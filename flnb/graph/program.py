@@ -41,23 +41,25 @@ BYTES = np.dtype(np.uint8)
 MOST_OPS = 20_000
 """The number of ops above which `flnb.jit` warns that planning takes long, and `deferred` makes no program."""
 SETTLED = 3
-"""The run before which memory is planned again, with scratch memory of methods: at the first run these try ways out."""
+"""The number of the run before which memory is planned again, with the scratch memory that methods have requested.
+
+In the first run, methods request more than usual, because they time several ways to compute."""
 
 
 class Program:
     """Recorded ops compiled to calls on preplanned memory; `run` executes them.
 
     Args:
-        recorded: what to compute.
-        here: the state whose backend computes and whose memory manager gives the memory.
+        recorded: the recorded ops.
+        here: the state with the backend that computes and the memory manager that provides memory.
         fuse: whether elementwise ops and reductions are computed by loop nests, if the backend compiles these;
             otherwise a backend method computes each value.
-        lends: whether outputs get the memory of an earlier run's outputs once nothing refers to these any more.
+        lends: whether outputs use the memory of an earlier run's outputs to which there is no reference any more.
 
     Attributes:
-        recorded: what to compute, as it was recorded.
+        recorded: the recorded ops, before rewriting.
         rules: the rewrite rules that were applied.
-        now: from each recorded value to the value that replaces it in the rewritten graph.
+        now: a dict from each recorded value to the value that replaces it in the rewritten graph.
         sites: for each backend that computes values of the program, its `Site`.
         groups: the fusion groups, each computed by one call, in order.
         stored: for each group, the values that it writes to memory.
@@ -93,7 +95,7 @@ class Program:
         holders.add(self)
 
     def _add_sites(self, wanted: Sequence[Value], fuse: bool) -> None:
-        """Create a `Site` for every backend on which some value is computed."""
+        """Create a `Site` for every backend on which values are computed."""
         for backend in dict.fromkeys([x.place.backend for x in reachable(wanted) if x.op is not None]):
             if backend not in self.sites:
                 there = self.here.copy()
@@ -103,8 +105,8 @@ class Program:
     def _plan(self, kept_apart: Collection[str]) -> None:
         """Choose the fusion groups and the memory plan that need the least memory.
 
-        Plans are made with forward and backward pass fused or apart, and with or without values that the backward pass
-        computes again: which is best depends on how much of the forward pass the backward pass reads.
+        Several plans are made: with forward and backward pass fused or separate, and with or without values that the
+        backward pass computes again. Which one is best depends on how many forward values the backward pass reads.
         """
         ends = [*self.outputs, *[new for _, new in self.updates], *self.effects]
         chosen: list[tuple[dict[Value, Value], bool]] = []
@@ -127,7 +129,7 @@ class Program:
     def _placed(
         self, groups: Any, updates: Any, outputs: Sequence[Value], scratch: Mapping[int, int] = MappingProxyType({})
     ) -> tuple[MemoryPlan, list[list[Value]]]:
-        """Plan the memory of fusion groups, with scratch memory (bytes) of those that need some while they run."""
+        """Plan the memory of fusion groups; ``scratch`` has the bytes of scratch memory that groups need."""
         careful = {op for op in OPS.values() if op.name == "copy" or isinstance(self.here.table[op.index], np.ufunc)}
         donated = self.recorded.donated
         return plan_memory(groups, self.layouts, updates, dict.fromkeys(outputs), donated, careful, scratch)
@@ -184,7 +186,7 @@ class Program:
         self.bound = True
 
     def _unbind(self) -> None:
-        """Free the program's memory, except for outputs that are used again."""
+        """Free the program's memory, except for output arrays that later runs use again."""
         self.bound = False
         self.arrays, self.steps, self.patches, self.drawn, self.pointers = {}, [], [], [], []
         for site in self.sites.values():
@@ -234,7 +236,7 @@ class Program:
         return item.site if isinstance(item, Launch) else self._site(item.members[0])
 
     def _add_call(self, call: Call, group: int = -1) -> None:
-        """Append a call; arrays that differ from run to run are put into its arguments at the beginning of each run."""
+        """Append a call; arguments that are different arrays in each run are set at the beginning of the run."""
         for i, value in enumerate(call.values):
             if value is not None:
                 if self._root(value) in self.moving:
@@ -276,7 +278,7 @@ class Program:
         return KernelCalls(segment, [launch.event for launch in calls])
 
     def _root(self, value: Value) -> Value:
-        """Return the value in whose memory ``value`` is: itself, the base of a view, or a value that it overwrites."""
+        """Return the value that owns the memory of ``value``: itself, the base of a view, or an overwritten value."""
         root = self.layouts[value].root
         return self.memory.home.get(root, root)
 

@@ -1,9 +1,10 @@
 """Rematerialization: recomputes forward values in the backward pass where this saves memory.
 
-If only loop nests of the backward pass read a forward value, and elementwise ops compute it from values that are kept
-anyway or are smaller, then it is not kept between the passes: the nests compute it again from these. So a dropout keeps
-one byte per element, and GELU its argument alone. See Chen et al., "Training deep nets with sublinear memory cost"
-(2016). Here the choice is made value by value, the last value first, and only elementwise ops are computed twice.
+A forward value is not stored for the backward pass under two conditions: in the backward pass only loop nests read the
+value, and elementwise ops can compute it from values that are smaller or are stored in any case. The nests then compute
+the value again. So a dropout stores one byte per element, and GELU only its argument. See Chen et al., "Training deep
+nets with sublinear memory cost" (2016). Here the choice is made value by value, the last value first, and only
+elementwise ops are computed twice.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ WORTH = 1 << 14
 
 
 class _Kept:
-    """Chooses which forward values stay in memory for the backward pass.
+    """Chooses the forward values that are stored for the backward pass.
 
     Attributes:
         late: the values of the backward pass.
-        kept: forward values that stay in memory because values in ``late`` read them.
-        pinned: forward values that must stay in memory.
+        kept: forward values that are stored because values in ``late`` read them.
+        pinned: forward values that must be stored.
     """
 
     def __init__(
@@ -61,11 +62,11 @@ class _Kept:
                     self.pinned.update(needed)
 
     def roots(self, value: Value) -> list[Value]:
-        """Return the computed values in whose memory a value's inputs are; inputs that exist already are left out."""
+        """Return the computed values that own the memory of a value's inputs, without inputs that already exist."""
         return [root for root in [self.layouts[x].root for x in value.inputs] if root.op is not None]
 
     def _is_early(self, value: Value, roots: list[Value]) -> bool:
-        """Return whether a backward value is, or reads, a bool mask of forward values, which is small to store."""
+        """Return whether a backward value is, or reads, a bool mask of forward values, which needs little memory."""
         is_condition = value.spec.dtype.char == "?" or any(x.spec.dtype.char == "?" for x in value.inputs)
         return is_condition and bool(roots) and self._repeats(value) and self.late.isdisjoint(roots)
 
@@ -89,7 +90,7 @@ class _Kept:
                 self.kept |= found
 
     def _sources(self, value: Value) -> set[Value] | None:
-        """Return values to keep instead of ``value``, from which it can be computed; None if that saves no memory."""
+        """Return values to store instead of ``value``, from which it can be computed; None if that saves no memory."""
         sources, best, least = {value}, None, value.spec.nbytes
         for _ in range(MOST_STEPS):
             open_ = [x for x in sources if (x is value or x not in self.kept) and self._repeats(x)]
@@ -108,7 +109,7 @@ class _Kept:
 
 
 def recomputed(wanted: Collection[Value], layouts: Layouts, in_nest: Callable[[Value], bool]) -> dict[Value, Value]:
-    """Rewrite a graph so that the backward pass computes forward values again, where keeping them takes more memory.
+    """Rewrite a graph so that the backward pass computes forward values again if that saves memory.
 
     Args:
         wanted: the values that the program must compute: outputs, updates and effects.
@@ -133,7 +134,7 @@ def recomputed(wanted: Collection[Value], layouts: Layouts, in_nest: Callable[[V
         return made
 
     def for_early(x: Value) -> Value:
-        """Return the copy of ``x`` that is computed before the backward pass; make it at the first request."""
+        """Return the copy of ``x`` that is computed before the backward pass; it is made at the first request."""
         if x.op is None or x.tensor is not None:
             return x
         if x not in now:
@@ -141,7 +142,7 @@ def recomputed(wanted: Collection[Value], layouts: Layouts, in_nest: Callable[[V
         return now[x]
 
     def for_late(x: Value) -> Value:
-        """Return the value that the backward pass reads in place of ``x``: computed again if ``x`` is not kept."""
+        """Return the value that the backward pass reads in place of ``x``: computed again if ``x`` is not stored."""
         root = layouts[x].root
         if root.op is None or root in plan.late or root in plan.kept:
             return for_early(x)
@@ -159,7 +160,7 @@ def recomputed(wanted: Collection[Value], layouts: Layouts, in_nest: Callable[[V
 
 
 def _in_order(values: list[Value], plan: _Kept, layouts: Layouts) -> list[Value]:
-    """Order values for computation; bool masks stored for the backward pass follow right after their inputs."""
+    """Order values for computation; bool masks that are stored for the backward pass directly follow their inputs."""
     early = [x for x in values if is_late(x) and layouts[x].root not in plan.late]
     numbers: dict[Value, tuple[int, int]] = {}
     for x in early:
@@ -168,7 +169,7 @@ def _in_order(values: list[Value], plan: _Kept, layouts: Layouts) -> list[Value]
 
 
 def _in_phase(context: int, phase: int) -> int:
-    """Return the number of a telemetry context with another phase; unchanged if ``phase`` is 0 or no context known."""
+    """Return the number of ``context`` with another phase; ``context`` itself if ``phase`` is 0 or it is unknown."""
     if not phase or context < 0:
         return context
     return intern.contexts.id_of(intern.contexts.items[context]._replace(phase=phase))

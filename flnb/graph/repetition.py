@@ -1,9 +1,9 @@
 """Repetition: recorded ops that occur again, as in a training loop, are computed by a program made once.
 
-The values to compute form a trace: their ops, the inputs of each, and which values are still referenced. The first
-time that a trace is seen, its values are computed op by op, unless all of its gradients and updates were recorded
-before (`flnb.graph.segments`); later by a program that is made once. Numbers that a trace reads, such as a learning
-rate, are constants of the program as long as they do not change.
+The values to compute form a trace: their ops, the inputs of each op, and which values are still referenced. At the
+first occurrence of a trace, its values are computed op by op, unless all its gradients and updates were recorded before
+(`flnb.graph.segments`). Later they are computed by a program, which is made once. Numbers that a trace reads, such as a
+learning rate, are constants of the program as long as they do not change.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ __all__ = ["Known", "compute_alike", "known_traces"]
 
 ADD, FULL, SLICE = OPS["add"], OPS["full"], OPS["slice"]
 WORTH = 8
-"""The number of ops, over all repetitions of a trace, from which on a program is made for it."""
+"""A program is made for a trace when its repetitions have computed this number of ops."""
 MOST_KNOWN, MOST_PROGRAMS = 256, 24
-"""The most histories of traces, and the most programs, that are stored for each memory manager."""
+"""The largest numbers of histories of traces, and of programs, that are stored for each memory manager."""
 MOST_CHANGES = 3
 """After this many changes of constant numbers, all numbers become inputs of the program."""
 
@@ -51,9 +51,9 @@ class Trace(NamedTuple):
     Attributes:
         values: the values, in the order in which they were recorded.
         leaves: the inputs of these values that are already computed.
-        outputs: the values to which something outside of the trace still refers.
-        numbers: from the position of a leaf that is a number to the number's bytes.
-        key: a key that is equal for traces which one program can compute.
+        outputs: the values to which there are references from outside of the trace.
+        numbers: a dict from the position of a leaf that is a number to the number's bytes.
+        key: a key that is equal for traces that one program can compute.
         contexts: for each value the id of the telemetry context (module and phase) in which it was recorded.
     """
 
@@ -72,7 +72,7 @@ class Known:
         key: the key of the traces.
         ops: the number of ops in such traces since the second one.
         program: the program that computes such a trace, None before it is made.
-        constants: from the position of a leaf that is a constant of the program to the number's bytes.
+        constants: a dict from the position of a leaf that is a constant of the program to the number's bytes.
         numbers: the numbers (`Trace.numbers`) of the newest trace.
         contexts: the contexts of the trace from which the program was made.
         specs: the specs of the arrays that the program returns.
@@ -89,7 +89,7 @@ class Known:
         self.varying: set[int] = set()
 
     def wants_program(self, trace: Trace) -> bool:
-        """Return whether to compute a trace by a program, and count the trace's ops for that decision."""
+        """Return whether to compute a trace by a program; the trace's ops are counted for this decision."""
         before, self.numbers = self.numbers, trace.numbers
         if before is None:
             self.ops = 0
@@ -114,7 +114,7 @@ class Known:
 def _is_repeated(trace: Trace) -> bool:
     """Return whether all gradients and updates of a new trace are segments, whose ops were recorded twice before.
 
-    Additions beside them sum up the gradients of several passes.
+    The trace may also have additions, which sum the gradients of several passes.
     """
     ops: list[Any] = [value.op for value in trace.values if value.place.category in (GRADIENT, OPTIMIZER_STATE)]
     segments = any(isinstance(value.op, Segment) for value in trace.values)
@@ -124,8 +124,8 @@ def _is_repeated(trace: Trace) -> bool:
 def known_traces(manager: Any) -> OrderedDict[int, Known]:
     """Return the histories of traces (`Known`) of a memory manager by the hashes of their keys, the newest last.
 
-    They are stored in an attribute of the manager, as their programs refer to the manager: so the garbage collector
-    frees both once nothing else refers to the manager.
+    The histories are stored in an attribute of the manager, because their programs refer to the manager. So the garbage
+    collector frees both when there is no other reference to the manager.
     """
     table: OrderedDict[int, Known] = vars(manager).setdefault("_known_traces", OrderedDict())
     return table
@@ -159,7 +159,7 @@ def _try_program(asked: Sequence[Value], recorder: Callable[[Place], Any]) -> st
 def _to_compute(asked: Sequence[Value]) -> list[Value]:
     """List the values that must be computed for ``asked``, with all results of composites that are still referenced.
 
-    Slices of computed values are computed at once, because their positions may differ in each repetition.
+    Slices of computed values are computed immediately, because their positions may differ in each repetition.
     """
     found = []
     for value in reachable(asked):
@@ -227,7 +227,7 @@ def _traced(values: list[Value], asked: Sequence[Value]) -> Trace | None:
 
 
 def _shares_memory(value: Value) -> bool:
-    """Return whether a value is a view, which shares the memory of its input and may have other strides than a copy."""
+    """Return whether a value is a view, which shares the memory of its input and may not be contiguous."""
     return is_view(value) and value.op is not ITEM
 
 
@@ -320,7 +320,7 @@ def _built(trace: Trace, constants: dict[int, bytes], backend: Any) -> Program:
 
 
 def _context(value: Value) -> int:
-    """Return a context id for a value that was recorded without telemetry: only the phase, as its category tells."""
+    """Return a context id for a value recorded without telemetry: only the phase is known, from the category."""
     late = value.place.category in (GRADIENT, state.PARAMETER, OPTIMIZER_STATE)
     return intern.contexts.id_of(("", schema.BACKWARD)) if late else 0
 

@@ -26,7 +26,7 @@ __all__ = ["contexts", "kernel_code", "kernel_event", "op_event", "shares"]
 def contexts(values: Sequence[Value]) -> dict[Value, int]:
     """Return each value's telemetry context (scope, phase and source line), as an interned number.
 
-    That a value belongs to a forward pass is found here, from a backward pass that depends on it.
+    A value belongs to the forward phase if a backward pass depends on it.
     """
     needed: set[Value] = set()
     found = {}
@@ -65,7 +65,7 @@ def shares(members: Sequence[Value]) -> list[float]:
 
 
 def _moved(value: Value) -> int:
-    """Return the bytes that an op would read and write on its own, plus 1, so that no share is zero."""
+    """Return the bytes that an op would read and write if it were not fused, plus 1, so that no share is zero."""
     return sum(x.spec.nbytes for x in (*value.inputs, value)) + 1
 
 

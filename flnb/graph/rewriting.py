@@ -1,8 +1,8 @@
 """Graph rewriting: replaces recorded values by cheaper ones with the same elements.
 
-One sweep visits the values in order: a value that equals an earlier one is replaced by it (common subexpressions), a
-value that depends on constants alone is computed (constant folding), and the rule of an op may replace its value. What
-nothing refers to any more is not computed.
+One sweep visits the values in order. A value that equals an earlier value is replaced by the earlier one (common
+subexpressions). A value that depends only on constants is computed (constant folding). The rule of an op may replace
+the op's value. Values without references are not computed.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 __all__ = ["EXACT", "RULES", "like", "owned", "rewritten"]
 
 MOST_FOLDED = 4096
-"""The most bytes of a value that constant folding computes, and of its operands."""
+"""The largest size in bytes of values that constant folding computes, and of their operands."""
 
 
 def _copied(value: Value, inputs: tuple[Value, ...], layouts: Layouts) -> Value | None:
-    """Replace a copy by its input if the input is contiguous; None keeps the copy."""
+    """Return the input of a copy, to replace the copy, if the input is contiguous; otherwise None."""
     return inputs[0] if layouts.contiguous(inputs[0]) else None
 
 
 def _product(value: Value, inputs: tuple[Value, ...], layouts: Layouts) -> Value | None:
     """Replace a copy of a transposed matrix product by the product of the transposes, which BLAS reads directly.
 
-    (A B)^T = B^T A^T: gradients of the weights of linear layers are such copies.
+    (A B)^T = B^T A^T. Such copies occur in the gradients of the weights of linear layers.
     """
     found = _copied(value, inputs, layouts)
     turned = inputs[0]
@@ -72,7 +72,7 @@ def _viewed(value: Value, inputs: tuple[Value, ...], layouts: Layouts) -> Value 
 
 
 def _folded(value: Value, inputs: tuple[Value, ...], layouts: Layouts) -> Value | None:
-    """Replace a small value that depends on constants alone by a constant, computed now; None keeps the value."""
+    """Compute a small value that depends only on constants, and return it as a constant; otherwise return None."""
     op: Any = value.op
     foldable = op is not None and op.writes_out and op.body is None and OPS.get(op.name) is op
     if not foldable or value.spec.nbytes > MOST_FOLDED or op.family == "memory":
@@ -109,7 +109,7 @@ RULES: dict[str, Any] = {
     "permute_dims": _viewed,
     "reshape": _viewed,
 }
-"""From the name of an op to its rule: ``rule(value, inputs, layouts) -> the value to take instead, or None``.
+"""A dict from the name of an op to its rule: ``rule(value, inputs, layouts) -> the replacement, or None``.
 
 ``inputs`` are the value's inputs after earlier replacements. The rule named "constant" is tried for every op.
 """
@@ -147,7 +147,7 @@ def rewritten(
 
 
 def _known(value: Value, rules: Mapping[str, Any], layouts: Layouts, known: dict[Any, Value]) -> Value:
-    """Return what replaces a value: an equal earlier one, a constant, the result of a rule, or the value itself."""
+    """Return the replacement of a value: an equal earlier value, a constant, a rule's result, or the value itself."""
     key = _key(value)
     if key not in known:
         folded = rules["constant"](value, value.inputs, layouts) if "constant" in rules else None
@@ -173,7 +173,7 @@ def _key(value: Value) -> Any:
 
 
 def owned(value: Value, taken: set[Value]) -> Value:
-    """Return a value with memory of its own: a copy if ``value`` exists already, is a view, or is in ``taken``."""
+    """Return ``value``, or a copy with separate memory if ``value`` already exists, is a view, or is in ``taken``."""
     if value.op is None or is_view(value) or value in taken:
         value = like(Value(OPS["copy"], (value,), (), value.spec, value.place), value)
     taken.add(value)

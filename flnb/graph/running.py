@@ -1,4 +1,4 @@
-"""Execution of recorded values op by op, with the same allocations and events as if the ops ran at once."""
+"""Execution of recorded values op by op, with the same allocations and events as in eager execution."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["at_once", "compute", "materializing", "run", "running"]
 
 T = TypeVar("T")
 running = RLock()
-"""A lock held while values are computed, as two threads may need the same value."""
+"""A lock that is held while values are computed, because two threads may need the same value."""
 _states: dict[tuple[Any, int], State] = {}
 MOST = 32
 """The largest number of cached states."""
@@ -58,7 +58,7 @@ def at_once(place: Place, function: Callable[..., T], *arguments: Any) -> T:
 def materializing() -> Iterator[list[int]]:
     """Emit an event with the time of the ``with`` block and the number of values computed in it.
 
-    The block gets a list, in whose element 0 it counts these values."""
+    Yield a list with one element, in which the block counts the computed values."""
     t0, count = perf_counter_ns(), [0]
     lane = bus.lanes.lane if bus.lanes is not None else Lane(0)
     before = lane.base, lane.node
@@ -73,8 +73,8 @@ def materializing() -> Iterator[list[int]]:
 def compute(values: Sequence[Value]) -> None:
     """Compute values and their inputs, each on the backend of its `Place`.
 
-    A computed value drops its references to inputs, so that their memory is freed after the last use, as if the ops
-    had run at once.
+    A computed value drops its references to its inputs, so that their memory is freed after the last use, as in eager
+    execution.
     """
     with running:
         waiting = unfolded(values)[::-1]
@@ -131,8 +131,8 @@ def _run_whole(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...], fa
     Args:
         op: the composite, or its gradient.
         tensors: the arguments that are tensors.
-        attributes: the composite's plan when it was recorded; for each argument whether it is a tensor (else it is
-            None); for each result whether it is wanted; weak references to the values of the results.
+        attributes: a tuple of the composite's plan at recording; for each argument whether it is a tensor (else it is
+            None); for each result whether it is needed; and weak references to the values of the results.
         family: the family of the tensors' buffers.
     """
     plan: Plan

@@ -1,7 +1,8 @@
 """Elementwise ops as expressions of scalars: written once, and printed for every code generation target.
 
 Arithmetic, comparisons and square roots give the same bits as NumPy's. Transcendental functions of float32 are
-approximations with a relative error of at most 1e-6 (`flnb.graph.approximations`); of float64 the C library's.
+approximations with a relative error of at most 1e-6 (`flnb.graph.approximations`); those of float64 are computed by the
+C library.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ REDUCTIONS = frozenset({"sum", "prod", "max", "min", "any", "all"})
 class Row(NamedTuple):
     """The scalar expression of an op: its function, the dtype kinds it accepts, and its result's dtype.
 
-    An empty ``result`` means that operands are converted to the result's dtype first. With "?" (bool) the op works on
-    its operands' common dtype or, if ``kinds`` is "b", on operands converted to bool.
+    If ``result`` is empty, operands are first converted to the result's dtype. If it is "?" (bool), the op computes in
+    the common dtype of its operands or, if ``kinds`` is "b", on operands converted to bool.
     """
 
     function: Callable[..., Scalar]
@@ -119,7 +120,7 @@ def minimum(a: Scalar, b: Scalar) -> Scalar:
 
 
 def _extremum(a: Scalar, b: Scalar, worse: Callable[[Scalar, Scalar], Scalar]) -> Scalar:
-    """Return b if ``worse(a, b)``, else a; NaN if one is NaN. If one is a constant, this is one compare and select."""
+    """Return b if ``worse(a, b)``, else a; NaN if one is NaN. With a constant, this is one compare and select."""
     if a.number is not None:
         a, b = b, a
     chosen = select(worse(a, b), b, a)  # a if that is NaN
@@ -152,7 +153,7 @@ def _remainder(a: Scalar, b: Scalar) -> Scalar:
 
 
 def _rest(a: Scalar, b: Scalar) -> tuple[Scalar, Scalar]:
-    """Return the remainder of a / b with the dividend's sign, and whether that is not the divisor's sign."""
+    """Return the remainder of a / b with the sign of a, and whether this sign differs from the sign of b."""
     rest = a.make("remainder", b)
     return rest, rest.not_equal(0.0) & (rest < 0.0).not_equal(b < 0.0)
 
@@ -203,7 +204,7 @@ def _logaddexp(a: Scalar, b: Scalar) -> Scalar:
 
 
 def _shift(a: Scalar, b: Scalar, name: str) -> Scalar:
-    """Return a shifted ("left" or "right") by b bits; by its whole width or more, 0, or the sign if to the right."""
+    """Return a shifted ``name`` ("left" or "right") by b bits; if b is the width of a or more, 0 or the sign bits."""
     bits = 8 * np.dtype(a.dtype).itemsize
     fill = select(a < 0, a.constant(-1), 0) if name == "right" and kind(a.dtype) == "i" else a.constant(0)
     valid = b < bits if kind(b.dtype) == "u" else (b < bits) & (b >= 0)
@@ -215,7 +216,7 @@ _LIBRARY = {
     "cosh": "cosh", "asinh": "asinh", "acosh": "acosh", "atanh": "atanh", "atan2": "atan2", "hypot": "hypot",
     "nextafter": "nextafter", "sqrt": "sqrt", "copysign": "copysign",
 }  # fmt: skip
-"""From the name of an op to the name of the C library's function that computes it."""
+"""A dict from the name of an op to the name of the C library's function for the op."""
 functions: dict[str, Callable[..., Scalar]] = {
     **{name: instruction(function) for name, function in _LIBRARY.items()},
     **{f.__name__: by_precision(f) for f in approximations.ALL},
@@ -267,7 +268,7 @@ CHEAP = frozenset({
     "minimum", "equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "logical_and", "logical_or",
     "logical_xor", "logical_not", "floor", "ceil", "trunc", "round", "real", "conj", "isnan", "isinf", "isfinite",
 })  # fmt: skip
-"""The ops whose computation takes hardly longer than reading their result from memory."""
+"""The ops that take hardly longer to compute than their results take to read from memory."""
 APPROXIMATE = frozenset(functions) - {"divide", "reciprocal", "sqrt", "copysign", "nextafter"}
 """The ops whose results may differ from NumPy's in the last bits."""
 DISCRETE = frozenset({

@@ -1,8 +1,8 @@
 """Segments: sequences of ops that were recorded before, and are recorded again as one value with several results.
 
-A backward pass, or an optimizer's step, records the same ops each time. From the third time on it does not run: one
-value, whose op is a `Segment`, is recorded in place of all its ops. Where values are computed op by op, `unfolded`
-makes the values of the single ops again.
+A backward pass, or an optimizer's step, records the same ops each time. From the third time on, its Python code is not
+run; one value, whose op is a `Segment`, is recorded in place of all its ops. If values are computed op by op,
+`unfolded` restores the values of the single ops.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ __all__ = ["Segment", "Segments", "segment_of", "unfolded"]
 
 COPY = OPS["copy"]
 MOST = 256
-"""The most sequences of ops whose recording states a backend remembers."""
+"""The largest number of sequences of ops about which a backend stores facts (`Known`)."""
 
 
 class Row(NamedTuple):
     """One op of a segment.
 
     Attributes:
-        op, attributes, spec: those of the value; a composite's attributes without the references to its results.
+        op, attributes, spec: the same as for a `Value`; attributes of a composite have no references to its results.
         category: the allocation category of the value.
         inputs: for each input the position of its row, or ``~i`` for input ``i`` of the segment.
     """
@@ -60,7 +60,7 @@ class Segment:
         self.category = rows[outputs[0]].category
 
     def values(self, value: Value, known: Mapping[int, Value]) -> list[Value]:
-        """Return the values of a segment's single ops; for a row in ``known``, the value there becomes the row's."""
+        """Return the values of a segment's single ops; ``known`` has existing values for some rows (by position)."""
         made: list[Value] = []
         for i, (op, attributes, spec, category, given) in enumerate(self.rows):
             inputs = tuple([made[x] if x >= 0 else value.inputs[~x] for x in given])
@@ -76,7 +76,7 @@ class Segment:
         return made
 
     def number(self, value: Value) -> None:
-        """Reserve consecutive sequence numbers for a segment's value and all ops that it stands for."""
+        """Reserve consecutive sequence numbers for a segment's value and for all ops of the segment."""
         value.number = last_number(len(self.rows) + 1) - len(self.rows)
 
 
@@ -90,8 +90,8 @@ class Known:
     """The facts stored about one repeated sequence of ops, such as a backward pass.
 
     Attributes:
-        segment: the segment that stands for the ops; None before they are known.
-        failed: whether no segment can stand for the ops.
+        segment: the segment of the ops; None before the ops have been recorded.
+        failed: whether the ops cannot be recorded as a segment.
         order: a description of the segment's results, for the caller.
     """
 
@@ -103,7 +103,7 @@ class Known:
         self.seen = self.failed = False
 
     def is_due(self) -> bool:
-        """Return whether the sequence was recorded before and may be a segment; marks it as seen."""
+        """Return whether the sequence was recorded before and may be a segment; mark the sequence as recorded."""
         before, self.seen = self.seen, True
         return before and not self.failed
 
@@ -115,7 +115,7 @@ class Segments:
         self._known: dict[Any, Known] = {}
 
     def of(self, key: Any) -> Known:
-        """Return what is known under a key, which must have everything on which the ops depend."""
+        """Return the facts for a key, which must contain everything on which the ops depend."""
         found = self._known.get(key)
         if found is None:
             if len(self._known) >= MOST:
@@ -125,7 +125,7 @@ class Segments:
 
 
 def segment_of(inputs: Sequence[Value], outputs: Sequence[Value], after: int) -> Segment | None:
-    """Return a segment of the ops that computed outputs from inputs; None if they depend on anything else.
+    """Return a segment of the ops that computed outputs from inputs; None if the ops also depend on other values.
 
     Args:
         inputs: values that existed before the ops, without repetitions.
@@ -167,7 +167,7 @@ def segment_of(inputs: Sequence[Value], outputs: Sequence[Value], after: int) ->
 
 
 def unfolded(values: Iterable[Value]) -> list[Value]:
-    """List the values to compute for ``values``, as `reachable` does, with segments expanded to single ops."""
+    """List the values to compute for ``values``, like `reachable`, with segments expanded to single ops."""
     values = list(values)
     found = reachable(values)
     folded = [value for value in found if isinstance(value.op, Segment)]

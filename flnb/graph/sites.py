@@ -1,4 +1,4 @@
-"""Sites: a program has one for each backend on which it computes, with the program's memory there."""
+"""Sites: a program has one site for each of its backends, with the program's memory on that backend."""
 
 from __future__ import annotations
 

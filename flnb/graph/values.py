@@ -1,4 +1,4 @@
-"""Values: nodes of the graph of recorded ops; each refers to the values that it is computed from."""
+"""Values: nodes of the graph of recorded ops; each node refers to the values from which it is computed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _next_number = _numbers.__next__
 
 
 class Pseudo(NamedTuple):
-    """Stand-in for an op that is not in the op table, such as a copy between devices."""
+    """An op that is used in graphs but is not in the op table, such as a copy between devices."""
 
     name: str
     family: str = "movement"
@@ -33,13 +33,14 @@ class Pseudo(NamedTuple):
 
 
 PUT: Any = Pseudo("put")
-"""The op whose result is a tensor after a write to a view of it.
+"""The op whose result is a tensor after a write to one of its views.
 
-Inputs: the tensor before, and the view's new elements; attributes: the op that makes the view, and its attributes."""
+The inputs are the tensor before the write and the view's new elements. The attributes are the op that makes the view,
+and that op's attributes."""
 MOVE: Any = Pseudo("move")
 """The op that copies a value to the memory of another device."""
 ITEM: Any = Pseudo("item")
-"""The op that selects one of several results, as of a composite or a gradient; its attribute is the result's index."""
+"""The op that selects one of several results of a composite or its gradient; the attribute is the result's index."""
 
 
 CONSTANT = ("constant",)
@@ -47,7 +48,7 @@ CONSTANT = ("constant",)
 
 
 class Place(NamedTuple):
-    """Where a value is computed: backend, memory manager, allocation category; ``fuse`` allows fusion with others."""
+    """The backend and memory manager that compute a value, its allocation category, and whether fusion is allowed."""
 
     backend: TensorBackend
     manager: MemoryManager
@@ -64,13 +65,14 @@ class Value:
         attributes: the op's attributes, such as axes.
         spec: shape and dtype.
         place: where the value is computed: backend, memory manager and category of memory.
-        tensor: the tensor with the elements once they are computed, or a tuple of all results of an op that has several
-            (see `ITEM`); None before.
+        tensor: the tensor with the computed elements, or a tuple of all results of an op with several results (see
+            `ITEM`); None before the computation.
         number: the value's number in the order of recording; inputs have smaller numbers.
         holder: a weak reference to the buffer for which the value was recorded; None if there is none.
-        users: how many times the value has been an input of another value, including values that are gone.
-        context: the id of the telemetry context (module and phase) in which it was recorded; -1 without telemetry.
-        site: code and offset of the user's line that recorded it (`flnb.dispatch.source_lines`), in captures only.
+        users: how many times the value has been an input of another value, including values that no longer exist.
+        context: the id of the telemetry context (module and phase) in which the value was recorded; -1 without
+            telemetry.
+        site: code and offset of the user's line that recorded the value (`flnb.dispatch.source_lines`), for `flnb.jit`.
     """
 
     site: tuple[Any, int]
@@ -122,13 +124,13 @@ class Recorded(NamedTuple):
     """The recorded inputs, outputs and side effects that define a program.
 
     Attributes:
-        inputs: existing values whose arrays are given to each run.
+        inputs: existing values whose arrays are passed to each run.
         outputs: the values to return, each in new memory in each run.
-        updates: pairs of an existing value and the value whose elements are written to the existing one's array.
-        effects: values to compute in each run even if unused, such as random numbers, as their generator must move on.
-        donated: inputs in whose memory an output may be stored.
-        generators: from the id of a NumPy generator to the object whose attribute ``numpy`` it is; the object may have
-            another one later.
+        updates: pairs of an existing value and the value that is written to the existing value's array.
+        effects: values to compute in each run even if unused, such as random numbers, which change a generator's state.
+        donated: inputs whose memory may be used for an output.
+        generators: a dict from the id of a NumPy generator to the object whose attribute ``numpy`` was that generator
+            during recording; later the object may have another generator.
     """
 
     inputs: Sequence[Value]
