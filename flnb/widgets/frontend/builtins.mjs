@@ -1,10 +1,13 @@
 // Injected into the bundles: what is called often has a name of a letter or two there, not `Math.max`.
 const { abs, ceil, floor, max, min, round } = Math;
 const { isFinite, isNaN } = Number;
-const { entries, keys } = Object;
+const { entries, fromEntries, keys } = Object;
 const { stringify } = JSON;
+const from = (...given) => Array.from(...given);
+const now = () => performance.now();
 
 export {
   abs as "Math.abs", ceil as "Math.ceil", floor as "Math.floor", max as "Math.max", min as "Math.min", round as "Math.round",
-  isFinite as "Number.isFinite", isNaN as "Number.isNaN", entries as "Object.entries", keys as "Object.keys", stringify as "JSON.stringify",
+  isFinite as "Number.isFinite", isNaN as "Number.isNaN", entries as "Object.entries", fromEntries as "Object.fromEntries", keys as "Object.keys", stringify as "JSON.stringify",
+  from as "Array.from", now as "performance.now",
 };

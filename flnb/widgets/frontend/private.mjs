@@ -9,6 +9,8 @@ export const MARKED = /\$$/;
 
 const MODIFIERS = "(?:(?:static|readonly|async|get|set) )*";
 const CLASS = /^(?:export )?class .*?^\}$/gms;
+/** A field that a constructor assigns: in the bundle it needs no line of its own. */
+const FIELD = /^  ((?:private )?(?:readonly )?)(\w+\$?: [^=\n;]+);$/gm;
 const CONSTRUCTOR = /^  constructor\(.*?^  (?:\}|\).*\{\})$|^  constructor\(.*\{\}$/ms;
 
 /** The source with `$` after the name of every private member. */
@@ -24,7 +26,8 @@ export const marked = (source) => source.replace(CLASS, (text) => {
     })
     .replace(new RegExp(`\\b(private ${MODIFIERS})(${any})\\b`, "g"), "$1$2$$")
     .replace(new RegExp(`\\bthis(\\??\\.)(${any})\\b`, "g"), "this$1$2$$")
-    .replace(/\{ ?([^\n]*?) ?\}(?= = this;)/g, (_, pattern) => `{ ${taken(pattern, names)} }`);
+    .replace(/\{ ?([^\n]*?) ?\}(?= = this;)/g, (_, pattern) => `{ ${taken(pattern, names)} }`)
+    .replace(FIELD, (_, modifiers, field) => `  ${modifiers.replace("private ", "private declare ").replace(/^(?!private)/, "declare ")}${field};`);
 });
 
 /** The pattern of `const { theme, store: { run } } = this;` with the keys marked. */

@@ -17,8 +17,8 @@ export class ViewBar {
   readonly element: HTMLElement;
   readonly input: HTMLInputElement;
   private readonly context: ViewContext;
-  private readonly name = h("span", { class: "fl-run fl-narrowhide" });
-  private readonly meta = h("span", { class: "fl-meta fl-wideonly" });
+  private readonly name = h("span", "fl-run fl-narrowhide");
+  private readonly meta = h("span", "fl-meta fl-wideonly");
   private readonly buttons = new Map<TabName, HTMLButtonElement>();
 
   /** `prefix` makes ids unique on the page: tabs name their panels. */
@@ -26,7 +26,7 @@ export class ViewBar {
     this.context = context;
     const list = h("div", { class: "fl-tabs", role: "tablist", "aria-label": "Views" });
     for (const [tab, title] of context.alone ? [] : tabs) {
-      const button = h("button", { type: "button", role: "tab", id: `${prefix}-tab-${tab}`, "aria-controls": `${prefix}-page-${tab}` }, title);
+      const button = h("button", { role: "tab", id: `${prefix}-tab-${tab}`, "aria-controls": `${prefix}-page-${tab}` }, title);
       button.addEventListener("click", () => context.actions.show(tab));
       this.buttons.set(tab, button);
       list.append(button);
@@ -52,8 +52,8 @@ export class ViewBar {
       context.store.setSearch("");
       this.buttons.get(this.current)?.focus();
     });
-    this.element = h("div", { class: "fl-viewbar" }, this.name, this.meta, list, h("span", { class: "fl-space" }),
-      h("label", { class: "fl-search" }, icon(icons.search), this.input, h("kbd", {}, "/")));
+    this.element = h("div", "fl-viewbar", this.name, this.meta, list, h("span", "fl-space"),
+      h("label", "fl-search", icon(icons.search), this.input, h("kbd", {}, "/")));
   }
 
   private current: TabName = "overview";
@@ -116,7 +116,7 @@ export class RecordingBar {
   readonly element: HTMLElement;
   readonly brush: Brush;
   private readonly context: ViewContext;
-  private readonly mark = h("i", { class: "fl-mark" });
+  private readonly mark = h("i", "fl-mark");
   private readonly state = h("span");
   private readonly pauseButton: HTMLButtonElement;
   private readonly step = new Stat("step");
@@ -130,13 +130,13 @@ export class RecordingBar {
 
   constructor(context: ViewContext) {
     this.context = context;
-    this.pauseButton = h("button", { type: "button", class: "fl-pause", title: "Stop the picture; recording goes on (Space)" });
+    this.pauseButton = h("button", { class: "fl-pause", title: "Stop the picture; recording goes on (Space)" });
     this.pauseButton.addEventListener("click", () => context.actions.pause(!context.store.paused));
-    const strip = h("div", { class: "fl-strip fl-narrowhide" });
+    const strip = h("div", "fl-strip fl-narrowhide");
     this.brush = new Brush(context, strip);
-    this.liveButton = h("button", { type: "button", title: "Follow the newest again" }, icon(icons.live), "Live");
+    this.liveButton = h("button", { title: "Follow the newest again" }, icon(icons.live), "Live");
     this.liveButton.addEventListener("click", () => context.actions.live());
-    this.element = h("div", { class: "fl-recbar" }, h("div", { class: "fl-state" }, this.mark, this.state), this.pauseButton,
+    this.element = h("div", "fl-recbar", h("div", "fl-state", this.mark, this.state), this.pauseButton,
       this.step.element, this.recorded.element, this.events.element, this.telemetry.element, this.dropped.element, strip, this.liveButton);
   }
 
@@ -146,7 +146,7 @@ export class RecordingBar {
     setText(this.state, line.title);
     if (this.pausedShown !== store.paused) {
       this.pausedShown = store.paused;
-      this.pauseButton.replaceChildren(icon(store.paused ? icons.play : icons.pause), store.paused ? "Resume" : "Pause", h("kbd", { class: "fl-narrowhide" }, "Space"));
+      this.pauseButton.replaceChildren(icon(store.paused ? icons.play : icons.pause), store.paused ? "Resume" : "Pause", h("kbd", "fl-narrowhide", "Space"));
       attribute(this.pauseButton, "aria-pressed", store.paused);
     }
     attribute(this.liveButton, "aria-pressed", store.following && !store.paused);
@@ -178,14 +178,14 @@ export class RecordingBar {
 export class StatusLine {
   readonly element: HTMLElement;
   private readonly context: ViewContext;
-  private readonly left = h("span", { class: "fl-statusleft" });
-  private readonly right = h("span", { class: "fl-statusright" });
+  private readonly left = h("span", "fl-statusleft");
+  private readonly right = h("span", "fl-statusright");
   private leftKey = "";
   private rightKey = "";
 
   constructor(context: ViewContext) {
     this.context = context;
-    this.element = h("div", { class: "fl-status" }, this.left, this.right);
+    this.element = h("div", "fl-status", this.left, this.right);
   }
 
   update(line: StateLine, now: number, unacknowledged: number): void {
@@ -206,7 +206,7 @@ export class StatusLine {
       // "Paused at step 388 · …", "1 204 events dropped in steps 301 to 303 · …": the first part may continue the head.
       line.rest.forEach((part, at) => content.push(at === 0 && /^(at|in) /.test(part) ? " " : " · ", part));
       if (line.action) {
-        const button = h("button", { type: "button", class: "fl-link" }, line.action.label);
+        const button = h("button", "fl-link", line.action.label);
         button.addEventListener("click", () => (line.action!.name === "resume" ? actions.pause(false) : actions.live()));
         content.push(" · ", button);
       }
@@ -216,11 +216,11 @@ export class StatusLine {
       content.push("Selected ");
       parts.forEach((part, at) => {
         if (at) content.push(" · ");
-        content.push(part.code ? h("b", { class: "fl-code" }, part.text) : h("b", {}, part.text));
+        content.push(part.code ? h("b", "fl-code", part.text) : h("b", {}, part.text));
       });
       content.push("\u2003Esc clears");
     }
-    const line_ = h("span", { class: "fl-text" }, ...content);
+    const line_ = h("span", "fl-text", ...content);
     line_.title = line_.textContent ?? "";
     this.left.replaceChildren(line_);
   }

@@ -1,6 +1,6 @@
 /** The overview strip: the whole run's memory in grey, the one time range over it, marks where something went wrong. */
 
-import { horizontal, label, Surface, ticks, vertical } from "./canvas.ts";
+import { fillBox, horizontal, label, Surface, ticks, tracePath, vertical } from "./canvas.ts";
 import { integer } from "./format.ts";
 import type { Range } from "./store.ts";
 import { panned, TimeScale, within } from "./timeline/scale.ts";
@@ -69,8 +69,7 @@ export class Brush {
     for (const t of ticks(0, scale.t1, 6)) if (t > 0) vertical(c, scale.x(t), height - 3, height, colours.dim);
     const { t0, t1 } = store.range;
     const [left, right] = [Math.max(MARGIN, scale.x(t0)), Math.min(width - MARGIN, scale.x(t1))];
-    c.fillStyle = colours.range;
-    c.fillRect(left, 0, Math.max(2, right - left), height);
+    fillBox(c, colours.range, left, 0, Math.max(2, right - left), height);
     c.fillStyle = colours.brand;
     for (const edge of [left, Math.max(left + 2, right)]) {
       c.fillRect(Math.round(edge) - 1, 0, 2, height);
@@ -129,11 +128,7 @@ export class Brush {
       if (column[row]! !== counters.dropped_first_step) continue;
       const x = scale.x(steps.column("t0")[row]!);
       c.fillStyle = theme.colours.warn;
-      c.beginPath();
-      c.moveTo(x, 2);
-      c.lineTo(x + 5, 7);
-      c.lineTo(x, 12);
-      c.lineTo(x - 5, 7);
+      tracePath(c, x, 2, x + 5, 7, x, 12, x - 5, 7);
       c.fill();
       label(c, "dropped", x + 8, 7, theme.colours.dim, theme.ui(10.5));
       break;

@@ -49,27 +49,39 @@ export class Surface {
 }
 
 export function horizontal(c: CanvasRenderingContext2D, x0: number, x1: number, y: number, colour: string, dash: number[] = [], width = 1): void {
-  c.strokeStyle = colour;
-  c.lineWidth = width;
+  setPen(c, colour, width);
   c.setLineDash(dash);
-  c.beginPath();
   const at = width % 2 ? Math.round(y - 0.5) + 0.5 : Math.round(y);
-  c.moveTo(x0, at);
-  c.lineTo(x1, at);
+  tracePath(c, x0, at, x1, at);
   c.stroke();
   c.setLineDash([]);
 }
 
 export function vertical(c: CanvasRenderingContext2D, x: number, y0: number, y1: number, colour: string, dash: number[] = [], width = 1): void {
-  c.strokeStyle = colour;
-  c.lineWidth = width;
+  setPen(c, colour, width);
   c.setLineDash(dash);
-  c.beginPath();
   const at = width % 2 ? Math.round(x - 0.5) + 0.5 : Math.round(x);
-  c.moveTo(at, y0);
-  c.lineTo(at, y1);
+  tracePath(c, at, y0, at, y1);
   c.stroke();
   c.setLineDash([]);
+}
+
+export function fillBox(c: CanvasRenderingContext2D, colour: string | CanvasPattern, x: number, y: number, width: number, height: number): void {
+  c.fillStyle = colour;
+  c.fillRect(x, y, width, height);
+}
+
+/** Colour and width of the lines that follow. */
+export function setPen(c: CanvasRenderingContext2D, colour: string, width: number): void {
+  c.strokeStyle = colour;
+  c.lineWidth = width;
+}
+
+/** Begin a path of straight lines through points: x, y, x, y ... */
+export function tracePath(c: CanvasRenderingContext2D, x: number, y: number, ...rest: number[]): void {
+  c.beginPath();
+  c.moveTo(x, y);
+  for (let at = 0; at < rest.length; at += 2) c.lineTo(rest[at]!, rest[at + 1]!);
 }
 
 /** Text whose middle line is y. */
@@ -115,11 +127,9 @@ export function hatch(c: CanvasRenderingContext2D, colour: string, spacing = 4):
 /** Selection: a 2 px ring in ink with a halo of the page's colour. */
 export function ring(c: CanvasRenderingContext2D, x: number, y: number, width: number, height: number, ink: string, halo: string): void {
   c.setLineDash([]);
-  c.strokeStyle = halo;
-  c.lineWidth = 5;
+  setPen(c, halo, 5);
   c.strokeRect(x, y, width, height);
-  c.strokeStyle = ink;
-  c.lineWidth = 2;
+  setPen(c, ink, 2);
   c.strokeRect(x, y, width, height);
 }
 

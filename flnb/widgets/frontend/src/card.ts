@@ -10,7 +10,7 @@ import { h } from "./dom.ts";
 const DONE = 2000; // ms for which a button says that it did
 
 function button(name: string, title: string, act: (own: HTMLButtonElement) => Promise<string>): HTMLButtonElement {
-  const made = h("button", { type: "button", class: "do", title, "aria-label": `${name}: ${title}` }, name);
+  const made = h("button", { class: "do", title, "aria-label": `${name}: ${title}` }, name);
   made.addEventListener("click", () => {
     void act(made).then((said) => {
       made.textContent = said;

@@ -51,18 +51,18 @@ export class CodeSheet {
   /** Show an answer; the promise is kept once it is known whether a cell was made. */
   async show(answer: CodeAnswer): Promise<void> {
     const made = answer.code !== "" && await insertCell(answer.code);
-    const close = h("button", { type: "button", class: "fl-button" }, "Close");
+    const close = h("button", "fl-button", "Close");
     close.addEventListener("click", () => (this.element.hidden = true));
-    const tools = h("div", { class: "fl-sheettools" }, close);
+    const tools = h("div", "fl-sheettools", close);
     if (answer.code) {
-      const copy = h("button", { type: "button", class: "fl-button" }, "Copy");
+      const copy = h("button", "fl-button", "Copy");
       copy.addEventListener("click", () => {
         void navigator.clipboard?.writeText(answer.code).then(() => (copy.textContent = "Copied"));
       });
       tools.prepend(copy);
     }
     const told = made ? `${answer.said}: in the new cell below` : answer.code ? `${answer.said}: copy it into a cell` : answer.said;
-    this.element.replaceChildren(h("div", { class: "fl-title" }, told), ...(answer.code ? [h("pre", {}, answer.code)] : []), tools);
+    this.element.replaceChildren(h("div", "fl-title", told), ...(answer.code ? [h("pre", {}, answer.code)] : []), tools);
     this.element.hidden = false;
     close.focus({ preventScroll: true });
   }

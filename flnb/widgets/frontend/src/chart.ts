@@ -1,7 +1,7 @@
 /** A line chart over steps: the raw line thin, the smoothed one in ink over it, bad values as a cross. */
 
 import { bisectCenter } from "d3-array";
-import { horizontal, label, Surface, ticks, vertical } from "./canvas.ts";
+import { fillBox, horizontal, label, Surface, ticks, vertical } from "./canvas.ts";
 import { h, setText } from "./dom.ts";
 import { integer, plain, significant } from "./format.ts";
 import type { Theme } from "./theme.ts";
@@ -115,8 +115,8 @@ export class Chart {
     this.value = h("b");
     this.caption = h("span");
     this.tip = h("div", { class: "fl-tip", hidden: true });
-    this.body = h("div", { class: "fl-chartbody" }, this.surface.canvas, this.tip);
-    this.element = h("div", { class: "fl-chart" }, h("div", { class: "fl-charthead" }, this.value, this.caption), this.body);
+    this.body = h("div", "fl-chartbody", this.surface.canvas, this.tip);
+    this.element = h("div", "fl-chart", h("div", "fl-charthead", this.value, this.caption), this.body);
     const { canvas } = this.surface;
     canvas.addEventListener("pointermove", (event) => this.point(event.offsetX));
     canvas.addEventListener("pointerleave", () => this.point(null));
@@ -183,8 +183,7 @@ export class Chart {
       vertical(c, at, TOP, height - BOTTOM, colours.dim);
       const value = curve.values[this.hover]!;
       if (Number.isFinite(value)) {
-        c.fillStyle = colours.ink;
-        c.fillRect(at - 2, y(value) - 2, 4, 4);
+        fillBox(c, colours.ink, at - 2, y(value) - 2, 4, 4);
       }
     }
   }

@@ -56,8 +56,8 @@ class Side {
   readonly map: BlockMap;
   /** Of the whole run. */
   most = { allocated: 0, reserved: 0, ratio: NaN, average: NaN };
-  private readonly name = h("b", { class: "fl-run" });
-  private readonly meta = h("span", { class: "fl-meta" });
+  private readonly name = h("b", "fl-run");
+  private readonly meta = h("span", "fl-meta");
   private readonly hosts: HTMLElement[];
   private readonly panels: Panel[];
 
@@ -71,7 +71,7 @@ class Side {
     this.fragmentation = new FragmentationChart(context, this.model, second);
     this.map = new BlockMap(context, this.model, third, false);
     this.element = h("section", { class: "fl-compareside", "aria-label": `recording ${letter}` },
-      h("header", { class: "fl-head" }, h("span", { class: "fl-letter" }, letter), this.name, this.meta), ...this.panels.map(({ element }) => element));
+      h("header", "fl-head", h("span", "fl-letter", letter), this.name, this.meta), ...this.panels.map(({ element }) => element));
   }
 
   resize(): void {
@@ -120,9 +120,9 @@ export class Comparison {
   readonly element: HTMLElement;
   private readonly theme: Theme;
   private readonly sides: readonly [Side, Side];
-  private readonly words = h("span", { class: "fl-sub" });
-  private readonly table = h("table", { class: "fl-table fl-figures" });
-  private readonly legend = h("div", { class: "fl-legend" });
+  private readonly words = h("span", "fl-sub");
+  private readonly table = h("table", "fl-table fl-figures");
+  private readonly legend = h("div", "fl-legend");
   private readonly status = h("div", { class: "fl-status", role: "status", "aria-live": "polite" });
   private readonly sizes: ResizeObserver;
   private scheduled = 0;
@@ -147,7 +147,7 @@ export class Comparison {
       for (const { map } of this.sides) map.order = chosen;
       this.resize();
     });
-    const peak = h("button", { type: "button", class: "fl-button", title: "Go to where A has most memory live" }, "Peak of A");
+    const peak = h("button", { class: "fl-button", title: "Go to where A has most memory live" }, "Peak of A");
     peak.addEventListener("click", () => this.land());
     const choice = segmented<Page>("What to compare", [["memory", "Memory"], ["ops", "Ops"], ["timeline", "Timeline"], ["metrics", "Metrics"]], "memory", (chosen) => this.show(chosen));
     const [figures, sides] = [h("div", { class: "fl-comparefigures", tabindex: 0 }, this.table, this.legend), h("div", { class: "fl-comparesides", tabindex: 0 }, a.element, b.element)];
@@ -160,7 +160,7 @@ export class Comparison {
     }, `flnb-compare-${++comparisons}`, ["html"]);
     this.pages = { memory: [figures, sides, order, peak, this.words], ops: [this.ops.element], metrics: [this.metrics.element], timeline: [this.timelines.element] };
     this.element.append(
-      h("div", { class: "fl-viewbar" }, choice, this.words, h("span", { class: "fl-space" }), order, peak, this.exportMenu.element),
+      h("div", "fl-viewbar", choice, this.words, h("span", "fl-space"), order, peak, this.exportMenu.element),
       figures, sides, this.ops.element, this.metrics.element, this.timelines.element, this.status);
     this.show("memory");
     this.sizes = new ResizeObserver(() => this.resize());
@@ -324,7 +324,7 @@ export class Comparison {
       totals.forEach((value, at) => value > 0 && seen.add(at % TOTALS_WIDTH));
     }
     const items = [...categoryOrder, WASTE].filter((category) => seen.has(category));
-    this.legend.replaceChildren(...items.map((category) => h("span", { class: "fl-legenditem" }, square(this.theme, category), nameOf(category))));
+    this.legend.replaceChildren(...items.map((category) => h("span", "fl-legenditem", square(this.theme, category), nameOf(category))));
   }
 
   /** What is selected, and where it lies on either side. */
@@ -350,7 +350,7 @@ export class Comparison {
       return lifetimes.isLive(row, store.at) ? where : `${where}, not live here`;
     });
     const parts = [...places.filter(Boolean), "Esc clears"].flatMap((place) => [" · ", place]);
-    this.status.replaceChildren(h("span", { class: "fl-text" }, "Selected ", h("b", { class: "fl-code" }, chosen.label), ...parts));
+    this.status.replaceChildren(h("span", "fl-text", "Selected ", h("b", "fl-code", chosen.label), ...parts));
   }
 
   /** A line for the status, whole in its title where it is cut. */

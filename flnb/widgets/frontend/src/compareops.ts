@@ -55,8 +55,8 @@ export function sortCompared(rows: readonly ComparedRow[], column: Column, desce
 
 export class ComparedOps {
   readonly element: HTMLElement;
-  private readonly words = h("p", { class: "fl-sub fl-comparedwords" }, "waiting for the kernel's comparison");
-  private readonly table = h("table", { class: "fl-table" });
+  private readonly words = h("p", "fl-sub fl-comparedwords", "waiting for the kernel's comparison");
+  private readonly table = h("table", "fl-table");
   private content: ComparedRuns | null = null;
   private order = { column: 6, descending: true };
   private chosen: string | null = null;
@@ -107,6 +107,6 @@ export class ComparedOps {
       line.addEventListener("click", () => this.onSelect(row[0]));
       return line;
     });
-    this.table.replaceChildren(h("caption", { class: "fl-hidden" }, "Ops of both recordings by scope"), h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...body));
+    this.table.replaceChildren(h("caption", "fl-hidden", "Ops of both recordings by scope"), h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...body));
   }
 }

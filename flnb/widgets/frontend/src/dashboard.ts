@@ -80,7 +80,7 @@ export class Dashboard {
   private readonly recordingBar: RecordingBar;
   private readonly statusLine: StatusLine;
   private readonly empty = new Empty();
-  private readonly content = h("div", { class: "fl-content" });
+  private readonly content = h("div", "fl-content");
   private readonly spoken = h("div", { class: "fl-hidden", role: "status", "aria-live": "polite" });
   private readonly pages = new Map<TabName, { element: HTMLElement; views: { view: View; slot: HTMLElement }[] }>();
   private readonly sizes: ResizeObserver;
@@ -129,7 +129,7 @@ export class Dashboard {
     this.sizes.observe(this.element);
     this.sizes.observe(this.recordingBar.brush.element);
     this.visibility = typeof IntersectionObserver === "undefined" ? null : new IntersectionObserver((entries) => {
-      this.visible = entries[entries.length - 1]!.isIntersecting;
+      this.visible = entries.at(-1)!.isIntersecting;
       if (this.visible) this.schedule();
     });
     this.visibility?.observe(this.element);
@@ -224,7 +224,7 @@ export class Dashboard {
     const views: View[] = tab === "overview"
       ? [createOpsPanel(context), createMemoryPanel(context), createTapePanel(context), createMetricsPanel(context)]
       : [{ ops: createOpsView, memory: createMemoryView, tape: createTapeView, timeline: createThreadsView, collectives: createCollectivesView, devices: createDevicesView, metrics: createMetricsView }[tab](context)];
-    const slots = views.map((view) => ({ view, slot: h("div", { class: "fl-slot" }, view.element) }));
+    const slots = views.map((view) => ({ view, slot: h("div", "fl-slot", view.element) }));
     const element = h("div", {
       class: `fl-page fl-${tab === "overview" ? "overview" : "single"}`, role: "tabpanel", "data-tab": tab,
       id: `${this.prefix}-page-${tab}`, "aria-labelledby": `${this.prefix}-tab-${tab}`,

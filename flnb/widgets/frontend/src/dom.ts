@@ -2,12 +2,17 @@
 
 type Attributes = Record<string, string | number | boolean | null | undefined>;
 
-/** An element: h("button", {class: "fl-button", "aria-pressed": false}, "Pause"). Attributes null, undefined and true/false as HTML has them, except aria-*. */
+/**
+ * An element: h("button", {class: "fl-button", "aria-pressed": false}, "Pause"), or with a class alone h("b", "fl-code", "exp").
+ * Attributes null, undefined and true/false as HTML has them, except aria-*. A button submits nothing.
+ */
 export function h<K extends keyof HTMLElementTagNameMap>(
-  tag: K, attributes: Attributes = {}, ...children: (Node | string)[]
+  tag: K, attributes: Attributes | string = {}, ...children: (Node | string)[]
 ): HTMLElementTagNameMap[K] {
   const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) attribute(element, name, value);
+  if (element instanceof HTMLButtonElement) element.type = "button";
+  if (typeof attributes === "string") element.className = attributes;
+  else for (const [name, value] of Object.entries(attributes)) attribute(element, name, value);
   element.append(...children);
   return element;
 }

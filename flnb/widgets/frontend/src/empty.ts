@@ -8,11 +8,11 @@ const SNIPPET = "with flnb.record() as run:\n    train(net, loader)";
 
 export class Empty {
   readonly element: HTMLElement;
-  private readonly facts = h("dl", { class: "fl-pairs" });
+  private readonly facts = h("dl", "fl-pairs");
   private drawn = "";
 
   constructor() {
-    this.element = h("div", { class: "fl-empty" },
+    this.element = h("div", "fl-empty",
       h("div", {}, h("h3", {}, "Nothing recorded yet"),
         h("p", {}, "The dashboard is connected and follows the first recording that starts in this kernel. Run a cell like this:"),
         h("pre", {}, SNIPPET)),

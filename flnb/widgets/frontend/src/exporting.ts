@@ -64,7 +64,7 @@ function asData(table: HTMLTableElement): DataTable {
 export class ExportMenu {
   readonly element: HTMLElement;
   private readonly exported: Exported;
-  private readonly button = h("button", { type: "button", class: "fl-button", "aria-haspopup": "menu", "aria-expanded": false, title: "Save the picture, the table or the recording" }, "Export");
+  private readonly button = h("button", { class: "fl-button", "aria-haspopup": "menu", "aria-expanded": false, title: "Save the picture, the table or the recording" }, "Export");
   private readonly menu: HTMLElement;
   private readonly items: { element: HTMLButtonElement; reason: HTMLElement; refusal: () => string }[] = [];
 
@@ -73,7 +73,7 @@ export class ExportMenu {
     this.exported = exported;
     this.menu = h("div", { class: "fl-menu", role: "menu", "aria-label": "Export", id: `${prefix}-export`, hidden: true });
     this.button.setAttribute("aria-controls", this.menu.id);
-    this.element = h("div", { class: "fl-export" }, this.button, this.menu);
+    this.element = h("div", "fl-export", this.button, this.menu);
     this.add("Picture of the view (.png)", () => this.savePicture(), () => (exported.shown().element.clientWidth > 0 ? "" : "no picture is shown"));
     this.add("Table of the view (.csv)", () => this.saveTable(), () => (exported.shown().views.some(({ view }) => view.describe ?? view.element.querySelector("table")) ? "" : "the view has no table"));
     const { view } = exported;
@@ -101,8 +101,8 @@ export class ExportMenu {
   }
 
   private add(title: string, act: () => void, refusal: () => string): void {
-    const reason = h("span", { class: "fl-dim" });
-    const element = h("button", { type: "button", role: "menuitem", tabindex: -1 }, h("span", {}, title), reason);
+    const reason = h("span", "fl-dim");
+    const element = h("button", { role: "menuitem", tabindex: -1 }, h("span", {}, title), reason);
     element.addEventListener("click", () => {
       if (element.getAttribute("aria-disabled") === "true") return;
       this.close();

@@ -16,17 +16,17 @@ export function kernelParts(theme: Theme, store: Store, { parts }: KernelInfo): 
     const line = context?.line ?? "";
     const where = [context?.scope, context && context.phase !== "other" ? context.phase : ""].filter(Boolean).join(", ");
     const key = `${line} ${where}`;
-    const head = key === before ? [] : [h("tr", { class: "fl-partline" }, h("td", { class: "fl-left", colspan: 3, title: `${line} ${where}` }, h("div", { class: "fl-code" }, line || "line not known"), h("div", { class: "fl-dim" }, where)))];
+    const head = key === before ? [] : [h("tr", "fl-partline", h("td", { class: "fl-left", colspan: 3, title: `${line} ${where}` }, h("div", "fl-code", line || "line not known"), h("div", "fl-dim", where)))];
     before = key;
     const family = plan?.family ?? "";
-    return [...head, h("tr", { class: "fl-part" },
-      h("td", { class: "fl-left" }, swatch(theme, family), h("span", { class: "fl-code" }, plan?.op ?? "(unknown)")),
-      h("td", { class: "fl-left fl-dim" }, shape(plan?.shape ?? [])),
-      h("td", { title: "estimated" }, shareBar(theme, family, share / widest), h("span", { class: "fl-sharetext" }, `≈${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`)))];
+    return [...head, h("tr", "fl-part",
+      h("td", "fl-left", swatch(theme, family), h("span", "fl-code", plan?.op ?? "(unknown)")),
+      h("td", "fl-left fl-dim", shape(plan?.shape ?? [])),
+      h("td", { title: "estimated" }, shareBar(theme, family, share / widest), h("span", "fl-sharetext", `≈${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`)))];
   });
   return [
-    h("div", { class: "fl-section" }, parts.length > 1 ? `${parts.length} ops, estimated share of its time` : "Op"),
-    h("table", { class: "fl-table fl-ops fl-programops fl-parts" },
-      h("caption", { class: "fl-hidden" }, "ops with the user's lines, and the share of time that is estimated by the bytes that each would move alone"), h("tbody", {}, ...rows)),
+    h("div", "fl-section", parts.length > 1 ? `${parts.length} ops, estimated share of its time` : "Op"),
+    h("table", "fl-table fl-ops fl-programops fl-parts",
+      h("caption", "fl-hidden", "ops with the user's lines, and the share of time that is estimated by the bytes that each would move alone"), h("tbody", {}, ...rows)),
   ];
 }

@@ -31,12 +31,12 @@ export class Locks {
     for (let at = 0; at < (ids?.length ?? 0); at++) {
       const known = this.told.get(ids![at]!) ?? { t: [], count: [] };
       this.told.set(ids![at]!, known);
-      if (times![at]! <= (known.t[known.t.length - 1] ?? -Infinity)) continue;
+      if (times![at]! <= (known.t.at(-1) ?? -Infinity)) continue;
       known.t.push(times![at]!);
       known.count.push(counts![at]!);
     }
     for (let at = 0; at < (given?.length ?? 0); at++) {
-      if (given![at]! > (this.given[this.given.length - 1]?.t ?? -Infinity)) this.given.push({ t: given![at]!, bytes: sizes![at]!, segments: segments![at]! });
+      if (given![at]! > (this.given.at(-1)?.t ?? -Infinity)) this.given.push({ t: given![at]!, bytes: sizes![at]!, segments: segments![at]! });
     }
     if (this.given.length > KEPT) this.given.splice(0, KEPT / 2);
   }

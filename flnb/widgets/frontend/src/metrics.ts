@@ -92,7 +92,7 @@ class Metrics implements View {
     this.limit = full ? Infinity : PANEL_CHARTS;
     this.panel = new Panel("Metrics", () => this.describe());
     this.grid = h("div", { class: "fl-charts", tabindex: full ? 0 : null });
-    this.none = h("div", { class: "fl-none" }, "Nothing logged yet: flnb.log(loss=…) inside a step draws its curve here.");
+    this.none = h("div", "fl-none", "Nothing logged yet: flnb.log(loss=…) inside a step draws its curve here.");
     this.panel.body.append(this.grid, this.none);
     this.element = this.panel.element;
     if (full) this.element.classList.add("fl-metricsview");
@@ -152,7 +152,7 @@ class Metrics implements View {
   /** The compact panel keeps steps/s and leaves out the last of too many. */
   private choose(all: Series[]): Series[] {
     if (all.length <= this.limit) return all;
-    return [...all.slice(0, this.limit - 1), all[all.length - 1]!];
+    return [...all.slice(0, this.limit - 1), all.at(-1)!];
   }
 
   /** Make the charts that are missing, drop those no longer shown, in order. */

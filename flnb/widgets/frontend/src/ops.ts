@@ -37,10 +37,10 @@ class Row {
   readonly element: HTMLTableRowElement;
   readonly spark: HTMLCanvasElement;
   private readonly cells: Record<SortKey, HTMLElement>;
-  private readonly swatch = h("i", { class: "fl-swatch" });
-  private readonly name = h("span", { class: "fl-code" });
+  private readonly swatch = h("i", "fl-swatch");
+  private readonly name = h("span", "fl-code");
   private readonly bar = h("i");
-  private readonly shareText = h("span", { class: "fl-sharetext" });
+  private readonly shareText = h("span", "fl-sharetext");
   drawn: readonly number[] | null = null;
   drawnAt = -1;
 
@@ -54,7 +54,7 @@ class Row {
       bytes: cell("fl-quantity", "fl-bytes", "fl-c-bytes", wide),
     };
     this.cells.name.append(this.swatch, this.name);
-    this.cells.share.append(h("span", { class: "fl-share" }, this.bar), this.shareText);
+    this.cells.share.append(h("span", "fl-share", this.bar), this.shareText);
     this.spark = h("canvas", { role: "img", "aria-label": "time a step" });
     this.element = h("tr", { tabindex: -1, "aria-selected": false });
     this.element.dataset["name"] = name;
@@ -87,7 +87,7 @@ class Ops implements View {
   private readonly full: boolean;
   private readonly scroll: HTMLElement;
   private readonly body = h("tbody");
-  private readonly none = h("div", { class: "fl-none" });
+  private readonly none = h("div", "fl-none");
   private readonly side: HTMLElement | null;
   private readonly heads = new Map<SortKey, HTMLElement>();
   private readonly rows = new Map<string, Row>();
@@ -112,7 +112,7 @@ class Ops implements View {
       this.heads.get("name")!.querySelector("button")!.firstChild!.textContent = HEADS[grouping];
       this.restart();
     }));
-    this.scroll = h("div", { class: "fl-scroll" }, this.table(), this.none);
+    this.scroll = h("div", "fl-scroll", this.table(), this.none);
     this.panel.body.append(this.scroll);
     this.scroll.addEventListener("scroll", () => this.sparklines(), { passive: true });
     this.body.addEventListener("pointerenter", () => (this.pointed = true));
@@ -159,7 +159,7 @@ class Ops implements View {
     const head = h("tr");
     for (const column of columns) {
       if (column.full && !this.full) continue;
-      const button = h("button", { type: "button" }, column.title);
+      const button = h("button", {}, column.title);
       const cell = h("th", { scope: "col", class: [`fl-c-${column.key}`, column.key === "name" || column.key === "share" ? "fl-left" : "", column.wide && !this.full ? "fl-wideonly" : ""].join(" ").trim() }, button);
       button.addEventListener("click", () => {
         this.order = toggled(this.order, column.key);
@@ -303,7 +303,7 @@ class Ops implements View {
     for (const [name, row] of this.rows) {
       if (at >= first && at <= last) {
         const history = histories.get(name) ?? [];
-        const stamp = history.length + (history[history.length - 1] ?? 0) * 1e3 + theme.version * 0.5;
+        const stamp = history.length + (history.at(-1) ?? 0) * 1e3 + theme.version * 0.5;
         if (row.drawnAt !== stamp) {
           row.drawnAt = stamp;
           spark(row.spark, history, theme.colours.dim, scale);
@@ -329,13 +329,13 @@ class Ops implements View {
     const name = kernel?.name ?? (scope ? selection.scope : selection?.op);
     const row = name === undefined ? undefined : (kernel ? store.kernels : scope ? store.scopes : store.ops).find((candidate) => candidate.name === name);
     if (!row) {
-      side.replaceChildren(h("div", { class: "fl-none" }, selection ? "The selection has no row in this table." : "Click a row for its exact numbers and its places on the tape."), ...this.step.elements(), this.legend());
+      side.replaceChildren(h("div", "fl-none", selection ? "The selection has no row in this table." : "Click a row for its exact numbers and its places on the tape."), ...this.step.elements(), this.legend());
       return;
     }
-    const pairs = h("dl", { class: "fl-pairs" });
+    const pairs = h("dl", "fl-pairs");
     pairs.style.gridTemplateColumns = "52px minmax(0, 1fr)";
     const pair = (term: string, value: string, exact = ""): void =>
-      void pairs.append(h("dt", {}, term), h("dd", {}, value, h("span", { class: "fl-exact" }, exact)));
+      void pairs.append(h("dt", {}, term), h("dd", {}, value, h("span", "fl-exact", exact)));
     const exact = (ns: number): string => `${integer(ns)} ns`;
     pair("Count", integer(row.count));
     pair("Total", text(atLeast(duration(row.total), store.lower)), text(percent(row.share)));
@@ -345,8 +345,8 @@ class Ops implements View {
     const stepCount = store.steps.length + store.steps.evicted;
     if (stepCount) pair("A step", text(duration(row.total / stepCount)), `${text(count(row.count / stepCount))} calls`);
     pair("Bytes", text(atLeast(bytes(row.bytes), store.lower)), exactBytes(row.bytes));
-    const head = h("div", { class: "fl-title" }, ...(scope ? [] : [this.swatch(row.family)]),
-      h("div", {}, h("b", {}, row.name), h("div", { class: "fl-sub" }, scope ? "scope" : kernel ? `kernel of ${kernel.parts.length} ${kernel.parts.length === 1 ? "op" : "ops"}` : familyLabels[row.family] ?? row.family)));
+    const head = h("div", "fl-title", ...(scope ? [] : [this.swatch(row.family)]),
+      h("div", {}, h("b", {}, row.name), h("div", "fl-sub", scope ? "scope" : kernel ? `kernel of ${kernel.parts.length} ${kernel.parts.length === 1 ? "op" : "ops"}` : familyLabels[row.family] ?? row.family)));
     if (kernel) return side.replaceChildren(head, pairs, ...kernelParts(theme, store, kernel), ...this.step.elements());
     side.replaceChildren(head, pairs, ...(scope ? [] : [this.opener(row.name)]), ...this.places(), ...this.step.elements());
   }
@@ -355,7 +355,7 @@ class Ops implements View {
   private opener(op: string): HTMLElement {
     const { store, actions } = this.context;
     const title = "A new cell that runs the last recorded call again with its real inputs (flnb.record(inputs=True))";
-    const button = h("button", { type: "button", class: "fl-button fl-opener", title }, "Open in a cell");
+    const button = h("button", { class: "fl-button fl-opener", title }, "Open in a cell");
     const scope = store.selection?.scope;
     button.addEventListener("click", () => actions.ask({ type: "code", op, ...(scope ? { scope } : {}) }));
     return button;
@@ -369,16 +369,16 @@ class Ops implements View {
     const nodes = tape.nodes.filter((node) => selectsNode(store, node));
     if (!nodes.length) return [];
     const backward = store.selection?.phase === "backward";
-    const list = h("ul", { class: "fl-rowlist" });
+    const list = h("ul", "fl-rowlist");
     for (const node of nodes.slice(0, 60)) {
       const [plan, context] = [store.plan(node.plan), store.context(node.context)];
-      const button = h("button", { type: "button", title: plan ? `${plan.op} ${shapeText(plan.shape)}` : "" },
-        h("span", { class: "fl-code" }, store.selection?.kind === "scope" ? plan?.op ?? "" : context?.scope || "(outside of scopes)"),
-        h("span", { class: "fl-unitright" }, text(duration(backward ? node.backward_ns : node.forward_ns))));
+      const button = h("button", { title: plan ? `${plan.op} ${shapeText(plan.shape)}` : "" },
+        h("span", "fl-code", store.selection?.kind === "scope" ? plan?.op ?? "" : context?.scope || "(outside of scopes)"),
+        h("span", "fl-unitright", text(duration(backward ? node.backward_ns : node.forward_ns))));
       button.addEventListener("click", () => actions.select(selectionOfNode(store, node, tape)));
       list.append(h("li", {}, button));
     }
-    return [h("div", { class: "fl-section" }, `On the tape of step ${integer(tape.step)}${backward ? ", backward" : ""}`), list];
+    return [h("div", "fl-section", `On the tape of step ${integer(tape.step)}${backward ? ", backward" : ""}`), list];
   }
 
   private legend(): HTMLElement {

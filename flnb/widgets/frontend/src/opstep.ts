@@ -38,17 +38,17 @@ export class StepOps {
   elements(): HTMLElement[] {
     if (this.step === null) return [];
     const { found } = this;
-    const title = h("div", { class: "fl-section fl-stepops" }, `In step ${integer(this.step)}, under the cursor`);
-    const say = (what: string): HTMLElement[] => [title, h("div", { class: "fl-sub" }, what)];
+    const title = h("div", "fl-section fl-stepops", `In step ${integer(this.step)}, under the cursor`);
+    const say = (what: string): HTMLElement[] => [title, h("div", "fl-sub", what)];
     if (found?.saved) return say("A saved page has no ops of single steps: open the recording with flnb.view.");
     if (!found?.ops) return say("The kernel has not answered yet.");
     const { rows, complete } = found.ops;
     if (!complete) return say("Its ops are no longer remembered: a live view remembers the newest ones.");
     if (!rows.length) return say("No op ran.");
-    const list = h("dl", { class: "fl-pairs fl-opstep" });
+    const list = h("dl", "fl-pairs fl-opstep");
     for (const [op, count, ns] of rows.slice(0, SHOWN)) {
-      list.append(h("dt", { class: "fl-code", title: op }, op), h("dd", {}, `${integer(count)} × `, h("span", { class: "fl-exact" }, text(duration(ns)))));
+      list.append(h("dt", { class: "fl-code", title: op }, op), h("dd", {}, `${integer(count)} × `, h("span", "fl-exact", text(duration(ns)))));
     }
-    return [title, list, ...(rows.length > SHOWN ? [h("div", { class: "fl-sub" }, `and ${integer(rows.length - SHOWN)} other ops`)] : [])];
+    return [title, list, ...(rows.length > SHOWN ? [h("div", "fl-sub", `and ${integer(rows.length - SHOWN)} other ops`)] : [])];
   }
 }

@@ -18,16 +18,16 @@ export class Panel {
   /** `describe`: the data as a table; gives the header its table button. `label`: the section's name where titles repeat. */
   constructor(title: string, describe?: () => DataTable, label = title) {
     this.describe = describe;
-    this.subtitle = h("span", { class: "fl-sub" });
-    this.tools = h("div", { class: "fl-tools" });
-    this.body = h("div", { class: "fl-body" });
+    this.subtitle = h("span", "fl-sub");
+    this.tools = h("div", "fl-tools");
+    this.body = h("div", "fl-body");
     this.table = h("div", { class: "fl-data", hidden: true, tabindex: 0 });
     this.button = describe
-      ? h("button", { class: "fl-iconbutton", type: "button", "aria-pressed": false, "aria-label": `${title} as a table`, title: "Show as a table" }, icon(icons.table))
+      ? h("button", { class: "fl-iconbutton", "aria-pressed": false, "aria-label": `${title} as a table`, title: "Show as a table" }, icon(icons.table))
       : null;
     this.button?.addEventListener("click", () => this.showTable(!this.tableShown));
     this.element = h("section", { class: "fl-panel", "aria-label": label },
-      h("header", { class: "fl-head" }, h("h2", {}, title), this.subtitle, h("span", { class: "fl-space" }), this.tools, ...(this.button ? [this.button] : [])),
+      h("header", "fl-head", h("h2", {}, title), this.subtitle, h("span", "fl-space"), this.tools, ...(this.button ? [this.button] : [])),
       this.body);
     this.body.append(this.table);
   }
@@ -58,7 +58,7 @@ export class Panel {
     const cell = (tag: "th" | "td", value: Cell, at: number): HTMLElement =>
       h(tag, { class: numeric[at] ? "fl-number" : "fl-left", ...(tag === "th" ? { scope: "col" } : {}) }, shownCell(value));
     const { scrollTop, scrollLeft } = this.table;
-    this.table.replaceChildren(h("table", { class: "fl-table" }, h("caption", { class: "fl-hidden" }, caption),
+    this.table.replaceChildren(h("table", "fl-table", h("caption", "fl-hidden", caption),
       h("thead", {}, h("tr", {}, ...columns.map((name, at) => cell("th", name, at)))),
       h("tbody", {}, ...rows.slice(0, 2000).map((row) => h("tr", {}, ...row.map((value, at) => cell("td", value, at)))))));
     this.table.scrollTo(scrollLeft, scrollTop);
@@ -69,7 +69,7 @@ export class Panel {
 /** Buttons side by side in a header, each with its name, what it does in words, and that. */
 export function buttonGroup(label: string, buttons: readonly (readonly [string, string, () => void])[]): HTMLElement {
   return h("div", { class: "fl-segmented", role: "group", "aria-label": label }, ...buttons.map(([name, title, act]) => {
-    const button = h("button", { type: "button", title, "aria-label": title }, name);
+    const button = h("button", { title, "aria-label": title }, name);
     button.addEventListener("click", act);
     return button;
   }));
@@ -87,7 +87,7 @@ export function markOption(group: HTMLElement, at: number): void {
 export function segmented<T extends string>(label: string, options: readonly (readonly [T, string])[], chosen: T, onChoose: (value: T) => void): HTMLElement {
   const group = h("div", { class: "fl-segmented", role: "radiogroup", "aria-label": label });
   const buttons = options.map(([value, text]) => {
-    const button = h("button", { type: "button", role: "radio", "aria-checked": value === chosen, tabindex: value === chosen ? 0 : -1 }, text);
+    const button = h("button", { role: "radio", "aria-checked": value === chosen, tabindex: value === chosen ? 0 : -1 }, text);
     button.addEventListener("click", () => choose(value));
     return button;
   });

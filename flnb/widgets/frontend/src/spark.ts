@@ -1,5 +1,7 @@
 /** The line of a row's history in the table of ops. */
 
+import { setPen } from "./canvas.ts";
+
 const SPARK_WIDTH = 68;
 const SPARK_HEIGHT = 16;
 
@@ -12,8 +14,7 @@ export function spark(canvas: HTMLCanvasElement, history: readonly number[], col
   c.scale(scale, scale);
   const most = Math.max(...history);
   const least = Math.min(...history) * 0.9;
-  c.strokeStyle = colour;
-  c.lineWidth = 1.1;
+  setPen(c, colour, 1.1);
   c.beginPath();
   history.forEach((value, at) => {
     const x = 1 + (at / (history.length - 1)) * (SPARK_WIDTH - 2);

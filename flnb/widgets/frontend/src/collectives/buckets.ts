@@ -1,6 +1,6 @@
 /** The buckets of one step under the backward that fills them, on the timeline's axis: what of them is hidden, what exposed. */
 
-import { horizontal, label } from "../canvas.ts";
+import { fillBox, horizontal, label, setPen, tracePath } from "../canvas.ts";
 import { bytes, percent, text } from "../format.ts";
 import { type Frame, paintHatched } from "../timeline/paint.ts";
 import type { CollectivesModel } from "./model.ts";
@@ -44,13 +44,11 @@ export function drawBuckets(frame: Frame, model: CollectivesModel, buckets: Buck
   const { c, theme, scale, width, height } = frame;
   const { colours } = theme;
   const top = height - bucketsHeight(buckets);
-  c.fillStyle = colours.bg;
-  c.fillRect(0, top, width, height - top);
+  fillBox(c, colours.bg, 0, top, width, height - top);
   horizontal(c, 0, width, top, colours.line);
   const shade = [Math.max(scale.left, scale.x(buckets.backward)), Math.min(scale.right, scale.x(buckets.exit))] as const;
   if (shade[1] > shade[0]) {
-    c.fillStyle = colours.hover;
-    c.fillRect(shade[0], top + 1, shade[1] - shade[0], height - top - 1);
+    fillBox(c, colours.hover, shade[0], top + 1, shade[1] - shade[0], height - top - 1);
     const said = "after backward: exposed";
     if (shade[1] - shade[0] > theme.measure(said, theme.ui(10, 500)) + 10) label(c, said, shade[0] + 5, top + 11, colours.ink, theme.ui(10, 500));
   }
@@ -89,16 +87,11 @@ function line(frame: Frame, model: CollectivesModel, buckets: Buckets, call: num
     const x = scale.x(begin);
     if (met > begin) paintHatched(c, x, scale.x(met), y - 4.5, BAR, theme.family("communication"), colours.bg);
     if (end > met) {
-      c.fillStyle = theme.family("communication");
-      c.fillRect(scale.x(met), y - 4.5, Math.max(2, scale.x(end) - scale.x(met)), BAR);
+      fillBox(c, theme.family("communication"), scale.x(met), y - 4.5, Math.max(2, scale.x(end) - scale.x(met)), BAR);
     }
     c.fillStyle = colours.ink;
-    c.strokeStyle = colours.bg;
-    c.lineWidth = 1;
-    c.beginPath();
-    c.moveTo(x, y - 4.5);
-    c.lineTo(x + 6, y);
-    c.lineTo(x, y + 4.5);
+    setPen(c, colours.bg, 1);
+    tracePath(c, x, y - 4.5, x + 6, y, x, y + 4.5);
     c.closePath();
     c.fill();
     c.stroke();
@@ -109,8 +102,7 @@ function line(frame: Frame, model: CollectivesModel, buckets: Buckets, call: num
 /** A text at the right edge, on the page's ground. */
 function rightAligned({ c, theme, width }: Frame, said: string, y: number, colour: string, font: string): void {
   const wide = theme.measure(said, font);
-  c.fillStyle = theme.colours.bg;
-  c.fillRect(width - 16 - wide, y - 6, wide + 16, 12);
+  fillBox(c, theme.colours.bg, width - 16 - wide, y - 6, wide + 16, 12);
   label(c, said, width - 12, y, colour, font, "right");
 }
 

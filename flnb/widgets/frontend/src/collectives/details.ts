@@ -1,6 +1,6 @@
 /** The selected collective, or the one where somebody was latest: who was last and why, each rank's times, what it achieved. */
 
-import { horizontal, label, Surface, ticks, vertical } from "../canvas.ts";
+import { fillBox, horizontal, label, setPen, Surface, ticks, vertical } from "../canvas.ts";
 import { h } from "../dom.ts";
 import { bytes, duration, exactBytes, integer, percent, plain, significant, text } from "../format.ts";
 import { paintHatched } from "../timeline/paint.ts";
@@ -31,30 +31,30 @@ export class Details {
 
   update(model: CollectivesModel, call: number, selected: boolean): void {
     if (call < 0) {
-      this.content.replaceChildren(h("div", { class: "fl-none" }, selected ? "The selected call has left the window of steps that is kept." : "No collective has been joined yet."));
+      this.content.replaceChildren(h("div", "fl-none", selected ? "The selected call has left the window of steps that is kept." : "No collective has been joined yet."));
       return;
     }
     this.content.replaceChildren(
-      this.title(model, call, selected), this.why(model, call), this.facts(model, call), h("div", { class: "fl-section" }, "Enter and exit of each rank"),
+      this.title(model, call, selected), this.why(model, call), this.facts(model, call), h("div", "fl-section", "Enter and exit of each rank"),
       this.plot(model, call), ...this.achieved(model, call), this.links(model, call));
   }
 
   private title(model: CollectivesModel, call: number, selected: boolean): HTMLElement {
     const [bucket, step] = [model.bucket(call), model.step(call)];
     const parts = [selected ? "" : model.pending(call) ? "stuck" : model.lateRank(call) >= 0 ? "worst of the last steps" : "the newest", bucket >= 0 ? `bucket ${bucket}` : "", step >= 0 ? `step ${integer(step)}` : ""];
-    return h("div", { class: "fl-title" }, h("i", { class: "fl-swatch", style: `background:${this.theme.family("communication")}` }),
-      h("div", {}, h("b", {}, model.op(call)), h("div", { class: "fl-sub" }, parts.filter(Boolean).join(" · "))));
+    return h("div", "fl-title", h("i", { class: "fl-swatch", style: `background:${this.theme.family("communication")}` }),
+      h("div", {}, h("b", {}, model.op(call)), h("div", "fl-sub", parts.filter(Boolean).join(" · "))));
   }
 
   private why(model: CollectivesModel, call: number): HTMLElement {
-    return h("div", { class: "fl-why" }, ...whyLines(model, call).map((line, at) => h(at ? "div" : "b", {}, line)));
+    return h("div", "fl-why", ...whyLines(model, call).map((line, at) => h(at ? "div" : "b", {}, line)));
   }
 
   private facts(model: CollectivesModel, call: number): HTMLElement {
     const members = model.members(call);
     const hosts = new Set(members.map((rank) => model.section.ranks[rank]?.host)).size;
-    const list = h("dl", { class: "fl-pairs" });
-    const pair = (term: string, value: string, exact = ""): void => void list.append(h("dt", {}, term), h("dd", {}, value, exact ? h("span", { class: "fl-exact" }, exact) : ""));
+    const list = h("dl", "fl-pairs");
+    const pair = (term: string, value: string, exact = ""): void => void list.append(h("dt", {}, term), h("dd", {}, value, exact ? h("span", "fl-exact", exact) : ""));
     if (model.bytes(call) > 0) { // else a barrier
       pair("Kind", model.op(call), model.dtype(call));
       pair("Elements", integer(model.elements(call)));
@@ -104,8 +104,7 @@ export class Details {
     const met = Number.isNaN(last) || call === model.hanging ? model.section.now_ms : Math.max(begin, last);
     if (x(met) - x(begin) > 2) paintHatched(c, x(begin), x(met), y - 2.5, 5, communication, colours.bg);
     if (end > met) {
-      c.fillStyle = communication;
-      c.fillRect(x(met), y - 2, x(end) - x(met), 4);
+      fillBox(c, communication, x(met), y - 2, x(end) - x(met), 4);
     }
     if (!Number.isNaN(end)) dot(c, x(end), y, colours.ink, colours.ink);
     dot(c, x(begin), y, colours.bg, colours.ink);
@@ -140,23 +139,23 @@ export class Details {
     const count = model.members(call).filter((rank) => !Number.isNaN(model.begin(rank, call))).length;
     const transfer = (factor(count) * model.bytes(call)) / rate; // ns
     return [
-      h("div", { class: "fl-section" }, "Achieved"),
-      h("div", { class: "fl-achieved" },
+      h("div", "fl-section", "Achieved"),
+      h("div", "fl-achieved",
         h("div", { class: "fl-rate", title: "what passes each link of a ring; the peak is the best that was measured" },
-          h("span", {}, h("b", {}, significant(rate)), h("span", { class: "fl-dim" }, ` GB/s of ${significant(peak)} `, h("span", { class: "fl-wideonly" }, "measured "), "peak")), h("span", {}, text(percent(share)))),
-        h("div", { class: "fl-achievedbar" }, h("i", { style: `width:${Math.min(100, 100 * share)}%;background:${colour}` })),
-        h("div", { class: "fl-dim fl-how" }, `${moved === "1" ? "" : `${moved} × `}bytes / transfer ${text(duration(transfer))}`)),
+          h("span", {}, h("b", {}, significant(rate)), h("span", "fl-dim", ` GB/s of ${significant(peak)} `, h("span", "fl-wideonly", "measured "), "peak")), h("span", {}, text(percent(share)))),
+        h("div", "fl-achievedbar", h("i", { style: `width:${Math.min(100, 100 * share)}%;background:${colour}` })),
+        h("div", "fl-dim fl-how", `${moved === "1" ? "" : `${moved} × `}bytes / transfer ${text(duration(transfer))}`)),
     ];
   }
 
   private links(model: CollectivesModel, call: number): HTMLElement {
     const button = (name: string, key: string, act: () => void): HTMLElement => {
-      const made = h("button", { type: "button", class: "fl-button" }, name, h("kbd", {}, key));
+      const made = h("button", "fl-button", name, h("kbd", {}, key));
       made.addEventListener("click", act);
       return made;
     };
     const late = model.lateRank(call);
-    return h("div", { class: "fl-links" }, button("Previous", "K", this.actions.previous), button("Next", "J", this.actions.next),
+    return h("div", "fl-links", button("Previous", "K", this.actions.previous), button("Next", "J", this.actions.next),
       ...(late < 0 ? [] : [button(`Rank ${model.number(late)}`, "R", this.actions.late)]));
   }
 }
@@ -217,8 +216,7 @@ function dot(c: CanvasRenderingContext2D, x: number, y: number, fill: string, st
   c.arc(x, y, 3.2, 0, 7);
   c.fillStyle = fill;
   c.fill();
-  c.strokeStyle = stroke;
-  c.lineWidth = 1.4;
+  setPen(c, stroke, 1.4);
   c.stroke();
 }
 

@@ -16,15 +16,15 @@ export class Exposed {
   readonly panel: Panel;
   private readonly surface = new Surface("exposed communication a step");
   private readonly host: HTMLElement;
-  private readonly figures = [0, 1, 2].map(() => ({ value: h("b"), unit: h("span", { class: "fl-unit" }), name: h("div", { class: "fl-dim" }) }));
+  private readonly figures = [0, 1, 2].map(() => ({ value: h("b"), unit: h("span", "fl-unit"), name: h("div", "fl-dim") }));
   private model: CollectivesModel | null = null;
 
   constructor(private readonly context: ViewContext, pick: (step: number) => void) {
     this.panel = new Panel("Exposed", () => this.describe());
     this.panel.sub = "mean of the ranks";
     this.host = h("div", { style: "position:relative;flex:1;min-height:0" }, this.surface.canvas);
-    this.panel.body.append(h("div", { class: "fl-column" },
-      h("div", { class: "fl-bigfigures" }, ...this.figures.map(({ value, unit, name }) => h("div", {}, value, " ", unit, name))), this.host));
+    this.panel.body.append(h("div", "fl-column",
+      h("div", "fl-bigfigures", ...this.figures.map(({ value, unit, name }) => h("div", {}, value, " ", unit, name))), this.host));
     this.surface.canvas.addEventListener("click", (event) => {
       const row = this.rowAt(event.offsetX);
       if (row) pick(row.step);
@@ -39,7 +39,7 @@ export class Exposed {
   update(model: CollectivesModel, step: number): void {
     this.model = model;
     const { steps } = model.section;
-    const row = steps.find((one) => one.step === step) ?? steps[steps.length - 1];
+    const row = steps.find((one) => one.step === step) ?? steps.at(-1);
     const quantities = [duration(row && row.exposed_ms * 1e6), percent(row?.share), percent(row?.overlap)];
     const names = ["exposed", row ? `of step ${integer(row.step)}` : "of the step", "overlap"];
     this.figures.forEach(({ value, unit, name }, at) => {
@@ -73,7 +73,7 @@ export class Exposed {
     });
     if (!rows.length) return;
     label(c, integer(rows[0]!.step), LEFT, height - 7, colours.dim, theme.ui(10));
-    if (rows.length > 1) label(c, `step ${integer(rows[rows.length - 1]!.step)}`, Math.min(width - RIGHT, Math.max(LEFT + 80, LEFT + wide * rows.length)), height - 7, colours.dim, theme.ui(10), "right");
+    if (rows.length > 1) label(c, `step ${integer(rows.at(-1)!.step)}`, Math.min(width - RIGHT, Math.max(LEFT + 80, LEFT + wide * rows.length)), height - 7, colours.dim, theme.ui(10), "right");
   }
 
   private barWidth(count: number): number {

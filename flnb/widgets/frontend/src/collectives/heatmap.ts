@@ -1,6 +1,6 @@
 /** Lateness of many ranks over the steps that are kept, a pixel showing the largest in it; the worst are named beside it. */
 
-import { label, Surface } from "../canvas.ts";
+import { label, setPen, Surface, tracePath } from "../canvas.ts";
 import { entry } from "../columns.ts";
 import { duration, integer, text } from "../format.ts";
 import { Panel } from "../panel.ts";
@@ -107,14 +107,13 @@ export class HeatMap {
     const { right } = this;
     const high = height - TOP - BOTTOM;
     this.cells(c, lateness, high, theme.family("communication"));
-    c.strokeStyle = colours.mark;
-    c.lineWidth = 1;
+    setPen(c, colours.mark, 1);
     c.strokeRect(LEFT - 0.5, TOP - 0.5, right - LEFT + 1, high + 1);
     const last = model.ranks - 1;
     for (const rank of [0, last >> 1, last]) label(c, String(model.number(rank)), LEFT - 6, Math.max(TOP + 5, Math.min(TOP + high - 5, TOP + ((rank + 0.5) * high) / model.ranks)), colours.dim, theme.ui(10), "right");
     if (lateness.steps.length) {
       label(c, integer(lateness.steps[0]), LEFT, height - 8, colours.dim, theme.ui(10));
-      label(c, `step ${integer(lateness.steps[lateness.steps.length - 1])}`, right, height - 8, colours.dim, theme.ui(10), "right");
+      label(c, `step ${integer(lateness.steps.at(-1))}`, right, height - 8, colours.dim, theme.ui(10), "right");
     }
     this.key(c, lateness.most, height - 8);
     this.names(c, lateness, high);
@@ -165,13 +164,8 @@ export class HeatMap {
     this.listed(worst).forEach((rank, at, all) => {
       const y = TOP + (high / all.length) * (at + 0.5);
       const of = TOP + ((rank + 0.5) * high) / model.ranks;
-      c.strokeStyle = colours.dim;
-      c.lineWidth = 1;
-      c.beginPath();
-      c.moveTo(right + 2, of);
-      c.lineTo(right + 7, of);
-      c.lineTo(right + 20, y);
-      c.lineTo(right + 24, y);
+      setPen(c, colours.dim, 1);
+      tracePath(c, right + 2, of, right + 7, of, right + 20, y, right + 24, y);
       c.stroke();
       const place = worst.indexOf(rank);
       const strong = rank === this.chosen;

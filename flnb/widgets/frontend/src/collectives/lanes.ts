@@ -75,7 +75,7 @@ export function rankLanes(model: CollectivesModel, theme: Theme, ranks: readonly
       ],
     };
   });
-  const step = model.steps.find((one) => one.step === chosen) ?? model.steps[model.steps.length - 1];
+  const step = model.steps.find((one) => one.step === chosen) ?? model.steps.at(-1);
   return {
     content: { lanes, styles: stylesOf(model, theme), bands: bandsOf(model, step?.step), origin: step?.start ?? model.limits.t0, limits: model.limits, footer },
     ranks, bar, rowOf: (call) => CALLS + (rows[call] ?? 0), name: (lane, row, index) => names[lane]?.[row]?.[index] ?? "",
@@ -161,7 +161,7 @@ export function topmost(blocks: readonly Block[]): Block[] {
     open = open.filter(({ end }) => end > edge);
     while (next < begins.length && begins[next]!.start <= edge) open.push(begins[next++]!);
     const top = open.reduce<Block | undefined>((best, one) => (!best || one.over > best.over || (one.over === best.over && one.end - one.start < best.end - best.start) ? one : best), undefined);
-    const piece = pieces[pieces.length - 1];
+    const piece = pieces.at(-1);
     if (top && top === last && piece?.end === edge) piece.end = edges[at + 1]!;
     else if (top) pieces.push({ ...top, start: edge, end: edges[at + 1]! });
     last = top;

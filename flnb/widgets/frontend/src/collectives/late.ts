@@ -23,7 +23,7 @@ export class WhoIsLate {
     for (const [name, side] of [["Rank", "fl-left"], ["Host", "fl-left"], ["Calls as last", ""], ["Lost a step ↓", "fl-left"], ["Mostly in", "fl-left"]] as const) {
       this.head.append(h("th", { scope: "col", class: side || null }, name));
     }
-    this.panel.body.append(h("div", { class: "fl-scroll" }, h("table", { class: "fl-table fl-ops fl-late" }, h("thead", {}, this.head), this.body)));
+    this.panel.body.append(h("div", "fl-scroll", h("table", "fl-table fl-ops fl-late", h("thead", {}, this.head), this.body)));
     this.body.addEventListener("click", (event) => this.choose(event.target as Element));
     this.body.addEventListener("keydown", (event) => {
       if (event.key !== "Enter") return;
@@ -46,11 +46,11 @@ export class WhoIsLate {
   }
 
   private row(row: LateRank, most: number, chosen: boolean): HTMLElement {
-    const bar = h("span", { class: "fl-share" }, h("i", { style: `width:${row.last ? Math.max(2, (100 * row.lost_ms_per_step) / most) : 0}%;background:var(--fl-dim)` }));
+    const bar = h("span", "fl-share", h("i", { style: `width:${row.last ? Math.max(2, (100 * row.lost_ms_per_step) / most) : 0}%;background:var(--fl-dim)` }));
     const [value, unit] = duration(row.last ? row.lost_ms_per_step * 1e6 : null);
-    const element = h("tr", { tabindex: 0, "data-rank": row.rank }, h("td", { class: "fl-left" }, String(row.rank)), h("td", { class: "fl-left fl-dim" }, row.host),
-      h("td", {}, integer(row.last)), h("td", { class: "fl-left fl-quantity" }, bar, value, unit ? h("span", { class: "fl-unit" }, unit) : ""),
-      h("td", { class: "fl-left fl-code" }, row.scope || UNKNOWN));
+    const element = h("tr", { tabindex: 0, "data-rank": row.rank }, h("td", "fl-left", String(row.rank)), h("td", "fl-left fl-dim", row.host),
+      h("td", {}, integer(row.last)), h("td", "fl-left fl-quantity", bar, value, unit ? h("span", "fl-unit", unit) : ""),
+      h("td", "fl-left fl-code", row.scope || UNKNOWN));
     attribute(element, "aria-selected", chosen);
     return element;
   }

@@ -1,6 +1,6 @@
 /** What is drawn over the lanes of ranks: where they meet, who was last, the clocks' bounds, exposed time, what hangs. */
 
-import { label, ring, vertical } from "../canvas.ts";
+import { fillBox, label, ring, setPen, vertical } from "../canvas.ts";
 import { duration, integer, text } from "../format.ts";
 import type { Frame } from "../timeline/paint.ts";
 import type { RankLanes } from "./lanes.ts";
@@ -41,7 +41,7 @@ function join(frame: Frame, model: CollectivesModel, lanes: RankLanes, call: num
   if (Number.isNaN(last) || model.section.ranks.some(({ bound_ns: bound }) => !Number.isFinite(bound) || bound < 0)) return;
   const rows = lanes.ranks.map((rank, lane) => ({ rank, y: frame.row(lane, lanes.rowOf(call)) })).filter(({ rank }) => !Number.isNaN(model.begin(rank, call)));
   if (rows.length < 2) return;
-  vertical(c, scale.x(last), rows[0]!.y, rows[rows.length - 1]!.y + lanes.bar, chosen ? theme.colours.ink : theme.family("communication"), chosen ? [] : [1, 2]);
+  vertical(c, scale.x(last), rows[0]!.y, rows.at(-1)!.y + lanes.bar, chosen ? theme.colours.ink : theme.family("communication"), chosen ? [] : [1, 2]);
 }
 
 /** A tick where a rank came, as wide as its clock may be wrong. */
@@ -87,8 +87,7 @@ function numbers(frame: Frame, model: CollectivesModel, lanes: RankLanes, call: 
 
 function plate({ c, theme }: Frame, said: string, x: number, y: number, font: string, align: "left" | "right", high = 11): void {
   const wide = theme.measure(said, font);
-  c.fillStyle = theme.colours.bg;
-  c.fillRect(Math.round((align === "left" ? x : x - wide) - 3), Math.round(y - high / 2), Math.ceil(wide + 6), high);
+  fillBox(c, theme.colours.bg, Math.round((align === "left" ? x : x - wide) - 3), Math.round(y - high / 2), Math.ceil(wide + 6), high);
   label(c, said, x, y + 0.5, theme.colours.ink, font, align);
 }
 
@@ -108,8 +107,7 @@ function exposed(frame: Frame, model: CollectivesModel, lanes: RankLanes): void 
     const named = to - from > wide + 24;
     c.fillStyle = theme.colours.bg;
     c.fillRect(x0, y - 6, x1 - x0, 12);
-    c.strokeStyle = theme.colours.ink;
-    c.lineWidth = 1;
+    setPen(c, theme.colours.ink, 1);
     c.beginPath();
     for (const x of [Math.round(x0) + 0.5, Math.round(x1) - 0.5]) {
       c.moveTo(x, y - 4);
@@ -142,8 +140,7 @@ function hanging(frame: Frame, model: CollectivesModel, lanes: RankLanes): void 
       const from = Math.max(scale.left + 2, scale.x(model.section.ranks[rank]!.seen_ms) + 4);
       const y = frame.row(lane, 1);
       const high = Math.max(14, frame.row(lane, lanes.rowOf(Math.max(0, call))) + lanes.bar - y);
-      c.strokeStyle = colours.dim;
-      c.lineWidth = 1;
+      setPen(c, colours.dim, 1);
       c.setLineDash([3, 3]);
       c.strokeRect(Math.round(from) + 0.5, y + 0.5, Math.max(6, Math.round(now - from) - 2), high);
       c.setLineDash([]);
@@ -154,10 +151,8 @@ function hanging(frame: Frame, model: CollectivesModel, lanes: RankLanes): void 
     const y = frame.row(lane, lanes.rowOf(call));
     const x = Math.max(scale.left, scale.x(begin));
     if (row?.state.includes("differ")) {
-      c.fillStyle = colours.bg;
-      c.fillRect(x, y, now - x, lanes.bar);
-      c.strokeStyle = colours.error;
-      c.lineWidth = 1.5;
+      fillBox(c, colours.bg, x, y, now - x, lanes.bar);
+      setPen(c, colours.error, 1.5);
       c.strokeRect(x + 0.75, y + 0.75, now - x, lanes.bar - 1.5);
       const middle = now - Math.min(40, (now - x) / 2);
       c.lineWidth = 2;

@@ -9,14 +9,14 @@ import type { DataTable } from "../view.ts";
 export class Stuck {
   readonly panel: Panel;
   private readonly body = h("tbody");
-  private readonly said = h("p", { class: "fl-stucktext" });
+  private readonly said = h("p", "fl-stucktext");
   private readonly head = h("tr");
   private call: StuckCall | null = null;
   private drawn = "";
 
   constructor() {
     this.panel = new Panel("What each rank does", () => this.describe());
-    this.panel.body.append(h("div", { class: "fl-scroll" }, this.said, h("table", { class: "fl-table" }, h("thead", {}, this.head), this.body)));
+    this.panel.body.append(h("div", "fl-scroll", this.said, h("table", "fl-table", h("thead", {}, this.head), this.body)));
   }
 
   update(call: StuckCall): void {
@@ -26,7 +26,7 @@ export class Stuck {
     this.drawn = key;
     this.panel.sub = `${stuckTitle(call)} · for ${text(duration(call.seconds * 1e9))}`;
     this.said.title = call.text;
-    this.said.replaceChildren(h("b", { class: "fl-error" }, `✕ ${stuckTitle(call)}: `), call.text);
+    this.said.replaceChildren(h("b", "fl-error", `✕ ${stuckTitle(call)}: `), call.text);
     this.head.replaceChildren(...this.columns(call).map((name) => h("th", { scope: "col", class: "fl-left" }, name)));
     this.body.replaceChildren(...call.rows.map((row) => h("tr", {}, ...this.cells(row).map((value, at) =>
       h("td", { class: ["fl-left", at === 2 || at === 3 ? "fl-code" : "", at === 1 && differs(row.state) ? "fl-error" : ""].filter(Boolean).join(" ") }, value)))));

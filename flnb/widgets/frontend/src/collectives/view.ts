@@ -29,8 +29,8 @@ export class CollectivesView implements View {
   readonly element: HTMLElement;
   private readonly panel: Panel;
   private readonly timeline: Timeline;
-  private readonly host = h("div", { class: "fl-callhost" });
-  private readonly legend = h("div", { class: "fl-calllegend" });
+  private readonly host = h("div", "fl-callhost");
+  private readonly legend = h("div", "fl-calllegend");
   private readonly details: Details;
   private readonly exposed: Exposed;
   private readonly late: WhoIsLate;
@@ -70,9 +70,9 @@ export class CollectivesView implements View {
     this.exposed = new Exposed(context, (step) => this.goStep(step));
     this.late = new WhoIsLate(context, (rank) => this.goRank(rank));
     this.heat = new HeatMap(context, (rank, step) => this.goRank(rank, step));
-    this.lower = h("div", { class: "fl-calllower" }, this.exposed.panel.element, this.late.panel.element, this.stuck.panel.element);
-    this.main = h("div", { class: "fl-callmain" }, this.heat.panel.element, this.panel.element, this.lower);
-    this.element = h("div", { class: "fl-split fl-calls" }, this.main, this.details.element);
+    this.lower = h("div", "fl-calllower", this.exposed.panel.element, this.late.panel.element, this.stuck.panel.element);
+    this.main = h("div", "fl-callmain", this.heat.panel.element, this.panel.element, this.lower);
+    this.element = h("div", "fl-split fl-calls", this.main, this.details.element);
     this.heat.panel.element.hidden = this.stuck.panel.element.hidden = true;
   }
 
@@ -154,8 +154,8 @@ export class CollectivesView implements View {
     if (selected >= 0) return model.step(selected);
     if (selection?.kind === "step" && selection.step !== undefined) return selection.step;
     if (cursor !== null) return model.stepAt(cursor * 1e3)?.step ?? -1;
-    const whole = model.section.steps[model.section.steps.length - 1];
-    return whole?.step ?? model.steps[model.steps.length - 1]?.step ?? -1;
+    const whole = model.section.steps.at(-1);
+    return whole?.step ?? model.steps.at(-1)?.step ?? -1;
   }
 
   private arrange(model: CollectivesModel): void {
@@ -191,11 +191,11 @@ export class CollectivesView implements View {
   /** The newest step and a bit of what was before it. */
   private followed(model: CollectivesModel): Span {
     const { limits } = model;
-    const whole = model.section.steps[model.section.steps.length - 1];
-    const step = model.steps.find((one) => one.step === whole?.step) ?? model.steps[model.steps.length - 1];
+    const whole = model.section.steps.at(-1);
+    const step = model.steps.find((one) => one.step === whole?.step) ?? model.steps.at(-1);
     if (!step) return { t0: Math.max(limits.t0, limits.t1 - Math.max(1, (limits.t1 - limits.t0) / 4)), t1: limits.t1 };
     if (model.section.stuck) {
-      const begun = model.steps[model.steps.length - 1]!.start;
+      const begun = model.steps.at(-1)!.start;
       return within({ t0: begun - 0.3 * (limits.t1 - begun), t1: limits.t1 + 0.01 * (limits.t1 - begun) }, limits);
     }
     const length = (step.end - step.start) * FOLLOWED;
@@ -223,7 +223,7 @@ export class CollectivesView implements View {
     const { section } = model;
     const step = this.step(model);
     const groups = section.groups.length > 1 ? `${section.groups.length} groups` : "";
-    const kept = model.steps.length ? `steps ${integer(model.steps[0]!.step)} to ${integer(model.steps[model.steps.length - 1]!.step)} are kept` : "";
+    const kept = model.steps.length ? `steps ${integer(model.steps[0]!.step)} to ${integer(model.steps.at(-1)!.step)} are kept` : "";
     this.panel.sub = [section.stuck ? stuckTitle(section.stuck) : step >= 0 ? `step ${integer(step)}` : "", `${model.ranks} ranks`, groups, this.outside(model) ? kept : ""].filter(Boolean).join(" · ");
     this.writeLegend(model);
     const call = this.call(model);
@@ -252,7 +252,7 @@ export class CollectivesView implements View {
     this.legend.dataset["key"] = key;
     const communication = theme.family("communication");
     const hatched = `border:1px solid ${communication};background:repeating-linear-gradient(135deg,${communication} 0 1px,transparent 1px 3px)`;
-    const entry = (mark: HTMLElement, name: string, hide = ""): HTMLElement => h("span", { class: `fl-legenditem ${hide}` }, mark, name);
+    const entry = (mark: HTMLElement, name: string, hide = ""): HTMLElement => h("span", `fl-legenditem ${hide}`, mark, name);
     this.legend.replaceChildren(
       entry(h("i", { class: "fl-callmark", style: hatched }), "waiting"), entry(h("i", { class: "fl-callmark", style: `background:${communication}` }), "transferring"),
       ...families.map((family) => entry(h("i", { class: "fl-swatch", style: `background:${theme.family(family)}` }), familyLabels[family] ?? family, "fl-wideonly")));

@@ -1,6 +1,6 @@
 /** The blocks of each device at the cursor, with the streams that used them; freed ones that wait for a stream are dotted. */
 
-import { label, ring, Surface } from "../canvas.ts";
+import { fillBox, label, ring, setPen, Surface, tracePath } from "../canvas.ts";
 import { h } from "../dom.ts";
 import { bytes, integer, percent, text, wholeBytes } from "../format.ts";
 import { categoryLabels } from "../palette.ts";
@@ -37,7 +37,7 @@ export class DeviceBlocks {
     const { canvas } = this.surface;
     canvas.style.position = "sticky";
     canvas.tabIndex = 0;
-    this.scroll = h("div", { class: "fl-scroll" }, canvas, this.spacer);
+    this.scroll = h("div", "fl-scroll", canvas, this.spacer);
     this.panel.body.append(this.scroll);
     this.tip = new Tip(this.panel.body);
     this.panel.tools.append(this.legend());
@@ -78,10 +78,10 @@ export class DeviceBlocks {
   }
 
   private legend(): HTMLElement {
-    const entry = (style: string, name: string): HTMLElement => h("span", { class: "fl-legenditem fl-wideonly" }, h("i", { class: "fl-callmark", style }), name);
-    return h("div", { class: "fl-calllegend" }, entry("border:1px dashed var(--fl-dim)", "free"),
+    const entry = (style: string, name: string): HTMLElement => h("span", "fl-legenditem fl-wideonly", h("i", { class: "fl-callmark", style }), name);
+    return h("div", "fl-calllegend", entry("border:1px dashed var(--fl-dim)", "free"),
       entry("border:1px solid var(--fl-ink);background:radial-gradient(var(--fl-ink) 0.8px,transparent 1px) 0 0/4px 4px", "freed, waits for an event"),
-      h("span", { class: "fl-legenditem" }, h("b", {}, "s0 s1"), "streams that used it"));
+      h("span", "fl-legenditem", h("b", {}, "s0 s1"), "streams that used it"));
   }
 
   private draw(): void {
@@ -118,8 +118,7 @@ export class DeviceBlocks {
     const cut = used > 0 && (size - used) / size > TAIL && right - left > 3 * CUT;
     const scale = cut ? (right - left - CUT) / used : (right - left) / size;
     const at = (byte: number): number => left + byte * scale;
-    c.fillStyle = colours.soft;
-    c.fillRect(left, y, right - left, BAR);
+    fillBox(c, colours.soft, left, y, right - left, BAR);
     let [from, holes, live] = [0, 0, 0];
     for (const block of blocks) {
       const [begin, end] = [offset![block.row]!, offset![block.row]! + sizes![block.row]!];
@@ -144,15 +143,12 @@ export class DeviceBlocks {
     const fill = theme.category(model.columns["block_category"]![row]!);
     this.drawn.push({ x0, x1: x0 + wide, y, row, waits });
     if (waits) {
-      c.fillStyle = colours.bg;
-      c.fillRect(x0, y, wide, BAR);
+      fillBox(c, colours.bg, x0, y, wide, BAR);
       dotted(c, x0 + 1, y + 1, wide - 2, BAR - 2, colours.ink);
-      c.strokeStyle = colours.ink;
-      c.lineWidth = 1;
+      setPen(c, colours.ink, 1);
       c.strokeRect(Math.round(x0) + 0.5, y + 0.5, Math.max(1, Math.round(wide) - 1), BAR - 1);
     } else {
-      c.fillStyle = fill;
-      c.fillRect(x0, y, wide, BAR);
+      fillBox(c, fill, x0, y, wide, BAR);
     }
     const ink = waits ? colours.ink : theme.labelOn(fill);
     const streams = streamsOf(model, row);
@@ -164,8 +160,7 @@ export class DeviceBlocks {
     if (said && waits) {
       const middle = x0 + wide / 2;
       const half = theme.measure(said, theme.code(10.5)) / 2 + 4;
-      c.fillStyle = colours.bg;
-      c.fillRect(middle - half, y + 3, 2 * half, BAR - 6);
+      fillBox(c, colours.bg, middle - half, y + 3, 2 * half, BAR - 6);
       label(c, said, middle, y + BAR / 2 + 0.5, ink, theme.code(10.5), "center");
     } else if (said.length > 2) label(c, said, x0 + 5, y + BAR / 2 + 0.5, ink, theme.code(10.5));
     if (this.marked.has(row) || (store.selection?.kind === "block" && store.selection.block === model.columns["block_id"]![row])) {
@@ -176,8 +171,7 @@ export class DeviceBlocks {
   private free(c: CanvasRenderingContext2D, x0: number, x1: number, y: number, size: number, aside = 0): void {
     const { theme } = this.context;
     if (x1 - x0 < 3) return;
-    c.strokeStyle = theme.colours.dim;
-    c.lineWidth = 1;
+    setPen(c, theme.colours.dim, 1);
     c.setLineDash([2, 2]);
     c.strokeRect(Math.round(x0) + 1.5, y + 1.5, Math.round(x1 - x0) - 3, BAR - 3);
     c.setLineDash([]);
@@ -228,14 +222,9 @@ const surfaceLabel = (surface: Surface, said: string): void => surface.canvas.se
 /** Two slanted strokes: here something is left out. */
 function torn(c: CanvasRenderingContext2D, x: number, y: number, ground: string, ink: string): void {
   c.fillStyle = ground;
-  c.beginPath();
-  c.moveTo(x - 2, y - 1);
-  c.lineTo(x + 4, y - 1);
-  c.lineTo(x, y + BAR + 1);
-  c.lineTo(x - 6, y + BAR + 1);
+  tracePath(c, x - 2, y - 1, x + 4, y - 1, x, y + BAR + 1, x - 6, y + BAR + 1);
   c.fill();
-  c.strokeStyle = ink;
-  c.lineWidth = 1;
+  setPen(c, ink, 1);
   c.beginPath();
   for (const by of [-2, 4]) {
     c.moveTo(x + by, y - 1);

@@ -23,7 +23,7 @@ export class TaskDetails {
     const block = store.selection?.kind === "block" ? model.columns["block_id"]!.indexOf(store.selection.block as never) : -1;
     if (task >= 0) this.element.replaceChildren(...this.task(model, task, axis));
     else if (block >= 0) this.element.replaceChildren(...this.block(model, block));
-    else this.element.replaceChildren(...(store.selection?.kind === "task" ? [h("div", { class: "fl-none" }, "The selected task has left the window of steps that is kept.")] : []), ...this.step(model, step));
+    else this.element.replaceChildren(...(store.selection?.kind === "task" ? [h("div", "fl-none", "The selected task has left the window of steps that is kept.")] : []), ...this.step(model, step));
   }
 
   private task(model: DevicesModel, task: number, axis: Axis): HTMLElement[] {
@@ -56,8 +56,8 @@ export class TaskDetails {
     }
     const [from, to] = model.asked(task);
     if (axis === "time") facts.add("Call", text(duration((to - from) * 1e6)), "on the host");
-    const title = h("div", { class: "fl-title" }, h("i", { class: "fl-swatch", style: `background:${theme.family(family(model, store, task))}` }),
-      h("div", {}, h("b", {}, taskName(model, task)), h("div", { class: "fl-sub" }, `${what} · ${model.streamName({ device: model.device(task), stream: model.stream(task) })} · task ${integer(model.seq(task))}`)));
+    const title = h("div", "fl-title", h("i", { class: "fl-swatch", style: `background:${theme.family(family(model, store, task))}` }),
+      h("div", {}, h("b", {}, taskName(model, task)), h("div", "fl-sub", `${what} · ${model.streamName({ device: model.device(task), stream: model.stream(task) })} · task ${integer(model.seq(task))}`)));
     return [title, facts.list, ...this.launch(kernel), ...this.blocks(model, task), ...this.events(model, task), this.links(plan?.op)];
   }
 
@@ -76,17 +76,17 @@ export class TaskDetails {
     if (kernel.static >= 0) facts.add("Shared memory", text(bytes(kernel.static)), "a block");
     else facts.unknown("Shared memory", why);
     if (kernel.grid.length) facts.add("Dynamic", text(bytes(kernel.shared)), "of shared memory");
-    return [h("div", { class: "fl-section" }, "Launch"), facts.list, ...occupancy(kernel, threads, why), ...access(kernel.traffic)];
+    return [h("div", "fl-section", "Launch"), facts.list, ...occupancy(kernel, threads, why), ...access(kernel.traffic)];
   }
 
   private blocks(model: DevicesModel, task: number): HTMLElement[] {
     const rows = model.blocksOf(task);
     if (!rows.length) return [];
     const { store, theme } = this.context;
-    const found = rows.map((row) => h("li", { class: "fl-deviceblock" },
+    const found = rows.map((row) => h("li", "fl-deviceblock",
       h("i", { class: "fl-square", style: `background:${theme.category(model.columns["block_category"]![row]!)}` }),
-      h("span", { class: "fl-code" }, blockName(model, store, row)), h("span", { class: "fl-unitright" }, `${sizeOf(model, row)} · ${streamsOf(model, row)}`)));
-    return [h("div", { class: "fl-section" }, "Blocks it was given"), h("ul", { class: "fl-rowlist" }, ...found)];
+      h("span", "fl-code", blockName(model, store, row)), h("span", "fl-unitright", `${sizeOf(model, row)} · ${streamsOf(model, row)}`)));
+    return [h("div", "fl-section", "Blocks it was given"), h("ul", "fl-rowlist", ...found)];
   }
 
   private events(model: DevicesModel, task: number): HTMLElement[] {
@@ -96,7 +96,7 @@ export class TaskDetails {
     const facts = pairs();
     if (before.length) facts.add("Waits for", before.map(({ event }) => (event ? `e${event}` : "an event")).join(", "));
     if (after.length) facts.add("Then records", after.map(({ event }) => `e${event}`).join(", "));
-    return [h("div", { class: "fl-section" }, "Events"), facts.list];
+    return [h("div", "fl-section", "Events"), facts.list];
   }
 
   private block(model: DevicesModel, row: number): HTMLElement[] {
@@ -108,8 +108,8 @@ export class TaskDetails {
     facts.add("Segment", `S${segment![row]!}`, `at ${integer(offset![row]!)}`);
     facts.add("Streams", streamsOf(model, row) || "none yet");
     facts.add("State", end![row] === Infinity ? "in use" : until![row]! > end![row]! ? `freed, ${waitsFor(model, row)}` : "freed");
-    return [h("div", { class: "fl-title" }, h("i", { class: "fl-square", style: `background:${theme.category(category![row]!)}` }),
-      h("div", {}, h("b", {}, blockName(model, store, row)), h("div", { class: "fl-sub" }, "block of a device"))), facts.list, this.links(store.selection?.op, true)];
+    return [h("div", "fl-title", h("i", { class: "fl-square", style: `background:${theme.category(category![row]!)}` }),
+      h("div", {}, h("b", {}, blockName(model, store, row)), h("div", "fl-sub", "block of a device"))), facts.list, this.links(store.selection?.op, true)];
   }
 
   /** The step's sums, and what each device is. */
@@ -123,16 +123,16 @@ export class TaskDetails {
       facts.add("To the device", text(bytes(sums.to_device)), sums.to_device >= 1000 ? exactBytes(sums.to_device) : "");
       facts.add("To the host", text(bytes(sums.to_host)), sums.to_host >= 1000 ? exactBytes(sums.to_host) : "");
       facts.add("Host waits", integer(sums.waits), sums.waits ? "the program stood still" : "it never stood still");
-      found.push(h("div", { class: "fl-title" }, h("div", {}, h("b", {}, `step ${integer(number)}`), h("div", { class: "fl-sub" }, "what the host asked of the devices"))), facts.list);
+      found.push(h("div", "fl-title", h("div", {}, h("b", {}, `step ${integer(number)}`), h("div", "fl-sub", "what the host asked of the devices"))), facts.list);
     }
     for (const { place, name, emulated, order, seed, bound_ns: bound } of model.section.devices) {
       const facts = pairs();
       facts.add("Name", name || UNKNOWN);
       if (emulated) facts.add("Order", order, order === "random" ? `seed ${seed}` : "");
       else facts.add("Clock", `±${text(duration(bound))}`, "event error");
-      found.push(h("div", { class: "fl-section" }, place), facts.list);
+      found.push(h("div", "fl-section", place), facts.list);
     }
-    found.push(h("div", { class: "fl-links" }, this.button("Next launch", "]", () => this.actions.go(1)), ...(model.section.gaps.length ? [this.button("Next gap", "G", () => this.actions.gap())] : [])));
+    found.push(h("div", "fl-links", this.button("Next launch", "]", () => this.actions.go(1)), ...(model.section.gaps.length ? [this.button("Next gap", "G", () => this.actions.gap())] : [])));
     return found;
   }
 
@@ -143,11 +143,11 @@ export class TaskDetails {
       actions.select({ kind: "op", label: op, op });
       actions.show("ops");
     }));
-    return h("div", { class: "fl-links" }, ...links);
+    return h("div", "fl-links", ...links);
   }
 
   private button(name: string, key: string, act: () => void): HTMLElement {
-    const button = h("button", { class: "fl-button", type: "button" }, name, h("kbd", {}, key));
+    const button = h("button", "fl-button", name, h("kbd", {}, key));
     button.addEventListener("click", act);
     return button;
   }
@@ -163,11 +163,11 @@ function occupancy(kernel: NonNullable<ReturnType<DevicesModel["kernel"]>>, thre
   const [all, blocks] = [kernel.most / WARP, kernel.resident];
   const warps = blocks * Math.ceil(threads / WARP);
   const value = known ? h("span", {}, `${((100 * warps) / all).toFixed(1)} %`) : h("span", { title: why }, UNKNOWN);
-  const title = h("div", { class: "fl-section fl-occupancy" }, h("span", {}, "Occupancy, theoretical"), value);
-  if (!known) return [title, h("div", { class: "fl-warpnote" }, why)];
+  const title = h("div", "fl-section fl-occupancy", h("span", {}, "Occupancy, theoretical"), value);
+  if (!known) return [title, h("div", "fl-warpnote", why)];
   const said = `${integer(warps)} of ${integer(all)} warps, ${integer(blocks)} ${blocks === 1 ? "block" : "blocks"}${kernel.limit ? `; ${kernel.limit} limit${kernel.limit.endsWith("s") ? "" : "s"} it` : ""}`;
   const cells = Array.from({ length: all }, (_, at) => h("i", { class: at < warps ? "fl-on" : "" }));
-  return [title, h("div", { class: "fl-warps", role: "img", "aria-label": said }, ...cells), h("div", { class: "fl-warpnote" }, said)];
+  return [title, h("div", { class: "fl-warps", role: "img", "aria-label": said }, ...cells), h("div", "fl-warpnote", said)];
 }
 
 /** What its warps asked of memory: counted, not estimated. */
@@ -177,7 +177,7 @@ function access(traffic: readonly number[] | null): HTMLElement[] {
   const facts = pairs();
   if (requests) facts.add("Sectors", significant(sectors / requests), "a request, ideal 4");
   if (shared) facts.add("Conflicts", conflicts ? significant(conflicts / shared) : "none", conflicts ? "extra turns a shared request" : `in ${integer(shared)} shared requests`);
-  return [h("div", { class: "fl-section" }, "Memory access ", h("span", { class: "fl-exact" }, "counted, exact")), facts.list];
+  return [h("div", "fl-section", "Memory access ", h("span", "fl-exact", "counted, exact")), facts.list];
 }
 
 const list = (extent: readonly number[]): string => `[${extent.join(", ")}]`;
@@ -189,10 +189,10 @@ export function turn(by: number): string {
 }
 
 function pairs(): { list: HTMLElement; add(term: string, value: string, exact?: string): void; unknown(term: string, why: string): void } {
-  const found = h("dl", { class: "fl-pairs" });
+  const found = h("dl", "fl-pairs");
   return {
     list: found,
-    add: (term, value, exact = "") => void found.append(h("dt", {}, term), h("dd", {}, value, ...(exact ? [h("span", { class: "fl-exact" }, exact)] : []))),
+    add: (term, value, exact = "") => void found.append(h("dt", {}, term), h("dd", {}, value, ...(exact ? [h("span", "fl-exact", exact)] : []))),
     unknown: (term, why) => void found.append(h("dt", {}, term), h("dd", { title: why }, UNKNOWN)),
   };
 }

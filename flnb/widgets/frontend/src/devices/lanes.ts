@@ -102,7 +102,7 @@ const row = ({ bars, names }: Named, height: number): Row => ({ bars, height, cu
 function phaseBars(model: DevicesModel, store: Store, axis: Axis): Named {
   const entries: Entry[] = [];
   const add = (start: number, end: number, phase: string): void => {
-    const last = entries[entries.length - 1];
+    const last = entries.at(-1);
     if (last?.name === phase && (axis === "order" ? last.end === start : start - last.end < 0.05)) last.end = end;
     else entries.push({ start, end, kind: PHASE, item: NO_ITEM, name: phase });
   };

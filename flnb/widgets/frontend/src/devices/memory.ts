@@ -1,6 +1,6 @@
 /** The memory of devices under the lanes, on their axis: live bytes by category, and freed ones that wait for a stream. */
 
-import { horizontal, label, ticks } from "../canvas.ts";
+import { fillBox, horizontal, label, ticks } from "../canvas.ts";
 import { bytes, text } from "../format.ts";
 import { categoryLabels, categoryOrder } from "../palette.ts";
 import type { Frame } from "../timeline/paint.ts";
@@ -53,8 +53,7 @@ export function drawTrack(frame: Frame, track: MemoryTrack, footer: number, name
   const { c, theme, scale, width, height } = frame;
   const { colours } = theme;
   const [top, bottom] = [height - footer, height - 6];
-  c.fillStyle = colours.bg;
-  c.fillRect(0, top, width, footer);
+  fillBox(c, colours.bg, 0, top, width, footer);
   horizontal(c, 0, width, top, colours.line);
   label(c, "memory", 12, top + 11, colours.ink, theme.ui(11, 500));
   label(c, "live", 12, top + 24, colours.dim, theme.ui(10));
@@ -81,8 +80,7 @@ export function drawTrack(frame: Frame, track: MemoryTrack, footer: number, name
         const value = track.bands[band]![at]!;
         if (value <= 0) continue;
         const [low, up] = [y(under), y(under + value)];
-        c.fillStyle = band === WAITS ? colours.bg : theme.category(band);
-        c.fillRect(x0, up, x1 - x0 + 0.5, Math.max(0.5, low - up - (low - up > 3 ? 1 : 0)));
+        fillBox(c, band === WAITS ? colours.bg : theme.category(band), x0, up, x1 - x0 + 0.5, Math.max(0.5, low - up - (low - up > 3 ? 1 : 0)));
         if (band === WAITS) dotted(c, x0, up, x1 - x0, low - up, colours.ink);
         under += value;
       }
@@ -105,8 +103,7 @@ function names({ c, theme, scale }: Frame, track: MemoryTrack, y: (value: number
     const left = Math.min(scale.x(from) + 3, scale.right - wide - 2);
     if (left < reached) continue;
     const middle = Math.max(y(total) - 8, y(track.most) - 2);
-    c.fillStyle = theme.colours.bg;
-    c.fillRect(left, middle - 7, wide, 14);
+    fillBox(c, theme.colours.bg, left, middle - 7, wide, 14);
     label(c, said, left + 4, middle + 0.5, theme.colours.ink, font);
     reached = left + wide + 4;
   }
@@ -123,8 +120,7 @@ function legend({ c, theme, scale, width }: Frame, track: MemoryTrack, y: number
     if (x - wide < scale.left + 60) return;
     label(c, said, x, y, theme.colours.dim, font, "right");
     x -= wide;
-    c.fillStyle = band === WAITS ? theme.colours.bg : theme.category(band);
-    c.fillRect(x + 2, y - 4.5, 9, 9);
+    fillBox(c, band === WAITS ? theme.colours.bg : theme.category(band), x + 2, y - 4.5, 9, 9);
     if (band === WAITS) dotted(c, x - 3, y - 4.5, 14, 9, theme.colours.ink);
     x -= 8;
   }

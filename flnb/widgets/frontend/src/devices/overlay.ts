@@ -1,6 +1,6 @@
 /** What is drawn over the lanes: lines from where a task was asked for to where it ran, events, copies' bytes, idle time. */
 
-import { label, ring } from "../canvas.ts";
+import { fillBox, label, ring, setPen, tracePath } from "../canvas.ts";
 import { bytes, duration, text } from "../format.ts";
 import { ROUTES } from "../protocol.ts";
 import type { Store } from "../store.ts";
@@ -52,8 +52,7 @@ function lines(frame: Frame, overlay: Overlay): void {
     const ran = model.deviceSpan(task, lanes.axis);
     if (scale.shows(start, end) || (ran && scale.shows(ran[0], ran[1]))) shown.push(task);
   }
-  c.strokeStyle = theme.colours.mark;
-  c.lineWidth = 1;
+  setPen(c, theme.colours.mark, 1);
   c.setLineDash([]);
   c.beginPath();
   const under = frame.row(0, ASKED) + lanes.bar;
@@ -97,8 +96,7 @@ function marks(frame: Frame, { model, lanes }: Overlay): void {
     let start = mark ? x + DIAMOND + 3 : x;
     if (start + wide > scale.right) start = mark ? x - DIAMOND - 3 - wide : scale.right - wide;
     if (Math.min(start, mark ? x - DIAMOND : x) < reached) continue;
-    c.fillStyle = colours.bg; // lines end at what is written
-    c.fillRect(start - 1, y - 6, wide + 2, 12);
+    fillBox(c, colours.bg, start - 1, y - 6, wide + 2, 12); // lines end at what is written
     if (mark) diamond(c, x, y, colours.ink, colours.bg, mark === "recorded");
     label(c, said, start, y + 0.5, mark === "recorded" ? colours.ink : colours.dim, font);
     taken.set(line, Math.max(start + wide, mark ? x + DIAMOND : x) + 6);
@@ -106,16 +104,11 @@ function marks(frame: Frame, { model, lanes }: Overlay): void {
 }
 
 function diamond(c: CanvasRenderingContext2D, x: number, y: number, ink: string, ground: string, filled: boolean): void {
-  c.beginPath();
-  c.moveTo(x, y - DIAMOND);
-  c.lineTo(x + DIAMOND, y);
-  c.lineTo(x, y + DIAMOND);
-  c.lineTo(x - DIAMOND, y);
+  tracePath(c, x, y - DIAMOND, x + DIAMOND, y, x, y + DIAMOND, x - DIAMOND, y);
   c.closePath();
   c.fillStyle = filled ? ink : ground;
   c.fill();
-  c.strokeStyle = ink;
-  c.lineWidth = 1.2;
+  setPen(c, ink, 1.2);
   c.stroke();
 }
 
@@ -136,7 +129,7 @@ function shade(frame: Frame, overlay: Overlay): void {
   const { c, theme } = frame;
   const top = frame.row(0, ASKED) + overlay.lanes.bar + 6;
   c.fillStyle = theme.colours.soft;
-  for (const { x0, x1, mine } of gaps(frame, overlay)) c.fillRect(x0, top, x1 - x0, frame.lane(mine[mine.length - 1] ?? 1).bottom - top);
+  for (const { x0, x1, mine } of gaps(frame, overlay)) c.fillRect(x0, top, x1 - x0, frame.lane(mine.at(-1) ?? 1).bottom - top);
 }
 
 /** A dimension line over idle time, with its cause. */
@@ -149,8 +142,7 @@ function idle(frame: Frame, overlay: Overlay): void {
     const long = text(duration(ns));
     const said = [`device idle ${long}: ${why}`, `device idle ${long}`, long].find((one) => theme.measure(one, font) + 16 < x1 - x0);
     const y = frame.row(mine[0] ?? 1, TASKS) + lanes.bar / 2;
-    c.strokeStyle = theme.colours.ink;
-    c.lineWidth = 1;
+    setPen(c, theme.colours.ink, 1);
     c.beginPath();
     for (const x of [Math.round(x0) + 0.5, Math.round(x1) - 0.5]) {
       c.moveTo(x, y - 5);
@@ -177,17 +169,11 @@ function chosen(frame: Frame, overlay: Overlay): void {
   framed(to);
   const [x0, x1] = lanes.axis === "order" ? [(from.x0 + from.x1) / 2, (to.x0 + to.x1) / 2] : [from.x1, to.x0];
   const [y0, y1] = [from.y + lanes.bar + 2, to.y - 3];
-  c.strokeStyle = colours.ink;
-  c.lineWidth = 1.6;
-  c.beginPath();
-  c.moveTo(x0, y0);
-  c.lineTo(x1, y1);
+  setPen(c, colours.ink, 1.6);
+  tracePath(c, x0, y0, x1, y1);
   c.stroke();
   c.fillStyle = colours.ink;
-  c.beginPath();
-  c.moveTo(x1 - 4, y1 - 5);
-  c.lineTo(x1 + 4, y1 - 5);
-  c.lineTo(x1, y1 + 1);
+  tracePath(c, x1 - 4, y1 - 5, x1 + 4, y1 - 5, x1, y1 + 1);
   c.fill();
   const later = model.ranAs(selected) - selected;
   const waited = model.queued(selected);
@@ -200,10 +186,8 @@ function chosen(frame: Frame, overlay: Overlay): void {
 function plate({ c, theme, scale }: Frame, said: string, x: number, y: number, font: string, align: "left" | "center"): void {
   const wide = theme.measure(said, font);
   const left = Math.min(Math.max(align === "left" ? x : x - wide / 2, scale.left + 4), scale.right - wide - 4);
-  c.fillStyle = theme.colours.bg;
-  c.fillRect(Math.round(left) - 4, Math.round(y) - 7, Math.ceil(wide) + 8, 14);
-  c.strokeStyle = theme.colours.line;
-  c.lineWidth = 1;
+  fillBox(c, theme.colours.bg, Math.round(left) - 4, Math.round(y) - 7, Math.ceil(wide) + 8, 14);
+  setPen(c, theme.colours.line, 1);
   c.strokeRect(Math.round(left) - 3.5, Math.round(y) - 6.5, Math.ceil(wide) + 7, 13);
   label(c, said, left, y + 0.5, theme.colours.ink, font);
 }

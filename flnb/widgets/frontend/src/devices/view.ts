@@ -30,10 +30,10 @@ export class DevicesView implements View {
   readonly element: HTMLElement;
   private readonly panel: Panel;
   private readonly timeline: Timeline;
-  private readonly host = h("div", { class: "fl-callhost" });
-  private readonly legend = h("div", { class: "fl-calllegend" });
-  private readonly how = h("span", { class: "fl-sub" });
-  private readonly badge = h("b", { class: "fl-badge" });
+  private readonly host = h("div", "fl-callhost");
+  private readonly legend = h("div", "fl-calllegend");
+  private readonly how = h("span", "fl-sub");
+  private readonly badge = h("b", "fl-badge");
   private readonly note = h("div", { class: "fl-devicenote", hidden: true }, this.badge, this.how);
   private readonly main: HTMLElement;
   private readonly details: TaskDetails;
@@ -68,8 +68,8 @@ export class DevicesView implements View {
     this.panel.body.append(this.host);
     this.details = new TaskDetails(context, { go: (by) => this.go(by), gap: () => this.goGap() });
     this.blocks = new DeviceBlocks(context);
-    this.main = h("div", { class: "fl-devicemain" }, this.panel.element, this.blocks.panel.element);
-    this.element = h("div", { class: "fl-split fl-calls" }, this.main, this.details.element);
+    this.main = h("div", "fl-devicemain", this.panel.element, this.blocks.panel.element);
+    this.element = h("div", "fl-split fl-calls", this.main, this.details.element);
   }
 
   describe(): DataTable {
@@ -148,7 +148,7 @@ export class DevicesView implements View {
       const under = model.steps.find(({ start, end }) => time >= start && time <= end);
       if (under) return under;
     }
-    return model.steps.findLast(({ first, last }) => last > first && model.ranAs(last - 1) >= 0) ?? model.steps[model.steps.length - 1];
+    return model.steps.findLast(({ first, last }) => last > first && model.ranAs(last - 1) >= 0) ?? model.steps.at(-1);
   }
 
   private followed(model: DevicesModel): Span {
@@ -251,7 +251,7 @@ export class DevicesView implements View {
     const key = JSON.stringify([families, theme.version]);
     if (this.legend.dataset["key"] === key) return;
     this.legend.dataset["key"] = key;
-    this.legend.replaceChildren(...families.map((name) => h("span", { class: "fl-legenditem fl-wideonly" }, h("i", { class: "fl-swatch", style: `background:${theme.family(name)}` }), familyLabels[name] ?? name)));
+    this.legend.replaceChildren(...families.map((name) => h("span", "fl-legenditem fl-wideonly", h("i", { class: "fl-swatch", style: `background:${theme.family(name)}` }), familyLabels[name] ?? name)));
   }
 
   private tip(mark: Mark): string {

@@ -1,6 +1,6 @@
 /** All segments with their blocks at one moment: used, free (dashed), split marks, rounding waste (hatched). */
 
-import { hatch, label, ring, Surface } from "../canvas.ts";
+import { fillBox, hatch, label, ring, setPen, Surface } from "../canvas.ts";
 import { bytes, text, wholeBytes } from "../format.ts";
 import { categoryLabels } from "../palette.ts";
 import type { ViewContext } from "../view.ts";
@@ -108,8 +108,7 @@ export class BlockMap {
     const { store, theme } = this.context;
     const { colours } = theme;
     const { blocks } = this.model.index;
-    c.fillStyle = colours.soft;
-    c.fillRect(x, y, width, height);
+    fillBox(c, colours.soft, x, y, width, height);
     for (const mark of marks) {
       const row = segment.rows[mark.first]!;
       const alone = mark.last === mark.first + 1;
@@ -117,19 +116,16 @@ export class BlockMap {
       const edge = wide > 3 ? 0.5 : 0;
       const found = store.search === "" || this.matches(segment, mark);
       c.globalAlpha = found ? 1 : 0.22;
-      c.fillStyle = theme.category(mark.category);
-      c.fillRect(x + mark.x0 + edge, y, Math.max(mark.used - mark.x0 - edge, wide > 3 ? 0.8 : wide), height);
+      fillBox(c, theme.category(mark.category), x + mark.x0 + edge, y, Math.max(mark.used - mark.x0 - edge, wide > 3 ? 0.8 : wide), height);
       if (mark.x1 - mark.used > 0.8) {
-        c.fillStyle = hatch(c, colours.dim);
-        c.fillRect(x + mark.used, y, mark.x1 - mark.used, height);
+        fillBox(c, hatch(c, colours.dim), x + mark.used, y, mark.x1 - mark.used, height);
       }
       if (alone && found) this.condition(c, row, x + mark.x0 + edge, y, mark.used - mark.x0 - edge, height);
       c.globalAlpha = 1;
       if (alone && found && height > 14 && mark.used - mark.x0 > 48) this.name(c, row, x + mark.x0, y + height / 2, mark.used - mark.x0, theme.category(mark.category));
       else if (alone && this.compact && found && height > 14 && wide > 60) this.name(c, row, x + mark.x0, y + height / 2, wide, theme.category(mark.category));
     }
-    c.strokeStyle = colours.mark;
-    c.lineWidth = 1;
+    setPen(c, colours.mark, 1);
     c.strokeRect(x + 0.5, y + 0.5, width - 1, height - 1);
     this.holes(c, segment, x, y, width, height);
     // A notch under every boundary that a split made.
@@ -152,17 +148,13 @@ export class BlockMap {
     const state = this.conditionOf(row);
     if (state === "pending") {
       c.globalAlpha = 0.55;
-      c.fillStyle = theme.colours.bg;
-      c.fillRect(x, y, width, height);
+      fillBox(c, theme.colours.bg, x, y, width, height);
       c.globalAlpha = 1;
-      c.fillStyle = hatch(c, theme.colours.dim, 7);
-      c.fillRect(x, y, width, height);
+      fillBox(c, hatch(c, theme.colours.dim, 7), x, y, width, height);
     }
     if (state === "" || !this.locked(row)) return;
-    c.fillStyle = theme.colours.bg;
-    c.fillRect(x, y, width, 4);
-    c.fillStyle = theme.colours.ink;
-    c.fillRect(x, y, width, 3);
+    fillBox(c, theme.colours.bg, x, y, width, 4);
+    fillBox(c, theme.colours.ink, x, y, width, 3);
   }
 
   private locked(row: number): boolean {
@@ -186,8 +178,7 @@ export class BlockMap {
     const { colours } = theme;
     const font = theme.ui(10.5);
     const holes = holesOf(this.model.index.blocks, segment.rows, segment.size);
-    c.strokeStyle = colours.dim;
-    c.lineWidth = 1;
+    setPen(c, colours.dim, 1);
     for (let at = 0; at < holes.length; at += 2) {
       const x0 = x + (holes[at]! / segment.size) * width;
       const wide = (holes[at + 1]! / segment.size) * width;
@@ -272,8 +263,7 @@ export class BlockMap {
       }
     }
     if (!over) return;
-    c.strokeStyle = colours.ink;
-    c.lineWidth = 1;
+    setPen(c, colours.ink, 1);
     const { place, mark } = over;
     if (mark) c.strokeRect(Math.floor(place.x + mark.x0) + 0.5, place.y + 0.5, Math.max(2, mark.x1 - mark.x0) - 1, place.height - 1);
   }
@@ -371,7 +361,7 @@ export class BlockMap {
     else if (Number.isFinite(by)) next = Math.min(Math.max(now + by, 0), all.length - 1);
     else {
       const others = all.flatMap((block, index) => (by > 0 ? block.at > all[now]!.at : block.at < all[now]!.at) ? [index] : []);
-      next = (by > 0 ? others[0] : others[others.length - 1]) ?? now;
+      next = (by > 0 ? others[0] : others.at(-1)) ?? now;
     }
     const { stop, at } = all[next]!;
     const place = this.places[at]!;

@@ -1,6 +1,6 @@
 /** The column beside the memory view: everything known about the selected block, segment, or group of blocks. */
 
-import { label, Surface, vertical } from "../canvas.ts";
+import { fillBox, label, Surface, vertical } from "../canvas.ts";
 import { h } from "../dom.ts";
 import { bytes, dtype, duration, exactBytes, integer, moment, text } from "../format.ts";
 import { categoryLabels, categoryOrder } from "../palette.ts";
@@ -62,24 +62,24 @@ export class MemoryDetails {
 
   private head(name: string, sub: string, category?: number): HTMLElement {
     const square = category === undefined ? [] : [h("i", { class: "fl-square", style: `background:${this.context.theme.category(category)}` })];
-    return h("div", { class: "fl-title" }, ...square, h("div", {}, h("b", {}, name), h("div", { class: "fl-sub" }, sub)));
+    return h("div", "fl-title", ...square, h("div", {}, h("b", {}, name), h("div", "fl-sub", sub)));
   }
 
   private begin(): HTMLElement {
-    this.pairs = h("dl", { class: "fl-pairs" });
+    this.pairs = h("dl", "fl-pairs");
     return this.pairs;
   }
 
   private pair(term: string, value: string, more = "", code = false): void {
-    this.pairs.append(h("dt", {}, term), h("dd", code ? { class: "fl-code" } : {}, value, ...(more ? [" ", h("span", { class: "fl-dim" }, more)] : [])));
+    this.pairs.append(h("dt", {}, term), h("dd", code ? { class: "fl-code" } : {}, value, ...(more ? [" ", h("span", "fl-dim", more)] : [])));
   }
 
   private links(...which: ("op" | "tape")[]): HTMLElement {
     const { actions } = this.context;
-    const row = h("div", { class: "fl-links" });
+    const row = h("div", "fl-links");
     if (this.context.alone) return row;
     for (const one of which) {
-      const button = h("button", { class: "fl-button", type: "button" }, one === "op" ? "Op" : "Tape", h("kbd", {}, one === "op" ? "O" : "T"));
+      const button = h("button", "fl-button", one === "op" ? "Op" : "Tape", h("kbd", {}, one === "op" ? "O" : "T"));
       button.addEventListener("click", () => actions.show(one === "op" ? "ops" : "tape"));
       row.append(button);
     }
@@ -101,7 +101,7 @@ export class MemoryDetails {
     }
     const small = store.counters?.small_bytes;
     if (small) this.pair("Outside", text(bytes(small)), `results under ${text(bytes(store.run?.min_block ?? 0))}, in all`);
-    this.element.replaceChildren(h("div", { class: "fl-none" }, "Click a block for its tensor, op and life. Click the timeline to move the time cursor."), this.pairs);
+    this.element.replaceChildren(h("div", "fl-none", "Click a block for its tensor, op and life. Click the timeline to move the time cursor."), this.pairs);
   }
 
   private block(id: number): void {
@@ -109,7 +109,7 @@ export class MemoryDetails {
     const { lifetimes } = store.memory;
     const row = lifetimes.row(id);
     if (row < 0) {
-      this.element.replaceChildren(this.head(store.selection!.label, `block #${integer(id)}`), h("div", { class: "fl-none" }, "This block has left the picture: only the newest lifetimes are kept in the page."));
+      this.element.replaceChildren(this.head(store.selection!.label, `block #${integer(id)}`), h("div", "fl-none", "This block has left the picture: only the newest lifetimes are kept in the page."));
       return;
     }
     const plan = store.plan(lifetimes.plan[row]!);
@@ -133,7 +133,7 @@ export class MemoryDetails {
     const segment = store.memory.segments.get(lifetimes.segment[row]!);
     if (segment) this.pair("In", `${text(bytes(segment.size))} segment`, `0x${(segment.address + lifetimes.offset[row]!).toString(16)}`);
     this.element.replaceChildren(this.head(store.selection!.label, `${categoryLabels[category] ?? "unknown"} · block #${integer(id)}`, category), pairs,
-      h("div", { class: "fl-section" }, "Life"), this.lifeOf(row), this.age(row), ...this.stack(lifetimes.context[row]!), this.links(...(plan ? ["op" as const] : []), ...(node ? ["tape" as const] : [])));
+      h("div", "fl-section", "Life"), this.lifeOf(row), this.age(row), ...this.stack(lifetimes.context[row]!), this.links(...(plan ? ["op" as const] : []), ...(node ? ["tape" as const] : [])));
   }
 
   /** The call stack that made a block, of runs that have them; asked for when it is first looked at. */
@@ -146,7 +146,7 @@ export class MemoryDetails {
     }
     const lines = store.stacks.get(context);
     if (!lines?.length) return [];
-    return [h("div", { class: "fl-section" }, "Allocated at"), h("ol", { class: "fl-stack" }, ...lines.map((line) => h("li", { class: "fl-code" }, line)))];
+    return [h("div", "fl-section", "Allocated at"), h("ol", "fl-stack", ...lines.map((line) => h("li", "fl-code", line)))];
   }
 
   /** The user's line that made a block. Without one of its own, that of its node in the sampled tape, or of a node like it. */
@@ -196,13 +196,11 @@ export class MemoryDetails {
     const t0 = inStep ? steps.column("t0")[at]! : from;
     const t1 = inStep ? steps.column("t1")[at]! : Math.max(end, from + 1e-6);
     const x = (time: number): number => 12 + (Math.min(Math.max((time - t0) / (t1 - t0), 0), 1)) * (width - 24);
-    c.fillStyle = colours.grid;
-    c.fillRect(12, 4, width - 24, 14);
+    fillBox(c, colours.grid, 12, 4, width - 24, 14);
     const font = theme.ui(10);
     for (const span of inStep ? phasesOf(store, t0, t1) : []) {
       const [a, b] = [x(span.from), x(span.to)];
-      c.fillStyle = colours.bg;
-      c.fillRect(a - 0.5, 4, 1, 14);
+      fillBox(c, colours.bg, a - 0.5, 4, 1, 14);
       if (theme.measure(span.phase, font) + 8 < b - a) label(c, span.phase, a + 5, 11.5, colours.dim, font);
     }
     c.fillStyle = theme.category(lifetimes.category[row]!);
@@ -250,7 +248,7 @@ export class MemoryDetails {
     const hole = segment ? holeAt(blocks, segment, offset) : null;
     const where = `hole · S${id} + 0x${(hole?.offset ?? offset).toString(16)}`;
     if (!segment || !hole) {
-      this.element.replaceChildren(this.head(store.selection!.label, where), h("div", { class: "fl-none" }, segment ? "A block stands there at the cursor." : "Its segment is not reserved at the cursor."));
+      this.element.replaceChildren(this.head(store.selection!.label, where), h("div", "fl-none", segment ? "A block stands there at the cursor." : "Its segment is not reserved at the cursor."));
       return;
     }
     const pairs = this.begin();
@@ -266,8 +264,8 @@ export class MemoryDetails {
 
   /** A block beside a hole: a button that selects it, its op, line and age. */
   private neighbour(title: string, row: number, none: string): HTMLElement[] {
-    const section = h("div", { class: "fl-section" }, title);
-    if (row < 0) return [section, h("div", { class: "fl-none" }, none)];
+    const section = h("div", "fl-section", title);
+    if (row < 0) return [section, h("div", "fl-none", none)];
     const { store } = this.context;
     const { lifetimes } = store.memory;
     const list = this.rowList([row]);
@@ -284,9 +282,9 @@ export class MemoryDetails {
   private rowList(rows: readonly number[]): HTMLElement {
     const { store, actions, theme } = this.context;
     const { lifetimes } = store.memory;
-    return h("ul", { class: "fl-rowlist" }, ...rows.map((row) => {
-      const button = h("button", { type: "button" }, h("i", { class: "fl-square", style: `background:${theme.category(lifetimes.category[row]!)}` }),
-        h("span", { class: "fl-code" }, selectionOfBlock(store, row).label), h("span", { class: "fl-unitright" }, text(bytes(lifetimes.size[row]!))));
+    return h("ul", "fl-rowlist", ...rows.map((row) => {
+      const button = h("button", {}, h("i", { class: "fl-square", style: `background:${theme.category(lifetimes.category[row]!)}` }),
+        h("span", "fl-code", selectionOfBlock(store, row).label), h("span", "fl-unitright", text(bytes(lifetimes.size[row]!))));
       button.addEventListener("click", () => {
         if (store.cursor === null) actions.setCursor(store.at);
         actions.select(selectionOfBlock(store, row));
@@ -312,7 +310,7 @@ export class MemoryDetails {
     const pairs = this.begin();
     this.pair("Holds now", text(bytes(size)), rows.length === 1 ? "in 1 block" : `in ${integer(rows.length)} blocks`);
     for (const category of [...categoryOrder].reverse()) if (perCategory[category]! > 0) this.pair(categoryLabels[category]!, text(bytes(perCategory[category]!)));
-    const some = rows.length > 0 ? [h("div", { class: "fl-section" }, rows.length > 40 ? "Its largest blocks" : "Its blocks"), this.rowList(rows.slice(0, 40))] : [];
+    const some = rows.length > 0 ? [h("div", "fl-section", rows.length > 40 ? "Its largest blocks" : "Its blocks"), this.rowList(rows.slice(0, 40))] : [];
     const where = selection.kind === "op" ? "op" : selection.kind === "scope" ? "scope" : selection.kind === "leaf" ? "parameter" : "tape node";
     this.element.replaceChildren(this.head(selection.label, `${where} · allocations at the cursor`), pairs, ...some, this.links("op", "tape"));
   }

@@ -120,7 +120,7 @@ export class MemoryIndex {
     if (touched < this.length) this.rewritten.push(touched);
     this.length = total;
     this.checkpointCount = Math.min(this.checkpointCount, Math.floor(touched / CHECKPOINT_EVERY) + 1);
-    while (this.live.length > 0 && this.live[this.live.length - 1]!.before > touched) this.live.pop();
+    while (this.live.length > 0 && this.live.at(-1)!.before > touched) this.live.pop();
     this.extendCheckpoints();
   }
 

@@ -21,9 +21,9 @@ const SPIKES_ABOVE = 5;
 /** Upper end of the ratio axis and its ticks; spikes above it are drawn at the edge. */
 export function ratioAxis(values: Float64Array): { top: number; ticks: readonly number[] } {
   const known = values.filter((value) => !Number.isNaN(value)).sort();
-  const most = known[known.length - 1] ?? 1;
+  const most = known.at(-1) ?? 1;
   const typical = known[Math.floor(known.length * 0.75)] ?? 1;
-  const ticks = RATIO_AXES.find(([, , top]) => top >= (top < SPIKES_ABOVE ? most : typical)) ?? RATIO_AXES[RATIO_AXES.length - 1]!;
+  const ticks = RATIO_AXES.find(([, , top]) => top >= (top < SPIKES_ABOVE ? most : typical)) ?? RATIO_AXES.at(-1)!;
   return { top: ticks[2], ticks };
 }
 

@@ -120,7 +120,7 @@ class Holes {
   constructor(private readonly request: number) {}
 
   get largest(): number {
-    return this.sizes.length === 0 ? 0 : this.sizes[this.sizes.length - 1]!;
+    return this.sizes.length === 0 ? 0 : this.sizes.at(-1)!;
   }
 
   add(size: number): void {

@@ -24,7 +24,7 @@ export function stopsOf(blocks: Lifetimes, segment: SegmentState): Stop[] {
   let next = 0;
   const holesBefore = (end: number, after: number): void => {
     for (; next < holes.length && holes[next]! < end; next += 2) {
-      const last = stops[stops.length - 1];
+      const last = stops.at(-1);
       stops.push({ segment: segment.id, offset: holes[next]!, size: holes[next + 1]!, before: typeof last === "number" ? last : -1, after });
     }
   };

@@ -15,7 +15,7 @@ export function square(theme: Theme, category: number): HTMLElement {
 
 /** Bytes of each band at the cursor, and their sum: the legend of a timeline. */
 export class BandTable {
-  readonly element = h("table", { class: "fl-table fl-bands" });
+  readonly element = h("table", "fl-table fl-bands");
   private values: HTMLElement[] = [];
   private sum: HTMLElement = h("td");
   private shown = "";
@@ -40,7 +40,7 @@ export class BandTable {
     };
     this.values = [...bands].reverse().map(({ name, fill }) => line(name, h("i", { class: round && fill ? "fl-swatch" : "fl-square", style: fill ? `background:${fill}` : HATCH })));
     this.sum = line("allocated", null);
-    this.element.replaceChildren(h("caption", { class: "fl-hidden" }, "Bytes at the cursor"), h("colgroup", {}, h("col"), h("col", { style: "width:66px" })), body);
+    this.element.replaceChildren(h("caption", "fl-hidden", "Bytes at the cursor"), h("colgroup", {}, h("col"), h("col", { style: "width:66px" })), body);
     attribute(this.element, "data-bands", bands.length);
   }
 }

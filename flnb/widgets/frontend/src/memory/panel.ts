@@ -27,7 +27,7 @@ export class MemoryPanel implements View {
   private readonly panel: Panel;
   private readonly chart: TimelineChart;
   private readonly map: BlockMap;
-  private readonly legend = h("div", { class: "fl-legend" });
+  private readonly legend = h("div", "fl-legend");
   private readonly chartHost = h("div", { style: "position:relative;flex:1;min-height:0" });
   private readonly mapHost = h("div", { style: "position:relative;flex:none;height:56px" });
   private drawn = "";

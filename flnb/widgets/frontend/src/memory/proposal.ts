@@ -49,9 +49,9 @@ export class ProposalPanel {
       this.element.replaceChildren();
       return;
     }
-    const close = h("button", { type: "button", class: "fl-iconbutton", "aria-label": "Put the capacity back", title: "Put the capacity back (Delete)" }, "✕");
+    const close = h("button", { class: "fl-iconbutton", "aria-label": "Put the capacity back", title: "Put the capacity back (Delete)" }, "✕");
     close.addEventListener("click", () => this.context.actions.setLimit(null));
-    const head = h("div", { class: "fl-proposalhead" }, h("b", {}, `What if ${text(bytes(limit))}`), close);
+    const head = h("div", "fl-proposalhead", h("b", {}, `What if ${text(bytes(limit))}`), close);
     this.element.replaceChildren(head, ...this.said(limit));
   }
 
@@ -70,7 +70,7 @@ export class ProposalPanel {
     const known = this.known(limit);
     if (known !== null) return [peak, line(known)];
     const { proposal } = this.context.store;
-    if (proposal === null || proposal.capacity !== limit) return [peak, line(h("span", { class: "fl-dim" }, "Replaying the recorded step …"))];
+    if (proposal === null || proposal.capacity !== limit) return [peak, line(h("span", "fl-dim", "Replaying the recorded step …"))];
     if (proposal.peak === undefined) return [peak, line(proposal.error ?? "Replaying the recorded step …")];
     return this.plan(proposal);
   }
@@ -80,7 +80,7 @@ export class ProposalPanel {
     const mark = h("p", { class: found.fits ? "" : "fl-warn" }, found.fits ? (does ? "Fits, if this is done:" : "Fits as it is.") : does ? "Does not fit. The least that was found:" : "Does not fit, and no choice was found that lowers the peak.");
     const parts: HTMLElement[] = [this.peaks(found), mark];
     if (found.choices?.length) parts.push(this.table(found));
-    if (found.error) parts.push(h("p", { class: "fl-error" }, found.error));
+    if (found.error) parts.push(h("p", "fl-error", found.error));
     return [...parts, ...this.tools(found)];
   }
 
@@ -88,7 +88,7 @@ export class ProposalPanel {
   private peaks({ before, peak, peak_live, measured }: Proposal): HTMLElement {
     const row = (name: string, reserved: number | undefined, live: number | undefined): HTMLElement =>
       h("tr", {}, h("th", { class: "fl-left", scope: "row" }, name), h("td", {}, text(bytes(reserved))), h("td", {}, text(bytes(live))));
-    return h("table", { class: "fl-table" }, h("caption", { class: "fl-hidden" }, "Peaks"),
+    return h("table", "fl-table", h("caption", "fl-hidden", "Peaks"),
       h("thead", {}, h("tr", {}, h("th", { class: "fl-left", scope: "col" }, "Peak"), h("th", { scope: "col" }, "reserved"), h("th", { scope: "col" }, "live"))),
       h("tbody", {}, row("recorded", before?.peak, before?.live), row("predicted", peak, peak_live), ...(measured ? [row("measured", measured.peak, measured.live)] : [])));
   }
@@ -96,10 +96,10 @@ export class ProposalPanel {
   private table({ choices, seconds }: Proposal): HTMLElement {
     const root = common(choices!.map(({ scope }) => scope));
     const rows = choices!.slice(0, SCOPES).map(({ scope, what, bytes: held, seconds: takes }) => h("tr", { class: what === "keep" ? "fl-dim" : null },
-      h("td", { class: "fl-left fl-code", title: scope }, scope.slice(root.length)), h("td", { class: "fl-left" }, what), h("td", {}, text(bytes(held))), h("td", {}, takes ? text(duration(takes * 1e9)) : UNKNOWN)));
+      h("td", { class: "fl-left fl-code", title: scope }, scope.slice(root.length)), h("td", "fl-left", what), h("td", {}, text(bytes(held))), h("td", {}, takes ? text(duration(takes * 1e9)) : UNKNOWN)));
     const left = choices!.length - rows.length;
-    if (left > 0) rows.push(h("tr", { class: "fl-dim" }, h("td", { class: "fl-left", colspan: 4 }, `and ${left} more`)));
-    return h("table", { class: "fl-table" }, h("caption", { class: "fl-hidden" }, "What is done to what modules keep for backward"),
+    if (left > 0) rows.push(h("tr", "fl-dim", h("td", { class: "fl-left", colspan: 4 }, `and ${left} more`)));
+    return h("table", "fl-table", h("caption", "fl-hidden", "What is done to what modules keep for backward"),
       h("thead", {}, h("tr", {}, h("th", { class: "fl-left", scope: "col" }, "Module"), h("th", { class: "fl-left", scope: "col" }, "Choice"), h("th", { scope: "col", title: "What it holds at the peak" }, "At peak"), h("th", { scope: "col", title: `All together ${text(duration((seconds ?? 0) * 1e9))}` }, "Cost"))),
       h("tbody", {}, ...rows));
   }
@@ -108,7 +108,7 @@ export class ProposalPanel {
     if (!found.code || !found.choices?.some(({ what }) => what !== "keep")) return [];
     const { actions } = this.context;
     const button = (name: string, act: (own: HTMLButtonElement) => void): HTMLButtonElement => {
-      const made = h("button", { type: "button", class: "fl-button" }, name);
+      const made = h("button", "fl-button", name);
       made.addEventListener("click", () => act(made));
       return made;
     };
@@ -123,6 +123,6 @@ export class ProposalPanel {
       apply.title = "Run the step once under this plan and measure its peak";
       tools.unshift(apply);
     }
-    return [...(found.runs ? [] : [h("pre", {}, code)]), h("div", { class: "fl-links" }, ...tools)];
+    return [...(found.runs ? [] : [h("pre", {}, code)]), h("div", "fl-links", ...tools)];
   }
 }

@@ -44,7 +44,7 @@ export function stateAt(index: MemoryIndex, time: number): MemoryState {
   for (const [id, list] of bySegment) {
     const rows = Int32Array.from(list).sort((a, b) => offset[a]! - offset[b]!);
     const row = rowOfSegment.get(id) ?? -1;
-    const last = rows.length === 0 ? 0 : offset[rows[rows.length - 1]!]! + size[rows[rows.length - 1]!]!;
+    const last = rows.length === 0 ? 0 : offset[rows.at(-1)!]! + size[rows.at(-1)!]!;
     const total = row < 0 ? last : reservedSegments.size[row]!;
     const holes = holesOf(blocks, rows, total);
     let used = 0;

@@ -1,6 +1,6 @@
 /** Allocated bytes by category over time: a stacked, stepped area in which every pixel shows its largest moment. */
 
-import { hatch, horizontal, label, Surface, ticks, vertical } from "../canvas.ts";
+import { fillBox, hatch, horizontal, label, setPen, Surface, ticks, tracePath, vertical } from "../canvas.ts";
 import { bytes, clock, integer, text } from "../format.ts";
 import { type Selection, selectsBlock } from "../selection.ts";
 import { paintCursor } from "../timeline/paint.ts";
@@ -105,8 +105,7 @@ export class TimelineChart {
     drawSteps(c, axis, store, theme, height - BOTTOM);
     horizontal(c, axis.left, axis.right, height - BOTTOM, theme.colours.mark);
     if (this.hover && axis.inside(this.hover.x)) {
-      c.fillStyle = theme.colours.dim;
-      c.fillRect(Math.floor(this.hover.x), TOP, 1, height - TOP - BOTTOM);
+      fillBox(c, theme.colours.dim, Math.floor(this.hover.x), TOP, 1, height - TOP - BOTTOM);
     }
     paintCursor({ c, theme, scale: axis, height: height - BOTTOM + 5 }, store.cursor);
   }
@@ -136,8 +135,7 @@ export class TimelineChart {
     const { theme } = this.context;
     const last = line.reserved[line.pixels - 1]!;
     if (last === 0) return;
-    c.strokeStyle = theme.colours.ink;
-    c.lineWidth = 1.5;
+    setPen(c, theme.colours.ink, 1.5);
     strokeSteps(c, this.places, line.reserved);
     this.note(c, `reserved ${text(bytes(last))}`, axis.right - 2, labelAt(this.y(last), corner));
   }
@@ -177,10 +175,7 @@ export class TimelineChart {
       if (!axis.inside(x) || x < free) continue;
       vertical(c, x, TOP + 14, bottom, theme.colours.dim, [1, 3]);
       c.fillStyle = theme.colours.ink;
-      c.beginPath();
-      c.moveTo(x - 4, TOP + 7);
-      c.lineTo(x + 5, TOP + 7);
-      c.lineTo(x + 0.5, TOP + 14);
+      tracePath(c, x - 4, TOP + 7, x + 5, TOP + 7, x + 0.5, TOP + 14);
       c.fill();
       const what = `released ${text(bytes(size))}`;
       const wide = theme.measure(what, theme.ui(11, 500)) + 12;
@@ -209,10 +204,8 @@ export class TimelineChart {
     for (const [from, to] of store.memory.gaps) {
       const [x0, x1] = [Math.max(axis.left, axis.x(from)), Math.min(axis.right, axis.x(to))];
       if (x1 <= x0) continue;
-      c.fillStyle = theme.colours.bg;
-      c.fillRect(x0, TOP, Math.max(1, x1 - x0), this.surface.height - TOP - BOTTOM);
-      c.fillStyle = hatch(c, theme.colours.mark, 5);
-      c.fillRect(x0, TOP, Math.max(1, x1 - x0), this.surface.height - TOP - BOTTOM);
+      fillBox(c, theme.colours.bg, x0, TOP, Math.max(1, x1 - x0), this.surface.height - TOP - BOTTOM);
+      fillBox(c, hatch(c, theme.colours.mark, 5), x0, TOP, Math.max(1, x1 - x0), this.surface.height - TOP - BOTTOM);
       if (x1 - x0 > 70) this.note(c, "not received", x1 - 4, TOP + 10);
     }
   }
@@ -242,8 +235,7 @@ export class TimelineChart {
       const held = this.heldBy(selection, axis);
       spans = held.spans;
       if (selection.kind !== "block" && held.blocks > 0) {
-        c.strokeStyle = theme.colours.ink;
-        c.lineWidth = 1.25;
+        setPen(c, theme.colours.ink, 1.25);
         strokeSteps(c, this.places, held.bytes);
       }
     }
@@ -328,12 +320,12 @@ export function heldBytes(
       live += change;
       if (change > 0) {
         if (count++ === 0) {
-          const before = spans[spans.length - 1];
+          const before = spans.at(-1);
           // Lives that touch within a pixel are one bracket.
           if (before && time - before[1] < (t1 - t0) / pixels) before[1] = Infinity;
           else if (spans.length < 400) spans.push([time, Infinity]);
         }
-      } else if (--count === 0) spans[spans.length - 1]![1] = time;
+      } else if (--count === 0) spans.at(-1)![1] = time;
     };
     while (next < events.length && events[next]![0] <= begin) apply();
     let most = live;
@@ -345,7 +337,7 @@ export function heldBytes(
   }
   while (next < events.length && count > 0) {
     const [time, change] = events[next++]!;
-    if (change < 0 && --count === 0) spans[spans.length - 1]![1] = time;
+    if (change < 0 && --count === 0) spans.at(-1)![1] = time;
     else if (change > 0) count++;
   }
   return { bytes, spans, blocks: events.length / 2 };

@@ -84,7 +84,7 @@ export class MemoryView implements View {
     this.details = new MemoryDetails(context, this.model);
     this.proposal = new ProposalPanel(context, this.model);
     this.timeline.chart.capacityLine = this.line = new CapacityLine(context, firstHost, (limit) => this.proposal.ask(limit));
-    const side = h("div", { class: "fl-sides" }, this.proposal.element, this.details.element);
+    const side = h("div", "fl-sides", this.proposal.element, this.details.element);
     const main = h("div", { style: "display:grid;grid-template-rows:minmax(216px,250fr) minmax(160px,170fr) minmax(114px,164fr);min-width:0;min-height:0" },
       first.element, second.element, third.element);
     this.element = h("div", { class: "fl-split", style: "height:100%;width:100%" }, main, side);

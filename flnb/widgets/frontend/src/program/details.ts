@@ -13,7 +13,7 @@ export function swatch(theme: Theme, family: string): HTMLElement {
 }
 
 export function shareBar(theme: Theme, family: string, share: number): HTMLElement {
-  return h("span", { class: "fl-share" }, h("i", { style: `width:${(100 * share).toFixed(1)}%;background:${theme.family(family)}` }));
+  return h("span", "fl-share", h("i", { style: `width:${(100 * share).toFixed(1)}%;background:${theme.family(family)}` }));
 }
 
 /** `llvm`: the text that was compiled, once the kernel has sent it; `ask` asks for it. */
@@ -28,13 +28,13 @@ export function details(theme: Theme, data: ProgramData, at: number, llvm: strin
     ["Reads", launch.reads.join(", ") || "nothing"],
   ];
   return [
-    h("div", { class: "fl-title" }, swatch(theme, familyOf(launch)), h("div", {}, h("b", {}, `#${at} ${launch.name}`),
-      h("div", { class: "fl-sub" }, KINDS[launch.kind], launch.own ? " · of the user's class: never fused" : ""))),
-    h("dl", { class: "fl-pairs" }, ...rows.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
-    h("div", { class: "fl-section" }, `Stores`),
-    h("table", { class: "fl-table fl-programstored" }, h("tbody", {}, ...launch.stored.map((one) => h("tr", {},
-      h("td", { class: "fl-left fl-code" }, one.name), h("td", { class: "fl-left" }, `${one.shape} ${dtype(one.dtype)}`), h("td", {}, text(bytes(one.bytes))), h("td", { class: "fl-left" }, one.where))))),
-    ...(launch.parts.length ? [h("div", { class: "fl-section" }, launch.parts.length > 1 ? `${launch.parts.length} ops, estimated share of its time` : "Op"), ops(theme, launch)] : []),
+    h("div", "fl-title", swatch(theme, familyOf(launch)), h("div", {}, h("b", {}, `#${at} ${launch.name}`),
+      h("div", "fl-sub", KINDS[launch.kind], launch.own ? " · of the user's class: never fused" : ""))),
+    h("dl", "fl-pairs", ...rows.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
+    h("div", "fl-section", `Stores`),
+    h("table", "fl-table fl-programstored", h("tbody", {}, ...launch.stored.map((one) => h("tr", {},
+      h("td", "fl-left fl-code", one.name), h("td", "fl-left", `${one.shape} ${dtype(one.dtype)}`), h("td", {}, text(bytes(one.bytes))), h("td", "fl-left", one.where))))),
+    ...(launch.parts.length ? [h("div", "fl-section", launch.parts.length > 1 ? `${launch.parts.length} ops, estimated share of its time` : "Op"), ops(theme, launch)] : []),
     ...(launch.kind === "kernel" ? source(launch, llvm, form, ask) : []),
   ];
 }
@@ -42,16 +42,16 @@ export function details(theme: Theme, data: ProgramData, at: number, llvm: strin
 function ops(theme: Theme, launch: Launch): HTMLElement {
   const bar = launch.parts.length > 1;
   const widest = Math.max(...launch.parts.map(({ share }) => share));
-  return h("table", { class: "fl-table fl-ops fl-programops" },
-    h("caption", { class: "fl-hidden" }, "ops, with the share of time that is estimated by the bytes that each would move alone"),
+  return h("table", "fl-table fl-ops fl-programops",
+    h("caption", "fl-hidden", "ops, with the share of time that is estimated by the bytes that each would move alone"),
     h("tbody", {}, ...launch.parts.map((part) => h("tr", {},
-      h("td", { class: "fl-left" }, swatch(theme, part.family), h("span", { class: "fl-code" }, part.op)),
-      h("td", { class: "fl-left fl-dim" }, part.shape),
-      ...(bar ? [h("td", { title: "estimated" }, shareBar(theme, part.family, part.share / widest), h("span", { class: "fl-sharetext" }, `≈${(100 * part.share).toFixed(part.share < 0.0995 ? 1 : 0)} %`))] : [])))));
+      h("td", "fl-left", swatch(theme, part.family), h("span", "fl-code", part.op)),
+      h("td", "fl-left fl-dim", part.shape),
+      ...(bar ? [h("td", { title: "estimated" }, shareBar(theme, part.family, part.share / widest), h("span", "fl-sharetext", `≈${(100 * part.share).toFixed(part.share < 0.0995 ? 1 : 0)} %`))] : [])))));
 }
 
 function source(launch: Launch, llvm: string | undefined, form: "loops" | "llvm", ask: (form: "loops" | "llvm") => void): HTMLElement[] {
   const choice = segmented("Text of the kernel", [["loops", "Loops"], ["llvm", "LLVM"]], form, ask);
   const shown = form === "loops" ? launch.loops : llvm ?? "asking the kernel for it";
-  return [h("div", { class: "fl-section fl-occupancy" }, "Source", choice), h("pre", { class: "fl-programsource", tabindex: 0 }, shown)];
+  return [h("div", "fl-section fl-occupancy", "Source", choice), h("pre", { class: "fl-programsource", tabindex: 0 }, shown)];
 }

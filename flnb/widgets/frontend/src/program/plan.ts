@@ -1,6 +1,6 @@
 /** The memory plan: which bytes of the program's block belong to which value, launch by launch. */
 
-import { horizontal, label, ring, Surface, ticks, vertical } from "../canvas.ts";
+import { fillBox, horizontal, label, ring, setPen, Surface, ticks, vertical } from "../canvas.ts";
 import { bytes, text } from "../format.ts";
 import type { Theme } from "../theme.ts";
 import { Tip } from "../tip.ts";
@@ -100,17 +100,14 @@ export class MemoryPlan {
       const [x0, x1] = [this.x(span.begin), Math.max(this.x(span.end), this.x(span.begin) + 1)];
       const [y0, y1] = [this.y(span.stored.offset! + span.stored.bytes), this.y(span.stored.offset!)];
       const gap = y1 - y0 > 3 ? 1 : 0;
-      c.fillStyle = theme.category(span.stored.category);
-      c.fillRect(x0, y0, Math.max(1, x1 - x0 - (x1 - x0 > 3 ? 1 : 0)), Math.max(1, y1 - y0 - gap));
+      fillBox(c, theme.category(span.stored.category), x0, y0, Math.max(1, x1 - x0 - (x1 - x0 > 3 ? 1 : 0)), Math.max(1, y1 - y0 - gap));
       if (span.launch === this.selected) ring(c, x0 + 0.5, y0 + 0.5, Math.max(2, x1 - x0 - 1), Math.max(2, y1 - y0 - 1), colours.ink, colours.bg);
       else if (span === this.hovered) {
-        c.strokeStyle = colours.ink;
-        c.lineWidth = 1;
+        setPen(c, colours.ink, 1);
         c.strokeRect(x0 + 0.5, y0 + 0.5, Math.max(1, x1 - x0 - 1), Math.max(1, y1 - y0 - 1));
       }
     }
-    c.strokeStyle = colours.ink;
-    c.lineWidth = 1.25;
+    setPen(c, colours.ink, 1.25);
     c.beginPath();
     this.live.forEach((value, at) => {
       const y = Math.round(this.y(value)) + 0.5;

@@ -40,8 +40,8 @@ export class ProgramView {
   private form: "loops" | "llvm" = "loops";
   private changed = true;
   private readonly texts = new Map<string, string>();
-  private readonly name = h("span", { class: "fl-run" });
-  private readonly meta = h("span", { class: "fl-meta" });
+  private readonly name = h("span", "fl-run");
+  private readonly meta = h("span", "fl-meta");
   private readonly chooser = h("span", {});
   private readonly stages = h("ol", { class: "fl-stages", role: "listbox", "aria-label": "Stages", tabindex: 0 });
   private readonly below = h("div", { class: "fl-programbelow", tabindex: 0 });
@@ -59,16 +59,16 @@ export class ProgramView {
     this.theme = new Theme(this.element);
     const left = new Panel("Stages");
     left.tools.append(h("kbd", {}, "["), h("kbd", {}, "]"));
-    left.body.append(h("div", { class: "fl-column" }, this.stages, this.below));
+    left.body.append(h("div", "fl-column", this.stages, this.below));
     this.middle = new Panel("Program", () => this.callTable());
     this.middle.body.append(this.main);
     this.planned = new Panel("Memory plan", () => this.planTable());
-    const host = h("div", { class: "fl-callhost" });
+    const host = h("div", "fl-callhost");
     this.planned.body.append(host);
     this.plan = new MemoryPlan(this.theme, host, (launch) => this.select(launch));
     this.element.append(
-      h("div", { class: "fl-viewbar" }, this.name, this.meta, h("span", { class: "fl-space" }), this.chooser),
-      h("div", { class: "fl-programgrid" }, left.element, this.middle.element, this.side, this.planned.element), this.status);
+      h("div", "fl-viewbar", this.name, this.meta, h("span", "fl-space"), this.chooser),
+      h("div", "fl-programgrid", left.element, this.middle.element, this.side, this.planned.element), this.status);
     this.sizes = new ResizeObserver(() => this.resize());
     for (const element of [this.element, host]) this.sizes.observe(element);
     this.theme.onChange(() => this.draw());
@@ -121,7 +121,7 @@ export class ProgramView {
     const { data, message } = this;
     if (!data || !message) return;
     const programs = message.programs.map((_, at) => [String(at), String(at)] as const);
-    this.chooser.replaceChildren(...(programs.length > 1 ? [h("span", { class: "fl-dim" }, "program "), segmented("Program", programs, String(program), (chosen) => this.open(Number(chosen)))] : []));
+    this.chooser.replaceChildren(...(programs.length > 1 ? [h("span", "fl-dim", "program "), segmented("Program", programs, String(program), (chosen) => this.open(Number(chosen)))] : []));
     this.plan.show(data);
     const slowest = data.launches.reduce((most, { ns, parts }, at) => {
       const best = data.launches[most]!;
@@ -186,8 +186,8 @@ export class ProgramView {
     const size = (value: number): string => text(bytes(value));
     this.planned.sub = `block ${size(data.block)}, most in use ${size(most)} · besides it: results ${size(data.results)}, scratch ${size(data.scratch)}`;
     const categories = [...new Set(data.launches.flatMap(({ stored }) => stored.filter(({ offset }) => offset !== null).map(({ category }) => category)))];
-    this.planned.tools.replaceChildren(...categories.map((one) => h("span", { class: "fl-legenditem fl-sub" }, square(this.theme, one), categoryLabels[one] ?? "")),
-      h("span", { class: "fl-legenditem fl-sub" }, h("i", { class: "fl-programline" }), "in use"));
+    this.planned.tools.replaceChildren(...categories.map((one) => h("span", "fl-legenditem fl-sub", square(this.theme, one), categoryLabels[one] ?? "")),
+      h("span", "fl-legenditem fl-sub", h("i", "fl-programline"), "in use"));
     this.tell();
   }
 
@@ -212,28 +212,28 @@ export class ProgramView {
       const before = at ? rows[at - 1]![2] : count;
       const percentOf = (value: number): string => `${(100 * value / most).toFixed(1)}%`;
       return h("li", { role: "option", "aria-selected": stage === this.stage, "data-stage": stage },
-        h("i", { class: "fl-stagedot" }), h("div", {}, h("b", {}, stage), h("div", { class: "fl-dim" }, words)),
-        h("span", { class: "fl-stagebar" }, h("i", { style: `width:${percentOf(count)}` }), h("i", { class: "fl-stagegone", style: `width:${percentOf(Math.max(0, before - count))}` })));
+        h("i", "fl-stagedot"), h("div", {}, h("b", {}, stage), h("div", "fl-dim", words)),
+        h("span", "fl-stagebar", h("i", { style: `width:${percentOf(count)}` }), h("i", { class: "fl-stagegone", style: `width:${percentOf(Math.max(0, before - count))}` })));
     }));
     this.below.replaceChildren(...(this.stage === "recorded" || this.stage === "rewritten" ? this.rules(data) : this.costs(data)));
   }
 
   private rules(data: ProgramData): HTMLElement[] {
     const gone = data.rules.reduce((sum, { count }) => sum + count, 0);
-    if (!data.rules.length) return [h("div", { class: "fl-section" }, "Rules"), h("div", { class: "fl-none" }, "No rule found anything to replace.")];
-    return [h("div", { class: "fl-section" }, `Rules: ${integer(gone)} ops replaced`),
-      h("ul", { class: "fl-rulelist" }, ...data.rules.map(({ name, reason, where, count }) => h("li", { title: where },
-        h("span", { class: "fl-code" }, name), h("b", {}, integer(count)), h("span", { class: "fl-dim" }, where ? `${reason} (${where})` : reason))))];
+    if (!data.rules.length) return [h("div", "fl-section", "Rules"), h("div", "fl-none", "No rule found anything to replace.")];
+    return [h("div", "fl-section", `Rules: ${integer(gone)} ops replaced`),
+      h("ul", "fl-rulelist", ...data.rules.map(({ name, reason, where, count }) => h("li", { title: where },
+        h("span", "fl-code", name), h("b", {}, integer(count)), h("span", "fl-dim", where ? `${reason} (${where})` : reason))))];
   }
 
   private costs(data: ProgramData): HTMLElement[] {
     const total = totalOf(data);
     const rows = costsOf(data.launches).slice(0, 60);
-    return [h("div", { class: "fl-section" }, total === null ? "Calls" : "What takes the time"),
-      h("table", { class: "fl-table fl-ops fl-programcosts" }, h("tbody", {}, ...rows.map(({ name, family, count, ns, first }) => {
+    return [h("div", "fl-section", total === null ? "Calls" : "What takes the time"),
+      h("table", "fl-table fl-ops fl-programcosts", h("tbody", {}, ...rows.map(({ name, family, count, ns, first }) => {
         const row = h("tr", { tabindex: -1, title: `first: #${first}` },
-          h("td", { class: "fl-left" }, swatch(this.theme, family), h("span", { class: "fl-code" }, name)), h("td", {}, `${integer(count)}×`),
-          h("td", {}, ...(total && ns !== null ? [shareBar(this.theme, family, ns / total), h("span", { class: "fl-sharetext" }, text(percent(ns / total)))] : [UNKNOWN])));
+          h("td", "fl-left", swatch(this.theme, family), h("span", "fl-code", name)), h("td", {}, `${integer(count)}×`),
+          h("td", {}, ...(total && ns !== null ? [shareBar(this.theme, family, ns / total), h("span", "fl-sharetext", text(percent(ns / total)))] : [UNKNOWN])));
         row.addEventListener("click", () => this.select(first));
         return row;
       })))];
@@ -256,17 +256,17 @@ export class ProgramView {
     const rows = data.recorded.filter(({ rule }) => !rewritten || !this.changed || rule >= 0);
     this.middle.sub = rewritten ? `${integer(rows.length)} of ${integer(data.recorded.length)} ops` : "ops in the order in which they were recorded";
     if (rows.length > MOST_ROWS) this.middle.sub += `, the first ${integer(MOST_ROWS)}`;
-    this.main.replaceChildren(rows.length ? this.recordedTable(data, rows.slice(0, MOST_ROWS), rewritten) : h("div", { class: "fl-none" }, "Rewriting changed nothing."));
+    this.main.replaceChildren(rows.length ? this.recordedTable(data, rows.slice(0, MOST_ROWS), rewritten) : h("div", "fl-none", "Rewriting changed nothing."));
   }
 
   private recordedTable(data: ProgramData, rows: ProgramData["recorded"], rewritten: boolean): HTMLElement {
     const fate = ({ rule, by }: ProgramData["recorded"][number]): string => (rule < 0 ? "" : by ? `${data.rules[rule]!.name}: ${by}` : data.rules[rule]!.name);
-    return h("table", { class: "fl-table fl-ops fl-programrecorded" },
+    return h("table", "fl-table fl-ops fl-programrecorded",
       h("thead", {}, h("tr", {}, ...["Op", ...(rewritten ? ["Replaced by"] : []), "In", "Phase", "Module"].map((name) => h("th", { scope: "col", class: "fl-left" }, name)))),
       h("tbody", {}, ...rows.map((row) => h("tr", { class: row.rule >= 0 && rewritten ? "fl-changed" : null, "data-launch": row.launch >= 0 ? row.launch : null },
-        h("td", { class: "fl-left" }, swatch(this.theme, row.family), h("span", { class: "fl-code", title: row.text }, row.text)),
-        ...(rewritten ? [h("td", { class: "fl-left fl-code" }, fate(row))] : []),
-        h("td", { class: "fl-left" }, row.launch >= 0 ? `#${row.launch}` : ""), h("td", { class: "fl-left fl-dim" }, row.phase), h("td", { class: "fl-left fl-dim" }, row.scope)))));
+        h("td", "fl-left", swatch(this.theme, row.family), h("span", { class: "fl-code", title: row.text }, row.text)),
+        ...(rewritten ? [h("td", "fl-left fl-code", fate(row))] : []),
+        h("td", "fl-left", row.launch >= 0 ? `#${row.launch}` : ""), h("td", "fl-left fl-dim", row.phase), h("td", "fl-left fl-dim", row.scope)))));
   }
 
   private boxes(data: ProgramData): HTMLElement[] {
@@ -276,11 +276,11 @@ export class ProgramView {
     for (const run of runsOf(data.launches)) {
       if (run.phase !== phase || !flow) {
         phase = run.phase;
-        flow = h("div", { class: "fl-flow" });
-        made.push(h("h3", { class: "fl-phase" }, phase), flow);
+        flow = h("div", "fl-flow");
+        made.push(h("h3", "fl-phase", phase), flow);
       }
       const cards = data.launches.slice(run.first, run.last + 1).map((launch, at) => this.card(launch, run.first + at));
-      flow.append(h("div", { class: "fl-module" }, h("div", { class: "fl-modulename fl-dim", title: run.scope }, tail(run.scope, run.first === run.last ? 1 : 3)), h("div", { class: "fl-cards" }, ...cards)));
+      flow.append(h("div", "fl-module", h("div", { class: "fl-modulename fl-dim", title: run.scope }, tail(run.scope, run.first === run.last ? 1 : 3)), h("div", "fl-cards", ...cards)));
     }
     return made;
   }
@@ -291,23 +291,23 @@ export class ProgramView {
     const shape = parts.at(-1)?.shape ?? stored[0]?.shape ?? "";
     const where = [...new Set(stored.map((one) => one.where))];
     const line = stage === "planned" ? where.slice(0, 2).join(", ") + (where.length > 2 ? ", …" : "") : ns === null ? kind : text(duration(ns));
-    const badge = stage === "fused" && kind === "kernel" && parts.length > 1 ? h("span", { class: "fl-fusedcount" }, `${parts.length}→1`) : "";
+    const badge = stage === "fused" && kind === "kernel" && parts.length > 1 ? h("span", "fl-fusedcount", `${parts.length}→1`) : "";
     return h("button", {
       type: "button", class: `fl-card${kind === "kernel" && parts.length > 1 && stage === "fused" ? " fl-fused" : ""}${launch.own ? " fl-own" : ""}`, "data-launch": at, "aria-pressed": at === this.selected,
       title: `#${at} ${launch.name}${launch.own ? ", of the user's class" : ""}`,
     },
     h("i", { class: "fl-cardedge", style: `background:${theme.family(familyOf(launch))}` }),
-    h("span", { class: "fl-cardhead" }, h("span", { class: "fl-code" }, launch.name), badge),
-    h("span", { class: "fl-dim" }, shape), h("span", { class: "fl-dim" }, line),
-    h("span", { class: "fl-cardstrip" }, ...stripOf(launch).map(([family, share]) => h("i", { style: `flex:${share.toFixed(4)};background:${theme.family(family)}` }))));
+    h("span", "fl-cardhead", h("span", "fl-code", launch.name), badge),
+    h("span", "fl-dim", shape), h("span", "fl-dim", line),
+    h("span", "fl-cardstrip", ...stripOf(launch).map(([family, share]) => h("i", { style: `flex:${share.toFixed(4)};background:${theme.family(family)}` }))));
   }
 
   private legend(data: ProgramData): HTMLElement {
     const families = [...new Set(data.launches.flatMap(({ parts }) => parts.map(({ family }) => family)))];
-    const item = (mark: HTMLElement, words: string): HTMLElement => h("span", { class: "fl-legenditem" }, mark, words);
-    return h("div", { class: "fl-legend fl-programlegend" },
+    const item = (mark: HTMLElement, words: string): HTMLElement => h("span", "fl-legenditem", mark, words);
+    return h("div", "fl-legend fl-programlegend",
       ...families.map((family) => item(swatch(this.theme, family), familyLabels[family] ?? family)),
-      ...(data.launches.some(({ own }) => own) ? [item(h("i", { class: "fl-ownmark" }), "of the user's class")] : []),
+      ...(data.launches.some(({ own }) => own) ? [item(h("i", "fl-ownmark"), "of the user's class")] : []),
       h("span", {}, "strip: ops inside, by estimated share"));
   }
 
@@ -315,7 +315,7 @@ export class ProgramView {
     const { data, selected } = this;
     if (!data) return;
     if (selected === null || !data.launches[selected]) {
-      this.side.replaceChildren(h("div", { class: "fl-none" }, "Select a kernel or a call."));
+      this.side.replaceChildren(h("div", "fl-none", "Select a kernel or a call."));
       setText(this.status, `${integer(data.launches.length)} calls · [ and ] step through the stages · click a box, an op or a part of the memory plan`);
       return;
     }
@@ -328,7 +328,7 @@ export class ProgramView {
     }));
     if (held) this.side.focus(); // what had the focus is gone
     const { name, kind, scope } = data.launches[selected]!;
-    this.status.replaceChildren(h("span", { class: "fl-text" }, "Selected ", h("b", { class: "fl-code" }, name), ` · ${kind} #${selected} of ${integer(data.launches.length)}${scope ? ` · ${scope}` : ""} · Esc clears`));
+    this.status.replaceChildren(h("span", "fl-text", "Selected ", h("b", "fl-code", name), ` · ${kind} #${selected} of ${integer(data.launches.length)}${scope ? ` · ${scope}` : ""} · Esc clears`));
   }
 
   private callTable(): { caption: string; columns: string[]; rows: (string | number)[][] } {

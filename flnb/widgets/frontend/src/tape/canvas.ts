@@ -1,6 +1,6 @@
 /** Draws a laid-out tape: forward row above, backward row below in the same columns, parameters and saved bytes between. */
 
-import { label, Surface } from "../canvas.ts";
+import { fillBox, label, setPen, Surface, tracePath } from "../canvas.ts";
 import { bytes, count, duration, integer, shape as shapeText, text } from "../format.ts";
 import { selectsGroup, selectsNode } from "../selection.ts";
 import type { ViewContext } from "../view.ts";
@@ -81,10 +81,8 @@ export class TapeCanvas {
     const from = Math.min(Math.max(-camera.x / whole, 0), 1);
     const to = Math.min(Math.max((surface.width - camera.x) / whole, 0), 1);
     const room = surface.width - 24;
-    c.fillStyle = colours.grid;
-    c.fillRect(12, surface.height - 3, room, 2);
-    c.fillStyle = colours.mark;
-    c.fillRect(12 + from * room, surface.height - 3, Math.max(12, (to - from) * room), 2);
+    fillBox(c, colours.grid, 12, surface.height - 3, room, 2);
+    fillBox(c, colours.mark, 12 + from * room, surface.height - 3, Math.max(12, (to - from) * room), 2);
   }
 
   // ---- pieces
@@ -103,8 +101,7 @@ export class TapeCanvas {
       this.pen.rounded(frame.x + 0.5, y + 0.5, frame.width - 1, outer - 1, 6);
       c.fillStyle = colours.soft;
       c.fill();
-      c.strokeStyle = colours.line;
-      c.lineWidth = 1;
+      setPen(c, colours.line, 1);
       c.stroke();
       const titleY = row === "forward" ? y + 12 : y + outer - 12;
       this.targets.push({ kind: "frame", key: frame.group.key, row, index: frame.group.first, group: frame.group, x: left, y: titleY - 12, width: end - left, height: 24 });
@@ -161,18 +158,12 @@ export class TapeCanvas {
     const x = Math.round(parameters > 0 ? box.x + box.width - 8 : box.x + box.width / 2) + 0.5;
     const from = rows.forward - box.d + (box.kind === "module" ? 4 : 0);
     const to = rows.backward + box.d - 1;
-    c.strokeStyle = c.fillStyle = selected ? colours.ink : colours.mark;
-    c.lineWidth = selected ? 1.5 : 1;
+    setPen(c, c.fillStyle = selected ? colours.ink : colours.mark, selected ? 1.5 : 1);
     c.setLineDash([3, 3]);
-    c.beginPath();
-    c.moveTo(x, from);
-    c.lineTo(x, to - 5);
+    tracePath(c, x, from, x, to - 5);
     c.stroke();
     c.setLineDash([]);
-    c.beginPath();
-    c.moveTo(x, to);
-    c.lineTo(x - 3, to - 5);
-    c.lineTo(x + 3, to - 5);
+    tracePath(c, x, to, x - 3, to - 5, x + 3, to - 5);
     c.fill();
     if (!this.pen.legible || (box.d > 0 && !selected)) return;
     const font = this.pen.ui(10);
@@ -181,8 +172,7 @@ export class TapeCanvas {
     // Beside parameters there is no room in the middle; low down there is.
     const y = parameters > 0 ? rows.backward - rows.edge - 12 : rows.middle;
     const middle = parameters > 0 ? Math.min(x, box.x + box.width + 6 - wide / 2) : x;
-    c.fillStyle = colours.bg;
-    c.fillRect(middle - wide / 2 - 3, y - 7, wide + 6, 14);
+    fillBox(c, colours.bg, middle - wide / 2 - 3, y - 7, wide + 6, 14);
     label(c, what, middle, y, selected ? colours.ink : colours.dim, font, "center");
   }
 
@@ -233,8 +223,7 @@ export class TapeCanvas {
     const info = this.model.nodes[box.index]!;
     const { x, width, height } = box;
     const stripe = (y: number): void => {
-      c.fillStyle = theme.family(info.family);
-      c.fillRect(x + 3, y + 4, 3, height - 8);
+      fillBox(c, theme.family(info.family), x + 3, y + 4, 3, height - 8);
     };
     const { failed } = info.node;
     this.pen.plate(x, forward, width, height, failed ? "origin" : "fine", 0);
@@ -295,11 +284,9 @@ export class TapeCanvas {
       this.pen.rounded(box.x + 0.5, y + 0.5, width, PARAMETER - 1, 3);
       c.fillStyle = colours.bg;
       c.fill();
-      c.strokeStyle = spoiled ? colours.error : colours.mark;
-      c.lineWidth = 1;
+      setPen(c, spoiled ? colours.error : colours.mark, 1);
       c.stroke();
-      c.fillStyle = theme.category(1);
-      c.fillRect(box.x + 4, y + 5, 5, 5);
+      fillBox(c, theme.category(1), box.x + 4, y + 5, 5, 5);
       this.targets.push({ kind: "parameter", key: `p${box.index}.${leaf}`, row: "between", index: leaf, group: null, x: box.x, y, width: width + 1, height: PARAMETER });
       if (!this.pen.legible) return;
       const font = this.pen.ui(10);
@@ -370,8 +357,7 @@ export class TapeCanvas {
   private outline({ x, y, width, height }: Target): void {
     const { c } = this.pen;
     this.pen.rounded(x + 0.5, y + 0.5, width - 1, height - 1, 4);
-    c.strokeStyle = this.context.theme.colours.ink;
-    c.lineWidth = 1 / this.pen.camera.scale;
+    setPen(c, this.context.theme.colours.ink, 1 / this.pen.camera.scale);
     c.stroke();
   }
 

@@ -48,15 +48,15 @@ export class TapeDetails {
 
   private head(name: string, sub: string, family?: string): HTMLElement {
     const dot = family === undefined ? [] : [h("i", { class: "fl-swatch", style: `background:${this.context.theme.family(family)}` })];
-    return h("div", { class: "fl-title" }, ...dot, h("div", {}, h("b", {}, name), h("div", { class: "fl-sub" }, sub)));
+    return h("div", "fl-title", ...dot, h("div", {}, h("b", {}, name), h("div", "fl-sub", sub)));
   }
 
   private begin(): HTMLElement {
-    return (this.pairs = h("dl", { class: "fl-pairs" }));
+    return (this.pairs = h("dl", "fl-pairs"));
   }
 
   private pair(term: string, value: string, more = "", options: { code?: boolean; bad?: boolean } = {}): void {
-    const dd = h("dd", { class: [options.code ? "fl-code" : "", options.bad ? "fl-error" : ""].join(" ").trim() || null }, value, ...(more ? [" ", h("span", { class: "fl-dim" }, more)] : []));
+    const dd = h("dd", { class: [options.code ? "fl-code" : "", options.bad ? "fl-error" : ""].join(" ").trim() || null }, value, ...(more ? [" ", h("span", "fl-dim", more)] : []));
     this.pairs.append(h("dt", {}, term), dd);
   }
 
@@ -65,16 +65,16 @@ export class TapeDetails {
     const { origins } = model;
     const spoiled = model.leaves.flatMap((_, leaf) => (model.leafBad(leaf) ? [leaf] : []));
     const parts: HTMLElement[] = [];
-    if (origins.length > 0) parts.push(h("div", { class: "fl-section fl-error" }, "NaN begins at"), this.list(origins));
-    if (spoiled.length > 0) parts.push(h("div", { class: "fl-section fl-error" }, "NaN reached"), this.leafList(spoiled));
+    if (origins.length > 0) parts.push(h("div", "fl-section fl-error", "NaN begins at"), this.list(origins));
+    if (spoiled.length > 0) parts.push(h("div", "fl-section fl-error", "NaN reached"), this.leafList(spoiled));
     if (spoiled.length > 0 && origins.length === 0)
-      parts.push(h("div", { class: "fl-none" }, "Where it begins was not measured: no operation reported it. The next backward is measured; flnb.record(grad_interval=0) measures all."));
-    parts.push(h("div", { class: "fl-none" }, "Click a node for its gradient, time and saved tensors. Enter or a second click opens a module."));
+      parts.push(h("div", "fl-none", "Where it begins was not measured: no operation reported it. The next backward is measured; flnb.record(grad_interval=0) measures all."));
+    parts.push(h("div", "fl-none", "Click a node for its gradient, time and saved tensors. Enter or a second click opens a module."));
     const norms = model.nodes.flatMap((info, at) => (info.node.norm !== null && Number.isFinite(info.node.norm) && info.health === "fine" ? [{ at, norm: info.node.norm }] : []));
     if (norms.length > 1) {
       norms.sort((a, b) => b.norm - a.norm);
-      parts.push(h("div", { class: "fl-section" }, "Largest gradients"), this.list(norms.slice(0, 4).map(({ at }) => at)));
-      parts.push(h("div", { class: "fl-section" }, "Smallest gradients"), this.list(norms.slice(-4).reverse().map(({ at }) => at)));
+      parts.push(h("div", "fl-section", "Largest gradients"), this.list(norms.slice(0, 4).map(({ at }) => at)));
+      parts.push(h("div", "fl-section", "Smallest gradients"), this.list(norms.slice(-4).reverse().map(({ at }) => at)));
     }
     this.element.replaceChildren(...parts);
   }
@@ -85,7 +85,7 @@ export class TapeDetails {
     if (info.node.failed) {
       const [first, ...rest] = info.node.failed.message.split("\n");
       return [h("div", { style: "margin:0 12px 8px;padding:6px 8px;border-left:3px solid var(--fl-error);background:var(--fl-soft);overflow-wrap:anywhere" },
-        h("b", { class: "fl-error", style: "font-weight:600" }, "The forward ended here"), h("div", {}, first!), ...rest.map((line) => h("div", { class: "fl-dim" }, line)))];
+        h("b", { class: "fl-error", style: "font-weight:600" }, "The forward ended here"), h("div", {}, first!), ...rest.map((line) => h("div", "fl-dim", line)))];
     }
     if (info.health === "fine") return [];
     const out = model.badOut(at);
@@ -111,14 +111,14 @@ export class TapeDetails {
     if (node.line) this.pair("Line", node.line, "", { code: true });
     if (!failed) this.gradient(at, info);
     const parts = [this.head(backward ? `${info.op}′` : info.op, `${backward ? "backward of " : ""}node #${integer(node.id)} · ${familyLabels[info.family] ?? info.family}`, info.family), ...this.alarm(at), pairs];
-    if (info.parameters.length > 0) parts.push(h("div", { class: "fl-section" }, "Parameters"), this.leafList(info.parameters));
+    if (info.parameters.length > 0) parts.push(h("div", "fl-section", "Parameters"), this.leafList(info.parameters));
     parts.push(...this.history(info));
     if (info.health === "origin") {
       const reached = model.leaves.flatMap((_, leaf) => (model.leafBad(leaf) ? [leaf] : []));
-      if (reached.length > 0) parts.push(h("div", { class: "fl-section" }, "Reached"), this.leafList(reached));
+      if (reached.length > 0) parts.push(h("div", "fl-section", "Reached"), this.leafList(reached));
     }
-    if (info.parents.length > 0) parts.push(h("div", { class: "fl-section" }, "Reads"), this.list(info.parents));
-    if (info.consumers.length > 0) parts.push(h("div", { class: "fl-section" }, "Read by"), this.list(info.consumers));
+    if (info.parents.length > 0) parts.push(h("div", "fl-section", "Reads"), this.list(info.parents));
+    if (info.consumers.length > 0) parts.push(h("div", "fl-section", "Read by"), this.list(info.consumers));
     parts.push(this.links());
     this.element.replaceChildren(...parts);
   }
@@ -148,7 +148,7 @@ export class TapeDetails {
     const last = metric.last("value")!;
     this.chart.set(curve, { name: "gradient norm", shown: Number.isNaN(last) ? "NaN" : significant(last), log: wantsLog("norm", curve), last: store.step });
     this.chart.element.style.height = "104px";
-    return [h("div", { class: "fl-section" }, "Gradient norm over steps"), this.chart.element];
+    return [h("div", "fl-section", "Gradient norm over steps"), this.chart.element];
   }
 
   /** A module call, a fold of equal blocks or a portion, as the kernel told it. */
@@ -166,15 +166,15 @@ export class TapeDetails {
     if (data.backward_ns > 0) this.pair("", text(duration(data.backward_ns)), "backward");
     this.pair("Saved", data.saved > 0 ? text(bytes(data.saved)) : "nothing", data.saved >= 1000 ? exactBytes(data.saved) : "");
     const parts = [this.head(this.context.store.selection!.label, group.repeat ? "equal blocks" : group.path ? "module" : "a row of ops"), pairs];
-    if (data.health > 0) parts.push(h("div", { class: "fl-section fl-error" }, data.health === 2 ? "NaN begins inside" : "NaN passes through"));
-    const list = h("dl", { class: "fl-pairs" });
-    for (const [op, count] of data.ops) list.append(h("dt", { class: "fl-code" }, op), h("dd", {}, integer(count)));
+    if (data.health > 0) parts.push(h("div", "fl-section fl-error", data.health === 2 ? "NaN begins inside" : "NaN passes through"));
+    const list = h("dl", "fl-pairs");
+    for (const [op, count] of data.ops) list.append(h("dt", "fl-code", op), h("dd", {}, integer(count)));
     if (data.different > data.ops.length) list.append(h("dt", {}, "others"), h("dd", {}, `${integer(data.different - data.ops.length)} more ops`));
-    parts.push(h("div", { class: "fl-section" }, "Ops"), list);
+    parts.push(h("div", "fl-section", "Ops"), list);
     const inside = model.nodes.flatMap((info, at) => (group.first <= info.node.at && info.node.at < group.last ? [at] : []));
     const leaves = [...new Set(inside.flatMap((at) => model.nodes[at]!.parameters))];
-    if (leaves.length > 0) parts.push(h("div", { class: "fl-section" }, "Parameters"), this.leafList(leaves));
-    if (inside.length > 0) parts.push(h("div", { class: "fl-section" }, "Nodes"), this.list(inside));
+    if (leaves.length > 0) parts.push(h("div", "fl-section", "Parameters"), this.leafList(leaves));
+    if (inside.length > 0) parts.push(h("div", "fl-section", "Nodes"), this.list(inside));
     parts.push(this.links());
     this.element.replaceChildren(...parts);
   }
@@ -193,7 +193,7 @@ export class TapeDetails {
       saved += node.saved;
       for (const leaf of parameters) leaves.add(leaf);
     }
-    const last = model.nodes[chosen[chosen.length - 1]!]!;
+    const last = model.nodes[chosen.at(-1)!]!;
     const pairs = this.begin();
     this.pair("Nodes", integer(chosen.length), `of ${integer(model.nodes.length)}${model.nodes.length < model.tape!.count ? " known" : ""}`);
     if (selection.kind === "scope" && last.plan && inScope(last.scope, selection.scope)) this.pair("Output", `${dtype(last.plan.dtype)} [${last.plan.shape.join(",")}]`, "", { code: true });
@@ -201,8 +201,8 @@ export class TapeDetails {
     if (backward > 0) this.pair("", text(duration(backward)), "backward");
     this.pair("Saved", text(bytes(saved)), saved >= 1000 ? exactBytes(saved) : "");
     const parts = [this.head(selection.label, selection.kind === "scope" ? "module" : `${nodeCount(chosen.length)} of this step`), pairs];
-    if (leaves.size > 0) parts.push(h("div", { class: "fl-section" }, "Parameters"), this.leafList([...leaves]));
-    parts.push(h("div", { class: "fl-section" }, "Nodes"), this.list(chosen), this.links());
+    if (leaves.size > 0) parts.push(h("div", "fl-section", "Parameters"), this.leafList([...leaves]));
+    parts.push(h("div", "fl-section", "Nodes"), this.list(chosen), this.links());
     this.element.replaceChildren(...parts);
   }
 
@@ -217,19 +217,19 @@ export class TapeDetails {
     this.pair("Gradient", bad ? "NaN" : significant(found.norm ?? NaN), bad ? `${integer(found.bad)} bad values` : found.norm === null ? "not sampled" : "norm", { bad });
     const readers = model.nodes.flatMap((info, at) => (info.parameters.includes(leaf) || info.inputs.includes(leaf) ? [at] : []));
     this.element.replaceChildren(this.head(model.leafName(leaf, false), found.parameter ? "parameter" : "input"), pairs,
-      h("div", { class: "fl-section" }, "Read by"), this.list(readers));
+      h("div", "fl-section", "Read by"), this.list(readers));
   }
 
   /** Nodes as rows that can be clicked: scope or op, and the norm. */
   private list(nodes: readonly number[]): HTMLElement {
     const { store, actions } = this.context;
-    const list = h("ul", { class: "fl-rowlist" });
+    const list = h("ul", "fl-rowlist");
     for (const at of nodes.slice(0, LIST)) {
       const info = this.model.nodes[at]!;
       const bad = this.model.arrivesBad(at) || info.health === "origin";
-      const button = h("button", { type: "button", title: info.plan ? `${info.op} ${shapeText(info.plan.shape)}` : info.op },
+      const button = h("button", { title: info.plan ? `${info.op} ${shapeText(info.plan.shape)}` : info.op },
         h("i", { class: "fl-swatch", style: `background:${this.context.theme.family(info.family)}` }),
-        h("span", { class: "fl-code" }, info.scope && !info.scope.endsWith(info.op) ? `${info.scope.split(".").slice(-2).join(".")}.${info.op}` : info.scope || info.op),
+        h("span", "fl-code", info.scope && !info.scope.endsWith(info.op) ? `${info.scope.split(".").slice(-2).join(".")}.${info.op}` : info.scope || info.op),
         h("span", { class: bad ? "fl-unitright fl-error" : "fl-unitright" }, info.health === "origin" ? "NaN begins" : bad ? "NaN" : significant(info.node.norm ?? NaN)));
       button.addEventListener("click", () => {
         if (this.model.tape) actions.select(selectionOfNode(store, info.node, this.model.tape));
@@ -243,10 +243,10 @@ export class TapeDetails {
   private leafList(leaves: readonly number[]): HTMLElement {
     const { actions } = this.context;
     const { model } = this;
-    const list = h("ul", { class: "fl-rowlist" });
+    const list = h("ul", "fl-rowlist");
     for (const leaf of leaves.slice(0, LIST)) {
       const bad = model.leafBad(leaf);
-      const button = h("button", { type: "button" }, h("i", { class: "fl-square", style: `background:${this.context.theme.category(1)}` }), h("span", { class: "fl-code" }, model.leafName(leaf, false)),
+      const button = h("button", {}, h("i", { class: "fl-square", style: `background:${this.context.theme.category(1)}` }), h("span", "fl-code", model.leafName(leaf, false)),
         h("span", { class: bad ? "fl-unitright fl-error" : "fl-unitright" }, bad ? "NaN" : significant(model.leaves[leaf]!.norm ?? NaN)));
       button.addEventListener("click", () => actions.select({ kind: "leaf", label: model.leafName(leaf, false), node: model.leaves[leaf]!.id }));
       list.append(h("li", {}, button));
@@ -256,10 +256,10 @@ export class TapeDetails {
 
   private links(): HTMLElement {
     const { actions } = this.context;
-    const row = h("div", { class: "fl-links" });
+    const row = h("div", "fl-links");
     if (this.context.alone) return row;
     for (const [name, key, tab] of [["Op", "O", "ops"], ["Blocks", "B", "memory"]] as const) {
-      const button = h("button", { class: "fl-button", type: "button" }, name, h("kbd", {}, key));
+      const button = h("button", "fl-button", name, h("kbd", {}, key));
       button.addEventListener("click", () => actions.show(tab));
       row.append(button);
     }

@@ -31,7 +31,7 @@ class TapeView implements View {
   private readonly canvas: TapeCanvas;
   private readonly host = h("div", { style: "position:relative;flex:1;min-height:0;overflow:hidden" });
   private readonly none = h("div", { class: "fl-none", style: "position:absolute;inset:0" });
-  private readonly newest = h("button", { type: "button", class: "fl-button", hidden: true, title: "Show the newest tape in place of the one with NaN" });
+  private readonly newest = h("button", { class: "fl-button", hidden: true, title: "Show the newest tape in place of the one with NaN" });
   private readonly tip: Tip;
   private readonly details: TapeDetails | null;
   private readonly families: HTMLElement | null;

@@ -1,6 +1,6 @@
 /** The shapes and texts that a tape is drawn of, whatever they stand for. */
 
-import { hatch, horizontal, label } from "../canvas.ts";
+import { fillBox, hatch, horizontal, label, setPen, tracePath } from "../canvas.ts";
 import { significant } from "../format.ts";
 import type { Theme } from "../theme.ts";
 import type { Group } from "./groups.ts";
@@ -78,8 +78,7 @@ export class Pen {
       c.fill();
       c.globalAlpha = alpha;
     }
-    c.strokeStyle = health === "fine" ? colours.mark : colours.error;
-    c.lineWidth = health === "origin" ? 2.5 : 1;
+    setPen(c, health === "fine" ? colours.mark : colours.error, health === "origin" ? 2.5 : 1);
     c.stroke();
     c.lineWidth = 1;
   }
@@ -90,8 +89,7 @@ export class Pen {
     const corners = points.length / 2;
     const x = (at: number): number => points[2 * at]!;
     const y = (at: number): number => Math.round(place(points[2 * at + 1]!)) + 0.5;
-    c.strokeStyle = c.fillStyle = colour;
-    c.lineWidth = 1.2;
+    setPen(c, c.fillStyle = colour, 1.2);
     c.beginPath();
     c.moveTo(x(0), y(0));
     if (!straight && corners === 2) {
@@ -105,26 +103,17 @@ export class Pen {
     if (!arrow) return;
     const [endX, endY] = [x(corners - 1), y(corners - 1)];
     const direction = Math.sign(endX - x(corners - 2)) || 1;
-    c.beginPath();
-    c.moveTo(endX, endY);
-    c.lineTo(endX - 5 * direction, endY - 3);
-    c.lineTo(endX - 5 * direction, endY + 3);
+    tracePath(c, endX, endY, endX - 5 * direction, endY - 3, endX - 5 * direction, endY + 3);
     c.fill();
   }
 
   upward(x: number, from: number, to: number, colour: string): void {
     const { c } = this;
     const at = Math.round(x) + 0.5;
-    c.strokeStyle = c.fillStyle = colour;
-    c.lineWidth = 1;
-    c.beginPath();
-    c.moveTo(at, from);
-    c.lineTo(at, to + 5);
+    setPen(c, c.fillStyle = colour, 1);
+    tracePath(c, at, from, at, to + 5);
     c.stroke();
-    c.beginPath();
-    c.moveTo(at, to);
-    c.lineTo(at - 3, to + 5);
-    c.lineTo(at + 3, to + 5);
+    tracePath(c, at, to, at - 3, to + 5, at + 3, to + 5);
     c.fill();
   }
 
@@ -132,11 +121,9 @@ export class Pen {
     const { c } = this;
     const { colours } = this.theme;
     this.rounded(x, y, width, height, 4);
-    c.strokeStyle = colours.bg;
-    c.lineWidth = 4;
+    setPen(c, colours.bg, 4);
     c.stroke();
-    c.strokeStyle = colours.ink;
-    c.lineWidth = 2;
+    setPen(c, colours.ink, 2);
     c.stroke();
   }
 
@@ -149,8 +136,7 @@ export class Pen {
   normBar(norm: number | null, x: number, y: number, width: number): void {
     const { c } = this;
     const { colours } = this.theme;
-    c.fillStyle = colours.grid;
-    c.fillRect(x, y, width, 4);
+    fillBox(c, colours.grid, x, y, width, 4);
     if (norm === null || Number.isNaN(norm)) return;
     const alpha = c.globalAlpha;
     c.fillStyle = colours.ink;
@@ -171,8 +157,7 @@ export class Pen {
     let from = x;
     for (const [family, time] of times) {
       const wide = (width * time) / total;
-      c.fillStyle = this.theme.family(family);
-      c.fillRect(from, y, Math.max(0, wide - 0.5), 5);
+      fillBox(c, this.theme.family(family), from, y, Math.max(0, wide - 0.5), 5);
       from += wide;
     }
   }

@@ -1,6 +1,6 @@
 /** From the selected op to its backward ops, and down to the memory that it allocated. */
 
-import { label } from "../canvas.ts";
+import { fillBox, label, setPen, tracePath } from "../canvas.ts";
 import { bytes, text } from "../format.ts";
 import type { TimelineEvent } from "../protocol.ts";
 import type { Store } from "../store.ts";
@@ -33,8 +33,7 @@ export function drawArrows(
   if (!own) return;
   const bottom = frame.row(own.lane, own.row) + lanes.content.lanes[own.lane]!.rows[own.row]!.height;
   const from = Math.min(Math.max(scale.x((event.t0 + event.t1) / 2), scale.left), scale.right);
-  c.lineWidth = 1.25;
-  c.strokeStyle = c.fillStyle = theme.colours.ink;
+  setPen(c, c.fillStyle = theme.colours.ink, 1.25);
   frame.clipped(() => {
     for (const other of event.related ?? []) {
       const place = lanes.find(keyOf({ ...other, rank: null }), other.number, other.t0);
@@ -69,19 +68,14 @@ export function drawArrows(
   const wide = theme.measure(said, font) + 8;
   const left = x + 4 + wide > scale.right ? x - 4 - wide : x + 4;
   const y = ground - 12;
-  c.fillStyle = theme.colours.bg;
-  c.fillRect(left, y - 8, wide, 16);
-  c.strokeStyle = theme.colours.mark;
-  c.lineWidth = 1;
+  fillBox(c, theme.colours.bg, left, y - 8, wide, 16);
+  setPen(c, theme.colours.mark, 1);
   c.strokeRect(Math.round(left) + 0.5, Math.round(y - 8) + 0.5, Math.round(wide), 15);
   label(c, said, left + 4, y, theme.colours.ink, font);
 }
 
 /** The head of an arrow that points down (1) or up (-1). */
 function head(c: CanvasRenderingContext2D, x: number, y: number, way: 1 | -1): void {
-  c.beginPath();
-  c.moveTo(x, y);
-  c.lineTo(x - 3.5, y - way * 7);
-  c.lineTo(x + 3.5, y - way * 7);
+  tracePath(c, x, y, x - 3.5, y - way * 7, x + 3.5, y - way * 7);
   c.fill();
 }

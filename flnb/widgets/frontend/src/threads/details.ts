@@ -16,7 +16,7 @@ const WORDS: Readonly<Record<TimelineEvent["kind"], string>> = {
 const BLOCKS = 6;
 
 const pairs = (facts: readonly (readonly [string, string])[]): HTMLElement =>
-  h("dl", { class: "fl-pairs" }, ...facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+  h("dl", "fl-pairs", ...facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
 
 /** `count`: how many events the bar stands for that was clicked; what is told is of the longest. */
 export function aboutEvent(
@@ -30,7 +30,7 @@ export function aboutEvent(
   const begin = step === null ? 0 : store.steps.column("t0")[store.steps.after("t0", event.t0 / 1e3) - 1]! * 1e3;
   const scope = [context?.scope, context && context.phase !== "other" ? context.phase : ""].filter(Boolean).join(", ");
   return [
-    h("div", { class: "fl-title" }, h("div", {}, h("b", { class: "fl-code" }, name), h("div", { class: "fl-sub" }, count > 1 ? `the longest of ${integer(count)} events` : kernel ? "kernel" : WORDS[event.kind]))),
+    h("div", "fl-title", h("div", {}, h("b", "fl-code", name), h("div", "fl-sub", count > 1 ? `the longest of ${integer(count)} events` : kernel ? "kernel" : WORDS[event.kind]))),
     pairs([
       ["Time", text(duration((event.t1 - event.t0) * 1e6))],
       ["Begins", step === null ? text(duration(event.t0 * 1e6)) : `${text(duration((event.t0 - begin) * 1e6))} into step ${integer(step)}`],
@@ -48,12 +48,12 @@ function related(store: ViewContext["store"], event: TimelineEvent & { related?:
   if (!others.length) return [];
   const rows = others.map((one) => {
     const apart = one.t0 - event.t0;
-    const button = h("button", { type: "button" }, h("span", { class: "fl-code" }, opName(store, one.what, one.context)),
-      h("span", { class: "fl-dim" }, `${text(duration((one.t1 - one.t0) * 1e6))}, ${text(duration(Math.abs(apart) * 1e6))} ${apart < 0 ? "earlier" : "later"}`));
+    const button = h("button", {}, h("span", "fl-code", opName(store, one.what, one.context)),
+      h("span", "fl-dim", `${text(duration((one.t1 - one.t0) * 1e6))}, ${text(duration(Math.abs(apart) * 1e6))} ${apart < 0 ? "earlier" : "later"}`));
     button.addEventListener("click", () => choose(one));
     return h("li", {}, button);
   });
-  return [h("div", { class: "fl-section" }, "Of the same tape node"), h("ul", { class: "fl-rowlist" }, ...rows)];
+  return [h("div", "fl-section", "Of the same tape node"), h("ul", "fl-rowlist", ...rows)];
 }
 
 function allocated(store: ViewContext["store"], event: TimelineEvent): HTMLElement[] {
@@ -65,7 +65,7 @@ function allocated(store: ViewContext["store"], event: TimelineEvent): HTMLEleme
     const lives = lifetimes.end[row]! - lifetimes.start[row]!;
     return [text(bytes(lifetimes.size[row]!)), `${categoryLabels[lifetimes.category[row]!] ?? "unknown"}, ${Number.isFinite(lives) ? `lived ${text(duration(lives * 1e9))}` : "lives"}`];
   });
-  return [h("div", { class: "fl-section" }, `Allocated ${text(bytes(sum))}`), pairs(told), ...(rows.length > BLOCKS ? [h("div", { class: "fl-none" }, `and ${integer(rows.length - BLOCKS)} more`)] : [])];
+  return [h("div", "fl-section", `Allocated ${text(bytes(sum))}`), pairs(told), ...(rows.length > BLOCKS ? [h("div", "fl-none", `and ${integer(rows.length - BLOCKS)} more`)] : [])];
 }
 
 export function aboutMeasure({ store }: ViewContext, { from, to, found }: { from: number; to: number; found: TimelineMeasure | null }): HTMLElement[] {
@@ -81,7 +81,7 @@ export function aboutMeasure({ store }: ViewContext, { from, to, found }: { from
   const counted = found && found.t0 === t0 && found.t1 === t1 ? found : found && Math.abs(found.t0 - t0) + Math.abs(found.t1 - t1) < 1e-3 ? found : null;
   const ops = counted ? `${counted.complete ? "" : "≥ "}${integer(counted.counts["op"] ?? 0)}` : "M at the cursor counts them";
   return [
-    h("div", { class: "fl-title" }, h("div", {}, h("b", {}, text(duration((t1 - t0) * 1e6))), h("div", { class: "fl-sub" }, "measured"))),
+    h("div", "fl-title", h("div", {}, h("b", {}, text(duration((t1 - t0) * 1e6))), h("div", "fl-sub", "measured"))),
     pairs([["Ops", ops], ...(counted ? [["Time in ops", text(duration(counted.ns["op"] ?? 0))] as const] : []), ["Allocated", `${text(bytes(sum))} in ${integer(blocks)} blocks`]]),
   ];
 }

@@ -1,6 +1,6 @@
 /** Under the lanes, on the same time axis: live and reserved memory, and what was logged. */
 
-import { horizontal, label, ticks } from "../canvas.ts";
+import { fillBox, horizontal, label, setPen, ticks } from "../canvas.ts";
 import { bytes, plain, text } from "../format.ts";
 import { categoryStack, drawBands, strokeSteps } from "../memory/bands.ts";
 import type { MemoryModel } from "../memory/model.ts";
@@ -66,8 +66,7 @@ export class Tracks {
     for (const value of line.reserved) reserved = Math.max(reserved, value);
     const { top: most, reserved: drawn } = axisTop(live, reserved, null);
     this.place = { top: from + 8, bottom: to - 4, most };
-    c.fillStyle = colours.bg;
-    c.fillRect(0, from, width, to - from);
+    fillBox(c, colours.bg, 0, from, width, to - from);
     horizontal(c, 0, width, from, colours.line);
     label(c, this.title, 12, from + 12, colours.ink, theme.ui(11, 500));
     label(c, drawn ? "live, reserved" : "live", 12, from + 25, colours.dim, theme.ui(10));
@@ -83,8 +82,7 @@ export class Tracks {
       const places = { left: scale.left, y: (value: number) => this.y(value) };
       drawBands(c, places, categoryStack(line, theme), theme);
       if (drawn && reserved > 0) {
-        c.strokeStyle = colours.ink;
-        c.lineWidth = 1.25;
+        setPen(c, colours.ink, 1.25);
         strokeSteps(c, places, line.reserved);
       }
     }, from + 1, to);
@@ -93,8 +91,7 @@ export class Tracks {
   private drawMetric({ c, theme, scale, width, clipped }: Frame, name: string, from: number, to: number): void {
     const { colours } = theme;
     const metric = this.store.metrics.get(name)!;
-    c.fillStyle = colours.bg;
-    c.fillRect(0, from, width, to - from);
+    fillBox(c, colours.bg, 0, from, width, to - from);
     horizontal(c, 0, width, from, colours.line);
     label(c, theme.fit(name, theme.ui(11, 500), HEADING - 16), 12, from + 11, colours.ink, theme.ui(11, 500));
     const [t, value] = [metric.column("t"), metric.column("value")];
@@ -106,8 +103,7 @@ export class Tracks {
     const y = (at: number): number => to - 6 - ((value[at]! - low) / (high - low || 1)) * (to - from - 14);
     clipped(() => {
       const every = Math.max(1, Math.floor((last - first) / (4 * (scale.right - scale.left))));
-      c.strokeStyle = colours.text;
-      c.lineWidth = 1.25;
+      setPen(c, colours.text, 1.25);
       c.beginPath();
       let started = false;
       for (let at = first; at < last; at += every) {

@@ -1,6 +1,6 @@
 /** What ran when? A lane for each thread: phases, scopes as flames, ops; memory and metrics under them. */
 
-import { label, ring } from "../canvas.ts";
+import { fillBox, label, ring } from "../canvas.ts";
 import { h } from "../dom.ts";
 import { duration, integer, measured, text, UNKNOWN } from "../format.ts";
 import { memoryOf } from "../memory/model.ts";
@@ -63,7 +63,7 @@ class ThreadsView implements View {
     }, "what threads did when, with memory and metrics");
     this.host.append(this.timeline.element);
     this.panel.body.append(this.host);
-    this.element = h("div", { class: "fl-split fl-calls fl-threads" }, this.panel.element, this.side);
+    this.element = h("div", "fl-split fl-calls fl-threads", this.panel.element, this.side);
   }
 
   resize(): void {
@@ -266,8 +266,7 @@ class ThreadsView implements View {
     const to = range.to ?? (store.cursor ?? range.from / 1e3) * 1e3;
     const [x0, x1] = [frame.scale.x(Math.min(range.from, to)), frame.scale.x(Math.max(range.from, to))];
     frame.clipped(() => {
-      frame.c.fillStyle = theme.colours.range;
-      frame.c.fillRect(x0, frame.top, Math.max(1, x1 - x0), frame.height);
+      fillBox(frame.c, theme.colours.range, x0, frame.top, Math.max(1, x1 - x0), frame.height);
     }, frame.top, frame.height);
     const said = text(duration(Math.abs(to - range.from) * 1e6));
     if (x1 - x0 > theme.measure(said, theme.ui(11, 600)) + 8) label(frame.c, said, (x0 + x1) / 2, frame.top + 8, theme.colours.ink, theme.ui(11, 600), "center");
@@ -283,13 +282,13 @@ class ThreadsView implements View {
     const legend = `${theme.version} ${families.join()}`;
     if (this.panel.tools.dataset["legend"] !== legend) {
       this.panel.tools.dataset["legend"] = legend;
-      this.panel.tools.replaceChildren(h("div", { class: "fl-calllegend" }, ...families.map((name) => h("span", { class: "fl-legenditem fl-wideonly" }, h("i", { class: "fl-swatch", style: `background:${theme.family(name)}` }), familyLabels[name] ?? name))));
+      this.panel.tools.replaceChildren(h("div", "fl-calllegend", ...families.map((name) => h("span", "fl-legenditem fl-wideonly", h("i", { class: "fl-swatch", style: `background:${theme.family(name)}` }), familyLabels[name] ?? name))));
     }
     const key = JSON.stringify([this.event, this.count, this.range, this.range && !this.range.to ? store.cursor : 0, theme.version, store.versions.text && 0]);
     if (key === this.wrote) return;
     this.wrote = key;
     this.side.replaceChildren(...(this.range ? aboutMeasure(this.context, { ...this.range, to: this.range.to ?? (store.cursor ?? this.range.from / 1e3) * 1e3 }) : []),
-      ...(this.event ? aboutEvent(this.context, this.event, this.count, this.nameOf(this.event), (one) => this.follow(one)) : this.range ? [] : [h("div", { class: "fl-none" }, HELP)]));
+      ...(this.event ? aboutEvent(this.context, this.event, this.count, this.nameOf(this.event), (one) => this.follow(one)) : this.range ? [] : [h("div", "fl-none", HELP)]));
   }
 
   private nameOf(event: TimelineEvent): string {

@@ -77,7 +77,7 @@ export class Layout {
         y += row.height + (row.gap ?? 1);
         return top;
       }));
-      y = Math.max(y, this.tops[this.tops.length - 1]! + 2 * PADDING + 13 + 13 * lane.notes.length) + PADDING;
+      y = Math.max(y, this.tops.at(-1)! + 2 * PADDING + 13 + 13 * lane.notes.length) + PADDING;
     }
     this.height = y;
   }

@@ -1,6 +1,6 @@
 /** Draws the parts of a timeline: bands, axis, lanes with their bars, cursor. Owners draw over it with the same scale. */
 
-import { hatch, horizontal, label, vertical } from "../canvas.ts";
+import { fillBox, hatch, horizontal, label, setPen, tracePath, vertical } from "../canvas.ts";
 import type { Theme } from "../theme.ts";
 import { BAND, type Content, HEADER, HEADING, type Row, type Style } from "./lanes.ts";
 import { type TimeScale, timeTicks } from "./scale.ts";
@@ -27,13 +27,11 @@ const LABELLED = 14;
 
 export function paintHeader({ c, theme, scale, width, height }: Frame, content: Content): void {
   const { colours } = theme;
-  c.fillStyle = colours.bg;
-  c.fillRect(0, 0, width, HEADER);
+  fillBox(c, colours.bg, 0, 0, width, HEADER);
   content.bands.forEach((band, at) => {
     const [x0, x1] = [Math.max(scale.left, scale.x(band.start)), Math.min(scale.right, scale.x(band.end))];
     if (x1 - x0 < 1) return;
-    c.fillStyle = at % 2 ? colours.hover : colours.soft;
-    c.fillRect(x0, 0, x1 - x0, BAND);
+    fillBox(c, at % 2 ? colours.hover : colours.soft, x0, 0, x1 - x0, BAND);
     vertical(c, x0, 0, BAND, colours.line);
     const font = theme.ui(11, band.strong ? 600 : "");
     if (x1 - x0 < theme.measure(band.label, font) + 10) return;
@@ -87,8 +85,7 @@ export function paintRow({ c, theme, scale }: Frame, { bars, height, label: name
     const wide = scale.x(end) - left;
     if (style.hatch) paintHatched(c, Math.max(left, scale.left - 2), Math.min(left + wide, scale.right + 2), y, height, style.fill, theme.colours.bg);
     else {
-      c.fillStyle = style.fill;
-      c.fillRect(left, y, Math.max(1, wide > 3 ? wide - 1 : wide), height);
+      fillBox(c, style.fill, left, y, Math.max(1, wide > 3 ? wide - 1 : wide), height);
     }
     if (count > 1 || wide < LABELLED || !name || !style.text) return;
     const from = Math.max(left, scale.left);
@@ -110,12 +107,9 @@ export function paintHatched(c: CanvasRenderingContext2D, left: number, right: n
     c.globalAlpha = 1;
     return;
   }
-  c.fillStyle = ground;
-  c.fillRect(x0, y, x1 - x0, height);
-  c.fillStyle = hatch(c, colour, 4);
-  c.fillRect(x0, y, x1 - x0, height);
-  c.strokeStyle = colour;
-  c.lineWidth = 1;
+  fillBox(c, ground, x0, y, x1 - x0, height);
+  fillBox(c, hatch(c, colour, 4), x0, y, x1 - x0, height);
+  setPen(c, colour, 1);
   c.setLineDash([]);
   c.strokeRect(x0 + 0.5, y + 0.5, x1 - x0 - 1, height - 1);
 }
@@ -127,9 +121,6 @@ export function paintCursor({ c, theme, scale, height }: Pick<Frame, "c" | "them
   vertical(c, x, 0, height, theme.colours.brand);
   if (!handle) return;
   c.fillStyle = theme.colours.brand;
-  c.beginPath();
-  c.moveTo(x - 4.5, 0);
-  c.lineTo(x + 5.5, 0);
-  c.lineTo(x + 0.5, 7);
+  tracePath(c, x - 4.5, 0, x + 5.5, 0, x + 0.5, 7);
   c.fill();
 }

@@ -6,7 +6,7 @@
  * moves the cursor, W S zoom, A D and the arrows pan. The lanes scroll where they are higher than their place.
  */
 
-import { Surface } from "../canvas.ts";
+import { setPen, Surface } from "../canvas.ts";
 import { h } from "../dom.ts";
 import { Tip } from "../tip.ts";
 import type { Theme } from "../theme.ts";
@@ -51,8 +51,8 @@ export class Timeline {
     canvas.tabIndex = 0;
     canvas.style.position = "sticky";
     canvas.style.touchAction = "none";
-    this.scroll = h("div", { class: "fl-timeline" }, canvas, this.spacer);
-    this.element = h("div", { class: "fl-timelinehost" }, this.scroll);
+    this.scroll = h("div", "fl-timeline", canvas, this.spacer);
+    this.element = h("div", "fl-timelinehost", this.scroll);
     this.tip = new Tip(this.element);
     this.scroll.addEventListener("scroll", () => this.redraw());
     canvas.addEventListener("pointerdown", this.press);
@@ -186,8 +186,7 @@ export class Timeline {
     const { c, scale } = frame;
     const [x0, x1] = [scale.x(row.bars.start[mark.index]!), scale.x(row.bars.end[mark.index]!)];
     frame.clipped(() => {
-      c.strokeStyle = this.theme.colours.ink;
-      c.lineWidth = 1;
+      setPen(c, this.theme.colours.ink, 1);
       c.strokeRect(Math.round(x0) + 0.5, frame.row(mark.lane, mark.row) + 0.5, Math.max(1, Math.round(x1 - x0) - 1), row.height - 1);
     });
   }
