@@ -144,6 +144,55 @@ def event(**keys: Any) -> dict[str, Any]:
     return {"ph": "X", "cat": "cpu_op", "name": "add", "pid": 1, "tid": 1, "ts": 1.5, "dur": 2.0, "args": {}} | keys
 
 
+def gpu(name: str, category: str, ts: float, **about: Any) -> dict[str, Any]:
+    """An event as Kineto writes it of a GPU, or of the call that queued it."""
+    where = {"pid": 0, "tid": 7} if category != "cuda_runtime" else {}
+    return event(name=name, cat=category, ts=ts, args={"device": 0, "stream": 7} | about, **where)
+
+
+def test_kernels_and_copies_of_gpus_are_read(tmp_path: Path) -> None:
+    sizes = {"grid": [4, 1, 1], "block": [128, 1, 1], "shared memory": 512}
+    events = [
+        event(name="aten::add", ts=1.0, dur=9.0),
+        event(name="cudaLaunchKernel", cat="cuda_runtime", ts=2.0, args={"correlation": 5}),
+        gpu("add_kernel", "kernel", 20.0, correlation=5, **sizes),
+        event(name="cudaMemcpyAsync", cat="cuda_runtime", ts=30.0, args={"correlation": 6}),
+        gpu("Memcpy DtoH (Device -> Pinned)", "gpu_memcpy", 40.0, correlation=6, bytes=4096),
+        gpu("orphan", "kernel", 50.0, correlation=8, **sizes),  # the call that queued it is not in the trace
+        event(name="cudaStreamSynchronize", cat="cuda_runtime", ts=60.0, args={"correlation": 9}),
+        gpu("Memset (Device)", "gpu_memset", 70.0, correlation=10, bytes=8),
+    ]
+    head = {"deviceProperties": [{"id": 0, "name": "NVIDIA H100"}], "schemaVersion": 1, "traceName": "a"}
+    whole = head | {"displayTimeUnit": "ms", "baseTimeNanoseconds": 1, "traceEvents": events}
+    events[0]["args"]["External id"] = 1
+    form = json.loads((TRACES / "kineto.schema.json").read_text())
+    assert [error.message for error in jsonschema.Draft202012Validator(form).iter_errors(whole)] == []
+    (tmp_path / "a.json").write_text(json.dumps(whole))
+    run = load_run(tmp_path / "a.json")
+    task, kernels = run.devices.task, run.catalog.kernels.items
+    assert run.meta["not read"] == {"cuda_runtime": 1, "gpu_memset": 1}
+    assert run.devices.infos["cuda:0"].name == "NVIDIA H100"
+    assert [kernels[number].name for number in task["kernel"].tolist()] == ["add_kernel", "", "orphan"]
+    assert kernels[1][1:4] == ((4, 1, 1), (128, 1, 1), 512)
+    assert [run.catalog.plans.items[number].op for number in task["plan"].tolist()] == ["aten::add", "", ""]
+    assert (task["nbytes"].tolist(), task["pinned"].tolist(), task["route"].tolist()) == (
+        [0, 4096, 0],
+        [0, 1, 0],
+        [0, 2, 0],
+    )
+    assert (task["ran0"].tolist(), task["ran1"].tolist()) == ([20_000, 40_000, 50_000], [22_000, 42_000, 52_000])
+    assert (task["t0"].tolist(), task["stream"].tolist()) == ([2_000, 30_000, 50_000], [7, 7, 7])
+    broken = whole | {"traceEvents": [*events, gpu("bad", "kernel", 1.0, correlation="5", **sizes)]}
+    assert list(jsonschema.Draft202012Validator(form).iter_errors(broken))
+    (tmp_path / "b.json").write_text(json.dumps(broken))
+    with pytest.raises(RunFileError, match=r"event 8 is .*expected an integer of at most 62 bits"):
+        load_run(tmp_path / "b.json")
+    worse = whole | {"traceEvents": [*events, gpu("bad", "kernel", 1.0, correlation=7, **sizes | {"stream": "x"})]}
+    (tmp_path / "c.json").write_text(json.dumps(worse))
+    with pytest.raises(RunFileError, match=r"of the events of devices, a number is 'x', expected an integer"):
+        load_run(tmp_path / "c.json")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -22,6 +22,14 @@ FIRST = 1000
 CALLS = {False: "cudaLaunchKernel", True: "cudaMemcpyAsync"}
 
 
+def properties(run: Recording) -> list[dict[str, Any]]:
+    """Return the devices of a recording as JSON objects: Kineto's keys id and name, and ours."""
+    if not len(run.table("device")["info"]):
+        return []
+    found = run.devices
+    return [{"id": found.places.index(place)} | info._asdict() for place, info in found.infos.items()]
+
+
 def events(run: Recording, process: int, us: Callable[[int], str]) -> Iterator[list[str]]:
     """Yield the events of devices in batches of JSON texts.
 
@@ -35,40 +43,51 @@ def events(run: Recording, process: int, us: Callable[[int], str]) -> Iterator[l
     found = run.devices
     begin = run.start if not len(found.task["t0"]) else int(found.task["t0"].min())
     yield [_named(FIRST + at, f"device {place}") for at, place in enumerate(found.places)]
+    names = ("seq", "lane", "route", "device", "stream", "context", "plan", "t0", "t1", "ran0", "ran1", "slot")
     rows: list[str] = []
-    names = ("seq", "lane", "kernel", "route", "nbytes", "device", "stream", "plan", "t0", "t1", "ran0", "ran1", "slot")
-    for seq, lane, kernel, route, nbytes, device, stream, plan, t0, t1, ran0, ran1, slot in schema.tuples(
-        found.task, *names
-    ):
-        op = run.catalog.plans.items[plan].op
-        host = {"correlation": seq, "op": op, "stream": stream}
-        rows.append(_slice("cuda_runtime", CALLS[bool(route)], process, lane, us(t0 - run.start), us(t1 - t0), host))
-        if slot < 0 and not ran1:
-            continue  # not known to have run
+    for at, row in enumerate(schema.tuples(found.task, *names)):
+        seq, lane, route, device, stream, context, plan, t0, t1, ran0, ran1, slot = row
+        where = run.catalog.contexts.items[context]
+        host = {"correlation": seq, "op": run.catalog.plans.items[plan].op, "stream": stream, "device": device}
+        host |= {"scope": where.scope, "phase": schema.PHASES[where.phase], "line": where.line}
+        name, about = _task(run, at)
+        ran = slot >= 0 or ran1  # else it is not known to have run, and all about it stands at the host's call
+        call = host if ran else host | about | {"task": name} | ({"copy": 1} if route else {})
+        rows.append(_slice("cuda_runtime", CALLS[bool(route)], process, lane, us(t0 - run.start), us(t1 - t0), call))
+        if not ran:
+            continue
         start, length = (begin + 1000 * slot, 1000) if slot >= 0 else (ran0, ran1 - ran0)
-        about = host | {"device": device} | ({"emulated": 1} if slot >= 0 else {})
-        what = run.catalog.kernels.items[kernel]
-        name, category = what.name, "kernel"
-        if route:
-            name, category = f"Memcpy {device_words.ROUTES[route]}", "gpu_memcpy"
-            about["bytes"] = nbytes
-        else:
-            about |= {"grid": list(what.grid), "block": list(what.block), "shared memory": what.shared}
-        at = us(start - run.start)
-        rows.append(_slice(category, name, FIRST + device, stream, at, us(length), about))
+        when = us(start - run.start)
+        category = "gpu_memcpy" if route else "kernel"
+        rows.append(_slice(category, name, FIRST + device, stream, when, us(length), host | about))
         flow = '"cat":"ac2g","name":"ac2g"'
         rows.append(f'{{"ph":"s","id":{seq},"pid":{process},"tid":{lane},"ts":{us(t0 - run.start)},{flow}}}')
-        rows.append(f'{{"ph":"f","id":{seq},"pid":{FIRST + device},"tid":{stream},"ts":{at},{flow},"bp":"e"}}')
+        rows.append(f'{{"ph":"f","id":{seq},"pid":{FIRST + device},"tid":{stream},"ts":{when},{flow},"bp":"e"}}')
     yield rows
     yield [*_events_and_waits(run, process, us)]
+
+
+def _task(run: Recording, row: int) -> tuple[str, dict[str, Any]]:
+    """Return the name of a task, a row of `Devices.task`, and what is known about it besides times and place."""
+    task = run.devices.task
+    kernel, route, nbytes, pinned, bound, slot = (
+        int(task[name][row]) for name in ("kernel", "route", "nbytes", "pinned", "bound", "slot")
+    )
+    about: dict[str, Any] = {"emulated": 1} if slot >= 0 else {"bound": max(0, bound)}
+    if route:
+        words = device_words.ROUTES[route]
+        return f"Memcpy {words}", about | {"bytes": nbytes, "route": words, "pinned": pinned}
+    what = run.catalog.kernels.items[kernel]
+    return what.name, about | {"grid": list(what.grid), "block": list(what.block), "shared memory": what.shared}
 
 
 def _events_and_waits(run: Recording, process: int, us: Callable[[int], str]) -> Iterator[str]:
     """Yield the host's calls about stream events: as slices if the host waited, otherwise as instants."""
     found = run.devices
-    for t, event, awaited, device, stream in schema.tuples(found.event, "t", "event", "awaited", "device", "stream"):
+    names = ("t", "seq", "event", "awaited", "device", "stream")
+    for t, seq, event, awaited, device, stream in schema.tuples(found.event, *names):
         name = "cudaStreamWaitEvent" if awaited else "cudaEventRecord"
-        told = json.dumps({"event": event, "stream": stream, "device": device})
+        told = json.dumps({"seq": seq, "event": event, "stream": stream, "device": device})
         yield (
             f'{{"ph":"i","cat":"cuda_event","s":"t","name":"{name}","pid":{FIRST + device},"tid":{stream},'
             f'"ts":{us(t - run.start)},"args":{told}}}'

@@ -45,8 +45,9 @@ def save_trace(run: Recording, path: str | os.PathLike[str]) -> None:
     """
     with aside(path) as part, _opened(part, str(path).endswith(".gz")) as file:
         head = {
-            "schemaVersion": 1, "deviceProperties": [], "displayTimeUnit": "ms", "record_shapes": 1,
-            "profile_memory": 1, "traceName": run.name, "baseTimeNanoseconds": epoch(run), "flnb": _facts(run),
+            "schemaVersion": 1, "deviceProperties": chrome_devices.properties(run), "displayTimeUnit": "ms",
+            "record_shapes": 1, "profile_memory": 1,
+            "traceName": run.name, "baseTimeNanoseconds": epoch(run), "flnb": _facts(run),
         }  # fmt: skip
         file.write(_json(head)[:-1].encode() + b',"traceEvents":[\n' + ",\n".join(_named(run)).encode())
         for batch in _events(run):
@@ -298,12 +299,14 @@ def _instants(run: Recording, columns: Columns) -> Iterator[list[str]]:
 
 
 def _segments(run: Recording) -> Iterator[list[str]]:
+    places = [f',"place":{_json(name)}' if name else "" for name in run.catalog.strings.items]
     for kind in SEGMENTS:
-        for rows in _batches(run.table(kind), "t", "segment_id", "address", "size", "lane"):
+        for rows in _batches(run.table(kind), "t", "segment_id", "address", "size", "place", "lane"):
             yield [
                 f'{{"ph":"i","cat":"{kind}","s":"t","name":"[segment]","pid":{PROCESS},"tid":{lane},'
-                f'"ts":{_us(t - run.start)},"args":{{"segment":{segment},"Addr":{address},"Bytes":{size}}}}}'
-                for t, segment, address, size, lane in rows
+                f'"ts":{_us(t - run.start)},"args":{{"segment":{segment},"Addr":{address},'
+                f'"Bytes":{size}{places[place]}}}}}'
+                for t, segment, address, size, place, lane in rows
             ]
 
 

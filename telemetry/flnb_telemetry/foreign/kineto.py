@@ -1,7 +1,7 @@
 """Read traces of PyTorch's profiler (Kineto), and those that `run.save_trace` writes, as recordings.
 
-Ops, annotations (`record_function`), modules, steps, allocations and frees, and metrics are read. Other events, such as
-kernels of GPUs, are counted by category in `run.meta["not read"]`. Nothing in the file is executed.
+Ops, annotations (`record_function`), modules, steps, allocations and frees, metrics, and kernels and copies of GPUs are
+read. Other events are counted by category in `run.meta["not read"]`. Nothing in the file is executed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from flnb_telemetry import schema
 from flnb_telemetry.foreign.json_stream import TraceError, amount, extents, integer, read_trace, text
+from flnb_telemetry.foreign.kineto_devices import COLUMNS, Devices
 from flnb_telemetry.foreign.kineto_memory import Memory
 from flnb_telemetry.foreign.nesting import Slices
 from flnb_telemetry.formats.stored import RunFileError
@@ -74,7 +75,7 @@ class _Trace:
         self.plans, self.strings = Table([Plan("", "", (), "", 0)]), Table([""])
         self.contexts = Table([Context("", 0)])
         self.slices = Slices()
-        self.memory = Memory(self)
+        self.memory, self.devices = Memory(self), Devices(self)
         self.steps: list[tuple[int, ...]] = []
         self.metrics: list[tuple[Any, ...]] = []
         self.unread: Counter[str] = Counter()
@@ -109,6 +110,8 @@ class _Trace:
             value = event["args"]["value"] if event["args"] else float(event["value"])
             at = self.ns(event, "ts"), integer(event.get("step", 0)), float(value)
             self.metrics.append((self.strings.id_of(text(name, "name")), *at, self.lane(event)))
+        elif kind == "i" and category == "cuda_event":
+            self.devices.instant(event, self.ns(event, "ts"))
         elif kind not in ("M", "s", "f", "C"):
             self.unread[str(category or name)] += 1
 
@@ -131,9 +134,11 @@ class _Trace:
             module = bool(arguments.get("module", name.startswith(MODULE)))
             whole = text(scope, "scope") if scope is not None else None
             self.slices.scope(self.lane(event), t0, t1, name.removeprefix(MODULE), whole, module)
-        else:
+        elif not self.devices.slice(event, category, name, t0, t1):
             self.unread[category] += 1
             return
+        elif arguments.get("emulated"):
+            return  # of such slices the order alone is true
         self.first, self.last = min(self.first, t0), max(self.last, t1)
 
     def ns(self, event: dict[str, Any], key: str) -> int:
@@ -178,8 +183,14 @@ class _Trace:
         listed: dict[str, Columns] = {"op": ops, "scope": scopes, **self.memory.tables()}
         listed["step"] = columns(self.steps, "t0", "t1", "index", "total", "lane")
         listed["metric"] = columns(self.metrics, "name", "t", "step", "value", "lane")
+        try:
+            made = self.devices.tables(head.get("deviceProperties"), self.unread)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise TraceError(f"of the events of devices, {error}") from error
+        listed |= {kind: columns(rows, *COLUMNS[kind]) for kind, rows in made.items()}
         run.tables = {name: _typed(name, listed.get(name)) for name in schema.KINDS}
         run.catalog = Catalog(self.strings, self.plans, self.contexts)
+        run.catalog.kernels, run.catalog.devices = self.devices.kernels, self.devices.infos
         run.events = sum(len(table["lane"]) for table in run.tables.values())
         run.start, run.end, run.state = start, max(end, start + 1), "finished"
         meta = ours["meta"].items() if type(ours.get("meta")) is dict else ()

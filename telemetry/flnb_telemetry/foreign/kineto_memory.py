@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb_telemetry import schema
-from flnb_telemetry.foreign.json_stream import amount, integer
+from flnb_telemetry.foreign.json_stream import amount, integer, text
 
 if TYPE_CHECKING:
     from flnb_telemetry.foreign.kineto import _Trace
     from flnb_telemetry.schema import Columns
 
 BLOCK = ("t", "alloc_id", "address", "size", "requested", "segment_id", "context", "category", "plan", "lane")
-SEGMENT = ("t", "segment_id", "address", "size", "lane")
+SEGMENT = ("t", "segment_id", "address", "size", "place", "lane")
 SEGMENTS = ("segment_alloc", "segment_resize", "segment_free")
 
 
@@ -38,7 +38,8 @@ class Memory:
         address, size = integer(given.get("Addr")), amount(given.get("Bytes"))
         self.first, self.last = min(self.first, t), max(self.last, t)
         if event["name"] == "[segment]":
-            self._add("host", str(event.get("cat")), (t, integer(given.get("segment")), address, size, lane))
+            place = self._trace.strings.id_of(text(given.get("place", ""), "place"))
+            self._add("host", str(event.get("cat")), (t, integer(given.get("segment")), address, size, place, lane))
             return
         kind, number = (integer(given.get(key, 0)) for key in ("Device Type", "Device Id"))
         device = "host" if kind == 0 else f"device {kind}:{number}"
@@ -60,7 +61,7 @@ class Memory:
         self._add(device, "alloc", row)
         if "segment" not in given:
             self._own.add((device, number))
-            self._add(device, "segment_alloc", (t, number, address, size, lane))
+            self._add(device, "segment_alloc", (t, number, address, size, 0, lane))
 
     def _free(self, device: str, address: int, size: int, t: int, lane: int) -> None:
         row = self._live.pop((device, address), None)
@@ -70,7 +71,7 @@ class Memory:
         self._add(device, "free_completed", (t, *row[1:7], 0, 0, lane))
         if (device, row[5]) in self._own:
             self._own.remove((device, row[5]))
-            self._add(device, "segment_free", (t, row[5], address, row[3], lane))
+            self._add(device, "segment_free", (t, row[5], address, row[3], 0, lane))
 
     def _add(self, device: str, kind: str, row: tuple[int, ...]) -> None:
         self._rows.setdefault(device, {}).setdefault(kind, []).append(row)

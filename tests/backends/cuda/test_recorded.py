@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import gc
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jsonschema  # nbformat needs it
 import numpy as np
 import pytest
 from flnb_backends.tensor.cuda.gpu import gpu_at
-from flnb_telemetry import device_words
+from flnb_telemetry import device_words, schema
 
 import flnb
 from flnb import nn
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from flnb.testing.cuda import EmulatedDevice
 
 
@@ -141,7 +141,10 @@ def test_a_trace_has_what_the_device_ran(cuda: EmulatedDevice, tmp_path: Path) -
             flnb.asarray(np.ones((16, 8), np.float32))
             flnb.sync()
     run.save_trace(tmp_path / "run.json")
-    events = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))["traceEvents"]
+    whole = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
+    form = json.loads((Path(__file__).parents[2] / "telemetry" / "traces" / "kineto.schema.json").read_text())
+    assert [error.message for error in jsonschema.Draft202012Validator(form).iter_errors(whole)] == []
+    events = whole["traceEvents"]
     task, kernels = run.devices.task, run.catalog.kernels.items
     ran = [e for e in events if e.get("cat") in ("kernel", "gpu_memcpy") and e["pid"] >= 1000]
     launches, copies = ([e for e in ran if e["cat"] == name] for name in ("kernel", "gpu_memcpy"))
@@ -156,4 +159,63 @@ def test_a_trace_has_what_the_device_ran(cuda: EmulatedDevice, tmp_path: Path) -
     assert arrows == [set(task["seq"].tolist())] * 2
     calls = [e for e in events if e.get("cat") == "cuda_runtime"]
     assert len(calls) == len(task["seq"]) + len(run.devices.wait["t0"])
-    assert flnb.load_run(tmp_path / "run.json").ops["relu"].count == 1
+
+
+def test_a_trace_of_a_device_is_read_again(cuda: EmulatedDevice, tmp_path: Path) -> None:
+    with (
+        flnb.use_backend("cuda") as backend,
+        flnb.record(grad_interval=None) as run,
+        flnb.step(),
+        flnb.scope("net"),
+        backend.stream(),
+    ):
+        x = flnb.asarray(np.ones((32, 8), np.float32))
+        with backend.stream() as other:
+            y = flnb.relu(x)
+        backend.wait_for(other)
+        (y + x).numpy()
+        flnb.sync()
+    run.save_trace(tmp_path / "run.json")
+    again = flnb.load_run(tmp_path / "run.json")
+    kinds = (
+        "device",
+        "launch",
+        "copy",
+        "ran",
+        "event_recorded",
+        "event_awaited",
+        "host_wait",
+        "op",
+        "segment_alloc",
+        "alloc",
+    )
+    assert all(len(run.table(kind)["lane"]) for kind in kinds)
+    assert {kind: len(again.table(kind)["lane"]) for kind in kinds} == {
+        kind: len(run.table(kind)["lane"]) for kind in kinds
+    }
+    assert "not read" not in again.meta
+    assert (again.devices.infos, again.seconds, repr(again.devices)) == (
+        run.devices.infos,
+        run.seconds,
+        repr(run.devices),
+    )
+    ours, theirs = run.devices.task, again.devices.task
+    for name in ("seq", "route", "nbytes", "pinned", "device", "stream", "slot"):
+        assert ours[name].tolist() == theirs[name].tolist(), name
+    for name in ("t0", "t1"):
+        assert (ours[name] - run.start).tolist() == (theirs[name] - again.start).tolist()
+    for mine, read in zip(
+        schema.tuples(ours, "kernel", "plan", "context"),
+        schema.tuples(theirs, "kernel", "plan", "context"),
+        strict=True,
+    ):
+        kernels = [one.catalog.kernels.items[number[0]] for one, number in ((run, mine), (again, read))]
+        assert kernels[0][:4] == kernels[1][:4]
+        assert run.catalog.plans.items[mine[1]].op == again.catalog.plans.items[read[1]].op
+        assert run.catalog.contexts.items[mine[2]] == again.catalog.contexts.items[read[2]]
+    for name in ("event", "awaited", "stream"):
+        assert run.devices.event[name].tolist() == again.devices.event[name].tolist()
+    places = [
+        [one.catalog.strings.items[number] for number in one.devices.block["place"].tolist()] for one in (run, again)
+    ]
+    assert places[0] == places[1] != []
