@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 from flnb_telemetry.extras import require
@@ -114,7 +115,8 @@ class OneDnn:
         self.ffi.cdef(DECLARATIONS)
         # Not to be closed at exit: objects that are still alive call the library to be destroyed.
         self.lib: Any = self.ffi.dlopen(found.path, self.ffi.RTLD_NOW | self.ffi.RTLD_NODELETE)
-        self._cast, self._from_buffer, self._word = self.ffi.cast, self.ffi.from_buffer, self.ffi.typeof("uintptr_t")
+        plain: Any = import_module("_cffi_backend").FFI()  # its methods are C functions; those of `cffi.FFI` call these
+        self._cast, self._from_buffer, self._word = plain.cast, plain.from_buffer, plain.typeof("uintptr_t")
         self.threads = found.threads
         self.engine = self.new("dnnl_engine_t", "engine_create", CPU, 0)
         self.stream = self.new("dnnl_stream_t", "stream_create", self.engine, IN_ORDER)

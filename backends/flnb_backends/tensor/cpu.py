@@ -22,6 +22,7 @@ from flnb_backends.native.gemm import Product
 from flnb_backends.native.locating import locate
 from flnb_backends.native.onednn import OneDnnError, library
 from flnb_backends.native.openblas import in_one_thread
+from flnb_backends.native.pools import maxima, spread
 from flnb_backends.native.prepared import Prepared, Unsuitable, regular
 from flnb_backends.native.primitives import WAYS, Laid, prepare
 from flnb_backends.native.routines import Routine
@@ -166,11 +167,15 @@ class CpuBackend(Composites, NumpyBackend):
     conv1d_weight_grad = conv3d_weight_grad = conv2d_weight_grad
 
     def max_pool2d(self, x: Array, kernel: Extents, stride: Extents, out: Array | None = None) -> Array:
+        if x.ndim == 4 and (made := maxima(x, kernel, stride, out)) is not None:
+            return made
         if not _finite(x):
             return super().max_pool2d(x, kernel, stride, out)
         return self._computed("max_pool", NumpyBackend.max_pool2d, (x,), (kernel, stride), out)
 
     def max_pool2d_grad(self, g: Array, x: Array, kernel: Extents, stride: Extents, out: Array | None = None) -> Array:
+        if x.ndim == 4 and (made := spread(g, x, kernel, stride, out)) is not None:
+            return made
         if not _finite(x):
             return super().max_pool2d_grad(g, x, kernel, stride, out)
         return self._computed("max_pool_grad", NumpyBackend.max_pool2d_grad, (g, x), (kernel, stride), out)
