@@ -38,9 +38,9 @@ __all__ = ["Captured", "Jitted", "jit"]
 P = ParamSpec("P")
 R = TypeVar("R")
 MOST_VARIANTS = 8
-"""The most captures of a function for one signature; if none of them fits, the function runs without a program."""
+"""The largest number of captures of a function for one signature; if none is valid, the function runs normally."""
 MOST_KEYS = 64
-"""The most signatures (shapes and dtypes of tensors, other arguments) for which captures of a function are stored."""
+"""The largest number of signatures (shapes and dtypes of tensors, other arguments) with captures of a function."""
 
 
 class Captured:
@@ -55,11 +55,11 @@ class Captured:
     Attributes:
         program: the program, which computes what the function computes.
         effects: the function's side effects.
-        fresh: leaves of the tape whose gradient the function sets; a leaf that is an argument is given by its position
-            among the tensors in the arguments.
-        grown: leaves, as in ``fresh``, that have a gradient before the call, which the function reads or adds to.
-        result: for each object in the result's containers the object itself, or how to make a tensor (`_Tensor`).
-        guards: what the function depends on besides its arguments.
+        fresh: leaves of the tape whose gradient the function sets; a leaf that is an argument is represented by its
+            position among the tensors in the arguments.
+        grown: leaves, as in ``fresh``, that have a gradient before the call and whose gradient the function uses.
+        result: the objects in the result's containers, with a `_Tensor` in place of each tensor.
+        guards: the objects besides the arguments on which the function depends, with their values.
 
     Raises:
         RuntimeError: the function reads elements of a tensor, or stores a tensor where no later run would replace it.
@@ -125,7 +125,8 @@ class Captured:
     def fits(self, tensors: Sequence[Tensor]) -> bool:
         """Return whether the recorded call is still valid for these argument tensors.
 
-        It is if parameters have the same memory, the same gradients are present, and names refer to the same objects.
+        The call is valid if parameters have the same memory, the same leaves have gradients, and names refer to the
+        same objects.
         """
         grown, ungiven = _now(self.grown, tensors), _now(self._ungiven, tensors)
         cleared = {id(x._node) for x in _now(self._cleared, tensors)}
@@ -141,7 +142,7 @@ class Captured:
 
         Args:
             tensors: the tensors among the arguments.
-            repeat: whether to repeat the side effects; False in the first run, as recording the call had them already.
+            repeat: whether to repeat the side effects; False in the first run, because they happened during recording.
         """
         for x in _now(self._cleared, tensors):
             x.grad = None
@@ -195,7 +196,7 @@ PROGRAMS = Programs()
 
 
 class _Tensor(NamedTuple):
-    """How to make a tensor of a program's output array: the tensor's class and its node on the tape.
+    """The class and the tape node of a result, from which a tensor is made for a program's output array.
 
     Attributes:
         kind: the tensor's class.
@@ -227,7 +228,7 @@ class Jitted(Generic[P, R]):
     """A function wrapped by `jit`, with its captured programs.
 
     Attributes:
-        captured: from a signature to its captures; the list is empty while the function has run only once with it.
+        captured: a dict from a signature to a list of its captures, which is empty after the first call.
     """
 
     def __init__(self, function: Callable[P, R], fuse: bool, donate: Sequence[int]) -> None:
@@ -239,7 +240,7 @@ class Jitted(Generic[P, R]):
         keepers.add(self)
 
     def forget(self, manager: MemoryManager) -> None:
-        """Discard the programs captured for a memory manager that has ended."""
+        """Discard the programs captured for a memory manager that is no longer used."""
         if self._lock.acquire(blocking=False):  # a thread that runs it uses the manager still
             try:
                 for key in [key for key, known in self.captured.items() if any(x is manager for x in key)]:
@@ -285,7 +286,7 @@ class Jitted(Generic[P, R]):
         """Return the signature of a call: shapes and dtypes of tensors, other arguments, containers, and the state.
 
         Raises:
-            TypeError: an argument can neither be recorded nor looked up.
+            TypeError: an argument is neither a tensor nor hashable.
         """
         tensors = [x for x in given if isinstance(x, Tensor)]
         places = [(address_of(x._data), id(x._node)) for x in tensors]
@@ -328,22 +329,22 @@ def _described(x: Any, grad: bool) -> Any:
 def jit(function: Callable[P, R] | None = None, *, fuse: bool = True, donate: Sequence[int] = ()) -> Any:
     """Compile a function of tensors: from its third call on it runs as a program, without Python.
 
-    The first call with arguments of certain shapes and dtypes runs normally. The second call records what the function
-    does to tensors (the forward pass, ``backward``, the optimizer's step) as a program; this and later calls run the
-    program, on memory planned once. Other effects of the function happen only while it is recorded, except for
+    The first call with arguments of certain shapes and dtypes runs normally. The second call records the function's
+    tensor ops (the forward pass, ``backward``, the optimizer's step) as a program. This and later calls run the
+    program, on memory that is planned once. Other side effects happen only during the recorded call, except for
     optimizers' counters and learning rates, random numbers, and `zero_grad`, which each run repeats. The function is
-    captured anew if something else on which it depends has changed: arguments that are no tensors, a setting of a
-    module or an optimizer, the object of a global name or a closure, the backend. On backends without programs
-    (`flnb.interface.TensorBackend.programs`), and inside of `vmap` or `autocast`, it runs normally. Results are not on
-    the tape: call ``backward`` inside of the function.
+    recorded again if anything else on which it depends has changed: arguments that are no tensors, a setting of a
+    module or an optimizer, the object of a global name or a closure, or the backend. On backends without programs
+    (`flnb.interface.TensorBackend.programs`), and inside of `vmap` or `autocast`, the function runs normally. Results
+    are not on the tape, so call ``backward`` inside of the function.
 
     Args:
         function: a function that takes and returns tensors, also in nested containers, and other values. It must not
             read elements of tensors (``.item()``, ``if x > 0``). NumPy arrays and numbers that it uses are constants of
-            the program: pass what changes from call to call, such as batches, as tensors.
-        fuse: whether elementwise ops and reductions may be computed together, by compiled kernels.
-        donate: positions, among the tensors in the arguments, of those that the caller does not need any more: a result
-            may be stored in their memory, and any other tensor on that memory then shows the result's elements.
+            the program. Pass values that change from call to call, such as batches, as tensors.
+        fuse: whether several elementwise ops and reductions may be computed by one compiled kernel.
+        donate: positions, among the tensors in the arguments, of tensors that the caller does not need any more. Their
+            memory may be overwritten with a result, also for other tensors on the same memory.
 
     Raises:
         RuntimeError: in the second call, the function reads elements of a tensor; or stores a tensor elsewhere than in

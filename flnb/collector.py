@@ -11,9 +11,9 @@ __all__ = ["tune_gc"]
 class tune_gc:
     """Make Python's garbage collector ignore all present objects and run less often.
 
-    The graphs that flnb records for backward have no reference cycles, so the collector finds nothing to free in them,
-    but it visits all their objects again and again while they grow. ``import flnb`` does not change the collector; only
-    `flnb lab` calls this. Used as a context manager, it restores the old settings at the end of the block.
+    The graphs that flnb records for backward have no reference cycles, so the collector cannot free any of their
+    objects, but visits all of them repeatedly while they grow. ``import flnb`` does not change the collector; only
+    `flnb lab` calls this function. As a context manager, it restores the old settings at the end of the block.
 
     >>> import flnb
     >>> with flnb.tune_gc():

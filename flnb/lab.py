@@ -1,7 +1,7 @@
 """`flnb lab`: open a notebook in JupyterLab, whose server runs in this process.
 
-The server ends its kernels on SIGTERM. Ctrl-C and closing the terminal are turned into that signal, so that the user
-is not asked whether to stop.
+The server ends its kernels on SIGTERM. Ctrl-C and closing the terminal also send SIGTERM, so that the user is not asked
+whether to stop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NOTEBOOKS = tuple(f"{name}.ipynb" for name in NAMES)
 def free_name(folder: Path, name: str, content: bytes | None = None) -> Path:
     """Return a path in `folder` that does not exist yet: `name`, or `name` with a number before its suffix.
 
-    A file that exists and has this content is taken, too.
+    If a file of that name exists and has this ``content``, its path is returned.
     """
     stem, suffix = Path(name).stem, Path(name).suffix
     candidate, number = folder / name, 0

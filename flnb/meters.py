@@ -90,9 +90,10 @@ class CountMeter:
 class EditDistanceMeter(_Mean):
     """Word or letter error rate: the edits that turn targets into outputs, divided by the targets' lengths.
 
-    The edits are the fewest possible (Wagner and Fischer 1974). The attributes ``deletions`` (items of the target that
-    the output lacks), ``insertions`` (items that only the output has) and ``substitutions`` count each kind; where
-    several ways need equally few edits, the one with more substitutions counts. NaN while all targets are empty.
+    The number of edits is the smallest possible (Wagner and Fischer 1974). The attributes ``deletions`` (items that
+    only the target has), ``insertions`` (items that only the output has) and ``substitutions`` count each kind of edit.
+    If several sequences of edits are shortest, the one with most substitutions counts. The value is NaN while all
+    targets are empty.
 
     >>> import flnb
     >>> errors = flnb.meters.EditDistanceMeter()
@@ -239,7 +240,7 @@ class TimeMeter:
 class TopKMeter(_Mean):
     """Top-k accuracy: the share of samples whose label is among the ``k`` highest scores; NaN before any is added.
 
-    Of equal scores, that of the lower class ranks higher. A label whose score is NaN counts as not found.
+    Among equal scores, the lower class ranks higher. A label with the score NaN counts as not found.
 
     Raises:
         ValueError: ``k`` is below 1.

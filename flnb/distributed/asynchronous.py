@@ -152,7 +152,7 @@ class _Asynchronous:
         """Exchange this rank's parameters with the shared center, by the rule of the subclass.
 
         Raises:
-            CollectiveError: the controller is gone, or the center stayed locked for the communicator's timeout.
+            CollectiveError: the controller has died, or the center stayed locked for the communicator's timeout.
         """
         mine = self._flat()
         message = self._message(mine)
@@ -174,7 +174,7 @@ class _Asynchronous:
         Meanwhile the controller, if there is one, still answers the other ranks' requests.
 
         Raises:
-            CollectiveError: a rank is gone.
+            CollectiveError: a rank has died.
         """
         here = current()
         if self._shared is not None:

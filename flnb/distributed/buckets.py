@@ -32,12 +32,12 @@ class Bucket:
     Attributes:
         numbers: the sequence numbers of the parameters' leaf nodes on the tape.
         places: for each parameter, the first column of its gradient and the column after the last.
-        missing: the leaves' numbers whose gradients have not been written yet in this backward pass.
+        missing: the numbers of leaves whose gradients have not been written yet in this backward pass.
         used: the numbers of the leaves that have a gradient on this rank, from this pass or an earlier one.
         half: whether each rank divides its gradients before they are summed, because a sum in half precision could
             overflow.
         pending: the collective call that is running, or None.
-        mine: the row of sums that this rank received, where there are several parts.
+        mine: the row of sums that this rank received, if there are several parts.
     """
 
     def __init__(self, parameters: Sequence[Parameter], parts: int, index: int, holds: str = "") -> None:

@@ -16,7 +16,7 @@ __all__ = ["save_checkpoint"]
 
 
 class _Taken:
-    """Passes a state dict that was collected from all ranks to `flnb.nn.save_checkpoint`, as an attribute ``state``."""
+    """A part for `flnb.nn.save_checkpoint`; its attribute ``state`` is a state dict collected from all ranks."""
 
     def __init__(self, state: Any) -> None:
         self.state = state
@@ -26,9 +26,9 @@ def save_checkpoint(path: str | os.PathLike[str], /, **parts: Any) -> None:
     """Write one checkpoint file for all ranks (`flnb.nn.save_checkpoint`); every rank must call this.
 
     Each keyword argument is a part to save: a module, an optimizer or a plain value, for instance. Rank 0 writes the
-    file. The states of a `Sharded` and of its optimizer are collected from all ranks; everything else, such as other
-    parts and the state of the random generator, is rank 0's. Any number of ranks can read the file by
-    `flnb.nn.load_checkpoint`, also a single process whose module and optimizer are not divided.
+    file. The states of a `Sharded` and of its optimizer are collected from all ranks. Other parts, and the state of the
+    random generator, are saved from rank 0. Any number of ranks can read the file by `flnb.nn.load_checkpoint`,
+    including a single process whose module and optimizer are not divided.
 
     Raises:
         TypeError, ValueError, OSError: on rank 0, for the reasons of `flnb.nn.save_checkpoint`.

@@ -30,11 +30,11 @@ def sync_clocks(rounds: int = ROUNDS) -> tuple[int, int]:
         rounds: the number of round trips of a message; the quickest one is used.
 
     Returns:
-        The offset, which added to a time of this rank's clock gives the time of rank 0's clock, and the largest
-        possible error of the offset, which is half of the quickest round trip; both in ns.
+        The offset in ns (a time on rank 0's clock is the time on this rank's clock + offset), and the largest possible
+        error of the offset in ns, which is half of the quickest round trip.
 
     Raises:
-        CollectiveError: a rank is gone, or does not call this function.
+        CollectiveError: a rank has died, or does not call this function.
 
     >>> import flnb
     >>> flnb.distributed.sync_clocks()

@@ -55,12 +55,12 @@ class Output:
 class Cluster:
     """Several ranks started from a notebook, each with its own variables, on which cells run.
 
-    They are MPI processes on this machine, started by ipyparallel (extras "parallel" and "mpi"); where these are
-    missing they are threads of this process, and a line says so. After ``%load_ext flnb`` a cell that begins with
-    ``%%ranks`` runs on all of them, and `flnb.dashboard` shows them live. Interrupting the cell raises
-    KeyboardInterrupt on every rank, also in a collective call that others have not joined. After an interrupt or an
-    error the next cell gets a new communicator. There is one cluster at a time: making a new one ends the one before.
-    A cluster also ends by `stop`, at the end of its ``with`` block, or with this program.
+    The ranks are MPI processes on this machine, started by ipyparallel (extras "parallel" and "mpi"). Without these
+    extras, the ranks are threads of this process, and a message is printed. After ``%load_ext flnb``, a cell that
+    begins with ``%%ranks`` runs on all ranks, and `flnb.dashboard` shows them live. Interrupting the cell raises
+    KeyboardInterrupt on every rank, also in a collective call that other ranks have not made. After an interrupt or an
+    error, the next cell gets a new communicator. There is one cluster at a time: creating a new one ends the previous
+    one. A cluster also ends by `stop`, at the end of its ``with`` block, or with this program.
 
     Args:
         ranks: the number of ranks.
@@ -235,7 +235,7 @@ class Threads:
             variables[name] = value
 
     def show_on(self, hub: Any, rank: int) -> None:
-        """Do nothing: the dashboard follows this process already."""
+        """Do nothing, because the dashboard already shows this process."""
 
     def stop(self) -> None:
         """Delete the ranks' variables."""

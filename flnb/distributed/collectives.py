@@ -97,12 +97,12 @@ def _(g: Any, y: Any, x: Any, *, root: int) -> Any:
 def all_reduce(x: ArrayLike, op: str = "sum") -> Tensor:
     """Return the elementwise sum (or maximum, or minimum) of the ranks' tensors ``x``, on every rank.
 
-    In backward the gradients by the result are summed over ranks, too: as if the losses of all ranks were added. Only a
-    sum has a gradient.
+    In backward, the gradients by the result are summed over ranks, too, which is the gradient of the sum of all ranks'
+    losses. Only a sum has a gradient.
 
     Args:
         x: this rank's tensor, whose shape and dtype are the same on every rank. Half precision is summed in float32; a
-            sum of booleans is true where any of them is.
+            sum of booleans is true if any of them is true.
         op: ``"sum"``, ``"max"`` or ``"min"``. For a mean, divide the sum by `size`.
 
     Raises:
@@ -129,9 +129,9 @@ def all_gather(x: ArrayLike) -> Tensor:
 
 
 def reduce_scatter(x: ArrayLike, op: str = "sum") -> Tensor:
-    """Sum the ranks' tensors ``x``, which have one row for each rank; returns row i of the sum on rank i.
+    """Sum the ranks' tensors ``x``, which have one row for each rank; return row i of the sum on rank i.
 
-    With ``op`` ``"max"`` or ``"min"`` it is a row of the elementwise maximum or minimum instead.
+    With ``op`` ``"max"`` or ``"min"``, return a row of the elementwise maximum or minimum instead.
 
     Raises:
         ValueError: the first extent of x is not the number of ranks.

@@ -105,7 +105,7 @@ class Exchanging(Module):
         return None
 
     def _adapt(self, changed: Parameter) -> None:
-        """Rebuild the buckets after a parameter has changed."""
+        """Rebuild the buckets after the parameter ``changed`` got a new dtype or began to need a gradient."""
         self._join()
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ class Exchanging(Module):
         return self.module.state_dict()
 
     def mismatches(self, state: Mapping[str, Any]) -> list[str]:
-        """Return the reasons why `load_state_dict(state)` would fail, one line each; an empty list if it would not."""
+        """Return the reasons why `load_state_dict(state)` would fail, one line each; none if it would succeed."""
         return self.module.mismatches(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -153,8 +153,8 @@ class Exchanging(Module):
         that they stay the same on all ranks. Modules whose calls communicate, such as `SyncBatchNorm`, cannot be used.
 
         Args:
-            update: a function that does what the loop does after a backward pass, such as ``optimizer.step``. It is
-                called on ranks whose loops have ended, after each pass in which gradients are exchanged.
+            update: the function that the loop calls after a backward pass, such as ``optimizer.step``. On ranks whose
+                loops have ended, it is called after each pass in which gradients are exchanged.
 
         >>> import flnb, flnb.nn as nn
         >>> def train():
@@ -182,7 +182,7 @@ class Exchanging(Module):
             self._uneven, self._present, self._first = False, current().size, 0
 
     def _count(self, here: int) -> int:
-        """Return how many ranks are in a backward pass; ``here`` is 1 on a rank that is in one, else 0."""
+        """Return the number of ranks that are in a backward pass; ``here`` is 1 if this rank is in one, else 0."""
         there = np.empty(current().size, np.int64)
         run("all_gather", np.array([here]), there)
         self._present, self._first = int(there.sum()), int(there.argmax())
@@ -193,9 +193,9 @@ class Exchanging(Module):
     def began(self, first: bool) -> None:
         """Prepare for a backward pass: reset the buckets.
 
-        If a pass goes through several models, only one of them, for which ``first`` is true, exchanges buckets while
-        the pass is running. The others exchange theirs at its end: on another rank, where a parameter is unused, their
-        buckets could become full in another order.
+        If a pass goes through several models, only one of them, for which ``first`` is true, exchanges buckets during
+        the pass. The other models exchange their buckets at the end of the pass, because buckets could become full in
+        another order on a rank that does not use all parameters.
         """
         if current().size != self._made_on:
             raise self._other_ranks()
@@ -314,11 +314,11 @@ class DataParallel(Exchanging):
     """Wraps a module so that its gradients are averaged over all ranks in every backward pass.
 
     Every rank wraps the same module, calls it on its own part of the batch, and takes the same number of steps. At the
-    start all ranks get the parameters and buffers of rank 0, and after every pass the buffers of rank 0. The
-    gradient of a parameter that one rank did not use counts as zero; a parameter that no rank used gets no gradient.
-    A rank whose backward pass uses none of the parameters exchanges nothing; the other ranks then wait for this one,
-    and the error at their timeout says so. Inside `no_sync` gradients of several passes add up without being exchanged;
-    ranks with different numbers of batches train inside `uneven`.
+    start all ranks get the parameters and buffers of rank 0, and after every pass the buffers of rank 0. If a rank does
+    not use a parameter, its gradient on that rank counts as zero; a parameter that no rank used gets no gradient. If a
+    rank's backward pass uses none of the parameters, the other ranks wait for this rank and raise an error at their
+    timeout. Inside `no_sync`, gradients of several passes are added without an exchange. Ranks with different numbers
+    of batches train inside `uneven`.
 
     Args:
         module: the module to train.

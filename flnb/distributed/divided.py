@@ -1,4 +1,4 @@
-"""Parameters divided among ranks: the whole parameter, this rank's shard, and conversion between the two."""
+"""Parameters divided among ranks: the whole parameter, this rank's part (shard), and conversion between the two."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Divided(Parameter):
 
 
 class Away(Divided):
-    """A parameter divided among ranks, whose whole values are gathered only while they are needed."""
+    """A parameter divided among ranks; all its values are gathered only while they are needed."""
 
     __slots__ = ()
 
@@ -117,7 +117,7 @@ class Division:
         parameter: the whole parameter.
         rank: this rank's number.
         size: the number of ranks.
-        own_memory: whether to copy the shard and free the memory of the whole; else the shard is a view of the whole.
+        own_memory: whether to copy the shard and free the memory of the whole parameter; else the shard is a view.
 
     Attributes:
         parameter: the whole parameter.
@@ -272,7 +272,7 @@ owners: WeakValueDictionary[int, Division] = WeakValueDictionary()
 
 
 class PartsTape(PackingTape):
-    """A tape that saves references to parameters instead of views of gathered values, which can so be freed."""
+    """A tape that saves references to parameters instead of views of gathered values, so that these can be freed."""
 
     name = "parts"
 

@@ -68,7 +68,7 @@ def prepare(broken: bool, number: int | None, record_to: str | None) -> None:
 
 
 def _cell_ended(result: Any) -> None:
-    """Tell waiting ranks that this one makes no further calls in this cell, and the dashboard how the cell ended."""
+    """Report to waiting ranks that this rank makes no more calls in this cell, and the cell's end to the dashboard."""
     _recording.close()
     if _watched and (message := _watched["source"].message(last=True)) is not None:
         _publish(message)

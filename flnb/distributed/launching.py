@@ -74,7 +74,7 @@ FOLDER = "flnb_flight_"
 
 
 class End(NamedTuple):
-    """How a rank ended: time, exit status, number of the rank, and whether it had been told to end or been stopped."""
+    """The end of a rank: time, exit status, number of the rank, and whether it had received a signal to end or stop."""
 
     time: float
     status: int
@@ -187,7 +187,7 @@ def _shown(end: End) -> dict[str, Any]:
 
 
 def _complete(boards: list[Any], ends: list[End]) -> None:
-    """Set the state of each rank that died before it wrote to the board how it ended."""
+    """Set the state of each rank that died before it could write its state to the board."""
     how = {end.rank: end.how for end in ends}
     for row in (row for rows in boards for row in rows):
         if row["state"] in STATES[OUTSIDE : INSIDE + 1] and row["rank"] in how:
@@ -201,7 +201,7 @@ def _last(row: dict[str, Any]) -> str:
 
 
 def _behind(world: list[Any]) -> str:
-    """Return which ranks reached the last call and which did not, as the end of a sentence; "" if all did."""
+    """Return the ranks that reached the last call and those that did not, as the end of a sentence; "" if all did."""
     newest = max((row["sequence"] for row in world), default=0)
     here = [row for row in world if row["sequence"] == newest]
     late = [f"rank {row['rank']} had not: {_last(row)}" for row in world if row["sequence"] < newest]
@@ -210,7 +210,7 @@ def _behind(world: list[Any]) -> str:
 
 
 def _write(report: Path, text: str) -> str:
-    """Write the report atomically; returns its path or why it was not written, as the end of a message."""
+    """Write the report atomically; return the end of a message: its path, or the reason why it was not written."""
     aside = report.with_name(f".{report.name}.{os.getpid()}")
     try:
         aside.write_text(text)

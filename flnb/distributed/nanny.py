@@ -1,9 +1,9 @@
 """Parent process of one rank, run by mpiexec in the rank's place: ``python -m flnb.distributed.nanny script.py``.
 
-If mpiexec started the ranks itself, it would kill all others as soon as one is killed, and none could report for which
-rank it waited. So it starts nannies, and a nanny stays alive for two seconds after its rank has failed. It also records
-how the rank ended, passes signals on to the rank, and kills the rank if mpiexec ends. Under `flnb launch` it writes the
-rank's number in front of each line that the rank prints.
+If mpiexec started the ranks itself, it would kill all ranks as soon as one is killed, and no rank could report for
+which rank it waited. So mpiexec starts nannies, and a nanny runs for two more seconds after its rank has failed. A
+nanny also records how its rank ended, forwards signals to the rank, and kills the rank if mpiexec ends. Under `flnb
+launch` it writes the rank's number before each line that the rank prints.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def die_with_parent() -> None:
 
 
 def _follow(parent: int, rank: subprocess.Popen[bytes]) -> None:
-    """Kill the rank and exit once mpiexec is gone, where `die_with_parent` is not available."""
+    """Kill the rank and exit when mpiexec has ended, on systems without `die_with_parent`."""
     while os.getppid() == parent:
         time.sleep(GRACE / 2)
     rank.kill()
@@ -103,7 +103,7 @@ def _write(to: int, text: bytes) -> None:
 
 
 def _note(name: str, status: int, told: list[int]) -> None:
-    """Record for `flnb launch` when and with which status the rank ended, and whether it was signalled to end."""
+    """Record for `flnb launch` the time and status of the rank's end, and whether the rank had received a signal."""
     if folder := os.environ.get("FLNB_FLIGHT"):
         aside = Path(folder, f".{name}")
         aside.write_text(f"{time.time()} {status} {len(told)}")

@@ -65,7 +65,7 @@ class Pipeline:
 
         Raises:
             ValueError: the batch cannot be divided into equal microbatches.
-            CollectiveError: another rank is gone, or does not make its call before the timeout.
+            CollectiveError: another rank has died, or does not make its call before the timeout.
         """
         rank, last = current().rank, current().size - 1
         begins, ends = rank == 0, rank == last

@@ -29,9 +29,9 @@ __all__ = ["Processes"]
 POLL = 0.05
 """Seconds between two reads of the ranks' output."""
 PATIENCE = 1.0
-"""Seconds to wait for interrupted ranks; a rank that runs compiled code is interrupted once it is back in Python."""
+"""Seconds to wait for interrupted ranks; a rank in compiled code is interrupted when that code returns to Python."""
 HEARTS = ["--HeartMonitor.period=500", "--HeartMonitor.max_heartmonitor_misses=120"]
-"""Heartbeats every 0.5 s, not 3 s, as an engine is ready at the second one; dead ranks are noticed by their process."""
+"""Heartbeats every 0.5 s instead of 3 s, because an engine is ready after two; they do not detect dead ranks."""
 
 
 class Processes:

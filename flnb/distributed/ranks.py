@@ -33,7 +33,7 @@ def init(communicator: str | type[Communicator] | Communicator | None = None) ->
 
     Args:
         communicator: a communicator's name (such as "mpi"; `flnb doctor` lists all), class or instance. By default it
-            is "mpi" in a process that mpiexec, Slurm or ipyparallel started, and else the active communicator.
+            is "mpi" in a process that mpiexec, Slurm or ipyparallel started, otherwise the active communicator.
 
     Returns:
         The communicator. Its attribute ``timeout`` is the number of seconds that a call waits for ranks that have not
@@ -92,7 +92,7 @@ def set_communicator(communicator: str | type[Communicator] | Communicator) -> C
 
     Args:
         communicator: a communicator's name, class or instance. A name may be followed by settings:
-            ``"modelled:latency=1e-4,bandwidth=1GiB"`` makes the active communicator as slow as such a link.
+            ``"modelled:latency=1e-4,bandwidth=1GiB"`` delays calls of the active communicator as on such a link.
 
     >>> import flnb
     >>> flnb.distributed.set_communicator("single").name

@@ -16,10 +16,10 @@ __all__ = ["shard"]
 
 
 def shard(dataset: Dataset, batch: int = 1, last: str = "keep") -> ResampleDataset:
-    """Return this rank's share of a dataset: batches of neighbouring samples are dealt to the ranks in turn.
+    """Return this rank's share of a dataset: batches of neighbouring samples are assigned to the ranks in turn.
 
-    Together the ranks have every sample once. To shuffle, do so first: ``shard(ShuffleDataset(dataset, seed))`` deals
-    the samples in a new order in each epoch, which is the same on all ranks.
+    Each sample is in the share of exactly one rank. To shuffle, do so first: ``shard(ShuffleDataset(dataset, seed))``
+    uses a new order in each epoch, which is the same on all ranks.
 
     Args:
         dataset: the whole dataset, the same on every rank.

@@ -54,7 +54,7 @@ class Sharded(Exchanging):
     Attributes:
         optimizer: a wrapper of the optimizer, with the same methods, that updates this rank's parts.
         reading: whether whole parameters may be gathered now: during a pass, or inside `gathered`.
-        staying: whether gathered parameters stay whole until the end of `gathered`.
+        staying: whether gathered parameters stay in memory until the end of `gathered`.
 
     Raises:
         ValueError: ``stage`` is not 1, 2 or 3, or the optimizer has other parameters than the module.

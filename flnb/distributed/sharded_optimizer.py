@@ -27,8 +27,8 @@ __all__ = ["ShardedOptimizer"]
 class ShardedOptimizer:
     """Wraps an optimizer (or a `Together`) so that it updates this rank's shards of its parameters.
 
-    `state_dict` returns the state that the optimizer would have in one process, on every rank. Any number of ranks can
-    load such a state.
+    `state_dict` returns, on every rank, the full state, as the optimizer would have it in a single process. Any number
+    of ranks can load such a state.
     """
 
     def __init__(self, inner: Any, divisions: Sequence[Division], model: Sharded) -> None:
@@ -107,7 +107,7 @@ class ShardedOptimizer:
         return found
 
     def mismatches(self, state: Mapping[str, Any]) -> list[str]:
-        """Return the reasons why `load_state_dict(state)` would fail, one line each; an empty list if it would not."""
+        """Return the reasons why `load_state_dict(state)` would fail, one line each; none if it would succeed."""
         return self._on_wholes().mismatches(state)
 
     def _on_wholes(self) -> Any:

@@ -118,22 +118,22 @@ class Simulation:
 def simulate(run: Any, ranks: int, topology: Topology, strategy: str = "recorded") -> Simulation:
     """Predict the time of the recorded steps on ``ranks`` ranks, each with a batch of the recorded size.
 
-    If n ranks were recorded, simulated rank i computes in each step as long as recorded rank i % n did. So the copies
-    of a rank are slow in the same steps, and if links cost nothing, more ranks take no longer than those recorded. Real
-    ranks are slow in different steps, so many of them will take longer than predicted.
+    If n ranks were recorded, simulated rank i computes in each step as long as recorded rank i % n. So the copies of a
+    rank are slow in the same steps, and with infinitely fast links, more ranks take no longer than the recorded ranks.
+    Real ranks are slow in different steps, so a large number of them will take longer than predicted.
 
-    Collective calls of all recorded ranks are repeated with buffers of the same size. Everything else takes as long as
-    in the recording; messages between two ranks, and calls of groups of some ranks, count as computing. A link carries
-    one call after the other, each for the time of `flnb.distributed.Topology.seconds`.
+    Collective calls of all recorded ranks are repeated with buffers of the same size. All other work takes as long as
+    in the recording; messages between two ranks, and calls of smaller groups, count as computing. A link carries one
+    call after the other, each for the time of `flnb.distributed.Topology.seconds`.
 
     Args:
         run: a `flnb.Ranks`, or one recording in which ranks are threads, with training steps that were recorded whole.
         ranks: the number of ranks to simulate.
         topology: the links between them. `Topology.fitted` makes one from measured times.
-        strategy: ``"recorded"`` keeps calls as they are. ``"at the end"`` removes overlap: all calls of a step begin
-            when the last one does, except those whose end the program waits for earlier. ``"sharded 1"``, ``2`` and
-            ``3`` divide state as `Sharded` does in that stage: an all_reduce becomes a reduce_scatter, and parameters
-            are gathered after each step, or in stage 3 before forward and before backward.
+        strategy: ``"recorded"`` does not change calls. ``"at the end"`` removes overlap: all calls of a step begin when
+            the last call begins, except calls whose end the program waits for earlier. ``"sharded 1"``, ``"sharded 2"``
+            and ``"sharded 3"`` use the calls of `Sharded` in that stage: an all_reduce becomes a reduce_scatter, and
+            parameters are gathered after each step, or in stage 3 before forward and before backward.
 
     Raises:
         ValueError: the strategy is unknown, ``ranks`` is less than 1, the recording lacks some of its ranks, or it has

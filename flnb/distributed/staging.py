@@ -1,7 +1,7 @@
-"""Memory for communicators: a tensor's own, or a host copy of a device's memory.
+"""Memory for communicators: a tensor's own memory, or a copy of a device's memory on the host.
 
-A device's memory is copied through pinned memory, by transfers that recordings show, in the stream of the present work.
-A communicator may read the tensors of one device where they are, for collective calls.
+A device's memory is copied through pinned memory, in the current stream; recordings show these transfers. For
+collective calls, a communicator may read the memory of one device directly.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def values(x: Any, message: bool = False) -> Any:
 
 
 def room(x: Any, message: bool = False) -> Any:
-    """Return memory that a communicator can write x's new values to: x's own memory, or a host buffer for `write`.
+    """Return memory to which a communicator can write new values of x: x's own memory, or a host buffer for `write`.
 
     ``message`` says that the values come from `recv`, which always needs a buffer on the host.
     """

@@ -38,7 +38,7 @@ class Started:
         """Wait for the result, and return it.
 
         Raises:
-            CollectiveError: another rank makes a different call, is gone, or does not make it before the timeout.
+            CollectiveError: another rank makes a different call, has died, or does not call before the timeout.
         """
         try:
             self._pending.wait()
@@ -56,7 +56,7 @@ class Started:
 
 
 _under_way: WeakKeyDictionary[Any, list[Started]] = WeakKeyDictionary()
-"""The collective calls that were started and not waited for, by communicator."""
+"""The collective calls that were started and whose end nobody has waited for, by communicator."""
 
 
 def start_all_reduce(x: ArrayLike, op: str = "sum") -> Started:

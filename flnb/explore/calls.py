@@ -100,8 +100,8 @@ class OpCall:
 class Outcome:
     """The result of an op call, or the exception that it raised.
 
-    ``seconds`` is the duration of the call. ``written`` is the index of the first input that the call changed although
-    it was not asked to, or -1.
+    ``seconds`` is the duration of the call. ``written`` is the index of the first input that the call changed without
+    being allowed to, or -1.
     """
 
     value: Any = None

@@ -117,7 +117,8 @@ class RecordedOp:
 class Capture(Observer):
     """Stores the inputs of a recording's ops as long as they fit into ``limit`` bytes; equal arrays are stored once.
 
-    While the recording runs, this object observes every op. Afterwards it is ``run.calls``: ``run.calls[i]`` is op i.
+    During the recording, this object observes every op. Later it is available as ``run.calls``; ``run.calls[i]`` is op
+    i.
     """
 
     def __init__(self, run: Recording, limit: int) -> None:

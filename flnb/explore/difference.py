@@ -106,7 +106,10 @@ def _sums(op: str) -> bool:
 
 
 def _without_cancelling(call: OpCall, reference: TensorBackend) -> float:
-    """Return the largest finite value of the call's result on the inputs' absolute values, where no sum cancels."""
+    """Return the largest finite value of the call's result on the absolute values of the inputs.
+
+    With absolute values, the terms of a sum do not cancel.
+    """
     positive = replace(call, inputs=tuple(keep(np.abs(k.array())) if is_float(k.dtype) else k for k in call.inputs))
     outcome = replace(positive, out=None if call.out != NEW else NEW).on(reference)
     values = np.abs(np.asarray(outcome.value, np.float64)) if outcome.error is None else np.zeros(())

@@ -1,7 +1,7 @@
 """Running a program on a reference backend while every op also runs on other backends, with the same inputs.
 
-So errors of earlier ops do not add up, all backends follow the same control flow, and the program, with its side
-effects, runs only once.
+So errors of earlier ops do not accumulate, all backends follow the same control flow, and the program and its side
+effects run only once.
 """
 
 from __future__ import annotations

@@ -109,9 +109,9 @@ class RunComparison:
         rows: a `ComparedRow` for each op and scope, the largest difference in time first.
         outside: if numbers are per step, a row for all ops that begin outside steps, with numbers of the whole run,
             which no other row and no share includes. None if there are no such ops.
-        seconds: for each run the duration of one step, or of the whole run unless both have steps.
-        per: "step" or "run", according to what the numbers are of.
-        peaks: the machine's highest measured FLOP/s and bytes/s, with which those of the rows are compared.
+        seconds: for each run the duration of one step, or of the whole run unless both runs have steps.
+        per: "step" if numbers are per step, else "run".
+        peaks: the machine's highest measured FLOP/s and bytes/s, to which the rates of the rows are compared.
     """
 
     names: tuple[str, str]
@@ -249,7 +249,7 @@ def _recording(run: Any) -> Recording:
 
 
 def _outermost(run: Recording) -> NDArray[np.int64]:
-    """Return the durations (ns) of those steps of a run that lie in no other step of their thread."""
+    """Return the durations (ns) of the steps of a run that are not inside another step of the same thread."""
     step = run.table("step")
     spans = []
     for lane in np.unique(step["lane"]):
@@ -270,7 +270,7 @@ def _in_steps(run: Recording) -> Any:
 
 
 def _total(works: dict[tuple[str, str], Work]) -> Work:
-    """Return the sum of the work of several ops, with 0 as the median time, which would mean nothing."""
+    """Return the sum of the work of several ops; the median time, which is meaningless for a sum, is 0."""
     return Work(*map(sum, zip(Work(), *works.values(), strict=True)))._replace(median=0.0)
 
 
