@@ -25,6 +25,9 @@ __all__ = ["Generator"]
 ALIGNMENT = 64
 SHORT = 64
 """The number of iterations of a loop below which 512-bit vectors are not faster than 256-bit vectors."""
+LONG, INTERLEAVED = 256, 4
+"""The number of iterations of a loop from which on arithmetic is done on several vectors side by side, and of how many:
+instructions on one of them need not wait for results of those on another."""
 
 
 class Generator(ABC):
@@ -56,6 +59,7 @@ class Generator(ABC):
     def text(self) -> str:
         """Return the LLVM module that contains the function, as text."""
         self.code = code = Code("kernel", "ptr %arrays, i64 %begin, i64 %end", self.width)
+        code.interleaved = INTERLEAVED if self.width == 512 and self.nest.inner[-1] >= LONG else 0
         words = [code.element("%arrays", "q", str(i)) for i in range(len(self.nest.arrays) + 1)]
         *self.bases, self.memory = [code.add(f"load ptr, ptr {word}") for word in words]
         unit = self.simple.unit

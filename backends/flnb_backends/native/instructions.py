@@ -53,6 +53,7 @@ class Code:
 
     Attributes:
         contract: whether a product and a sum that uses it may be computed by one operation, which rounds once.
+        interleaved: how many vectors an iteration of a parallel loop computes side by side; 0 lets LLVM choose.
     """
 
     def __init__(self, name: str, parameters: str, width: int, returns: str = "void"):
@@ -64,7 +65,7 @@ class Code:
         self.metadata: list[str] = []
         self.group = ""
         self.contract = False
-        self.count = 0
+        self.interleaved = self.count = 0
 
     def text(self, result: str = "") -> str:
         """Return the LLVM module that contains the function, as text; the function returns ``result``, if anything."""
@@ -178,12 +179,13 @@ class Code:
     def _parallel(self, brief: bool) -> str:
         """Mark the following memory accesses as independent of other iterations, and return the loop's metadata."""
         number = len(self.metadata)
-        more = f", !{number + 3}" if brief else ""
+        more = f", !{number + 3}" if brief else f", !{number + 4}" if self.interleaved else ""
         self.metadata += [
             f"!{number} = distinct !{{}}",
             f"!{number + 1} = distinct !{{!{number + 1}, !{number + 2}{more}}}",
             f'!{number + 2} = !{{!"llvm.loop.parallel_accesses", !{number}}}',
             f'!{number + 3} = !{{!"llvm.loop.unroll.disable"}}',
+            f'!{number + 4} = !{{!"llvm.loop.interleave.count", i32 {self.interleaved}}}',
         ]
         self.group = f", !llvm.access.group !{number}"
         return f", !llvm.loop !{number + 1}"
