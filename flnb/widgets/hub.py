@@ -1,8 +1,9 @@
 """The thread that sends a live recording's data to the browser, in frames.
 
 The thread never waits for the browser, which acknowledges frames. While `WINDOW` frames are unacknowledged, none is
-sent, so a slow browser gets fewer and larger frames instead of late ones. While nothing is acknowledged (an old
-ipykernel receives no messages while a cell runs), a frame with all data is sent every `SILENCE` seconds.
+sent, so a slow browser gets fewer and larger frames instead of late ones. While nothing is acknowledged, a frame with
+all data is sent every `SILENCE` seconds. An ipykernel before 7 receives no messages while a cell runs: frames with what
+is new are then sent between those.
 
 Messages may arrive on any thread while a cell runs, so `Hub.receive` only sets flags.
 """
@@ -26,6 +27,8 @@ SLOWEST = 10.0  # frames a second of a run whose frames take long to make
 SHARE = 0.05  # the largest share of one processor's time for frames at rates above `SLOWEST`
 WINDOW = 3  # unacknowledged frames at most
 SILENCE = 0.5  # seconds without an acknowledgement before the hub stops expecting any
+BLIND = 0.1  # seconds between frames to browsers that may be listening and cannot be heard
+WHOLE = 1.0  # seconds between keyframes among these
 IDLE = 1.0  # seconds between frames while nothing happens
 
 log = logging.getLogger("flnb")
@@ -62,7 +65,8 @@ class Hub:
         self.acknowledged = 0  # the last frame the browser has drawn
         self.greeted = False  # at least one browser has sent a message
         self._keyframe = True  # the next frame must be whole
-        self._heard = self._sent = -SILENCE
+        self.deaf = False  # the kernel receives no messages while a cell runs
+        self._heard = self._sent = self._whole = -WHOLE
         self._events = -1
         self._asked: deque[dict[str, Any]] = deque(maxlen=64)
         self._wake = threading.Event()
@@ -119,12 +123,15 @@ class Hub:
         """Send a frame if one is due at time ``now`` (monotonic seconds); returns whether one was sent."""
         keyframe = asked = self._keyframe
         if not keyframe and self.sequence - self.acknowledged >= WINDOW:
-            if now - self._heard < SILENCE or now - self._sent < SILENCE:
+            if now - self._heard < SILENCE or now - self._sent < (BLIND if self.deaf else SILENCE):
                 return False
-            keyframe = True
+            keyframe = not self.deaf or now - self._whole >= WHOLE
         self.source.refresh()  # else an event would wait twice: for the pump's round, and for the hub's
         if keyframe:
-            self._keyframe = False  # before the frame is built: a request that arrives meanwhile counts again
+            self._keyframe, self._whole = (
+                False,
+                now,
+            )  # before the frame is built: a request that arrives meanwhile counts again
         elif self._events == self.source.events and now - self._sent < IDLE:
             return False  # nothing has been recorded since the last frame
         content, buffer = self.source.frame(keyframe)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -92,6 +93,7 @@ class Dashboard(_View):
         self.earlier = None if earlier is None else RunAnswers([earlier], self._send_to_all)
         self.hub = Hub(follower.live, self._send_live)
         self.proposals = Proposals(lambda: self.follower.last, self.send)
+        self.hub.deaf = getattr(sys.modules.get("ipykernel"), "version_info", (7,))[0] < 7
         super().__init__(height=height)
         follower.changed = self._follow
         self._pictured: tuple[int, str] | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,7 +38,7 @@ CELLS = [
     "    made[-1] += [time.time(), sum(map(len, buffers))]\n"
     "board.hub.send = noted\n"
     "board",
-    f"end, ends, sizes = time.time() + {SECONDS}, [], []\n"
+    f"end, ends, sizes, due = time.time() + {SECONDS}, [], [], 0\n"
     f"with flnb.record('stream', path={'stream.flnb' if SECONDS >= 300 else None!r}) as run:\n"
     "    while time.time() < end:\n"
     "        with flnb.step():\n"
@@ -45,14 +46,16 @@ CELLS = [
     "            flnb.cross_entropy(net(images[0]), images[1]).backward()\n"
     "            optimizer.step()\n"
     "        ends.append(time.time())\n"
-    "        if len(ends) % 1000 == 0:\n"
+    "        if ends[-1] >= due:\n"
+    "            due = ends[-1] + 10\n"
     "            sizes.append(int(open('/proc/self/statm').read().split()[1]) * 4096)\n"
     "live = board.hub.source\n"
     "figures = live._frame_ns / live._sequence / 1e6, live.session.pump_ns / 1e9 / live.seconds_at(live.end)\n"
     "json.dump([ends, sizes, made, figures], open('streaming.json', 'w'))\n"
     "print('stored')",
 ]
-# When each frame arrived; and after each drawing of news the wall clock, the newest step that is drawn, and its frame.
+# When each frame arrived; and of each drawing of news the wall clock, the newest step that is drawn, and its frame. A
+# message that is posted while a frame is drawn arrives when the browser has painted it.
 WATCH = f"""() => {{
     window.drawn = [];
     window.arrived = [];
@@ -61,12 +64,15 @@ WATCH = f"""() => {{
         if (direction === 'recv' && content?.type === 'frame') window.arrived.push([content.seq, Date.now() / 1e3]);
     }});
     let updates = -1;
-    const look = () => {{
+    const painted = new MessageChannel();
+    painted.port1.onmessage = () => {{
         const {{updates: now, step, state, seq}} = window.__flnb;
-        if (now !== updates && state === 'recording' && step !== null) {{
-            updates = now;
-            requestAnimationFrame(() => {{ window.drawn.push([Date.now() / 1e3, step, seq]) }});
-        }}
+        if (now === updates || state !== 'recording' || step === null) return;
+        updates = now;
+        window.drawn.push([Date.now() / 1e3, step, seq]);
+    }};
+    const look = () => {{
+        painted.port2.postMessage(null);
         requestAnimationFrame(look);
     }};
     look();
@@ -99,6 +105,11 @@ def parts(ends: Any, made: Any, arrived: Any, drawn: Any) -> str:
     return f"{told} ms; {np.median(nbytes) / 1e3:.0f} kB a frame"
 
 
+def shown(page: Page) -> str:
+    """Return the texts of the dashboard's first rows, and the errors of the page."""
+    return f"{page.locator('.fl-root').first.inner_text()[:300]!r}, {page.flnb_errors}"  # type: ignore[attr-defined]
+
+
 def heap(page: Page) -> int:
     """Bytes that the page's scripts hold, after its collector has run."""
     session = page.context.new_cdp_session(page)
@@ -119,11 +130,14 @@ def test_a_busy_cell_streams_to_the_screen(lab: Lab, page: Page) -> None:
     page.wait_for_function("() => window.__flnb !== undefined")
     page.evaluate(WATCH)
     run_cell(page, 1)
-    page.wait_for_function("() => window.__flnb.state === 'recording'")
-    heaps = []
-    while page.evaluate("() => window.__flnb.state") == "recording":
+    # before its first step the page shows what ran before it, or waits
+    page.wait_for_function("() => window.__flnb.state === 'recording' && window.__flnb.step !== null")
+    heaps, latest = [], time.monotonic() + SECONDS + 120
+    while (state := page.evaluate("() => window.__flnb.state")) not in ("finished", "failed"):
+        assert time.monotonic() < latest, f"the page shows {state!r} long after the end: {shown(page)}"
         page.wait_for_timeout(min(10_000, 250 * SECONDS))
         heaps.append(heap(page))
+    assert state == "finished", shown(page)
     page.locator(".jp-OutputArea-output pre", has_text="stored").wait_for(timeout=30_000)
     ends, sizes, made, (frame, pump) = json.loads((lab.folder / "streaming.json").read_text())
     page.wait_for_function("() => window.drawn.length && window.__flnb.state === 'finished'")

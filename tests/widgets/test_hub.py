@@ -83,6 +83,16 @@ def test_silent_browser_gets_a_keyframe_twice_a_second_and_no_more(hub: Hub, wir
     assert min(b - a for a, b in pairwise(whole)) >= SILENCE - 1e-9
 
 
+def test_browsers_that_cannot_be_heard_get_what_is_new_and_a_keyframe_each_second(hub: Hub, wire: Recorder) -> None:
+    hub.deaf = True
+    start = time.monotonic() + 10
+    sent = turns(hub, wire, [start + 0.04 * k for k in range(75)])  # three seconds
+    assert [at for at, was_sent in enumerate(sent) if was_sent] == [0, 1, *range(2, 75, 3)]
+    assert [at for at, whole in enumerate(wire.asked) if whole] == [0, 10, 19]
+    hub.receive({"type": "ack", "seq": hub.sequence})
+    assert turns(hub, wire, [start + 3.1, start + 3.15, start + 3.2]) == [True] * 3
+
+
 def test_acknowledgement_after_silence_brings_small_frames_back(hub: Hub, wire: Recorder) -> None:
     start = time.monotonic() + 10
     turns(hub, wire, [start + 0.05 * k for k in range(40)])

@@ -135,7 +135,7 @@ class Row:
     """Bars that do not overlap, at every level of detail.
 
     Args:
-        most: the largest number of bars of each level; None for no limit.
+        most: the largest number of events, and twice that of the bars of each coarser level; None for no limit.
 
     Attributes:
         open: an event at the end of the row, shape (5, 1), that may still become longer; None if there is none.
@@ -165,7 +165,7 @@ class Row:
             if level.first + level.used - level.merged < TAIL:
                 return
             if depth + 1 == len(self.levels):
-                self.levels.append(Level(6, self._most))
+                self.levels.append(Level(6, self._most and self._most // 2))  # a wide window reads a coarser one
             whole = int(np.searchsorted(level.bars[T0], level.bars[T0, -1] // resolution * resolution)) + level.first
             for begin in range(level.merged, whole, CHUNK):
                 self.levels[depth + 1].append(merge(level.since(begin, min(whole, begin + CHUNK)), resolution))
