@@ -24,12 +24,12 @@ TITLES = (
     "op",
     "scope",
     "calls A",
-    "B",
+    "calls B",
     "time A",
-    "B",
+    "time B",
     "B - A",
     "bytes A",
-    "B",
+    "bytes B",
     "changed",
     "bound",
     "FLOP/s B",
@@ -166,7 +166,11 @@ class RunComparison:
 
     def _repr_html_(self) -> str:
         shown = self.rows or self.outside
-        table = tables.html(self.cells(4 * SHOWN), "<<>>>>>>><>>>") if shown else "<p>no op events</p>"
+        titles, *rows = self.cells(4 * SHOWN)
+        at = TITLES.index("changed")
+        for row in rows:  # each change stays in one line
+            row[at] = ", ".join(change.replace(" ", "\u00a0") for change in row[at].split(", "))
+        table = tables.html([titles, *rows], "<<>>>>>>><>>>") if shown else "<p>no op events</p>"
         return f"<div>{html_text(self.summary(), 1000)}</div>{table}"
 
     def to_pandas(self) -> Any:

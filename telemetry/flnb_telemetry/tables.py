@@ -55,4 +55,5 @@ def html(rows: Iterable[Sequence[str]], sides: str = "<", caption: str = "", tit
 def _cell(tag: str, side: str, cell: str) -> str:
     """Return a cell as the HTML element `tag`."""
     text = cell if isinstance(cell, Markup) else html_text(cell)
-    return f'<{tag} style="{CELL}{"right" if side == ">" else "left"}">{text}</{tag}>'
+    side = "right;white-space:nowrap" if side == ">" and tag == "td" else "right" if side == ">" else "left"
+    return f'<{tag} style="{CELL}{side}">{text}</{tag}>'

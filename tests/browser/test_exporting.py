@@ -78,6 +78,14 @@ def test_the_menu_saves_what_is_shown_and_what_was_recorded(page: Page, screensh
     picture = saved(page, "Picture of").read_bytes()
     assert picture.startswith(b"\x89PNG\r\n")
     assert int.from_bytes(picture[16:20], "big") > 300  # its width
+    steps, fragmentation, blocks = saved(page, "Table of").read_text(encoding="utf-8").split("\n\n")
+    captions = [part.partition("\n")[0] for part in (steps, fragmentation, blocks)]
+    assert captions == [
+        "Memory at the peak of each step", "Fragmentation at the peak of each step", "Blocks of every segment"
+    ]  # fmt: skip
+    counts = [len(part.strip().splitlines()) - 2 for part in (steps, fragmentation, blocks)]
+    assert counts[:2] == [len(run.steps["index"])] * 2
+    assert counts[2] == page.evaluate("window.__flnb.view.blocks") > 0
     page.get_by_role("tab", name="Ops").click()
     redrawn(page)
     with saved(page, "Table of").open(newline="", encoding="utf-8") as file:

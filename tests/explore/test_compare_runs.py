@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -74,6 +75,12 @@ def test_it_prints_as_a_table_also_from_files(pair: tuple[Recording, Recording],
     line = next(line for line in text.splitlines() if line.startswith("matmul"))
     assert "bigger 4.00×, more often 2.00×" in line
     assert html.count("<tr>") == 1 + len(found.rows)
+    assert "bigger\u00a04.00×, more\u00a0often\u00a02.00×" in html.replace("&nbsp;", "\u00a0")
+    titles = found.cells()[0]
+    assert len(set(titles)) == len(titles)
+    sizes = re.findall(r'<td style="([^"]*)">[\d.]+ KiB<', html)
+    assert sizes
+    assert all("nowrap" in style for style in sizes)  # a unit stays beside its number
     frame = found.to_pandas()
     assert len(frame) == len(found.rows)
     assert frame.set_index("op").loc["matmul", "flops_b"] == found["matmul"].b.flops

@@ -21,7 +21,7 @@ export interface Exported {
   /** The name of the recording. */
   name(): string;
   /** The page that is shown, with its views. */
-  shown(): { element: HTMLElement; views: { view: Pick<View, "element" | "describe"> }[] };
+  shown(): { element: HTMLElement; views: { view: Pick<View, "element" | "describe" | "furtherTables"> }[] };
   ask(request: ExportRequest): void;
   /** The view of which the kernel can draw a figure, where there is one recording. */
   view?(): TabName;
@@ -53,7 +53,7 @@ export function csv(tables: readonly DataTable[]): string {
 
 /** The tables of the views that are shown: the data behind their pictures, else the tables that they are. */
 export function tables({ views }: ReturnType<Exported["shown"]>): DataTable[] {
-  return views.flatMap(({ view }) => (view.describe ? [view.describe(true)] : [...view.element.querySelectorAll("table")].map(asData)));
+  return views.flatMap(({ view }) => (view.describe ? [view.describe(true), ...(view.furtherTables?.() ?? [])] : [...view.element.querySelectorAll("table")].map(asData)));
 }
 
 function asData(table: HTMLTableElement): DataTable {

@@ -53,6 +53,8 @@ export interface View {
   resize(width: number, height: number): void;
   /** The data as a table. Views made with Panel pass this to it, which shows it in place of the canvas. `all`: also what is too much to show. */
   describe?(all?: boolean): DataTable;
+  /** The data of its other pictures, with all rows, which an exported file has after that table. */
+  furtherTables?(): DataTable[];
   /** A key while the dashboard has focus and nothing editable does; true when taken. */
   key?(event: KeyboardEvent): boolean;
   /** Bring the next thing that the search finds into sight. */

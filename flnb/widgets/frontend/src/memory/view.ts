@@ -94,6 +94,10 @@ export class MemoryView implements View {
     return stepTable(this.context, this.model, all ? Infinity : undefined);
   }
 
+  furtherTables(): DataTable[] {
+    return [fragmentationTable(this.context, this.model, Infinity), blockTable(this.context, this.model, Infinity)];
+  }
+
   resize(): void {
     this.drawn = "";
     const { timeline, fragmentation, blocks } = this;

@@ -9,6 +9,7 @@ import { ratioAxis } from "../../src/memory/fragmentation-chart.ts";
 import { allocatedOf, RESERVED } from "../../src/memory/lifetimes.ts";
 import type { SegmentState } from "../../src/memory/state.ts";
 import { memoryOf, SegmentTable } from "../../src/memory/model.ts";
+import { blockTable, fragmentationTable } from "../../src/memory/tables.ts";
 import { axisTop, heldBytes, labelAt } from "../../src/memory/timeline.ts";
 import { generator, simulate } from "./simulated.ts";
 
@@ -29,6 +30,19 @@ describe("the model and the store", () => {
   const { store } = run(3);
   const model = memoryOf(store);
   model.update();
+
+  it("have tables that say where they end, and whole ones for files", () => {
+    const { blocks } = model.state(store.at);
+    const [some, every] = [7, Infinity].map((most) => blockTable({ store }, model, most));
+    expect(some!.caption).toBe(`The first 7 of ${blocks} blocks`);
+    expect([some!.rows.length, every!.rows.length, every!.caption]).toEqual([7, blocks, "Blocks of every segment"]);
+    expect(every!.rows.slice(0, 7)).toEqual(some!.rows);
+    const [last, all] = [2, Infinity].map((most) => fragmentationTable({ store }, model, most));
+    expect(last!.caption).toBe("Fragmentation at the peak of each of the last 2 steps");
+    expect([last!.rows.length, all!.rows.length, all!.caption]).toEqual([2, store.steps.length, "Fragmentation at the peak of each step"]);
+    expect(all!.rows.slice(0, 2)).toEqual(last!.rows);
+    expect(store.steps.length).toBeGreaterThan(2);
+  });
 
   it("agree on what is allocated and reserved now", () => {
     const { totals } = model.index.totalsAt(store.now);
