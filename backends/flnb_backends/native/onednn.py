@@ -10,11 +10,14 @@ import os
 import sys
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry.extras import require
 
 from flnb_backends.native.locating import Found, locate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["OneDnn", "OneDnnError", "library"]
 
@@ -164,6 +167,14 @@ class OneDnn:
     def word(self, pointer: Any) -> int:
         """Return the address in a C pointer."""
         return int(self._cast(self._word, pointer))
+
+    def addresses(self, arrays: Sequence[Any]) -> list[int]:
+        """Return the address of each array's first element."""
+        cast, word, from_buffer = self._cast, self._word, self._from_buffer
+        try:
+            return [int(cast(word, from_buffer(x))) for x in arrays]
+        except ValueError:  # not contiguous
+            return [self.address(x) for x in arrays]
 
     def numbers(self, values: Any) -> Any:
         """Return integers as a C array of int64."""

@@ -6,6 +6,7 @@ Rows are added in the same order as by NumPy, so the results have the same bits.
 from __future__ import annotations
 
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -74,9 +75,8 @@ def _function(dtype: str) -> tuple[Callable[..., None], Any] | None:
     """Return the compiled function for a dtype, and cffi's object for pointers; None without llvmlite or cffi."""
     if find_spec("llvmlite") is None or find_spec("cffi") is None:
         return None
-    from cffi import FFI
-
-    ffi, text = FFI(), _TEXT.format(type=type_of(dtype))
+    ffi: Any = import_module("_cffi_backend").FFI()  # its methods are C functions; those of `cffi.FFI` call these
+    text = _TEXT.format(type=type_of(dtype))
     address = compiler().address("add_rows", text, lambda: text)
     function = ffi.cast("void (*)(void *, void *, void *, int64_t, int64_t, int64_t)", address)
     return function, ffi.from_buffer

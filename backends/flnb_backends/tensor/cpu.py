@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from time import perf_counter_ns as clock
 from typing import Any, ClassVar, NamedTuple
 
@@ -183,7 +183,10 @@ class CpuBackend(Composites, NumpyBackend):
     max_pool1d = max_pool3d = max_pool2d
     max_pool1d_grad = max_pool3d_grad = max_pool2d_grad
 
+    @unnamed
     def matmul(self, a: Array, b: Array, out: Array | None = None) -> Array:
+        if a.dtype is FLOAT and a.size * b.shape[-1] < SMALL and a.ndim == b.ndim:
+            return np.matmul(a, b, out)
         if a.dtype != FLOAT or a.size * b.shape[-1] < SMALL:
             return super().matmul(a, b, out)
         if b.ndim == 2 and a.ndim > 2 and a.flags.c_contiguous and (out is None or out.flags.c_contiguous):
@@ -221,10 +224,10 @@ class CpuBackend(Composites, NumpyBackend):
     ) -> Array:  # fmt: skip
         """Compute an op by the fastest implementation for its shapes, measured at the first call with them."""
         for x in inputs:
-            if x.dtype != FLOAT or not x.size:
+            if (x.dtype is not FLOAT and x.dtype != FLOAT) or not x.size:
                 return by_numpy(self, *inputs, *attributes, out)
         if out is None:
-            out = np.empty(RESULTS[op](*[x.shape for x in inputs], *attributes), FLOAT)
+            out = np.empty(_result_shape(op, attributes, *[x.shape for x in inputs]), FLOAT)
         dnn = library()
         threads = dnn.use_threads(self.threads or dnn.threads)
         arrays = *inputs, out
@@ -295,15 +298,14 @@ def _by_numpy(threads: int, method: Callable[..., Array], *arguments: Any) -> Ar
 
 def _run(ready: Prepared | Product, arrays: tuple[Array, ...]) -> bool:
     """Run a prepared primitive on arrays and return True; if arrays overlap or are unaligned, only return False."""
-    address = ready.dnn.address
-    addresses = [address(x) for x in arrays]
+    addresses = ready.dnn.addresses(arrays)
     *inputs, y = addresses
     *sizes, size = ready.extents
     for x, n in zip(inputs, sizes, strict=True):
         if (x | y) & 3 or (x < y + size and y < x + n):
             return False
     room = scratch((ready.scratch,), BYTES) if ready.scratch else None
-    ready.run(addresses, 0 if room is None else address(room))
+    ready.run(addresses, 0 if room is None else ready.dnn.address(room))
     return True
 
 
@@ -344,6 +346,13 @@ RESULTS: dict[str, Callable[..., Extents]] = {
     "max_pool_grad": lambda g, x, *windows: x,
 }
 """The shape of each op's result, given the shapes of its operands and its attributes."""
+
+
+@lru_cache(KEPT)
+def _result_shape(op: str, attributes: tuple[Any, ...], *shapes: Extents) -> Extents:
+    return RESULTS[op](*shapes, *attributes)
+
+
 ROUTINES = {
     f"conv{rank}d{suffix}": f"conv{suffix}" for rank in (1, 2, 3) for suffix in ("", "_input_grad", "_weight_grad")
 }

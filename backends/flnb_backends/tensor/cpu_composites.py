@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from flnb_backends.native.composites import MATRIX, Shape, composite
+from flnb.dispatch.templates import compiled
+from flnb_backends.native.composites import MATRIX, Composite, Shape, composite
 from flnb_backends.tensor.convolution import scratch
 from flnb_backends.tensor.whole import Whole
 
@@ -25,57 +26,57 @@ __all__ = ["Composites"]
 BYTES = np.dtype(np.uint8)
 
 
-class Call(NamedTuple):
-    """A kernel of a composite, or of its gradient, for arrays of certain shapes.
+Run = Callable[[tuple[Any, ...], Any], tuple[Any, ...] | None]
+"""A function of a composite's arguments and of ``out``, which returns the results; None if NumPy has to compute them.
 
-    Attributes:
-        function: the compiled function.
-        pointer: returns the pointer to a C-contiguous array's elements; raises ValueError for another array.
-        reads: for each argument that is read: its position, number of elements, and dtype.
-        numbers: the pointers between those to arguments and to results: to the numbers of columns, or none.
-        dtype: the dtype of the results.
-        shapes: the shape of each result; the position of an earlier result for one that is equal to that; None for an
-            input without gradient.
-        extents: the numbers of rows and columns.
-        scratch: the bytes of scratch memory.
-    """
-
-    function: Callable[..., int]
-    pointer: Callable[[Any], Any]
-    reads: tuple[tuple[int, int, np.dtype[Any]], ...]
-    numbers: tuple[Any, ...]
-    dtype: np.dtype[Any]
-    shapes: tuple[Shape | int | None, ...]
-    extents: tuple[int, int]
-    scratch: int
-
-    def run(self, arguments: tuple[Any, ...], out: Out) -> tuple[Any, ...] | None:
-        """Compute the results, into the arrays ``out`` if they are given; returns None if the code cannot take them."""
-        pointer, dtype = self.pointer, self.dtype
-        results: list[Any] = []
+``out`` is a tuple with the arrays to write, each may be None, or None.
+"""
+TEXT = """
+def make(function, pointer, empty, scratch, dtype, rows, columns, room, between, sizes, dtypes, shapes):
+    {unpacked}
+    def run(arguments, out):
+        {arguments}, = arguments
+        if {unfit}:
+            return None
+        if out is None:
+            {new}
+        else:
+            {given}, = out
+            {missing}
+            if {other}:
+                return None
         try:
-            pointers = []
-            for i, size, kind in self.reads:
-                x = arguments[i]
-                if x.size != size or x.dtype is not kind:
-                    return None
-                pointers.append(pointer(x))
-            pointers += self.numbers
-            for shape in self.shapes:
-                if type(shape) is tuple:
-                    y = None if out is None else out[len(results)]
-                    if y is None:
-                        y = np.empty(shape, dtype)
-                    elif y.shape != shape or y.dtype is not dtype:
-                        return None
-                    results.append(y)
-                    pointers.append(pointer(y))
-                else:
-                    results.append(None if shape is None else results[shape])  # type: ignore[index]
+            done = function({pointers}, {room}, rows, columns)
         except ValueError:  # an array is not contiguous
             return None
-        room = scratch((self.scratch,), BYTES) if self.scratch else b""
-        return tuple(results) if self.function(*pointers, pointer(room), *self.extents) else None
+        return ({results}) if done else None
+    return run
+"""
+"""The text of a `Run`: without loops over arrays it takes half the time, which counts for small ones."""
+
+
+@lru_cache(None)
+def maker(name: str, found: Composite, tensors: int) -> Callable[..., Run]:
+    """Return the function that makes the `Run` of a composite with this name and number of arguments, for a shape."""
+    read = [i for i, each in enumerate(found.inputs) if each is not None]
+    made = [i for i, each in enumerate(found.results) if isinstance(each, tuple)]
+    results = [f"y{i if i in made else each}" if each is not None else "None" for i, each in enumerate(found.results)]
+    lists = {"n": ("sizes", read), "k": ("dtypes", read), "p": ("shapes", made)}
+    between = ["between"] if found.numbers else []
+    text = TEXT.format(
+        unpacked="; ".join(f"{''.join(f'{x}{i}, ' for i in places)}= {name}" for x, (name, places) in lists.items()),
+        arguments=", ".join(f"x{i}" for i in range(tensors)),
+        unfit=" or ".join(f"x{i}.size != n{i} or x{i}.dtype is not k{i}" for i in read),
+        new="; ".join(f"y{i} = empty(p{i}, dtype)" for i in made),
+        given=", ".join(f"y{i}" for i in range(len(results))),
+        missing="; ".join(f"y{i} = empty(p{i}, dtype) if y{i} is None else y{i}" for i in made),
+        other=" or ".join(f"y{i}.shape != p{i} or y{i}.dtype is not dtype" for i in made),
+        pointers=", ".join([*[f"pointer(x{i})" for i in read], *between, *[f"pointer(y{i})" for i in made]]),
+        room="pointer(scratch((room,), BYTES))" if found.room(1) else "NOTHING",
+        results="".join(f"{name}, " for name in results),
+    )
+    names = compiled(text, f"<composite {name}>", {"BYTES": BYTES, "NOTHING": found.pointer(b"")})
+    return names["make"]
 
 
 @lru_cache(16)
@@ -121,8 +122,8 @@ COMPOSITES = {
 @lru_cache(1024)
 def call(
     name: str, pulls: bool, tensors: int, shape: Shape, dtype: np.dtype[Any], attributes: tuple[Any, ...]
-) -> Call | None:
-    """Return the kernel of a composite for arrays of certain shapes; None if NumPy is to compute it.
+) -> Run | None:
+    """Return the function that runs a composite's machine code on arrays of certain shapes; None if there is none.
 
     Args:
         name: the composite's name.
@@ -151,11 +152,13 @@ def call(
         extents = {MATRIX[0]: shape[:split], MATRIX[1]: shape[split:], 1: (1,)}
         return tuple([extent for each in typical for extent in extents[each]])
 
-    reads = [(i, math.prod(placed_as(each[0])), each[1]) for i, each in enumerate(found.inputs) if each is not None]
-    shapes = [placed_as(each) if isinstance(each, tuple) else each for each in found.results]
-    between = (found.pointer(numbers(width)),) if found.numbers else ()
-    made = found.function, found.pointer, tuple(reads), between, dtype, tuple(shapes), (n, width), found.room(width)
-    return Call(*made)
+    reads = [(math.prod(placed_as(each[0])), each[1]) for each in found.inputs if each is not None]
+    shapes = [placed_as(each) for each in found.results if isinstance(each, tuple)]
+    between = found.pointer(numbers(width)) if found.numbers else None
+    return maker(f"{name}_pull" if pulls else name, found, tensors)(
+        found.function, found.pointer, np.empty, scratch, dtype, n, width, found.room(width), between,
+        [size for size, _ in reads], [kind for _, kind in reads], shapes,
+    )  # fmt: skip
 
 
 def method(name: str, pulls: bool = False) -> Callable[..., tuple[Any, ...]]:
@@ -168,7 +171,7 @@ def method(name: str, pulls: bool = False) -> Callable[..., tuple[Any, ...]]:
         count = len(arguments) - attributes
         first = arguments[leader]
         found = call(name, pulls, count, first.shape, first.dtype, arguments[count:])
-        made = found and found.run(arguments, out)
+        made = found and found(arguments[:count], out)
         return made or by_numpy(self, *arguments, out=out)
 
     return run
