@@ -10,7 +10,7 @@
     // A rectangle of the context's units in pixels of the canvas element.
     const placed = (context, x, y, wide, high) => {
         const {a, d, e, f} = context.getTransform();
-        const scale = context.canvas.width / (parseFloat(context.canvas.style.width) || context.canvas.width);
+        const scale = context.canvas.width / (context.canvas.clientWidth || context.canvas.width);
         const [x0, x1, y0, y1] = [x * a + e, (x + wide) * a + e, y * d + f, (y + high) * d + f].map(value => value / scale);
         return {left: Math.min(x0, x1), top: Math.min(y0, y1), right: Math.max(x0, x1), bottom: Math.max(y0, y1)};
     };

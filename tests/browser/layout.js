@@ -27,6 +27,11 @@
         const box = element.getBoundingClientRect();
         if (box.width > 1 && shown(element) && clipped(box, element.parentElement).cut) found.push(`cut: ${element.ariaLabel ?? element.textContent}`);
     }
+    // A menu or a table lies over a text.
+    const covered = ({node, left, top, right, bottom}) => {
+        const over = document.elementFromPoint((left + right) / 2, (top + bottom) / 2);
+        return over !== null && !over.contains(node) && !node.parentElement.contains(over) && getComputedStyle(over.closest(".fl-menu, .fl-data, .fl-sheet") ?? over).position === "absolute";
+    };
     const lines = [];
     const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
     while (walker.nextNode()) {
@@ -36,6 +41,7 @@
         if (!words || !shown(element)) continue;
         const style = getComputedStyle(element);
         if (style.textOverflow === "ellipsis" && element.scrollWidth > element.clientWidth + 1 && !element.closest("[title]")) found.push(`no title: ${words}`);
+        if (/\w\$$/.test(words)) found.push(`the name of a private member: ${words}`);
         const range = document.createRange();
         range.selectNodeContents(node);
         for (const rect of range.getClientRects()) {
@@ -48,7 +54,7 @@
         for (const other of lines.slice(at + 1, 1200)) {
             const wide = Math.min(one.right, other.right) - Math.max(one.left, other.left);
             const high = Math.min(one.bottom, other.bottom) - Math.max(one.top, other.top);
-            if (one.node !== other.node && one.head === other.head && wide > 2 && high > 4) found.push(`on each other: ${one.words} | ${other.words}`); // rows pass under a head
+            if (one.node !== other.node && one.head === other.head && wide > 2 && high > 4 && !covered(one) && !covered(other)) found.push(`on each other: ${one.words} | ${other.words}`); // rows pass under a head
         }
     });
     // What inked.js has recorded of canvases: their texts stay apart, and inside. A tape's graph is panned, and may be wider.
@@ -59,6 +65,7 @@
         const name = canvas.ariaLabel.slice(0, 40);
         texts.forEach((one, at) => {
             const {whole} = one;
+            if (/\w\$$/.test(one.words)) found.push(`the name of a private member: ${one.words}`);
             if (!/^Tape/.test(name) && (whole.left < one.left - 2 || whole.right > one.right + 2 || whole.left < -1 || whole.right > width + 1)) found.push(`cut in ${name}: ${one.words}`);
             for (const other of texts.slice(at + 1)) {
                 const wide = Math.min(one.right, other.right) - Math.max(one.left, other.left);

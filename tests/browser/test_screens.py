@@ -146,3 +146,31 @@ def test_comparisons_and_programs_are_whole_and_accessible(stage: Stage, screens
             found += complaints(page, f"program-{name}-{size}", screenshots)
     assert found == []
     assert not page.flnb_errors  # type: ignore[attr-defined]
+
+
+@pytest.mark.timeout(60)
+def test_what_is_selected_and_tables_are_whole_and_accessible(stage: Stage, screenshots: Path) -> None:
+    page, found = stage.page, []
+    blocks, trained = remembered(2000, live=200, capacity=64 << 20), recorded()
+    for size, width, height, light in SIZES:
+        stage.view(blocks, width=width, height=height, light=light, tab="memory")
+        picture = page.locator("section[aria-label='Block map'] canvas")
+        picture.scroll_into_view_if_needed()
+        picture.click(position={"x": 120, "y": 20})
+        page.locator(".fl-side .fl-title").first.wait_for()
+        found += complaints(page, f"block-{size}", screenshots)
+        page.get_by_role("button", name="Block map as a table").click()
+        found += complaints(page, f"blocks-table-{size}", screenshots)
+        stage.view(trained, width=width, height=height, light=light, tab="timeline")
+        page.wait_for_function("() => window.__flnb.view?.tops?.length")
+        redrawn(page)
+        view = stage.probe()
+        row = [one["kind"] for one in view["rows"]].index("op")
+        page.mouse.click(view["place"]["x"] + view["place"]["width"] - 20, view["place"]["y"] + view["tops"][0][row])
+        page.keyboard.press("m")
+        found += complaints(page, f"measured-{size}", screenshots)
+        page.get_by_role("button", name="Export").click()
+        page.get_by_role("menu").wait_for()
+        found += complaints(page, f"export-{size}", screenshots)
+    assert found == []
+    assert not page.flnb_errors  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ const MODIFIERS = "(?:(?:static|readonly|async|get|set) )*";
 const CLASS = /^(?:export )?class .*?^\}$/gms;
 /** A field that a constructor assigns: in the bundle it needs no line of its own. */
 const FIELD = /^  ((?:private )?(?:readonly )?)(\w+\$?: [^=\n;]+);$/gm;
-const CONSTRUCTOR = /^  constructor\(.*?^  (?:\}|\).*\{\})$|^  constructor\(.*\{\}$/ms;
+const CONSTRUCTOR = /^  constructor\([^\n]*\{\}$|^  constructor\(.*?^  (?:\}|\).*\{\})$/ms;
 
 /** The source with `$` after the name of every private member. */
 export const marked = (source) => source.replace(CLASS, (text) => {
@@ -22,7 +22,7 @@ export const marked = (source) => source.replace(CLASS, (text) => {
   return text
     .replace(CONSTRUCTOR, (body) => {
       for (const [, name] of body.matchAll(/\bprivate (?:readonly )?(\w+)/g)) assigned.add(name);
-      return assigned.size ? body.replace(new RegExp(`(?<![\\w.$]|private |readonly )(${[...assigned].join("|")})\\b(?![$:?])`, "g"), "$1$$") : body;
+      return assigned.size ? body.replace(new RegExp(`(?<![\\w.$"']|private |readonly )(${[...assigned].join("|")})\\b(?![$:?])`, "g"), "$1$$") : body;
     })
     .replace(new RegExp(`\\b(private ${MODIFIERS})(${any})\\b`, "g"), "$1$2$$")
     .replace(new RegExp(`\\bthis(\\??\\.)(${any})\\b`, "g"), "this$1$2$$")

@@ -384,7 +384,7 @@ class Ops implements View {
   private legend(): HTMLElement {
     const { store } = this.context;
     const present = new Set(store.ops.map((row) => row.family));
-    const list = h("div", { class: "fl-pairs", style: "grid-template-columns:12px 1fr" });
+    const list = h("div", { class: "fl-pairs", style: "grid-template-columns:12px 1fr;margin-top:10px" });
     for (const [family, title] of Object.entries(familyLabels)) if (present.has(family)) list.append(this.swatch(family), h("span", {}, title));
     return list;
   }

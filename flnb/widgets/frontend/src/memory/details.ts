@@ -182,7 +182,7 @@ export class MemoryDetails {
     const { store, theme } = this.context;
     const { lifetimes } = store.memory;
     const host = h("div", { style: `position:relative;height:${LIFE_HEIGHT}px` }, this.life.canvas);
-    const width = Math.max(80, this.element.clientWidth || this.life.width);
+    const width = Math.max(80, this.element.clientWidth || this.element.parentElement?.clientWidth || this.life.width); // hidden until something is selected
     this.life.resize(width, LIFE_HEIGHT);
     const c = this.life.begin();
     const { colours } = theme;
@@ -283,7 +283,7 @@ export class MemoryDetails {
     const { store, actions, theme } = this.context;
     const { lifetimes } = store.memory;
     return h("ul", "fl-rowlist", ...rows.map((row) => {
-      const button = h("button", {}, h("i", { class: "fl-square", style: `background:${theme.category(lifetimes.category[row]!)}` }),
+      const button = h("button", { title: selectionOfBlock(store, row).label }, h("i", { class: "fl-square", style: `background:${theme.category(lifetimes.category[row]!)}` }),
         h("span", "fl-code", selectionOfBlock(store, row).label), h("span", "fl-unitright", text(bytes(lifetimes.size[row]!))));
       button.addEventListener("click", () => {
         if (store.cursor === null) actions.setCursor(store.at);

@@ -204,7 +204,7 @@ export class ProgramView {
     const rows: [Stage, string, number][] = [
       ["recorded", `${integer(data.recorded.length)} ops`, data.recorded.length],
       ["rewritten", data.recorded.length === data.after && !data.rules.length ? "unchanged" : `${integer(data.recorded.length)} → ${integer(data.after)}`, data.after],
-      ["fused", `${integer(compute)} that compute → ${integer(length)}: ${integer(kernels)} ${kernels === 1 ? "kernel" : "kernels"}, ${integer(length - kernels)} calls`, length],
+      ["fused", `${integer(compute)} that compute → ${integer(length)}: ${integer(kernels)} ${kernels === 1 ? "kernel" : "kernels"}, ${integer(length - kernels)} ${length - kernels === 1 ? "call" : "calls"}`, length],
       ["planned", `${integer(held)} ${held === 1 ? "value" : "values"} in ${text(bytes(data.block))}`, length],
     ];
     const most = Math.max(1, data.recorded.length, data.after);
@@ -280,7 +280,7 @@ export class ProgramView {
         made.push(h("h3", "fl-phase", phase), flow);
       }
       const cards = data.launches.slice(run.first, run.last + 1).map((launch, at) => this.card(launch, run.first + at));
-      flow.append(h("div", "fl-module", h("div", { class: "fl-modulename fl-dim", title: run.scope }, tail(run.scope, run.first === run.last ? 1 : 3)), h("div", "fl-cards", ...cards)));
+      flow.append(h("div", "fl-module", h("div", { class: "fl-modulename fl-dim", title: run.scope }, run.scope ? tail(run.scope, run.first === run.last ? 1 : 3) : "outside of modules"), h("div", "fl-cards", ...cards)));
     }
     return made;
   }

@@ -48,7 +48,7 @@ function related(store: ViewContext["store"], event: TimelineEvent & { related?:
   if (!others.length) return [];
   const rows = others.map((one) => {
     const apart = one.t0 - event.t0;
-    const button = h("button", {}, h("span", "fl-code", opName(store, one.what, one.context)),
+    const button = h("button", { title: opName(store, one.what, one.context) }, h("span", "fl-code", opName(store, one.what, one.context)),
       h("span", "fl-dim", `${text(duration((one.t1 - one.t0) * 1e6))}, ${text(duration(Math.abs(apart) * 1e6))} ${apart < 0 ? "earlier" : "later"}`));
     button.addEventListener("click", () => choose(one));
     return h("li", {}, button);
@@ -82,6 +82,6 @@ export function aboutMeasure({ store }: ViewContext, { from, to, found }: { from
   const ops = counted ? `${counted.complete ? "" : "≥ "}${integer(counted.counts["op"] ?? 0)}` : "M at the cursor counts them";
   return [
     h("div", "fl-title", h("div", {}, h("b", {}, text(duration((t1 - t0) * 1e6))), h("div", "fl-sub", "measured"))),
-    pairs([["Ops", ops], ...(counted ? [["Time in ops", text(duration(counted.ns["op"] ?? 0))] as const] : []), ["Allocated", `${text(bytes(sum))} in ${integer(blocks)} blocks`]]),
+    pairs([["Ops", ops], ...(counted ? [["Time in ops", text(duration(counted.ns["op"] ?? 0))] as const] : []), ["Allocated", `${text(bytes(sum))} in ${integer(blocks)} ${blocks === 1 ? "block" : "blocks"}`]]),
   ];
 }

@@ -9,25 +9,28 @@ import type { Store } from "../store.ts";
 import { HEADING } from "../timeline/lanes.ts";
 import type { Frame } from "../timeline/paint.ts";
 
-const [MEMORY, METRIC, METRIC_MOST] = [110, 34, 72];
+const [MEMORY, MEMORY_LEAST, METRIC, METRIC_MOST] = [110, 56, 34, 72];
 const MOST = 3;
-/** Tracks have at most this share of the picture. */
+/** Lanes that need more than this share of the picture scroll before metrics give way. */
 const SHARE = 0.5;
 
 export class Tracks {
   /** Top of the memory track, its bottom, and the value at the top. */
   private place = { top: 0, bottom: 0, most: 1 };
+  /** So many metrics have a track. */
+  private shown = 0;
 
   /** `beside`: the store whose tracks are drawn beside these, without metrics and on the same scale. */
   constructor(private readonly store: Store, private readonly memory: MemoryModel, private readonly title = "memory", private readonly beside: Store | null = null) {}
 
-  /** Pixels that the tracks take of a picture of this height, in which lanes need so many. Where there is more than all need, lanes get a third of it. */
+  /** Pixels that the tracks take of a picture of this height, in which lanes need so many. Where there is more than all need, lanes get a third of it; where there is less, metrics go first. */
   height(whole: number, lanes: number): number {
-    const metrics = Math.min(this.store.metrics.size, MOST) * METRIC;
-    const memory = this.remembers ? MEMORY : 0;
+    const [memory, least] = this.remembers ? [MEMORY, MEMORY_LEAST] : [0, 0];
+    this.shown = this.beside ? 0 : Math.min(this.store.metrics.size, MOST);
+    while (this.shown > 0 && Math.min(lanes, whole * SHARE) + least + this.shown * METRIC > whole) this.shown--;
+    const metrics = this.shown * METRIC;
     const spare = whole - lanes - memory - metrics;
-    if (spare < 0) return Math.round(Math.min(memory + metrics, Math.max(whole * SHARE, whole - lanes)));
-    return Math.round(memory + metrics + Math.max(spare * 2 / 3, spare - lanes));
+    return Math.round(spare < 0 ? Math.max(least + metrics, whole - lanes) : memory + metrics + Math.max(spare * 2 / 3, spare - lanes));
   }
 
   private get remembers(): boolean {
@@ -41,7 +44,7 @@ export class Tracks {
   }
 
   draw(frame: Frame, footer: number): void {
-    const metrics = !this.beside && footer > MEMORY * 0.6 ? [...this.store.metrics.keys()].slice(0, MOST) : [];
+    const metrics = [...this.store.metrics.keys()].slice(0, this.shown);
     const high = this.remembers ? Math.max(METRIC, Math.min(METRIC_MOST, Math.floor(footer / (metrics.length + 4)))) : footer / Math.max(1, metrics.length);
     let top = frame.height - footer;
     const memory = footer - metrics.length * high;
