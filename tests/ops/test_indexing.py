@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 
 import flnb
+from flnb.ops.indexing import _positions
 
 SHAPES = nps.array_shapes(min_dims=1, max_dims=4, min_side=1, max_side=4)
 
@@ -156,3 +157,10 @@ def test_a_tuple_inside_an_index_is_a_list(key):
     x[:, key] = 7.0
     source[:, key] = 7.0
     assert x.tolist() == source.tolist()
+
+
+@pytest.mark.parametrize("shape", [(3,), (0,), (2, 3), (3, 0), (0, 3), (2, 3, 4), (1, 1, 5, 2)])
+def test_the_positions_of_a_mask_are_numpys(shape):
+    for mask in (np.arange(np.prod(shape)).reshape(shape) % 3 == 1, np.ones(shape, bool), np.ones(shape, bool).T):
+        for got, expected in zip(_positions(mask), np.nonzero(mask), strict=True):
+            np.testing.assert_array_equal(got, expected, strict=True)
