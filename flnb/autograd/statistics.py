@@ -10,7 +10,6 @@ makes the program wait.
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter_ns as clock
 from typing import Any
 
@@ -19,11 +18,13 @@ from flnb_telemetry import bus, encoding, schema
 
 from flnb.autograd.hooks import Intercepted
 from flnb.dispatch import failure, source_lines, state
-from flnb.dispatch.quiet import quiet
+from flnb.dispatch.quiet import Reporting
 from flnb.interface.tape import CODE, LASTI, PLAN, SEQ
 from flnb.tensor import Tensor
 
 __all__ = ["Statistics"]
+
+vdot = np.vdot
 
 LIMIT = 256
 """The largest number of nodes measured from the beginning of a pass, and again from the first NaN or Inf on."""
@@ -51,16 +52,9 @@ class Statistics:
         self.left = LIMIT if bus.want_grad_stats or any_bad([cotangent._data]) else 0
         bus.want_grad_stats = False
 
-    def watching(self) -> AbstractContextManager[Any]:
-        """Return a context manager in which NumPy reports floating-point errors to `alarms`.
-
-        Errors for which the user has set NumPy to raise an exception or to call a function are not reported.
-        """
-        modes: dict[str, Any] = {**np.geterr()}
-        if {"call", "log"} & set(modes.values()):
-            return nullcontext()
-        kinds: Any = {kind: "call" for kind in ("divide", "over", "invalid") if modes[kind] != "raise"}
-        return np.errstate(**kinds, call=lambda kind, _: self.alarms.append(kind))
+    def watching(self) -> Reporting:
+        """Return a context manager in which NumPy reports floating-point errors to `alarms`."""
+        return Reporting(self.alarms)
 
     def see(self, node: list[Any], g: Any, saved: list[Any]) -> bool:
         """Measure the gradient ``g`` (a buffer) that arrived at a node, and emit its statistics.
@@ -68,10 +62,8 @@ class Statistics:
         The event has the norm, the number of NaN and Inf, the size, the user's line and the bytes that the node saved.
 
         Returns:
-            Whether the node was measured; False if the limit of measured nodes in this pass is reached.
+            True. Must not be called if `left` is 0: the limit of measured nodes in this pass is reached then.
         """
-        if self.left <= 0:
-            return False
         self.left -= 1
         norm, bad, size = measure(g)
         nbytes = sum(x._spec.nbytes for x in saved if isinstance(x, Tensor))
@@ -89,10 +81,15 @@ class Statistics:
             self._begins(node)
         return True
 
+    def suspects(self, plan: Any) -> bool:
+        """Return whether the gradient rule of a plan may have made a NaN or Inf, so that `check` must be called.
+
+        That is so if NumPy has reported an error, or if functions of the user ran.
+        """
+        return bool(self.alarms) or not plan.op.traceable or isinstance(plan, Intercepted)
+
     def check(self, node: list[Any], g: Any, saved: list[Any], given: list[Any], measured: bool = False) -> bool:
         """Check whether a node's gradient rule made the first NaN or Inf of this pass; if so, measure the next nodes.
-
-        A node that is not measured is checked only if NumPy has reported an error, or the user's functions ran.
 
         Args:
             node: the node, whose gradient rule has just run.
@@ -104,9 +101,7 @@ class Statistics:
         Returns:
             Whether the node made the first NaN or Inf.
         """
-        plan = node[PLAN]
-        suspected = measured or self.alarms or isinstance(plan, Intercepted) or not plan.op.traceable
-        if self._found or not suspected:
+        if self._found:
             return False
         self.alarms.clear()
         if not any_bad(given):
@@ -153,20 +148,17 @@ def _values(g: Any) -> Any:
     return state.current().backend.to_numpy(g).ravel()
 
 
-@quiet
 def any_bad(buffers: list[Any]) -> bool:
     """Return whether one of the buffers has a NaN or Inf.
 
-    A buffer is read a second time only if its sum of squares is not finite. This function runs for every parameter in
-    every recorded step, so the sum is tested by Python's `math`, which is faster than NumPy.
+    Buffers are read a second time only if the sum of all squares is not finite. This function runs for all parameters
+    in every recorded step, so NumPy is called once for each, and Python adds and tests the sums, which is faster.
     """
-    to_numpy = state.current().backend.to_numpy
-    for buffer in buffers:
-        values = to_numpy(buffer).ravel()
-        total = values.dot(values).item() if values.size > 1 else values.sum().item()
-        if total - total != 0 and not bool(np.isfinite(values).all()):  # NaN for a NaN or Inf, also a complex one
-            return True
-    return False
+    arrays = list(map(state.current().backend.to_numpy, buffers))
+    total = 0.0
+    for array in arrays:
+        total += float(vdot(array, array).real)
+    return total - total != 0 and not all(np.isfinite(array).all() for array in arrays)  # NaN for a NaN or Inf
 
 
 def measure(g: Any) -> tuple[float, int, int]:

@@ -181,7 +181,7 @@ class Walk:
         saved, watch = node[SAVED:], self._statistics
         if self._lane is not None:
             self._lane.node = seq
-        seen = watch is not None and watch.see(node, g._data, saved)
+        seen = watch is not None and watch.left > 0 and watch.see(node, g._data, saved)
         if not self.retain:
             empty(node)
         try:
@@ -189,7 +189,7 @@ class Walk:
         except Exception as error:
             explain.add_origin(error, node, g)
             raise
-        if watch is not None:
+        if watch is not None and (seen or watch.suspects(plan)):
             watch.check(node, g._data, saved, [gi._data for _, gi in found], seen)
         return found
 

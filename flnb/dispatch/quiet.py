@@ -1,17 +1,19 @@
 """Suppresses NumPy's warnings about single elements (division by zero, overflow, invalid value).
 
 The result has NaN or infinity in these cases, and `flnb.detect_anomaly` finds the first op with such a result. Error
-states that users set in NumPy are respected. Because `np.errstate` takes as long as a small ufunc, there are two ways:
+states that users set in NumPy are respected. Because `np.errstate` takes as long as a small ufunc, there are three
+other ways:
 
 - `unnamed` copies a function into globals without a module name. CPython then drops the warnings of the C functions
   that it calls, at no cost. This is used for the compiled code of ops and gradients.
 - `quiet` sets NumPy's error state around a whole function, by the context variable behind `np.errstate`.
+- `Reporting` sets it for a block, in which NumPy appends errors to a list instead of issuing warnings.
 """
 
 from __future__ import annotations
 
 import functools
-from contextvars import copy_context
+from contextvars import ContextVar, Token, copy_context
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,7 +22,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["quiet", "quiet_methods", "unnamed"]
+__all__ = ["Reporting", "quiet", "quiet_methods", "unnamed"]
 
 Function = TypeVar("Function", bound="Callable[..., Any]")
 Class = TypeVar("Class", bound=type)
@@ -34,6 +36,56 @@ def _error_state() -> list[tuple[Any, Any]]:
 
 
 _CHANGED = _error_state()
+
+_errors: ContextVar[list[str]] = ContextVar("flnb_errors")
+_reporting: tuple[Any, Any] = (None, None)  # NumPy's last error state, and the one that reports errors in its place
+
+
+class Reporting:
+    """A context manager in which NumPy appends the kinds of floating-point errors to the list ``errors``.
+
+    Errors for which the user has set NumPy to raise an exception or to call a function are not reported.
+
+    >>> import numpy as np
+    >>> errors = []
+    >>> with Reporting(errors):
+    ...     y = np.log(np.zeros(2))
+    >>> errors
+    ['divide by zero']
+    """
+
+    __slots__ = ("_errors", "_tokens")
+
+    def __init__(self, errors: list[str]) -> None:
+        self._errors = errors
+        self._tokens: tuple[Token[Any], Token[Any]] | None = None
+
+    def __enter__(self) -> None:
+        if len(_CHANGED) == 1:
+            ((variable, _),) = _CHANGED
+            self._tokens = _errors.set(self._errors), variable.set(_reporting_state(variable))
+
+    def __exit__(self, *_: object) -> None:
+        if self._tokens is not None:
+            _errors.reset(self._tokens[0])
+            _CHANGED[0][0].reset(self._tokens[1])
+
+
+def _reporting_state(variable: ContextVar[Any]) -> Any:
+    """Return the error state in which NumPy reports errors to the list in `_errors`; made once for a user's state."""
+    global _reporting
+    users = variable.get()
+    known, state = _reporting
+    if known is not users:
+        modes: dict[str, Any] = {**np.geterr()}
+        if {"call", "log"} & set(modes.values()):
+            state = users
+        else:
+            kinds: Any = {kind: "call" for kind in ("divide", "over", "invalid") if modes[kind] != "raise"}
+            with np.errstate(**kinds, call=lambda kind, _: _errors.get().append(kind)):
+                state = variable.get()
+        _reporting = users, state
+    return state
 
 
 def quiet(function: Function) -> Function:

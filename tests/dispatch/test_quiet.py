@@ -7,7 +7,7 @@ import pytest
 
 import flnb
 from flnb.dispatch import quiet as module
-from flnb.dispatch.quiet import quiet, quiet_methods, unnamed
+from flnb.dispatch.quiet import Reporting, quiet, quiet_methods, unnamed
 
 ZERO = np.zeros(2)
 
@@ -70,3 +70,31 @@ def test_methods_of_a_class(monkeypatch):
     assert Methods.log is np.log
     monkeypatch.setattr(module, "_CHANGED", [])  # a NumPy that keeps its error state elsewhere
     assert np.isnan(quiet(division)(ZERO, ZERO)).all()
+
+
+def test_errors_are_reported_in_a_block_and_the_error_state_of_the_user_is_back_after_it(monkeypatch):
+    errors, inner = [], []
+    before = np.geterr()
+    for _ in range(2):
+        with Reporting(errors):
+            np.log(ZERO)
+            with Reporting(inner):
+                np.exp(ZERO + 1e4)
+            division(ZERO, ZERO)
+        assert np.geterr() == before
+    assert (errors, inner) == (["divide by zero", "invalid value"] * 2, ["overflow"] * 2)
+    with pytest.raises(ZeroDivisionError), Reporting(errors):
+        1 / 0
+    assert np.geterr() == before
+    monkeypatch.setattr(module, "_CHANGED", [])  # a NumPy that keeps its error state elsewhere
+    with Reporting(errors), pytest.warns(RuntimeWarning, match="divide by zero"):
+        np.log(ZERO)
+
+
+def test_errors_that_the_user_asked_for_are_not_reported():
+    errors, called = [], []
+    with np.errstate(divide="raise"), Reporting(errors), pytest.raises(FloatingPointError, match="divide by zero"):
+        np.log(ZERO)
+    with np.errstate(divide="call", call=lambda *found: called.append(found)), Reporting(errors):
+        np.log(ZERO)
+    assert (errors, len(called)) == ([], 1)
