@@ -123,7 +123,7 @@ if lanes is not None:
 """
 MORE_EDGES = """
 if lanes is not None and seq:
-    emit_edges(lane, plan, seq, [n[2] if n is not None else 0 for n in ({rest})])
+    lane.pending += ({rows})
 """
 KEPT = """
 data, *more = data
@@ -293,7 +293,7 @@ def _rest(form: Form) -> str:
     )
     body += run + NUMBER + EVENT.format(plan="plan", node="seq or lane.node", edges=", ".join(edges))
     if form.operands > 2 or kept:  # analyses know a composite by them
-        body += MORE_EDGES.format(rest=nodes if kept else "".join(f"n{x}, " for x in form.names[2:]))
+        body += _more_edges([f"n{x}" for x in (form.names if kept else form.names[2:])])
     result, first = "result, more" if kept else "result", form.names[0]
     body += (KEPT if kept else "") + RESULT.format(
         result=result, keeps="".join(f"k{x}, " for x in form.names),
@@ -302,6 +302,14 @@ def _rest(form: Form) -> str:
     )  # fmt: skip
     saved = "".join(f"{x} if k{x} else None, " for x in form.names) + ("*more, kept" if kept else "kept")
     return body + NODE.format(parents=f"({nodes})", saved=saved) + f"result._node = node\nreturn {result}\n"
+
+
+def _more_edges(nodes: list[str]) -> str:
+    """Return the source that emits the parents of a node as `crossing.emit_edges` does; ``nodes`` are their names."""
+    edges = [f"{n}[2] if {n} is not None else 0" for n in nodes] + ["0"] * (-len(nodes) % 5)
+    head = "plan.code >> 24 << 24 | EDGE, now(), seq, "
+    rows = [head + ", ".join(edges[i : i + 5]) for i in range(0, len(edges), 5)]
+    return MORE_EDGES.format(rows=", ".join(rows))
 
 
 def function_text(name: str, parameters: str, body: str) -> str:

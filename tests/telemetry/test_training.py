@@ -224,3 +224,15 @@ def test_a_plan_of_more_bytes_than_a_column_holds_spoils_no_analysis() -> None:
     live.frame(keyframe=True)
     live.finish()
     assert live.tallies["op"].bytes.max() == 2**62
+
+
+def test_all_parents_of_ops_with_many_operands_are_recorded() -> None:
+    leaves = [flnb.Variable(np.full(2, float(i))) for i in range(14)]
+    constant = flnb.asarray(np.ones(2))
+    for count in (2, 3, 7, 8, 12, 14):
+        with flnb.record() as run:
+            flnb.sum(flnb.relu(flnb.concat([constant, *leaves[:count]]))).backward()
+        concat, relu, total = run.tape.nodes
+        assert [node.op for node in (concat, relu, total)] == ["concat", "relu", "sum"]
+        assert sorted(concat.parents) == sorted(leaf._node[2] for leaf in leaves[:count])
+        assert (relu.parents, total.parents) == ((concat.id,), (relu.id,))
