@@ -23,6 +23,8 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from flnb_telemetry import device_words, quantity, schema
 from flnb_telemetry.extras import require
 from flnb_telemetry.formats import aside, parquet, target_of
@@ -126,9 +128,12 @@ class Folder:
         before, sizes, until = self.written, {}, 0
         made: list[tuple[str, Path, int]] = []
         try:
+            kinds = [schema.numbers(rows) for _, rows in batches]
+            present = {number for each in kinds for number in np.flatnonzero(np.bincount(each)).tolist()}
             for kind in schema.KINDS.values():
-                columns = schema.table(kind, batches)
-                if count := len(columns["lane"]):
+                if kind.number in present:
+                    columns = schema.table(kind, batches, kinds)
+                    count = len(columns["lane"])
                     path = self.path / f"{before.batches:06}.{kind.name}.parquet"
                     made.append((kind.name, path, count))
                     with open(path, "wb") as target, writer(kind.name, columns, target) as file:
