@@ -271,7 +271,7 @@ class TopKMeter(_Mean):
             )
         if labels.dtype.kind not in "iu" or ((labels < 0) | (labels >= scores.shape[1])).any():
             raise ValueError(
-                f"flnb: TopKMeter's labels are whole numbers in range({scores.shape[1]}), "
+                f"flnb: TopKMeter's labels must be whole numbers in range({scores.shape[1]}), "
                 f"got {labels.dtype} {labels[:8].tolist()}"
             )
         own = np.take_along_axis(scores, labels[:, None], axis=1)
@@ -293,7 +293,7 @@ def _alike(name: str, output: Any, target: Any) -> tuple[npt.NDArray[Any], npt.N
     """Convert output and target to arrays; raise a ValueError that names the meter ``name`` if their shapes differ."""
     got, wanted = _array(output), _array(target)
     if got.shape != wanted.shape:
-        raise ValueError(f"flnb: {name} takes output and target of one shape, got {got.shape} and {wanted.shape}")
+        raise ValueError(f"flnb: {name} takes output and target of equal shapes, got {got.shape} and {wanted.shape}")
     return got, wanted
 
 

@@ -123,7 +123,7 @@ def manual_seed(seed: int) -> Generator:
     0
 
     Raises:
-        TypeError: the seed is no int >= 0; the generator stays unchanged.
+        TypeError: the seed is not an int >= 0; the generator stays unchanged.
     """
     if not isinstance(seed, Integral) or seed < 0:
         raise TypeError(f"manual_seed: seed must be an int >= 0, got {brief(seed)}")

@@ -145,7 +145,7 @@ class Tensor:
         if target.buffer == self._spec.kind:
             return self
         if self._node is not None:
-            raise RuntimeError("to: this Variable requires grad, which a copy does not record; use .detach().to(...)")
+            raise RuntimeError("to: this Variable requires grad, and the copy has no gradient; use .detach().to(...)")
         if target.aliases:
             return cast("Tensor", target.moved(self))
         family = families[self._spec.kind]

@@ -101,8 +101,8 @@ def _read_again(path: str | os.PathLike[str], before: Reading) -> Reading:
 def top(path: str | os.PathLike[str], every: float = 1.0, console: Any = None) -> Reading:
     """Show the ops, memory and state of a recording while another process writes it.
 
-    The table is refreshed until the recording ends or Ctrl-C is pressed; if ``console`` is no terminal, it is printed
-    once.
+    The table is refreshed until the recording ends or Ctrl-C is pressed; if ``console`` is not a terminal, it is
+    printed once.
 
     Args:
         path: a folder that `flnb.record(path=...)` is writing, or a saved recording.

@@ -111,7 +111,7 @@ class _Hooks(PackingTape):
 
 
 def unpacked_tape() -> Tape | None:
-    """Return the innermost active tape that is no `PackingTape`; so only the innermost of nested blocks packs."""
+    """Return the innermost active tape that is not a `PackingTape`; so only the innermost of nested blocks packs."""
     around: Tape | None = state.current().tape
     while isinstance(around, PackingTape):
         around = around.around

@@ -234,7 +234,7 @@ class Variable(Tensor):
         """
         if self._node is not None:
             raise RuntimeError(
-                "this Variable requires grad, which a NumPy array cannot record; use .detach().numpy() for its values"
+                "this Variable requires grad, and a NumPy array has no gradient; use .detach().numpy() for its values"
             )
         return super().numpy()
 
@@ -261,7 +261,8 @@ class Variable(Tensor):
 def placed(value: Tensor, node: Any, root: Tensor | None = None) -> Variable:
     """Make a Variable of a tensor's values and a node on the tape.
 
-    ``root`` is the tensor that owns the memory, by default the base of ``value``, or ``value`` itself if it is no view.
+    ``root`` is the tensor that owns the memory, by default the base of ``value``, or ``value`` itself if it is not a
+    view.
     """
     variable = object.__new__(Variable)
     variable._data, variable._spec, variable._node = value._data, value._spec, node

@@ -82,7 +82,7 @@ def _size(inputs: list[Any], axes: list[int | None]) -> int:
         raise ValueError("vmap: nothing to map over: every entry of in_axes is None, or there are no arguments")
     if len(set(sizes.values())) > 1:
         raise ValueError(
-            f"vmap: the mapped axes must have one length, got {list(sizes.values())} for the leaves {list(sizes)} of "
+            f"vmap: the mapped axes must have equal lengths, got {list(sizes.values())} for leaves {list(sizes)} of "
             f"the arguments"
         )
     return int(next(iter(sizes.values())))
@@ -96,7 +96,7 @@ def _out(y: Any, level: Vmap, axis: int | None) -> Any:
         y = asarray(y)
     if axis is None:
         if y._level is level:
-            raise ValueError(f"vmap: out_axes is None for a result that differs between examples, {y!r}")
+            raise ValueError(f"vmap: out_axes is None for a result that differs between examples, {y!r}; use 0")
         return y
     whole = unbatch(y, level)
     (target,) = axes_of(axis, whole.ndim, "vmap: out_axes") or (0,)

@@ -53,7 +53,7 @@ class BatchDataset(Dataset):
         if size < 1:
             raise ValueError(f"flnb: BatchDataset's size must be at least 1, got {size}")
         if last not in ("include", "skip"):
-            raise ValueError(f'flnb: BatchDataset\'s last is "include" or "skip", got {last!r}')
+            raise ValueError(f'flnb: BatchDataset\'s last must be "include" or "skip", got {last!r}')
         samples = len(dataset)
         if not samples:
             raise ValueError(f"flnb: BatchDataset got an empty {type(dataset).__name__}: there is nothing to batch")

@@ -230,12 +230,12 @@ def _dtype(name: Any) -> np.dtype[Any]:
     """Return the numeric dtype for a name in a file's index; raises a ValueError for any other name."""
     dtype = np.dtype(name) if isinstance(name, str) else None
     if dtype is None or dtype.kind not in "biufc":
-        raise ValueError(f"{name!r:.40} is no dtype of numbers")
+        raise ValueError(f"{name!r:.40} is not a numeric dtype")
     return dtype
 
 
 def _shape(extents: Any) -> tuple[int, ...]:
     """Return the shape in a file's index; raises a ValueError if it is invalid."""
     if not isinstance(extents, list) or not all(type(n) is int and n >= 0 for n in extents):
-        raise ValueError(f"{extents!r:.40} is no shape")
+        raise ValueError(f"{extents!r:.40} is not a shape")
     return tuple(extents)

@@ -64,7 +64,7 @@ class MergeDataset(Dataset):
         self.datasets = _datasets("MergeDataset", datasets)
         lengths = [len(dataset) for dataset in datasets]
         if len(set(lengths)) != 1:
-            raise ValueError(f"flnb: MergeDataset takes datasets of one length, got lengths {lengths}")
+            raise ValueError(f"flnb: MergeDataset takes datasets of equal length, got lengths {lengths}")
 
     def __len__(self) -> int:
         return len(self.datasets[0])
@@ -114,7 +114,7 @@ class TransformDataset(Dataset):
 
 
 def _datasets(name: str, datasets: tuple[Dataset, ...]) -> tuple[Dataset, ...]:
-    """Return the datasets, or raise an error that names the class ``name`` if there are none or one is no dataset."""
+    """Return the datasets; raise an error, which names the class ``name``, if it got none or other objects."""
     if not datasets:
         raise ValueError(f"flnb: {name} takes one dataset or more, got none")
     for dataset in datasets:

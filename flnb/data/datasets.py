@@ -127,7 +127,7 @@ class Dataset:
         if size != len(self):
             raise ValueError(f"flnb: this state is of a dataset of {size} items, {type(self).__name__} has {len(self)}")
         if epoch < 0 or not 0 <= index <= size:
-            raise ValueError(f"flnb: epoch {epoch}, index {index} is no position in a dataset of {size} items")
+            raise ValueError(f"flnb: epoch {epoch}, index {index} is not a position in a dataset of {size} items")
         self._resumed = Position(epoch, index)
 
     def _check(self, index: int) -> int:

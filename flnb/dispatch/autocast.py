@@ -116,7 +116,7 @@ class autocast(state.use):
     ) -> None:  # fmt: skip
         if level not in LEVELS:
             raise ValueError(
-                f"autocast: got level {brief(level)}, expected one of {', '.join(LEVELS)}; a dtype goes into dtype="
+                f"autocast: got level {brief(level)}, expected one of {', '.join(LEVELS)}; pass a dtype as dtype="
             )
         chosen, precision = LEVELS[level], _half_precision(dtype)
         names_half = _known("half", chosen.half if half is None else half)

@@ -204,7 +204,7 @@ def _usable(communicator: Communicator, name: str) -> Group:
     refuse_captured()
     group = _group(communicator)
     if group.broken:
-        raise CollectiveError(f"{name}: this communicator failed before and cannot be used any more: {group.broken}")
+        raise CollectiveError(f"{name}: this communicator failed before and can no longer be used: {group.broken}")
     if group.unfinished:
         group.release()
     return group
@@ -283,7 +283,7 @@ class Pending:
         ``since`` is the time (ns) at which the wait began, if it was before this call.
 
         Raises:
-            CollectiveError: another rank makes another call, is gone, or has not come before the timeout.
+            CollectiveError: another rank makes another call, has ended, or has not come before the timeout.
         """
         if self._over:
             return
@@ -333,7 +333,7 @@ class Pending:
 
         Args:
             waited: the seconds waited if the timeout is over, else 0.
-            test: returns whether the operation has finished; then a rank that has died is no error.
+            test: returns whether the operation has finished; then a rank that has died is not an error.
         """
         board, call, seq = self._communicator.board, self._call, self._seq
         if board is None:

@@ -52,7 +52,7 @@ def dtype_of(given: Any) -> Dtype:
         near = get_close_matches(brief(given).strip("'").split(".")[-1], DTYPES, 1)
         meant = f"did you mean {near[0]!r}? " if near else ""
         raise TypeError(
-            f"{brief(given)} is no dtype; {meant}known are {', '.join(DTYPES)} and, with the extra 'bfloat16', "
+            f"{brief(given)} is not a dtype; {meant}known are {', '.join(DTYPES)} and, with the extra 'bfloat16', "
             f"ml_dtypes.bfloat16"
         ) from None
 

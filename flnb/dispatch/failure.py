@@ -100,7 +100,7 @@ def _tell(error: Exception, op: Op | _Called, inputs: tuple[Any, ...], expected:
 
 
 def _brief(x: Any) -> str:
-    """Return the note's text for an input that is no tensor: a number itself, or the name of the input's type."""
+    """Return the note's text for an input that is not a tensor: a number itself, or the name of the input's type."""
     return repr(x) if isinstance(x, (int, float, complex)) else type(x).__name__
 
 

@@ -203,8 +203,8 @@ def warn_of_misspelt(cls: type, operators: Sequence[Any]) -> None:
     _seen.add(cls)
     for name, meant in misspelt(cls, operators).items():
         warnings.warn(
-            f"backend {cls.__name__}: the method {name!r} is no primitive and is never called; did you mean {meant!r}? "
-            f"If it is meant to be a helper, begin its name with an underscore",
+            f"backend {cls.__name__}: the method {name!r} is not a primitive and is never called; did you mean "
+            f"{meant!r}? If it is meant to be a helper, begin its name with an underscore",
             UserWarning,
             stacklevel=2,
         )

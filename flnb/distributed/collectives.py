@@ -106,7 +106,7 @@ def all_reduce(x: ArrayLike, op: str = "sum") -> Tensor:
         op: ``"sum"``, ``"max"`` or ``"min"``. For a mean, divide the sum by `size`.
 
     Raises:
-        CollectiveError: another rank makes a different call, is gone, or does not make the call before the timeout.
+        CollectiveError: another rank makes a different call, has ended, or does not make the call before the timeout.
 
     >>> import flnb
     >>> flnb.distributed.run_threads(2, lambda: flnb.distributed.all_reduce([1.0, 2.0]).tolist())
@@ -168,7 +168,7 @@ def send(x: ArrayLike, to: int, tag: int = 0) -> None:
 
     Raises:
         ValueError: no such rank, or this one.
-        CollectiveError: the receiver is gone, or does not receive before the timeout.
+        CollectiveError: the receiver has ended, or does not receive before the timeout.
 
     >>> import flnb
     >>> def relay():
@@ -187,7 +187,7 @@ def recv(like: ArrayLike, source: int, tag: int = 0) -> Tensor:
 
     Raises:
         ValueError: no such rank, or this one.
-        CollectiveError: the sender is gone, or does not send before the timeout.
+        CollectiveError: the sender has ended, or does not send before the timeout.
 
     >>> import flnb
     >>> def exchange():

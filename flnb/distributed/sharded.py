@@ -254,7 +254,7 @@ class Sharded(Exchanging):
     def before_update(self) -> None:
         """In stage 1, set each shard's gradient to its part of the parameter's gradient before the optimizer step."""
         if self.staying:
-            raise RuntimeError("step: parameters are whole inside of `gathered`; leave that block before the step")
+            raise RuntimeError("step: cannot run inside `with model.gathered()`; leave that block before the step")
         for division in () if self.takes else self._divisions:
             grad = division.parameter.grad
             division.shard.grad = None if grad is None else division.slice(grad)

@@ -234,7 +234,7 @@ def inputs_of(source: int | str | os.PathLike[str], index: int = -1) -> list[Arr
         capture = _captures.get(source)
         if capture is None:
             raise LookupError(
-                f"inputs_of: recording {source} is not in this process (any more); in the process that has it, write "
+                f"inputs_of: recording {source} is not in this process (or was deleted); where it exists, write "
                 f'the op\'s inputs to a file with run.calls[{index}].to_code("op.npz")'
             )
         return capture[index].arrays()

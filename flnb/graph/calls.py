@@ -28,7 +28,7 @@ class Call:
     """A call of a backend method, with its arguments, that computes one value of a program.
 
     Attributes:
-        values: for each argument, the value whose elements are in this array; None if the argument is no array. The
+        values: for each argument, the value whose elements are in this array; None if the argument is not an array. The
             last entry is ``value``.
         arguments: the arguments of the method; the last is the array to write to.
         value: the value that the call computes.

@@ -62,7 +62,7 @@ def materializing() -> Iterator[list[int]]:
     t0, count = perf_counter_ns(), [0]
     lane = bus.lanes.lane if bus.lanes is not None else Lane(0)
     before = lane.base, lane.node
-    lane.node = 0  # what is computed here is no part of the op that is under way
+    lane.node = 0  # what is computed here is not part of the op that is under way
     try:
         yield count
     finally:

@@ -39,7 +39,7 @@ def apply(op: str, operands: Sequence[Scalar], dtype: str) -> Scalar:
     """Print an op's scalar expression through the operands' emitter; returns the result.
 
     Args:
-        op: the name of an op that is no reduction, and for which `supported` is true with these dtypes.
+        op: the name of an op that is not a reduction, and for which `supported` is true with these dtypes.
         operands: the operands.
         dtype: the result's dtype, as NumPy's character.
     """

@@ -317,7 +317,7 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
         """Raise a `ValueError` unless a block belongs to this manager; the message names the method ``call``."""
         if block.manager is not self:
             owner = "it is free" if block.manager is None else f"it belongs to {block.manager!r}"
-            raise ValueError(f"{call}: {block!r} is no live block of {self!r}: {owner}")
+            raise ValueError(f"{call}: {block!r} is not a live block of {self!r}: {owner}")
 
     def __repr__(self) -> str:
         return f"<{self.name}: {in_words(self.ledger.allocated)} of {in_words(self.device.reserved)} in use>"

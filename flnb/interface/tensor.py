@@ -224,7 +224,7 @@ class TensorBackend(Part, kind="backend"):
         raise self.lacks("empty")
 
     def base_of(self, buffer: Any) -> Any:
-        """Return the buffer of which this buffer is a view; None if it is no view."""
+        """Return the buffer of which this buffer is a view; None if it is not a view."""
         return None
 
     def is_contiguous(self, buffer: Any) -> bool:

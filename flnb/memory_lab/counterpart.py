@@ -30,8 +30,8 @@ def rerun(source: Any, manager: Any = "caching", capacity: int | str | None = No
         source: a recording, or the path of a saved one.
         manager: the manager's name (``"caching"``, ``"caching:split_limit=64MiB"``), its class, a function that makes
             it from a device, or an instance, whose settings are copied. ``"planned"`` plans the whole run.
-        capacity: the capacity of the simulated device, in bytes or as a text with a unit; None for no limit. If memory
-            runs out, the new recording has the state "failed" and ends there.
+        capacity: the capacity of the simulated device, in bytes or as a string with a unit; None for no limit. If
+            memory runs out, the new recording has the state "failed" and ends there.
 
     >>> import flnb
     >>> with flnb.record("two") as run:
@@ -43,7 +43,7 @@ def rerun(source: Any, manager: Any = "caching", capacity: int | str | None = No
     True
 
     Raises:
-        TypeError: the source is no recording, or the manager cannot be created on the simulated device.
+        TypeError: the source is not a recording, or the manager cannot be created on the simulated device.
         ValueError: the recording has no allocation.
     """
     run = recording(source, "rerun")

@@ -208,7 +208,7 @@ def dry_run(
             `flnb.models`, or the name of one; then the recipe's model is built and trained.
         manager: the memory manager's name ("caching", "caching:split_limit=64MiB"), its class, or an instance, whose
             settings are copied.
-        capacity: the capacity of the simulated device, in bytes or as a text such as "16GiB"; None for no limit.
+        capacity: the capacity of the simulated device, in bytes or as a string such as "16GiB"; None for no limit.
         steps: for a recipe, the number of training steps: forward, backward and the optimizer.
         optimizer: for a recipe, the name of an optimizer of `flnb.optim` ("adam"), or a function that makes one from
             the parameters; by default SGD with momentum.
@@ -287,7 +287,7 @@ def _program(what: Any, steps: int, optimizer: Any, batch: int | None, scale: st
     if not callable(what):
         raise TypeError(f"dry_run: expected a function without arguments or a recipe of flnb.models, got {what!r}")
     if optimizer is not None or batch is not None:
-        raise ValueError("dry_run: optimizer and batch are for recipes; a function makes its own")
+        raise ValueError("dry_run: optimizer= and batch= are for recipes; create both inside the function instead")
     return getattr(what, "__name__", repr(what)), what
 
 

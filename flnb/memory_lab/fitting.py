@@ -123,17 +123,17 @@ def fit(
     Args:
         run: a recording of whole training steps, or the path of a saved one. The model must be created during the
             recording, or before the recording on the manager that is active when the recording begins.
-        capacity: bytes, or a text with a unit.
+        capacity: bytes, or a string with a unit.
         manager: the manager for replays: a name, class or instance; by default a copy of the active manager.
         methods: "recompute", "offload" or both.
-        bandwidth: the bandwidth of moves, in bytes per second (or a text with a unit); by default that of the moves in
-            the recording; without moves, the bandwidth of copies in host memory is measured.
+        bandwidth: the bandwidth of moves, in bytes per second (or a string with a unit); by default that of the moves
+            in the recording; without moves, the bandwidth of copies in host memory is measured.
 
     Returns:
         A `Fit`. Its ``fits`` is False if no choice was enough; it then has the lowest peak that was found.
 
     Raises:
-        TypeError: ``run`` is no recording or path.
+        TypeError: ``run`` is not a recording or path.
         ValueError: no module of the recording saved a tensor that can be recomputed or moved; or ``methods`` is empty
             or has an unknown name.
 

@@ -43,7 +43,7 @@ def plan(source: Any, step: int | None = None, seconds: float = 5.0) -> Plan:
     (0, 2)
 
     Raises:
-        TypeError: the source is no recording, path or trace.
+        TypeError: the source is not a recording, path or trace.
         ValueError: no allocation is made in the step.
         IndexError: there is no such step.
     """

@@ -44,7 +44,7 @@ def lean(
 
     Raises:
         LookupError: the model has no module with one of the scopes.
-        TypeError: the model is no module, or a scope is no string.
+        TypeError: the model is not a module, or a scope is not a string.
         RuntimeError: in backward, if parameters, buffers or inputs of a recomputed module were written meanwhile.
     """
     from flnb.nn.recompute import running_again
@@ -80,7 +80,7 @@ def _texts(scopes: Any, which: str) -> tuple[str, ...]:
     wrong = [scope for scope in found if not isinstance(scope, str)]
     if wrong:
         raise TypeError(
-            f"flnb.memory.lean: expected the scopes of modules as texts in {which}=, got {type(wrong[0]).__name__} "
+            f"flnb.memory.lean: expected the scopes of modules as strings in {which}=, got {type(wrong[0]).__name__} "
             f"({wrong[0]!r:.60}); scopes are what recordings call modules, such as 'sequential.0'"
         )
     return found
@@ -112,7 +112,7 @@ class _Places:
             else:
                 listed = f"{', '.join(list(known)[:8])}{', ...' if len(known) > 8 else ''}"
                 raise LookupError(
-                    f"flnb.memory.lean: the scope {scope!r} is no module of the model; its modules are {listed}; "
+                    f"flnb.memory.lean: the scope {scope!r} is not a module of the model; its modules are {listed}; "
                     f"pass the model that was recorded"
                 )
 

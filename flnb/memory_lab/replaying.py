@@ -110,7 +110,7 @@ def play(
     Args:
         source: the trace.
         spec: the manager: a name, class, instance or function, as for `replay`, or a pair of class and settings.
-        capacity: the capacity of the simulated device (bytes, or a text with a unit); or the device itself.
+        capacity: the capacity of the simulated device (bytes, or a string with a unit); or the device itself.
         tell: a function that is called to report progress, with the number of calls made since the last report.
     """
     lease = Counter(capacity if isinstance(capacity, MemoryDevice) else SimulatedDevice(capacity, source.granularity))
@@ -250,7 +250,7 @@ def replay(
         source: a recording, the path of a saved one, or a `Trace`, as for `flnb.memory.trace`.
         managers: names (``"caching"``, ``"caching:split_limit=64MiB"``), classes, functions that make a manager from a
             device, or instances, whose settings are copied. ``"planned"`` plans the whole trace.
-        capacity: the capacity of the simulated device, in bytes or as a text with a unit; None for no limit.
+        capacity: the capacity of the simulated device, in bytes or as a string with a unit; None for no limit.
         progress: whether to show a progress bar (of tqdm).
         seconds: the time limit of the offline packing with which the managers are compared (`flnb.memory.pack`).
 

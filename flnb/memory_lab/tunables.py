@@ -181,7 +181,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_size(value: Any) -> bool:
-    """Return whether a value is a number of bytes: a text with a unit, or a whole number of 512 or more."""
+    """Return whether a value is a number of bytes: a string with a unit, or a whole number of 512 or more."""
     if isinstance(value, str):
         try:
             return bool(quantity.bytes_of(value))

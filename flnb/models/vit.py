@@ -27,7 +27,7 @@ class VisionTransformer(Module):
     (2, 1000)
 
     Raises:
-        ValueError: an image size that is no multiple of the patch size, or an x of another shape.
+        ValueError: an image size that is not a multiple of the patch size, or an x of another shape.
     """
 
     def __init__(

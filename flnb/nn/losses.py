@@ -41,7 +41,7 @@ class CrossEntropyLoss(_Loss):
 
 
 class MSELoss(_Loss):
-    """Mean squared error: the mean of (x - targets)^2, for x and targets of one shape.
+    """Mean squared error: the mean of (x - targets)^2, for x and targets of the same shape.
 
     ``reduction`` "sum" adds the squares up, "none" returns them in the shape of x.
 
@@ -55,7 +55,7 @@ class MSELoss(_Loss):
 
 
 class L1Loss(_Loss):
-    """Mean absolute error: the mean of abs(x - targets), for x and targets of one shape.
+    """Mean absolute error: the mean of abs(x - targets), for x and targets of the same shape.
 
     ``reduction`` "sum" adds the absolute values up, "none" returns them in the shape of x.
 
@@ -69,7 +69,7 @@ class L1Loss(_Loss):
 
 
 class BCELoss(_Loss):
-    """Binary cross-entropy of probabilities p and targets t in [0, 1], of one shape: -t log(p) - (1 - t) log(1 - p).
+    """Binary cross-entropy of probabilities p and targets t in [0, 1], shaped alike: -t log(p) - (1 - t) log(1 - p).
 
     ``reduction`` "mean" or "sum" returns a 0-d tensor, "none" one of the shape of p.
 
@@ -83,7 +83,7 @@ class BCELoss(_Loss):
 
 
 class BCEWithLogitsLoss(_Loss):
-    """Binary cross-entropy of sigmoid(x) and targets in [0, 1], of one shape, computed without overflow.
+    """Binary cross-entropy of sigmoid(x) and targets in [0, 1], of the same shape, computed without overflow.
 
     ``reduction`` "mean" or "sum" returns a 0-d tensor, "none" one of the shape of x.
 

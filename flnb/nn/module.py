@@ -51,7 +51,7 @@ class Parameter(Variable):
 class Module:
     """Base of layers and models: parameters, buffers and submodules are attributes, `forward` computes.
 
-    Parameters and modules are found in the attributes, also in lists, tuples and dicts; a Tensor that is no Variable
+    Parameters and modules are found in the attributes, also in lists, tuples and dicts; a Tensor that is not a Variable
     is a buffer (saved but not trained) unless its name begins with an underscore. While a module is called, the ops
     that it runs are recorded under its path, such as "net.block1.conv". A subclass need not call
     ``super().__init__()``.

@@ -258,7 +258,7 @@ def cross_entropy(
     Raises:
         ValueError: the shapes do not fit.
         TypeError: the targets are no integers.
-        IndexError: a target is no class.
+        IndexError: a target is not a class.
 
     >>> import flnb
     >>> flnb.cross_entropy([[0.0, 0.0]], [1])

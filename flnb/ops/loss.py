@@ -30,7 +30,7 @@ def _paired(op: str, x: Any, targets: Any) -> tuple[Any, Any]:
 
 
 def mse_loss(x: ArrayLike, targets: ArrayLike, reduction: str = "mean") -> Tensor:
-    """Squared differences of predictions and targets of one shape, reduced by "mean", "sum" or "none".
+    """Squared differences of predictions and targets of the same shape, reduced by "mean", "sum" or "none".
 
     >>> import flnb
     >>> flnb.mse_loss([1.0, 2.0], [1.0, 4.0])
@@ -41,7 +41,7 @@ def mse_loss(x: ArrayLike, targets: ArrayLike, reduction: str = "mean") -> Tenso
 
 
 def l1_loss(x: ArrayLike, targets: ArrayLike, reduction: str = "mean") -> Tensor:
-    """Absolute differences of predictions and targets of one shape, reduced by "mean", "sum" or "none".
+    """Absolute differences of predictions and targets of the same shape, reduced by "mean", "sum" or "none".
 
     The gradient where they are equal is 0.
 

@@ -306,7 +306,7 @@ def concat(arrays: Sequence[ArrayLike], /, axis: int | None = 0) -> Tensor:
 
 
 def stack(arrays: Sequence[ArrayLike], /, axis: int = 0) -> Tensor:
-    """Join tensors of one shape along a new dimension.
+    """Join tensors of the same shape along a new dimension.
 
     >>> import flnb
     >>> flnb.stack([[1, 2], [3, 4]], axis=1).tolist()

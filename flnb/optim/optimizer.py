@@ -56,10 +56,10 @@ class Optimizer:
 
     A subclass defines `update` and these class attributes: ``slots``, the names of the tensors that are stored for each
     parameter and have the parameter's shape and dtype; ``numbers``, the names of the 0-d tensors that are stored for
-    each parameter; and ``scratch``, the number of work tensors, which parameters of one shape share. The first step
-    allocates all these tensors, filled with zeros, with the telemetry category "optimizer_state"; later steps allocate
-    nothing. Settings such as ``lr`` are plain attributes: assign to them, or use a `Schedule`. To train parameters with
-    different settings, make several optimizers and combine them by `Together`.
+    each parameter; and ``scratch``, the number of work tensors, which parameters of the same shape share. The first
+    step allocates all these tensors, filled with zeros, with the telemetry category "optimizer_state"; later steps
+    allocate nothing. Settings such as ``lr`` are plain attributes: assign to them, or use a `Schedule`. To train
+    parameters with different settings, make several optimizers and combine them by `Together`.
 
     A parameter in half precision has a master weight, a copy in float32 that is part of the state: `update` is called
     with it in place of the parameter, which is then set to the rounded master weight.

@@ -38,7 +38,7 @@ def timeline(run: Recording, other: Recording | None = None, *, steps: tuple[int
 
     Raises:
         ImportError: the extra "lab" is not installed.
-        TypeError: ``run`` or ``other`` is no recording, or ``steps`` is not a pair.
+        TypeError: ``run`` or ``other`` is not a recording, or ``steps`` is not a pair.
         ValueError: a recording has no such steps, or no ops.
 
     >>> import flnb

@@ -61,7 +61,7 @@ def histogram(x: Any, bins: int = 256, bounds: tuple[float, float] | None = None
             integers of 8 and 16 bits, and (0, 255) for wider integers. Pixels outside of the bounds are not counted.
 
     Raises:
-        ValueError: x is no picture, ``bins`` is not a whole number of 1 or more, or the first of the bounds is not
+        ValueError: x is not a picture, ``bins`` is not a whole number of 1 or more, or the first of the bounds is not
             below the second.
 
     >>> import flnb

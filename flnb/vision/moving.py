@@ -27,7 +27,7 @@ def sample(x: Any, rows: Any, columns: Any, method: str = "linear", value: float
 
     Args:
         x: pictures (..., H, W).
-        rows, columns: the positions in pixels, two tensors of one shape S; with "linear" they have gradients.
+        rows, columns: the positions in pixels, two tensors of the same shape S; with "linear" they have gradients.
         method: "linear" to interpolate between the four pixels around a position, or "nearest", which keeps the dtype.
         value: the result at positions that are outside of the picture or not finite; the result's dtype must be able to
             represent it.
@@ -36,7 +36,7 @@ def sample(x: Any, rows: Any, columns: Any, method: str = "linear", value: float
         A tensor (..., *S).
 
     Raises:
-        ValueError: x is no picture, the method is unknown, rows and columns differ in shape, or the dtype cannot
+        ValueError: x is not a picture, the method is unknown, rows and columns differ in shape, or the dtype cannot
             represent the value.
 
     >>> import flnb
@@ -93,7 +93,7 @@ def affine(
         method, value: as for `sample`.
 
     Raises:
-        ValueError: x is no picture, the method is unknown, the matrix, shift or size has another shape, or `sample`
+        ValueError: x is not a picture, the method is unknown, the matrix, shift or size has another shape, or `sample`
             refuses the value.
         LinAlgError: the matrix has no inverse.
 
@@ -123,7 +123,8 @@ def translate(x: Any, shift: Any, method: str = "linear", value: float = 0.0) ->
     ``method`` and ``value`` are as for `sample`.
 
     Raises:
-        ValueError: x is no picture, the method is unknown, the shift is not two numbers, or `sample` refuses the value.
+        ValueError: x is not a picture, the method is unknown, the shift is not two numbers, or `sample` refuses the
+            value.
 
     >>> import flnb
     >>> flnb.vision.translate(flnb.asarray([[1.0, 2.0], [3.0, 4.0]]), (1, 0.5)).tolist()
@@ -139,7 +140,8 @@ def rotate(x: Any, degrees: float, expand: bool = False, method: str = "linear",
     and ``value`` are as for `sample`.
 
     Raises:
-        ValueError: x is no picture, the method is unknown, the degrees are not finite, or `sample` refuses the value.
+        ValueError: x is not a picture, the method is unknown, the degrees are not finite, or `sample` refuses the
+            value.
 
     >>> import flnb
     >>> flnb.vision.rotate(flnb.asarray([[1.0, 2.0], [3.0, 4.0]]), 90).tolist()
@@ -160,7 +162,7 @@ def shear(x: Any, factors: Sequence[float], method: str = "linear", value: float
     pixels more than the row above. ``method`` and ``value`` are as for `sample`.
 
     Raises:
-        ValueError: x is no picture, the method is unknown, the factors are not two numbers, or `sample` refuses the
+        ValueError: x is not a picture, the method is unknown, the factors are not two numbers, or `sample` refuses the
             value.
         LinAlgError: the product of the factors is 1, which would reduce the picture to a line.
 

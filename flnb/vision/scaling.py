@@ -43,7 +43,7 @@ def resize(x: Any, size: Sequence[int], method: str = "linear", antialias: bool 
             Pillow.
 
     Raises:
-        ValueError: x is no picture, the method is unknown, or the size is not two whole numbers of 1 or more.
+        ValueError: x is not a picture, the method is unknown, or the size is not two whole numbers of 1 or more.
 
     >>> import flnb
     >>> flnb.vision.resize(flnb.asarray([[0, 8]]), (1, 4)).tolist()
@@ -78,7 +78,7 @@ def gaussian_filter(x: Any, sigma: float | Sequence[float], truncate: float = 4.
         mode: how the picture continues beyond its edge: "symmetric", "reflect" or "edge", as in `flnb.pad`.
 
     Raises:
-        ValueError: x is no picture, the mode is unknown, or sigma or truncate is negative or not finite.
+        ValueError: x is not a picture, the mode is unknown, or sigma or truncate is negative or not finite.
 
     >>> import flnb
     >>> row = flnb.vision.gaussian_filter(flnb.asarray([[0.0, 0.0, 1.0, 0.0, 0.0]]), (0, 0.5))

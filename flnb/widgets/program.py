@@ -44,7 +44,7 @@ def program(f: Any, run: Any = None, height: int = HEIGHT) -> ProgramWidget:
 
     Raises:
         ImportError: the extra "lab" is not installed.
-        TypeError: ``f`` is neither a function of `flnb.jit` nor a program, or ``run`` is no recording.
+        TypeError: ``f`` is neither a function of `flnb.jit` nor a program, or ``run`` is not a recording.
         ValueError: nothing was captured yet, or ``run`` has no run of the function's programs.
 
     >>> import flnb

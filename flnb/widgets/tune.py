@@ -32,7 +32,7 @@ def tune(
     Args:
         source: a recording, the path of a saved one, or a `Trace`, as for `flnb.memory.trace`.
         manager: a class, also one written in a cell, or a name. Its settings are the arguments of its constructor.
-        capacity: the capacity of the simulated device, in bytes or as a text with a unit; None for no limit.
+        capacity: the capacity of the simulated device, in bytes or as a string with a unit; None for no limit.
         seconds: the time limit for the search of an offline packing, which gives one of the bounds.
         choices: for each setting named, the values to choose from; by default annotation and default suggest them.
 

@@ -76,7 +76,7 @@ finishers: list[Callable[[], None]] = []
 """Functions called before a recording ends, on the thread that ends it, to emit their remaining events."""
 
 state_sources: list[Callable[[], dict[int, str]]] = []
-"""Functions that return a dict from rank to a text such as "has died"; key -1 has the reason of a failed call."""
+"""Functions that return a dict from rank to a string such as "has died"; key -1 has the reason of a failed call."""
 
 
 class Steps:

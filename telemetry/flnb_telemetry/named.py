@@ -145,7 +145,7 @@ TABLES: dict[str, Callable[[Recording], Any]] = {
 def query(run: Recording, text: str, *parameters: Any) -> Any:
     """Return the answer of DuckDB to a SQL query on a recording (see `Recording.sql`)."""
     if not isinstance(text, str):
-        raise TypeError(f"run.sql: got {type(text).__name__}, expected a query as text, such as 'from ops limit 3'")
+        raise TypeError(f"run.sql: got {type(text).__name__}, expected a query as a string, such as 'from ops limit 3'")
     duckdb = require("duckdb", "lab", "run.sql")
     made = TABLES | {kind: (lambda run, kind=kind: arrow(run, kind)) for kind in schema.KINDS}
     words = set(re.findall(r"\w+", text.lower()))

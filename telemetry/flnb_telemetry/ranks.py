@@ -62,7 +62,7 @@ class Ranks(Mapping[int, Recording]):
             for one in loaded.values() if isinstance(loaded, Ranks) else [loaded]:
                 rank = _rank_of(one)
                 if rank in found:
-                    raise ValueError(f"Ranks: {found[rank].name!r} and {one.name!r} are both of rank {rank}")
+                    raise ValueError(f"Ranks: {found[rank].name!r} and {one.name!r} are both of rank {rank}; omit one")
                 found[rank] = one
         if not found:
             raise ValueError("Ranks: got no recordings; expected one of each rank")

@@ -35,7 +35,7 @@ class record(WithBlock[Recording]):
             that produce NaN or Inf.
 
     Raises:
-        TypeError: `name` is no string, or `grad_interval` no number.
+        TypeError: `name` is not a string, or `grad_interval` is not a number.
         ValueError: `grad_interval` is negative, or not finite.
 
     >>> import flnb

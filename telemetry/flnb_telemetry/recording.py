@@ -183,11 +183,11 @@ class Recording(Exports, Run):
             kind: a name in `flnb_telemetry.schema.KINDS`, such as "op" or "alloc".
 
         Returns:
-            NumPy arrays of one length by name; "lane" numbers the thread that emitted each event. Times are ns of
+            NumPy arrays of equal length by name; "lane" numbers the thread that emitted each event. Times are ns of
             `time.perf_counter_ns`.
 
         Raises:
-            KeyError: `kind` is no kind of event.
+            KeyError: `kind` is not a kind of event.
         """
         return self._now()(kind)
 
@@ -316,7 +316,7 @@ class Recording(Exports, Run):
 
         Raises:
             ImportError: DuckDB is not installed.
-            TypeError: the query is no text.
+            TypeError: the query is not a string.
             ValueError: the query is empty, or DuckDB rejects it.
 
         >>> import flnb
@@ -340,7 +340,7 @@ class Recording(Exports, Run):
         raise TypeError(f"the recording {self.name!r} cannot be pickled: save it with run.save(path), then load_run")
 
     def summary(self) -> list[str]:
-        """Return the facts with which the run's repr begins (name, duration, events, ...), each as a text."""
+        """Return the facts with which the run's repr begins (name, duration, events, ...), each as a string."""
         return summary.facts(self)
 
     def __repr__(self) -> str:

@@ -24,7 +24,7 @@ BLOCK = 4096  # records
 Records: TypeAlias = "NDArray[np.int64]"
 """Records, shape (n, 8)."""
 Columns: TypeAlias = "dict[str, NDArray[Any]]"
-"""Named columns of one kind, all of one length."""
+"""Named columns of one kind, all of equal length."""
 Ints: TypeAlias = "NDArray[np.int64]"
 Batches: TypeAlias = "list[tuple[int, Records]]"
 """Batches of records, each with the number of the thread that emitted it."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def facts(run: Recording) -> list[str]:
-    """Return the facts with which the repr of a recording begins, each as a text."""
+    """Return the facts with which the repr of a recording begins, each as a string."""
     numbers = run.steps["index"].tolist()
     steps = f"{len(numbers)} steps" + (f" ({numbers[0]} to {numbers[-1]})" if numbers and numbers[0] else "")
     head = f"run '{safe_text(run.name)}' {run.state}: {quantity.duration(run.seconds * 1e9)}, {steps}, "

@@ -145,7 +145,7 @@ def test_a_recording_answers_for_nodes_numbers_and_variables_without_gradient(w:
     assert tape.why(tape.leaves[0]).reached
     assert "int64, which has no gradient" in tape.why(flnb.Variable([1], requires_grad=False)).reason
     assert "does not require grad" in tape.why(w.detach()).reason
-    with pytest.raises(LookupError, match=r"'v' is no parameter or input on this tape; .* with names are: w\."):
+    with pytest.raises(LookupError, match=r"'v' is not a parameter or input on this tape; .* with names are: w\."):
         tape.why("v")
     with pytest.raises(TypeError, match="expected a Variable, its name, or a node of the tape; got float"):
         tape.why(1.5)

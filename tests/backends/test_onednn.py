@@ -256,7 +256,7 @@ def test_without_a_library_the_extra_and_the_variable_are_named():
 def test_the_library_that_the_variable_names():
     for path, message in (
         ("/nowhere/libdnnl.so.3", "/nowhere/libdnnl.so.3 cannot be opened ("),
-        ("libm.so.6", "libm.so.6 is no oneDNN; the cpu backend needs oneDNN 3"),
+        ("libm.so.6", "libm.so.6 is not the oneDNN library; the cpu backend needs oneDNN 3"),
     ):
         found = said(f"{ACTIVE}{doctor()}", FLNB_ONEDNN_LIBRARY=path, FLNB_BACKEND="")
         assert found.startswith("numpy\n")

@@ -38,7 +38,7 @@ def test_transform_changes_entries_and_batches_of_them():
     [
         (lambda: ConcatDataset(), ValueError, "ConcatDataset takes one dataset or more, got none"),
         (lambda: MergeDataset([1, 2]), TypeError, "MergeDataset takes Datasets, got list"),
-        (lambda: MergeDataset(numbers(2), numbers(3)), ValueError, r"one length, got lengths \[2, 3\]"),
+        (lambda: MergeDataset(numbers(2), numbers(3)), ValueError, r"equal length, got lengths \[2, 3\]"),
         (lambda: TransformDataset(numbers(2), 3), TypeError, "functions or None, got 3"),
         (lambda: TransformDataset(numbers(2), None, None)[0], ValueError, "2 functions for samples of 1 entries"),
     ],

@@ -41,8 +41,8 @@ def test_a_resumed_epoch_is_the_rest_of_the_one_left(prefetch, stop):
     ("state", "text"),
     [
         ({"epoch": 0, "index": 0, "size": 6}, "state is of a dataset of 6 items, BatchDataset has 5"),
-        ({"epoch": 0, "index": 6, "size": 5}, "epoch 0, index 6 is no position in a dataset of 5"),
-        ({"epoch": -1, "index": 0, "size": 5}, "epoch -1, index 0 is no position"),
+        ({"epoch": 0, "index": 6, "size": 5}, "epoch 0, index 6 is not a position in a dataset of 5"),
+        ({"epoch": -1, "index": 0, "size": 5}, "epoch -1, index 0 is not a position"),
         ({"epoch": 0}, "a dict of epoch, index and size, got {'epoch': 0}"),
         (3, "a dict of epoch, index and size, got 3"),
     ],

@@ -217,10 +217,10 @@ def test_what_tensors_have_is_listed_and_what_they_have_not_is_not():
 )
 def test_a_dtype_that_is_none_is_told_the_known_ones(ask):
     with pytest.raises(
-        TypeError, match=r"'float31' is no dtype; did you mean 'float32'\? known are bool, int8, .*float64"
+        TypeError, match=r"'float31' is not a dtype; did you mean 'float32'\? known are bool, int8, .*float64"
     ):
         ask("float31")
-    with pytest.raises(TypeError, match=r"1\.5 is no dtype; known are bool"):
+    with pytest.raises(TypeError, match=r"1\.5 is not a dtype; known are bool"):
         ask(1.5)
 
 

@@ -175,7 +175,7 @@ def test_a_communicator_that_failed_says_so() -> None:
             distributed.all_reduce(flnb.ones(3 + distributed.rank()))
         except CollectiveError:
             pass
-        with pytest.raises(CollectiveError, match="failed before and cannot be used any more: rank"):
+        with pytest.raises(CollectiveError, match="failed before and can no longer be used: rank"):
             distributed.barrier()
         return "told"
 

@@ -150,7 +150,7 @@ def test_the_session_is_afterwards_as_it_was():
         ({"what": "mlp", "optimizer": "adamm"}, ValueError, "unknown optimizer 'adamm'; known: adadelta, ada"),
         ({"what": "mlp", "manager": "cachin"}, ValueError, "unknown memory manager 'cachin'"),
         ({"what": "mlp", "capacity": "16GiBs"}, ValueError, "the capacity of SimulatedDevice is '16GiBs'"),
-        ({"what": program, "batch": 3}, ValueError, "optimizer and batch are for recipes"),
+        ({"what": program, "batch": 3}, ValueError, "optimizer= and batch= are for recipes"),
         ({"what": 3}, TypeError, "expected a function without arguments or a recipe of flnb.models, got 3"),
         ({"what": Linear(2, 2)}, TypeError, "got a Linear whose memory is allocated already; give a function that"),
         ({"what": lambda: flnb.ones(2).sum().item()}, TypeError, "stores shapes and dtypes but no values"),

@@ -57,10 +57,10 @@ FRAME = {"name": "f", "filename": "a.py", "line": 1}
             {"device_traces": [[GOOD | {"frames": [FRAME]}, GOOD | {"frames": FRAME}]]},
             "frames is dict, expected a list",
         ),
-        ({"device_traces": [[GOOD | {"action": []}]]}, "an event has an action or a category that is no text"),
+        ({"device_traces": [[GOOD | {"action": []}]]}, "an event's action or category is not a string"),
         ({"device_traces": [[GOOD | {"time_us": 2**62}]]}, "an event has time_us 4611686018427387904, expected"),
         ({"device_traces": [[GOOD | {"size": -1}]]}, "an event has size -1, expected an integer from 0 to"),
-        ({"device_traces": [[GOOD | {"frames": [FRAME | {"line": 2**90}]}]]}, "a frame is .*, expected texts as name"),
+        ({"device_traces": [[GOOD | {"frames": [FRAME | {"line": 2**90}]}]]}, "a frame is .*, expected strings as"),
         ({"segments": [SEGMENT | {"blocks": [7]}]}, "a block is 7, expected a dict with size and state"),
         ({"segments": [SEGMENT | {"blocks": [{"state": "inactive"}]}]}, "a block has size None, expected an integer"),
         ({"segments": [SEGMENT | {"address": 2**63}]}, "a segment has address 9223372036854775808, expected"),
@@ -71,7 +71,7 @@ FRAME = {"name": "f", "filename": "a.py", "line": 1}
 )
 def test_what_is_no_snapshot_is_told(tmp_path: Path, value: Any, says: str) -> None:
     path = saved(tmp_path / "other.pickle", value)
-    with pytest.raises(RunFileError, match=r"'.*other\.pickle' is no readable PyTorch memory snapshot: .*" + says):
+    with pytest.raises(RunFileError, match=r"'.*other\.pickle' is not a readable PyTorch memory snapshot: .*" + says):
         load_snapshot(path)
 
 
@@ -107,7 +107,7 @@ def endless(kind: Any = list) -> Any:
 def test_a_few_bytes_that_stand_for_an_endless_value_are_refused_at_once(tmp_path: Path, where: Any, kind: Any) -> None:
     path = saved(tmp_path / "tiny.pickle", where(endless(kind)))
     assert path.stat().st_size < 4000
-    with pytest.raises(RunFileError, match="is no readable PyTorch memory snapshot"):
+    with pytest.raises(RunFileError, match="is not a readable PyTorch memory snapshot"):
         load_snapshot(path)
 
 

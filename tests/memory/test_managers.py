@@ -233,11 +233,11 @@ def test_misuse_is_told_and_changes_nothing(name: str) -> None:
     freed = model.live.pop()
     release(manager, freed)
     for wrong, error, says in [
-        (lambda: release(manager, freed), ValueError, "release: .* is no live block of .*: it is free"),
-        (lambda: release(manager, foreign), ValueError, "release: .* is no live block of .*: it belongs to"),
-        (lambda: release(manager, Block(64, 64, foreign.segment)), ValueError, "is no live block of .*: it is free"),
-        (lambda: manager.user_lock(foreign), ValueError, "user_lock: .* is no live block of .*: it belongs to"),
-        (lambda: manager.user_lock(freed), ValueError, "user_lock: .* is no live block of .*: it is free"),
+        (lambda: release(manager, freed), ValueError, "release: .* is not a live block of .*: it is free"),
+        (lambda: release(manager, foreign), ValueError, "release: .* is not a live block of .*: it belongs to"),
+        (lambda: release(manager, Block(64, 64, foreign.segment)), ValueError, "is not a live block of .*: it is free"),
+        (lambda: manager.user_lock(foreign), ValueError, "user_lock: .* is not a live block of .*: it belongs to"),
+        (lambda: manager.user_lock(freed), ValueError, "user_lock: .* is not a live block of .*: it is free"),
         (lambda: manager.user_unlock(model.live[0]), ValueError, "user_unlock: .* is not locked"),
         (lambda: allocate(manager, -1), ValueError, "got -1 bytes, expected 0 or more"),
         (lambda: allocate(manager, 257 * MIB), OutOfMemoryError, "out of memory: asked for 257 MiB .* never fit"),

@@ -211,9 +211,9 @@ def test_modules_that_are_called_by_hand_have_scopes_of_their_own() -> None:
         (None, {}, TypeError, r"expected a module or a list of modules, got NoneType \(None\)"),
         ([], {}, TypeError, "expected a module or a list of modules, got an empty list"),
         (nn.Linear, {}, TypeError, "expected a module or a list of modules, got type"),
-        (nn.Linear(2, 2), {"recompute": [3]}, TypeError, r"scopes of modules as texts in recompute=, got int \(3\)"),
-        (nn.Linear(2, 2), {"offload": 3}, TypeError, r"scopes of modules as texts in offload=, got int \(3\)"),
-        (nn.Linear(2, 2), {"offload": "net"}, LookupError, "'net' is no module of the model; its modules are linear; "),
+        (nn.Linear(2, 2), {"recompute": [3]}, TypeError, r"scopes of modules as strings in recompute=, got int \(3\)"),
+        (nn.Linear(2, 2), {"offload": 3}, TypeError, r"scopes of modules as strings in offload=, got int \(3\)"),
+        (nn.Linear(2, 2), {"offload": "net"}, LookupError, "'net' is not a module of the model; its modules are"),
     ],
 )
 def test_errors(model: Any, options: dict[str, Any], error: type[Exception], told: str) -> None:

@@ -203,16 +203,16 @@ def test_kernels_and_copies_of_gpus_are_read(tmp_path: Path) -> None:
         ('{"traceEvents": 3}', "traceEvents begins with '3', expected one list of events"),
         ('{"traceEvents": [], "traceEvents": []}', "expected one list of events"),
         ("[]", "it has no ops, annotations or memory events"),
-        ("[1]", "event 0 is 1, expected an object with a text as ph"),
+        ("[1]", "event 0 is 1, expected an object with a string as ph"),
         ('[{"ph": "M"} {', r"it has '{.*', expected ','"),
-        ('[{"ph": X, "name": "something that is long"}]', r"it is no JSON at 'X, "),
+        ('[{"ph": X, "name": "something that is long"}]', r"it is not JSON at 'X, "),
         ('{"traceEvents": []} more', "follows its end, expected nothing"),
         ("[" * 100_000, "a value is nested too deeply|it ends in the middle"),
         ("[" + "9" * 5000 + "]", "integer string conversion"),
         (json.dumps([event(ts="1")]), "ts is '1', expected µs, a number below 1e"),
         (json.dumps([event(ts=1e300)]), r"ts is 1e\+300, expected µs"),
         (json.dumps([event(dur=float("nan"))]), "dur is nan, expected µs"),
-        (json.dumps([event(name=["add"])]), "name is a list of 1, expected a text"),
+        (json.dumps([event(name=["add"])]), "name is a list of 1, expected a string"),
         (json.dumps([event(tid=[1])]), "pid and tid are 1 and a list of 1, expected numbers or texts"),
         (json.dumps([event(args=[1])]), "event 0 is a dict with 'ph'"),
         (json.dumps([event(args={"Sequence number": 1 << 80})]), "expected an integer"),
@@ -237,7 +237,7 @@ def test_a_trace_that_is_cut_off_anywhere_is_refused(tmp_path: Path) -> None:
     for size in (2, 10, 11, 500, len(whole) - 9, len(whole) - 1):
         path.write_bytes(whole[:size])
         with pytest.raises(
-            RunFileError, match=r"is no readable trace: (its compressed data is damaged|it ends in the)"
+            RunFileError, match=r"is not a readable trace: (its compressed data is damaged|it ends in the)"
         ):
             load_run(path)
     path, text = tmp_path / "cut.json", gzip.decompress(whole)

@@ -52,7 +52,7 @@ def test_a_query_that_is_wrong_lists_the_tables(run: Any) -> None:
     for nothing in ("", ";", "-- a comment"):
         with pytest.raises(ValueError, match=r"run\.sql: the query is empty; expected SQL such as"):
             run.sql(nothing)
-    with pytest.raises(TypeError, match=r"run\.sql: got int, expected a query as text"):
+    with pytest.raises(TypeError, match=r"run\.sql: got int, expected a query as a string"):
         run.sql(3)
 
 

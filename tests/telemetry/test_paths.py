@@ -127,7 +127,7 @@ def test_a_path_need_not_be_utf_8(program: Any, tmp_path: Path) -> None:
         ({"grad_interval": "x"}, TypeError, r"record\(grad_interval='x'\): expected a number of seconds, or None"),
         ({"grad_interval": -1}, ValueError, r"record\(grad_interval=-1\): expected a finite number of seconds of at"),
         ({"grad_interval": float("nan")}, ValueError, r"record\(grad_interval=nan\): expected a finite number"),
-        ({"path": ""}, ValueError, r"path='' names no file; expected one such as 'run.flnb'"),
+        ({"path": ""}, ValueError, r"path='' does not name a file; expected one such as 'run.flnb'"),
     ],
 )
 def test_wrong_arguments_leave_nothing(
@@ -254,7 +254,7 @@ def test_saving_to_a_bad_path_names_it(program: Any, tmp_path: Path) -> None:
         with pytest.raises(IsADirectoryError, match=r"a\.flnb' is a folder, perhaps of a recording that runs now"):
             run.save(path)
         for save in (run.save, run.save_trace, run.save_svg, run.to_torch_snapshot):
-            with pytest.raises(ValueError, match="path='' names no file"):
+            with pytest.raises(ValueError, match="path='' does not name a file"):
                 save("")
     assert load_run(path).events == 3
 

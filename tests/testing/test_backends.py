@@ -64,7 +64,7 @@ def test_misspelt_methods_are_reported_and_warned_of_once():
         def remember(self):
             return "no primitive is spelt like this"
 
-    with pytest.warns(UserWarning, match=r"'mutliply' is no primitive and is never called; did you mean 'multiply'"):
+    with pytest.warns(UserWarning, match=r"'mutliply' is not a primitive and is never called; did you mean 'multiply'"):
         report = conformance(Misspelt)
     assert [row.check for row in report.failed] == ["method 'mutliply'"]
     assert "did you mean 'multiply'?" in repr(report)

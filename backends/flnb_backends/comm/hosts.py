@@ -93,7 +93,7 @@ def _start_exchange(rendezvous: Rendezvous, handle: int, host: int, timeout: flo
         settings |= {"address": address, "port": 0, "token": secrets.token_hex(32)}
     else:
         settings |= json.loads(rendezvous.get("board/server", timeout))
-    hidden = ("PMI_", "PMIX_", "HYDI_", "OMPI_")  # it is no rank
+    hidden = ("PMI_", "PMIX_", "HYDI_", "OMPI_")  # it is not a rank
     process = subprocess.Popen(
         [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         pass_fds=(handle,), env={k: v for k, v in os.environ.items() if not k.startswith(hidden)}, text=True,

@@ -66,7 +66,7 @@ class Modelled(Forwarding):
 
     Args:
         latency: the seconds until the first byte of a message arrives.
-        bandwidth: the bytes that a rank sends per second, a number or a text such as ``"1GiB"``.
+        bandwidth: the bytes that a rank sends per second, a number or a string such as ``"1GiB"``.
         algorithm: the algorithm of collective calls, as in `flnb.distributed.Topology`.
         faults: a dictionary of simulated faults. The key ``(rank, n)`` is the n-th call of a rank, counted from 1; the
             value is the delay of the call in seconds, ``"raises"`` or ``"never comes"``. The value of the key
@@ -114,7 +114,7 @@ class Modelled(Forwarding):
         while fault == "never comes":
             sleep(0.01)
             if self.board is None or any(self.board.row(rank).state >= LEFT for rank in range(self.size)):
-                raise CollectiveError(f"modelled: rank {self.rank} never came to its call {self._calls}")
+                raise CollectiveError(f"modelled: rank {self.rank} never made its call {self._calls}")
         sleep(float(fault))
 
     def advance(self) -> None:
@@ -171,7 +171,7 @@ class Modelled(Forwarding):
 
 
 def _seconds(value: Any, what: str, others: str = "") -> float:
-    """Convert a setting, a number or a text, to seconds.
+    """Convert a setting, a number or a string, to seconds.
 
     For the error, ``what`` is the setting's name, and ``others`` describes other allowed values.
     """

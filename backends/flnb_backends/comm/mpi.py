@@ -282,7 +282,7 @@ def _watch_end(board: Board) -> None:
     before, process = sys.excepthook, os.getpid()
 
     def hook(*error: Any) -> None:
-        for each in _boards if os.getpid() == process else ():  # a fork is no rank
+        for each in _boards if os.getpid() == process else ():  # a fork is not a rank
             each.end(FAILED)
         before(*error)
 

@@ -19,7 +19,7 @@ class BestFit(Growing):
 
     Args:
         device: the device of the segment; the host by default.
-        step: the segment grows by multiples of this size (bytes or a text). Default: the environment variable
+        step: the segment grows by multiples of this size (bytes or a string). Default: the environment variable
             ``FLNB_MEM_BEST_FIT_STEP``, or else ``"2MiB"``.
         rounding: sizes are rounded up to multiples of this many bytes, which is a multiple of 64. Default:
             ``FLNB_MEM_BEST_FIT_ROUNDING``, or else 64.

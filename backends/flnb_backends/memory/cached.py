@@ -16,7 +16,7 @@ __all__ = ["UNLIMITED", "Cached", "Size", "rounded", "tunable"]
 UNLIMITED = 1 << 62
 
 Size: TypeAlias = int | str | None
-"""A setting in bytes: a number, or a text such as "2MiB"; None for the environment variable or the default."""
+"""A setting in bytes: a number, or a string such as "2MiB"; None for the environment variable or the default."""
 
 
 class Cached(MemoryManager):

@@ -47,7 +47,7 @@ class CudaDevice(MemoryDevice):
     """The memory of a CUDA device, allocated through the driver API; the host cannot read or write it.
 
     Args:
-        capacity: the largest number of bytes to use, or a text such as "8 GiB"; by default the device's whole memory.
+        capacity: the largest number of bytes to use, or a string such as "8 GiB"; by default the device's whole memory.
         driver: the driver API, by default that of this machine's GPUs.
         ordinal: the device's number.
 

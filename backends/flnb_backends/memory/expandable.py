@@ -27,8 +27,8 @@ class Expandable(Growing):
             is reserved for each request that does not fit.
         split_limit: free pieces of this size or more are not split (bytes or ``"64MiB"``). Default: the environment
             variable ``FLNB_MEM_SPLIT_SIZE_MB``, or else no limit.
-        step: segments grow by multiples of this size (bytes or a text). Default: ``FLNB_MEM_EXPANDABLE_STEP``, or else
-            ``"2MiB"``, the size of a GPU's pages.
+        step: segments grow by multiples of this size (bytes or a string). Default: ``FLNB_MEM_EXPANDABLE_STEP``, or
+            else ``"2MiB"``, the size of a GPU's pages.
 
     >>> import flnb
     >>> manager = flnb.memory.Expandable(flnb.memory.SimulatedDevice())

@@ -23,8 +23,8 @@ class HostDevice(MemoryDevice):
     aligned to 2 MiB and use huge pages if the operating system provides them.
 
     Args:
-        capacity: the largest number of bytes to use, or a text such as ``"8GiB"``; by default the memory of the machine
-            or of the container in which the process runs.
+        capacity: the largest number of bytes to use, or a string such as ``"8GiB"``; by default the memory of the
+            machine or of the container in which the process runs.
     """
 
     name: ClassVar[str] = "host"

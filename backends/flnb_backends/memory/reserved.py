@@ -24,7 +24,7 @@ class Reserved(Fitting):
     Args:
         device: the device of the segments; the host by default.
         reserve: size of the first segment: a share of the device's capacity (a float above 0, at most 1), or bytes, or
-            a text with a unit (``"8GiB"``). Default: the environment variable ``FLNB_MEM_RESERVE``, or else 0.9.
+            a string with a unit (``"8GiB"``). Default: the environment variable ``FLNB_MEM_RESERVE``, or else 0.9.
 
     Raises:
         OutOfMemoryError: the device has no room for that segment.

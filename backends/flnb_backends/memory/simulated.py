@@ -13,7 +13,7 @@ class SimulatedDevice(MemoryDevice):
     """A device whose segments are unique ranges of addresses without memory behind them.
 
     Args:
-        capacity: the largest number of bytes in segments, or a text such as ``"80GiB"``; None for no limit.
+        capacity: the largest number of bytes in segments, or a string such as ``"80GiB"``; None for no limit.
         granularity: sizes of segments are multiples of this many bytes: on GPUs 512, on hosts 4096.
 
     >>> import flnb

@@ -86,7 +86,7 @@ def _asked(path: str) -> Found:
     try:
         ask = opened.dnnl_version
     except AttributeError:
-        raise ImportError(f"flnb: {path} is no oneDNN; {_wanted()}") from None
+        raise ImportError(f"flnb: {path} is not the oneDNN library; {_wanted()}") from None
     ask.restype = ctypes.POINTER(Version)
     found = ask().contents
     version = f"{found.major}.{found.minor}.{found.patch}"

@@ -110,8 +110,8 @@ class Call(NamedTuple):
 class Stage(NamedTuple):
     """A primitive to create: a name for errors, oneDNN's descriptor (``made``), and the numbers of its arguments.
 
-    An argument that is no operand is stored in scratch memory. One stage writes the argument, and later stages with the
-    same number read it.
+    An argument that is not an operand is stored in scratch memory. One stage writes the argument, and later stages with
+    the same number read it.
     """
 
     what: str

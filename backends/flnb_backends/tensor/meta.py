@@ -35,7 +35,7 @@ class Buffer:
     Attributes:
         strides: the strides in bytes; None if the elements are in row-major order without gaps.
         owner: the owner of the memory block, which all views share; None if the buffer is too small for a block.
-        base: the buffer of which this buffer is a view; None if it is no view.
+        base: the buffer of which this buffer is a view; None if it is not a view.
     """
 
     __slots__ = ("base", "owner", "spec", "strides")

@@ -72,7 +72,7 @@ def pack(source: Any, seconds: float = 5.0, alignment: int = ALIGNMENT, capacity
         seconds: time limit for improving the first packing, which itself takes some seconds for 100,000 allocations.
             A faster machine may find a lower packing in the same time.
         alignment: every offset is a multiple of this many bytes.
-        capacity: available bytes (or a text such as ``"1MiB"``); the search ends when the packing fits into them.
+        capacity: available bytes (or a string such as ``"1MiB"``); the search ends when the packing fits into them.
 
     Returns:
         A `Packing`.
@@ -86,7 +86,7 @@ def pack(source: Any, seconds: float = 5.0, alignment: int = ALIGNMENT, capacity
     array([   0,  512, 1536,    0])
 
     Raises:
-        TypeError: the source is no recording, path or trace.
+        TypeError: the source is not a recording, path or trace.
         ValueError: an alignment below 1.
     """
     if alignment < 1:

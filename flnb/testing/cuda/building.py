@@ -46,7 +46,7 @@ def build_kernels(text: str, checks: bool = True, headers: Sequence[str] = ()) -
         headers: names of headers that the text includes; parsing them once saves seconds for each text.
 
     Raises:
-        CompileError: the text is no CUDA C, or uses what the emulated device lacks.
+        CompileError: the text is not CUDA C, or uses what the emulated device lacks.
         FileNotFoundError: there is no g++.
     """
     doors = "\n".join(f"FLNB_KERNEL({name})" for name in kernel_names(text))

@@ -214,7 +214,7 @@ class Collectives:
         return require("pandas", "lab", "a DataFrame").DataFrame(named)
 
     def summary(self) -> list[str]:
-        """Return the facts with which the repr begins, each as a text."""
+        """Return the facts with which the repr begins, each as a string."""
         ops = [f"{quantity.count(int((self.op == op).sum()))} {op}" for op in dict.fromkeys(self.op.tolist())]
         ranks, steps = len(self.ranks), len(self.steps)
         about = self.partial or f"{ranks} rank{'s' * (ranks != 1)}"

@@ -60,7 +60,7 @@ def _asked(tape: Tape, x: Any) -> int | Why:
         if len(named) == 1:
             return named[0].id
         names = ", ".join(sorted({leaf.name for leaf in named or tape.leaves if leaf.name})[:12]) or "none"
-        what = "is the name of several tensors on this tape" if named else "is no parameter or input on this tape"
+        what = "is the name of several tensors on this tape" if named else "is not a parameter or input on this tape"
         raise LookupError(
             f"run.tape.why: {x!r} {what}; the parameters and inputs with names are: {names}. "
             f"Give one of these in full, or the Variable itself"

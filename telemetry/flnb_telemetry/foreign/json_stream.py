@@ -23,7 +23,7 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 
 
 class TraceError(ValueError):
-    """Raised for a file that is no trace; the message says what was found and what was expected."""
+    """Raised for a file that is not a trace; the message says what was found and what was expected."""
 
 
 def read_trace(path: str | os.PathLike[str], head: dict[str, Any]) -> Iterator[Any]:
@@ -35,7 +35,7 @@ def read_trace(path: str | os.PathLike[str], head: dict[str, Any]) -> Iterator[A
             the file are added after the last event.
 
     Raises:
-        TraceError: the file is no JSON, is cut off, or has a value longer than `LONGEST`.
+        TraceError: the file is not JSON, is cut off, or has a value longer than `LONGEST`.
     """
     with open(path, "rb") as raw:
         packed = raw.read(2) == b"\x1f\x8b"
@@ -43,7 +43,7 @@ def read_trace(path: str | os.PathLike[str], head: dict[str, Any]) -> Iterator[A
         with (gzip.open if packed else open)(path, "rt", encoding="utf-8-sig") as file:
             yield from _Reader(file).events(head)
     except UnicodeDecodeError as error:
-        raise TraceError(f"it is no text in UTF-8: {error.reason} at byte {error.start}") from None
+        raise TraceError(f"it is not text in UTF-8: {error.reason} at byte {error.start}") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise TraceError(f"its compressed data is damaged or cut off: {error}") from None
     except RecursionError:
@@ -83,7 +83,7 @@ class _Reader:
             elif isinstance(key, str):
                 head[key] = self.value()
             else:
-                raise TraceError(f"a key is {brief(key)}, expected a text")
+                raise TraceError(f"a key is {brief(key)}, expected a string")
             if self.peek() != "}":
                 self.expect(",")
         self.at += 1
@@ -107,7 +107,7 @@ class _Reader:
                 found, at = self.decode(self.text, self.at)
             except json.JSONDecodeError as error:
                 if not error.msg.startswith("Unterminated") and error.pos < len(self.text) - ESCAPE:
-                    raise TraceError(f"it is no JSON at {brief(self.text[error.pos : error.pos + 20])}") from None
+                    raise TraceError(f"it is not JSON at {brief(self.text[error.pos : error.pos + 20])}") from None
                 at = len(self.text)
             except ValueError as error:  # an integer of thousands of digits
                 raise TraceError(str(error)) from None
@@ -123,7 +123,7 @@ class _Reader:
         self.at += 1
 
     def peek(self, end: bool = False) -> str:
-        """Return the next character that is no white space; at the file's end "" if `end` is True, else an error."""
+        """Return the next character that is not white space; at the file's end "" if `end` is True, else an error."""
         while True:
             space = _SPACE.match(self.text, self.at)
             assert space is not None
@@ -149,13 +149,13 @@ class _Reader:
 
 
 def text(value: Any, name: str) -> str:
-    """Return a value that must be a text, with lone surrogates replaced, as UTF-8 files cannot hold them.
+    """Return a value that must be a string, with lone surrogates replaced, as UTF-8 files cannot hold them.
 
     Raises:
-        ValueError: the value is no text; the message calls it `name`.
+        ValueError: the value is not a string; the message calls it `name`.
     """
     if type(value) is not str:
-        raise ValueError(f"{name} is {brief(value)}, expected a text")
+        raise ValueError(f"{name} is {brief(value)}, expected a string")
     return value.encode("utf-8", "replace").decode()
 
 

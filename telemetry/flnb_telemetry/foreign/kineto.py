@@ -50,7 +50,7 @@ def load_trace(path: str | os.PathLike[str]) -> Recording:
         return _Trace(Path(path).name).read(path)
     except TraceError as error:
         raise RunFileError(
-            f"flnb.load_run: {os.fspath(path)!r} is no readable trace: {error}. Expected the JSON that "
+            f"flnb.load_run: {os.fspath(path)!r} is not a readable trace: {error}. Expected the JSON that "
             f"torch.profiler's export_chrome_trace or run.save_trace wrote"
         ) from error
 
@@ -88,7 +88,7 @@ class _Trace:
             if number == MOST_EVENTS:
                 raise TraceError(f"it has more than {MOST_EVENTS:,} events; record fewer steps")
             if type(event) is not dict or type(event.get("ph")) is not str:
-                raise TraceError(f"event {number} is {brief(event)}, expected an object with a text as ph")
+                raise TraceError(f"event {number} is {brief(event)}, expected an object with a string as ph")
             try:
                 self.take(event)
             except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
@@ -233,7 +233,7 @@ def columns(rows: list[tuple[Any, ...]], *names: str) -> Columns:
 
 
 def began(ns: int) -> str:
-    """Return a time in ns since 1970 as the text that `Run.meta` has for the begin of a run; "" if it is no date."""
+    """Return a time in ns since 1970 as the text that `Run.meta` has for the begin of a run; "" if it is not a date."""
     if not 0 < ns < 1 << 62:
         return ""
     return datetime.fromtimestamp(ns // 1_000_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S%z")

@@ -47,7 +47,7 @@ def read(path: str | os.PathLike[str], gather: Callable[[list[Any]], list[Any]] 
             released.
 
     Raises:
-        PickleError: the file is no complete pickle of plain values.
+        PickleError: the file is not a complete pickle of plain values.
     """
     with open(path, "rb") as file:
         if not (head := file.read(2)):
@@ -144,7 +144,7 @@ class _Machine:
         """Raise an error for an opcode at byte `start` that builds no plain value; it names what would be imported."""
         op = next((op for op in pickletools.opcodes if op.code.encode("latin-1")[0] == code), None)
         if op is None:
-            raise PickleError(f"byte {start:,} is {code:#x}, which is no pickle opcode")
+            raise PickleError(f"byte {start:,} is {code:#x}, which is not a pickle opcode")
         asked = f"would do {op.name}"
         if op.name == "GLOBAL":
             names = self.data[self.at : self.at + 200].decode("utf-8", "replace").split("\n")[:2]
@@ -170,7 +170,7 @@ class _Machine:
         return int.from_bytes(self.take(count), "little", signed=True)
 
     def text(self, width: int) -> str:
-        """Return the next value, a text; the `width` bytes before it have its length in bytes."""
+        """Return the next value, a string; the `width` bytes before it have its length in bytes."""
         return self.take(self.uint(width)).decode("utf-8", "surrogatepass")
 
     def since_mark(self) -> list[Any]:
@@ -207,7 +207,7 @@ class _Machine:
         keys = items[::2]
         if not TEXTS.issuperset(map(type, keys)):
             strange = next(key for key in keys if key.__class__ is not str)
-            raise PickleError(f"byte {self.at - 1:,} sets a key that is {type(strange).__name__}, expected a text")
+            raise PickleError(f"byte {self.at - 1:,} sets a key that is {type(strange).__name__}, expected a string")
         target.update(zip(keys, items[1::2], strict=True))
 
     def put(self, number: int) -> None:

@@ -44,7 +44,7 @@ CATEGORY = {name: number for number, name in enumerate(schema.CATEGORIES)} | {
 
 
 class SnapshotError(ValueError):
-    """Raised for a value that is no PyTorch memory snapshot; the message says what was found and what was expected."""
+    """Raised for a value that is not a PyTorch memory snapshot; the message says what was found and expected."""
 
 
 class Stacks:
@@ -83,7 +83,7 @@ class Stacks:
         found = Frame(frame["name"], frame["filename"], frame["line"], about)
         texts = type(found.name) is str and type(found.filename) is str
         if not texts or type(found.line) is not int or found.line.bit_length() > 32 or (about and not _ours(*about)):
-            raise SnapshotError(f"a frame is {brief(frame)}, expected texts as name and filename, and a line number")
+            raise SnapshotError(f"a frame is {brief(frame)}, expected strings as name and filename, and a line number")
         number = self._frames.get(found)
         if number is None:
             number = self._frames[found] = len(self._listed)
@@ -155,7 +155,7 @@ class Events(NamedTuple):
         kinds = [row["action"] for row in rows]
         named = [row.get("category", "unknown") for row in rows]
         if not TEXTS.issuperset(map(type, kinds)) or not TEXTS.issuperset(map(type, named)):
-            raise SnapshotError("an event has an action or a category that is no text, expected one such as 'alloc'")
+            raise SnapshotError("an event's action or category is not a string, expected one such as 'alloc'")
         action = [ACTIONS.get(kind, IGNORED) for kind in kinds]
         category = [CATEGORY.get(name, 0) for name in named]
         address = [row["addr"] if "addr" in row else row.get("device_free", 0) for row in rows]

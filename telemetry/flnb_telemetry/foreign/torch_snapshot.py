@@ -58,7 +58,7 @@ def load_snapshot(path: str | os.PathLike[str], device: int | None = None) -> Re
 
     Raises:
         FileNotFoundError: there is no such file.
-        RunFileError: the file is damaged, is no such snapshot, or names code to be executed.
+        RunFileError: the file is damaged, is not such a snapshot, or names code to be executed.
         ValueError: it has no such device.
     """
     try:
@@ -69,7 +69,7 @@ def load_snapshot(path: str | os.PathLike[str], device: int | None = None) -> Re
         ) from None
     except (PickleError, te.SnapshotError) as error:
         raise RunFileError(
-            f"load_snapshot: {os.fspath(path)!r} is no readable PyTorch memory snapshot: {error}. Expected the file "
+            f"load_snapshot: {os.fspath(path)!r} is not a readable PyTorch memory snapshot: {error}. Expected the file "
             f"that torch.cuda.memory._dump_snapshot or run.to_torch_snapshot wrote"
         ) from error
 

@@ -33,7 +33,7 @@ def target_of(path: str | os.PathLike[str]) -> Path:
     """
     target = Path(path)
     if target.name in ("", ".."):
-        raise ValueError(f"path={os.fspath(path)!r} names no file; expected one such as 'run.flnb'")
+        raise ValueError(f"path={os.fspath(path)!r} does not name a file; expected one such as 'run.flnb'")
     return target
 
 

@@ -78,7 +78,7 @@ class Folder:
 
     Raises:
         ValueError: `path` names no file.
-        FileExistsError: `path` exists, and `replace` is False or it is no recording.
+        FileExistsError: `path` exists, and `replace` is False or it is not a recording.
         FileNotFoundError: the parent folder of `path` does not exist.
     """
 
@@ -407,7 +407,7 @@ def read_folder(place: Path, earlier: Recording | None = None) -> Recording:
         earlier: the same recording as it was read before; the files that were read then are not read again.
 
     Raises:
-        RunFileError: `place` is no folder of a recording.
+        RunFileError: `place` is not a folder of a recording.
     """
     if not (place / MANIFEST).exists() or not (place / JOURNAL).exists():
         raise RunFileError(

@@ -119,7 +119,7 @@ def load_run(path: str | os.PathLike[str], *, earlier: Recording | None = None) 
 
     Raises:
         FileNotFoundError: there is no such file.
-        RunFileError: the file is damaged, was written by a newer version of flnb, or is no run.
+        RunFileError: the file is damaged, was written by a newer version of flnb, or is not a run.
 
     >>> import flnb
     >>> with flnb.record("demo") as run:

@@ -29,7 +29,7 @@ GROUP = 1 << 18
 
 
 class RunFileError(ValueError):
-    """Raised for a file that is no readable run; the message says which file, what is wrong, and what to do."""
+    """Raised for a file that is not a readable run; the message says which file, what is wrong, and what to do."""
 
 
 class Source(NamedTuple):
@@ -159,8 +159,8 @@ class Stored(Mapping[str, schema.Columns]):
                 raise
             except FileNotFoundError as error:
                 raise RunFileError(
-                    f"flnb: {error.filename!r} is gone: the recording {self.path!r} was closed or removed after it "
-                    f"was opened; open it again with flnb.load_run"
+                    f"flnb: {error.filename!r} no longer exists: the recording {self.path!r} was closed or removed "
+                    f"after it was opened; open it again with flnb.load_run"
                 ) from error
             except Exception as error:
                 raise damaged(self.path, error, f"the events {kind!r} of ") from error

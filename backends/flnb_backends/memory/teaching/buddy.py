@@ -19,7 +19,7 @@ class Buddy(Cached):
 
     Args:
         device: the device of the segments; the host by default.
-        arena: size of the segments (bytes or a text), a power of two; larger requests get larger ones. Default: the
+        arena: size of the segments (bytes or a string), a power of two; larger requests get larger ones. Default: the
             environment variable ``FLNB_MEM_BUDDY_ARENA``, or else ``"64MiB"``.
         smallest: size of the smallest block, a power of two, at least 64 bytes. Default: ``FLNB_MEM_BUDDY_SMALLEST``,
             or else 512 bytes.
@@ -94,7 +94,7 @@ class Buddy(Cached):
 
 
 def _power(what: str, nbytes: int) -> int:
-    """Return ``nbytes``, or raise ValueError if it is no power of two or below the alignment of blocks.
+    """Return ``nbytes``, or raise ValueError if it is not a power of two, or is below the alignment of blocks.
 
     Args:
         what: name of the setting, for the error.

@@ -56,7 +56,7 @@ class ByCategory(Caching):
 
 
 def _categories(given: str, name: str) -> frozenset[str]:
-    """Return the categories in a text such as "parameter+input"; ``name`` is the setting's name in errors."""
+    """Return the categories in a string such as "parameter+input"; ``name`` is the setting's name in errors."""
     found = frozenset(given.split("+"))
     if not found <= set(schema.CATEGORIES):
         raise ValueError(f"flnb: {name} is {given!r}; expected some of {', '.join(schema.CATEGORIES)}, joined by '+'")

@@ -19,8 +19,8 @@ class ExactFit(Cached):
 
     Args:
         device: the device of the segments; the host by default.
-        rounding: sizes are rounded up to multiples of this (bytes or a text) and of the device's granularity. Default:
-            the environment variable ``FLNB_MEM_EXACT_ROUNDING``, or else 512 bytes.
+        rounding: sizes are rounded up to multiples of this (bytes or a string) and of the device's granularity.
+            Default: the environment variable ``FLNB_MEM_EXACT_ROUNDING``, or else 512 bytes.
     """
 
     name: ClassVar[str] = "exact"

@@ -48,7 +48,8 @@ class Slab(Cached):
 
     Args:
         device: the device of the slabs; the host by default.
-        slab: size of a slab (bytes or a text). Default: the environment variable ``FLNB_MEM_SLAB``, or else ``"2MiB"``.
+        slab: size of a slab (bytes or a string). Default: the environment variable ``FLNB_MEM_SLAB``, or else
+            ``"2MiB"``.
 
     >>> import flnb
     >>> manager = flnb.memory.Slab(flnb.memory.SimulatedDevice())
