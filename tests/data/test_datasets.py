@@ -47,7 +47,7 @@ def test_batches_include_or_skip_the_rest(last, expected):
 def test_batch_arguments_are_checked():
     with pytest.raises(ValueError, match="size must be at least 1, got 0"):
         BatchDataset(numbered(5), 0)
-    with pytest.raises(ValueError, match='last is "include" or "skip", got \'drop\''):
+    with pytest.raises(ValueError, match='last must be "include" or "skip", got \'drop\''):
         BatchDataset(numbered(5), 2, last="drop")
     assert len(BatchDataset(numbered(4), 2)) == len(BatchDataset(numbered(4), 2, last="skip")) == 2
     with pytest.raises(ValueError, match=r'last="skip" makes no batch of 2 from 1 samples'):
