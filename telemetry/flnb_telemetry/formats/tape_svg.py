@@ -86,10 +86,10 @@ def _places(layer: list[int]) -> list[tuple[float, float, float]]:
 
 def _line(above: tuple[float, float, float], below: tuple[float, float, float], rows: int) -> str:
     """Return the line from one box to another, which bends round the boxes between them if it skips `rows` - 1 rows."""
-    x0, y0 = above[0] + above[2] / 2, above[1] + BOX
-    x1, y1 = below[0] + below[2] / 2, below[1]
+    (x0, y0), (x1, y1) = (above[0] + above[2] / 2, above[1] + BOX), (below[0] + below[2] / 2, below[1])
     side = min(30 + 12 * rows, 150) + WIDEST / 2 if rows > 1 else 0
-    path = f"M{x0:.1f} {y0:.1f}C{x0 + side:.1f} {y0 + 14:.1f} {x1 + side:.1f} {y1 - 14:.1f} {x1:.1f} {y1:.1f}"
+    c0, c1 = (min(x + side, max(x, WIDTH - 2)) for x in (x0, x1))  # the curve stays left of both, inside the picture
+    path = f"M{x0:.1f} {y0:.1f}C{c0:.1f} {y0 + 14:.1f} {c1:.1f} {y1 - 14:.1f} {x1:.1f} {y1:.1f}"
     return f'<path d="{path}" fill="none" stroke="currentColor" stroke-opacity="0.5"/>'
 
 
