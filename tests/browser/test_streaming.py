@@ -132,11 +132,13 @@ def test_a_busy_cell_streams_to_the_screen(lab: Lab, page: Page) -> None:
     run_cell(page, 1)
     # before its first step the page shows what ran before it, or waits
     page.wait_for_function("() => window.__flnb.state === 'recording' && window.__flnb.step !== null")
-    heaps, latest = [], time.monotonic() + SECONDS + 120
+    heaps: list[int] = []
+    latest = time.monotonic() + SECONDS + 120
     while (state := page.evaluate("() => window.__flnb.state")) not in ("finished", "failed"):
         assert time.monotonic() < latest, f"the page shows {state!r} long after the end: {shown(page)}"
         page.wait_for_timeout(min(10_000, 250 * SECONDS))
-        heaps.append(heap(page))
+        if SECONDS >= 300:  # the page stands still while its collector runs: in a short run that would be the 95 %
+            heaps.append(heap(page))
     assert state == "finished", shown(page)
     page.locator(".jp-OutputArea-output pre", has_text="stored").wait_for(timeout=30_000)
     ends, sizes, made, (frame, pump) = json.loads((lab.folder / "streaming.json").read_text())
@@ -144,6 +146,7 @@ def test_a_busy_cell_streams_to_the_screen(lab: Lab, page: Page) -> None:
     drawn = page.evaluate("() => window.drawn")
     found = ages(drawn, ends)
     median, late = np.quantile(found, [0.5, 0.95])
+    heaps.append(heap(page))
     where = parts(ends, made, page.evaluate("() => window.arrived"), drawn)
     print(
         f"\nfrom a step to its pixels, in a busy cell: median {1e3 * median:.0f} ms, 95 % within {1e3 * late:.0f} ms "
