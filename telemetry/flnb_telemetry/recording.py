@@ -301,7 +301,14 @@ class Recording(Exports, Run):
         return require("pyarrow", "lab", "an Arrow table").table(self.table(kind))
 
     def to_polars(self, kind: str = "op") -> Any:
-        """Return the events of one kind as a polars DataFrame, named as in `to_pandas`. Needs polars and pyarrow."""
+        """Return the events of one kind as a polars DataFrame, named as in `to_pandas`. Needs polars and pyarrow.
+
+        >>> import flnb
+        >>> with flnb.record() as run:
+        ...     y = flnb.ones((2, 3)) * 2.0
+        >>> run.to_polars()["op", "shape"].rows()
+        [('full', '2×3'), ('multiply', '2×3')]
+        """
         return require("polars", "polars", "a polars DataFrame").from_arrow(named.arrow(self, kind))
 
     def sql(self, query: str, *parameters: Any) -> Any:
