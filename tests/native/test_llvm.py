@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from threading import Barrier, BrokenBarrierError
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -100,6 +104,24 @@ def test_without_llvmlite(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llvmlite.binding", None)
     with pytest.raises(ImportError, match=r"compiling kernels needs llvmlite; .* pip install 'flnb\[cpu\]'"):
         llvm.Compiler()
+
+
+def test_threads_at_once_share_one_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second one would be freed, with machine code in use."""
+    made, both = [], Barrier(2)
+
+    class Slow(llvm.Compiler):
+        def __init__(self) -> None:
+            made.append(self)
+            with contextlib.suppress(BrokenBarrierError):
+                both.wait(0.2)  # a second thread that makes one meets this one here
+
+    monkeypatch.setattr(llvm, "Compiler", Slow)
+    monkeypatch.setattr(llvm, "_compiler", cache(lambda: llvm.Compiler()))
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(lambda _: llvm.compiler(), range(2))
+    assert one is other
+    assert len(made) == 1
 
 
 def test_wrong_text_is_an_error() -> None:

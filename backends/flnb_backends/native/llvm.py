@@ -30,14 +30,23 @@ def cache_folder() -> Path:
     return Path(base, "native")
 
 
-@cache
 def compiler() -> Compiler:
     """Return the process's compiler.
 
     Raises:
         ImportError: llvmlite is not installed.
     """
+    with _making:  # of two compilers, one would be freed, with machine code that another thread runs
+        return _compiler()
+
+
+@cache
+def _compiler() -> Compiler:
+    """Return the compiler that the first call made."""
     return Compiler()
+
+
+_making = Lock()
 
 
 class Compiler:
