@@ -24,6 +24,7 @@ NAMES = (
     "offloading",
     "ops",
     "overhead",
+    "programs",
     "recordings",
     "tape",
     "tapeview",

@@ -1,0 +1,195 @@
+"""What programs cost besides their time: `python -m benchmarks programs [MODEL...]`.
+
+For each model under `flnb.jit`, in processes of their own: the first step with an empty cache of machine code and with
+a filled one, page faults of later steps, what a recording adds to a step, and the memory that a program says it needs
+beside what a recording measures. Then, for a chain of ops on (8, 8): what one takes in a program and in torch, and what
+recording it on the backend deferred takes beside computing it on numpy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import statistics
+import tempfile
+import time
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import flnb
+from benchmarks.report import table, write
+from flnb.bench import Worker
+from flnb.bench.command import TABLE3
+from flnb.bench.measure import threads
+from flnb.bench.training import Training
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+GOALS = {"cold": 6.0, "warm": 1.5, "faults": 50.0, "recording": 1.03, "predicted": 0.02}
+CHAIN_GOALS = {"jit / torch": 0.10, "recording / numpy": 0.85}
+SETTLING = 6
+"""The number of steps after which a program has planned its memory and chosen its methods for good."""
+STEPS = 10
+"""The number of steps in each measurement."""
+
+
+class Steps(Training):
+    """A model that is trained by `flnb.jit`; its methods measure single steps."""
+
+    def first(self) -> float:
+        """Return the processor time of the first step, which captures, plans and compiles, in seconds."""
+        return self._steps(1)
+
+    def _steps(self, count: int = STEPS) -> float:
+        """Return the processor time of some steps, in seconds."""
+        start = time.process_time()
+        for _ in range(count):
+            self.iteration(update=True)
+        return time.process_time() - start
+
+    def faults(self) -> float:
+        """Return the page faults of a step for which the system reads no disk, once the program has settled."""
+        self._steps(SETTLING)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        self._steps()
+        return (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / STEPS
+
+    def recording(self, rounds: int) -> float:
+        """Return the median of the processor time of steps that are recorded over that of steps that are not."""
+        found = []
+        for _ in range(rounds):
+            plain = self._steps()
+            with flnb.record():
+                self.iteration(update=True)  # the first one names its contexts
+                found.append(self._steps() / plain)
+        return statistics.median(found)
+
+    def predicted(self) -> float:
+        """Return the peak that the program predicts over the measured peak of a step, both without what was there."""
+        (program,) = self.iterations[True].programs
+        for parameter in self.model.parameters():
+            parameter.grad = None
+        held = program.memory.size + program.scratch_bytes * len(program.sites)
+        before = flnb.memory.stats()["allocated"] - held  # gradients are free by now
+        with flnb.record() as run:
+            self.iteration(update=True)
+        return float(program.peak / (run.memory.peak.allocated - before))
+
+
+def model_row(name: str, rounds: int) -> dict[str, Any]:
+    """Measure a model; returns a row of the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        given = {"model": name, "scale": "small", "backend": "cpu+jit", "weights": f"{folder}/weights.npz"}
+        environment = {**threads(1), "FLNB_CACHE": folder}
+        with Worker(f"{name}, cold", "benchmarks.programs:Steps", given, environment) as worker:
+            cold = worker.call("first")
+        with Worker(f"{name}, warm", "benchmarks.programs:Steps", given, environment) as worker:
+            warm, faults = worker.call("first"), worker.call("faults")
+            recording, predicted = worker.call("recording", rounds=rounds), worker.call("predicted")
+    missed = [
+        *[key for key, value in (("cold", cold), ("warm", warm), ("faults", faults)) if value > GOALS[key]],
+        *["recording"] * (name == "bert" and recording > GOALS["recording"]),
+        *["predicted"] * (abs(predicted - 1.0) > GOALS["predicted"]),
+    ]
+    return {
+        "model": name, "first step, empty cache, CPU s": f"{cold:.2f}", "filled, CPU s": f"{warm:.2f}",
+        "page faults a step": f"{faults:.0f}", "recorded / not": f"{recording:.3f}",
+        "predicted / measured peak": f"{predicted:.3f}", "goals missed": ", ".join(missed),
+    }  # fmt: skip
+
+
+def chain(ops: int, tanh: Callable[[Any], Any], *leaves: Any) -> Any:
+    """Compute a chain of ops on (8, 8)."""
+    y, a, b, c = leaves
+    for _ in range(ops // 4):
+        y = tanh(y * a + b) * c
+    return y
+
+
+def per_op(run: Callable[[], object], ops: int) -> float:
+    """Return the processor time of one of the ops of ``run``, in microseconds."""
+    start = time.process_time()
+    run()
+    return 1e6 * (time.process_time() - start) / ops
+
+
+def chains(ops: int) -> dict[str, Callable[[], float]]:
+    """Return functions that measure an op of the chain in microseconds: run in each way, and recorded only."""
+    one = np.ones((8, 8), np.float32)
+    found: dict[str, Callable[[], float]] = {}
+    tensors, backends = {}, {}
+    for name in ("numpy", "cpu", "deferred"):
+        with flnb.use_backend(name) as backends[name]:  # a program belongs to one object
+            tensors[name] = [flnb.asarray(one) for _ in range(4)]
+    captured = flnb.jit(lambda *leaves: chain(ops, flnb.tanh, *leaves))
+
+    def in_numpy() -> float:
+        with flnb.use_backend(backends["numpy"]):
+            return per_op(lambda: chain(ops, flnb.tanh, *tensors["numpy"]), ops)
+
+    def in_program() -> float:
+        with flnb.use_backend(backends["cpu"]):
+            return per_op(lambda: captured(*tensors["cpu"]), ops)
+
+    def recorded() -> float:
+        with flnb.use_backend(backends["deferred"]) as backend:
+            kept: list[Any] = []
+            seconds = per_op(lambda: kept.append(chain(ops, flnb.tanh, *tensors["deferred"])), ops)
+            backend.eval()
+            return seconds
+
+    found = {"numpy": in_numpy, "jit": in_program, "recording": recorded}
+    if find_spec("torch"):
+        import torch
+
+        torch.set_num_threads(1)
+        leaves = [torch.ones(8, 8) for _ in range(4)]
+        found["torch"] = lambda: per_op(lambda: chain(ops, torch.tanh, *leaves), ops)
+    return found
+
+
+def chain_rows(ops: int, rounds: int) -> list[dict[str, Any]]:
+    """Measure the chain in each way, in turn; returns the rows of ratios."""
+    ways = chains(ops)
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for i in range(SETTLING + rounds):
+        for name, run in ways.items():
+            found = run()
+            if i >= SETTLING:
+                times[name].append(found)
+    typical = {name: statistics.median(values) for name, values in times.items()}
+    rows = []
+    for ratio, goal in CHAIN_GOALS.items():
+        over, under = ratio.split(" / ")
+        if under in typical:
+            value = statistics.median(a / b for a, b in zip(times[over], times[under], strict=True))
+            which = {
+                "ratio": ratio,
+                "median": f"{value:.3f}",
+                "goal": f"<= {goal}",
+                "met": "yes" if value <= goal else "NO",
+            }
+            rows.append(which | {"us an op": f"{typical[over]:.2f} / {typical[under]:.2f}"})
+    return rows
+
+
+def main(argv: list[str]) -> int:
+    """Run the benchmark, and print and store the tables."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks programs")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="of flnb.models (default: the six of table 3)")
+    parser.add_argument("--rounds", type=int, default=9, help="how often each takes its turn")
+    parser.add_argument("--quick", action="store_true", help="a smoke size, for CI")
+    options = parser.parse_args(argv)
+    if find_spec("cffi") is None or find_spec("llvmlite") is None:
+        print("the extra cpu is not installed here: no programs to measure")
+        return 0
+    rounds = 1 if options.quick else options.rounds
+    rows = [model_row(name, rounds) for name in options.models or (("mlp",) if options.quick else TABLE3)]
+    chained = chain_rows(40 if options.quick else 400, rounds)
+    print(table(rows))
+    print(table(chained))
+    print(f"kept in {write('programs', {'models': rows, 'chain': chained}, vars(options))}")
+    return 0
