@@ -6,7 +6,7 @@
 import { build, transform } from "esbuild";
 import { mkdir, readFile, writeFile } from "node:fs/promises";
 import { fileURLToPath } from "node:url";
-import { MARKED, marked } from "./private.mjs";
+import { SHORTENED, marked } from "./private.mjs";
 
 const BUNDLES = [
   ["src/index.ts", "dashboard.js", "esm"], ["src/compare-main.ts", "comparison.js", "esm"], ["src/program-main.ts", "program.js", "esm"],
@@ -32,7 +32,7 @@ const options = {
   target: "es2022",
   charset: "utf8",
   plugins: [styles, privates],
-  mangleProps: MARKED,
+  mangleProps: SHORTENED,
   inject: [at("builtins.mjs")],
   legalComments: "none",
   write: false,

@@ -4,8 +4,14 @@
 import { cp, mkdir, readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { fileURLToPath } from "node:url";
 
+/** Public members that are nobody else's: no browser, no message of the kernel and no test in a browser knows them. */
+export const OWN = [
+  "actions", "announce", "colours", "completeSince", "deviceSpan", "element", "hostSpan", "kernelInfos", "labelOn", "lateRank",
+  "lifetimes", "section", "setCursor", "setRange", "stepAt", "store", "surface", "theme", "timelineAnswer", "versions",
+];
+
 /** What esbuild may shorten. */
-export const MARKED = /\$$/;
+export const SHORTENED = new RegExp(`\\$$|^(?:${OWN.join("|")})$`);
 
 const MODIFIERS = "(?:(?:static|readonly|async|get|set) )*";
 const CLASS = /^(?:export )?class .*?^\}$/gms;

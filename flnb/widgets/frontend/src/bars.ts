@@ -1,8 +1,8 @@
 /** The three bars around the views: tabs and search above, the recording under them, the status line below. */
 
 import { Brush } from "./brush.ts";
-import { attribute, h, icon, icons, setText } from "./dom.ts";
-import { bytes, clock, count, integer, moment, percent, text, UNKNOWN } from "./format.ts";
+import { attribute, h, icon, icons, on, setText } from "./dom.ts";
+import { bytes, bytesText, clock, count, integer, joined, moment, percentText, text, UNKNOWN } from "./format.ts";
 import { selectionParts, stateLine, steps, type StateLine } from "./states.ts";
 import type { Counters } from "./protocol.ts";
 import type { TabName, ViewContext } from "./view.ts";
@@ -27,11 +27,11 @@ export class ViewBar {
     const list = h("div", { class: "fl-tabs", role: "tablist", "aria-label": "Views" });
     for (const [tab, title] of context.alone ? [] : tabs) {
       const button = h("button", { role: "tab", id: `${prefix}-tab-${tab}`, "aria-controls": `${prefix}-page-${tab}` }, title);
-      button.addEventListener("click", () => context.actions.show(tab));
+      on(button, "click", () => context.actions.show(tab));
       this.buttons.set(tab, button);
       list.append(button);
     }
-    list.addEventListener("keydown", (event) => {
+    on(list, "keydown", (event) => {
       const names = tabs.map(([tab]) => tab).filter((tab) => !this.buttons.get(tab)!.hidden);
       const at = names.findIndex((tab) => this.buttons.get(tab) === event.target);
       const by = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
@@ -43,8 +43,8 @@ export class ViewBar {
       event.stopPropagation();
     });
     this.input = h("input", { type: "search", placeholder: "Op, scope, tensor", "aria-label": "Search ops, scopes and tensors", spellcheck: "false", autocomplete: "off" });
-    this.input.addEventListener("input", () => context.store.setSearch(this.input.value));
-    this.input.addEventListener("keydown", (event) => {
+    on(this.input, "input", () => context.store.setSearch(this.input.value));
+    on(this.input, "keydown", (event) => {
       event.stopPropagation();
       if (event.key === "Enter") context.actions.find();
       if (event.key !== "Escape") return;
@@ -82,7 +82,7 @@ export class ViewBar {
     }
     setText(this.name, run?.name ?? "flnb");
     attribute(this.name, "title", run?.name);
-    setText(this.meta, run ? [run.backend, run.manager, run.capacity === null ? run.device : `${run.device} ${text(bytes(run.capacity))}`, run.libraries].filter(Boolean).join(" · ") : "");
+    setText(this.meta, run ? joined([run.backend, run.manager, run.capacity === null ? run.device : `${run.device} ${bytesText(run.capacity)}`, run.libraries]) : "");
     this.meta.title = this.meta.textContent ?? "";
   }
 }
@@ -130,12 +130,10 @@ export class RecordingBar {
 
   constructor(context: ViewContext) {
     this.context = context;
-    this.pauseButton = h("button", { class: "fl-pause", title: "Stop the picture; recording goes on (Space)" });
-    this.pauseButton.addEventListener("click", () => context.actions.pause(!context.store.paused));
+    this.pauseButton = h("button", { class: "fl-pause", title: "Stop the picture; recording goes on (Space)", onclick: () => context.actions.pause(!context.store.paused) });
     const strip = h("div", "fl-strip fl-narrowhide");
     this.brush = new Brush(context, strip);
-    this.liveButton = h("button", { title: "Follow the newest again" }, icon(icons.live), "Live");
-    this.liveButton.addEventListener("click", () => context.actions.live());
+    this.liveButton = h("button", { title: "Follow the newest again", onclick: () => context.actions.live() }, icon(icons.live), "Live");
     this.element = h("div", "fl-recbar", h("div", "fl-state", this.mark, this.state), this.pauseButton,
       this.step.element, this.recorded.element, this.events.element, this.telemetry.element, this.dropped.element, strip, this.liveButton);
   }
@@ -162,7 +160,7 @@ export class RecordingBar {
     this.step.set(waiting ? UNKNOWN : integer(step), counters?.steps_total && !waiting ? `step · ${steps(counters.steps_total)}` : "step");
     this.recorded.set(waiting ? UNKNOWN : counters.t < 1 ? moment(counters.t) : clock(counters.t) + (counters.t < 3600 ? " s" : ""));
     this.events.set(counters ? text(count(counters.events_per_s < 10 ? Math.round(counters.events_per_s) : counters.events_per_s)) : "0");
-    this.telemetry.set(waiting ? UNKNOWN : text(percent(counters.telemetry_share)));
+    this.telemetry.set(waiting ? UNKNOWN : percentText(counters.telemetry_share));
     this.dropped.set(integer(counters?.dropped ?? 0), undefined, counters?.dropped ? "fl-warn" : "");
   }
 
@@ -206,8 +204,7 @@ export class StatusLine {
       // "Paused at step 388 · …", "1 204 events dropped in steps 301 to 303 · …": the first part may continue the head.
       line.rest.forEach((part, at) => content.push(at === 0 && /^(at|in) /.test(part) ? " " : " · ", part));
       if (line.action) {
-        const button = h("button", "fl-link", line.action.label);
-        button.addEventListener("click", () => (line.action!.name === "resume" ? actions.pause(false) : actions.live()));
+        const button = h("button", { class: "fl-link", onclick: () => (line.action!.name === "resume" ? actions.pause(false) : actions.live()) }, line.action.label);
         content.push(" · ", button);
       }
     }

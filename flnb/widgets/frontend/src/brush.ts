@@ -1,5 +1,6 @@
 /** The overview strip: the whole run's memory in grey, the one time range over it, marks where something went wrong. */
 
+import { attribute, on } from "./dom.ts";
 import { fillBox, horizontal, label, Surface, ticks, tracePath, vertical } from "./canvas.ts";
 import { integer } from "./format.ts";
 import type { Range } from "./store.ts";
@@ -22,15 +23,15 @@ export class Brush {
     this.surface = new Surface("the whole run and the time range shown");
     this.element = element;
     const { canvas } = this.surface;
-    canvas.setAttribute("role", "slider");
+    attribute(canvas, "role", "slider");
     canvas.tabIndex = 0;
     element.append(canvas);
-    canvas.addEventListener("pointerdown", this.press);
-    canvas.addEventListener("pointermove", this.move);
-    canvas.addEventListener("pointerup", this.release);
-    canvas.addEventListener("pointercancel", this.release);
-    canvas.addEventListener("dblclick", () => context.actions.live());
-    canvas.addEventListener("keydown", this.key);
+    on(canvas, "pointerdown", this.press);
+    on(canvas, "pointermove", this.move);
+    on(canvas, "pointerup", this.release);
+    on(canvas, "pointercancel", this.release);
+    on(canvas, "dblclick", () => context.actions.live());
+    on(canvas, "keydown", this.key);
   }
 
   resize(width: number, height: number): void {
@@ -80,10 +81,10 @@ export class Brush {
     if (store.cursor !== null) vertical(c, scale.x(store.cursor), 0, height, colours.brand);
     this.marks(c, scale);
     const canvas = this.surface.canvas;
-    canvas.setAttribute("aria-valuemin", "0");
-    canvas.setAttribute("aria-valuemax", scale.t1.toFixed(2));
-    canvas.setAttribute("aria-valuenow", t1.toFixed(2));
-    canvas.setAttribute("aria-valuetext", `${t0.toFixed(2)} to ${t1.toFixed(2)} of ${scale.t1.toFixed(2)} seconds${store.following ? ", following" : ""}`);
+    attribute(canvas, "aria-valuemin", "0");
+    attribute(canvas, "aria-valuemax", scale.t1.toFixed(2));
+    attribute(canvas, "aria-valuenow", t1.toFixed(2));
+    attribute(canvas, "aria-valuetext", `${t0.toFixed(2)} to ${t1.toFixed(2)} of ${scale.t1.toFixed(2)} seconds${store.following ? ", following" : ""}`);
   }
 
   /** The largest allocation of every pixel, as a quiet silhouette. */

@@ -1,5 +1,6 @@
 /** Drawing that every canvas shares: sharp lines, text, hatches, screen scale. */
 
+import { attribute } from "./dom.ts";
 import { range, ticks as decimalTicks } from "d3-array";
 
 /** A canvas that knows its size in CSS pixels and stays sharp on every screen. */
@@ -12,8 +13,8 @@ export class Surface {
   constructor(label: string) {
     this.canvas = document.createElement("canvas");
     this.canvas.className = "fl-canvas";
-    this.canvas.setAttribute("role", "img");
-    this.canvas.setAttribute("aria-label", label);
+    attribute(this.canvas, "role", "img");
+    attribute(this.canvas, "aria-label", label);
     const context = this.canvas.getContext("2d");
     if (!context) throw new Error("flnb: this browser gives no 2D canvas");
     this.context = context;

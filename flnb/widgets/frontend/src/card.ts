@@ -5,13 +5,13 @@
  */
 
 import { insertCell } from "./cell.ts";
-import { h } from "./dom.ts";
+import { h, on } from "./dom.ts";
 
 const DONE = 2000; // ms for which a button says that it did
 
 function button(name: string, title: string, act: (own: HTMLButtonElement) => Promise<string>): HTMLButtonElement {
   const made = h("button", { class: "do", title, "aria-label": `${name}: ${title}` }, name);
-  made.addEventListener("click", () => {
+  on(made, "click", () => {
     void act(made).then((said) => {
       made.textContent = said;
       setTimeout(() => (made.textContent = name), DONE);

@@ -3,16 +3,15 @@
  * (`flnb lab` starts JupyterLab so that it does), and is shown here to be copied.
  */
 
-import { h } from "./dom.ts";
+import { h, on } from "./dom.ts";
+import { ofType } from "./protocol.ts";
 
 /** Asks for code that runs the last recorded op of this name again, in this scope where one is given. */
 export interface CodeRequest { type: "code"; op: string; scope?: string }
 /** `code` is empty where there is none; `said` then says why, else which op it is. */
 export interface CodeAnswer { type: "code"; code: string; said: string }
 
-export function isCodeAnswer(content: unknown): content is CodeAnswer {
-  return typeof content === "object" && content !== null && (content as { type?: unknown }).type === "code";
-}
+export const isCodeAnswer = ofType<CodeAnswer>("code");
 
 /** What is used of JupyterLab's application, which it exposes as `jupyterapp` when it is told to. */
 interface Lab {
@@ -51,12 +50,11 @@ export class CodeSheet {
   /** Show an answer; the promise is kept once it is known whether a cell was made. */
   async show(answer: CodeAnswer): Promise<void> {
     const made = answer.code !== "" && await insertCell(answer.code);
-    const close = h("button", "fl-button", "Close");
-    close.addEventListener("click", () => (this.element.hidden = true));
+    const close = h("button", { class: "fl-button", onclick: () => (this.element.hidden = true) }, "Close");
     const tools = h("div", "fl-sheettools", close);
     if (answer.code) {
       const copy = h("button", "fl-button", "Copy");
-      copy.addEventListener("click", () => {
+      on(copy, "click", () => {
         void navigator.clipboard?.writeText(answer.code).then(() => (copy.textContent = "Copied"));
       });
       tools.prepend(copy);

@@ -2,7 +2,7 @@
 
 import { bisectCenter } from "d3-array";
 import { fillBox, horizontal, label, Surface, ticks, vertical } from "./canvas.ts";
-import { h, setText } from "./dom.ts";
+import { attribute, h, on, setText } from "./dom.ts";
 import { integer, plain, significant } from "./format.ts";
 import type { Theme } from "./theme.ts";
 import type { Measure } from "./view.ts";
@@ -118,9 +118,9 @@ export class Chart {
     this.body = h("div", "fl-chartbody", this.surface.canvas, this.tip);
     this.element = h("div", "fl-chart", h("div", "fl-charthead", this.value, this.caption), this.body);
     const { canvas } = this.surface;
-    canvas.addEventListener("pointermove", (event) => this.point(event.offsetX));
-    canvas.addEventListener("pointerleave", () => this.point(null));
-    canvas.addEventListener("click", () => {
+    on(canvas, "pointermove", (event) => this.point(event.offsetX));
+    on(canvas, "pointerleave", () => this.point(null));
+    on(canvas, "click", () => {
       if (this.hover !== null) this.onPick?.(this.hover);
     });
   }
@@ -137,7 +137,7 @@ export class Chart {
     const last = Math.max(options.last ?? -1, curve.length ? curve.steps[curve.length - 1]! : 1);
     const begin = Math.min(0, first, options.first ?? 0);
     this.span = last < 0 ? [-1.5, -0.5] : [begin, Math.max(last, begin + 1)]; // without steps: one place, in the middle
-    this.surface.canvas.setAttribute("aria-label", `${options.name}: ${options.shown} ${last < 0 ? OUTSIDE : `at step ${this.span[1]}`}`);
+    attribute(this.surface.canvas, "aria-label", `${options.name}: ${options.shown} ${last < 0 ? OUTSIDE : `at step ${this.span[1]}`}`);
   }
 
   /** Fit to the element's place; false where that has no size now (a hidden page), and must be asked again. */

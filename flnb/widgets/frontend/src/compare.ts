@@ -3,9 +3,9 @@
 import { ComparedMetrics } from "./comparemetrics.ts";
 import { ComparedOps } from "./compareops.ts";
 import { ComparedTimelines } from "./comparetimeline.ts";
-import { h, keepKeys, setText } from "./dom.ts";
+import { h, keepKeys, on, setText } from "./dom.ts";
 import { ExportMenu, isExportAnswer } from "./exporting.ts";
-import { bytes, integer, ratio, significant, text, UNKNOWN } from "./format.ts";
+import { bytesText, integer, joined, ratio, significant, UNKNOWN } from "./format.ts";
 import { nameOf } from "./memory/bands.ts";
 import { BlockMap } from "./memory/blockmap.ts";
 import type { SegmentOrder } from "./memory/places.ts";
@@ -35,7 +35,7 @@ interface Figure { readonly name: string; readonly kind: "bytes" | "ratio" | "sh
 
 const shown = ({ kind }: Figure, value: number): string => {
   if (!Number.isFinite(value)) return value === Infinity ? "∞" : UNKNOWN;
-  return kind === "bytes" ? text(bytes(value)) : kind === "ratio" ? ratio(value) : kind === "share" ? `${(value * 100).toFixed(1)} %` : integer(value);
+  return kind === "bytes" ? bytesText(value) : kind === "ratio" ? ratio(value) : kind === "share" ? `${(value * 100).toFixed(1)} %` : integer(value);
 };
 
 /** What B has more than A, with its sign. */
@@ -95,8 +95,8 @@ class Side {
     model.update();
     const { run } = store;
     setText(this.name, run?.name ?? "");
-    const device = run && (run.capacity === null ? run.device : `${run.device} ${text(bytes(run.capacity))}`);
-    setText(this.meta, [run?.manager, device, run?.note].filter(Boolean).join(" · "));
+    const device = run && (run.capacity === null ? run.device : `${run.device} ${bytesText(run.capacity)}`);
+    setText(this.meta, joined([run?.manager, device, run?.note]));
     const segments = model.state(store.at).segments.length;
     this.panels[2]!.sub = `${integer(segments)} ${segments === 1 ? "segment" : "segments"} at the scrubber`;
     this.panels[1]!.sub = "line: reserved/live · filled: unusable";
@@ -147,8 +147,7 @@ export class Comparison {
       for (const { map } of this.sides) map.order = chosen;
       this.resize();
     });
-    const peak = h("button", { class: "fl-button", title: "Go to where A has most memory live" }, "Peak of A");
-    peak.addEventListener("click", () => this.land());
+    const peak = h("button", { class: "fl-button", title: "Go to where A has most memory live", onclick: () => this.land() }, "Peak of A");
     const choice = segmented<Page>("What to compare", [["memory", "Memory"], ["ops", "Ops"], ["timeline", "Timeline"], ["metrics", "Metrics"]], "memory", (chosen) => this.show(chosen));
     const [figures, sides] = [h("div", { class: "fl-comparefigures", tabindex: 0 }, this.table, this.legend), h("div", { class: "fl-comparesides", tabindex: 0 }, a.element, b.element)];
     this.metrics = new ComparedMetrics(this.theme);
@@ -166,7 +165,7 @@ export class Comparison {
     this.sizes = new ResizeObserver(() => this.resize());
     for (const element of [this.element, a.element, b.element]) this.sizes.observe(element);
     this.theme.onChange(() => this.schedule());
-    window.addEventListener("keydown", this.key, true);
+    on(window, "keydown", this.key, true);
     send({ type: "hello", protocol: 1 });
   }
 
@@ -300,7 +299,7 @@ export class Comparison {
     const now = this.sides.map(({ model }, at) => fragmentationOf(model.index, states[at]!, request));
     const figures: Figure[] = [
       { name: "live", kind: "bytes", values: now.map(({ live }) => live) }, { name: "reserved", kind: "bytes", values: now.map(({ reserved }) => reserved) },
-      { name: "reserved/live", kind: "ratio", values: now.map((one) => one.ratio) }, { name: `unusable(${text(bytes(request))})`, kind: "share", values: now.map(({ unusable }) => unusable) },
+      { name: "reserved/live", kind: "ratio", values: now.map((one) => one.ratio) }, { name: `unusable(${bytesText(request)})`, kind: "share", values: now.map(({ unusable }) => unusable) },
       { name: "internal", kind: "share", values: now.map(({ internal }) => internal) }, { name: "largest hole", kind: "bytes", values: now.map(({ largest }) => largest) },
       { name: "segments", kind: "count", values: states.map(({ segments }) => segments.length), wide: true },
       { name: "peak reserved", kind: "bytes", values: this.sides.map(({ most }) => most.reserved) }, { name: "ratio at peak", kind: "ratio", values: this.sides.map(({ most }) => most.ratio) },
@@ -309,7 +308,7 @@ export class Comparison {
     const hide = ({ wide }: Figure): { class: string | null } => ({ class: wide ? "fl-wideonly" : null });
     const wide = this.element.classList.contains("fl-wide");
     const line = (name: string, value: (figure: Figure) => string): HTMLElement => h("tr", {}, h("th", { scope: "row" }, name), ...figures.map((figure) => h("td", hide(figure), value(figure))));
-    this.table.replaceChildren(h("caption", { class: "fl-hidden" }, "Memory of both recordings"),
+    this.table.replaceChildren(h("caption", "fl-hidden", "Memory of both recordings"),
       h("thead", {}, h("tr", {}, h("td"), h("th", { colspan: wide ? 7 : 6 }, `at the scrubber: ${inWords(a.store, b.store, a.store.at, integer)}`), h("th", { colspan: wide ? 4 : 3 }, "of the whole run; ratio: reserved/live")),
         h("tr", {}, h("td"), ...figures.map((figure) => h("th", { scope: "col", ...hide(figure) }, figure.name)))),
       h("tbody", {}, ...NAMES.map((name, at) => line(name, (figure) => shown(figure, figure.values[at]!))), line("B − A", difference)));
@@ -346,7 +345,7 @@ export class Comparison {
       const { lifetimes } = store.memory;
       const row = store.selection?.kind === "block" ? lifetimes.row(store.selection.block!) : -1;
       if (row < 0) return chosen.kind === "block" ? `${letter}: no such allocation` : "";
-      const where = `${letter}: S${lifetimes.segment[row]!} + 0x${lifetimes.offset[row]!.toString(16)}, ${text(bytes(lifetimes.size[row]!))}`;
+      const where = `${letter}: S${lifetimes.segment[row]!} + 0x${lifetimes.offset[row]!.toString(16)}, ${bytesText(lifetimes.size[row]!)}`;
       return lifetimes.isLive(row, store.at) ? where : `${where}, not live here`;
     });
     const parts = [...places.filter(Boolean), "Esc clears"].flatMap((place) => [" · ", place]);

@@ -1,7 +1,7 @@
 /** The metrics of two recordings, the curves of each name over one another: A in ink, B in the brand's colour. */
 
 import { Chart, type Curve, wantsLog } from "./chart.ts";
-import { h } from "./dom.ts";
+import { h, nothing } from "./dom.ts";
 import { plain, significant } from "./format.ts";
 import { listSeries, sharedSteps } from "./metrics.ts";
 import type { Store } from "./store.ts";
@@ -25,7 +25,7 @@ const last = ({ values, length }: Curve): number => (length ? values[length - 1]
 export class ComparedMetrics {
   readonly element: HTMLElement;
   private readonly grid = h("div", { class: "fl-charts", tabindex: 0 });
-  private readonly none = h("div", { class: "fl-none" }, "Neither run has logged a metric or a step: flnb.log(loss=…) inside a step does.");
+  private readonly none = nothing("Neither run has logged a metric or a step: flnb.log(loss=…) inside a step does.");
   private readonly charts = new Map<string, Chart>();
 
   constructor(private readonly theme: Theme) {

@@ -1,21 +1,21 @@
 /** Two recordings op by op: the table of flnb.compare_runs, sorted by a click on a column. */
 
-import { h, setText } from "./dom.ts";
-import { bytes, count, duration, percent, significant, text, UNKNOWN } from "./format.ts";
+import { h, on, setText } from "./dom.ts";
+import { bytesText, count, durationText, percentText, significant, text, UNKNOWN } from "./format.ts";
 import type { ComparedRow, ComparedRuns } from "./protocol.ts";
 import type { DataTable } from "./view.ts";
 
 interface Column { readonly unit?: string; readonly title: string; readonly about: string; readonly value: (row: ComparedRow) => number | string; readonly show: (row: ComparedRow) => string; /** The least width of the page that shows it. */ readonly from?: "medium" | "wide" }
 
 const calls = (value: number): string => (Number.isInteger(value) ? text(count(value)) : significant(value));
-const signed = (value: number): string => (value === 0 ? "0" : `${value < 0 ? "−" : "+"}${text(duration(Math.abs(value)))}`);
+const signed = (value: number): string => (value === 0 ? "0" : `${value < 0 ? "−" : "+"}${durationText(Math.abs(value))}`);
 /** Amdahl: how many times as quick the run could become if this took no time. */
 export const bound = (share: number): number => 1 / Math.max(1e-12, 1 - share);
 
 function rate(work: number, ns: number, peak: number, unit: string): string {
   if (!work || !ns) return UNKNOWN;
   const found = (work / ns) * 1e9;
-  return `${text(count(found))}${unit} · ${text(percent(found / peak))}`;
+  return `${text(count(found))}${unit} · ${percentText(found / peak)}`;
 }
 
 /** The columns, given the machine's peaks. */
@@ -25,11 +25,11 @@ export function columnsOf([flops, memory]: readonly [number, number]): Column[] 
     { title: "Scope", about: "module in which it ran", value: (row) => row[1], show: (row) => row[1] || UNKNOWN },
     { title: "Calls A", about: "calls in A", from: "medium", value: (row) => row[2], show: (row) => calls(row[2]) },
     { title: "Calls B", about: "calls in B", from: "medium", value: (row) => row[6], show: (row) => calls(row[6]) },
-    { title: "Time A", about: "time in A", unit: "ns", value: (row) => row[3], show: (row) => text(duration(row[3])) },
-    { title: "Time B", about: "time in B", unit: "ns", value: (row) => row[7], show: (row) => text(duration(row[7])) },
+    { title: "Time A", about: "time in A", unit: "ns", value: (row) => row[3], show: (row) => durationText(row[3]) },
+    { title: "Time B", about: "time in B", unit: "ns", value: (row) => row[7], show: (row) => durationText(row[7]) },
     { title: "B − A", about: "time in B less that in A", unit: "ns", value: (row) => row[7] - row[3], show: (row) => signed(row[7] - row[3]) },
-    { title: "Bytes A", about: "bytes of results in A", value: (row) => row[5], show: (row) => text(bytes(row[5])), from: "wide" },
-    { title: "Bytes B", about: "bytes of results in B", value: (row) => row[9], show: (row) => text(bytes(row[9])), from: "wide" },
+    { title: "Bytes A", about: "bytes of results in A", value: (row) => row[5], show: (row) => bytesText(row[5]), from: "wide" },
+    { title: "Bytes B", about: "bytes of results in B", value: (row) => row[9], show: (row) => bytesText(row[9]), from: "wide" },
     { title: "Changed", about: "what differs by a tenth or more", value: (row) => row[13], show: (row) => row[13] },
     { title: "Bound", about: "Amdahl: the speed-up of B if this took no time", value: (row) => bound(row[12]), show: (row) => `${significant(bound(row[12]))}×`, from: "wide" },
     { title: "FLOP/s B", about: "FLOPs a second in B, and the share of the machine's measured peak", unit: "FLOP/s", value: (row) => (row[10] / row[7]) * 1e9 || 0, show: (row) => rate(row[10], row[7], flops, "FLOP/s"), from: "wide" },
@@ -87,11 +87,11 @@ export class ComparedOps {
     if (!this.content) return;
     const { per, seconds, peaks, rows } = this.content;
     const columns = columnsOf(peaks);
-    setText(this.words, `A ${text(duration(seconds[0] * 1e9))}, B ${text(duration(seconds[1] * 1e9))}; all numbers of one ${per}; slower and faster compare the medians of calls. Peaks of this machine: ${text(count(peaks[0]))}FLOP/s, ${text(bytes(peaks[1]))}/s from memory`);
+    setText(this.words, `A ${durationText(seconds[0] * 1e9)}, B ${durationText(seconds[1] * 1e9)}; all numbers of one ${per}; slower and faster compare the medians of calls. Peaks of this machine: ${text(count(peaks[0]))}FLOP/s, ${bytesText(peaks[1])}/s from memory`);
     const head = columns.map((column, at) => {
       const { title, about } = column;
-      const button = h("button", { type: "button", title: about, "aria-label": `${title}: ${about}` }, title, h("span", { "aria-hidden": true }, at === this.order.column ? (this.order.descending ? " ↓" : " ↑") : ""));
-      button.addEventListener("click", () => {
+      const button = h("button", { title: about, "aria-label": `${title}: ${about}` }, title, h("span", { "aria-hidden": true }, at === this.order.column ? (this.order.descending ? " ↓" : " ↑") : ""));
+      on(button, "click", () => {
         this.order = { column: at, descending: at === this.order.column ? !this.order.descending : at > 1 };
         this.draw();
         (this.table.querySelectorAll("thead button")[at] as HTMLElement).focus();
@@ -102,9 +102,9 @@ export class ComparedOps {
     const body = sortCompared(rows, columns[this.order.column]!, this.order.descending).map((row) => {
       const line = h("tr", { class: row[0] === this.chosen ? "fl-chosen" : null },
         ...columns.map((column, at) => h("td", { class: `${classOf(column, at)} ${at < 2 ? "fl-code" : ""}`.trim() },
-          at ? column.show(row) : h("button", { type: "button", title: "Select in both recordings" }, column.show(row)))));
+          at ? column.show(row) : h("button", { title: "Select in both recordings" }, column.show(row)))));
       line.dataset["op"] = row[0];
-      line.addEventListener("click", () => this.onSelect(row[0]));
+      on(line, "click", () => this.onSelect(row[0]));
       return line;
     });
     this.table.replaceChildren(h("caption", "fl-hidden", "Ops of both recordings by scope"), h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...body));

@@ -1,8 +1,8 @@
 /** The timelines of two recordings under each other on one axis, which counts from the same step in both, or from their beginnings. */
 
 import { ring, vertical } from "./canvas.ts";
-import { h } from "./dom.ts";
-import { duration, integer, measured, significant, text, UNKNOWN } from "./format.ts";
+import { h, on } from "./dom.ts";
+import { durationText, integer, joined, measured, significant, UNKNOWN } from "./format.ts";
 import { memoryOf } from "./memory/model.ts";
 import { markOption, Panel, segmented } from "./panel.ts";
 import type { TimelineMessage, TimelineRow, ToKernel } from "./protocol.ts";
@@ -42,7 +42,7 @@ export function sharedIndices(a: Store, b: Store): number[] {
 
 /** "A 12 ms · B 24 ms · B/A 2.00×". */
 export function inBoth(a: number, b: number): string {
-  const took = (ms: number): string => (Number.isFinite(ms) ? text(duration(ms * 1e6)) : UNKNOWN);
+  const took = (ms: number): string => (Number.isFinite(ms) ? durationText(ms * 1e6) : UNKNOWN);
   return `A ${took(a)} · B ${took(b)} · B/A ${a > 0 && Number.isFinite(b) ? `${significant(b / a)}×` : UNKNOWN}`;
 }
 
@@ -113,7 +113,7 @@ export class ComparedTimelines {
   private words = "";
   private readonly number = h("input", { type: "number", class: "fl-stepnumber", "aria-label": "Step at which both are aligned", step: 1 });
   private readonly choice: HTMLElement;
-  private readonly host = h("div", { class: "fl-callhost" });
+  private readonly host = h("div", "fl-callhost");
   private readonly tracks: readonly Tracks[];
   /** Pixels that memory has under the lanes. */
   private footer = 0;
@@ -150,7 +150,7 @@ export class ComparedTimelines {
     this.host.append(this.timeline.element);
     this.panel.body.append(this.host);
     this.choice = segmented<"step" | "beginning">("Where both are aligned", [["step", "Step"], ["beginning", "Beginning"]], "step", (where) => this.align(where === "step" ? this.nearest(Number(this.number.value)) : null));
-    this.number.addEventListener("change", () => this.align(this.nearest(Number(this.number.value))));
+    on(this.number, "change", () => this.align(this.nearest(Number(this.number.value))));
     this.panel.tools.append("Align at", this.choice, this.number);
     this.element = h("div", { class: "fl-compared fl-comparedtimeline", role: "region", "aria-label": "timelines of both recordings" }, this.panel.element);
   }
@@ -351,14 +351,14 @@ export class ComparedTimelines {
     const { lanes, store } = this.halves[side]!;
     const row = this.rowOf({ side, ...place });
     const scope = store.context(lanes!.columns(row).context[place.index]!)?.scope;
-    return [lanes!.name(row, place.index), row.kind === "scope" ? "" : scope].filter(Boolean).join(" · ");
+    return joined([lanes!.name(row, place.index), row.kind === "scope" ? "" : scope]);
   }
 
   private tip(mark: Mark): string {
     const place = this.placeOf(mark);
     const { lanes, letter } = this.halves[place.side]!;
     const { start, end, count } = lanes!.columns(this.rowOf(place));
-    const spent = text(duration((end[mark.index]! - start[mark.index]!) * 1e6));
+    const spent = durationText((end[mark.index]! - start[mark.index]!) * 1e6);
     return count[mark.index]! > 1 ? `${letter}: ${integer(count[mark.index]!)} in ${spent}` : `${letter}: ${this.nameOf(place)} · ${spent}`;
   }
 

@@ -2,7 +2,7 @@
 
 import { CodeSheet, isCodeAnswer } from "./cell.ts";
 import { RecordingBar, StatusLine, ViewBar } from "./bars.ts";
-import { h, keepKeys } from "./dom.ts";
+import { h, keepKeys, on } from "./dom.ts";
 import { createCollectivesView } from "./collectives/index.ts";
 import { createDevicesView } from "./devices/index.ts";
 import { integer } from "./format.ts";
@@ -137,7 +137,7 @@ export class Dashboard {
     const timer = setInterval(() => this.schedule(), TEXT_INTERVAL);
     const themeTimer = setInterval(this.theme.refresh, 1000);
     // On the window, before JupyterLab's own listener on the document: a key that is ours here never reaches its commands.
-    window.addEventListener("keydown", this.key, true);
+    on(window, "keydown", this.key, true);
     window.addEventListener("flnb-select", this.selectOp);
     this.cleanups.push(() => clearInterval(timer), () => clearInterval(themeTimer), () => window.removeEventListener("keydown", this.key, true),
       () => window.removeEventListener("flnb-select", this.selectOp));

@@ -1,10 +1,12 @@
 /** Building DOM without a framework. */
 
-type Attributes = Record<string, string | number | boolean | null | undefined>;
+import type { Theme } from "./theme.ts";
+
+type Attributes = Record<string, string | number | boolean | null | undefined | ((event: MouseEvent) => void)>;
 
 /**
  * An element: h("button", {class: "fl-button", "aria-pressed": false}, "Pause"), or with a class alone h("b", "fl-code", "exp").
- * Attributes null, undefined and true/false as HTML has them, except aria-*. A button submits nothing.
+ * Attributes null, undefined and true/false as HTML has them, except aria-*; `onclick` is a function. A button submits nothing.
  */
 export function h<K extends keyof HTMLElementTagNameMap>(
   tag: K, attributes: Attributes | string = {}, ...children: (Node | string)[]
@@ -12,9 +14,28 @@ export function h<K extends keyof HTMLElementTagNameMap>(
   const element = document.createElement(tag);
   if (element instanceof HTMLButtonElement) element.type = "button";
   if (typeof attributes === "string") element.className = attributes;
-  else for (const [name, value] of Object.entries(attributes)) attribute(element, name, value);
+  else {
+    for (const [name, value] of Object.entries(attributes)) {
+      if (typeof value === "function") element.onclick = value;
+      else attribute(element, name, value);
+    }
+  }
   element.append(...children);
   return element;
+}
+
+/** The heading of a part of the details. */
+export const section = (...children: (Node | string)[]): HTMLElement => h("div", "fl-section", ...children);
+
+/** What stands where there is nothing to show. */
+export const nothing = (...children: (Node | string)[]): HTMLElement => h("div", "fl-none", ...children);
+
+/** The round mark of a family of ops. */
+export const swatch = (theme: Theme, family: string): HTMLElement => h("i", { class: "fl-swatch", style: `background:${theme.family(family)}` });
+
+/** Listen to an element, or to the window. */
+export function on<K extends keyof HTMLElementEventMap>(target: EventTarget, kind: K, listener: (event: HTMLElementEventMap[K]) => void, options?: AddEventListenerOptions | boolean): void {
+  target.addEventListener(kind, listener as EventListener, options);
 }
 
 export function attribute(element: Element, name: string, value: string | number | boolean | null | undefined): void {

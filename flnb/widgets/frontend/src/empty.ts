@@ -1,7 +1,7 @@
 /** Nothing recorded yet: what is connected, and the one snippet that starts a recording. No spinner, no fake chart. */
 
 import { h } from "./dom.ts";
-import { bytes, text } from "./format.ts";
+import { bytesText } from "./format.ts";
 import type { Store } from "./store.ts";
 
 const SNIPPET = "with flnb.record() as run:\n    train(net, loader)";
@@ -28,8 +28,8 @@ export class Empty {
       if (run.backend) rows.push(["Backend", run.backend, true]);
       if (run.libraries) rows.push(["Libraries", run.libraries, false]);
       if (run.manager) rows.push(["Manager", run.manager, true]);
-      if (run.device) rows.push(["Device", run.capacity === null ? run.device : `${run.device}, capacity ${text(bytes(run.capacity))}`, false]);
-      if (counters.buffer_capacity) rows.push(["Buffer", `${text(bytes(counters.buffer_capacity))}, ${counters.buffer_used ? `${text(bytes(counters.buffer_used))} used` : "empty"}`, false]);
+      if (run.device) rows.push(["Device", run.capacity === null ? run.device : `${run.device}, capacity ${bytesText(run.capacity)}`, false]);
+      if (counters.buffer_capacity) rows.push(["Buffer", `${bytesText(counters.buffer_capacity)}, ${counters.buffer_used ? `${bytesText(counters.buffer_used)} used` : "empty"}`, false]);
     }
     const key = JSON.stringify(rows);
     if (key === this.drawn) return;

@@ -1,8 +1,9 @@
 /** The Export menu: the picture and the table that are shown are made in the browser, files of the recording by the kernel. */
 
-import { attribute, h } from "./dom.ts";
+import { attribute, h, on } from "./dom.ts";
 import { picture } from "./picture.ts";
 import type { Cell, DataTable, TabName, View } from "./view.ts";
+import { ofType } from "./protocol.ts";
 
 /** Formats that the kernel writes, with the words of the menu. */
 const FILES = [["flnb", "Recording (.flnb)"], ["html", "Page (.html)"], ["json.gz", "Trace for Perfetto (.json.gz)"], ["svg", "Report as a picture (.svg)"]] as const;
@@ -13,8 +14,7 @@ export interface ExportRequest { type: "export"; format: FileFormat; view?: TabN
 /** The file travels as the message's buffer; `error` says why there is none, else it is empty. */
 export interface ExportAnswer { type: "export"; name: string; error: string }
 
-export const isExportAnswer = (content: unknown): content is ExportAnswer =>
-  typeof content === "object" && content !== null && (content as { type?: unknown }).type === "export";
+export const isExportAnswer = ofType<ExportAnswer>("export");
 
 /** What the menu needs of the dashboard. */
 export interface Exported {
@@ -72,16 +72,16 @@ export class ExportMenu {
   constructor(exported: Exported, prefix: string, formats: readonly FileFormat[] = FILES.map(([format]) => format)) {
     this.exported = exported;
     this.menu = h("div", { class: "fl-menu", role: "menu", "aria-label": "Export", id: `${prefix}-export`, hidden: true });
-    this.button.setAttribute("aria-controls", this.menu.id);
+    attribute(this.button, "aria-controls", this.menu.id);
     this.element = h("div", "fl-export", this.button, this.menu);
     this.add("Picture of the view (.png)", () => this.savePicture(), () => (exported.shown().element.clientWidth > 0 ? "" : "no picture is shown"));
     this.add("Table of the view (.csv)", () => this.saveTable(), () => (exported.shown().views.some(({ view }) => view.describe ?? view.element.querySelector("table")) ? "" : "the view has no table"));
     const { view } = exported;
     if (view) this.add("Figure of the view (.svg)", () => this.ask({ type: "export", format: "svg", view: view() }), exported.refusal);
     for (const [format, title] of FILES.filter(([format]) => formats.includes(format))) this.add(title, () => this.ask({ type: "export", format }), exported.refusal);
-    this.button.addEventListener("click", () => (this.menu.hidden ? this.open() : this.close()));
-    this.element.addEventListener("keydown", this.key);
-    this.element.addEventListener("focusout", (event) => {
+    on(this.button, "click", () => (this.menu.hidden ? this.open() : this.close()));
+    on(this.element, "keydown", this.key);
+    on(this.element, "focusout", (event) => {
       if (!this.element.contains(event.relatedTarget as Node | null)) this.close(false);
     });
   }
@@ -103,7 +103,7 @@ export class ExportMenu {
   private add(title: string, act: () => void, refusal: () => string): void {
     const reason = h("span", "fl-dim");
     const element = h("button", { role: "menuitem", tabindex: -1 }, h("span", {}, title), reason);
-    element.addEventListener("click", () => {
+    on(element, "click", () => {
       if (element.getAttribute("aria-disabled") === "true") return;
       this.close();
       act();
@@ -118,14 +118,14 @@ export class ExportMenu {
       attribute(element, "aria-disabled", reason.textContent !== "");
     }
     this.menu.hidden = false;
-    this.button.setAttribute("aria-expanded", "true");
+    attribute(this.button, "aria-expanded", "true");
     this.items[0]!.element.focus();
   }
 
   private close(focus = true): void {
     if (this.menu.hidden) return;
     this.menu.hidden = true;
-    this.button.setAttribute("aria-expanded", "false");
+    attribute(this.button, "aria-expanded", "false");
     if (focus) this.button.focus();
   }
 

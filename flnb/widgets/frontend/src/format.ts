@@ -92,11 +92,19 @@ export const dtype = (name: string): string =>
 /** A quantity as one string: "1.98 ms". */
 export const text = (quantity: Quantity): string => (quantity[1] ? `${quantity[0]} ${quantity[1]}` : quantity[0]);
 
+/** The parts that say something, with dots between them. */
+export const joined = (parts: readonly (string | false | null | undefined)[]): string => parts.filter(Boolean).join(" · ");
+
+/** "1.98 ms", "9.00 MiB", "35.5 %". */
+export const durationText = (ns: number | null | undefined): string => text(duration(ns));
+export const bytesText = (value: number | null | undefined): string => text(bytes(value));
+export const percentText = (fraction: number | null | undefined): string => text(percent(fraction));
+
 /** A time, a size, a share or a plain number for a table: as it is shown, and the number of ns, bytes or parts itself. */
 export const measured = {
-  duration: (ns: number): Measure => ({ value: ns, text: text(duration(ns)) }),
-  bytes: (value: number): Measure => ({ value, text: text(bytes(value)) }),
-  percent: (value: number): Measure => ({ value, text: text(percent(value)) }),
+  duration: (ns: number): Measure => ({ value: ns, text: durationText(ns) }),
+  bytes: (value: number): Measure => ({ value, text: bytesText(value) }),
+  percent: (value: number): Measure => ({ value, text: percentText(value) }),
   ratio: (value: number): Measure => ({ value, text: ratio(value) }),
   significant: (value: number): Measure => ({ value, text: significant(value) }),
 };

@@ -1,8 +1,8 @@
 /** The ops that one kernel computes: their estimated shares of its time, and the user's lines. */
 
-import { h } from "./dom.ts";
+import { h, section, swatch } from "./dom.ts";
 import { shape } from "./format.ts";
-import { shareBar, swatch } from "./program/details.ts";
+import { shareBar } from "./program/details.ts";
 import type { KernelInfo } from "./protocol.ts";
 import type { Store } from "./store.ts";
 import type { Theme } from "./theme.ts";
@@ -25,7 +25,7 @@ export function kernelParts(theme: Theme, store: Store, { parts }: KernelInfo): 
       h("td", { title: "estimated" }, shareBar(theme, family, share / widest), h("span", "fl-sharetext", `≈${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`)))];
   });
   return [
-    h("div", "fl-section", parts.length > 1 ? `${parts.length} ops, estimated share of its time` : "Op"),
+    section(parts.length > 1 ? `${parts.length} ops, estimated share of its time` : "Op"),
     h("table", "fl-table fl-ops fl-programops fl-parts",
       h("caption", "fl-hidden", "ops with the user's lines, and the share of time that is estimated by the bytes that each would move alone"), h("tbody", {}, ...rows)),
   ];

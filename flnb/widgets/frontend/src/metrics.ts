@@ -1,7 +1,7 @@
 /** Does it converge, and at what speed? One small chart for every logged metric, the gradient norm and the steps a second. */
 
 import { Chart, stepName, wantsLog, type Curve } from "./chart.ts";
-import { h } from "./dom.ts";
+import { h, nothing } from "./dom.ts";
 import { integer, plain, significant } from "./format.ts";
 import { Panel } from "./panel.ts";
 import type { Metric } from "./norms.ts";
@@ -92,7 +92,7 @@ class Metrics implements View {
     this.limit = full ? Infinity : PANEL_CHARTS;
     this.panel = new Panel("Metrics", () => this.describe());
     this.grid = h("div", { class: "fl-charts", tabindex: full ? 0 : null });
-    this.none = h("div", "fl-none", "Nothing logged yet: flnb.log(loss=…) inside a step draws its curve here.");
+    this.none = nothing("Nothing logged yet: flnb.log(loss=…) inside a step draws its curve here.");
     this.panel.body.append(this.grid, this.none);
     this.element = this.panel.element;
     if (full) this.element.classList.add("fl-metricsview");

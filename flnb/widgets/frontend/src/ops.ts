@@ -1,7 +1,7 @@
 /** Which op costs most, is it steady? A table of ops or scopes, with one sparkline a row. */
 
-import { attribute, h, setQuantity, setText } from "./dom.ts";
-import { atLeast, bytes, count, duration, exactBytes, integer, measured, percent, text, shape as shapeText } from "./format.ts";
+import { attribute, h, nothing, on, section, setQuantity, setText } from "./dom.ts";
+import { atLeast, bytes, count, duration, durationText, exactBytes, integer, measured, percent, percentText, shape as shapeText, text } from "./format.ts";
 import { familyLabels } from "./palette.ts";
 import { Panel, segmented } from "./panel.ts";
 import { keepOrder, mean, sortRows, toggled, type SortKey, type SortOrder } from "./sorting.ts";
@@ -114,16 +114,16 @@ class Ops implements View {
     }));
     this.scroll = h("div", "fl-scroll", this.table(), this.none);
     this.panel.body.append(this.scroll);
-    this.scroll.addEventListener("scroll", () => this.sparklines(), { passive: true });
-    this.body.addEventListener("pointerenter", () => (this.pointed = true));
-    this.body.addEventListener("pointerleave", () => {
+    on(this.scroll, "scroll", () => this.sparklines(), { passive: true });
+    on(this.body, "pointerenter", () => (this.pointed = true));
+    on(this.body, "pointerleave", () => {
       this.pointed = false;
       this.reorder = true;
     });
-    this.body.addEventListener("click", (event) => this.pick((event.target as Element).closest("tr")));
-    this.body.addEventListener("keydown", this.walk);
+    on(this.body, "click", (event) => this.pick((event.target as Element).closest("tr")));
+    on(this.body, "keydown", this.walk);
     this.side = full ? h("aside", { tabindex: 0, class: "fl-side", "aria-label": "Details of the selected op" }) : null;
-    this.element = this.side ? h("div", { class: "fl-split" }, this.panel.element, this.side) : this.panel.element;
+    this.element = this.side ? h("div", "fl-split", this.panel.element, this.side) : this.panel.element;
     if (this.side) this.element.style.cssText = "height:100%;width:100%";
   }
 
@@ -161,7 +161,7 @@ class Ops implements View {
       if (column.full && !this.full) continue;
       const button = h("button", {}, column.title);
       const cell = h("th", { scope: "col", class: [`fl-c-${column.key}`, column.key === "name" || column.key === "share" ? "fl-left" : "", column.wide && !this.full ? "fl-wideonly" : ""].join(" ").trim() }, button);
-      button.addEventListener("click", () => {
+      on(button, "click", () => {
         this.order = toggled(this.order, column.key);
         this.reorder = true;
         this.render(performance.now());
@@ -192,7 +192,7 @@ class Ops implements View {
     const perStep = store.counters?.step_seconds;
     this.panel.sub = store.search
       ? `${matching.length} of ${all.length} ${things} match`
-      : `${all.length} ${things}${perStep ? ` · ${text(duration(perStep * 1e9))} a step` : ""}`;
+      : `${all.length} ${things}${perStep ? ` · ${durationText(perStep * 1e9)} a step` : ""}`;
     this.none.hidden = shown.length > 0;
     setText(this.none, store.search ? `No ${things} match “${store.search}”.` : `No ${this.grouping === "kernel" ? "kernel of several ops" : "op"} recorded yet.`);
     const largest = all.reduce((most, row) => Math.max(most, row.share), 0);
@@ -329,7 +329,7 @@ class Ops implements View {
     const name = kernel?.name ?? (scope ? selection.scope : selection?.op);
     const row = name === undefined ? undefined : (kernel ? store.kernels : scope ? store.scopes : store.ops).find((candidate) => candidate.name === name);
     if (!row) {
-      side.replaceChildren(h("div", "fl-none", selection ? "The selection has no row in this table." : "Click a row for its exact numbers and its places on the tape."), ...this.step.elements(), this.legend());
+      side.replaceChildren(nothing(selection ? "The selection has no row in this table." : "Click a row for its exact numbers and its places on the tape."), ...this.step.elements(), this.legend());
       return;
     }
     const pairs = h("dl", "fl-pairs");
@@ -338,12 +338,12 @@ class Ops implements View {
       void pairs.append(h("dt", {}, term), h("dd", {}, value, h("span", "fl-exact", exact)));
     const exact = (ns: number): string => `${integer(ns)} ns`;
     pair("Count", integer(row.count));
-    pair("Total", text(atLeast(duration(row.total), store.lower)), text(percent(row.share)));
-    pair("Mean", text(duration(mean(row))), exact(mean(row)));
-    pair("p99", text(duration(row.p99)), exact(row.p99));
-    pair("Max", text(duration(row.max)), exact(row.max));
+    pair("Total", text(atLeast(duration(row.total), store.lower)), percentText(row.share));
+    pair("Mean", durationText(mean(row)), exact(mean(row)));
+    pair("p99", durationText(row.p99), exact(row.p99));
+    pair("Max", durationText(row.max), exact(row.max));
     const stepCount = store.steps.length + store.steps.evicted;
-    if (stepCount) pair("A step", text(duration(row.total / stepCount)), `${text(count(row.count / stepCount))} calls`);
+    if (stepCount) pair("A step", durationText(row.total / stepCount), `${text(count(row.count / stepCount))} calls`);
     pair("Bytes", text(atLeast(bytes(row.bytes), store.lower)), exactBytes(row.bytes));
     const head = h("div", "fl-title", ...(scope ? [] : [this.swatch(row.family)]),
       h("div", {}, h("b", {}, row.name), h("div", "fl-sub", scope ? "scope" : kernel ? `kernel of ${kernel.parts.length} ${kernel.parts.length === 1 ? "op" : "ops"}` : familyLabels[row.family] ?? row.family)));
@@ -357,7 +357,7 @@ class Ops implements View {
     const title = "A new cell that runs the last recorded call again with its real inputs (flnb.record(inputs=True))";
     const button = h("button", { class: "fl-button fl-opener", title }, "Open in a cell");
     const scope = store.selection?.scope;
-    button.addEventListener("click", () => actions.ask({ type: "code", op, ...(scope ? { scope } : {}) }));
+    on(button, "click", () => actions.ask({ type: "code", op, ...(scope ? { scope } : {}) }));
     return button;
   }
 
@@ -374,11 +374,11 @@ class Ops implements View {
       const [plan, context] = [store.plan(node.plan), store.context(node.context)];
       const button = h("button", { title: plan ? `${plan.op} ${shapeText(plan.shape)}` : "" },
         h("span", "fl-code", store.selection?.kind === "scope" ? plan?.op ?? "" : context?.scope || "(outside of scopes)"),
-        h("span", "fl-unitright", text(duration(backward ? node.backward_ns : node.forward_ns))));
-      button.addEventListener("click", () => actions.select(selectionOfNode(store, node, tape)));
+        h("span", "fl-unitright", durationText(backward ? node.backward_ns : node.forward_ns)));
+      on(button, "click", () => actions.select(selectionOfNode(store, node, tape)));
       list.append(h("li", {}, button));
     }
-    return [h("div", "fl-section", `On the tape of step ${integer(tape.step)}${backward ? ", backward" : ""}`), list];
+    return [section(`On the tape of step ${integer(tape.step)}${backward ? ", backward" : ""}`), list];
   }
 
   private legend(): HTMLElement {

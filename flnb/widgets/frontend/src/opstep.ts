@@ -1,7 +1,7 @@
 /** The ops of the step under the time cursor: asked of the kernel once for each step. */
 
 import { h } from "./dom.ts";
-import { duration, integer, text } from "./format.ts";
+import { durationText, integer } from "./format.ts";
 import type { TimelineMessage } from "./protocol.ts";
 import type { ViewContext } from "./view.ts";
 
@@ -47,7 +47,7 @@ export class StepOps {
     if (!rows.length) return say("No op ran.");
     const list = h("dl", "fl-pairs fl-opstep");
     for (const [op, count, ns] of rows.slice(0, SHOWN)) {
-      list.append(h("dt", { class: "fl-code", title: op }, op), h("dd", {}, `${integer(count)} × `, h("span", "fl-exact", text(duration(ns)))));
+      list.append(h("dt", { class: "fl-code", title: op }, op), h("dd", {}, `${integer(count)} × `, h("span", "fl-exact", durationText(ns))));
     }
     return [title, list, ...(rows.length > SHOWN ? [h("div", "fl-sub", `and ${integer(rows.length - SHOWN)} other ops`)] : [])];
   }

@@ -1,6 +1,6 @@
 /** The frame of a panel: a 28 px header with title, one line of text, tools, and the table behind the canvas. */
 
-import { attribute, h, icon, icons, setText } from "./dom.ts";
+import { attribute, h, icon, icons, on, setText } from "./dom.ts";
 import { type Cell, type DataTable, shownCell } from "./view.ts";
 
 export class Panel {
@@ -69,16 +69,14 @@ export class Panel {
 /** Buttons side by side in a header, each with its name, what it does in words, and that. */
 export function buttonGroup(label: string, buttons: readonly (readonly [string, string, () => void])[]): HTMLElement {
   return h("div", { class: "fl-segmented", role: "group", "aria-label": label }, ...buttons.map(([name, title, act]) => {
-    const button = h("button", { title, "aria-label": title }, name);
-    button.addEventListener("click", act);
-    return button;
+    return h("button", { title, "aria-label": title, onclick: act }, name);
   }));
 }
 
 /** Show the option at a place as the chosen one of a `segmented` group, without choosing it. */
 export function markOption(group: HTMLElement, at: number): void {
   [...group.children].forEach((button, other) => {
-    button.setAttribute("aria-checked", String(other === at));
+    attribute(button, "aria-checked", other === at);
     (button as HTMLElement).tabIndex = other === at ? 0 : -1;
   });
 }
@@ -87,15 +85,13 @@ export function markOption(group: HTMLElement, at: number): void {
 export function segmented<T extends string>(label: string, options: readonly (readonly [T, string])[], chosen: T, onChoose: (value: T) => void): HTMLElement {
   const group = h("div", { class: "fl-segmented", role: "radiogroup", "aria-label": label });
   const buttons = options.map(([value, text]) => {
-    const button = h("button", { role: "radio", "aria-checked": value === chosen, tabindex: value === chosen ? 0 : -1 }, text);
-    button.addEventListener("click", () => choose(value));
-    return button;
+    return h("button", { role: "radio", "aria-checked": value === chosen, tabindex: value === chosen ? 0 : -1, onclick: () => choose(value) }, text);
   });
   const choose = (value: T): void => {
     markOption(group, options.findIndex(([other]) => other === value));
     onChoose(value);
   };
-  group.addEventListener("keydown", (event) => {
+  on(group, "keydown", (event) => {
     const step = event.key === "ArrowRight" || event.key === "ArrowDown" ? 1 : event.key === "ArrowLeft" || event.key === "ArrowUp" ? -1 : 0;
     if (!step) return;
     event.preventDefault();

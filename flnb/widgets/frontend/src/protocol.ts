@@ -345,34 +345,17 @@ export function isComparison(content: unknown): content is ComparedRuns {
   return given?.type === "comparison" && Array.isArray(given.rows) && Array.isArray(given.peaks) && Array.isArray(given.seconds);
 }
 
-export function isFrame(content: unknown): content is FrameHead {
-  return typeof content === "object" && content !== null && (content as { type?: unknown }).type === "frame";
-}
+/** The test whether a custom message is of a type. */
+export const ofType = <T>(type: string) => (content: unknown): content is T => (content as { type?: unknown } | null | undefined)?.type === type;
 
-/** Whether a custom message is an answer to a `StackRequest`. */
-export function isStackAnswer(content: unknown): content is StackAnswer {
-  return typeof content === "object" && content !== null && (content as { type?: unknown }).type === "stack";
-}
-
-/** Whether a custom message is an answer to a `FitRequest`. */
-export function isProposal(content: unknown): content is Proposal {
-  return typeof content === "object" && content !== null && (content as { type?: unknown }).type === "fit";
-}
-
-/** Whether a custom message is an answer to a `TimelineRequest`. */
-export function isTimelineMessage(content: unknown): content is TimelineMessage {
-  return typeof content === "object" && content !== null && (content as { type?: unknown }).type === "timeline";
-}
-
-/** Whether a custom message is the answer to a `TapeRequest` for the tape of a step. */
-export function isStepTapeAnswer(content: unknown): content is StepTapeAnswer {
-  return typeof content === "object" && content !== null && (content as { type?: unknown }).type === "tape" && "at" in content;
-}
-
-/** Whether a custom message is an answer to another `TapeRequest`. */
-export function isTapeAnswer(content: unknown): content is TapeAnswer {
-  return typeof content === "object" && content !== null && (content as { type?: unknown }).type === "tape";
-}
+export const isFrame = ofType<FrameHead>("frame");
+/** Answers to a `StackRequest`, a `FitRequest`, a `TimelineRequest`, a `TapeRequest`. */
+export const isStackAnswer = ofType<StackAnswer>("stack");
+export const isProposal = ofType<Proposal>("fit");
+export const isTimelineMessage = ofType<TimelineMessage>("timeline");
+export const isTapeAnswer = ofType<TapeAnswer>("tape");
+/** The answer to a `TapeRequest` for the tape of a step. */
+export const isStepTapeAnswer = (content: unknown): content is StepTapeAnswer => isTapeAnswer(content) && "at" in content;
 
 /**
  * Decode one message into typed columns without copying, where the buffer's alignment allows.

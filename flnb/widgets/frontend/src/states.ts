@@ -1,6 +1,6 @@
 /** What the status line says about the connection and the recording: every state in words, calm when all is well. */
 
-import { clock, count, integer, percent, text, UNKNOWN } from "./format.ts";
+import { clock, count, integer, percentText, text, UNKNOWN } from "./format.ts";
 import type { Store } from "./store.ts";
 
 /** Shape beside the words, so that no state is told by colour alone. */
@@ -79,7 +79,7 @@ export function stateLine(store: Store, now: number): StateLine {
     const where = first === null ? "outside of steps" : first === last ? `in step ${integer(first)}` : `in steps ${integer(first)} to ${integer(last)}`;
     return {
       mark: "diamond", title: run.state === "recording" ? "Recording" : "Finished", head: `${integer(dropped)} events dropped`,
-      rest: [`${where} (${text(percent(dropped / Math.max(1, counters.events + dropped)))})`, "totals of these steps are lower bounds", "a larger buffer keeps them: flnb.record(buffer=…)"],
+      rest: [`${where} (${percentText(dropped / Math.max(1, counters.events + dropped))})`, "totals of these steps are lower bounds", "a larger buffer keeps them: flnb.record(buffer=…)"],
       tone: "warn", stale: false, urgent: true,
     };
   }
@@ -90,7 +90,7 @@ export function stateLine(store: Store, now: number): StateLine {
   const looking = store.following ? {} : { action: { name: "live", label: "Live" } as const };
   return {
     mark: "dot", title: "Recording", head: "Recording",
-    rest: [...progress, `${text(count(counters.events_per_s))} events/s`, `telemetry ${text(percent(counters.telemetry_share))}`, "dropped 0"],
+    rest: [...progress, `${text(count(counters.events_per_s))} events/s`, `telemetry ${percentText(counters.telemetry_share)}`, "dropped 0"],
     ...normal, ...looking,
   };
 }

@@ -3,6 +3,7 @@
  * stylesheet (as --fl-* variables on the root). Follows the page: themes, forced colours, scale of the screen.
  */
 
+import { on } from "./dom.ts";
 import { categories, contrast, css, families, labelOn, luminance, over, parseColour, type Rgb } from "./palette.ts";
 
 export interface Colours {
@@ -76,7 +77,7 @@ export class Theme {
       this.observer.observe(element, { attributes: true, attributeFilter: ["class", "style", "data-jp-theme-light", "data-jp-theme-name"] });
     }
     this.queries = ["(prefers-color-scheme: dark)", "(forced-colors: active)"].map((query) => matchMedia(query));
-    for (const query of this.queries) query.addEventListener("change", this.refresh);
+    for (const query of this.queries) on(query, "change", this.refresh);
   }
 
   /** Read the page's variables again; listeners hear only of real changes. Cheap enough to poll once a second. */

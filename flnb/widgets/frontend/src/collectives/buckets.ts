@@ -1,7 +1,7 @@
 /** The buckets of one step under the backward that fills them, on the timeline's axis: what of them is hidden, what exposed. */
 
 import { fillBox, horizontal, label, setPen, tracePath } from "../canvas.ts";
-import { bytes, percent, text } from "../format.ts";
+import { bytesText, percentText } from "../format.ts";
 import { type Frame, paintHatched } from "../timeline/paint.ts";
 import type { CollectivesModel } from "./model.ts";
 
@@ -75,7 +75,7 @@ function line(frame: Frame, model: CollectivesModel, buckets: Buckets, call: num
   const { colours } = theme;
   const colour = chosen ? colours.ink : colours.text;
   label(c, String(model.bucket(call)), 12, y, colour, theme.ui(10.5, chosen ? 600 : ""));
-  label(c, text(bytes(model.bytes(call))), scale.left - 8, y, colour, theme.ui(10.5), "right");
+  label(c, bytesText(model.bytes(call)), scale.left - 8, y, colour, theme.ui(10.5), "right");
   const { rank } = buckets;
   const room = Math.min(scale.x(model.begin(rank, call)), scale.right) - scale.left - 12;
   const holds = model.holds(call);
@@ -96,7 +96,7 @@ function line(frame: Frame, model: CollectivesModel, buckets: Buckets, call: num
     c.fill();
     c.stroke();
   }, y - LINE, y + LINE);
-  rightAligned(frame, text(percent(hidden(model, buckets, call))), y, colour, theme.ui(10.5));
+  rightAligned(frame, percentText(hidden(model, buckets, call)), y, colour, theme.ui(10.5));
 }
 
 /** A text at the right edge, on the page's ground. */

@@ -1,8 +1,8 @@
 /** The selected collective, or the one where somebody was latest: who was last and why, each rank's times, what it achieved. */
 
 import { fillBox, horizontal, label, setPen, Surface, ticks, vertical } from "../canvas.ts";
-import { h } from "../dom.ts";
-import { bytes, duration, exactBytes, integer, percent, plain, significant, text } from "../format.ts";
+import { h, nothing, section, swatch } from "../dom.ts";
+import { bytesText, durationText, exactBytes, integer, joined, percentText, plain, significant } from "../format.ts";
 import { paintHatched } from "../timeline/paint.ts";
 import type { Theme } from "../theme.ts";
 import type { CollectivesModel } from "./model.ts";
@@ -31,19 +31,19 @@ export class Details {
 
   update(model: CollectivesModel, call: number, selected: boolean): void {
     if (call < 0) {
-      this.content.replaceChildren(h("div", "fl-none", selected ? "The selected call has left the window of steps that is kept." : "No collective has been joined yet."));
+      this.content.replaceChildren(nothing(selected ? "The selected call has left the window of steps that is kept." : "No collective has been joined yet."));
       return;
     }
     this.content.replaceChildren(
-      this.title(model, call, selected), this.why(model, call), this.facts(model, call), h("div", "fl-section", "Enter and exit of each rank"),
+      this.title(model, call, selected), this.why(model, call), this.facts(model, call), section("Enter and exit of each rank"),
       this.plot(model, call), ...this.achieved(model, call), this.links(model, call));
   }
 
   private title(model: CollectivesModel, call: number, selected: boolean): HTMLElement {
     const [bucket, step] = [model.bucket(call), model.step(call)];
     const parts = [selected ? "" : model.pending(call) ? "stuck" : model.lateRank(call) >= 0 ? "worst of the last steps" : "the newest", bucket >= 0 ? `bucket ${bucket}` : "", step >= 0 ? `step ${integer(step)}` : ""];
-    return h("div", "fl-title", h("i", { class: "fl-swatch", style: `background:${this.theme.family("communication")}` }),
-      h("div", {}, h("b", {}, model.op(call)), h("div", "fl-sub", parts.filter(Boolean).join(" · "))));
+    return h("div", "fl-title", swatch(this.theme, "communication"),
+      h("div", {}, h("b", {}, model.op(call)), h("div", "fl-sub", joined(parts))));
   }
 
   private why(model: CollectivesModel, call: number): HTMLElement {
@@ -59,7 +59,7 @@ export class Details {
       pair("Kind", model.op(call), model.dtype(call));
       pair("Elements", integer(model.elements(call)));
       if (model.holds(call)) pair("Holds", model.holds(call));
-      pair("Bytes", text(bytes(model.bytes(call))), model.bytes(call) >= 1000 ? exactBytes(model.bytes(call)) : "");
+      pair("Bytes", bytesText(model.bytes(call)), model.bytes(call) >= 1000 ? exactBytes(model.bytes(call)) : "");
     }
     pair("Group", model.group(call).replaceAll(" ", "\u00a0"), `${members.length} ranks, ${hosts} ${hosts === 1 ? "host" : "hosts"}`);
     pair("Sequence", integer(model.seq(call)));
@@ -112,7 +112,7 @@ export class Details {
     if (bound > 0) horizontal(c, x(begin - bound) - 2, x(begin + bound) + 2, y + 6, colours.ink);
     const delay = begin - middle;
     const inside = !late && Math.abs(delay) <= Math.max(model.apart, 1e-3);
-    label(c, call === model.hanging ? "" : inside ? (model.apart > 0 ? "in bound" : "median") : `${delay > 0 ? "+" : "−"}${text(duration(Math.abs(delay) * 1e6))}`, right, y, late ? colours.ink : colours.dim, theme.ui(10.5, late ? 600 : ""), "right");
+    label(c, call === model.hanging ? "" : inside ? (model.apart > 0 ? "in bound" : "median") : `${delay > 0 ? "+" : "−"}${durationText(Math.abs(delay) * 1e6)}`, right, y, late ? colours.ink : colours.dim, theme.ui(10.5, late ? 600 : ""), "right");
   }
 
   private legend(c: CanvasRenderingContext2D, y: number): void {
@@ -139,20 +139,18 @@ export class Details {
     const count = model.members(call).filter((rank) => !Number.isNaN(model.begin(rank, call))).length;
     const transfer = (factor(count) * model.bytes(call)) / rate; // ns
     return [
-      h("div", "fl-section", "Achieved"),
+      section("Achieved"),
       h("div", "fl-achieved",
         h("div", { class: "fl-rate", title: "what passes each link of a ring; the peak is the best that was measured" },
-          h("span", {}, h("b", {}, significant(rate)), h("span", "fl-dim", ` GB/s of ${significant(peak)} `, h("span", "fl-wideonly", "measured "), "peak")), h("span", {}, text(percent(share)))),
+          h("span", {}, h("b", {}, significant(rate)), h("span", "fl-dim", ` GB/s of ${significant(peak)} `, h("span", "fl-wideonly", "measured "), "peak")), h("span", {}, percentText(share))),
         h("div", "fl-achievedbar", h("i", { style: `width:${Math.min(100, 100 * share)}%;background:${colour}` })),
-        h("div", "fl-dim fl-how", `${moved === "1" ? "" : `${moved} × `}bytes / transfer ${text(duration(transfer))}`)),
+        h("div", "fl-dim fl-how", `${moved === "1" ? "" : `${moved} × `}bytes / transfer ${durationText(transfer)}`)),
     ];
   }
 
   private links(model: CollectivesModel, call: number): HTMLElement {
     const button = (name: string, key: string, act: () => void): HTMLElement => {
-      const made = h("button", "fl-button", name, h("kbd", {}, key));
-      made.addEventListener("click", act);
-      return made;
+      return h("button", { class: "fl-button", onclick: act }, name, h("kbd", {}, key));
     };
     const late = model.lateRank(call);
     return h("div", "fl-links", button("Previous", "K", this.actions.previous), button("Next", "J", this.actions.next),
@@ -186,7 +184,7 @@ export function whyLines(model: CollectivesModel, call: number): string[] {
   if (late < 0) return ["Nobody was late", "The ranks came within what their clocks can tell apart."];
   const reason = model.reason(call);
   const because = reason?.text.replace(/^rank \d+ was last, by [^:]*: /, "") ?? (model.late(call) < EXPLAINED ? "So little needs no cause." : "Cause not seen.");
-  return [`Rank ${model.number(late)} was last, by ${text(duration(model.late(call) * 1e6))}`, because];
+  return [`Rank ${model.number(late)} was last, by ${durationText(model.late(call) * 1e6)}`, because];
 }
 
 function linesOf(model: CollectivesModel, call: number): number[] {

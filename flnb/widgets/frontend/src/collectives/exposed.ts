@@ -1,8 +1,8 @@
 /** What communication costs a step: the time in which a rank only communicates, step by step. */
 
 import { horizontal, label, Surface, ticks } from "../canvas.ts";
-import { h, setText } from "../dom.ts";
-import { duration, integer, percent, plain, text } from "../format.ts";
+import { h, on, setText } from "../dom.ts";
+import { duration, durationText, integer, percent, percentText, plain } from "../format.ts";
 import { Panel } from "../panel.ts";
 import type { DataTable, ViewContext } from "../view.ts";
 import type { CollectivesModel } from "./model.ts";
@@ -25,7 +25,7 @@ export class Exposed {
     this.host = h("div", { style: "position:relative;flex:1;min-height:0" }, this.surface.canvas);
     this.panel.body.append(h("div", "fl-column",
       h("div", "fl-bigfigures", ...this.figures.map(({ value, unit, name }) => h("div", {}, value, " ", unit, name))), this.host));
-    this.surface.canvas.addEventListener("click", (event) => {
+    on(this.surface.canvas, "click", (event) => {
       const row = this.rowAt(event.offsetX);
       if (row) pick(row.step);
     });
@@ -89,7 +89,7 @@ export class Exposed {
     const rows = [...(this.model?.section.steps ?? [])].reverse();
     return {
       caption: "Exposed communication by step, mean of the ranks", columns: ["Step", "Time", "Exposed", "Share", "Overlap"],
-      rows: rows.map((row) => [row.step, text(duration(row.ms * 1e6)), text(duration(row.exposed_ms * 1e6)), text(percent(row.share)), text(percent(row.overlap))]),
+      rows: rows.map((row) => [row.step, durationText(row.ms * 1e6), durationText(row.exposed_ms * 1e6), percentText(row.share), percentText(row.overlap)]),
     };
   }
 }

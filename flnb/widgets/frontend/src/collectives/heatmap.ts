@@ -1,8 +1,9 @@
 /** Lateness of many ranks over the steps that are kept, a pixel showing the largest in it; the worst are named beside it. */
 
+import { on } from "../dom.ts";
 import { label, setPen, Surface, tracePath } from "../canvas.ts";
 import { entry } from "../columns.ts";
-import { duration, integer, text } from "../format.ts";
+import { durationText, integer } from "../format.ts";
 import { Panel } from "../panel.ts";
 import { Tip } from "../tip.ts";
 import type { DataTable, ViewContext } from "../view.ts";
@@ -65,20 +66,20 @@ export class HeatMap {
     this.panel.body.append(this.surface.canvas);
     this.tip = new Tip(this.panel.body);
     const { canvas } = this.surface;
-    canvas.addEventListener("click", (event) => {
+    on(canvas, "click", (event) => {
       const place = this.placeAt(event.offsetX, event.offsetY);
       if (place) pick(place.rank, place.step);
     });
-    canvas.addEventListener("pointermove", (event) => {
+    on(canvas, "pointermove", (event) => {
       const place = this.placeAt(event.offsetX, event.offsetY);
       canvas.style.cursor = place ? "pointer" : "default";
       if (!place || !this.model) return this.tip.hide();
       const lateness = latenessOf(this.model);
       const column = place.step === null ? -1 : lateness.steps.indexOf(place.step);
       const value = column < 0 ? lateness.means[place.rank]! : lateness.values[place.rank]![column]!;
-      this.tip.show(`rank ${this.model.number(place.rank)} · ${place.step === null ? "mean" : `step ${integer(place.step)}`} · ${text(duration(value * 1e6))} late`, event.offsetX, event.offsetY, this.surface.width);
+      this.tip.show(`rank ${this.model.number(place.rank)} · ${place.step === null ? "mean" : `step ${integer(place.step)}`} · ${durationText(value * 1e6)} late`, event.offsetX, event.offsetY, this.surface.width);
     });
-    canvas.addEventListener("pointerleave", () => this.tip.hide());
+    on(canvas, "pointerleave", () => this.tip.hide());
   }
 
   resize(): void {
@@ -151,7 +152,7 @@ export class HeatMap {
     }
     c.globalAlpha = 1;
     label(c, "0", x - 4, y, theme.colours.dim, theme.ui(10), "right");
-    label(c, text(duration(most * 1e6)), x + 59, y, theme.colours.dim, theme.ui(10));
+    label(c, durationText(most * 1e6), x + 59, y, theme.colours.dim, theme.ui(10));
   }
 
   private names(c: CanvasRenderingContext2D, { worst, means }: Lateness, high: number): void {
@@ -170,7 +171,7 @@ export class HeatMap {
       const place = worst.indexOf(rank);
       const strong = rank === this.chosen;
       label(c, String(model.number(rank)), right + 52, y, colours.ink, theme.ui(10.5, strong ? 600 : ""), "right");
-      label(c, text(duration(means[rank]! * 1e6)), width - 34, y, strong ? colours.ink : colours.text, theme.ui(10.5, strong ? 600 : ""), "right");
+      label(c, durationText(means[rank]! * 1e6), width - 34, y, strong ? colours.ink : colours.text, theme.ui(10.5, strong ? 600 : ""), "right");
       label(c, `${place + 1}.`, width - 12, y, colours.dim, theme.ui(10), "right");
     });
     label(c, "mean, place", width - 12, this.surface.height - 8, colours.dim, theme.ui(10), "right");
@@ -201,7 +202,7 @@ export class HeatMap {
     const { worst, means, values } = latenessOf(model);
     return {
       caption: "Lateness of all ranks, the worst first", columns: ["Rank", "Mean", "Most"],
-      rows: worst.map((rank) => [model.number(rank), text(duration(means[rank]! * 1e6)), text(duration(Math.max(0, ...values[rank]!) * 1e6))]),
+      rows: worst.map((rank) => [model.number(rank), durationText(means[rank]! * 1e6), durationText(Math.max(0, ...values[rank]!) * 1e6)]),
     };
   }
 }

@@ -1,6 +1,6 @@
 /** A lane for each rank: phases and blocks, ops by family, and the collectives, waiting apart from transferring. */
 
-import { duration, integer, text } from "../format.ts";
+import { durationText, integer } from "../format.ts";
 import type { Theme } from "../theme.ts";
 import { Bars } from "../timeline/bars.ts";
 import { type Band, type Content, type Lane, PADDING, type Row, type Style } from "../timeline/lanes.ts";
@@ -85,13 +85,13 @@ export function rankLanes(model: CollectivesModel, theme: Theme, ranks: readonly
 export function notesOf(model: CollectivesModel, rank: number): string[] {
   const { host, bound_ns: bound } = model.section.ranks[rank]!;
   const several = new Set(model.section.ranks.map((one) => one.host)).size > 1;
-  const clock = !Number.isFinite(bound) || bound < 0 ? "clock unknown" : bound === 0 ? (several ? "clock: base" : "") : `±${text(duration(bound))}`;
+  const clock = !Number.isFinite(bound) || bound < 0 ? "clock unknown" : bound === 0 ? (several ? "clock: base" : "") : `±${durationText(bound)}`;
   return [host.length < 8 ? `host ${host}` : host, clock].filter(Boolean);
 }
 
 function bandsOf(model: CollectivesModel, chosen: number | undefined): Band[] {
   return model.steps.map(({ step, start, end }) => ({
-    start, end, label: `step ${integer(step)}`, strong: step === chosen, ...(step === chosen ? { note: text(duration((end - start) * 1e6)) } : {}),
+    start, end, label: `step ${integer(step)}`, strong: step === chosen, ...(step === chosen ? { note: durationText((end - start) * 1e6) } : {}),
   }));
 }
 
@@ -138,7 +138,7 @@ const PHASES = ["", "forward", "backward", "optimizer"];
 function spansByRank(model: CollectivesModel): Block[][] {
   const result: Block[][] = Array.from({ length: model.ranks }, () => []);
   const blamed = model.section.reasons.filter(({ scope }) => scope !== "").map(({ rank, scope, row, ms, median_ms: median }) => ({
-    excess: text(duration((ms - median) * 1e6)), rank: model.index(rank), scope, begin: model.begin(model.index(rank), row), step: model.stepOf(row),
+    excess: durationText((ms - median) * 1e6), rank: model.index(rank), scope, begin: model.begin(model.index(rank), row), step: model.stepOf(row),
   }));
   for (const kind of [1, 2, 3, 4]) {
     for (const { rank, start, end, name } of model.spans(kind)) {

@@ -1,7 +1,7 @@
 /** Who is late: how often a rank was the last, what that cost the others a step, and where it was meanwhile. */
 
-import { attribute, h } from "../dom.ts";
-import { duration, integer, text, UNKNOWN } from "../format.ts";
+import { attribute, h, on } from "../dom.ts";
+import { duration, durationText, integer, UNKNOWN } from "../format.ts";
 import { Panel } from "../panel.ts";
 import type { LateRank } from "../protocol.ts";
 import type { DataTable, ViewContext } from "../view.ts";
@@ -24,8 +24,8 @@ export class WhoIsLate {
       this.head.append(h("th", { scope: "col", class: side || null }, name));
     }
     this.panel.body.append(h("div", "fl-scroll", h("table", "fl-table fl-ops fl-late", h("thead", {}, this.head), this.body)));
-    this.body.addEventListener("click", (event) => this.choose(event.target as Element));
-    this.body.addEventListener("keydown", (event) => {
+    on(this.body, "click", (event) => this.choose(event.target as Element));
+    on(this.body, "keydown", (event) => {
       if (event.key !== "Enter") return;
       this.choose(event.target as Element);
       event.preventDefault();
@@ -63,7 +63,7 @@ export class WhoIsLate {
   private describe(): DataTable {
     return {
       caption: "Ranks by what their coming late costs the others", columns: ["Rank", "Host", "Calls as last", "Lost a step", "Mostly in"],
-      rows: (this.model?.section.late ?? []).map((row) => [row.rank, row.host, row.last, text(duration(row.lost_ms_per_step * 1e6)), row.scope || UNKNOWN]),
+      rows: (this.model?.section.late ?? []).map((row) => [row.rank, row.host, row.last, durationText(row.lost_ms_per_step * 1e6), row.scope || UNKNOWN]),
     };
   }
 }

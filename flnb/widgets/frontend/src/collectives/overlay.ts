@@ -1,7 +1,7 @@
 /** What is drawn over the lanes of ranks: where they meet, who was last, the clocks' bounds, exposed time, what hangs. */
 
 import { fillBox, label, ring, setPen, vertical } from "../canvas.ts";
-import { duration, integer, text } from "../format.ts";
+import { durationText, integer } from "../format.ts";
 import type { Frame } from "../timeline/paint.ts";
 import type { RankLanes } from "./lanes.ts";
 import type { CollectivesModel } from "./model.ts";
@@ -72,13 +72,13 @@ function numbers(frame: Frame, model: CollectivesModel, lanes: RankLanes, call: 
     if (chosen) ring(c, Math.round(x0), y, Math.max(3, Math.round(x1 - x0)), lanes.bar, colours.ink, colours.bg);
     if (chosen && rank === late) {
       const font = theme.ui(10.5, 500);
-      const said = `▸ last of ${model.members(call).length}, ${text(duration(model.late(call) * 1e6))} late`;
+      const said = `▸ last of ${model.members(call).length}, ${durationText(model.late(call) * 1e6)} late`;
       const room = x0 - 7 - theme.measure(said, font) > scale.left;
       plate(frame, said, room ? x0 - 8 : x1 + 9, y + lanes.bar / 2, font, room ? "right" : "left");
       return;
     }
     const from = Math.max(x0, scale.left);
-    const wait = text(duration(model.waiting(rank, call) * 1e6));
+    const wait = durationText(model.waiting(rank, call) * 1e6);
     const said = chosen && met - from > 110 ? `${number} waits ${wait}` : number;
     const font = theme.ui(10, chosen ? 500 : "");
     if (met - from >= NUMBERED && met - from > theme.measure(said, font) + 16) plate(frame, said, from + 9, y + lanes.bar / 2, font, "left", chosen ? Math.max(lanes.bar, 11) : lanes.bar);
@@ -99,14 +99,13 @@ function exposed(frame: Frame, model: CollectivesModel, lanes: RankLanes): void 
     const lane = lanes.ranks.indexOf(rank);
     if (lane < 0 || !scale.shows(start, end)) continue;
     const [x0, x1] = [scale.x(start) + 1, scale.x(end) - 1];
-    const said = `exposed ${text(duration((end - start) * 1e6))}`;
+    const said = `exposed ${durationText((end - start) * 1e6)}`;
     const wide = theme.measure(said, font);
     if (x1 - x0 < 12) continue;
     const y = Math.round(frame.row(lane, 0) + 6) + 0.5;
     const [from, to] = [Math.max(x0, scale.left), Math.min(x1, scale.right)]; // of a gap that is partly in sight the name stands in that part
     const named = to - from > wide + 24;
-    c.fillStyle = theme.colours.bg;
-    c.fillRect(x0, y - 6, x1 - x0, 12);
+    fillBox(c, theme.colours.bg, x0, y - 6, x1 - x0, 12);
     setPen(c, theme.colours.ink, 1);
     c.beginPath();
     for (const x of [Math.round(x0) + 0.5, Math.round(x1) - 0.5]) {

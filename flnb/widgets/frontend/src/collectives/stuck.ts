@@ -1,7 +1,7 @@
 /** A call that not all ranks have joined: which ranks, which calls, since when. */
 
 import { h } from "../dom.ts";
-import { duration, integer, text, UNKNOWN } from "../format.ts";
+import { durationText, integer, UNKNOWN } from "../format.ts";
 import { Panel } from "../panel.ts";
 import type { StuckCall } from "../protocol.ts";
 import type { DataTable } from "../view.ts";
@@ -24,7 +24,7 @@ export class Stuck {
     const key = JSON.stringify(call);
     if (key === this.drawn) return;
     this.drawn = key;
-    this.panel.sub = `${stuckTitle(call)} · for ${text(duration(call.seconds * 1e9))}`;
+    this.panel.sub = `${stuckTitle(call)} · for ${durationText(call.seconds * 1e9)}`;
     this.said.title = call.text;
     this.said.replaceChildren(h("b", "fl-error", `✕ ${stuckTitle(call)}: `), call.text);
     this.head.replaceChildren(...this.columns(call).map((name) => h("th", { scope: "col", class: "fl-left" }, name)));
@@ -37,7 +37,7 @@ export class Stuck {
   }
 
   private cells(row: StuckCall["rows"][number]): string[] {
-    return [String(row.rank), differs(row.state) ? `✕ ${row.state}` : row.state, row.call || "not called", row.last || UNKNOWN, text(duration(row.seconds * 1e9))];
+    return [String(row.rank), differs(row.state) ? `✕ ${row.state}` : row.state, row.call || "not called", row.last || UNKNOWN, durationText(row.seconds * 1e9)];
   }
 
   private describe(): DataTable {

@@ -1,7 +1,7 @@
 /** Who is late, why, what does it cost a step, is communication hidden? Ranks over time, and what follows from them. */
 
-import { attribute, h } from "../dom.ts";
-import { duration, integer, text } from "../format.ts";
+import { attribute, h, swatch } from "../dom.ts";
+import { durationText, integer, joined } from "../format.ts";
 import { familyLabels } from "../palette.ts";
 import { Panel } from "../panel.ts";
 import type { Selection } from "../selection.ts";
@@ -224,7 +224,7 @@ export class CollectivesView implements View {
     const step = this.step(model);
     const groups = section.groups.length > 1 ? `${section.groups.length} groups` : "";
     const kept = model.steps.length ? `steps ${integer(model.steps[0]!.step)} to ${integer(model.steps.at(-1)!.step)} are kept` : "";
-    this.panel.sub = [section.stuck ? stuckTitle(section.stuck) : step >= 0 ? `step ${integer(step)}` : "", `${model.ranks} ranks`, groups, this.outside(model) ? kept : ""].filter(Boolean).join(" · ");
+    this.panel.sub = joined([section.stuck ? stuckTitle(section.stuck) : step >= 0 ? `step ${integer(step)}` : "", `${model.ranks} ranks`, groups, this.outside(model) ? kept : ""]);
     this.writeLegend(model);
     const call = this.call(model);
     this.details.update(model, call, this.context.store.selection?.kind === "collective");
@@ -255,7 +255,7 @@ export class CollectivesView implements View {
     const entry = (mark: HTMLElement, name: string, hide = ""): HTMLElement => h("span", `fl-legenditem ${hide}`, mark, name);
     this.legend.replaceChildren(
       entry(h("i", { class: "fl-callmark", style: hatched }), "waiting"), entry(h("i", { class: "fl-callmark", style: `background:${communication}` }), "transferring"),
-      ...families.map((family) => entry(h("i", { class: "fl-swatch", style: `background:${theme.family(family)}` }), familyLabels[family] ?? family, "fl-wideonly")));
+      ...families.map((family) => entry(swatch(theme, family), familyLabels[family] ?? family, "fl-wideonly")));
   }
 
   private tip(mark: Mark): string {
@@ -263,11 +263,11 @@ export class CollectivesView implements View {
     if (!model || !lanes) return "";
     const { bars } = lanes.content.lanes[mark.lane]!.rows[mark.row]!;
     const rank = lanes.ranks[mark.lane]!;
-    if (mark.row < CALLS) return `${lanes.name(mark.lane, mark.row, mark.index)} · ${text(duration((bars.end[mark.index]! - bars.start[mark.index]!) * 1e6))} · rank ${model.number(rank)}`;
+    if (mark.row < CALLS) return `${lanes.name(mark.lane, mark.row, mark.index)} · ${durationText((bars.end[mark.index]! - bars.start[mark.index]!) * 1e6)} · rank ${model.number(rank)}`;
     const call = mark.item;
     const transfer = model.transfer(rank, call);
-    const waits = Number.isNaN(model.last(call)) ? "waits for who has not come" : `waits ${text(duration(model.waiting(rank, call) * 1e6))}`;
-    return [`#${integer(model.seq(call))} ${model.op(call)}`, `rank ${model.number(rank)}`, waits, Number.isNaN(transfer) ? "" : `transfers ${text(duration(transfer * 1e6))}`].filter(Boolean).join(" · ");
+    const waits = Number.isNaN(model.last(call)) ? "waits for who has not come" : `waits ${durationText(model.waiting(rank, call) * 1e6)}`;
+    return joined([`#${integer(model.seq(call))} ${model.op(call)}`, `rank ${model.number(rank)}`, waits, Number.isNaN(transfer) ? "" : `transfers ${durationText(transfer * 1e6)}`]);
   }
 
   /** Where bars of the lanes stand on the page, for tests. */

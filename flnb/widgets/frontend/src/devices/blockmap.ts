@@ -1,8 +1,8 @@
 /** The blocks of each device at the cursor, with the streams that used them; freed ones that wait for a stream are dotted. */
 
 import { fillBox, label, ring, setPen, Surface, tracePath } from "../canvas.ts";
-import { h } from "../dom.ts";
-import { bytes, integer, percent, text, wholeBytes } from "../format.ts";
+import { attribute, h, on } from "../dom.ts";
+import { bytesText, integer, joined, percent, wholeBytes } from "../format.ts";
 import { categoryLabels } from "../palette.ts";
 import { Panel } from "../panel.ts";
 import { Tip } from "../tip.ts";
@@ -41,10 +41,10 @@ export class DeviceBlocks {
     this.panel.body.append(this.scroll);
     this.tip = new Tip(this.panel.body);
     this.panel.tools.append(this.legend());
-    this.scroll.addEventListener("scroll", () => this.draw(), { passive: true });
-    canvas.addEventListener("pointermove", (event) => this.hover(event.offsetX, event.offsetY));
-    canvas.addEventListener("pointerleave", () => this.tip.hide());
-    canvas.addEventListener("click", (event) => this.pick(event.offsetX, event.offsetY));
+    on(this.scroll, "scroll", () => this.draw(), { passive: true });
+    on(canvas, "pointermove", (event) => this.hover(event.offsetX, event.offsetY));
+    on(canvas, "pointerleave", () => this.tip.hide());
+    on(canvas, "click", (event) => this.pick(event.offsetX, event.offsetY));
   }
 
   resize(): void {
@@ -175,7 +175,7 @@ export class DeviceBlocks {
     c.setLineDash([2, 2]);
     c.strokeRect(Math.round(x0) + 1.5, y + 1.5, Math.round(x1 - x0) - 3, BAR - 3);
     c.setLineDash([]);
-    const said = `free ${text(bytes(size))}`;
+    const said = `free ${bytesText(size)}`;
     if (theme.measure(said, theme.ui(10.5)) + 6 < x1 - x0 - aside) label(c, said, (x0 + aside + x1) / 2, y + BAR / 2 + 0.5, theme.colours.dim, theme.ui(10.5), "center");
   }
 
@@ -191,7 +191,7 @@ export class DeviceBlocks {
     const { row, waits } = found;
     const streams = streamsOf(model, row);
     const parts = [blockName(model, this.context.store, row), sizeOf(model, row), categoryLabels[model.columns["block_category"]![row]!] ?? "", streams ? `used by ${streams}` : "", waits ? `freed, ${waitsFor(model, row)}` : ""];
-    this.tip.show(parts.filter(Boolean).join(" · "), x, y - 4, this.surface.width);
+    this.tip.show(joined(parts), x, y - 4, this.surface.width);
   }
 
   private pick(x: number, y: number): void {
@@ -217,7 +217,7 @@ export class DeviceBlocks {
   }
 }
 
-const surfaceLabel = (surface: Surface, said: string): void => surface.canvas.setAttribute("aria-label", said);
+const surfaceLabel = (surface: Surface, said: string): void => attribute(surface.canvas, "aria-label", said);
 
 /** Two slanted strokes: here something is left out. */
 function torn(c: CanvasRenderingContext2D, x: number, y: number, ground: string, ink: string): void {

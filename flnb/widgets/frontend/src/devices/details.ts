@@ -1,7 +1,7 @@
 /** The selected launch or copy; without one, what the step asked of the devices. */
 
-import { h } from "../dom.ts";
-import { bytes, duration, exactBytes, integer, significant, text, UNKNOWN } from "../format.ts";
+import { h, nothing, section, swatch } from "../dom.ts";
+import { bytesText, durationText, exactBytes, integer, significant, UNKNOWN } from "../format.ts";
 import { categoryLabels } from "../palette.ts";
 import { ROUTES } from "../protocol.ts";
 import type { ViewContext } from "../view.ts";
@@ -23,7 +23,7 @@ export class TaskDetails {
     const block = store.selection?.kind === "block" ? model.columns["block_id"]!.indexOf(store.selection.block as never) : -1;
     if (task >= 0) this.element.replaceChildren(...this.task(model, task, axis));
     else if (block >= 0) this.element.replaceChildren(...this.block(model, block));
-    else this.element.replaceChildren(...(store.selection?.kind === "task" ? [h("div", "fl-none", "The selected task has left the window of steps that is kept.")] : []), ...this.step(model, step));
+    else this.element.replaceChildren(...(store.selection?.kind === "task" ? [nothing("The selected task has left the window of steps that is kept.")] : []), ...this.step(model, step));
   }
 
   private task(model: DevicesModel, task: number, axis: Axis): HTMLElement[] {
@@ -37,7 +37,7 @@ export class TaskDetails {
     facts.add("Scope", context?.scope || UNKNOWN, context && context.phase !== "other" ? context.phase : "");
     if (model.route(task)) {
       facts.add("Route", ROUTES[model.route(task)] ?? "");
-      facts.add("Bytes", text(bytes(model.bytes(task))), model.bytes(task) >= 1000 ? exactBytes(model.bytes(task)) : "");
+      facts.add("Bytes", bytesText(model.bytes(task)), model.bytes(task) >= 1000 ? exactBytes(model.bytes(task)) : "");
       if (model.route(task) < 3) facts.add("Host memory", model.pinned(task) ? "pinned" : "pageable", model.pinned(task) ? "" : "the call waits");
     }
     const step = model.stepOf(task);
@@ -48,15 +48,15 @@ export class TaskDetails {
       facts.add("Ran", ran < 0 ? "not yet" : turn(ran - task));
     } else {
       const [begin, end] = model.ran(task);
-      facts.add("Time", Number.isNaN(end) ? "not known yet" : text(duration((end - begin) * 1e6)));
+      facts.add("Time", Number.isNaN(end) ? "not known yet" : durationText((end - begin) * 1e6));
       const waited = model.queued(task);
-      if (!Number.isNaN(waited)) facts.add("Queued", text(duration(waited * 1e6)), "after its launch");
+      if (!Number.isNaN(waited)) facts.add("Queued", durationText(waited * 1e6), "after its launch");
       const bound = model.section.devices[model.device(task)]?.bound_ns ?? 0;
-      if (bound > 0) facts.add("Clock", `±${text(duration(bound))}`, "event error");
+      if (bound > 0) facts.add("Clock", `±${durationText(bound)}`, "event error");
     }
     const [from, to] = model.asked(task);
-    if (axis === "time") facts.add("Call", text(duration((to - from) * 1e6)), "on the host");
-    const title = h("div", "fl-title", h("i", { class: "fl-swatch", style: `background:${theme.family(family(model, store, task))}` }),
+    if (axis === "time") facts.add("Call", durationText((to - from) * 1e6), "on the host");
+    const title = h("div", "fl-title", swatch(theme, family(model, store, task)),
       h("div", {}, h("b", {}, taskName(model, task)), h("div", "fl-sub", `${what} · ${model.streamName({ device: model.device(task), stream: model.stream(task) })} · task ${integer(model.seq(task))}`)));
     return [title, facts.list, ...this.launch(kernel), ...this.blocks(model, task), ...this.events(model, task), this.links(plan?.op)];
   }
@@ -73,10 +73,10 @@ export class TaskDetails {
     const why = kernel.grid.length ? NO_REGISTERS : NO_LAUNCH;
     if (kernel.registers >= 0) facts.add("Registers", String(kernel.registers), "a thread");
     else facts.unknown("Registers", why);
-    if (kernel.static >= 0) facts.add("Shared memory", text(bytes(kernel.static)), "a block");
+    if (kernel.static >= 0) facts.add("Shared memory", bytesText(kernel.static), "a block");
     else facts.unknown("Shared memory", why);
-    if (kernel.grid.length) facts.add("Dynamic", text(bytes(kernel.shared)), "of shared memory");
-    return [h("div", "fl-section", "Launch"), facts.list, ...occupancy(kernel, threads, why), ...access(kernel.traffic)];
+    if (kernel.grid.length) facts.add("Dynamic", bytesText(kernel.shared), "of shared memory");
+    return [section("Launch"), facts.list, ...occupancy(kernel, threads, why), ...access(kernel.traffic)];
   }
 
   private blocks(model: DevicesModel, task: number): HTMLElement[] {
@@ -86,7 +86,7 @@ export class TaskDetails {
     const found = rows.map((row) => h("li", "fl-deviceblock",
       h("i", { class: "fl-square", style: `background:${theme.category(model.columns["block_category"]![row]!)}` }),
       h("span", "fl-code", blockName(model, store, row)), h("span", "fl-unitright", `${sizeOf(model, row)} · ${streamsOf(model, row)}`)));
-    return [h("div", "fl-section", "Blocks it was given"), h("ul", "fl-rowlist", ...found)];
+    return [section("Blocks it was given"), h("ul", "fl-rowlist", ...found)];
   }
 
   private events(model: DevicesModel, task: number): HTMLElement[] {
@@ -96,7 +96,7 @@ export class TaskDetails {
     const facts = pairs();
     if (before.length) facts.add("Waits for", before.map(({ event }) => (event ? `e${event}` : "an event")).join(", "));
     if (after.length) facts.add("Then records", after.map(({ event }) => `e${event}`).join(", "));
-    return [h("div", "fl-section", "Events"), facts.list];
+    return [section("Events"), facts.list];
   }
 
   private block(model: DevicesModel, row: number): HTMLElement[] {
@@ -120,8 +120,8 @@ export class TaskDetails {
       const facts = pairs();
       facts.add("Launches", integer(sums.launches));
       facts.add("Copies", integer(sums.copies));
-      facts.add("To the device", text(bytes(sums.to_device)), sums.to_device >= 1000 ? exactBytes(sums.to_device) : "");
-      facts.add("To the host", text(bytes(sums.to_host)), sums.to_host >= 1000 ? exactBytes(sums.to_host) : "");
+      facts.add("To the device", bytesText(sums.to_device), sums.to_device >= 1000 ? exactBytes(sums.to_device) : "");
+      facts.add("To the host", bytesText(sums.to_host), sums.to_host >= 1000 ? exactBytes(sums.to_host) : "");
       facts.add("Host waits", integer(sums.waits), sums.waits ? "the program stood still" : "it never stood still");
       found.push(h("div", "fl-title", h("div", {}, h("b", {}, `step ${integer(number)}`), h("div", "fl-sub", "what the host asked of the devices"))), facts.list);
     }
@@ -129,8 +129,8 @@ export class TaskDetails {
       const facts = pairs();
       facts.add("Name", name || UNKNOWN);
       if (emulated) facts.add("Order", order, order === "random" ? `seed ${seed}` : "");
-      else facts.add("Clock", `±${text(duration(bound))}`, "event error");
-      found.push(h("div", "fl-section", place), facts.list);
+      else facts.add("Clock", `±${durationText(bound)}`, "event error");
+      found.push(section(place), facts.list);
     }
     found.push(h("div", "fl-links", this.button("Next launch", "]", () => this.actions.go(1)), ...(model.section.gaps.length ? [this.button("Next gap", "G", () => this.actions.gap())] : [])));
     return found;
@@ -147,9 +147,7 @@ export class TaskDetails {
   }
 
   private button(name: string, key: string, act: () => void): HTMLElement {
-    const button = h("button", "fl-button", name, h("kbd", {}, key));
-    button.addEventListener("click", act);
-    return button;
+    return h("button", { class: "fl-button", onclick: act }, name, h("kbd", {}, key));
   }
 }
 
@@ -177,7 +175,7 @@ function access(traffic: readonly number[] | null): HTMLElement[] {
   const facts = pairs();
   if (requests) facts.add("Sectors", significant(sectors / requests), "a request, ideal 4");
   if (shared) facts.add("Conflicts", conflicts ? significant(conflicts / shared) : "none", conflicts ? "extra turns a shared request" : `in ${integer(shared)} shared requests`);
-  return [h("div", "fl-section", "Memory access ", h("span", "fl-exact", "counted, exact")), facts.list];
+  return [section("Memory access ", h("span", "fl-exact", "counted, exact")), facts.list];
 }
 
 const list = (extent: readonly number[]): string => `[${extent.join(", ")}]`;

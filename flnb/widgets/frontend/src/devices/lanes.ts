@@ -1,6 +1,6 @@
 /** Lanes of the timeline: what the host asked for, and for each stream what its device ran. */
 
-import { duration, integer, text } from "../format.ts";
+import { durationText, integer, joined } from "../format.ts";
 import type { Store } from "../store.ts";
 import type { Theme } from "../theme.ts";
 import { Bars } from "../timeline/bars.ts";
@@ -70,7 +70,7 @@ export function deviceLanes(model: DevicesModel, store: Store, theme: Theme, axi
     const tasks = taskBars(model, store, axis, stream.device, stream.stream);
     names.push([tasks.names, []]);
     lanes.push({
-      key: `${stream.device} ${stream.stream}`, title: `stream ${stream.stream}`, notes: [[several ? model.section.devices[stream.device]?.place : "", stream.copies ? "copies" : stream.stream ? "compute" : "default"].filter(Boolean).join(" · ")],
+      key: `${stream.device} ${stream.stream}`, title: `stream ${stream.stream}`, notes: [joined([several ? model.section.devices[stream.device]?.place : "", stream.copies ? "copies" : stream.stream ? "compute" : "default"])],
       rows: [{ ...row(tasks, bar), gap: 1 }, { bars: Bars.from([]), height: lines(stream) }],
     });
   }
@@ -156,7 +156,7 @@ function taskBars(model: DevicesModel, store: Store, axis: Axis, device: number,
 function bandsOf(model: DevicesModel, axis: Axis, chosen: number): Band[] {
   return model.steps.map(({ step, start, end, first, last }) => ({
     ...(axis === "order" ? { start: first, end: last } : { start, end }), label: `step ${integer(step)}`, strong: step === chosen,
-    note: axis === "order" ? `${last - first} tasks` : text(duration((end - start) * 1e6)),
+    note: axis === "order" ? `${last - first} tasks` : durationText((end - start) * 1e6),
   }));
 }
 

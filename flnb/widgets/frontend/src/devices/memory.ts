@@ -1,7 +1,7 @@
 /** The memory of devices under the lanes, on their axis: live bytes by category, and freed ones that wait for a stream. */
 
 import { fillBox, horizontal, label, ticks } from "../canvas.ts";
-import { bytes, text } from "../format.ts";
+import { bytesText } from "../format.ts";
 import { categoryLabels, categoryOrder } from "../palette.ts";
 import type { Frame } from "../timeline/paint.ts";
 import type { Axis, DevicesModel } from "./model.ts";
@@ -67,7 +67,7 @@ export function drawTrack(frame: Frame, track: MemoryTrack, footer: number, name
   for (const value of ticks(0, track.most, 2, true)) {
     if (value === 0) continue;
     horizontal(c, scale.left, scale.right, y(value), colours.grid);
-    label(c, text(bytes(value)), scale.left - 6, y(value), colours.dim, theme.ui(10), "right");
+    label(c, bytesText(value), scale.left - 6, y(value), colours.dim, theme.ui(10), "right");
   }
   const { places } = track;
   const end = (at: number): number => places[at + 1] ?? Infinity;

@@ -1,6 +1,6 @@
 /** What tasks and blocks are called, and the colours of their families. */
 
-import { bytes, text } from "../format.ts";
+import { bytesText } from "../format.ts";
 import { categoryLabels } from "../palette.ts";
 import { ROUTES } from "../protocol.ts";
 import type { Store } from "../store.ts";
@@ -56,4 +56,4 @@ export function waitsFor(model: DevicesModel, row: number): string {
   return event![row] ? `waits for e${event![row]}` : `waits for stream ${on![row]}`;
 }
 
-export const sizeOf = (model: DevicesModel, row: number): string => text(bytes(model.columns["block_size"]![row]!));
+export const sizeOf = (model: DevicesModel, row: number): string => bytesText(model.columns["block_size"]![row]!);

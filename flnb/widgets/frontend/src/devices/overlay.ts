@@ -1,7 +1,7 @@
 /** What is drawn over the lanes: lines from where a task was asked for to where it ran, events, copies' bytes, idle time. */
 
 import { fillBox, label, ring, setPen, tracePath } from "../canvas.ts";
-import { bytes, duration, text } from "../format.ts";
+import { bytesText, durationText } from "../format.ts";
 import { ROUTES } from "../protocol.ts";
 import type { Store } from "../store.ts";
 import type { Frame } from "../timeline/paint.ts";
@@ -84,7 +84,7 @@ function marks(frame: Frame, { model, lanes }: Overlay): void {
     const span = model.route(task) ? model.deviceSpan(task, lanes.axis) : null;
     if (!span) continue;
     const rate = lanes.axis === "time" && span[1] > span[0] ? ` · ${((model.bytes(task) / (span[1] - span[0])) * 1e-6).toFixed(1)} GB/s` : "";
-    found.push({ lane: lanes.laneOf(model.device(task), model.stream(task)), x: scale.x(span[0]), said: `${text(bytes(model.bytes(task)))}${rate}${lanes.axis === "time" ? ` ${ROUTES[model.route(task)]}` : ""}`, mark: "" });
+    found.push({ lane: lanes.laneOf(model.device(task), model.stream(task)), x: scale.x(span[0]), said: `${bytesText(model.bytes(task))}${rate}${lanes.axis === "time" ? ` ${ROUTES[model.route(task)]}` : ""}`, mark: "" });
   }
   for (const { lane, x: happened, said, mark } of found.sort((one, two) => one.x - two.x)) {
     if (happened < scale.left - 90 || happened > scale.right + 10) continue;
@@ -139,7 +139,7 @@ function idle(frame: Frame, overlay: Overlay): void {
   for (const { gap, x0, x1, ns, mine } of gaps(frame, overlay)) {
     const why = gap.cause === "host" ? `host launch-bound${gap.plan ? ` (${store.plan(gap.plan)?.op ?? ""})` : ""}` : gap.cause === "event" ? "waits for an event" : "cause not seen";
     const font = theme.ui(10.5, 500);
-    const long = text(duration(ns));
+    const long = durationText(ns);
     const said = [`device idle ${long}: ${why}`, `device idle ${long}`, long].find((one) => theme.measure(one, font) + 16 < x1 - x0);
     const y = frame.row(mine[0] ?? 1, TASKS) + lanes.bar / 2;
     setPen(c, theme.colours.ink, 1);
@@ -178,7 +178,7 @@ function chosen(frame: Frame, overlay: Overlay): void {
   const later = model.ranAs(selected) - selected;
   const waited = model.queued(selected);
   const said = lanes.axis === "order" ? (later === 0 ? "ran in its turn" : `${Math.abs(later)} ${Math.abs(later) === 1 ? "task" : "tasks"} ${later > 0 ? "later" : "earlier"}`)
-    : Number.isNaN(waited) ? "" : `queued ${text(duration(waited * 1e6))}`;
+    : Number.isNaN(waited) ? "" : `queued ${durationText(waited * 1e6)}`;
   const middle = Math.min((y0 + y1) / 2, frame.row(0, ASKED) + lanes.bar + 18);
   if (said) plate(frame, said, x0 + ((x1 - x0) * (middle - y0)) / Math.max(1, y1 - y0) + 8, middle, theme.ui(10.5, 500), "left");
 }

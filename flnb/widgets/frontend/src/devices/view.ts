@@ -1,7 +1,7 @@
 /** Who waits, host or device; what did this launch do to memory? What the host asked for over what its devices ran. */
 
-import { attribute, h, setText } from "../dom.ts";
-import { bytes, duration, integer, text } from "../format.ts";
+import { attribute, h, setText, swatch } from "../dom.ts";
+import { bytesText, durationText, integer, joined } from "../format.ts";
 import { familyLabels } from "../palette.ts";
 import { Panel, segmented } from "../panel.ts";
 import type { Selection } from "../selection.ts";
@@ -200,7 +200,7 @@ export class DevicesView implements View {
     const origin = this.step(model)?.start ?? model.section.origin_ms;
     if (this.cursor !== null) {
       const time = model.timeAt(this.cursor, axis);
-      return [axis === "order" ? `when the host had asked for ${integer(Math.floor(this.cursor) + 1)}` : `at the cursor, ${text(duration((time - origin) * 1e6))}`, time];
+      return [axis === "order" ? `when the host had asked for ${integer(Math.floor(this.cursor) + 1)}` : `at the cursor, ${durationText((time - origin) * 1e6)}`, time];
     }
     if (task >= 0) return ["when the host asked for the selected task", model.asked(task)[1]];
     const step = this.step(model);
@@ -231,7 +231,7 @@ export class DevicesView implements View {
     const device = model.section.devices.find(({ emulated }) => emulated);
     const { t0, t1 } = this.timeline.shown;
     const part = step && axis === "order" && step.last - step.first > t1 - t0 ? `${integer(Math.max(1, Math.floor(t0) - step.first + 1))} to ${integer(Math.min(Math.ceil(t1), step.last) - step.first)} of ${integer(step.last - step.first)} tasks` : "";
-    this.panel.sub = [step ? `step ${integer(step.step)}` : "", part || (axis === "order" ? "order of running" : "times from events")].filter(Boolean).join(" · ");
+    this.panel.sub = joined([step ? `step ${integer(step.step)}` : "", part || (axis === "order" ? "order of running" : "times from events")]);
     this.show(this.note, device !== undefined);
     setText(this.badge, model.section.note);
     setText(this.how, device ? `equal slots · ${device.order} order${device.order === "random" ? `, seed ${device.seed}` : ""}` : "");
@@ -251,7 +251,7 @@ export class DevicesView implements View {
     const key = JSON.stringify([families, theme.version]);
     if (this.legend.dataset["key"] === key) return;
     this.legend.dataset["key"] = key;
-    this.legend.replaceChildren(...families.map((name) => h("span", "fl-legenditem fl-wideonly", h("i", { class: "fl-swatch", style: `background:${theme.family(name)}` }), familyLabels[name] ?? name)));
+    this.legend.replaceChildren(...families.map((name) => h("span", "fl-legenditem fl-wideonly", swatch(theme, name), familyLabels[name] ?? name)));
   }
 
   private tip(mark: Mark): string {
@@ -261,11 +261,11 @@ export class DevicesView implements View {
     if (mark.item === NO_ITEM) return name;
     const task = mark.item;
     const parts = [mark.lane ? name : `${askedName(model, this.context.store, task)} asks for ${taskName(model, task)}`];
-    if (model.route(task)) parts.push(text(bytes(model.bytes(task))));
+    if (model.route(task)) parts.push(bytesText(model.bytes(task)));
     if (this.axis(model) === "order") parts.push(model.ranAs(task) < 0 ? "has not run" : `ran ${turn(model.ranAs(task) - task)}`);
     else {
       const [begin, end] = model.ran(task);
-      if (!Number.isNaN(end)) parts.push(text(duration((end - begin) * 1e6)), `queued ${text(duration(model.queued(task) * 1e6))}`);
+      if (!Number.isNaN(end)) parts.push(durationText((end - begin) * 1e6), `queued ${durationText(model.queued(task) * 1e6)}`);
     }
     return parts.join(" · ");
   }
@@ -355,6 +355,6 @@ export class DevicesView implements View {
     this.put(origin + next.t0);
     const middle = origin + (next.t0 + next.t1) / 2;
     this.look(within({ t0: middle - length / 2, t1: middle + length / 2 }, model.limits(this.axis(model))));
-    this.context.actions.announce(`device idle ${text(duration((next.t1 - next.t0) * 1e6))}, ${next.cause || "cause not seen"}`);
+    this.context.actions.announce(`device idle ${durationText((next.t1 - next.t0) * 1e6)}, ${next.cause || "cause not seen"}`);
   }
 }

@@ -1,5 +1,6 @@
 /** The time axis that the memory charts share: scale, step ticks, and what pointer and wheel do to it. */
 
+import { on } from "../dom.ts";
 import { bisectLeft, bisectRight } from "d3-array";
 import { label, vertical } from "../canvas.ts";
 import { integer } from "../format.ts";
@@ -75,12 +76,12 @@ export function bindAxis(canvas: HTMLCanvasElement, context: ViewContext, handle
   canvas.tabIndex = 0;
   canvas.style.touchAction = "pan-y";
   canvas.style.cursor = "crosshair";
-  canvas.addEventListener("pointerdown", (event) => {
+  on(canvas, "pointerdown", (event) => {
     if (event.button !== 0) return;
     pressed = { x: event.offsetX, y: event.offsetY, moved: false };
     canvas.setPointerCapture(event.pointerId);
   });
-  canvas.addEventListener("pointermove", (event) => {
+  on(canvas, "pointermove", (event) => {
     handlers.hover({ x: event.offsetX, y: event.offsetY });
     if (!pressed) return;
     if (Math.abs(event.offsetX - pressed.x) > 2) pressed.moved = true;
@@ -90,10 +91,10 @@ export function bindAxis(canvas: HTMLCanvasElement, context: ViewContext, handle
     if (pressed && !pressed.moved && event.type === "pointerup" && !handlers.click?.(event.offsetX, event.offsetY)) cursorTo(event.offsetX);
     pressed = null;
   };
-  canvas.addEventListener("pointerup", release);
-  canvas.addEventListener("pointercancel", release);
-  canvas.addEventListener("pointerleave", () => handlers.hover(null));
-  canvas.addEventListener("wheel", (event) => {
+  on(canvas, "pointerup", release);
+  on(canvas, "pointercancel", release);
+  on(canvas, "pointerleave", () => handlers.hover(null));
+  on(canvas, "wheel", (event) => {
     const axis = handlers.axis();
     if (!axis || !takesWheel(event, canvas)) return;
     event.preventDefault();

@@ -1,7 +1,8 @@
 /** All segments with their blocks at one moment: used, free (dashed), split marks, rounding waste (hatched). */
 
+import { attribute, on } from "../dom.ts";
 import { fillBox, hatch, label, ring, setPen, Surface } from "../canvas.ts";
-import { bytes, text, wholeBytes } from "../format.ts";
+import { bytesText, wholeBytes } from "../format.ts";
 import { categoryLabels } from "../palette.ts";
 import type { ViewContext } from "../view.ts";
 import { holesOf, type MemoryState, type SegmentState } from "./state.ts";
@@ -41,10 +42,10 @@ export class BlockMap {
     this.element.append(canvas, this.spacer);
     host.append(this.element);
     this.tip = new Tip(host);
-    this.element.addEventListener("scroll", () => this.draw(), { passive: true });
-    canvas.addEventListener("pointermove", (event) => this.point({ x: event.offsetX, y: event.offsetY }));
-    canvas.addEventListener("pointerleave", () => this.point(null));
-    canvas.addEventListener("click", (event) => this.pick(event.offsetX, event.offsetY));
+    on(this.element, "scroll", () => this.draw(), { passive: true });
+    on(canvas, "pointermove", (event) => this.point({ x: event.offsetX, y: event.offsetY }));
+    on(canvas, "pointerleave", () => this.point(null));
+    on(canvas, "click", (event) => this.pick(event.offsetX, event.offsetY));
   }
 
   resize(width: number, height: number): void {
@@ -84,7 +85,7 @@ export class BlockMap {
     if (!this.compact) for (const caption of this.captions()) this.caption(c, caption);
     this.rings(c);
     c.restore();
-    this.surface.canvas.setAttribute("aria-label", `${state.segments.length} segments with ${state.blocks} blocks, ${text(bytes(state.totals[8]!))} reserved. Arrow keys move from block to block and hole to hole.`);
+    attribute(this.surface.canvas, "aria-label", `${state.segments.length} segments with ${state.blocks} blocks, ${bytesText(state.totals[8]!)} reserved. Arrow keys move from block to block and hole to hole.`);
   }
 
   private place(state: MemoryState): void {
@@ -189,7 +190,7 @@ export class BlockMap {
       c.setLineDash([2, 2]);
       c.strokeRect(Math.round(x0) + 1.5, y + 1.5, Math.round(wide) - 3, height - 3);
       c.setLineDash([]);
-      const what = `free ${text(bytes(holes[at + 1]!))}`;
+      const what = `free ${bytesText(holes[at + 1]!)}`;
       if (height > 14 && theme.measure(what, font) + 8 < wide) label(c, what, x0 + wide / 2, y + height / 2 + 0.5, colours.dim, font, "center");
     }
   }
@@ -305,18 +306,18 @@ export class BlockMap {
     const { segment } = place;
     if (mark === null) {
       const hole = this.holeAt(place, x);
-      return hole ? `free ${text(bytes(hole.size))} · S${segment.id} + 0x${hole.offset.toString(16)}` : `S${segment.id} · ${text(bytes(segment.size))}`;
+      return hole ? `free ${bytesText(hole.size)} · S${segment.id} + 0x${hole.offset.toString(16)}` : `S${segment.id} · ${bytesText(segment.size)}`;
     }
     const { lifetimes } = store.memory;
     const row = segment.rows[mark.first]!;
     if (mark.last > mark.first + 1) {
       let size = 0;
       for (let at = mark.first; at < mark.last; at++) size += lifetimes.size[segment.rows[at]!]!;
-      return `${mark.last - mark.first} blocks · ${text(bytes(size))} · S${segment.id}`;
+      return `${mark.last - mark.first} blocks · ${bytesText(size)} · S${segment.id}`;
     }
     const state = this.conditionOf(row);
     const said = state === "pending" ? "freed, still held · " : state === "locked" ? "locked by a user · " : "";
-    return `${said}${this.blockName(row)} · ${categoryLabels[lifetimes.category[row]!] ?? "unknown"} · ${text(bytes(lifetimes.size[row]!))} · S${segment.id} + 0x${lifetimes.offset[row]!.toString(16)}`;
+    return `${said}${this.blockName(row)} · ${categoryLabels[lifetimes.category[row]!] ?? "unknown"} · ${bytesText(lifetimes.size[row]!)} · S${segment.id} + 0x${lifetimes.offset[row]!.toString(16)}`;
   }
 
   private pick(x: number, y: number): void {

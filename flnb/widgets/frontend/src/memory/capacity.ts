@@ -3,8 +3,8 @@
  * had less": nothing is changed by it.
  */
 
-import { attribute, h } from "../dom.ts";
-import { bytes, text } from "../format.ts";
+import { attribute, h, on } from "../dom.ts";
+import { bytesText } from "../format.ts";
 import type { ViewContext } from "../view.ts";
 
 const HALF = 6;
@@ -35,23 +35,23 @@ export class CapacityLine {
       title: "Drag: what if the device had less? Arrow keys move it, Delete puts it back",
     }, h("i", {}));
     host.append(this.element);
-    this.element.addEventListener("pointerdown", (event) => {
+    on(this.element, "pointerdown", (event) => {
       if (event.button !== 0) return;
       this.dragging = true;
       this.element.setPointerCapture(event.pointerId);
       this.element.focus({ preventScroll: true });
       event.preventDefault();
     });
-    this.element.addEventListener("pointermove", (event) => {
+    on(this.element, "pointermove", (event) => {
       if (this.dragging) this.move(this.valueAt(event.clientY - host.getBoundingClientRect().top));
     });
     const end = (): void => {
       if (this.dragging) this.settled(this.context.store.limit);
       this.dragging = false;
     };
-    this.element.addEventListener("pointerup", end);
-    this.element.addEventListener("pointercancel", end);
-    this.element.addEventListener("dblclick", () => this.rest(null));
+    on(this.element, "pointerup", end);
+    on(this.element, "pointercancel", end);
+    on(this.element, "dblclick", () => this.rest(null));
   }
 
   /** Where it stands: at what the reader asks about, else at the device's capacity, else at the top. */
@@ -69,7 +69,7 @@ export class CapacityLine {
     attribute(this.element, "aria-valuemin", 0);
     attribute(this.element, "aria-valuemax", Math.round(Math.max(scale.most, value)));
     attribute(this.element, "aria-valuenow", Math.round(value));
-    attribute(this.element, "aria-valuetext", this.context.store.limit === null && scale.own === null ? "not below the peak" : text(bytes(value)));
+    attribute(this.element, "aria-valuetext", this.context.store.limit === null && scale.own === null ? "not below the peak" : bytesText(value));
   }
 
   key(event: KeyboardEvent): boolean {

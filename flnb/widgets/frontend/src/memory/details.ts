@@ -1,8 +1,8 @@
 /** The column beside the memory view: everything known about the selected block, segment, or group of blocks. */
 
 import { fillBox, label, Surface, vertical } from "../canvas.ts";
-import { h } from "../dom.ts";
-import { bytes, dtype, duration, exactBytes, integer, moment, text } from "../format.ts";
+import { attribute, h, nothing, on, section } from "../dom.ts";
+import { bytesText, dtype, durationText, exactBytes, integer, moment } from "../format.ts";
 import { categoryLabels, categoryOrder } from "../palette.ts";
 import type { Phase } from "../protocol.ts";
 import { selectionOfBlock, selectsBlock, selectsNode } from "../selection.ts";
@@ -79,8 +79,7 @@ export class MemoryDetails {
     const row = h("div", "fl-links");
     if (this.context.alone) return row;
     for (const one of which) {
-      const button = h("button", "fl-button", one === "op" ? "Op" : "Tape", h("kbd", {}, one === "op" ? "O" : "T"));
-      button.addEventListener("click", () => actions.show(one === "op" ? "ops" : "tape"));
+      const button = h("button", { class: "fl-button", onclick: () => actions.show(one === "op" ? "ops" : "tape") }, one === "op" ? "Op" : "Tape", h("kbd", {}, one === "op" ? "O" : "T"));
       row.append(button);
     }
     return row;
@@ -90,18 +89,18 @@ export class MemoryDetails {
     const { store } = this.context;
     const at = store.memory.peak;
     this.begin();
-    this.pair("Peak live", text(bytes(at.allocated)), moment(at.t));
-    this.pair("Reserved then", text(bytes(at.reserved)));
+    this.pair("Peak live", bytesText(at.allocated), moment(at.t));
+    this.pair("Reserved then", bytesText(at.reserved));
     const request = this.model.request();
     if (request.row >= 0) {
       const { lifetimes } = store.memory;
-      this.pair("Largest", text(bytes(request.bytes)), request.steps > 0 ? `of the last ${request.steps} steps` : "");
+      this.pair("Largest", bytesText(request.bytes), request.steps > 0 ? `of the last ${request.steps} steps` : "");
       const [op, scope] = [store.plan(lifetimes.plan[request.row]!)?.op, store.context(lifetimes.context[request.row]!)?.scope];
       if (op || scope) this.pair("made by", op ?? scope!, op ? scope : "", true);
     }
     const small = store.counters?.small_bytes;
-    if (small) this.pair("Outside", text(bytes(small)), `results under ${text(bytes(store.run?.min_block ?? 0))}, in all`);
-    this.element.replaceChildren(h("div", "fl-none", "Click a block for its tensor, op and life. Click the timeline to move the time cursor."), this.pairs);
+    if (small) this.pair("Outside", bytesText(small), `results under ${bytesText(store.run?.min_block ?? 0)}, in all`);
+    this.element.replaceChildren(nothing("Click a block for its tensor, op and life. Click the timeline to move the time cursor."), this.pairs);
   }
 
   private block(id: number): void {
@@ -109,7 +108,7 @@ export class MemoryDetails {
     const { lifetimes } = store.memory;
     const row = lifetimes.row(id);
     if (row < 0) {
-      this.element.replaceChildren(this.head(store.selection!.label, `block #${integer(id)}`), h("div", "fl-none", "This block has left the picture: only the newest lifetimes are kept in the page."));
+      this.element.replaceChildren(this.head(store.selection!.label, `block #${integer(id)}`), nothing("This block has left the picture: only the newest lifetimes are kept in the page."));
       return;
     }
     const plan = store.plan(lifetimes.plan[row]!);
@@ -124,16 +123,16 @@ export class MemoryDetails {
     if (node) this.pair("Tape node", `#${integer(node)}`);
     const line = this.lineOf(row);
     if (line) this.pair("Line", line, "", true);
-    this.pair("Requested", text(bytes(requested)), requested >= 1000 ? exactBytes(requested) : "");
-    this.pair("Rounded", text(bytes(size)), `waste ${text(bytes(size - requested))}`);
+    this.pair("Requested", bytesText(requested), requested >= 1000 ? exactBytes(requested) : "");
+    this.pair("Rounded", bytesText(size), `waste ${bytesText(size - requested)}`);
     this.pair("Place", `S${lifetimes.segment[row]!} + 0x${lifetimes.offset[row]!.toString(16)}`, "", true);
     const locks = store.memory.locks.on(id, store.at);
     if (locks) this.pair("Locked", locks === 1 ? "once" : `${integer(locks)} times`, "by a user: stays until user_unlock");
-    if (lifetimes.asked[row]! <= store.at && lifetimes.end[row]! > store.at) this.pair("Pending", "freed", `${text(duration((store.at - lifetimes.asked[row]!) * 1e9))} ago, still held`);
+    if (lifetimes.asked[row]! <= store.at && lifetimes.end[row]! > store.at) this.pair("Pending", "freed", `${durationText((store.at - lifetimes.asked[row]!) * 1e9)} ago, still held`);
     const segment = store.memory.segments.get(lifetimes.segment[row]!);
-    if (segment) this.pair("In", `${text(bytes(segment.size))} segment`, `0x${(segment.address + lifetimes.offset[row]!).toString(16)}`);
+    if (segment) this.pair("In", `${bytesText(segment.size)} segment`, `0x${(segment.address + lifetimes.offset[row]!).toString(16)}`);
     this.element.replaceChildren(this.head(store.selection!.label, `${categoryLabels[category] ?? "unknown"} · block #${integer(id)}`, category), pairs,
-      h("div", "fl-section", "Life"), this.lifeOf(row), this.age(row), ...this.stack(lifetimes.context[row]!), this.links(...(plan ? ["op" as const] : []), ...(node ? ["tape" as const] : [])));
+      section("Life"), this.lifeOf(row), this.age(row), ...this.stack(lifetimes.context[row]!), this.links(...(plan ? ["op" as const] : []), ...(node ? ["tape" as const] : [])));
   }
 
   /** The call stack that made a block, of runs that have them; asked for when it is first looked at. */
@@ -146,7 +145,7 @@ export class MemoryDetails {
     }
     const lines = store.stacks.get(context);
     if (!lines?.length) return [];
-    return [h("div", "fl-section", "Allocated at"), h("ol", "fl-stack", ...lines.map((line) => h("li", "fl-code", line)))];
+    return [section("Allocated at"), h("ol", "fl-stack", ...lines.map((line) => h("li", "fl-code", line)))];
   }
 
   /** The user's line that made a block. Without one of its own, that of its node in the sampled tape, or of a node like it. */
@@ -165,9 +164,9 @@ export class MemoryDetails {
     const [from, to] = [start[row]!, end[row]!];
     const pairs = this.begin();
     const at = Math.min(store.at, to === Infinity ? store.at : to);
-    const whole = to === Infinity ? "still alive" : `of ${text(duration((to - from) * 1e9))}`;
-    if (store.at < from) this.pair("Age", "–", `allocated ${text(duration((from - store.at) * 1e9))} after the cursor`);
-    else this.pair("Age", text(duration((at - from) * 1e9)), whole);
+    const whole = to === Infinity ? "still alive" : `of ${durationText((to - from) * 1e9)}`;
+    if (store.at < from) this.pair("Age", "–", `allocated ${durationText((from - store.at) * 1e9)} after the cursor`);
+    else this.pair("Age", durationText((at - from) * 1e9), whole);
     const step = store.stepAt(from);
     this.pair("Allocated", step === null ? moment(from) : `step ${integer(step)}`, step === null ? "" : moment(from));
     if (to !== Infinity) {
@@ -207,13 +206,13 @@ export class MemoryDetails {
     const [x0, x1] = [x(from), Math.max(x(end), x(from) + 1)];
     c.fillRect(x0, 22, x1 - x0, 8);
     if (store.cursor !== null && store.cursor >= t0 && store.cursor <= t1) vertical(c, x(store.cursor), 2, 34, colours.brand);
-    const before = from < t0 ? "before the step" : `${text(duration((from - t0) * 1e9))} in`;
-    const after = to > t1 ? "beyond the step" : text(duration((to - t0) * 1e9));
+    const before = from < t0 ? "before the step" : `${durationText((from - t0) * 1e9)} in`;
+    const after = to > t1 ? "beyond the step" : durationText((to - t0) * 1e9);
     const words = theme.measure(before, font) + 8 + theme.measure(after, font);
     const left = Math.max(12, Math.min(x0, width - 12 - words));
     label(c, before, left, 39, colours.dim, font);
     label(c, after, Math.max(x1, left + words), 39, colours.dim, font, "right");
-    this.life.canvas.setAttribute("aria-label", `Lives from ${before} to ${after}`);
+    attribute(this.life.canvas, "aria-label", `Lives from ${before} to ${after}`);
     return host;
   }
 
@@ -224,18 +223,18 @@ export class MemoryDetails {
     const known = store.memory.segments.get(id);
     const pairs = this.begin();
     if (known) {
-      this.pair("Size", text(bytes(known.size)), exactBytes(known.size));
+      this.pair("Size", bytesText(known.size), exactBytes(known.size));
       this.pair("Address", `0x${known.address.toString(16)}`, "", true);
       const first = store.memory.sizes.find((one) => one.id === id) ?? known;
       this.pair("Reserved at", moment(first.start));
-      if (first !== known) this.pair("This size", `since ${moment(known.start)}`, `${text(bytes(first.size))} at first`);
+      if (first !== known) this.pair("This size", `since ${moment(known.start)}`, `${bytesText(first.size)} at first`);
       if (known.end !== Infinity) this.pair("Released at", moment(known.end));
     }
     if (segment) {
-      this.pair("Used", text(bytes(segment.used)), segment.size > 0 ? `${((segment.used / segment.size) * 100).toFixed(1)} %` : "");
+      this.pair("Used", bytesText(segment.used), segment.size > 0 ? `${((segment.used / segment.size) * 100).toFixed(1)} %` : "");
       this.pair("Blocks", integer(segment.rows.length));
       this.pair("Holes", integer(segment.holes));
-      this.pair("Largest hole", text(bytes(segment.largestHole)));
+      this.pair("Largest hole", bytesText(segment.largestHole));
     } else this.pair("At the cursor", "not reserved");
     this.element.replaceChildren(this.head(`S${id}`, "segment"), pairs);
   }
@@ -248,24 +247,24 @@ export class MemoryDetails {
     const hole = segment ? holeAt(blocks, segment, offset) : null;
     const where = `hole · S${id} + 0x${(hole?.offset ?? offset).toString(16)}`;
     if (!segment || !hole) {
-      this.element.replaceChildren(this.head(store.selection!.label, where), h("div", "fl-none", segment ? "A block stands there at the cursor." : "Its segment is not reserved at the cursor."));
+      this.element.replaceChildren(this.head(store.selection!.label, where), nothing(segment ? "A block stands there at the cursor." : "Its segment is not reserved at the cursor."));
       return;
     }
     const pairs = this.begin();
-    this.pair("Size", text(bytes(hole.size)), exactBytes(hole.size));
+    this.pair("Size", bytesText(hole.size), exactBytes(hole.size));
     const free = segment.size - segment.used;
-    this.pair("Of all free", `${((hole.size / free) * 100).toFixed(1)} %`, `of ${text(bytes(free))} in S${id}`);
+    this.pair("Of all free", `${((hole.size / free) * 100).toFixed(1)} %`, `of ${bytesText(free)} in S${id}`);
     const since = freeSince(blocks, hole, store.at);
-    if (since !== null) this.pair("Free for", text(duration((store.at - since) * 1e9)), `since ${moment(since)}`);
+    if (since !== null) this.pair("Free for", durationText((store.at - since) * 1e9), `since ${moment(since)}`);
     else this.pair("Free for", "as long as is known");
-    this.element.replaceChildren(this.head(`free ${text(bytes(hole.size))}`, where), pairs,
+    this.element.replaceChildren(this.head(`free ${bytesText(hole.size)}`, where), pairs,
       ...this.neighbour("Before it", hole.before, "the segment begins here"), ...this.neighbour("After it", hole.after, "the segment ends here"));
   }
 
   /** A block beside a hole: a button that selects it, its op, line and age. */
   private neighbour(title: string, row: number, none: string): HTMLElement[] {
-    const section = h("div", "fl-section", title);
-    if (row < 0) return [section, h("div", "fl-none", none)];
+    const heading = section(title);
+    if (row < 0) return [heading, nothing(none)];
     const { store } = this.context;
     const { lifetimes } = store.memory;
     const list = this.rowList([row]);
@@ -274,8 +273,8 @@ export class MemoryDetails {
     this.pair("Op", op ?? "unknown", "", op !== undefined);
     const line = this.lineOf(row);
     this.pair("Line", line ?? "unknown", "", line !== undefined);
-    this.pair("Age", text(duration((store.at - lifetimes.start[row]!) * 1e9)), categoryLabels[lifetimes.category[row]!] ?? "");
-    return [section, list, pairs];
+    this.pair("Age", durationText((store.at - lifetimes.start[row]!) * 1e9), categoryLabels[lifetimes.category[row]!] ?? "");
+    return [heading, list, pairs];
   }
 
   /** Blocks as buttons that select them. */
@@ -284,8 +283,8 @@ export class MemoryDetails {
     const { lifetimes } = store.memory;
     return h("ul", "fl-rowlist", ...rows.map((row) => {
       const button = h("button", { title: selectionOfBlock(store, row).label }, h("i", { class: "fl-square", style: `background:${theme.category(lifetimes.category[row]!)}` }),
-        h("span", "fl-code", selectionOfBlock(store, row).label), h("span", "fl-unitright", text(bytes(lifetimes.size[row]!))));
-      button.addEventListener("click", () => {
+        h("span", "fl-code", selectionOfBlock(store, row).label), h("span", "fl-unitright", bytesText(lifetimes.size[row]!)));
+      on(button, "click", () => {
         if (store.cursor === null) actions.setCursor(store.at);
         actions.select(selectionOfBlock(store, row));
       });
@@ -308,9 +307,9 @@ export class MemoryDetails {
       perCategory[Math.min(lifetimes.category[row]!, 7)]! += lifetimes.size[row]!;
     }
     const pairs = this.begin();
-    this.pair("Holds now", text(bytes(size)), rows.length === 1 ? "in 1 block" : `in ${integer(rows.length)} blocks`);
-    for (const category of [...categoryOrder].reverse()) if (perCategory[category]! > 0) this.pair(categoryLabels[category]!, text(bytes(perCategory[category]!)));
-    const some = rows.length > 0 ? [h("div", "fl-section", rows.length > 40 ? "Its largest blocks" : "Its blocks"), this.rowList(rows.slice(0, 40))] : [];
+    this.pair("Holds now", bytesText(size), rows.length === 1 ? "in 1 block" : `in ${integer(rows.length)} blocks`);
+    for (const category of [...categoryOrder].reverse()) if (perCategory[category]! > 0) this.pair(categoryLabels[category]!, bytesText(perCategory[category]!));
+    const some = rows.length > 0 ? [section(rows.length > 40 ? "Its largest blocks" : "Its blocks"), this.rowList(rows.slice(0, 40))] : [];
     const where = selection.kind === "op" ? "op" : selection.kind === "scope" ? "scope" : selection.kind === "leaf" ? "parameter" : "tape node";
     this.element.replaceChildren(this.head(selection.label, `${where} · allocations at the cursor`), pairs, ...some, this.links("op", "tape"));
   }

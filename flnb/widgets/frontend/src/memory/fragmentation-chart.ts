@@ -1,8 +1,8 @@
 /** Fragmentation over time: reserved/live as a line above, the unusable share as an area below, on one time axis. */
 
 import { range } from "d3-array";
-import { horizontal, label, Surface } from "../canvas.ts";
-import { bytes, percent, ratio, text } from "../format.ts";
+import { fillBox, horizontal, label, setPen, Surface } from "../canvas.ts";
+import { bytesText, percentText, ratio } from "../format.ts";
 import { paintCursor } from "../timeline/paint.ts";
 import type { ViewContext } from "../view.ts";
 import { bindAxis, drawSteps, stepCursor, TimeAxis } from "./axis.ts";
@@ -102,8 +102,7 @@ export class FragmentationChart {
     this.headlines(c, axis, curve);
     drawSteps(c, axis, store, theme, height - BOTTOM, false);
     if (this.hover && axis.inside(this.hover.x)) {
-      c.fillStyle = colours.dim;
-      c.fillRect(Math.floor(this.hover.x), TOP, 1, height - TOP - BOTTOM);
+      fillBox(c, colours.dim, Math.floor(this.hover.x), TOP, 1, height - TOP - BOTTOM);
     }
     paintCursor({ c, theme, scale: axis, height: height - BOTTOM }, store.cursor, false);
   }
@@ -122,8 +121,7 @@ export class FragmentationChart {
   }
 
   private line(c: CanvasRenderingContext2D, axis: TimeAxis, curve: FragmentationCurve): void {
-    c.strokeStyle = this.context.theme.colours.ink;
-    c.lineWidth = 1.25;
+    setPen(c, this.context.theme.colours.ink, 1.25);
     c.lineJoin = "round";
     c.beginPath();
     let pen = false;
@@ -173,8 +171,7 @@ export class FragmentationChart {
     }
     if (!known) return;
     c.fillStyle = colours.bg;
-    c.strokeStyle = colours.ink;
-    c.lineWidth = 1.5;
+    setPen(c, colours.ink, 1.5);
     c.beginPath();
     c.arc(x, y, 3.5, 0, 7);
     c.fill();
@@ -200,8 +197,8 @@ export class FragmentationChart {
       return;
     }
     const k = Math.min(Math.max(Math.floor(hover.x - axis.left), 0), curve.ratio.length - 1);
-    const share = text(percent(curve.unusable[k]!));
-    this.tip.show(`reserved/live ${ratioText(curve.ratio[k]!)} · unusable ${share} · largest hole ${text(bytes(curve.largest[k]!))}`, hover.x, hover.y, this.surface.width);
+    const share = percentText(curve.unusable[k]!);
+    this.tip.show(`reserved/live ${ratioText(curve.ratio[k]!)} · unusable ${share} · largest hole ${bytesText(curve.largest[k]!)}`, hover.x, hover.y, this.surface.width);
   }
 }
 

@@ -1,6 +1,6 @@
 /** The free ranges of a segment: which blocks stand on either side, and since when each is free. */
 
-import { bytes, text } from "../format.ts";
+import { bytesText } from "../format.ts";
 import type { Selection } from "../selection.ts";
 import type { Lifetimes } from "./lifetimes.ts";
 import { holesOf, type SegmentState } from "./state.ts";
@@ -43,7 +43,7 @@ export function holeAt(blocks: Lifetimes, segment: SegmentState, offset: number)
 }
 
 export const selectionOfHole = ({ segment, offset, size }: Hole, t: number): Selection =>
-  ({ kind: "hole", label: `free ${text(bytes(size))}`, segment, offset, bytes: size, t });
+  ({ kind: "hole", label: `free ${bytesText(size)}`, segment, offset, bytes: size, t });
 
 /** Whether a selection is this hole, or what is left of the one that was selected. */
 export const selectsHole = (selection: Selection | null, hole: Hole): boolean =>

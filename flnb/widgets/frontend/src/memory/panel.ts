@@ -1,7 +1,7 @@
 /** The Memory panel of the overview. */
 
 import { h } from "../dom.ts";
-import { bytes, ratio, text } from "../format.ts";
+import { bytesText, joined, ratio } from "../format.ts";
 import { categoryOrder } from "../palette.ts";
 import { Panel } from "../panel.ts";
 import type { DataTable, View, ViewContext } from "../view.ts";
@@ -64,7 +64,7 @@ export class MemoryPanel implements View {
       this.told = key;
       const totals = this.model.index.totalsAt(store.at).totals;
       const live = allocatedOf(totals);
-      this.panel.sub = [`live ${store.lower ? "≥" : ""}${text(bytes(live))}`, headline(this.context)].filter(Boolean).join(" · ");
+      this.panel.sub = joined([`live ${store.lower ? "≥" : ""}${bytesText(live)}`, headline(this.context)]);
       this.legends();
       this.chart.label();
     }

@@ -1,8 +1,8 @@
 /** What would make the recorded step fit below the capacity that the reader asks about, beside the memory view. */
 
 import { insertCell } from "../cell.ts";
-import { h } from "../dom.ts";
-import { bytes, duration, text, UNKNOWN } from "../format.ts";
+import { h, on } from "../dom.ts";
+import { bytesText, durationText, UNKNOWN } from "../format.ts";
 import type { Proposal } from "../protocol.ts";
 import type { ViewContext } from "../view.ts";
 import type { MemoryModel } from "./model.ts";
@@ -49,9 +49,8 @@ export class ProposalPanel {
       this.element.replaceChildren();
       return;
     }
-    const close = h("button", { class: "fl-iconbutton", "aria-label": "Put the capacity back", title: "Put the capacity back (Delete)" }, "✕");
-    close.addEventListener("click", () => this.context.actions.setLimit(null));
-    const head = h("div", "fl-proposalhead", h("b", {}, `What if ${text(bytes(limit))}`), close);
+    const close = h("button", { class: "fl-iconbutton", "aria-label": "Put the capacity back", title: "Put the capacity back (Delete)", onclick: () => this.context.actions.setLimit(null) }, "✕");
+    const head = h("div", "fl-proposalhead", h("b", {}, `What if ${bytesText(limit)}`), close);
     this.element.replaceChildren(head, ...this.said(limit));
   }
 
@@ -66,7 +65,7 @@ export class ProposalPanel {
 
   private said(limit: number): HTMLElement[] {
     const line = (...what: (string | HTMLElement)[]): HTMLElement => h("p", {}, ...what);
-    const peak = line("Reserved at most ", h("b", {}, text(bytes(this.most()))));
+    const peak = line("Reserved at most ", h("b", {}, bytesText(this.most())));
     const known = this.known(limit);
     if (known !== null) return [peak, line(known)];
     const { proposal } = this.context.store;
@@ -87,7 +86,7 @@ export class ProposalPanel {
   /** The peak as it was recorded, is predicted, and was measured. */
   private peaks({ before, peak, peak_live, measured }: Proposal): HTMLElement {
     const row = (name: string, reserved: number | undefined, live: number | undefined): HTMLElement =>
-      h("tr", {}, h("th", { class: "fl-left", scope: "row" }, name), h("td", {}, text(bytes(reserved))), h("td", {}, text(bytes(live))));
+      h("tr", {}, h("th", { class: "fl-left", scope: "row" }, name), h("td", {}, bytesText(reserved)), h("td", {}, bytesText(live)));
     return h("table", "fl-table", h("caption", "fl-hidden", "Peaks"),
       h("thead", {}, h("tr", {}, h("th", { class: "fl-left", scope: "col" }, "Peak"), h("th", { scope: "col" }, "reserved"), h("th", { scope: "col" }, "live"))),
       h("tbody", {}, row("recorded", before?.peak, before?.live), row("predicted", peak, peak_live), ...(measured ? [row("measured", measured.peak, measured.live)] : [])));
@@ -96,11 +95,11 @@ export class ProposalPanel {
   private table({ choices, seconds }: Proposal): HTMLElement {
     const root = common(choices!.map(({ scope }) => scope));
     const rows = choices!.slice(0, SCOPES).map(({ scope, what, bytes: held, seconds: takes }) => h("tr", { class: what === "keep" ? "fl-dim" : null },
-      h("td", { class: "fl-left fl-code", title: scope }, scope.slice(root.length)), h("td", "fl-left", what), h("td", {}, text(bytes(held))), h("td", {}, takes ? text(duration(takes * 1e9)) : UNKNOWN)));
+      h("td", { class: "fl-left fl-code", title: scope }, scope.slice(root.length)), h("td", "fl-left", what), h("td", {}, bytesText(held)), h("td", {}, takes ? durationText(takes * 1e9) : UNKNOWN)));
     const left = choices!.length - rows.length;
     if (left > 0) rows.push(h("tr", "fl-dim", h("td", { class: "fl-left", colspan: 4 }, `and ${left} more`)));
     return h("table", "fl-table", h("caption", "fl-hidden", "What is done to what modules keep for backward"),
-      h("thead", {}, h("tr", {}, h("th", { class: "fl-left", scope: "col" }, "Module"), h("th", { class: "fl-left", scope: "col" }, "Choice"), h("th", { scope: "col", title: "What it holds at the peak" }, "At peak"), h("th", { scope: "col", title: `All together ${text(duration((seconds ?? 0) * 1e9))}` }, "Cost"))),
+      h("thead", {}, h("tr", {}, h("th", { class: "fl-left", scope: "col" }, "Module"), h("th", { class: "fl-left", scope: "col" }, "Choice"), h("th", { scope: "col", title: "What it holds at the peak" }, "At peak"), h("th", { scope: "col", title: `All together ${durationText((seconds ?? 0) * 1e9)}` }, "Cost"))),
       h("tbody", {}, ...rows));
   }
 
@@ -109,7 +108,7 @@ export class ProposalPanel {
     const { actions } = this.context;
     const button = (name: string, act: (own: HTMLButtonElement) => void): HTMLButtonElement => {
       const made = h("button", "fl-button", name);
-      made.addEventListener("click", () => act(made));
+      on(made, "click", () => act(made));
       return made;
     };
     const code = found.code;

@@ -1,6 +1,6 @@
 /** The tables behind the pictures of memory. */
 
-import { bytes, count, measured, text } from "../format.ts";
+import { bytesText, count, measured, text } from "../format.ts";
 import { categoryOrder } from "../palette.ts";
 import type { Cell, DataTable, ViewContext } from "../view.ts";
 import { nameOf } from "./bands.ts";
@@ -36,7 +36,7 @@ export function fragmentationTable({ store }: Pick<ViewContext, "store">, model:
     const found = fragmentationOf(model.index, model.state(line.time[0]!), request);
     rows.push([steps.column("index")[at]!, { value: found.ratio, text: ratioText(found.ratio) }, measured.percent(found.unusable), { value: found.internal, text: Number.isNaN(found.internal) ? "–" : `${(found.internal * 100).toFixed(2)} %` }, measured.bytes(found.largest), measured.bytes(found.free)]);
   }
-  return { caption: `Fragmentation at the peak of each ${steps.length > most ? `of the last ${most} steps` : "step"}`, columns: ["Step", "reserved/live", `unusable(${text(bytes(request))})`, "internal", "largest hole", "free"], rows, units: ["", "", "share", "share", "bytes", "bytes"] };
+  return { caption: `Fragmentation at the peak of each ${steps.length > most ? `of the last ${most} steps` : "step"}`, columns: ["Step", "reserved/live", `unusable(${bytesText(request)})`, "internal", "largest hole", "free"], rows, units: ["", "", "share", "share", "bytes", "bytes"] };
 }
 
 /** Every block at the cursor, or the first of them (at most so many). */

@@ -1,7 +1,8 @@
 /** Allocated bytes by category over time: a stacked, stepped area in which every pixel shows its largest moment. */
 
+import { attribute } from "../dom.ts";
 import { fillBox, hatch, horizontal, label, setPen, Surface, ticks, tracePath, vertical } from "../canvas.ts";
-import { bytes, clock, integer, text } from "../format.ts";
+import { bytes, bytesText, clock, integer } from "../format.ts";
 import { type Selection, selectsBlock } from "../selection.ts";
 import { paintCursor } from "../timeline/paint.ts";
 import type { ViewContext } from "../view.ts";
@@ -95,7 +96,7 @@ export class TimelineChart {
     drawBands(c, this.places, (this.stack = this.groups?.stack(line, theme) ?? categoryStack(line, theme)), theme);
     this.missing(c, axis);
     this.selection(c, axis);
-    const above = [...(scale.reserved ? [] : [`reserved ${text(bytes(reserved))}`]), ...(scale.capacity || capacity === null ? [] : [`capacity ${text(bytes(capacity))}`])];
+    const above = [...(scale.reserved ? [] : [`reserved ${bytesText(reserved)}`]), ...(scale.capacity || capacity === null ? [] : [`capacity ${bytesText(capacity)}`])];
     if (scale.reserved) this.reserved(c, axis, line, above.length > 0);
     if (scale.capacity) this.capacity(c, axis, capacity!, store.limit !== null);
     if (store.limit !== null) this.limit(c, axis, store.limit);
@@ -137,14 +138,14 @@ export class TimelineChart {
     if (last === 0) return;
     setPen(c, theme.colours.ink, 1.5);
     strokeSteps(c, this.places, line.reserved);
-    this.note(c, `reserved ${text(bytes(last))}`, axis.right - 2, labelAt(this.y(last), corner));
+    this.note(c, `reserved ${bytesText(last)}`, axis.right - 2, labelAt(this.y(last), corner));
   }
 
   private capacity(c: CanvasRenderingContext2D, axis: TimeAxis, capacity: number, faint: boolean): void {
     const { colours } = this.context.theme;
     const y = this.y(capacity);
     horizontal(c, axis.left, axis.right, y, faint ? colours.mark : colours.ink, [5, 4]);
-    if (!faint) this.note(c, `capacity ${text(bytes(capacity))}`, axis.right - 2, y + 9);
+    if (!faint) this.note(c, `capacity ${bytesText(capacity)}`, axis.right - 2, y + 9);
   }
 
   /** The capacity that the reader asks about; what does not fit below it is hatched. */
@@ -161,7 +162,7 @@ export class TimelineChart {
     c.globalAlpha = 1;
     horizontal(c, axis.left, axis.right, y, colours.ink, [5, 4], 2);
     // On the left: what is reserved is told on the right.
-    const what = `what if ${text(bytes(limit))}`;
+    const what = `what if ${bytesText(limit)}`;
     this.note(c, what, axis.left + 8 + this.context.theme.measure(what, this.context.theme.ui(11, 500)), y < TOP + 20 ? y + 10 : y - 9);
   }
 
@@ -177,7 +178,7 @@ export class TimelineChart {
       c.fillStyle = theme.colours.ink;
       tracePath(c, x - 4, TOP + 7, x + 5, TOP + 7, x + 0.5, TOP + 14);
       c.fill();
-      const what = `released ${text(bytes(size))}`;
+      const what = `released ${bytesText(size)}`;
       const wide = theme.measure(what, theme.ui(11, 500)) + 12;
       free = x + 8;
       if (x + wide > axis.right - taken) continue;
@@ -274,13 +275,13 @@ export class TimelineChart {
     let sum = 0;
     for (const band of this.stack?.bands ?? []) {
       const size = this.stack!.totals[k * this.stack!.width + band.column]!;
-      if (name === "" && value >= sum && value < sum + size) name = `${band.name} ${text(bytes(size))} of `;
+      if (name === "" && value >= sum && value < sum + size) name = `${band.name} ${bytesText(size)} of `;
       sum += size;
     }
     const t = line.time[k]!;
     const step = store.stepAt(t);
     const when = step === null ? clock(t) : `step ${integer(step)}`;
-    this.tip.show(`${name || "allocated "}${text(bytes(line.allocated[k]!))} · ${when}`, hover.x, hover.y, this.surface.width);
+    this.tip.show(`${name || "allocated "}${bytesText(line.allocated[k]!)} · ${when}`, hover.x, hover.y, this.surface.width);
   }
 
   /** Totals at the cursor, for the legend. */
@@ -291,9 +292,9 @@ export class TimelineChart {
   label(): void {
     const totals = this.totals();
     const { canvas } = this.surface;
-    const said = `allocated ${text(bytes(allocatedOf(totals)))} of ${text(bytes(totals[RESERVED]!))} reserved`;
+    const said = `allocated ${bytesText(allocatedOf(totals))} of ${bytesText(totals[RESERVED]!)} reserved`;
     const name = `Memory by category: ${said} at the cursor. Arrow keys move the cursor from event to event.`;
-    if (canvas.getAttribute("aria-label") !== name) canvas.setAttribute("aria-label", name);
+    if (canvas.getAttribute("aria-label") !== name) attribute(canvas, "aria-label", name);
   }
 }
 

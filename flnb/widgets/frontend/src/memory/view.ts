@@ -1,7 +1,7 @@
 /** Where is the peak, who holds it, how much is unusable? */
 
 import { attribute, h, setText } from "../dom.ts";
-import { bytes, integer, percent, ratio, text } from "../format.ts";
+import { bytesText, integer, joined, percentText, ratio } from "../format.ts";
 import { Panel, segmented } from "../panel.ts";
 import type { DataTable, View, ViewContext } from "../view.ts";
 import { stepsIn } from "./axis.ts";
@@ -59,7 +59,7 @@ export class MemoryView implements View {
 
     const second = new Panel("Fragmentation", () => fragmentationTable(context, this.model));
     const secondHost = canvasHost();
-    const figure = (): { name: HTMLElement; value: HTMLElement } => ({ name: h("span", { class: "fl-dim" }), value: h("span") });
+    const figure = (): { name: HTMLElement; value: HTMLElement } => ({ name: h("span", "fl-dim"), value: h("span") });
     this.figures = { ratio: figure(), unusable: figure(), internal: figure(), largest: figure(), peak: figure(), average: figure() };
     this.figures.ratio.value.style.fontWeight = "600";
     const lines = Object.values(this.figures).map(({ name, value }) => h("div", { style: "display:flex;justify-content:space-between;line-height:18px" }, name, value));
@@ -160,10 +160,10 @@ export class MemoryView implements View {
     const state = this.model.state(at);
     const request = this.model.request();
     const range = stepsIn(store, store.range);
-    this.timeline.panel.sub = [range, "areas add up to allocated"].filter(Boolean).join(" · ");
+    this.timeline.panel.sub = joined([range, "areas add up to allocated"]);
     this.legends(totals, at);
     this.timeline.chart.label();
-    const requestText = text(bytes(request.bytes));
+    const requestText = bytesText(request.bytes);
     this.fragmentation.panel.sub = request.bytes > 0
       ? `line: reserved/live · filled: unusable for a request of ${requestText}, the largest ${request.steps > 0 ? `of the last ${request.steps} ${request.steps === 1 ? "step" : "steps"}` : "so far"}`
       : "line: reserved/live · filled: unusable";
@@ -172,11 +172,11 @@ export class MemoryView implements View {
     setText(ratioFigure.name, "reserved/live");
     setText(ratioFigure.value, ratioText(now.ratio));
     setText(unusable.name, request.bytes > 0 ? `unusable(${requestText})` : "unusable");
-    setText(unusable.value, text(percent(now.unusable)));
+    setText(unusable.value, percentText(now.unusable));
     setText(internal.name, "internal");
     setText(internal.value, Number.isNaN(now.internal) ? "–" : `${(now.internal * 100).toFixed(2)} %`);
     setText(largest.name, "largest hole");
-    setText(largest.value, text(bytes(now.largest)));
+    setText(largest.value, bytesText(now.largest));
     const curve = this.model.curve(store.range, Math.max(1, this.fragmentation.chart.pixels));
     setText(peak.name, "ratio at peak");
     setText(peak.value, ratio(curve.peak.live ? curve.peak.ratio : NaN));
@@ -188,7 +188,7 @@ export class MemoryView implements View {
     const step = store.stepAt(at);
     const segments = state.segments.length;
     const where = store.cursor === null ? "now" : `at the cursor${step === null ? "" : `, step ${integer(step)}`}`;
-    this.blocks.panel.sub = `${integer(segments)} ${segments === 1 ? "segment" : "segments"}, ${text(bytes(totals[RESERVED]!))} · ${where}`;
+    this.blocks.panel.sub = `${integer(segments)} ${segments === 1 ? "segment" : "segments"}, ${bytesText(totals[RESERVED]!)} · ${where}`;
   }
 
   private legends(totals: Float64Array, at: number): void {

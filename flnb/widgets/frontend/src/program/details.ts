@@ -1,16 +1,12 @@
 /** What is known of one kernel or call: its ops with their shares, what it reads and stores, and the text of a kernel. */
 
-import { h } from "../dom.ts";
-import { bytes, dtype, duration, percent, text, UNKNOWN } from "../format.ts";
+import { h, section, swatch } from "../dom.ts";
+import { bytesText, dtype, durationText, percentText, UNKNOWN } from "../format.ts";
 import { segmented } from "../panel.ts";
 import type { Theme } from "../theme.ts";
 import { familyOf, type Launch, type ProgramData, totalOf } from "./model.ts";
 
 const KINDS = { kernel: "kernel", call: "call of a method", copy: "copy at the end" } as const;
-
-export function swatch(theme: Theme, family: string): HTMLElement {
-  return h("i", { class: "fl-swatch", style: `background:${theme.family(family)}` });
-}
 
 export function shareBar(theme: Theme, family: string, share: number): HTMLElement {
   return h("span", "fl-share", h("i", { style: `width:${(100 * share).toFixed(1)}%;background:${theme.family(family)}` }));
@@ -20,9 +16,9 @@ export function shareBar(theme: Theme, family: string, share: number): HTMLEleme
 export function details(theme: Theme, data: ProgramData, at: number, llvm: string | undefined, form: "loops" | "llvm", ask: (form: "loops" | "llvm") => void): HTMLElement[] {
   const launch = data.launches[at]!;
   const total = totalOf(data);
-  const share = launch.ns !== null && total ? `, ${text(percent(launch.ns / total))} of the program` : "";
+  const share = launch.ns !== null && total ? `, ${percentText(launch.ns / total)} of the program` : "";
   const rows: [string, string][] = [
-    ["Time", launch.ns === null ? UNKNOWN : `${text(duration(launch.ns))}${share}`],
+    ["Time", launch.ns === null ? UNKNOWN : `${durationText(launch.ns)}${share}`],
     ...(launch.scope ? [["Module", launch.scope] as [string, string]] : []),
     ["Phase", launch.phase],
     ["Reads", launch.reads.join(", ") || "nothing"],
@@ -31,10 +27,10 @@ export function details(theme: Theme, data: ProgramData, at: number, llvm: strin
     h("div", "fl-title", swatch(theme, familyOf(launch)), h("div", {}, h("b", {}, `#${at} ${launch.name}`),
       h("div", "fl-sub", KINDS[launch.kind], launch.own ? " · of the user's class: never fused" : ""))),
     h("dl", "fl-pairs", ...rows.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
-    h("div", "fl-section", `Stores`),
+    section(`Stores`),
     h("table", "fl-table fl-programstored", h("tbody", {}, ...launch.stored.map((one) => h("tr", {},
-      h("td", "fl-left fl-code", one.name), h("td", "fl-left", `${one.shape} ${dtype(one.dtype)}`), h("td", {}, text(bytes(one.bytes))), h("td", "fl-left", one.where))))),
-    ...(launch.parts.length ? [h("div", "fl-section", launch.parts.length > 1 ? `${launch.parts.length} ops, estimated share of its time` : "Op"), ops(theme, launch)] : []),
+      h("td", "fl-left fl-code", one.name), h("td", "fl-left", `${one.shape} ${dtype(one.dtype)}`), h("td", {}, bytesText(one.bytes)), h("td", "fl-left", one.where))))),
+    ...(launch.parts.length ? [section(launch.parts.length > 1 ? `${launch.parts.length} ops, estimated share of its time` : "Op"), ops(theme, launch)] : []),
     ...(launch.kind === "kernel" ? source(launch, llvm, form, ask) : []),
   ];
 }

@@ -1,5 +1,7 @@
 /** A captured program as the kernel tells it, and what the view computes from it. */
 
+import { ofType } from "../protocol.ts";
+
 /** One op of a kernel or call; `share` is its part of the time, estimated by the bytes that it would move alone. */
 export interface Part { op: string; family: string; shape: string; dtype: string; share: number; scope: string }
 
@@ -48,8 +50,8 @@ export interface ProgramMessage { type: "program"; name: string; programs: Progr
 export interface SourceRequest { type: "source"; program: number; launch: number }
 export interface SourceAnswer { type: "source"; program: number; launch: number; text: string }
 
-export const isProgram = (content: unknown): content is ProgramMessage => (content as { type?: unknown } | null)?.type === "program";
-export const isSource = (content: unknown): content is SourceAnswer => (content as { type?: unknown } | null)?.type === "source";
+export const isProgram = ofType<ProgramMessage>("program");
+export const isSource = ofType<SourceAnswer>("source");
 
 /** The life of a value in the block: from the launch that writes it to before `end`. */
 export interface Span { launch: number; stored: Stored; begin: number; end: number }

@@ -1,7 +1,8 @@
 /** The memory plan: which bytes of the program's block belong to which value, launch by launch. */
 
+import { on } from "../dom.ts";
 import { fillBox, horizontal, label, ring, setPen, Surface, ticks, vertical } from "../canvas.ts";
-import { bytes, text } from "../format.ts";
+import { bytesText } from "../format.ts";
 import type { Theme } from "../theme.ts";
 import { Tip } from "../tip.ts";
 import { liveOf, type ProgramData, runsOf, type Span, spansOf } from "./model.ts";
@@ -24,9 +25,9 @@ export class MemoryPlan {
     host.append(this.surface.canvas);
     this.tip = new Tip(host);
     const { canvas } = this.surface;
-    canvas.addEventListener("pointermove", (event) => this.hover(event.offsetX, event.offsetY));
-    canvas.addEventListener("pointerleave", () => this.hover(-1, -1));
-    canvas.addEventListener("click", ({ offsetX, offsetY }) => {
+    on(canvas, "pointermove", (event) => this.hover(event.offsetX, event.offsetY));
+    on(canvas, "pointerleave", () => this.hover(-1, -1));
+    on(canvas, "click", ({ offsetX, offsetY }) => {
       const span = this.at(offsetX, offsetY);
       const launch = span ? span.launch : this.launchAt(offsetX);
       if (launch !== null) this.choose(launch);
@@ -83,7 +84,7 @@ export class MemoryPlan {
     if (!span) return this.tip.hide();
     const { stored, launch, end } = span;
     const until = end - 1 > launch ? `, in use to #${end - 1}` : "";
-    this.tip.show(`${stored.name} ${stored.shape} ${stored.dtype}, ${text(bytes(stored.bytes))} ${stored.where}, by #${launch}${until}`, x, y, this.surface.width);
+    this.tip.show(`${stored.name} ${stored.shape} ${stored.dtype}, ${bytesText(stored.bytes)} ${stored.where}, by #${launch}${until}`, x, y, this.surface.width);
   }
 
   draw(): void {
@@ -94,7 +95,7 @@ export class MemoryPlan {
     const [right, bottom] = [surface.width - RIGHT, surface.height - BOTTOM];
     for (const value of ticks(0, data.block, 4, true)) {
       horizontal(c, LEFT, right, this.y(value), colours.grid);
-      label(c, text(bytes(value)), LEFT - 6, this.y(value), colours.dim, theme.ui(10.5), "right");
+      label(c, bytesText(value), LEFT - 6, this.y(value), colours.dim, theme.ui(10.5), "right");
     }
     for (const span of this.spans) {
       const [x0, x1] = [this.x(span.begin), Math.max(this.x(span.end), this.x(span.begin) + 1)];

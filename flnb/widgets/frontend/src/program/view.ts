@@ -1,12 +1,12 @@
 /** A function of flnb.jit as a program: how it was rewritten, its kernels and calls, and the plan of its memory. */
 
-import { h, keepKeys, setText } from "../dom.ts";
-import { bytes, dtype, duration, integer, percent, text, UNKNOWN } from "../format.ts";
+import { attribute, h, keepKeys, nothing, on, section, setText, swatch } from "../dom.ts";
+import { bytesText, dtype, durationText, integer, percentText, UNKNOWN } from "../format.ts";
 import { square } from "../memory/legend.ts";
 import { categoryLabels, familyLabels } from "../palette.ts";
 import { Panel, segmented } from "../panel.ts";
 import { Theme } from "../theme.ts";
-import { details, shareBar, swatch } from "./details.ts";
+import { details, shareBar } from "./details.ts";
 import { costsOf, familyOf, isProgram, isSource, type Launch, type ProgramData, type ProgramMessage, runsOf, type SourceRequest, stripOf, totalOf } from "./model.ts";
 import { MemoryPlan } from "./plan.ts";
 
@@ -72,12 +72,12 @@ export class ProgramView {
     this.sizes = new ResizeObserver(() => this.resize());
     for (const element of [this.element, host]) this.sizes.observe(element);
     this.theme.onChange(() => this.draw());
-    window.addEventListener("keydown", this.key, true);
-    this.stages.addEventListener("click", ({ target }) => {
+    on(window, "keydown", this.key, true);
+    on(this.stages, "click", ({ target }) => {
       const item = target instanceof Element ? target.closest("li") : null;
       if (item) this.show(item.dataset["stage"] as Stage);
     });
-    this.main.addEventListener("click", ({ target }) => {
+    on(this.main, "click", ({ target }) => {
       const card = target instanceof Element ? target.closest<HTMLElement>("[data-launch]") : null;
       if (card) this.select(Number(card.dataset["launch"]));
     });
@@ -142,7 +142,7 @@ export class ProgramView {
     this.plan.select(launch);
     for (const card of this.main.querySelectorAll<HTMLElement>("[data-launch]")) {
       const own = Number(card.dataset["launch"]) === launch;
-      card.setAttribute("aria-pressed", String(own));
+      attribute(card, "aria-pressed", own);
       if (own && reveal && card.classList.contains("fl-card")) card.scrollIntoView({ block: "nearest" });
     }
     this.tell();
@@ -183,7 +183,7 @@ export class ProgramView {
     this.drawMain(data);
     this.plan.draw();
     const most = Math.max(0, ...this.plan.live);
-    const size = (value: number): string => text(bytes(value));
+    const size = (value: number): string => bytesText(value);
     this.planned.sub = `block ${size(data.block)}, most in use ${size(most)} · besides it: results ${size(data.results)}, scratch ${size(data.scratch)}`;
     const categories = [...new Set(data.launches.flatMap(({ stored }) => stored.filter(({ offset }) => offset !== null).map(({ category }) => category)))];
     this.planned.tools.replaceChildren(...categories.map((one) => h("span", "fl-legenditem fl-sub", square(this.theme, one), categoryLabels[one] ?? "")),
@@ -193,7 +193,7 @@ export class ProgramView {
 
   private timed(data: ProgramData): string {
     const total = totalOf(data);
-    return total === null ? "no times: give it a recording of calls, flnb.program(f, run)" : `${text(duration(total))} a run, median of ${data.runs} in ${data.run}`;
+    return total === null ? "no times: give it a recording of calls, flnb.program(f, run)" : `${durationText(total)} a run, median of ${data.runs} in ${data.run}`;
   }
 
   private drawStages(data: ProgramData): void {
@@ -205,7 +205,7 @@ export class ProgramView {
       ["recorded", `${integer(data.recorded.length)} ops`, data.recorded.length],
       ["rewritten", data.recorded.length === data.after && !data.rules.length ? "unchanged" : `${integer(data.recorded.length)} → ${integer(data.after)}`, data.after],
       ["fused", `${integer(compute)} that compute → ${integer(length)}: ${integer(kernels)} ${kernels === 1 ? "kernel" : "kernels"}, ${integer(length - kernels)} ${length - kernels === 1 ? "call" : "calls"}`, length],
-      ["planned", `${integer(held)} ${held === 1 ? "value" : "values"} in ${text(bytes(data.block))}`, length],
+      ["planned", `${integer(held)} ${held === 1 ? "value" : "values"} in ${bytesText(data.block)}`, length],
     ];
     const most = Math.max(1, data.recorded.length, data.after);
     this.stages.replaceChildren(...rows.map(([stage, words, count], at) => {
@@ -220,8 +220,8 @@ export class ProgramView {
 
   private rules(data: ProgramData): HTMLElement[] {
     const gone = data.rules.reduce((sum, { count }) => sum + count, 0);
-    if (!data.rules.length) return [h("div", "fl-section", "Rules"), h("div", "fl-none", "No rule found anything to replace.")];
-    return [h("div", "fl-section", `Rules: ${integer(gone)} ops replaced`),
+    if (!data.rules.length) return [section("Rules"), nothing("No rule found anything to replace.")];
+    return [section(`Rules: ${integer(gone)} ops replaced`),
       h("ul", "fl-rulelist", ...data.rules.map(({ name, reason, where, count }) => h("li", { title: where },
         h("span", "fl-code", name), h("b", {}, integer(count)), h("span", "fl-dim", where ? `${reason} (${where})` : reason))))];
   }
@@ -229,12 +229,12 @@ export class ProgramView {
   private costs(data: ProgramData): HTMLElement[] {
     const total = totalOf(data);
     const rows = costsOf(data.launches).slice(0, 60);
-    return [h("div", "fl-section", total === null ? "Calls" : "What takes the time"),
+    return [section(total === null ? "Calls" : "What takes the time"),
       h("table", "fl-table fl-ops fl-programcosts", h("tbody", {}, ...rows.map(({ name, family, count, ns, first }) => {
         const row = h("tr", { tabindex: -1, title: `first: #${first}` },
           h("td", "fl-left", swatch(this.theme, family), h("span", "fl-code", name)), h("td", {}, `${integer(count)}×`),
-          h("td", {}, ...(total && ns !== null ? [shareBar(this.theme, family, ns / total), h("span", "fl-sharetext", text(percent(ns / total)))] : [UNKNOWN])));
-        row.addEventListener("click", () => this.select(first));
+          h("td", {}, ...(total && ns !== null ? [shareBar(this.theme, family, ns / total), h("span", "fl-sharetext", percentText(ns / total))] : [UNKNOWN])));
+        on(row, "click", () => this.select(first));
         return row;
       })))];
   }
@@ -256,7 +256,7 @@ export class ProgramView {
     const rows = data.recorded.filter(({ rule }) => !rewritten || !this.changed || rule >= 0);
     this.middle.sub = rewritten ? `${integer(rows.length)} of ${integer(data.recorded.length)} ops` : "ops in the order in which they were recorded";
     if (rows.length > MOST_ROWS) this.middle.sub += `, the first ${integer(MOST_ROWS)}`;
-    this.main.replaceChildren(rows.length ? this.recordedTable(data, rows.slice(0, MOST_ROWS), rewritten) : h("div", "fl-none", "Rewriting changed nothing."));
+    this.main.replaceChildren(rows.length ? this.recordedTable(data, rows.slice(0, MOST_ROWS), rewritten) : nothing("Rewriting changed nothing."));
   }
 
   private recordedTable(data: ProgramData, rows: ProgramData["recorded"], rewritten: boolean): HTMLElement {
@@ -290,7 +290,7 @@ export class ProgramView {
     const { parts, stored, ns, kind } = launch;
     const shape = parts.at(-1)?.shape ?? stored[0]?.shape ?? "";
     const where = [...new Set(stored.map((one) => one.where))];
-    const line = stage === "planned" ? where.slice(0, 2).join(", ") + (where.length > 2 ? ", …" : "") : ns === null ? kind : text(duration(ns));
+    const line = stage === "planned" ? where.slice(0, 2).join(", ") + (where.length > 2 ? ", …" : "") : ns === null ? kind : durationText(ns);
     const badge = stage === "fused" && kind === "kernel" && parts.length > 1 ? h("span", "fl-fusedcount", `${parts.length}→1`) : "";
     return h("button", {
       type: "button", class: `fl-card${kind === "kernel" && parts.length > 1 && stage === "fused" ? " fl-fused" : ""}${launch.own ? " fl-own" : ""}`, "data-launch": at, "aria-pressed": at === this.selected,
@@ -315,7 +315,7 @@ export class ProgramView {
     const { data, selected } = this;
     if (!data) return;
     if (selected === null || !data.launches[selected]) {
-      this.side.replaceChildren(h("div", "fl-none", "Select a kernel or a call."));
+      this.side.replaceChildren(nothing("Select a kernel or a call."));
       setText(this.status, `${integer(data.launches.length)} calls · [ and ] step through the stages · click a box, an op or a part of the memory plan`);
       return;
     }
@@ -333,12 +333,12 @@ export class ProgramView {
 
   private callTable(): { caption: string; columns: string[]; rows: (string | number)[][] } {
     const rows = (this.data?.launches ?? []).map(({ name, kind, phase, scope, parts, ns, stored }, at) =>
-      [at, name, kind, parts.length, phase, scope, ns === null ? UNKNOWN : text(duration(ns)), stored.map(({ name: own, where }) => `${own} ${where}`).join(", ")]);
+      [at, name, kind, parts.length, phase, scope, ns === null ? UNKNOWN : durationText(ns), stored.map(({ name: own, where }) => `${own} ${where}`).join(", ")]);
     return { caption: "Kernels and calls", columns: ["#", "Call", "Kind", "Ops", "Phase", "Module", "Time", "Stores"], rows };
   }
 
   private planTable(): { caption: string; columns: string[]; rows: (string | number)[][] } {
-    const rows = (this.data?.launches ?? []).flatMap(({ stored }, at) => stored.map((one) => [one.name, `${one.shape} ${dtype(one.dtype)}`, text(bytes(one.bytes)), one.where, at, one.last]));
+    const rows = (this.data?.launches ?? []).flatMap(({ stored }, at) => stored.map((one) => [one.name, `${one.shape} ${dtype(one.dtype)}`, bytesText(one.bytes), one.where, at, one.last]));
     return { caption: "Values in memory", columns: ["Value", "Shape", "Bytes", "Where", "Written by #", "Last read by #"], rows };
   }
 }

@@ -1,7 +1,7 @@
 /** Draws a laid-out tape: forward row above, backward row below in the same columns, parameters and saved bytes between. */
 
 import { fillBox, label, setPen, Surface, tracePath } from "../canvas.ts";
-import { bytes, count, duration, integer, shape as shapeText, text } from "../format.ts";
+import { bytesText, count, durationText, integer, shape as shapeText, text } from "../format.ts";
 import { selectsGroup, selectsNode } from "../selection.ts";
 import type { ViewContext } from "../view.ts";
 import { matches } from "./finder.ts";
@@ -167,7 +167,7 @@ export class TapeCanvas {
     c.fill();
     if (!this.pen.legible || (box.d > 0 && !selected)) return;
     const font = this.pen.ui(10);
-    const what = text(bytes(size));
+    const what = bytesText(size);
     const wide = theme.measure(what, font);
     // Beside parameters there is no room in the middle; low down there is.
     const y = parameters > 0 ? rows.backward - rows.edge - 12 : rows.middle;
@@ -248,7 +248,7 @@ export class TapeCanvas {
     }
     line(`${info.op}′`, backward + 13, name, colours.ink);
     if (info.plan) line(shapeText(info.plan.shape), forward + 26, small, colours.dim);
-    line(text(duration(info.node.forward_ns)), forward + 38, small, colours.dim);
+    line(durationText(info.node.forward_ns), forward + 38, small, colours.dim);
     if (info.health === "fine") {
       line(this.pen.normText(info.node.norm, this.pen.ui(10.5), width - 18), backward + 27, this.pen.ui(10.5), colours.text);
       this.pen.normBar(info.node.norm, x + 10, backward + 36, width - 18);

@@ -1,9 +1,9 @@
 /** The column beside the tape: one node, module or parameter with its gradient over the steps. */
 
 import { Chart, wantsLog } from "../chart.ts";
-import { h } from "../dom.ts";
+import { h, nothing, on, section, swatch } from "../dom.ts";
 import type { TapeGroup } from "../protocol.ts";
-import { bytes, dtype, duration, exactBytes, integer, shape as shapeText, significant, text } from "../format.ts";
+import { bytesText, dtype, durationText, exactBytes, integer, shape as shapeText, significant } from "../format.ts";
 import { familyLabels } from "../palette.ts";
 import { inScope, selectionOfNode, selectsNode } from "../selection.ts";
 import type { ViewContext } from "../view.ts";
@@ -47,7 +47,7 @@ export class TapeDetails {
   }
 
   private head(name: string, sub: string, family?: string): HTMLElement {
-    const dot = family === undefined ? [] : [h("i", { class: "fl-swatch", style: `background:${this.context.theme.family(family)}` })];
+    const dot = family === undefined ? [] : [swatch(this.context.theme, family)];
     return h("div", "fl-title", ...dot, h("div", {}, h("b", {}, name), h("div", "fl-sub", sub)));
   }
 
@@ -68,13 +68,13 @@ export class TapeDetails {
     if (origins.length > 0) parts.push(h("div", "fl-section fl-error", "NaN begins at"), this.list(origins));
     if (spoiled.length > 0) parts.push(h("div", "fl-section fl-error", "NaN reached"), this.leafList(spoiled));
     if (spoiled.length > 0 && origins.length === 0)
-      parts.push(h("div", "fl-none", "Where it begins was not measured: no operation reported it. The next backward is measured; flnb.record(grad_interval=0) measures all."));
-    parts.push(h("div", "fl-none", "Click a node for its gradient, time and saved tensors. Enter or a second click opens a module."));
+      parts.push(nothing("Where it begins was not measured: no operation reported it. The next backward is measured; flnb.record(grad_interval=0) measures all."));
+    parts.push(nothing("Click a node for its gradient, time and saved tensors. Enter or a second click opens a module."));
     const norms = model.nodes.flatMap((info, at) => (info.node.norm !== null && Number.isFinite(info.node.norm) && info.health === "fine" ? [{ at, norm: info.node.norm }] : []));
     if (norms.length > 1) {
       norms.sort((a, b) => b.norm - a.norm);
-      parts.push(h("div", "fl-section", "Largest gradients"), this.list(norms.slice(0, 4).map(({ at }) => at)));
-      parts.push(h("div", "fl-section", "Smallest gradients"), this.list(norms.slice(-4).reverse().map(({ at }) => at)));
+      parts.push(section("Largest gradients"), this.list(norms.slice(0, 4).map(({ at }) => at)));
+      parts.push(section("Smallest gradients"), this.list(norms.slice(-4).reverse().map(({ at }) => at)));
     }
     this.element.replaceChildren(...parts);
   }
@@ -111,14 +111,14 @@ export class TapeDetails {
     if (node.line) this.pair("Line", node.line, "", { code: true });
     if (!failed) this.gradient(at, info);
     const parts = [this.head(backward ? `${info.op}′` : info.op, `${backward ? "backward of " : ""}node #${integer(node.id)} · ${familyLabels[info.family] ?? info.family}`, info.family), ...this.alarm(at), pairs];
-    if (info.parameters.length > 0) parts.push(h("div", "fl-section", "Parameters"), this.leafList(info.parameters));
+    if (info.parameters.length > 0) parts.push(section("Parameters"), this.leafList(info.parameters));
     parts.push(...this.history(info));
     if (info.health === "origin") {
       const reached = model.leaves.flatMap((_, leaf) => (model.leafBad(leaf) ? [leaf] : []));
-      if (reached.length > 0) parts.push(h("div", "fl-section", "Reached"), this.leafList(reached));
+      if (reached.length > 0) parts.push(section("Reached"), this.leafList(reached));
     }
-    if (info.parents.length > 0) parts.push(h("div", "fl-section", "Reads"), this.list(info.parents));
-    if (info.consumers.length > 0) parts.push(h("div", "fl-section", "Read by"), this.list(info.consumers));
+    if (info.parents.length > 0) parts.push(section("Reads"), this.list(info.parents));
+    if (info.consumers.length > 0) parts.push(section("Read by"), this.list(info.consumers));
     parts.push(this.links());
     this.element.replaceChildren(...parts);
   }
@@ -133,9 +133,9 @@ export class TapeDetails {
     const given = info.parents.map((parent) => model.nodes[parent]!.node.norm).filter((norm): norm is number => norm !== null && Number.isFinite(norm));
     if (out) this.pair("Norm out", "NaN", `${integer(out.bad)}${out.numel ? ` of ${integer(out.numel)}` : ""}`, { bad: true });
     else if (given.length > 0) this.pair("Norm out", significant(Math.max(...given)));
-    this.pair("Time", text(duration(node.forward_ns)), "forward");
-    if (node.backward_ns > 0) this.pair("", text(duration(node.backward_ns)), "backward");
-    this.pair("Saved", node.saved > 0 ? text(bytes(node.saved)) : "nothing", node.saved >= 1000 ? exactBytes(node.saved) : "");
+    this.pair("Time", durationText(node.forward_ns), "forward");
+    if (node.backward_ns > 0) this.pair("", durationText(node.backward_ns), "backward");
+    this.pair("Saved", node.saved > 0 ? bytesText(node.saved) : "nothing", node.saved >= 1000 ? exactBytes(node.saved) : "");
   }
 
   /** Norm of this node's gradient at every sampled step. */
@@ -148,7 +148,7 @@ export class TapeDetails {
     const last = metric.last("value")!;
     this.chart.set(curve, { name: "gradient norm", shown: Number.isNaN(last) ? "NaN" : significant(last), log: wantsLog("norm", curve), last: store.step });
     this.chart.element.style.height = "104px";
-    return [h("div", "fl-section", "Gradient norm over steps"), this.chart.element];
+    return [section("Gradient norm over steps"), this.chart.element];
   }
 
   /** A module call, a fold of equal blocks or a portion, as the kernel told it. */
@@ -162,19 +162,19 @@ export class TapeDetails {
     if (plan) this.pair("Output", `${dtype(plan.dtype)} [${plan.shape.join(",")}]`, "", { code: true });
     const bad = model.groupArrivesBad(group);
     this.pair("Norm in", bad ? "NaN" : significant(data.norm ?? NaN), data.norm === null && !bad ? "not sampled" : "", { bad });
-    this.pair("Time", text(duration(data.forward_ns)), "forward");
-    if (data.backward_ns > 0) this.pair("", text(duration(data.backward_ns)), "backward");
-    this.pair("Saved", data.saved > 0 ? text(bytes(data.saved)) : "nothing", data.saved >= 1000 ? exactBytes(data.saved) : "");
+    this.pair("Time", durationText(data.forward_ns), "forward");
+    if (data.backward_ns > 0) this.pair("", durationText(data.backward_ns), "backward");
+    this.pair("Saved", data.saved > 0 ? bytesText(data.saved) : "nothing", data.saved >= 1000 ? exactBytes(data.saved) : "");
     const parts = [this.head(this.context.store.selection!.label, group.repeat ? "equal blocks" : group.path ? "module" : "a row of ops"), pairs];
     if (data.health > 0) parts.push(h("div", "fl-section fl-error", data.health === 2 ? "NaN begins inside" : "NaN passes through"));
     const list = h("dl", "fl-pairs");
     for (const [op, count] of data.ops) list.append(h("dt", "fl-code", op), h("dd", {}, integer(count)));
     if (data.different > data.ops.length) list.append(h("dt", {}, "others"), h("dd", {}, `${integer(data.different - data.ops.length)} more ops`));
-    parts.push(h("div", "fl-section", "Ops"), list);
+    parts.push(section("Ops"), list);
     const inside = model.nodes.flatMap((info, at) => (group.first <= info.node.at && info.node.at < group.last ? [at] : []));
     const leaves = [...new Set(inside.flatMap((at) => model.nodes[at]!.parameters))];
-    if (leaves.length > 0) parts.push(h("div", "fl-section", "Parameters"), this.leafList(leaves));
-    if (inside.length > 0) parts.push(h("div", "fl-section", "Nodes"), this.list(inside));
+    if (leaves.length > 0) parts.push(section("Parameters"), this.leafList(leaves));
+    if (inside.length > 0) parts.push(section("Nodes"), this.list(inside));
     parts.push(this.links());
     this.element.replaceChildren(...parts);
   }
@@ -197,12 +197,12 @@ export class TapeDetails {
     const pairs = this.begin();
     this.pair("Nodes", integer(chosen.length), `of ${integer(model.nodes.length)}${model.nodes.length < model.tape!.count ? " known" : ""}`);
     if (selection.kind === "scope" && last.plan && inScope(last.scope, selection.scope)) this.pair("Output", `${dtype(last.plan.dtype)} [${last.plan.shape.join(",")}]`, "", { code: true });
-    this.pair("Time", text(duration(forward)), "forward");
-    if (backward > 0) this.pair("", text(duration(backward)), "backward");
-    this.pair("Saved", text(bytes(saved)), saved >= 1000 ? exactBytes(saved) : "");
+    this.pair("Time", durationText(forward), "forward");
+    if (backward > 0) this.pair("", durationText(backward), "backward");
+    this.pair("Saved", bytesText(saved), saved >= 1000 ? exactBytes(saved) : "");
     const parts = [this.head(selection.label, selection.kind === "scope" ? "module" : `${nodeCount(chosen.length)} of this step`), pairs];
-    if (leaves.size > 0) parts.push(h("div", "fl-section", "Parameters"), this.leafList([...leaves]));
-    parts.push(h("div", "fl-section", "Nodes"), this.list(chosen), this.links());
+    if (leaves.size > 0) parts.push(section("Parameters"), this.leafList([...leaves]));
+    parts.push(section("Nodes"), this.list(chosen), this.links());
     this.element.replaceChildren(...parts);
   }
 
@@ -217,7 +217,7 @@ export class TapeDetails {
     this.pair("Gradient", bad ? "NaN" : significant(found.norm ?? NaN), bad ? `${integer(found.bad)} bad values` : found.norm === null ? "not sampled" : "norm", { bad });
     const readers = model.nodes.flatMap((info, at) => (info.parameters.includes(leaf) || info.inputs.includes(leaf) ? [at] : []));
     this.element.replaceChildren(this.head(model.leafName(leaf, false), found.parameter ? "parameter" : "input"), pairs,
-      h("div", "fl-section", "Read by"), this.list(readers));
+      section("Read by"), this.list(readers));
   }
 
   /** Nodes as rows that can be clicked: scope or op, and the norm. */
@@ -228,10 +228,10 @@ export class TapeDetails {
       const info = this.model.nodes[at]!;
       const bad = this.model.arrivesBad(at) || info.health === "origin";
       const button = h("button", { title: info.plan ? `${info.op} ${shapeText(info.plan.shape)}` : info.op },
-        h("i", { class: "fl-swatch", style: `background:${this.context.theme.family(info.family)}` }),
+        swatch(this.context.theme, info.family),
         h("span", "fl-code", info.scope && !info.scope.endsWith(info.op) ? `${info.scope.split(".").slice(-2).join(".")}.${info.op}` : info.scope || info.op),
         h("span", { class: bad ? "fl-unitright fl-error" : "fl-unitright" }, info.health === "origin" ? "NaN begins" : bad ? "NaN" : significant(info.node.norm ?? NaN)));
-      button.addEventListener("click", () => {
+      on(button, "click", () => {
         if (this.model.tape) actions.select(selectionOfNode(store, info.node, this.model.tape));
       });
       list.append(h("li", {}, button));
@@ -248,7 +248,7 @@ export class TapeDetails {
       const bad = model.leafBad(leaf);
       const button = h("button", {}, h("i", { class: "fl-square", style: `background:${this.context.theme.category(1)}` }), h("span", "fl-code", model.leafName(leaf, false)),
         h("span", { class: bad ? "fl-unitright fl-error" : "fl-unitright" }, bad ? "NaN" : significant(model.leaves[leaf]!.norm ?? NaN)));
-      button.addEventListener("click", () => actions.select({ kind: "leaf", label: model.leafName(leaf, false), node: model.leaves[leaf]!.id }));
+      on(button, "click", () => actions.select({ kind: "leaf", label: model.leafName(leaf, false), node: model.leaves[leaf]!.id }));
       list.append(h("li", {}, button));
     }
     return list;
@@ -259,8 +259,7 @@ export class TapeDetails {
     const row = h("div", "fl-links");
     if (this.context.alone) return row;
     for (const [name, key, tab] of [["Op", "O", "ops"], ["Blocks", "B", "memory"]] as const) {
-      const button = h("button", "fl-button", name, h("kbd", {}, key));
-      button.addEventListener("click", () => actions.show(tab));
+      const button = h("button", { class: "fl-button", onclick: () => actions.show(tab) }, name, h("kbd", {}, key));
       row.append(button);
     }
     return row;

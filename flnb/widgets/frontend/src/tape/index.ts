@@ -1,7 +1,7 @@
 /** Where do gradients vanish, explode or become NaN? The Tape panel of the overview and the Tape view. */
 
-import { attribute, h, setText } from "../dom.ts";
-import { integer } from "../format.ts";
+import { attribute, h, on, setText } from "../dom.ts";
+import { integer, joined } from "../format.ts";
 import { Tip } from "../tip.ts";
 import { buttonGroup, Panel } from "../panel.ts";
 import type { DataTable, View, ViewContext } from "../view.ts";
@@ -68,7 +68,7 @@ class TapeView implements View {
     this.tip = new Tip(this.host);
     this.families = full ? h("div", { class: "fl-wideonly", style: "display:flex;gap:12px;font-size:11px;color:var(--fl-dim);overflow:hidden" }) : null;
     if (this.families) this.panel.tools.append(this.families);
-    this.newest.addEventListener("click", () => context.actions.ask({ type: "tape", newest: true }));
+    on(this.newest, "click", () => context.actions.ask({ type: "tape", newest: true }));
     this.panel.tools.append(this.newest, this.buttons());
     this.finder = new Finder(context, this.model, full);
     this.details = full ? new TapeDetails(context, this.model) : null;
@@ -273,7 +273,7 @@ class TapeView implements View {
   private write(): void {
     const { theme } = this.context;
     const { said, label } = this.model.tape ? about(this.model, this.opening.open) : { said: "", label: null };
-    this.panel.sub = [said, this.model.tape ? this.finder.text : "", this.elsewhere()].filter(Boolean).join(" · ");
+    this.panel.sub = joined([said, this.model.tape ? this.finder.text : "", this.elsewhere()]);
     if (label !== null) attribute(this.canvas.surface.canvas, "aria-label", label);
     const { newest } = this.context.store;
     this.newest.hidden = newest === null;

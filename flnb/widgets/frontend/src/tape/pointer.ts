@@ -1,5 +1,6 @@
 /** Mouse and touch on the tape: hover, click, double click, wheel; dragging moves a box or, beside boxes, the picture. */
 
+import { on } from "../dom.ts";
 import { panOf, takesWheel, zoomOf } from "../timeline/scale.ts";
 import type { Target } from "./targets.ts";
 
@@ -20,13 +21,13 @@ export function bind(canvas: HTMLCanvasElement, hands: Hands): void {
   canvas.tabIndex = 0;
   canvas.style.touchAction = "none";
   let press: { x: number; y: number; fromX: number; fromY: number; moved: boolean; target: Target | null } | null = null;
-  canvas.addEventListener("pointerdown", (event) => {
+  on(canvas, "pointerdown", (event) => {
     if (event.button !== 0) return;
     const { offsetX: x, offsetY: y } = event;
     press = { x, y, fromX: x, fromY: y, moved: false, target: hands.hit(x, y) };
     canvas.setPointerCapture(event.pointerId);
   });
-  canvas.addEventListener("pointermove", (event) => {
+  on(canvas, "pointermove", (event) => {
     const { offsetX: x, offsetY: y } = event;
     if (!press) {
       const target = hands.hit(x, y);
@@ -47,14 +48,14 @@ export function bind(canvas: HTMLCanvasElement, hands: Hands): void {
     press = null;
     canvas.style.cursor = "default";
   };
-  canvas.addEventListener("pointerup", release);
-  canvas.addEventListener("pointercancel", release);
-  canvas.addEventListener("pointerleave", () => hands.hover(null, 0, 0));
-  canvas.addEventListener("dblclick", (event) => {
+  on(canvas, "pointerup", release);
+  on(canvas, "pointercancel", release);
+  on(canvas, "pointerleave", () => hands.hover(null, 0, 0));
+  on(canvas, "dblclick", (event) => {
     const target = hands.hit(event.offsetX, event.offsetY);
     if (target?.kind === "module") hands.open(target);
   });
-  canvas.addEventListener("wheel", (event) => {
+  on(canvas, "wheel", (event) => {
     if (!takesWheel(event, canvas)) return;
     event.preventDefault();
     const pan = panOf(event);

@@ -1,7 +1,7 @@
 /** What the tape says in words: tooltips, the table behind the canvas, the legend. */
 
-import { h } from "../dom.ts";
-import { bytes, duration, integer, measured, shape as shapeText, significant, text } from "../format.ts";
+import { h, swatch } from "../dom.ts";
+import { bytesText, durationText, integer, joined, measured, shape as shapeText, significant } from "../format.ts";
 import { familyLabels } from "../palette.ts";
 import type { Theme } from "../theme.ts";
 import type { Cell, DataTable, ViewContext } from "../view.ts";
@@ -21,22 +21,22 @@ export function tipOf(target: Target, model: TapeModel, { store }: ViewContext):
     const leaf = model.leaves[target.index]!;
     const dims = store.plan(leaf.plan)?.shape;
     const norm = model.leafBad(target.index) ? "gradient NaN" : leaf.norm === null ? "" : `gradient norm ${significant(leaf.norm)}`;
-    return [model.leafName(target.index, false), dims ? shapeText(dims) : "", norm].filter(Boolean).join(" · ");
+    return joined([model.leafName(target.index, false), dims ? shapeText(dims) : "", norm]);
   }
   if (target.group) {
     const { group } = target;
     const { data } = group;
-    const what = data === null ? [] : [`${text(duration(data.forward_ns))} forward`, data.backward_ns > 0 ? `${text(duration(data.backward_ns))} backward` : ""];
+    const what = data === null ? [] : [`${durationText(data.forward_ns)} forward`, data.backward_ns > 0 ? `${durationText(data.backward_ns)} backward` : ""];
     const ops = data && !group.path ? data.ops.slice(0, 4).map(([op, count]) => `${integer(count)} ${op}`).join(", ") + (data.different > 4 ? " …" : "") : "";
-    return [group.path || group.name, group.repeat ? `${integer(group.repeat)} equal blocks` : "", sizeOf(group), ops, ...what].filter(Boolean).join(" · ");
+    return joined([group.path || group.name, group.repeat ? `${integer(group.repeat)} equal blocks` : "", sizeOf(group), ops, ...what]);
   }
   const info = model.nodes[target.index]!;
   const { node } = info;
-  if (node.failed) return [info.op, info.scope, node.failed.message.split("\n")[0]!.slice(0, 90)].filter(Boolean).join(" · ");
+  if (node.failed) return joined([info.op, info.scope, node.failed.message.split("\n")[0]!.slice(0, 90)]);
   const what = target.row === "backward"
-    ? [`gradient norm ${info.health === "origin" ? "NaN begins here" : normOf(info)}`, node.backward_ns > 0 ? text(duration(node.backward_ns)) : ""]
-    : [info.plan ? `${shapeText(info.plan.shape)} ${info.plan.dtype}` : "", text(duration(node.forward_ns)), node.saved > 0 ? `saves ${text(bytes(node.saved))}` : ""];
-  return [`${info.op}${target.row === "backward" ? "′" : ""}`, info.scope, ...what].filter(Boolean).join(" · ");
+    ? [`gradient norm ${info.health === "origin" ? "NaN begins here" : normOf(info)}`, node.backward_ns > 0 ? durationText(node.backward_ns) : ""]
+    : [info.plan ? `${shapeText(info.plan.shape)} ${info.plan.dtype}` : "", durationText(node.forward_ns), node.saved > 0 ? `saves ${bytesText(node.saved)}` : ""];
+  return joined([`${info.op}${target.row === "backward" ? "′" : ""}`, info.scope, ...what]);
 }
 
 /** What the picture shows, in order: ops, and closed modules as a whole. */
@@ -89,7 +89,7 @@ export function about(model: TapeModel, open: ReadonlySet<string>): { said: stri
   const failed = model.nodes.find((info) => info.node.failed);
   const parts = [failed ? `failed at ${failed.op}` : "", tape.step >= 0 ? `step ${integer(tape.step)}` : "", origin ? `NaN begins at ${origin.op}` : bad, nodeCount(tape.count), modules, left];
   return {
-    said: parts.filter(Boolean).join(" · "),
+    said: joined(parts),
     label: `Tape graph${tape.step >= 0 ? ` of step ${integer(tape.step)}` : ""}: ${nodeCount(tape.count)}, ${modules}${origin ? `, NaN begins at ${origin.op} ${origin.scope}` : ""}. Arrow keys move between boxes, Enter opens a module.`,
   };
 }
@@ -102,5 +102,5 @@ export function showFamilies(element: HTMLElement, model: TapeModel, theme: Them
   if (element.dataset["key"] === key) return;
   element.dataset["key"] = key;
   element.replaceChildren(...shown.map(([family, name]) =>
-    h("span", { style: "display:inline-flex;align-items:center;gap:5px" }, h("i", { class: "fl-swatch", style: `background:${theme.family(family)}` }), name)));
+    h("span", { style: "display:inline-flex;align-items:center;gap:5px" }, swatch(theme, family), name)));
 }

@@ -1,7 +1,7 @@
 /** From the selected op to its backward ops, and down to the memory that it allocated. */
 
 import { fillBox, label, setPen, tracePath } from "../canvas.ts";
-import { bytes, text } from "../format.ts";
+import { bytesText } from "../format.ts";
 import type { TimelineEvent } from "../protocol.ts";
 import type { Store } from "../store.ts";
 import type { Frame } from "../timeline/paint.ts";
@@ -63,7 +63,7 @@ export function drawArrows(
   c.lineTo(x, to);
   c.stroke();
   head(c, x, to + 2, 1);
-  const said = `alloc ${text(bytes(sum))}`;
+  const said = `alloc ${bytesText(sum)}`;
   const font = theme.ui(10);
   const wide = theme.measure(said, font) + 8;
   const left = x + 4 + wide > scale.right ? x - 4 - wide : x + 4;

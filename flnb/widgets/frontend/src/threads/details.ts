@@ -1,7 +1,7 @@
 /** Beside the timeline: what is known of the selected event, and of a measured range. */
 
-import { h } from "../dom.ts";
-import { bytes, dtype, duration, integer, shape, text, UNKNOWN } from "../format.ts";
+import { h, nothing, on, section } from "../dom.ts";
+import { bytesText, dtype, durationText, integer, shape, UNKNOWN } from "../format.ts";
 import { kernelParts } from "../kernelparts.ts";
 import { categoryLabels } from "../palette.ts";
 import type { TimelineEvent, TimelineMeasure } from "../protocol.ts";
@@ -32,9 +32,9 @@ export function aboutEvent(
   return [
     h("div", "fl-title", h("div", {}, h("b", "fl-code", name), h("div", "fl-sub", count > 1 ? `the longest of ${integer(count)} events` : kernel ? "kernel" : WORDS[event.kind]))),
     pairs([
-      ["Time", text(duration((event.t1 - event.t0) * 1e6))],
-      ["Begins", step === null ? text(duration(event.t0 * 1e6)) : `${text(duration((event.t0 - begin) * 1e6))} into step ${integer(step)}`],
-      ...(plan ? [["Result", `${dtype(plan.dtype)} ${shape(plan.shape)}, ${text(bytes(plan.nbytes))}`] as const] : []),
+      ["Time", durationText((event.t1 - event.t0) * 1e6)],
+      ["Begins", step === null ? durationText(event.t0 * 1e6) : `${durationText((event.t0 - begin) * 1e6)} into step ${integer(step)}`],
+      ...(plan ? [["Result", `${dtype(plan.dtype)} ${shape(plan.shape)}, ${bytesText(plan.nbytes)}`] as const] : []),
       ...(event.kind === "scope" || event.kind === "phase" ? [] : [["Scope", scope || UNKNOWN] as const, ["Line", context?.line || UNKNOWN] as const]),
       ...(event.node > 0 ? [["Tape node", `#${event.node}`] as const] : []),
     ]),
@@ -49,11 +49,11 @@ function related(store: ViewContext["store"], event: TimelineEvent & { related?:
   const rows = others.map((one) => {
     const apart = one.t0 - event.t0;
     const button = h("button", { title: opName(store, one.what, one.context) }, h("span", "fl-code", opName(store, one.what, one.context)),
-      h("span", "fl-dim", `${text(duration((one.t1 - one.t0) * 1e6))}, ${text(duration(Math.abs(apart) * 1e6))} ${apart < 0 ? "earlier" : "later"}`));
-    button.addEventListener("click", () => choose(one));
+      h("span", "fl-dim", `${durationText((one.t1 - one.t0) * 1e6)}, ${durationText(Math.abs(apart) * 1e6)} ${apart < 0 ? "earlier" : "later"}`));
+    on(button, "click", () => choose(one));
     return h("li", {}, button);
   });
-  return [h("div", "fl-section", "Of the same tape node"), h("ul", "fl-rowlist", ...rows)];
+  return [section("Of the same tape node"), h("ul", "fl-rowlist", ...rows)];
 }
 
 function allocated(store: ViewContext["store"], event: TimelineEvent): HTMLElement[] {
@@ -63,9 +63,9 @@ function allocated(store: ViewContext["store"], event: TimelineEvent): HTMLEleme
   const sum = rows.reduce((total, row) => total + lifetimes.size[row]!, 0);
   const told = rows.slice(0, BLOCKS).map((row): [string, string] => {
     const lives = lifetimes.end[row]! - lifetimes.start[row]!;
-    return [text(bytes(lifetimes.size[row]!)), `${categoryLabels[lifetimes.category[row]!] ?? "unknown"}, ${Number.isFinite(lives) ? `lived ${text(duration(lives * 1e9))}` : "lives"}`];
+    return [bytesText(lifetimes.size[row]!), `${categoryLabels[lifetimes.category[row]!] ?? "unknown"}, ${Number.isFinite(lives) ? `lived ${durationText(lives * 1e9)}` : "lives"}`];
   });
-  return [h("div", "fl-section", `Allocated ${text(bytes(sum))}`), pairs(told), ...(rows.length > BLOCKS ? [h("div", "fl-none", `and ${integer(rows.length - BLOCKS)} more`)] : [])];
+  return [section(`Allocated ${bytesText(sum)}`), pairs(told), ...(rows.length > BLOCKS ? [nothing(`and ${integer(rows.length - BLOCKS)} more`)] : [])];
 }
 
 export function aboutMeasure({ store }: ViewContext, { from, to, found }: { from: number; to: number; found: TimelineMeasure | null }): HTMLElement[] {
@@ -81,7 +81,7 @@ export function aboutMeasure({ store }: ViewContext, { from, to, found }: { from
   const counted = found && found.t0 === t0 && found.t1 === t1 ? found : found && Math.abs(found.t0 - t0) + Math.abs(found.t1 - t1) < 1e-3 ? found : null;
   const ops = counted ? `${counted.complete ? "" : "≥ "}${integer(counted.counts["op"] ?? 0)}` : "M at the cursor counts them";
   return [
-    h("div", "fl-title", h("div", {}, h("b", {}, text(duration((t1 - t0) * 1e6))), h("div", "fl-sub", "measured"))),
-    pairs([["Ops", ops], ...(counted ? [["Time in ops", text(duration(counted.ns["op"] ?? 0))] as const] : []), ["Allocated", `${text(bytes(sum))} in ${integer(blocks)} ${blocks === 1 ? "block" : "blocks"}`]]),
+    h("div", "fl-title", h("div", {}, h("b", {}, durationText((t1 - t0) * 1e6)), h("div", "fl-sub", "measured"))),
+    pairs([["Ops", ops], ...(counted ? [["Time in ops", durationText(counted.ns["op"] ?? 0)] as const] : []), ["Allocated", `${bytesText(sum)} in ${integer(blocks)} ${blocks === 1 ? "block" : "blocks"}`]]),
   ];
 }

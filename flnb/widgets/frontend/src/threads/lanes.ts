@@ -1,7 +1,7 @@
 /** Lanes of the timeline, one for each thread: its phases, its scopes as flames, what was recorded and made, and the ops that ran. */
 
 import { bisectLeft, bisectRight } from "d3-array";
-import { duration, integer, text } from "../format.ts";
+import { durationText, integer } from "../format.ts";
 import type { KernelInfo, TimelineRow } from "../protocol.ts";
 import { familyOfKernel } from "../sections.ts";
 import type { Store } from "../store.ts";
@@ -93,7 +93,7 @@ export class ThreadLanes {
     switch (row.kind) {
       case "phase": return PHASES[what] ?? "";
       case "scope": return this.store.contexts[columns.context[index]!]?.scope.split(".").at(-1) ?? "";
-      case "compile": return `compile ${text(duration((columns.end[index]! - columns.start[index]!) * 1e6))}`;
+      case "compile": return `compile ${durationText((columns.end[index]! - columns.start[index]!) * 1e6)}`;
       case "materialize": return `computes ${integer(what)} ${what === 1 ? "value" : "values"}`;
       default: return opName(this.store, what, columns.context[index]!);
     }

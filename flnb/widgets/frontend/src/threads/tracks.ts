@@ -1,7 +1,7 @@
 /** Under the lanes, on the same time axis: live and reserved memory, and what was logged. */
 
 import { fillBox, horizontal, label, setPen, ticks } from "../canvas.ts";
-import { bytes, plain, text } from "../format.ts";
+import { bytes, bytesText, plain } from "../format.ts";
 import { categoryStack, drawBands, strokeSteps } from "../memory/bands.ts";
 import type { MemoryModel } from "../memory/model.ts";
 import { axisTop } from "../memory/timeline.ts";
@@ -73,7 +73,7 @@ export class Tracks {
     horizontal(c, 0, width, from, colours.line);
     label(c, this.title, 12, from + 12, colours.ink, theme.ui(11, 500));
     label(c, drawn ? "live, reserved" : "live", 12, from + 25, colours.dim, theme.ui(10));
-    if (!drawn) label(c, `reserved ${text(bytes(reserved))}`, 12, from + 38, colours.dim, theme.ui(10));
+    if (!drawn) label(c, `reserved ${bytesText(reserved)}`, 12, from + 38, colours.dim, theme.ui(10));
     const [, unit] = bytes(most);
     const factor = { B: 1, KiB: 1024, MiB: 1024 ** 2, GiB: 1024 ** 3, TiB: 1024 ** 4 }[unit] ?? 1;
     for (const value of ticks(0, most, Math.max(1, Math.min(3, (to - from) / 45)), true)) {

@@ -1,8 +1,8 @@
 /** What ran when? A lane for each thread: phases, scopes as flames, ops; memory and metrics under them. */
 
 import { fillBox, label, ring } from "../canvas.ts";
-import { h } from "../dom.ts";
-import { duration, integer, measured, text, UNKNOWN } from "../format.ts";
+import { h, nothing, swatch } from "../dom.ts";
+import { durationText, integer, joined, measured, UNKNOWN } from "../format.ts";
 import { memoryOf } from "../memory/model.ts";
 import { familyLabels } from "../palette.ts";
 import { Panel } from "../panel.ts";
@@ -31,7 +31,7 @@ class ThreadsView implements View {
   private readonly panel = new Panel("Timeline", () => this.describe());
   private readonly timeline: Timeline;
   private readonly tracks: Tracks;
-  private readonly host = h("div", { class: "fl-callhost" });
+  private readonly host = h("div", "fl-callhost");
   private readonly side = h("aside", { tabindex: 0, class: "fl-side", "aria-label": "Selected event" });
   private readonly windows = new Windows();
   /** Requests about events, ranges and searches, by id, newest last. */
@@ -225,13 +225,13 @@ class ThreadsView implements View {
     for (let at = first; at < steps.length && steps.column("t0")[at]! * 1e3 <= t1 && found.length < 2000; at++) {
       const [start, end, index] = [steps.column("t0")[at]! * 1e3, steps.column("t1")[at]! * 1e3, steps.column("index")[at]!];
       if (end < t0) continue;
-      const [before, label] = [found[found.length - 1], `step ${integer(index)}`];
+      const [before, label] = [found.at(-1), `step ${integer(index)}`];
       if (found.slice(-RANKS).some((other) => other.label === label && start < other.end)) { // ranks are in the same step, each at its own pace
         if (before!.label === label) [before!.end, before!.note] = [Math.max(before!.end, end), ""];
         continue;
       }
       if (before && start < before.end) [before.end, before.note] = [start, ""];
-      found.push({ start, end, label, strong: index === step, note: text(duration((end - start) * 1e6)) });
+      found.push({ start, end, label, strong: index === step, note: durationText((end - start) * 1e6) });
     }
     lanes.content.bands = found;
     lanes.content.origin = (found.find(({ strong }) => strong) ?? found.find(({ start }) => start >= t0) ?? found[0])?.start ?? 0;
@@ -268,7 +268,7 @@ class ThreadsView implements View {
     frame.clipped(() => {
       fillBox(frame.c, theme.colours.range, x0, frame.top, Math.max(1, x1 - x0), frame.height);
     }, frame.top, frame.height);
-    const said = text(duration(Math.abs(to - range.from) * 1e6));
+    const said = durationText(Math.abs(to - range.from) * 1e6);
     if (x1 - x0 > theme.measure(said, theme.ui(11, 600)) + 8) label(frame.c, said, (x0 + x1) / 2, frame.top + 8, theme.colours.ink, theme.ui(11, 600), "center");
   }
 
@@ -277,18 +277,18 @@ class ThreadsView implements View {
     const { t0, t1 } = this.timeline.shown;
     const merged = this.lanes?.merged({ t0, t1 });
     const said = this.late ? "coarse: the kernel is busy" : merged && this.saved ? "merged: a saved page has no more detail" : merged ? "merged below a pixel" : "every event drawn";
-    this.panel.sub = `${text(duration((t1 - t0) * 1e6))} visible · ${said}`;
+    this.panel.sub = `${durationText((t1 - t0) * 1e6)} visible · ${said}`;
     const families = Object.keys(familyLabels).filter((name) => this.lanes?.families.has(name));
     const legend = `${theme.version} ${families.join()}`;
     if (this.panel.tools.dataset["legend"] !== legend) {
       this.panel.tools.dataset["legend"] = legend;
-      this.panel.tools.replaceChildren(h("div", "fl-calllegend", ...families.map((name) => h("span", "fl-legenditem fl-wideonly", h("i", { class: "fl-swatch", style: `background:${theme.family(name)}` }), familyLabels[name] ?? name))));
+      this.panel.tools.replaceChildren(h("div", "fl-calllegend", ...families.map((name) => h("span", "fl-legenditem fl-wideonly", swatch(theme, name), familyLabels[name] ?? name))));
     }
     const key = JSON.stringify([this.event, this.count, this.range, this.range && !this.range.to ? store.cursor : 0, theme.version, store.versions.text && 0]);
     if (key === this.wrote) return;
     this.wrote = key;
     this.side.replaceChildren(...(this.range ? aboutMeasure(this.context, { ...this.range, to: this.range.to ?? (store.cursor ?? this.range.from / 1e3) * 1e3 }) : []),
-      ...(this.event ? aboutEvent(this.context, this.event, this.count, this.nameOf(this.event), (one) => this.follow(one)) : this.range ? [] : [h("div", "fl-none", HELP)]));
+      ...(this.event ? aboutEvent(this.context, this.event, this.count, this.nameOf(this.event), (one) => this.follow(one)) : this.range ? [] : [nothing(HELP)]));
   }
 
   private nameOf(event: TimelineEvent): string {
@@ -306,9 +306,9 @@ class ThreadsView implements View {
     if (!lanes || !row) return "";
     const found = lanes.columns(row);
     const [count, name] = [found.count[mark.index]!, lanes.name(row, mark.index)];
-    const spent = text(duration((found.end[mark.index]! - found.start[mark.index]!) * 1e6));
-    if (count > 1) return `${integer(count)} in ${spent}, the longest: ${name} ${text(duration(found.longest[mark.index]! * 1e6))}`;
-    return [name, row.kind === "part" && store.kernelInfos.length ? `≈ ${spent}` : spent, row.kind === "scope" ? "" : store.context(found.context[mark.index]!)?.scope].filter(Boolean).join(" · ");
+    const spent = durationText((found.end[mark.index]! - found.start[mark.index]!) * 1e6);
+    if (count > 1) return `${integer(count)} in ${spent}, the longest: ${name} ${durationText(found.longest[mark.index]! * 1e6)}`;
+    return joined([name, row.kind === "part" && store.kernelInfos.length ? `≈ ${spent}` : spent, row.kind === "scope" ? "" : store.context(found.context[mark.index]!)?.scope]);
   }
 
   // ---- what the reader does

@@ -7,7 +7,7 @@
  */
 
 import { setPen, Surface } from "../canvas.ts";
-import { h } from "../dom.ts";
+import { h, on } from "../dom.ts";
 import { Tip } from "../tip.ts";
 import type { Theme } from "../theme.ts";
 import { type Content, EMPTY, HEADER, HEADING, Layout, type Mark, PADDING, RIGHT } from "./lanes.ts";
@@ -54,13 +54,13 @@ export class Timeline {
     this.scroll = h("div", "fl-timeline", canvas, this.spacer);
     this.element = h("div", "fl-timelinehost", this.scroll);
     this.tip = new Tip(this.element);
-    this.scroll.addEventListener("scroll", () => this.redraw());
-    canvas.addEventListener("pointerdown", this.press);
-    canvas.addEventListener("pointermove", this.move);
-    canvas.addEventListener("pointerup", this.release);
-    canvas.addEventListener("pointercancel", () => (this.pressed = null));
-    canvas.addEventListener("pointerleave", () => this.hover(null, 0, 0));
-    canvas.addEventListener("wheel", this.wheel, { passive: false });
+    on(this.scroll, "scroll", () => this.redraw());
+    on(canvas, "pointerdown", this.press);
+    on(canvas, "pointermove", this.move);
+    on(canvas, "pointerup", this.release);
+    on(canvas, "pointercancel", () => (this.pressed = null));
+    on(canvas, "pointerleave", () => this.hover(null, 0, 0));
+    on(canvas, "wheel", this.wheel, { passive: false });
   }
 
   /** New content; the picture is drawn by the next `render`. */

@@ -1,0 +1,2 @@
+export const OWN: string[];
+export function marked(source: string): string;
