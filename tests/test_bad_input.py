@@ -86,6 +86,15 @@ def test_targets_of_another_length_or_class_are_told():
         nn.CrossEntropyLoss()(logits, flnb.asarray([0, 1, 2, 3]))
 
 
+@pytest.mark.parametrize("label", [-1, 3])
+def test_a_captured_loss_refuses_labels_of_no_class_at_later_calls(label):
+    captured = flnb.jit(flnb.cross_entropy)
+    logits = flnb.zeros((2, 3))
+    assert captured(logits, flnb.asarray([0, 2])).item() == pytest.approx(np.log(3))
+    with pytest.raises(IndexError, match=f"labels go from {min(label, 2)} to {max(label, 2)}, but the scores have 3"):
+        captured(logits, flnb.asarray([label, 2]))
+
+
 # A loss that is NaN ---------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from threading import Lock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -84,6 +85,7 @@ class Program:
         kept_apart = self.kept_apart = OPS if self.kernels is None else overridden
         self._add_sites([*self.outputs, *[new for _, new in self.updates], *self.effects], fuse)
         self._routines: dict[int, Any] = {}
+        self._process = 0
         self._plan(kept_apart)
         self.fresh = [x for x in self.outputs if x not in self.memory.home]
         self.moving = {*self.inputs, *self.fresh}
@@ -148,6 +150,7 @@ class Program:
             call.group: routine_of(call.value, self._site(call.value), self.layouts, self.kept_apart) for call in calls
         }
         self._routines = {i: routine for i, routine in found.items() if routine is not None}
+        self._process = os.getpid()
         if saves or self._routines:
             self._unbind()
         if saves:
@@ -216,7 +219,8 @@ class Program:
         elif i in self._routines:
             places = [self.layouts[x][:2] for x in (*value.inputs, value)]
             event = op_event(value), (0, 0, self.contexts.get(value, 0), 0, 0)
-            scratch = self.memory.scratch.get(i, (-1, 0))[0]
+            begin, size = self.memory.scratch.get(i, (-1, 0))
+            scratch = begin if size >= self._routines[i].scratch else -1  # the method may have run in another way
             self._append(Launch(self._routines[i], self._site(value), places, event, scratch))
         else:
             call = call_of(group.members, self._site(value).method, self._in_place)
@@ -349,6 +353,9 @@ class Program:
 
     def _computed(self, inputs: Sequence[Any]) -> list[Any]:
         """Fill in this run's arrays, run all calls, and return the output arrays."""
+        if self._routines and self._process != os.getpid():  # a forked child has none of a library's other threads
+            self._routines, self.runs = {}, 0
+            self._unbind()
         self.runs += 1
         if self.runs == SETTLED:
             self._settle()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
+import sys
 from collections import Counter
 from typing import Any
 
@@ -20,6 +22,7 @@ from flnb_backends.native.onednn import OneDnnError
 from flnb_backends.native.primitives import prepare
 from flnb_backends.native.routines import EXECUTE, Routine
 from flnb_backends.native.runner import Segment
+from flnb_backends.tensor.cpu import Choice
 
 RNG = np.random.default_rng(0)
 PLACING = ((4, 4), (2, 2), (1, 1), 1)
@@ -151,3 +154,58 @@ def test_a_method_that_the_users_class_overrides_is_called_in_each_run() -> None
     (program,) = made.programs
     assert called(program).count("conv2d") == 2
     assert calls["conv2d"] == 2 * 8
+
+
+def test_a_forked_child_runs_a_program_with_routines() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stdout) == (0, "2 routines\n"), done.stderr
+
+
+FORKED = """
+import os, signal
+import numpy as np
+import flnb
+from flnb.backends import CpuBackend
+x, w = (flnb.asarray(np.ones(shape, "f")) for shape in ((4, 16, 28, 28), (16, 16, 3, 3)))
+def convolve(x, w):
+    return flnb.conv2d(flnb.relu(flnb.conv2d(x, w, padding=1)) * 2.0, w, padding=1) + 1.0
+with flnb.use_backend(CpuBackend(2, "blocked")):
+    captured = flnb.jit(convolve)
+    y = [captured(x, w) for _ in range(4)][-1].numpy()
+    print(len(captured.programs[0]._routines), "routines", flush=True)
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        os._exit(0 if all((captured(x, w).numpy() == y).all() for _ in range(4)) else 3)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_a_routine_that_needs_more_scratch_memory_than_the_method_does_not_write_beyond_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    way = "plain"
+
+    class Chosen(dict[Any, Any]):
+        def get(self, *_: Any) -> Choice:
+            return Choice(way, "", {})
+
+    def compute(x: Any, w: Any) -> Any:
+        before = flnb.conv2d(x, w, padding=1)
+        total = flnb.sum(flnb.cumulative_sum(flnb.cumulative_sum(x[:, :4], axis=1), axis=2))
+        after = flnb.conv2d(x, w * (1.0 + 0.0 * total), padding=1)
+        return flnb.sum(flnb.cumulative_sum(before, axis=1) + flnb.cumulative_sum(after, axis=1), axis=(1,))
+
+    monkeypatch.setattr(CpuBackend, "choices", Chosen())
+    x, w = flnb.asarray(floats(8, 16, 64, 64)), flnb.asarray(floats(16, 16, 3, 3))
+    with flnb.use_backend("numpy"):
+        expected = compute(x, w).numpy()
+    with flnb.use_backend(CpuBackend(1)):
+        captured = flnb.jit(compute)
+        captured(x, w), captured(x, w)
+        way = "nhwc"  # as if another thread had measured other times
+        y = [captured(x, w) for _ in range(3)][-1]
+    (program,) = captured.programs
+    lent = program.memory.scratch
+    assert any(lent[i][1] < routine.scratch for i, routine in program._routines.items())
+    np.testing.assert_allclose(y.numpy(), expected, rtol=1e-3, atol=1e-2)

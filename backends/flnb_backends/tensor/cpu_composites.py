@@ -16,7 +16,7 @@ import numpy as np
 from flnb.dispatch.templates import compiled
 from flnb_backends.native.composites import MATRIX, Composite, Shape, composite
 from flnb_backends.tensor.convolution import scratch
-from flnb_backends.tensor.whole import Whole
+from flnb_backends.tensor.whole import Whole, are_classes
 
 if TYPE_CHECKING:
     from flnb_backends.tensor.rows import Array, Out
@@ -56,17 +56,20 @@ def make(function, pointer, empty, scratch, dtype, rows, columns, room, between,
 
 
 @lru_cache(None)
-def maker(name: str, found: Composite, tensors: int) -> Callable[..., Run]:
-    """Return the function that makes the `Run` of a composite with this name and number of arguments, for a shape."""
+def maker(name: str, pulls: bool, found: Composite, tensors: int) -> Callable[..., Run]:
+    """Return the function that makes the `Run` of a composite or of its gradient, with ``tensors`` arguments."""
     read = [i for i, each in enumerate(found.inputs) if each is not None]
     made = [i for i, each in enumerate(found.results) if isinstance(each, tuple)]
     results = [f"y{i if i in made else each}" if each is not None else "None" for i, each in enumerate(found.results)]
     lists = {"n": ("sizes", read), "k": ("dtypes", read), "p": ("shapes", made)}
     between = ["between"] if found.numbers else []
+    unfit = [f"x{i}.size != n{i} or x{i}.dtype is not k{i}" for i in read]
+    if found.numbers and not pulls:  # NumPy's method raises the error
+        unfit += [f"not are_classes(x{i}, columns)" for i in read if found.inputs[i][1].kind == "i"]  # type: ignore[index]
     text = TEXT.format(
         unpacked="; ".join(f"{''.join(f'{x}{i}, ' for i in places)}= {name}" for x, (name, places) in lists.items()),
         arguments=", ".join(f"x{i}" for i in range(tensors)),
-        unfit=" or ".join(f"x{i}.size != n{i} or x{i}.dtype is not k{i}" for i in read),
+        unfit=" or ".join(unfit),
         new="; ".join(f"y{i} = empty(p{i}, dtype)" for i in made),
         given=", ".join(f"y{i}" for i in range(len(results))),
         missing="; ".join(f"y{i} = empty(p{i}, dtype) if y{i} is None else y{i}" for i in made),
@@ -75,7 +78,8 @@ def maker(name: str, found: Composite, tensors: int) -> Callable[..., Run]:
         room="pointer(scratch((room,), BYTES))" if found.room(1) else "NOTHING",
         results="".join(f"{name}, " for name in results),
     )
-    names = compiled(text, f"<composite {name}>", {"BYTES": BYTES, "NOTHING": found.pointer(b"")})
+    known = {"BYTES": BYTES, "NOTHING": found.pointer(b""), "are_classes": are_classes}
+    names = compiled(text, f"<composite {name}{'_pull' if pulls else ''}>", known)
     return names["make"]
 
 
@@ -155,7 +159,7 @@ def call(
     reads = [(math.prod(placed_as(each[0])), each[1]) for each in found.inputs if each is not None]
     shapes = [placed_as(each) for each in found.results if isinstance(each, tuple)]
     between = found.pointer(numbers(width)) if found.numbers else None
-    return maker(f"{name}_pull" if pulls else name, found, tensors)(
+    return maker(name, pulls, found, tensors)(
         found.function, found.pointer, np.empty, scratch, dtype, n, width, found.room(width), between,
         [size for size, _ in reads], [kind for _, kind in reads], shapes,
     )  # fmt: skip

@@ -205,6 +205,11 @@ class Softmax:
 
     def cross_entropy(self, x: Array, targets: Array, reduction: str, out: Out = None) -> tuple[Array, ...]:
         n, classes = x.shape
+        if not are_classes(targets, classes):  # in a program, nobody has seen these targets before
+            raise IndexError(
+                f"cross_entropy: labels go from {targets.min()} to {targets.max()}, but the scores have {classes} "
+                f"classes: labels must be between 0 and {classes - 1}"
+            )
         log_p = target(out, 1, x.shape, x.dtype)
         for a, b in blocks(1, x, log_p):
             _log_softmax(a, b)
@@ -232,6 +237,13 @@ class Softmax:
             np.multiply(b, each[rows] if reduction == "none" else each, b)
             first += len(a)
         return of_x, None
+
+
+def are_classes(targets: Array, classes: int) -> bool:
+    """Return whether all targets are numbers of classes: at least 0 and less than ``classes``."""
+    if not targets.size:
+        return True
+    return bool(np.maximum.reduce(targets) < classes and np.minimum.reduce(targets) >= 0)
 
 
 def _places(targets: Array, n: int, classes: int) -> Array:
