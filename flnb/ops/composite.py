@@ -386,7 +386,7 @@ def batch_norm(
     if n < 2:
         raise ValueError(f"batch_norm: training needs more than one value per channel, got shape {x.shape}")
     inputs = [x, weight, bias] if x.dtype.itemsize == 2 else in_one_dtype(x, weight, bias)
-    y, (_, _, mean, variance) = _batch_norm_op(*inputs, attributes=(eps,))
+    y, (_, _, mean, variance) = _batch_norm_op(*inputs, attributes=(float(eps),))
     if running_mean is not None and running_var is not None:
         shares = (running_mean, mean, momentum), (running_var, variance, momentum * n / (n - 1))
 

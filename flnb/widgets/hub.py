@@ -128,10 +128,8 @@ class Hub:
             keyframe = not self.deaf or now - self._whole >= WHOLE
         self.source.refresh()  # else an event would wait twice: for the pump's round, and for the hub's
         if keyframe:
-            self._keyframe, self._whole = (
-                False,
-                now,
-            )  # before the frame is built: a request that arrives meanwhile counts again
+            self._whole = now
+            self._keyframe = False  # before the frame is built: a request that arrives meanwhile counts again
         elif self._events == self.source.events and now - self._sent < IDLE:
             return False  # nothing has been recorded since the last frame
         content, buffer = self.source.frame(keyframe)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flnb_backends.native import composites
 from flnb_backends.native.llvm import Compiler
-from flnb_backends.native.sizes import COLUMNS, ByRows
+from flnb_backends.native.sizes import COLUMNS, ROWS, ByRows
 from flnb_backends.tensor import cpu_composites
 from flnb_backends.tensor.whole import Whole
 from hypothesis import given, settings
@@ -222,6 +222,17 @@ def laid(*names: str) -> Any:
 def test_an_op_that_loop_nests_lack_is_an_error() -> None:
     with pytest.raises(TypeError, match=r"^subtract of \['f', 'f'\] with a result of dtype 'f' has no machine code"):
         composites.lowered("batch_norm", laid("full", "row", "row"), (1e-5,), False)  # reads sums of columns
+
+
+@pytest.mark.parametrize("eps", [np.float64(0.1), np.float32(0.1), 1 / ROWS, 1 / COLUMNS])
+def test_any_number_may_be_added_to_the_variance(eps: Any) -> None:
+    """Also a number of NumPy, and the reciprocal of an extent of what is traced."""
+    x, found = flnb.asarray(drawn((2, 3)).astype("f") / 100), []
+    for backend in ("cpu", "numpy"):
+        with flnb.use_backend(backend):
+            found.append(flnb.batch_norm(x, flnb.ones(3), flnb.zeros(3), eps=eps).numpy())
+            found.append(flnb.layer_norm(x, 3, eps=eps).numpy())
+    np.testing.assert_allclose(found[:2], found[2:], rtol=1e-4, atol=1e-6)
 
 
 def test_a_subclass_sees_the_ops_of_composites() -> None:

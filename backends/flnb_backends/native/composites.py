@@ -218,6 +218,8 @@ def composite(
     """
     if find_spec("llvmlite") is None or find_spec("cffi") is None:
         return None
+    if any(each in SHARES for each in attributes):  # such a number would be taken for the reciprocal of an extent
+        return None
     nest, laid, numbers, results = lowered(name, inputs, attributes, pulls, across)
     if any(step.op in APPROXIMATE and step.dtype == "d" for step in nest.steps):
         return None
