@@ -74,6 +74,12 @@ def test_texts_inside_bars_are_drawn_where_they_fit() -> None:
     assert float(label.get("x", 0)) - 6.5 * len("thread 1, phase") > 0
 
 
+def test_labels_of_an_axis_may_be_numbers_such_as_ranks() -> None:
+    figure = go.Figure(go.Bar(x=[1.0, 2.0], y=[0, 1], orientation="h"))
+    figure.update_yaxes(tickvals=[0, 1], ticktext=[7, 8])
+    assert {"7", "8"} <= set(texts(figure))
+
+
 def test_points_stand_at_their_values_on_linear_logarithmic_and_reversed_axes() -> None:
     layout: dict[str, Any] = {
         "xaxis": {"type": "log", "range": [0, 2]},

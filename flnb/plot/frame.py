@@ -82,7 +82,7 @@ class Frame:
     def _widest_tick(self) -> int:
         texts = [str(y) for trace in self.traces for y in np.asarray(trace.get("y", ()), object).ravel()[:100]
                  if isinstance(y, str)]  # fmt: skip
-        texts += (self.layout.get("yaxis") or {}).get("ticktext") or ()
+        texts += map(str, (self.layout.get("yaxis") or {}).get("ticktext") or ())
         return max((len(marks.plain(text)[:LONGEST]) for text in texts), default=5)
 
     def _seen(self, trace: dict[str, Any], letter: str) -> list[Any]:
