@@ -1,9 +1,10 @@
 """What programs cost besides their time: `python -m benchmarks programs [MODEL...]`.
 
 For each model under `flnb.jit`, in processes of their own: the first step with an empty cache of machine code and with
-a filled one, page faults of later steps, what a recording adds to a step, and the memory that a program says it needs
-beside what a recording measures. Then, for a chain of ops on (8, 8): what one takes in a program and in torch, and what
-recording it on the backend deferred takes beside computing it on numpy.
+a filled one, page faults of later steps, what a recording adds to a step, and the memory that a program predicts,
+compared with the memory that a recording measures. Then, for a chain of ops on arrays of shape (8, 8): the time of one
+op in a program and in torch, and the time to record an op on the backend "deferred", compared with computing it on
+"numpy".
 """
 
 from __future__ import annotations
@@ -51,14 +52,14 @@ class Steps(Training):
         return time.process_time() - start
 
     def faults(self) -> float:
-        """Return the page faults of a step for which the system reads no disk, once the program has settled."""
+        """Return the minor page faults (those without a disk read) per step, after the first `SETTLING` steps."""
         self._steps(SETTLING)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         self._steps()
         return (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / STEPS
 
     def recording(self, rounds: int) -> float:
-        """Return the median of the processor time of steps that are recorded over that of steps that are not."""
+        """Return processor time of recorded steps / processor time of other steps, the median of several rounds."""
         found = []
         for _ in range(rounds):
             plain = self._steps()
@@ -68,7 +69,7 @@ class Steps(Training):
         return statistics.median(found)
 
     def predicted(self) -> float:
-        """Return the peak that the program predicts over the measured peak of a step, both without what was there."""
+        """Return the predicted / the measured peak memory of a step, without memory in use before the step."""
         (program,) = self.iterations[True].programs
         for parameter in self.model.parameters():
             parameter.grad = None

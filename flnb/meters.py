@@ -158,7 +158,7 @@ class FrameErrorMeter(_Mean):
     """
 
     def add(self, output: Any, target: Any) -> None:
-        """Add the outputs and targets of a step, of any one shape."""
+        """Add the outputs and targets of a step: two arrays of equal shapes, with any number of axes."""
         got, wanted = _alike("FrameErrorMeter", output, target)
         self._sum += float((got != wanted).sum())
         self._weight += wanted.size
@@ -175,7 +175,7 @@ class MSEMeter(_Mean):
     """
 
     def add(self, output: Any, target: Any) -> None:
-        """Add the outputs and targets of a step, of any one shape."""
+        """Add the outputs and targets of a step: two arrays of equal shapes, with any number of axes."""
         got, wanted = _alike("MSEMeter", output, target)
         with np.errstate(all="ignore"):
             self._sum += float(((got.astype(np.float64) - wanted) ** 2).sum())

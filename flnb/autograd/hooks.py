@@ -125,7 +125,11 @@ def run_hooks(node: Node, g: Any) -> Any:
 
 
 class Inside(Plan):
-    """The plan of a node that a tape fused into a later node with the name ``whole``; it receives no gradient."""
+    """The plan of a node that a tape has fused with a later node: backward computes no gradient of the earlier one.
+
+    Attributes:
+        whole: the name of the fused op, which is recorded as the later node.
+    """
 
     __slots__ = ("whole",)
 

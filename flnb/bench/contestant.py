@@ -1,4 +1,4 @@
-"""The base class of a comparison's frameworks, each of which trains a model and measures its time and memory."""
+"""The base class for frameworks to be compared: trains a model in one framework, and measures time and memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Contestant:
     def in_double(self) -> tuple[float, Iterable[Any]]:
         """Return the loss and all gradients, computed in float64 and without dropout by a new model.
 
-        The model has the initial weights, and the batch `CHECKED` examples. The gradients are arrays, in the order of
+        The model has the initial weights; the batch has `CHECKED` examples. The gradients are arrays, in the order of
         the parameters.
         """
         raise NotImplementedError
@@ -61,7 +61,9 @@ class Contestant:
         return {"wall": perf_counter() - wall, "processor": process_time() - processor}
 
     def memory(self) -> dict[str, Any]:
-        """Run the first iterations; return what `counted` does, and as ``grown`` by how many bytes the process grew.
+        """Run the first iterations; return memory statistics.
+
+        They are the entries of `counted`, and ``grown``, the bytes by which the process grew (None if unknown).
 
         This must be called before any other method.
         """

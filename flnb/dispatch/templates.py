@@ -44,7 +44,11 @@ class Form(NamedTuple):
 
     @property
     def again(self) -> str:
-        """Return the text of the arguments with which the generated code calls another function for the same op."""
+        """Return, as source text, the arguments with which the generated code calls `missed` or `intercepted`.
+
+        These functions carry out the call if the generated code cannot. They take the op, a tuple of the operands, the
+        attributes and, if the form has one, ``out``.
+        """
         return f"op, ({self.listed}), {'attributes' if self.attributed else '()'}" + (", out" if self.into else "")
 
 

@@ -151,7 +151,7 @@ class Cluster:
         self._started().push(name, value)
 
     def stop(self) -> None:
-        """End all ranks; of MPI processes, also delete the files."""
+        """End all ranks. If the ranks are MPI processes, also delete their temporary files."""
         atexit.unregister(self.stop)
         if Cluster.active is self:
             Cluster.active = None

@@ -52,7 +52,7 @@ class Call:
         self.arguments: list[Any] = [*inputs, *attributes, value]
 
     def run(self) -> None:
-        """Call the method, which may use ``scratch`` as scratch memory meanwhile."""
+        """Call the method; during the call it may use ``scratch`` as scratch memory."""
         here = lent.here
         before = here.memory, here.used
         here.memory, here.used = self.scratch, 0

@@ -29,7 +29,10 @@ class Emitter(Protocol):
         """Return the target's text for a constant of a dtype (NumPy's character)."""
 
     def instruction(self, name: str, dtype: str, operands: Sequence[Scalar], /) -> Any:
-        """Print an instruction; return the name of its result, of ``dtype`` (NumPy's character), in the text."""
+        """Print the instruction ``name`` with ``operands``; return the name of its result in the generated text.
+
+        ``dtype`` is the dtype of the result, as NumPy's character.
+        """
 
 
 class Scalar:

@@ -1,4 +1,4 @@
-"""Launches: the calls of machine code in a program, of kernels compiled for it and of a library's routines."""
+"""Launches: a program's calls of machine code, either kernels compiled for the program or routines of a library."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Launch(NamedTuple):
         site: the backend that runs it.
         places: for each of its arrays, the value in whose memory it is, and the offset (bytes) of its first element.
         event: the code of its event, and five more numbers of the event.
-        scratch: where its scratch memory begins in the site's block, in bytes; -1 for what all calls share.
+        scratch: where its scratch memory begins in the site's block, in bytes; -1 for the part that all calls share.
     """
 
     kernel: Any

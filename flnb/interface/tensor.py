@@ -85,7 +85,11 @@ class TensorBackend(Part, kind="backend"):
                 setattr(cls, fact, False)
 
     def attach(self, state: Any) -> None:
-        """Store this backend's methods in the table of a state in which the backend was just activated."""
+        """Adapt ``state`` to this backend, which was just activated in it; called by flnb.
+
+        A state holds the active backend, memory manager and modes of a thread or a ``with`` block. Its table gets this
+        backend's method for each op, and its memory manager is replaced if it is for another device.
+        """
         state.bind()
         state.locate()
 

@@ -32,14 +32,16 @@ __all__ = ["Activation", "Call", "Choice", "Step"]
 class Call(NamedTuple):
     """One call of a module through which gradients flow.
 
+    A trace lists allocations and frees in order; positions in this list serve as times here.
+
     Attributes:
         scope: the module's path.
-        begin, end: the forward of this call as a range of the trace's calls (allocations and frees), end exclusive.
-        back, done: the same for the call's backward; both are the length of the trace if it was not recorded.
-        outputs: allocations (rows of the trace) made inside the call and read by ops outside of the call.
-        inputs: allocations (rows of the trace) made outside of the call and read by ops inside the call.
-        seconds: the seconds that the call's forward ops took.
-        nodes: the call's forward ops.
+        begin, end: the positions in the trace where this call's forward pass begins and ends; ``end`` is exclusive.
+        back, done: the same for this call's backward pass; both are the trace's length if that was not recorded.
+        outputs: the numbers of allocations made in this forward pass and read by ops outside of it.
+        inputs: the numbers of allocations made outside of this forward pass and read by ops of it.
+        seconds: the seconds that the ops of the forward pass took.
+        nodes: the ops of the forward pass.
     """
 
     scope: str

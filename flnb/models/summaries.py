@@ -36,9 +36,9 @@ class Row:
     """Statistics of one module, including the modules inside it.
 
     Attributes:
-        path: its dotted path; "" for the model itself.
-        kind: the name of its class.
-        output: the shapes of the result of its last call; empty if it was not called.
+        path: the module's dotted path; "" for the model itself.
+        kind: the name of the module's class.
+        output: the shapes of the results of the module's last call; empty if it was not called.
         parameters: the number of trained numbers; a shared parameter counts once.
         flops: estimated floating-point operations of the forward pass; a multiply-add counts as two.
         kept: bytes of the tensors that are made inside the module and still exist when the forward pass ends: the

@@ -47,7 +47,7 @@ def expect_tokens(model: object, tokens: Any, vocabulary: int, length: int | Non
 
 
 def draw_weights(model: Module, std: float) -> None:
-    """Initialise a transformer in place: matrices from a normal distribution with deviation ``std``, biases zero.
+    """Initialise a transformer in place: matrices from a normal distribution with standard deviation ``std``, biases 0.
 
     As in the code that Devlin et al. 2019 published.
     """

@@ -52,7 +52,10 @@ def _pull_rnn(g: Any, plan: Any, inputs: Any, h: Any, w_hidden: Any, y: Any) -> 
 
 
 def _remake_rnn(plan: Any, inputs: Any, h: Any, w_hidden: Any, y: Any) -> Any:
-    """Recompute the inputs from the outputs y, by the inverse of the nonlinearity."""
+    """Recompute the argument ``inputs`` of `_rnn`, which was not saved, from the saved outputs y (T, N, H).
+
+    The nonlinearity is inverted (a ReLU's input is taken to be y), and ``h @ w_hidden^T`` of each step is subtracted.
+    """
     given = y if plan.attributes[0] == "relu" else _unsquashed(y)
     return given - linear(_before(h, y), w_hidden)
 

@@ -214,7 +214,7 @@ def _teeth(level: Ints) -> int:
 
 
 def _stretches(run: Recording, t: NDArray[np.float64], teeth: int) -> tuple[list[int], str]:
-    """Divide the times ``t`` into intervals, of each of which only the highest value will be drawn.
+    """Divide the times ``t`` into intervals; of the values in an interval only the highest will be drawn.
 
     An interval is one or several steps or, in a recording with few steps, a fixed number of allocations and frees;
     ``teeth`` is the number of rises that `_teeth` counted.

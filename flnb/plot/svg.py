@@ -207,7 +207,7 @@ class _Picture(Frame):
                 self.parts.append(marks.mark(symbol, a, b, one, style))
 
     def _bars(self, trace: dict[str, Any], bars: list[dict[str, Any]]) -> None:
-        """Add the bars of one trace, placed beside, on top of or in front of those of others by the layout's barmode.
+        """Add the bars of one trace, placed beside, on top of or in front of other traces' bars, as barmode says.
 
         ``bars`` are all traces of bars in the figure.
         """
@@ -248,7 +248,7 @@ class _Picture(Frame):
             )
 
     def _write_inside(self, texts: list[str], middles: Array, first: Array, last: Array, colours: list[str]) -> None:
-        """Write the texts of horizontal bars into them, as plotly does: none where there is too little room for it."""
+        """Write texts inside horizontal bars. As in plotly, a text for which a bar is too small is left out."""
         for text, y, a, b, colour in zip(texts, middles, first, last, colours, strict=True):
             if 7 * len(marks.plain(text)) + 8 < abs(b - a):
                 ink = "#fff" if colour.startswith("#") else self.ink

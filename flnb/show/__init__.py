@@ -48,7 +48,7 @@ def _later(module: str, name: str) -> Callable[..., Any]:
 
 
 def _after_cell(result: Any) -> None:
-    """Show the report if an out-of-memory error ended the cell with this ``result``."""
+    """Show the report if an out-of-memory error ended a cell; ``result`` is IPython's result of the cell."""
     if isinstance(result.error_in_exec, OutOfMemoryError):
         from flnb.show.postmortem import show_after
 

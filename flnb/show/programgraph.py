@@ -30,7 +30,7 @@ def graph(f: Any) -> Any:
     them. An op that is overridden by a class of the user has a heavy border.
 
     Args:
-        f: a function compiled by `flnb.jit`, of which all programs are drawn, or one program.
+        f: a function compiled by `flnb.jit`, or one of its programs. For a function, all programs are drawn.
 
     The result's attribute ``source`` needs no other software. Drawing it needs graphviz's `dot` program; if that is
     missing, an error says how to install it.
@@ -66,7 +66,7 @@ def graph(f: Any) -> Any:
 class _Drawing:
     """Draws one program into a graph.
 
-    A *launch* is a kernel or a call of the program.
+    A *launch* is a step of the program: a kernel, a call of a backend's method, or a copy.
 
     Attributes:
         prefix: the beginning of the names of all nodes in graphviz, different for each program.
@@ -95,7 +95,7 @@ class _Drawing:
             graph.attr(label=f"more than {MOST_OPS} ops: each kernel is one node")
 
     def _launch(self, graph: Any, launch: Launch) -> None:
-        """Draw a kernel as a box of ops or as one node, or a call as one node; and the edges to it."""
+        """Draw a launch and the edges to it; a kernel can be a box of several ops, other launches are one node."""
         number = f"#{launch.number}"
         members = [x for x in launch.members if x.op is not ITEM]
         if launch.kind == "copy" or len(members) == 1 or self.closed:

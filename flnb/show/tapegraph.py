@@ -24,7 +24,7 @@ def tape(run: Recording | Tape, depth: int | None = None) -> Any:
     """Draw a tape, the ops that a backward pass went through, as a `graphviz.Digraph` with modules as boxes.
 
     Args:
-        run: a recording, of which the last recorded tape is drawn, or a tape such as `run.tape.step(i)`.
+        run: a tape such as `run.tape.step(i)`, or a recording, whose last recorded tape is drawn.
         depth: modules nested deeper than this are drawn as one node each, and equal modules in a row as one node for
             all (×12). By default all modules are drawn open, up to about 1500 nodes.
 

@@ -27,9 +27,10 @@ class Arc(NamedTuple):
 
 
 class Acceptor(NamedTuple):
-    """A graph of sequences of tokens: the arcs that leave each state, and the states in which a path may end.
+    """A graph whose paths are sequences of tokens.
 
-    All paths begin in the state `START`, which is -1.
+    ``arcs`` lists the arcs that leave each state; ``ends`` are the states in which a path may end. All paths begin in
+    the state `START`, which is -1.
 
     >>> from flnb.speech import Acceptor, Arc
     >>> either = Acceptor({-1: [Arc(0, 0), Arc(1, 1)], 0: [Arc(0, 0)], 1: [Arc(1, 1)]}, frozenset({0, 1}))

@@ -120,7 +120,7 @@ def beam_search_loss(numerator: Acceptor, denominator: Acceptor, emissions: Any,
 
 
 def common_states(numerator: Acceptor, denominator: Acceptor, frames: int) -> list[set[int]]:
-    """Return, for every frame, the states of the denominator on paths whose tokens are those of a numerator's path.
+    """Return for each frame the states on those paths of the denominator that have the tokens of a numerator's path.
 
     Only paths of ``frames`` frames that end in a final state of both acceptors count.
 

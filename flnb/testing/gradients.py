@@ -140,9 +140,11 @@ class _Check:
         )
 
     def _difference(self, argument: int, claimed: Array, direction: Array) -> tuple[float, float, float] | None:
-        """Return the smallest relative error among all step sizes, the value by the gradient and the measured one.
+        """Compare ``claimed``, the gradient to check, with finite differences of several step sizes.
 
-        Returns None if the error is allowed. ``claimed`` is the gradient to check.
+        Returns:
+            The smallest relative error, and for its step size the derivative along ``direction`` according to the
+            gradient and the measured one. None if an error is within the tolerance.
         """
         says, best = float((claimed * direction).sum()), (np.inf, 0.0, 0.0)
         for h in STEPS:

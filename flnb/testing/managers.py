@@ -1,4 +1,4 @@
-"""`flnb.testing.check_manager` tests a memory manager by random calls, and reduces those of a failure to a few."""
+"""`flnb.testing.check_manager` tests a memory manager by random calls, and shortens a sequence that fails."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class Crash(Exception):
 
 
 class Trial:
-    """Makes calls of a new manager on a new device, and keeps a list of the blocks that must be live after them.
+    """Calls methods of a new manager on a new device, and lists the blocks that must be live after these calls.
 
     Attributes:
         held: the live blocks; one that was freed while user locks held it is live until the last lock is released.
@@ -217,7 +217,7 @@ class Trial:
 
     @property
     def allocated(self) -> int:
-        """Bytes of all live blocks."""
+        """The sum of the sizes of all live blocks, in bytes."""
         return sum(held.size for held in self.held)
 
     def free_all(self) -> None:

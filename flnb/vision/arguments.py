@@ -15,7 +15,7 @@ from flnb.ops.reduction import floating
 
 
 def picture(op: str, x: Any, method: str = "linear") -> Any:
-    """Check pictures (..., H, W) and a method of interpolation; return a tensor, for "linear" of floating point."""
+    """Check pictures (..., H, W) and an interpolation method; return a tensor, floating-point for "linear"."""
     x = asarray(x)
     if x.ndim < 2 or 0 in x.shape[-2:]:
         raise ValueError(f"vision.{op}: expected pictures (..., H, W) with one pixel or more, got {x._spec!r}")
@@ -92,7 +92,7 @@ def limits(dtype: Any) -> tuple[float, float]:
 
 
 def outside(op: str, dtype: Any, value: Any) -> Any:
-    """Check the value for pixels outside of pictures; return it as a number that leaves the pictures' dtype as is."""
+    """Check the value for pixels outside of pictures; return a number that does not change the pictures' dtype."""
     if dtype.kind not in "biu":
         return value
     number = finite(op, f"the value outside of pictures of {dtype}", value)

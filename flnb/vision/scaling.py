@@ -61,7 +61,7 @@ def resize(x: Any, size: Sequence[int], method: str = "linear", antialias: bool 
 def _triangles(centres: Matrix, n: int, antialias: bool) -> Matrix:
     """Return for each centre the weights of n pixels, which fall linearly with the distance to it and add up to 1.
 
-    With ``antialias`` and fewer centres than pixels, they fall more slowly, so that every pixel has a weight.
+    With ``antialias`` and fewer centres than pixels, the weights fall more slowly, so that every pixel has a weight.
     """
     reach = n / len(centres) if antialias and len(centres) < n else 1.0
     weights = np.maximum(0.0, 1.0 - np.abs(centres[:, None] - 0.5 - np.arange(n)) / reach)

@@ -29,10 +29,11 @@ log = logging.getLogger("flnb")
 
 
 class Follower:
-    """Makes each recording that begins the one that the dashboard shows, until the next one begins.
+    """Makes the dashboard show each recording, from its beginning until the next recording begins.
 
     Before the first recording begins, the dashboard shows all ops of the process, or, if a recording had ended before
-    this object was made, that recording. If a name is given, it waits for the recording of that name and shows nothing.
+    this object was made, that recording. If a name is given, the dashboard shows nothing until a recording of that name
+    begins.
 
     Attributes:
         live: the `Live` object from which the dashboard gets its data.

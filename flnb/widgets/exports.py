@@ -32,7 +32,7 @@ def file_of(
     Args:
         run: the recording that the dashboard shows, or None.
         request: the browser's message, of which ``format`` is one of `FORMATS`. With the format "svg", ``view`` may be
-            the name of a view, of which the file is then a picture.
+            the name of a view; then the file is a picture of that view.
         beside: the recording with which `run` is compared, for a page of both; None if there is none.
     """
     ending, content, error = request.get("format"), b"", ""

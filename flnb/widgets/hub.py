@@ -2,8 +2,8 @@
 
 The thread never waits for the browser, which acknowledges frames. While `WINDOW` frames are unacknowledged, none is
 sent, so a slow browser gets fewer and larger frames instead of late ones. While nothing is acknowledged, a frame with
-all data is sent every `SILENCE` seconds. An ipykernel before 7 receives no messages while a cell runs: frames with what
-is new are then sent between those.
+all data is sent every `SILENCE` seconds. An ipykernel before 7 receives no messages while a cell runs: then frames with
+only the new data are sent between those with all data.
 
 Messages may arrive on any thread while a cell runs, so `Hub.receive` only sets flags.
 """

@@ -37,7 +37,7 @@ STATIC = Path(__file__).parent / "static"
 
 
 class _View(Pictured, anywidget.AnyWidget):
-    """Base of the widgets: a view in the browser, whose messages `_receive` handles.
+    """Base class of the widgets. Each shows a view in the browser; `_receive` handles messages from the browser.
 
     `only` names the one view of the dashboard to show, such as "tape"; by default the widget has all views.
 
@@ -99,7 +99,7 @@ class Dashboard(_View):
         self._pictured: tuple[int, str] | None = None
 
     def _follow(self, live: Any) -> None:
-        """Show the data of a recording that has just begun or ended; ``live`` is their source."""
+        """Show the data of a recording that has just begun or ended; ``live`` is the source of the data."""
         self.earlier = None
         self.hub.follow(live)
 
@@ -109,7 +109,7 @@ class Dashboard(_View):
             self._send_to_all(content, buffers)
 
     def serve(self, message: dict[str, Any]) -> None:
-        """Handle a browser message about the run that is shown; it comes from the dashboard or from a single view."""
+        """Handle a message from the dashboard or from a single view in the browser, about the run that is shown."""
         earlier = self.earlier
         (self.hub if earlier is None else earlier).receive(message)
 
@@ -179,7 +179,11 @@ class TapeWidget(_View):
             self.send(*self._file(message))
 
     def _file(self, message: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
-        """Return a message with the tape's picture, and that as the only buffer; other formats need the recording."""
+        """Return a message that describes an exported file, and a list with the file's content.
+
+        Only the format "svg" (the tape's picture) is possible, as others need the recording: for these the message has
+        an error, and the list is empty.
+        """
         if message.get("format") == "svg":
             content = svg.stacked([tape_picture(self.pages.tape.levels)]).encode()
             return {"type": "export", "name": "tape.svg", "error": ""}, [content]

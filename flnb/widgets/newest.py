@@ -13,7 +13,7 @@ Request = TypeVar("Request")
 
 
 class Newest(Generic[Request]):
-    """Calls a function with the newest request, in a thread that ends when none waits; older requests are dropped.
+    """Calls a function with the newest request and drops older ones, in a thread that ends when no request waits.
 
     Args:
         answer: a function that processes a request; it must not raise.

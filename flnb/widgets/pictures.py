@@ -1,6 +1,7 @@
 """Pictures of widgets for pages without a kernel, such as an exported notebook: outputs of their own above the widgets.
 
-Of one output with both, nbconvert would show just an empty widget. Where the widget itself runs, it hides its picture.
+If one output had both a widget and its picture, nbconvert would show just an empty widget. Where a widget runs, it
+hides its picture.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Pictured:
-    """Base of the widgets that have a picture.
+    """Base class of the widgets that have a picture for pages without a kernel.
 
     Attributes:
         picture: the class of the HTML element with the picture.
@@ -26,7 +27,7 @@ class Pictured:
     picture: Any
 
     def _name_picture(self) -> None:
-        """Choose names for the HTML element and for the output with the picture, which no other widget has."""
+        """Choose unique names for the picture's HTML element and for the notebook output that contains the picture."""
         self.picture, self._display_id = f"flnb-picture-{uuid.uuid4().hex}", uuid.uuid4().hex
 
     def _static(self) -> str:
@@ -44,7 +45,7 @@ class Pictured:
 
 
 def _bundle(box: Any) -> Any:
-    """Return what a box is displayed as; send the pictures of all that have one before."""
+    """Send the pictures of the widgets in a box to the cell's output, and then return the box's MIME bundle."""
     for widget in _pictured(box):
         widget.publish_picture()
     return box._repr_mimebundle_()

@@ -129,7 +129,9 @@ def _results(program: Program) -> int:
 def _rewritten(
     program: Program, where: dict[Value, int]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int, int]:
-    """Return descriptions of recorded values, and of the rewrites that replaced some; how many views and values remain.
+    """Return descriptions of the recorded values and of the rewrites that replaced some of them.
+
+    The last two results are the number of views that remain, and the number of all values that remain.
 
     Args:
         program: the program.

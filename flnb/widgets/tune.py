@@ -34,7 +34,7 @@ def tune(
         manager: a class, also one written in a cell, or a name. Its settings are the arguments of its constructor.
         capacity: the capacity of the simulated device, in bytes or as a string with a unit; None for no limit.
         seconds: the time limit for the search of an offline packing, which gives one of the bounds.
-        choices: for each setting named, the values to choose from; by default annotation and default suggest them.
+        choices: values to choose from, by setting; by default they follow from the setting's annotation and default.
 
     Returns:
         A `Tuner`, a box of ipywidgets, which is shown where it is the last line of a notebook cell.

@@ -130,7 +130,7 @@ class Tuner(Pictured, ipywidgets.VBox):  # type: ignore[misc]
             self._newest.ask({name: value for name, value in read.items() if self._is_passed(name, value)})
 
     def _is_passed(self, name: str, value: Any) -> bool:
-        """Return whether a setting must be passed to the constructor: it has no default, or ``value`` is another."""
+        """Return whether a setting must be passed to the constructor: it is required, or ``value`` is no default."""
         one = self.tunables[name]
         return one.required or bool(value != one.default)
 

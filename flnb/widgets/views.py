@@ -77,7 +77,7 @@ class _SingleView(_View):
         super().close()
 
     def _static(self) -> str:
-        """Return the figure of this view; of a recording that has nothing for it, that of the whole dashboard."""
+        """Return a picture of this view as HTML; if the recording has nothing for it, one of the whole dashboard."""
         run = self._run
         if run is None or run.state == "recording":
             return fallback(run)

@@ -73,7 +73,11 @@ class GroupInfo(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """One line of a call stack: function, file and line. In files that flnb wrote, `about` is (shape, dtype, phase)."""
+    """One frame of a call stack: the name of the function, the name of the file, and the number of the line.
+
+    In memory snapshots for PyTorch that flnb has exported, a frame can also describe the allocated tensor: then `about`
+    is (shape, dtype, phase). For all other frames `about` is empty.
+    """
 
     name: str
     filename: str

@@ -158,7 +158,10 @@ def connect(address: tuple[str, int], token: bytes, timeout: float) -> Connectio
 
 
 def serve(server: socket.socket, token: bytes, answer: Callable[[Connection], None]) -> None:
-    """Accept connections in a background thread; call ``answer`` with each connection that has proved the token."""
+    """Accept connections in a background thread, and call ``answer`` with each of them in a thread of its own.
+
+    If the other end does not prove that it knows ``token``, the connection is closed instead.
+    """
 
     def one(connection: Connection) -> None:
         try:

@@ -92,7 +92,11 @@ class Fitting(Cached):
     pools: tuple[Pool, ...] = ()
 
     def take(self, pool: Pool, size: int) -> Piece:
-        """Remove and return the smallest free piece of a pool with ``size`` bytes, or a piece of a new segment."""
+        """Return a piece of at least ``size`` bytes, which is no longer free.
+
+        It is the smallest one that is large enough among the pool's free pieces, or a piece of a new segment. Unless
+        the rest is too small, it is split off and stays free.
+        """
         entries = pool.entries
         index = bisect_left(entries, (size,))
         if index < len(entries) and entries[index][0] < pool.recycling:

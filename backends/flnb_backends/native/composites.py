@@ -61,7 +61,7 @@ class Composite(NamedTuple):
 
 
 class _Tracing(Tracing):
-    """A trace that knows which arrays are the numbers of the columns, 0, 1, ..."""
+    """A trace that lists in ``numbers`` the arrays whose elements are the numbers of the columns, 0, 1, ..."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class _Lowering:
     """Turns the ops of a trace into the steps of a nest.
 
     Args:
-        across: whether reductions over rows are those of the inner space, rather than over columns.
+        across: whether reductions over rows (axis 0), rather than those over columns, belong to the nest's inner space.
     """
 
     def __init__(self, across: bool) -> None:
@@ -106,7 +106,7 @@ class _Lowering:
         return len(self.steps) - 1
 
     def number(self) -> int:
-        """Return the number of the step that loads the number of a column."""
+        """Return the number of the step that loads the numbers of the columns (0, 1, ...)."""
         if self.numbers < 0:
             self.numbers = self.load("l", MATRIX[1:])
         return self.numbers
@@ -173,7 +173,7 @@ class _Lowering:
 def lowered(
     name: str, inputs: tuple[Laid, ...], attributes: tuple[Any, ...], pulls: bool, across: bool = False
 ) -> tuple[Nest, list[Laid | None], bool, list[Shape | int | None]]:
-    """Return the nest of a composite for any number of rows and columns, and what `Composite` says about its arrays.
+    """Return the nest of a composite for any number of rows and columns, and what `Composite` stores about the arrays.
 
     Args:
         name: the composite's name.

@@ -27,7 +27,7 @@ __all__ = ["Pool", "maxima", "spread"]
 
 Extents = tuple[int, ...]
 PARAMETERS = "i64 %planes, i64 %height, i64 %width, i64 %rows, i64 %columns"
-"""The parameters after the pointers: the number and the extents of images, and the numbers of windows along these."""
+"""The parameters after the pointers: number, height and width of planes (channels), and rows and columns of windows."""
 
 
 class Pool(NamedTuple):
@@ -78,7 +78,11 @@ class Pool(NamedTuple):
         return [code.add(f"add nsw i64 {row}, {j}") for row, j in itertools.product(rows, range(self.kernel[1]))]
 
     def _largest(self, code: Code, start: str) -> tuple[Scalar, Scalar]:
-        """Emit the search for a window's maximum, from the index of its first element; returns it and its distance."""
+        """Emit the search for the maximum of the window that begins at the index ``start``.
+
+        Returns:
+            The maximum, and its distance in memory from the window's first element.
+        """
         found: list[Scalar] = []
         for offset in self._offsets(code):
             x = code.load(self.dtype, code.element(code.element("%x", self.dtype, start), self.dtype, offset))
@@ -91,7 +95,7 @@ class Pool(NamedTuple):
     def _over_windows(self, code: Code, parallel: bool) -> Iterator[tuple[str, str]]:
         """Emit loops over all windows; yields a window's number, and the index of its first element.
 
-        If they are ``parallel``, those of a row may be computed in any order.
+        With ``parallel``, the windows of a row may be computed in any order.
         """
 
         def index(whole: str, extent: str, part: str, step: int = 1) -> str:
@@ -107,7 +111,12 @@ class Pool(NamedTuple):
 
 @lru_cache(None)
 def _function(name: str, pool: Pool) -> tuple[Any, Any] | None:
-    """Return the compiled function and what makes its pointers; None without llvmlite or cffi, or for huge windows."""
+    """Compile the function ``name`` ("maxima" or "spread") of a `Pool`.
+
+    Returns:
+        The function, and another function that returns the pointer to an array. None without llvmlite or cffi, or for
+        windows of more than `MOST` elements.
+    """
     if find_spec("llvmlite") is None or find_spec("cffi") is None or math.prod(pool.kernel) > MOST:
         return None
     ffi: Any = import_module("_cffi_backend").FFI()
@@ -118,7 +127,14 @@ def _function(name: str, pool: Pool) -> tuple[Any, Any] | None:
 
 
 class _Call(NamedTuple):
-    """A compiled function, what makes its pointers, its last arguments, and the shape of the maxima."""
+    """A compiled function, and what is needed to call it for images of one shape.
+
+    Attributes:
+        function: the compiled function. It takes pointers to its arrays, and then ``extents``.
+        pointer: a function that returns the pointer to an array.
+        extents: the values of `PARAMETERS`.
+        pooled: the shape of the array of maxima.
+    """
 
     function: Any
     pointer: Any
@@ -128,7 +144,10 @@ class _Call(NamedTuple):
 
 @lru_cache(1024)
 def _call(name: str, shape: Extents, dtype: np.dtype[Any], kernel: Extents, stride: Extents) -> _Call | None:
-    """Return the function for images of a shape, its last arguments and the maxima's shape; None if there is none."""
+    """Return the compiled function for images of the given shape; None if there is no machine code for them.
+
+    ``name`` is "maxima" or "spread"; ``kernel`` and ``stride`` are those of the pooling.
+    """
     if len(shape) != 4 or any(n < k for n, k in zip(shape[2:], kernel, strict=True)):
         return None
     if dtype.char not in "fd" or not dtype.isnative or not math.prod(shape):
@@ -141,7 +160,10 @@ def _call(name: str, shape: Extents, dtype: np.dtype[Any], kernel: Extents, stri
 
 
 def maxima(x: Any, kernel: Extents, stride: Extents, out: Any = None) -> Any:
-    """Return the maxima of the windows of images x (N, C, H, W), in ``out`` if it is given; None if NumPy has to."""
+    """Return the maxima of the windows of images x (N, C, H, W).
+
+    They are written to ``out`` if that is given. Returns None if NumPy must compute them.
+    """
     call = _call("maxima", x.shape, x.dtype, kernel, stride)
     if call is None:
         return None
@@ -150,7 +172,10 @@ def maxima(x: Any, kernel: Extents, stride: Extents, out: Any = None) -> Any:
 
 
 def spread(g: Any, x: Any, kernel: Extents, stride: Extents, out: Any = None) -> Any:
-    """Return the gradient by images x, given that of the maxima, in ``out`` if it is given; None if NumPy has to."""
+    """Return the gradient with respect to images x (N, C, H, W), given the gradient ``g`` of the maxima.
+
+    It is written to ``out`` if that is given. Returns None if NumPy must compute it.
+    """
     call = _call("spread", x.shape, x.dtype, kernel, stride)
     if call is None or g.shape != call.pooled:
         return None
@@ -159,7 +184,10 @@ def spread(g: Any, x: Any, kernel: Extents, stride: Extents, out: Any = None) ->
 
 
 def _run(call: _Call, dtype: np.dtype[Any], inputs: tuple[Any, ...], out: Any) -> bool:
-    """Call the function if it can take the arrays: contiguous, aligned, of one dtype, the result apart from others."""
+    """Call the compiled function, and return True; return False if it does not accept these arrays.
+
+    They must be contiguous, aligned and of the dtype ``dtype``, and ``out`` must not overlap an input.
+    """
     arrays = *inputs, out
     if any(x.dtype != dtype or not x.flags.aligned for x in arrays):
         return False

@@ -28,7 +28,7 @@ class Routine:
     """A prepared primitive as a call of a `Segment`; it replaces `flnb_backends.native.nests.Kernel` there.
 
     Args:
-        prepared: the primitive, of which no other thread may run a call meanwhile.
+        prepared: the primitive; while the routine runs it, no other thread may do so.
         threads: how many threads oneDNN uses.
 
     Attributes:

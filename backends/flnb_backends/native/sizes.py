@@ -24,9 +24,10 @@ __all__ = ["COLUMNS", "ROWS", "SHARES", "AnySize", "ByColumns", "ByRows", "nest_
 
 
 class Size(int):
-    """An extent that is known at run time: as a number a typical one, as text the name of a function's parameter.
+    """An extent that is known only at run time, when it is passed as a parameter of the generated function.
 
-    The generator decides by the number, for example that sums need chunks, and writes the text.
+    As an int it is a typical extent, by which the code generator decides, for example, that sums need chunks. As text
+    it is the parameter's name, which the generator writes into the code.
     """
 
     name: str
@@ -72,7 +73,7 @@ def nest_of(
     Args:
         arrays: the dtype's character and the shape of each array: a matrix, one row or column of it, or a number.
         steps, stores: those of the nest.
-        across: whether rows are the inner space, for reductions of columns, rather than columns.
+        across: whether the nest's inner loops run over the rows (to reduce columns) instead of over the columns.
     """
     laid = []
     for dtype, shape in arrays:
@@ -118,7 +119,7 @@ class AnySize(Generator):
         return code.text(code.add(f"zext i1 {fits} to i64"))
 
     def _fits(self) -> str:
-        """Emit the test whether all addresses are aligned, and no result overlaps another array; returns its result."""
+        """Emit a test that all addresses are aligned and no result overlaps another array; returns the result."""
         add, arrays = self.code.add, self.nest.arrays
         starts, stops, tests = [], [], []
         for base, array in zip(self.bases, arrays, strict=True):

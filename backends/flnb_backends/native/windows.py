@@ -99,7 +99,7 @@ class Windows(NamedTuple):
     def _over_windows(self, code: Code, plane: str, first: str, ordered: bool = False) -> Iterator[tuple[str, str]]:
         """Emit loops over a plane's windows; yields a window's number, and the index of its first element.
 
-        If they are not ``ordered``, those of a row may be computed in any order.
+        Unless ``ordered``, the windows of a row may be computed in any order.
         """
         window, start = code.add(f"mul nsw i64 {plane}, {math.prod(self.fit)}"), first
         with ExitStack() as loops:

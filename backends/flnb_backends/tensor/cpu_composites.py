@@ -57,7 +57,14 @@ def make(function, pointer, empty, scratch, dtype, rows, columns, room, between,
 
 @lru_cache(None)
 def maker(name: str, pulls: bool, found: Composite, tensors: int) -> Callable[..., Run]:
-    """Return the function that makes the `Run` of a composite or of its gradient, with ``tensors`` arguments."""
+    """Return a function that makes the `Run` of a composite for a shape.
+
+    Args:
+        name: the composite's name.
+        pulls: whether the machine code is that of the composite's gradient.
+        found: the machine code.
+        tensors: the number of the arguments before the attributes.
+    """
     read = [i for i, each in enumerate(found.inputs) if each is not None]
     made = [i for i, each in enumerate(found.results) if isinstance(each, tuple)]
     results = [f"y{i if i in made else each}" if each is not None else "None" for i, each in enumerate(found.results)]
@@ -85,16 +92,16 @@ def maker(name: str, pulls: bool, found: Composite, tensors: int) -> Callable[..
 
 @lru_cache(16)
 def numbers(count: int) -> Array:
-    """Return the numbers of this many columns."""
+    """Return the column numbers 0 to ``count`` - 1."""
     return np.arange(count)
 
 
 class Rows(NamedTuple):
-    """How a composite's arrays are matrices.
+    """Describes how the arrays of a composite can be treated as matrices.
 
     Attributes:
         attributes: the number of the composite's attributes.
-        kept: the number of values that it keeps for its gradient.
+        kept: the number of values that the composite stores for its gradient.
         matrix: returns, for the shape of the first input and the attributes, how many of the last axes make a row, and
             the attributes for a matrix; None if there is no machine code.
         more: the shape, for a `MATRIX`, of the inputs after the first, and their dtype, None for that of the first.

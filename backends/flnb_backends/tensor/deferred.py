@@ -243,12 +243,16 @@ class DeferredBackend(meta.MetaBackend):
             self.eval()
 
     def repeats(self) -> bool:
-        """Return whether several ops may be recorded as one value: no telemetry runs and no interpreter is active."""
+        """Return whether `repeat` may be used: no telemetry runs and no interpreter is active."""
         here = state.current()
         return bus.lanes is None and here.direct is self.buffer and here.backend is self
 
     def repeat(self, segment: Segment, inputs: Sequence[Value], targets: Sequence[Buffer] = ()) -> list[Buffer]:
-        """Record several ops on ``inputs`` as one value; returns the results' buffers, ``targets`` or new ones."""
+        """Record all ops of ``segment``, applied to ``inputs``, as a single op of the graph.
+
+        Returns:
+            The buffers of the results: ``targets`` if they are given, else new ones.
+        """
         manager, items = state.current().manager, list[tuple[int, ref[Value]]]()
         attributes = None, None, None, items
         place = self._place(manager, segment.category)

@@ -91,7 +91,10 @@ def _is_zero(walk: Walk, node: Node) -> bool:
 
 
 def _product(node: Node) -> tuple[int, ...]:
-    """Return the position of the factor that a product multiplies by the Python number 0, as a tuple; () if none."""
+    """Return which factor of a product gets a zero gradient because the other factor is the Python number 0.
+
+    The factor's position (0 or 1) is in a tuple; the tuple is empty if there is no such factor.
+    """
     a, b = node[PLAN].specs
     saved = node[SAVED:]
     return tuple(i for i, other in ((0, 1), (1, 0)) if (a, b)[other] in (int, float) and saved[other] == 0)

@@ -76,7 +76,7 @@ class EmulatedDriver(Driver):
         return reports[-1] if reports else ""
 
     def tell_unused(self, address: int, nbytes: int) -> None:
-        """Tell the checks that memory is in no block: they report accesses to it until it is in one."""
+        """Mark memory as part of no block; until it is in a block, the checks report accesses to it."""
         self._tell(address, nbytes, -1, None)
 
     def counted(self, kernel: str) -> tuple[int, int, int, int]:
@@ -86,7 +86,7 @@ class EmulatedDriver(Driver):
         return one, two, three, four
 
     def tell_free(self, address: int, nbytes: int, streams: Sequence[int]) -> None:
-        """Tell the checks that a block was freed, whose memory ``streams`` have used: they report accesses to it.
+        """Mark a block as freed: from then on, the checks report accesses to its memory. ``streams`` have used it.
 
         A block that several streams have used is not checked yet.
         """
@@ -94,7 +94,7 @@ class EmulatedDriver(Driver):
             self._tell(address, nbytes, 0, streams[0])
 
     def tell_used(self, address: int, nbytes: int, stream: int) -> None:
-        """Tell the checks that memory becomes a block: from this point of a stream they report reads of old values."""
+        """Mark memory as a new block: from this point of ``stream`` on, the checks report reads of old values."""
         self._tell(address, nbytes, 1, stream)
 
 

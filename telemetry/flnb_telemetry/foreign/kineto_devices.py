@@ -44,7 +44,7 @@ class Devices:
         self.kernels, self.infos = Table([Kernel("")]), Table([DeviceInfo("", "")])
 
     def slice(self, event: dict[str, Any], category: str, name: str, t0: int, t1: int) -> bool:
-        """Store an event that lasted from `t0` to `t1` (ns); return False if it is none of a device."""
+        """Store an event that lasted from `t0` to `t1` (ns); return False if it is no event of a device."""
         about = event.get("args") or {}
         if category == "cuda_runtime" and name == "cudaSynchronize":  # those of `save_trace`
             self._waits.append((t0, t1, self._trace.lane(event), about))
@@ -92,7 +92,7 @@ class Devices:
         self, rows: dict[str, list[tuple[int, ...]]], seq: int, call: tuple[int, int, int], name: str,
         about: dict[str, Any], places: dict[int, str],
     ) -> None:  # fmt: skip
-        """Add a launch or a copy to the rows; `call` is the time of the host's call, from and to, and its lane."""
+        """Add a launch or a copy to the rows; `call` has the begin (ns), the end and the lane of the host's call."""
         t0, t1, lane = call
         context = self._context(about, places)
         if not about.get("copy"):

@@ -70,7 +70,7 @@ def pictures(run: Recording) -> list[str]:
 
 
 def stacked(images: Sequence[str]) -> str:
-    """Return one SVG document with pictures of this module below each other, in dark ink on white."""
+    """Combine pictures that `picture` has made into one SVG document: one below the other, dark on white."""
     heights = [int(re.findall(rf'viewBox="0 0 {WIDTH} (\d+)"', image)[0]) + 8 for image in images]
     tops = itertools.accumulate(heights, initial=8)
     parts = (image.replace("<svg ", f'<svg y="{top}" ', 1) for image, top in zip(images, tops, strict=False))

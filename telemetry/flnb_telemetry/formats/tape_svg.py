@@ -38,7 +38,10 @@ def tape_picture(levels: Levels) -> str:
 
 
 def _opened(levels: Levels) -> list[Group | int]:
-    """Return the boxes in order of execution: rows of single nodes, and groups too large to be shown open."""
+    """Return what is drawn as boxes, in order of execution: row numbers of single nodes, and closed groups.
+
+    A group is replaced by its contents if there are at most `MOST` boxes then; the outermost group always is.
+    """
     items: list[Group | int] = [levels.root] if len(levels.graph) else []
     waiting = items[:1]
     while waiting:

@@ -146,7 +146,10 @@ class Timeline:
             self.row(Key(lane, KINDS.index("scope"), level)).append(flat(np.concatenate(bars, axis=1))[0])
 
     def _close(self, lane: int, scopes: dict[int, list[Bars]]) -> None:
-        """Add the open scopes of a backward pass to `scopes`, if a later scope began at the same depth."""
+        """End open scopes of a backward pass at depths where a later scope began, and add them to `scopes`.
+
+        ``lane`` is the thread's number; `scopes` has, by depth, the scopes that have ended.
+        """
         for depth, bars in scopes.items():
             row = self.row(Key(lane, KINDS.index("scope"), depth))
             begins = [each[T0, -1] for each in bars if each.shape[1]]

@@ -136,5 +136,5 @@ def _at_least_2d(shape: Sequence[int]) -> list[int]:
 
 
 def _strides(shape: Sequence[int]) -> list[int]:
-    """Return the strides, in elements, of a C-contiguous array with at least two spatial dimensions."""
+    """Return the strides, in elements, of a C-contiguous array of the shape that `_at_least_2d` returns."""
     return list(accumulate(_at_least_2d(shape)[:0:-1], lambda a, b: a * b, initial=1))[::-1]
