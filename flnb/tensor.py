@@ -214,7 +214,10 @@ class Tensor:
 
     def _values(self) -> np.ndarray[Any, Any]:
         """Return the values as a NumPy array for display or checks, also those of a Variable that requires grad."""
-        here = residents.get(self._spec.kind) or state.current().backend
+        kind = self._spec.kind
+        here = residents.get(kind) or state.current().backend
+        if here.buffer != kind and families[kind].reads_host:
+            return cast("np.ndarray[Any, Any]", self._data)
         data = self.data_of(here)
         here.eval(data)
         return cast("np.ndarray[Any, Any]", here.to_numpy(data))

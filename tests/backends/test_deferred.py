@@ -425,3 +425,26 @@ def test_ctrl_c_before_the_results_of_a_composite_were_handed_out() -> None:
         )
         whole.inputs = ()
         np.testing.assert_allclose(y.numpy().sum(1), 1.0, rtol=1e-6)
+
+
+def test_a_loop_goes_on_with_data_and_a_network_that_were_made_before() -> None:
+    def trained(move: bool) -> list[float]:
+        flnb.manual_seed(0)
+        net = flnb.nn.Sequential(flnb.nn.Linear(4, 8), flnb.nn.ReLU(), flnb.nn.Linear(8, 3))
+        x, labels = flnb.random.normal((16, 4)), flnb.asarray(np.arange(16) % 3)
+        if move:
+            net.to("deferred")
+        optimizer = flnb.optim.Adam(net.parameters(), lr=0.05)
+        with flnb.use_backend("deferred" if move else "numpy"):
+            losses = []
+            for _ in range(6):
+                optimizer.zero_grad()
+                loss = flnb.cross_entropy(net(x), labels)
+                loss.backward()
+                optimizer.step()
+                losses.append(float(loss))
+            np.testing.assert_array_equal(labels.numpy(), np.arange(16) % 3)
+        return losses
+
+    with flnb.use_backend("numpy"):
+        np.testing.assert_allclose(trained(True), trained(False), rtol=1e-5)
