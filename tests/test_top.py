@@ -143,9 +143,9 @@ def test_another_reading_opens_the_new_parts_alone(tmp_path: Path, monkeypatch: 
             return read(file, *rest)
 
         monkeypatch.setattr(stored, name, watched)
-    readings = list[top.Reading]()
+    readings, seen = list[top.Reading](), set[str]()
     with flnb.record("parts", path=path) as run:
-        for number in range(3):
+        for _ in range(3):
             with flnb.step():
                 flnb.tanh(flnb.ones((64, 64)))
             written = len(run.table("op")["t0"])  # all that was emitted has arrived
@@ -153,7 +153,9 @@ def test_another_reading_opens_the_new_parts_alone(tmp_path: Path, monkeypatch: 
                 run._store(run.folder)
             opened.clear()
             readings.append(top.read(path, readings[-1] if readings else None))
-            assert {name[:6] for name in opened} == {f"{number + 1:06}"}  # the first batch has the names alone
+            assert opened
+            assert not seen & set(opened)  # one batch, or two on a slow machine
+            seen |= set(opened)
             assert len(readings[-1].run.table("op")["t0"]) == written
         again = load_run(path)
         for kind in again.tables:

@@ -94,7 +94,7 @@ SPELT = {
     "Tape": "flnb.interface.Tape",
     "MemoryManager": "flnb.memory.MemoryManager",
     **dict.fromkeys(("TensorBackend", "NumpyBackend"), "flnb.backends.NumpyBackend"),
-    **dict.fromkeys(("gradcheck", "verify_grad"), "flnb.testing.verify_grad(function, inputs)"),
+    **dict.fromkeys(("gradcheck", "verify_grad"), "verify_grad(function, inputs) of flnb's testing"),
     "seed": "flnb.manual_seed(n)",
     "DataLoader": "flnb.data.PrefetchDataset(flnb.data.BatchDataset(dataset, n), workers=2)",
     "DistributedDataParallel": "flnb.distributed.DataParallel(module)",
