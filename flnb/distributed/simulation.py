@@ -41,7 +41,13 @@ class Point(NamedTuple):
 
 
 class Program(NamedTuple):
-    """Recorded training steps with equal calls: the calls, the points in order, and the computing time after them."""
+    """Training steps with the same collective calls in each, as a recording shows them.
+
+    Attributes:
+        calls: the collective calls of a step.
+        points: the moments of a step at which a call starts or is waited for, in order.
+        rest: the computing time in seconds after the last point: an array (steps, ranks), or 0.
+    """
 
     calls: list[Call]
     points: list[Point]

@@ -106,7 +106,7 @@ def lexicon(
 ) -> Acceptor:
     """Return the acceptor of paths that spell words, where each letter takes one frame or more.
 
-    Both acceptors of a criterion can be made by this function: the numerator with a sentence, the denominator without.
+    With a sentence, the acceptor has the paths of that sentence alone; without one, those of all sequences of words.
 
     Args:
         words: the letters of each word, as tokens.

@@ -221,7 +221,12 @@ class DeferredBackend(meta.MetaBackend):
         compute([out.read()])
 
     def _place(self, manager: Any = None, category: int = 0) -> Place:
-        """Return where values are computed: the other backend with a memory manager, by default the active one."""
+        """Return the `Place` of new values: the backend that computes them, and the memory manager that they use.
+
+        Args:
+            manager: the memory manager; None for the active one.
+            category: the category of their allocations.
+        """
         if manager is None:
             manager = state.current().manager
         found = self._places.get(category)

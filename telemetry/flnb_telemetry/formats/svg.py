@@ -37,9 +37,13 @@ def picture(label: str, body: str, height: int = HEIGHT) -> str:
 
 
 def extremes(most: int, *levels: NDArray[Any]) -> Ints:
-    """Return the indices of at most `most` points of curves: the first, the last, and the peaks of equal intervals.
+    """Return the indices of at most ``most`` points of curves that show their highest values.
 
-    Each of `levels` is one curve; all have the same number of values.
+    They are the first point, the last one, and in each of several equal intervals the highest point of each curve.
+
+    Args:
+        most: the largest number of indices.
+        levels: the curves, arrays of the same length.
     """
     count = len(levels[0])
     if count <= most:

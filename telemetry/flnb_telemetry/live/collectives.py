@@ -78,7 +78,7 @@ class Window:
                 self.add(lane, np.concatenate([rows[KEPT[kinds]], self._bars(rows[kinds == schema.OP])]))
 
     def add(self, lane: int, rows: Records) -> None:
-        """Append records of the thread `lane`; their ops must already be merged into bars."""
+        """Append records of the thread ``lane``; an op record must stand for a whole bar (see the class)."""
         if not len(rows):
             return
         self.seen = True
