@@ -170,9 +170,7 @@ class BlobFile:
         length, samples, entries = COUNTS.unpack_from(index)
         text = COUNTS.size + length
         if len(index) != (needed := text + 8 * (samples + 1 + 2 * entries)):
-            raise ValueError(
-                f"the index has {len(index)} bytes, but {samples} samples of {entries} arrays need {needed}"
-            )
+            raise ValueError(f"the index has {len(index)} bytes; {samples} samples of {entries} arrays need {needed}")
         self.kinds = [(_dtype(name), _shape(shape)) for name, shape in json.loads(index[COUNTS.size : text])]
         numbers = np.frombuffer(index, "<i8", offset=text)
         self.first, self.offset, self.kind = np.split(numbers, [samples + 1, samples + 1 + entries])
