@@ -56,7 +56,7 @@ class Started:
 
 
 _under_way: WeakKeyDictionary[Any, list[Started]] = WeakKeyDictionary()
-"""The collective calls that were started and whose end nobody has waited for, by communicator."""
+"""For each communicator the collective calls that were started and that the program has not waited for."""
 
 
 def start_all_reduce(x: ArrayLike, op: str = "sum") -> Started:

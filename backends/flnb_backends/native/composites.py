@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["MATRIX", "Composite", "Laid", "Shape", "composite", "lowered"]
 
 MATRIX = int(ROWS), int(COLUMNS)
-"""The shape of what is traced."""
+"""The shape of the matrix on which a composite's ops are traced."""
 Shape = tuple[int, ...]
 Laid = tuple[Shape, np.dtype[Any]]
 

@@ -127,7 +127,7 @@ def _function(name: str, pool: Pool) -> tuple[Any, Any] | None:
 
 
 class _Call(NamedTuple):
-    """A compiled function, and what is needed to call it for images of one shape.
+    """A compiled function, with the arguments of a call for images of a certain shape.
 
     Attributes:
         function: the compiled function. It takes pointers to its arrays, and then ``extents``.

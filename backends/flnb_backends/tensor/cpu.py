@@ -84,7 +84,10 @@ class Choice(NamedTuple):
 
 
 class Here(threading.local):
-    """A thread's cache of the `KEPT` primitives used last; primitives store addresses, so threads cannot share them."""
+    """A thread's cache of the `KEPT` primitives that it used last.
+
+    Threads cannot share primitives, because these store the addresses of arrays.
+    """
 
     def __init__(self) -> None:
         self.ready: OrderedDict[Any, Any] = OrderedDict()

@@ -20,7 +20,7 @@ __all__ = ["PoolPlaces", "pool_places"]
 
 
 class PoolPlaces:
-    """Max pooling of contiguous images of one shape, as machine code, with the positions of the maxima.
+    """Max pooling as machine code, for contiguous images of a certain shape; it also stores where the maxima are.
 
     The positions are bytes in an array of places, one for each window: the number of the element in its window, in
     row-major order. For a window with NaN the byte is 255, and the window's gradient is added to no element.

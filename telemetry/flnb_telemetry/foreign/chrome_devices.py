@@ -68,7 +68,7 @@ def events(run: Recording, process: int, us: Callable[[int], str]) -> Iterator[l
 
 
 def _task(run: Recording, row: int) -> tuple[str, dict[str, Any]]:
-    """Return the name of a task, a row of `Devices.task`, and what is known about it besides times and place."""
+    """Return the name of a task and its facts other than times and place; ``row`` is its row of `Devices.task`."""
     task = run.devices.task
     kernel, route, nbytes, pinned, bound, slot = (
         int(task[name][row]) for name in ("kernel", "route", "nbytes", "pinned", "bound", "slot")

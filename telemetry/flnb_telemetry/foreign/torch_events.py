@@ -92,7 +92,7 @@ class Stacks:
 
 
 def _kept(known: dict[int, tuple[Any, int]], told: Any, number: int) -> int:
-    """Store `number` in `known` under the id of the object `told`, with a reference to the object; return `number`."""
+    """Store a number for the object ``told`` in ``known``, under the object's ``id``, and return the number."""
     if len(known) >= KEPT:
         known.clear()
     known[id(told)] = told, number

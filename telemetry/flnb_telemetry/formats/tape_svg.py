@@ -38,7 +38,7 @@ def tape_picture(levels: Levels) -> str:
 
 
 def _opened(levels: Levels) -> list[Group | int]:
-    """Return what is drawn as boxes, in order of execution: row numbers of single nodes, and closed groups.
+    """Return the items that have a box, in order of execution: groups, and row numbers of single nodes.
 
     A group is replaced by its contents if there are at most `MOST` boxes then; the outermost group always is.
     """
