@@ -55,7 +55,7 @@ def writer(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.stdin.close()
 
 
-def until(condition: object, seconds: float = 20.0) -> None:
+def until(condition: object, seconds: float = 50.0) -> None:
     """Wait for a condition, a function, at most so many seconds."""
     assert callable(condition)
     end = time.monotonic() + seconds
@@ -101,7 +101,7 @@ class Watcher:
         os.close(self.master)
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(180)
 def test_follows_a_process_until_its_end_or_ctrl_c(writer: subprocess.Popen[str], tmp_path: Path) -> None:
     path = tmp_path / "run.flnb"
     ask(writer)
