@@ -106,6 +106,7 @@ class Stored(Mapping[str, schema.Columns]):
         self.path, self.sources, self.check = os.fspath(path), sources, check
         self._read: dict[str, schema.Columns] = {}
         self._known: dict[str, tuple[int, schema.Columns]] = {}  # by kind: of the first so many sources, the events
+        self._inspected: dict[str, int] = {}  # by kind: how many sources `inspect` has checked, from the first on
 
     @property
     def names(self) -> set[str]:
@@ -113,11 +114,15 @@ class Stored(Mapping[str, schema.Columns]):
         return {source.name for sources in self.sources.values() for source in sources if source.name}
 
     def reuse(self, earlier: Stored) -> None:
-        """Take the events that an earlier object for the same folder has read; only files since then are read."""
-        for kind, columns in earlier._read.items():
-            names = [source.name for source in earlier.sources.get(kind, ())]
+        """Take what an earlier object for the same folder has read and checked; only files since then are opened."""
+        for kind, sources in earlier.sources.items():
+            names = [source.name for source in sources]
             if all(names) and names == [source.name for source in self.sources.get(kind, ())][: len(names)]:
-                self._known[kind] = len(names), columns
+                self._inspected[kind] = earlier._inspected.get(kind, 0)
+                if kind in earlier._read:
+                    self._known[kind] = len(names), earlier._read[kind]
+                elif kind in earlier._known:
+                    self._known[kind] = earlier._known[kind]
 
     def __iter__(self) -> Iterator[str]:
         return iter(schema.KINDS)
@@ -169,9 +174,10 @@ class Stored(Mapping[str, schema.Columns]):
         """Check the metadata of all Parquet files, with the smallest and largest ids, without reading events."""
         for kind, sources in self.sources.items():
             empty = schema.table(schema.kind_of(kind), [])
-            for source in sources[self._known.get(kind, (0,))[0] :]:
+            for source in sources[self._inspected.get(kind, 0) :]:
                 with source.open() as file:
                     self.check(kind, _extremes(inspected(file, empty, source.rows)))
+            self._inspected[kind] = len(sources)
 
 
 def damaged(path: str | os.PathLike[str], error: Exception, what: str = "") -> RunFileError:
