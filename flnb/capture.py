@@ -183,7 +183,7 @@ def _is_recorded(gradient: Tensor | None, backend: CapturedBackend) -> bool:
 
 
 class Programs(Tape):
-    """The tape to which results of programs belong: it records nothing, so backward through them raises an error."""
+    """The tape of Variables that programs return: it records nothing, so a backward through them raises an error."""
 
     name: ClassVar[str] = "programs"
     why_freed: ClassVar[str] = (
@@ -196,7 +196,7 @@ PROGRAMS = Programs()
 
 
 class _Tensor(NamedTuple):
-    """The class and the tape node of a result, from which a tensor is made for a program's output array.
+    """The class and the tape node of one result: they turn a program's output array into the tensor to return.
 
     Attributes:
         kind: the tensor's class.

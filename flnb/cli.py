@@ -135,8 +135,8 @@ def merge(options: argparse.Namespace) -> None:
 def view(options: argparse.Namespace) -> None:
     """Print a saved recording as text, or show it in the browser.
 
-    The text is a summary and a table of the ops with their times. With --browser the dashboard of one recording, or of
-    two side by side, can be opened on this machine (only) until Ctrl-C.
+    The text is a summary and a table of the ops with their times. With --browser, the dashboard of one recording, or of
+    two side by side, opens in the browser of this machine. It is served to this machine only, until Ctrl-C.
     """
     import flnb
 

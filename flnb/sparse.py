@@ -245,8 +245,8 @@ def _places(name: str, what: str, given: Any, values: Tensor, extent: int) -> In
 def _uncompressed(name: str, what: str, values: Any, inner: Any, starts: Any, outer: int, extent: int) -> Sparse:
     """Make a matrix (outer, extent) from compressed rows; a matrix of compressed columns is the transpose of one.
 
-    ``inner`` has the column of each value, and ``starts`` where each row starts; errors name the public function
-    ``name`` and call a column ``what`` ("row" or "column").
+    ``inner`` has the column of each value, and ``starts`` the position of each row's first value. Errors name the
+    public function ``name``, and call the numbers in ``inner`` ``what``: "row" or "column".
     """
     values = asarray(values)
     places = _places(name, what, inner, values, extent)

@@ -353,7 +353,7 @@ def detached(data: Any, spec: Spec) -> Tensor:
 
 
 def alias(x: Tensor, data: Any, spec: Spec) -> Tensor:
-    """Make a tensor from ``data``, another backend's buffer that shares the memory of x, and x's place on the tape."""
+    """Make a tensor from another backend's buffer ``data`` that shares the memory of x; it has x's node on the tape."""
     made: Tensor = object.__new__(x._lift or Tensor)
     made._data, made._spec, made._root = data, spec, getattr(x, "_root", x)
     if x._lift is not None:

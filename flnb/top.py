@@ -90,7 +90,7 @@ def read(path: str | os.PathLike[str], before: Reading | None = None) -> Reading
 
 
 def _read_again(path: str | os.PathLike[str], before: Reading) -> Reading:
-    """Return a new reading; try again if that fails, because the finished file may just be replacing the folder."""
+    """Return a new reading; retry once if that fails, because the folder may just have been replaced by a file."""
     for _ in range(TRIES):
         with suppress(OSError, RunFileError):
             return read(path, before)

@@ -149,7 +149,7 @@ def _place(call: BatchedCall) -> Any:
 
 
 def _layout(key: tuple[Any, ...], ndim: int) -> tuple[int, int]:
-    """Return the position in ``x[key]`` of the ``ndim`` dimensions of the index tensors, and the number of the others.
+    """Return where the index tensors' ``ndim`` dimensions begin in ``x[key]``, and the number of its other dimensions.
 
     As in NumPy, these dimensions replace the indices (tensors and ints) if all indices are neighbours in the key;
     otherwise they precede the other dimensions.

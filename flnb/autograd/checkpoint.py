@@ -42,7 +42,7 @@ class _Checkpoint(Composite):
         super().__init__("checkpoint", "memory", None, lambda g, plan, *saved: saved[-2].pulled(g))  # type: ignore[arg-type]
 
     def register(self) -> None:
-        """Do nothing: the op computes nothing itself and is not in the op table."""
+        """Do nothing: the op need not be in the op table, because it is never called."""
 
 
 _op = _Checkpoint()
@@ -101,7 +101,7 @@ class _Run:
             return join(found)
 
     def pulled(self, g: Any) -> list[Any]:
-        """Run the function again, and return the gradients of ``parents``; ``g`` is that of the joined results."""
+        """Run the function again; return the gradients of ``parents``. ``g`` is that of the joined results."""
         if dispatch.last_write > self.since:
             self._check_unwritten()
         with _Returned(self):

@@ -5,7 +5,7 @@ are the same for every node of one plan (op, shapes, attributes). So a pull is t
 and the trace is converted to the text of a function. This function calls the active backend's method of each op
 directly, through the same table as the public op. So backends that override an op, memory managers and telemetry get
 the same calls as without compilation. A composite's gradient is one call if the backend has a method for it. A pull
-that reads a value, or does anything but run ops, is not compiled.
+that reads the values of a tensor, or does more than call ops, is not compiled.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Number:
 class PullTracing(Tracing):
     """Traces the ops that a gradient function calls, by running it on tensors without values.
 
-    The numbers that a node saved are placeholders (`Number`), too. A gradient function that makes a tensor from no
-    other tensor, as `zeros` does, cannot be traced.
+    The numbers that a node saved are placeholders (`Number`), too. A gradient function that creates a tensor, for
+    example by `zeros`, cannot be traced.
     """
 
     def apply(self, op: Any, operands: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
@@ -112,8 +112,8 @@ class Compiled:
     Attributes:
         weight: the size in bytes of the largest result. If the memory manager allocates blocks for results of this
             size, a version with the bit `BLOCKS` must be used.
-        ways: the four versions, indexed by the sum of the bits `TOLD` and `BLOCKS`; None for a version that is not yet
-            written.
+        ways: the four versions, indexed by the sum of the bits `TOLD` (the version emits events) and `BLOCKS`; None for
+            a version that is not yet written.
     """
 
     def __init__(self, plan: Plan, branches: list[Branch]) -> None:
@@ -124,7 +124,7 @@ class Compiled:
         self.ways: list[Callable[..., Any] | None] = [None] * 4
 
     def write(self, way: int) -> Callable[..., Any]:
-        """Write, compile and return the version ``way``, a sum of the bits `TOLD` and `BLOCKS`."""
+        """Write, compile and return the version ``way``, the sum of the bits `TOLD` (emit events) and `BLOCKS`."""
         script = _Script(self.plan, bool(way & TOLD), bool(way & BLOCKS))
         script.add(", ".join(f"p{i}" for i in range(len(self.plan.specs))) + ", = node[1]", depth=1)
         for branch in self.branches:
@@ -252,7 +252,7 @@ class _Script:
         return self.name(x._data)
 
     def find(self, places: Sequence[int], depth: int) -> None:
-        """Add the lines that look up the present sums of cotangents of the parents with the numbers ``places``."""
+        """Add the lines that look up the cotangents' sums so far, for the parents at positions ``places``."""
         for i in places:
             self.add(f"key{i} = p{i}[2]", f"before{i} = cotangents.get(key{i})", depth=depth)
 

@@ -207,7 +207,7 @@ class _Transposed(Op):
         self.op, self.position, self.count = op, position, count
 
     def _cotangent(self, g: Any, *values: Any) -> tuple[Any, tuple[Any, ...]]:
-        """Return the cotangent of the tensor, zeros if the user's vjp returns None, and (): nothing else is saved."""
+        """Return the tensor's cotangent (zeros if the user's vjp returns None), and (): no other values are saved."""
         end = len(values) - len(self.op.keywords)
         *tensors, y = values[:end]
         found = self.op._cotangents(g, values[end:], tensors, y)[self.position]

@@ -218,7 +218,7 @@ def offload(
     (4, 4, 4194304)
 
     Raises:
-        ValueError: ``to`` is on the device that tensors are on, or ``keep_last`` is negative.
+        ValueError: ``to`` is on the device where the tensors already are, or ``keep_last`` is negative.
     """
     device = HostDevice() if to is None else to
     manager: MemoryManager = (

@@ -62,7 +62,7 @@ class Statistics:
         The event has the norm, the number of NaN and Inf, the size, the user's line and the bytes that the node saved.
 
         Returns:
-            True. Must not be called if `left` is 0: the limit of measured nodes in this pass is reached then.
+            Always True. Do not call this method if `left` is 0, because then no more nodes are to be measured.
         """
         self.left -= 1
         norm, bad, size = measure(g)

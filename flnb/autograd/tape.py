@@ -192,7 +192,8 @@ def walk(
 def _walk_from(under_way: Walk, root: Node, tape: Tape, finds_own: bool) -> None:
     """Let ``tape`` run the backward pass from a node, then handle the nodes that the tape did not handle.
 
-    ``finds_own`` says that the tape finds its own nodes; then a cotangent that is left at one of them is an error.
+    If ``finds_own`` is true, the tape itself finds the nodes that it recorded; a cotangent that is left at one of
+    them is then an error.
     """
     if root[PLAN] is None:
         under_way.leaves.append(root)

@@ -40,7 +40,7 @@ def _differentiate() -> Iterator[bool]:
 
 
 def _place(x: Any) -> Any:
-    """Return a tensor with the values of ``x`` and a separate node on the tape, to differentiate by.
+    """Return a tensor with the values of ``x`` and a new node on the tape, so that gradients by the tensor exist.
 
     The result is a view of ``x`` if x is on the tape, otherwise a new leaf (see `_leaf`).
     """

@@ -45,7 +45,7 @@ class Contestant:
         raise NotImplementedError
 
     def counted(self) -> dict[str, Any]:
-        """Return what the framework counts itself.
+        """Return the framework's own counts.
 
         ``live`` is the peak number of bytes of tensors, ``allocations`` the number of allocations in an iteration.
         """
@@ -63,7 +63,7 @@ class Contestant:
     def memory(self) -> dict[str, Any]:
         """Run the first iterations; return memory statistics.
 
-        They are the entries of `counted`, and ``grown``, the bytes by which the process grew (None if unknown).
+        These are the entries of `counted`, and ``grown``: the bytes by which the process grew (None if unknown).
 
         This must be called before any other method.
         """

@@ -52,7 +52,7 @@ def threads(count: int) -> dict[str, str]:
 
 
 def measure(workers: Sequence[Worker], rounds: int, seconds: float, clock: str = "wall") -> list[Measured]:
-    """Time the contestants in these workers, whose `Contestant.memory` must have been called before.
+    """Time the contestants in these workers; their method `Contestant.memory` must have been called before.
 
     In each of ``rounds`` rounds, every contestant in turn runs as many iterations as take about ``seconds``, at least
     two, half of them with the optimizer. ``clock`` is "wall" for elapsed time, or "processor" for the processor time of

@@ -1,9 +1,13 @@
 """Samples of arrays of any shapes and dtypes, in memory or in one file.
 
-The file, all numbers little-endian: a header of 64 bytes (8 bytes `FLNBBLOB`, uint32 version 1, uint32 CRC-32 of the
-index, uint64 offset and uint64 bytes of the index, zeros), the arrays in C order, each at a multiple of 64, and at the
-end the index: uint64 bytes of the kinds, number of samples S and of arrays E; the kinds as JSON, `[["<f4", [3, 4]]]`;
-int64[S + 1] which array each sample begins with, int64[E] the arrays' offsets, int64[E] their kinds.
+The file has three parts, in which all numbers are little-endian:
+
+- A header of 64 bytes: 8 bytes `FLNBBLOB`, uint32 version (1), uint32 CRC-32 of the index, uint64 offset of the index,
+  uint64 size of the index in bytes, zeros.
+- The arrays in C order, each at an offset that is a multiple of 64.
+- The index: uint64 size of the JSON text in bytes, uint64 number of samples S, uint64 number of arrays E; the JSON
+  text, a list of kinds (dtype and shape) such as `[["<f4", [3, 4]]]`; int64[S + 1] the number of each sample's first
+  array and, at the end, E; int64[E] the offset of each array; int64[E] the number of each array's kind.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ class Processes:
 
     @contextmanager
     def _alive(self) -> Iterator[None]:
-        """Context that replaces the error for a dead process by one with advice, and ends the other processes."""
+        """Context manager that handles a dead worker process: ends the others, and raises an error with advice."""
         from concurrent.futures.process import BrokenProcessPool
 
         try:

@@ -46,10 +46,12 @@ LASTING = 1.0
 
 
 class Row(NamedTuple):
-    """The board's data on one rank: ``seconds`` since its last change, and its last call ``seq`` (0 and "" for none).
+    """One rank's row of the board: its process, its state and its last call.
 
-    ``number`` is the rank's number among all ranks of the program, which is used in messages. In a smaller group the
-    rank may have another number.
+    Attributes:
+        seq, call: the number and the text of the last call; 0 and "" if there was none.
+        seconds: the time since the rank last changed its row.
+        number: the rank's number among all ranks of the program, for messages; in a smaller group it may have another.
     """
 
     process: int

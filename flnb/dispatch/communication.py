@@ -79,7 +79,11 @@ def _facts() -> dict[str, Any]:
 
 
 def _states() -> dict[int, str]:
-    """Return, by rank, why a rank for which a call has waited over a second does not call; -1 for a failed call."""
+    """Return the problems of running calls: a dict from rank to text.
+
+    A rank's text says why a call has waited for this rank for over a second. The key -1 has the reason why a call of
+    this process failed.
+    """
     found: dict[int, str] = {}
     keys = [ref() for ref in _groups.keyrefs()]  # other threads may add groups
     known = [(key, _groups[key]) for key in keys if isinstance(key, Board)]
@@ -333,7 +337,7 @@ class Pending:
 
         Args:
             waited: the seconds waited if the timeout is over, else 0.
-            test: returns whether the operation has finished; then a rank that has died is not an error.
+            test: returns whether the operation has finished; if so, dead ranks and the timeout are ignored.
         """
         board, call, seq = self._communicator.board, self._call, self._seq
         if board is None:
@@ -360,7 +364,7 @@ class Pending:
         self._fail(f"{'; '.join(said)}; {board.name(board.rank)} waits in {place}")
 
     def _not_done(self, name: str) -> str:
-        """Return words for a message: what the rank ``name`` has not done and this operation waits for."""
+        """Return the beginning of a message: which step of the rank ``name`` this operation waits for."""
         if self._peer is None:
             return f"{name} has not come:"
         tag = self._buffers[2] if len(self._buffers) > 2 else 0
@@ -388,7 +392,10 @@ class Pending:
                 lane.pending += (call.waits, self._asked, now, seq, number, 0, 0, context)
 
     def _refuse(self, outcome: str, seq: int = 0) -> None:
-        """Raise an error if a second check confirms that ranks made another call than this one, or as call ``seq``."""
+        """Raise an error if the ranks' calls number ``seq`` (0: this operation's number) differ at a second check.
+
+        ``outcome`` is the end of the message: what follows from the difference.
+        """
         board = self._communicator.board
         if message := difference(board, seq or self._seq, None if seq else self._call):
             self._fail(f"{message}; {outcome}")

@@ -131,8 +131,8 @@ def create(op: Op, spec: Spec, arguments: tuple[Any, ...], category: int = 0) ->
 def update(op: Update, tensors: tuple[Any, ...], numbers: tuple[float, ...]) -> bool:
     """Update tensors in place by one backend method, which only reads the first tensor; return False if not possible.
 
-    The arguments of the method are the tensors' buffers and the numbers, which may change from call to call. It is not
-    called for tensors of several shapes, dtypes or devices: the caller then runs ops, which raise suitable errors.
+    The arguments of the method are the tensors' buffers and the numbers, which may change from call to call. If the
+    tensors differ in shape, dtype or device, the method is not called: the caller then runs ops, which raise errors.
     """
     here = scoped() or state.session
     specs = tuple([x._spec for x in tensors])
@@ -295,9 +295,9 @@ def checked_target(op: Op, plan: Plan, here: State, tensors: tuple[Any, ...]) ->
 
 
 def mark_written(tensor: Tensor, own: bool = False) -> None:
-    """Store in the tensor that owns a tensor's memory that this memory was just written.
+    """Record an in-place write to a tensor's memory, in the tensor that owns the memory.
 
-    With ``own``, the tensor got other memory instead, and the write is stored in the tensor itself.
+    If ``own`` is true, the tensor got other memory instead, and the write is recorded in the tensor itself.
     """
     global last_write
     root = tensor if own else getattr(tensor, "_root", tensor)

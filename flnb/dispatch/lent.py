@@ -1,4 +1,4 @@
-"""Scratch memory for backend methods that a program calls: a part of the program's block that is unused then."""
+"""Scratch memory for backend methods in programs: a part of the program's block that is unused at that time."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Reporting:
 
 
 def _reporting_state(variable: ContextVar[Any]) -> Any:
-    """Return the error state in which NumPy reports errors to the list in `_errors`; made once for a user's state."""
+    """Return the error state in which NumPy appends errors to the list in `_errors`; cached for each user's state."""
     global _reporting
     users = variable.get()
     known, state = _reporting

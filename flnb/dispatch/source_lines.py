@@ -34,7 +34,10 @@ def is_own(filename: str) -> bool:
 
 
 class _Own(dict[str, bool]):
-    """A dict from file names to whether frames of the file are skipped; all are while whole stacks are recorded."""
+    """A dict from file names to bools: whether a frame of the file is not the user's, so that `outside` must be called.
+
+    While whole stacks are recorded, every value is True, because `outside` returns the stack.
+    """
 
     full = False
 

@@ -35,7 +35,7 @@ class Pull(NamedTuple):
 
 
 def _one_each(plan: Plan) -> int:
-    """Return one floating-point operation for each element of an elementwise op's result; 0 for other ops."""
+    """Return the number of floating-point operations of an elementwise op, one per element of its result; else 0."""
     return plan.spec.size if plan.op.family == "elementwise" else 0
 
 
@@ -155,7 +155,7 @@ class Op:
         return self.complete(Plan(self, specs, attributes, result._spec))
 
     def complete(self, plan: Plan) -> Plan:
-        """Complete a composite's plan by the values that are saved and the primitives that are called; return it."""
+        """Add to a composite's plan which values are saved and which primitives are called; return the plan."""
         trace = Tracing()
         inputs = [trace.input(spec) for spec in plan.specs]
         with use_interpreter(trace), state.recording(False):

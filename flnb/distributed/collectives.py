@@ -27,7 +27,7 @@ def _contiguous(x: Any) -> Any:
 
 
 def communicating(forward: Callable[..., Any]) -> CustomOp:
-    """Return a custom op that runs a function that communicates, under its name without the leading underscore."""
+    """Make a custom op from a function that communicates; its name is the function's without the leading underscore."""
     op = custom_op(forward)
     op.name, op.family = forward.__name__.lstrip("_"), "communication"
     return op
@@ -97,8 +97,8 @@ def _(g: Any, y: Any, x: Any, *, root: int) -> Any:
 def all_reduce(x: ArrayLike, op: str = "sum") -> Tensor:
     """Return the elementwise sum (or maximum, or minimum) of the ranks' tensors ``x``, on every rank.
 
-    In backward, the gradients by the result are summed over ranks, too, which is the gradient of the sum of all ranks'
-    losses. Only a sum has a gradient.
+    In backward, the gradients with respect to the result are summed over ranks, too; this is the gradient of the
+    sum of all ranks' losses. Only a sum has a gradient.
 
     Args:
         x: this rank's tensor, whose shape and dtype are the same on every rank. Half precision is summed in float32; a

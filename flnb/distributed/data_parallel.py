@@ -95,7 +95,7 @@ class Exchanging(Module):
         )
 
     def _changed(self) -> Parameter | None:
-        """Return a parameter that begins to need a gradient or has a new dtype since buckets were made; else None."""
+        """Return a parameter that has another dtype, or now needs a gradient, since buckets were made; else None."""
         of = self._bucket_of
         for _, p in self._members:
             if p._node is not None:
@@ -212,7 +212,10 @@ class Exchanging(Module):
             bucket.begin()
 
     def arrived(self, leaf: Node, gradient: Any) -> bool:
-        """Copy the gradient of a leaf to its bucket, and start exchanging full buckets; returns `takes`."""
+        """Copy the gradient of a leaf to its bucket, and start exchanging full buckets.
+
+        Returns `takes`: whether the pass must not store the gradient in ``.grad``.
+        """
         if not self._exchange:
             return False
         number, old = leaf[2], leaf[3]

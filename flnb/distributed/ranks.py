@@ -92,7 +92,8 @@ def set_communicator(communicator: str | type[Communicator] | Communicator) -> C
 
     Args:
         communicator: a communicator's name, class or instance. A name may be followed by settings:
-            ``"modelled:latency=1e-4,bandwidth=1GiB"`` delays calls of the active communicator as on such a link.
+            ``"modelled:latency=1e-4,bandwidth=1GiB"`` delays the calls of the active communicator, as a link with this
+            latency (s) and bandwidth (bytes/s) would.
 
     >>> import flnb
     >>> flnb.distributed.set_communicator("single").name

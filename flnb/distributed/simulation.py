@@ -41,7 +41,7 @@ class Point(NamedTuple):
 
 
 class Program(NamedTuple):
-    """Training steps with the same collective calls in each, as a recording shows them.
+    """The times of recorded training steps, all of which make the same collective calls.
 
     Attributes:
         calls: the collective calls of a step.

@@ -185,10 +185,9 @@ class RunComparison:
 def compare_runs(a: Any, b: Any, *, least: float = 1.1, peaks: Peaks | None = None) -> RunComparison:
     """Compare two recordings by scope and op: which became slower, bigger, or are called more often.
 
-    If both runs have steps, all numbers are per step, so that runs of different length can be compared; a step within
-    another of the same thread is part of that and not counted. Ops that begin
-    in no step, such as those of loading and validation, are then added up in a last row, "outside steps", for the whole
-    run.
+    If both runs have steps, all numbers are per step, so that runs of different length can be compared. A step inside
+    another step of the same thread is not counted separately. Ops outside of steps, such as those of loading and
+    validation, are added up over the whole run in a last row, "outside steps".
 
     Args:
         a, b: recordings, or paths of saved ones.

@@ -212,7 +212,10 @@ class Grouping:
         return self._alike(value, group)
 
     def _alike(self, value: Value, group: Group) -> Strides | None:
-        """Return the common strides of the group's reductions that a value of their shape reads; else None."""
+        """Return the strides of the group's reductions that ``value`` reads, for an elementwise op on their results.
+
+        Returns None if these strides differ, or if an input has another shape than ``value`` and several elements.
+        """
         found: set[Strides] = set()
         for x in value.inputs:
             root, offset, _ = self.layouts[x]

@@ -352,9 +352,9 @@ def source(f: Any, form: str = "llvm") -> dict[str, str]:
         f: the function, whose last captured program is used, or one of its programs.
         form: "llvm" for LLVM's IR, from which the kernel is compiled; "loops" for a shorter text of the kernel's loops.
 
-        Returns:
-            A dict from a kernel's title, which has its number among the program's launches and its ops, to its text. It
-            is empty for programs without kernels: with ``fuse=False``, or where llvmlite is not installed.
+    Returns:
+        A dict from each kernel's title (its number among the program's launches, and its ops) to its text. The dict
+        is empty for programs without kernels: with ``fuse=False``, or where llvmlite is not installed.
 
     Raises:
         TypeError: ``f`` is neither a function of `flnb.jit` nor a program.

@@ -39,7 +39,7 @@ def joined(calls: Sequence[NestCall], spans: Sequence[Sequence[Span]], most: int
     Args:
         calls: the nests in order.
         spans: for each nest, the memory range of each of its arrays.
-        most: the most nests of one launch.
+        most: the largest number of nests in one launch.
     """
     found: list[list[NestCall]] = []
     read: list[Span] = []

@@ -68,7 +68,7 @@ class Lending:
     """The pool of output arrays of one program: at most two for each output, used in turn.
 
     Attributes:
-        known: from the ``id`` of a pooled array to its `Lent`.
+        known: a dict from the ``id`` of a pooled array to its `Lent`.
     """
 
     def __init__(self) -> None:

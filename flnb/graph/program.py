@@ -55,7 +55,8 @@ class Program:
         here: the state with the backend that computes and the memory manager that provides memory.
         fuse: whether elementwise ops and reductions are computed by loop nests, if the backend compiles these;
             otherwise a backend method computes each value.
-        lends: whether outputs use the memory of an earlier run's outputs to which there is no reference any more.
+        lends: whether a run may write its outputs to the arrays of an earlier run's outputs, once the caller has no
+            reference to these.
 
     Attributes:
         recorded: the recorded ops, before rewriting.
@@ -137,10 +138,10 @@ class Program:
         return plan_memory(groups, self.layouts, updates, dict.fromkeys(outputs), donated, careful, scratch)
 
     def _settle(self) -> None:
-        """Take routines for methods that have chosen a way to compute, and plan the memory again if that saves memory.
+        """After the second run, replace methods by library routines where possible, and plan the memory again.
 
-        The scratch memory that methods asked for at the last run then shares the block with values that do not exist
-        yet, or no more.
+        In the first runs, backend methods have shown how much scratch memory they request. In the new plan, scratch
+        memory is in parts of the block that hold no value at that time. The plan is used if it needs less memory.
         """
         calls = self._calls()
         asked = {call.group: call.asked for call in calls if call.asked}

@@ -66,7 +66,10 @@ class _Kept:
         return [root for root in [self.layouts[x].root for x in value.inputs] if root.op is not None]
 
     def _is_early(self, value: Value, roots: list[Value]) -> bool:
-        """Return whether a backward value is, or reads, a bool mask of forward values, which needs little memory."""
+        """Return whether a backward value is, or reads, a bool mask, and depends on forward values alone.
+
+        Such a value can be computed before the backward pass; then the mask, a byte per element, is stored.
+        """
         is_condition = value.spec.dtype.char == "?" or any(x.spec.dtype.char == "?" for x in value.inputs)
         return is_condition and bool(roots) and self._repeats(value) and self.late.isdisjoint(roots)
 

@@ -128,8 +128,8 @@ def rewritten(
             them.
         rules: the rewrite rules: `RULES`, `EXACT`, or others.
 
-        Returns:
-            A dict from every recorded value to the value that replaces it.
+    Returns:
+        A dict from every recorded value to the value that replaces it.
     """
     now: dict[Value, Value] = {}
     known: dict[Any, Value] = {}

@@ -102,7 +102,7 @@ class MemoryDevice(Part, kind="memory device", slot="device"):
     ...         self.next += nbytes
     ...         return segment
     ...     def release(self, segment):
-    ...         pass  # what was lent once is not lent again
+    ...         pass  # released memory is not used again
     >>> with flnb.use_memory_manager(flnb.memory.Native(OneArray())) as manager:
     ...     x = flnb.ones((1024, 256))
     >>> manager.stats()["reserved"]

@@ -4,8 +4,8 @@ An op whose inputs need a gradient makes a *node*, a list::
 
     [plan, parents, seq, mark, code, lasti, *saved inputs, saved output]
 
-- ``plan``: the op with its shapes and its gradient rules, called *pulls*. A pull computes the gradient by an input from
-  the gradient by the op's result (the *cotangent*).
+- ``plan``: the op with its shapes and its gradient rules, called *pulls*. A pull computes the gradient with respect to
+  an input from the gradient with respect to the op's result (the *cotangent*).
 - ``parents``: the nodes of the inputs, None for an input without gradient; None in place of all once the node is freed.
 - ``seq``: a sequence number; later nodes of the program have larger numbers.
 - ``mark``: identifies the tape that recorded the node; None for the default tape.

@@ -124,12 +124,13 @@ class TensorBackend(Part, kind="backend"):
         """Return an object for max pooling that stores the positions of the maxima; None if the backend has none.
 
         Programs use it: ``find(x, y, places)`` writes the maxima to ``y`` and their positions to ``places``, an array
-        of ``nbytes`` bytes, and ``spread(g, places, out)`` writes the gradient by x to ``out``.
+        of ``nbytes`` bytes, and ``spread(g, places, out)`` writes the gradient with
+        respect to x to ``out``.
         """
         return None
 
     def routine(self, name: str, operands: Sequence[tuple[Any, ...]], attributes: tuple[Any, ...]) -> Any:
-        """Return what computes an op among the compiled kernels of a program, with the same result as the method.
+        """Return an object that computes an op among a program's compiled kernels, with the same result as the method.
 
         Args:
             name: the name of the op, which no class of the user overrides.
@@ -206,7 +207,7 @@ class TensorBackend(Part, kind="backend"):
         raise self.lacks("from_numpy")
 
     def settled(self, buffer: Any) -> Any:
-        """Return a buffer that ops will cache for later calls, after waiting until every stream can read it."""
+        """Wait until every stream can read a buffer, then return it; called for buffers that later ops use."""
         return buffer
 
     def to_numpy(self, buffer: Any) -> Any:

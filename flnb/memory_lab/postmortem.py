@@ -143,7 +143,7 @@ class Postmortem:
     def remedies(self) -> Remedies:
         """The remedies, each replayed on the recorded trace; computed at the first access.
 
-        After that the error refers to the recording no more (`Shortage.let_go`).
+        After that, the error no longer refers to the recording (`Shortage.let_go`).
         """
         found = search(self.shortage, self.request, (*self.blockers, *self.locked), self.cached, self.models)
         self.shortage.let_go()

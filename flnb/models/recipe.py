@@ -86,7 +86,9 @@ class Recipe:
         return self.model(**self._of(self.settings, scale))
 
     def batch(self, scale: str = "paper", seed: int = 0, size: int | None = None) -> Batch:
-        """Return a batch of random examples, with the shapes and dtypes of the loss; equal seeds give equal batches.
+        """Return a batch of random examples with the shapes and dtypes that the loss expects.
+
+        Equal seeds give equal batches.
 
         Args:
             scale: "paper" or "small".

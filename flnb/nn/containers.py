@@ -71,7 +71,7 @@ class Sequential(Container):
 
 
 class _Uncalled(Container):
-    """Base of containers without `forward`; ops of a module in one are recorded as "name of container.name"."""
+    """Base of containers without `forward`; in recordings, a module inside has a name such as "blocks.0"."""
 
     def _path(self, name: str) -> str:
         return f"{self._name}.{name}"

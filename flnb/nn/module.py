@@ -201,9 +201,9 @@ class Module:
                 _rename(member, path)
 
     def _path(self, name: str) -> str:
-        """Return the name under which ops of the member ``name`` are recorded: here the same name.
+        """Return the name of the member ``name`` in recordings, relative to this module's parent or to this module.
 
-        `ModuleList`, which is never called itself, overrides this method and returns "name of the list.name".
+        Here it is ``name``. `ModuleList`, which is never called itself, adds its own name: "blocks.0".
         """
         return name
 

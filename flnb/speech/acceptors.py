@@ -104,21 +104,21 @@ def lexicon(
     scores: Sequence[Any] | None = None,
     sentence: Sequence[int] | None = None,
 ) -> Acceptor:
-    """Return the acceptor of paths that spell words, where each letter takes one frame or more.
+    """Return the acceptor of frame sequences that spell words, each letter in one frame or several.
 
-    With a sentence, the acceptor has the paths of that sentence alone; without one, those of all sequences of words.
+    If ``sentence`` is given, its paths spell this sentence. Otherwise they spell any sequence of words.
 
     Args:
-        words: the letters of each word, as tokens.
+        words: for each word, the list of its letters' tokens.
         transitions: the scores of tokens after tokens, as for `bigram`, used within words and between them.
-        scores: a score for each word, a number or a 0-d tensor, which is added at its last letter.
-        sentence: the words in order, as indices of ``words``; None allows all sequences of words.
+        scores: a score for each word, a number or a 0-d tensor, which is added at the word's last letter.
+        sentence: the words of the sentence in order, as indices of ``words``; None allows all sequences of words.
 
     Raises:
         ValueError: no words, a word without letters, or a sentence without words.
 
     >>> from flnb.speech import lexicon
-    >>> either = lexicon([[0, 1], [2]])  # "ab" or "c", as often as one likes
+    >>> either = lexicon([[0, 1], [2]])  # tokens 0, 1, 2 are a, b, c: any sequence of the words "ab" and "c"
     >>> [arc.token for arc in either.arcs[-1]]
     [0, 2]
     """

@@ -1,10 +1,10 @@
 """A differentiable beam search: the scores of all paths through an acceptor, computed one scalar op at a time.
 
-Frame by frame, the scores of all paths to a state are summed up (as logarithms); of the states that are reached, only
-the best are kept: the beam. Every arc takes an addition, and every two paths that meet take a `flnb.logaddexp`, of 0-d
-tensors. So a few seconds of speech make a graph of a million tiny nodes, and gradients flow back through the search
-itself. States outside of the beam get no gradient and take no time. The ops of a frame are recorded in a scope named
-after it, such as "frame3".
+In each frame, the search adds up the probabilities of all paths to a state (as logarithms), and keeps only the states
+with the highest sums: the beam. Each arc takes an addition, and each pair of paths that meet takes a `flnb.logaddexp`,
+both on 0-d tensors. So a few seconds of speech make a graph of a million tiny nodes. Gradients flow back through the
+search itself. States outside of the beam get no gradient and take no time. The ops of a frame are recorded in a scope
+named after it, such as "frame3".
 
 Source: R. Collobert, A. Hannun, G. Synnaeve, "A Fully Differentiable Beam Search Decoder", ICML 2019.
 """

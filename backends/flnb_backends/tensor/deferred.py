@@ -221,11 +221,11 @@ class DeferredBackend(meta.MetaBackend):
         compute([out.read()])
 
     def _place(self, manager: Any = None, category: int = 0) -> Place:
-        """Return the `Place` of new values: the backend that computes them, and the memory manager that they use.
+        """Return the `Place` of new values: the backend that will compute them, a memory manager, a memory category.
 
         Args:
-            manager: the memory manager; None for the active one.
-            category: the category of their allocations.
+            manager: the manager of the values' memory; None for the active one.
+            category: the memory category of the values in telemetry.
         """
         if manager is None:
             manager = state.current().manager

@@ -33,7 +33,7 @@ class Pruning(Linked):
     >>> import flnb
     >>> a, b = flnb.Variable(3.0), flnb.Variable(2.0)
     >>> with flnb.use_tape("pruning") as tape:
-    ...     best = flnb.maximum(flnb.exp(a), flnb.exp(b))  # whose loser, exp(b), is forgotten
+    ...     best = flnb.maximum(flnb.exp(a), flnb.exp(b))  # exp(b) is smaller: not recorded
     >>> best.backward()
     >>> a.grad, b.grad, tape.pruned
     (Tensor(20.0855, float32[], numpy), None, 1)

@@ -23,7 +23,7 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 
 
 class TraceError(ValueError):
-    """Raised for a file that is not a trace; the message says what was found and what was expected."""
+    """Error for a file that is not a JSON trace; its message has the value that was found and the expected one."""
 
 
 def read_trace(path: str | os.PathLike[str], head: dict[str, Any]) -> Iterator[Any]:

@@ -29,7 +29,9 @@ COLUMNS = {
 
 
 class Devices:
-    """Collects the events of devices in a trace; `tables` joins the host's calls and what the devices ran.
+    """Reads the GPU events of a trace: `slice` and `instant` store one event, `tables` returns all as tables.
+
+    In the tables, each launch or copy call of the host is joined with the kernel or copy that a GPU ran for the call.
 
     Attributes:
         kernels, infos: the tables of kernels and of devices, for the recording's catalog.

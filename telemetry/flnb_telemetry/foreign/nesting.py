@@ -35,9 +35,8 @@ class Slices:
     def scope(self, lane: int, t0: int, t1: int, name: str, path: str | None, module: bool) -> None:
         """Add an annotation of the thread `lane` from `t0` to `t1` (ns), which becomes a scope.
 
-        `path` is its full scope path; None appends `name` to the path of the scopes around it. `module` says whether
-        the
-        annotation is a module's call.
+        `path` is its full scope path; None appends `name` to the path of the scopes around it. `module` says
+        whether the annotation is a module's call.
         """
         phase = schema.OPTIMIZER if name.startswith(OPTIMIZER) else 0
         self._scopes.setdefault(lane, []).append((t0, -t1, 0, phase, (name, path, module)))

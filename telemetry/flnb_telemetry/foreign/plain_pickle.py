@@ -32,7 +32,7 @@ TEXTS = frozenset({str})
 
 
 class PickleError(ValueError):
-    """Raised for bytes that are no complete pickle of plain values; the message says which byte is wrong, and why."""
+    """Error for bytes that are not a complete pickle of plain values; its message has the position and the problem."""
 
 
 def read(path: str | os.PathLike[str], gather: Callable[[list[Any]], list[Any]] = lambda items: items) -> Any:

@@ -44,7 +44,7 @@ CATEGORY = {name: number for number, name in enumerate(schema.CATEGORIES)} | {
 
 
 class SnapshotError(ValueError):
-    """Raised for a value that is not a PyTorch memory snapshot; the message says what was found and expected."""
+    """Error for a value that is not part of a PyTorch memory snapshot; its message says what was expected instead."""
 
 
 class Stacks:

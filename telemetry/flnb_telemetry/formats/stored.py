@@ -29,7 +29,7 @@ GROUP = 1 << 18
 
 
 class RunFileError(ValueError):
-    """Raised for a file that is not a readable run; the message says which file, what is wrong, and what to do."""
+    """Error for a recording's file that cannot be read; its message names the file, the problem, and what to do."""
 
 
 class Source(NamedTuple):

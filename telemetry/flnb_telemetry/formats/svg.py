@@ -37,13 +37,14 @@ def picture(label: str, body: str, height: int = HEIGHT) -> str:
 
 
 def extremes(most: int, *levels: NDArray[Any]) -> Ints:
-    """Return the indices of at most ``most`` points of curves that show their highest values.
+    """Choose at most ``most`` indices of some curves so that a plot of these points alone still shows all peaks.
 
-    They are the first point, the last one, and in each of several equal intervals the highest point of each curve.
+    The chosen indices are the first and the last one and, in each of several intervals of equal length, the index of
+    each curve's largest value.
 
     Args:
-        most: the largest number of indices.
-        levels: the curves, arrays of the same length.
+        most: the largest number of indices to return.
+        levels: the curves: arrays of the same length.
     """
     count = len(levels[0])
     if count <= most:

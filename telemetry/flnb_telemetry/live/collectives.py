@@ -47,12 +47,13 @@ STEP_SPAN, WAIT_SPAN, SCOPE_SPAN = 0, 5, 4
 class Window:
     """The latest events of ranks: collective calls, steps, scopes, and ops.
 
-    Ops of one family (such as "matmul") and scope that follow each other are merged into bars. The window is empty
-    until ranks communicate in a group of several. Its `table` works like that of a `Recording`.
+    Consecutive ops of the same family (such as "matmul") and scope are merged into one bar. Events
+    are stored only from the time on at which a group of several ranks communicates. Its `table` works like that of a
+    `Recording`.
 
     Args:
         catalog: the names behind the ids in records.
-        limit: the most records that the window holds.
+        limit: the largest number of records to store; older ones are dropped.
     """
 
     def __init__(self, catalog: Catalog, limit: int = ROWS) -> None:
@@ -78,7 +79,12 @@ class Window:
                 self.add(lane, np.concatenate([rows[KEPT[kinds]], self._bars(rows[kinds == schema.OP])]))
 
     def add(self, lane: int, rows: Records) -> None:
-        """Append records of the thread ``lane``; an op record must stand for a whole bar (see the class)."""
+        """Append records of one thread, in which ops have already been merged into bars.
+
+        Args:
+            lane: the number of the thread.
+            rows: the records.
+        """
         if not len(rows):
             return
         self.seen = True

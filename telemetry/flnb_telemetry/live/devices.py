@@ -39,7 +39,7 @@ class Window:
 
     Args:
         catalog: the names behind the ids in records.
-        limit: the most records that the window holds.
+        limit: the largest number of records to store; older ones are dropped.
 
     Attributes:
         own: for each kind of event (by number), whether events of the kind are about devices.
