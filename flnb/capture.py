@@ -283,7 +283,14 @@ class Jitted(Generic[P, R]):
         return [captured.program for known in self.captured.values() for captured in known]
 
     def _key(self, given: Sequence[Any], tree: Any, here: State) -> Any:
-        """Return the signature of a call: shapes and dtypes of tensors, other arguments, containers, and the state.
+        """Return the signature of a call: a key that is equal for calls that one captured program can serve.
+
+        The key contains shapes and dtypes of tensors, other arguments, the structure of containers, and the state.
+
+        Args:
+            given: the arguments, without the containers around them.
+            tree: the arguments in their containers.
+            here: the active state (`flnb.dispatch.state.State`).
 
         Raises:
             TypeError: an argument is neither a tensor nor hashable.

@@ -400,7 +400,7 @@ def _inputs(trace: Tracing, specs: Sequence[Any], read: Sequence[bool], inputs: 
 
 
 def _checked(result: Any, spec: Any) -> Traced:
-    """Return the result of a gradient function if its shape and dtype match the input; else raise `Untraceable`."""
+    """Return ``result``, a gradient, if its shape and dtype are those of ``spec``; else raise `Untraceable`."""
     if type(result) is not Traced or result._spec is not spec:
         raise Untraceable
     return result

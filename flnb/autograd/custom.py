@@ -183,7 +183,15 @@ class CustomOp(Composite):
         return made
 
     def _call_rule(self, which: str, given: Any, y: Any, tensors: list[Any], attributes: tuple[Any, ...]) -> Any:
-        """Call the user's rule ``which`` ("vjp" or "jvp"); add a note with op and line to an error that it raises."""
+        """Call the user's rule ``which`` ("vjp" or "jvp"); add a note with op and line to an error that it raises.
+
+        Args:
+            which: the name of the rule.
+            given: the rule's first argument: the cotangent for a vjp, the tuple of tangents for a jvp.
+            y: the op's result.
+            tensors: the op's tensor arguments.
+            attributes: the op's attributes, in order.
+        """
         rule = getattr(self, which)
         try:
             return rule(given, y, *tensors, **self._named(attributes))

@@ -58,7 +58,14 @@ class Moves:
     back_seconds: float = 0.0
 
     def add(self, direction: int, nbytes: int, stored: int, seconds: float) -> None:
-        """Count the move of a block of ``nbytes`` bytes, for which the store holds ``stored`` bytes."""
+        """Count the move of one memory block.
+
+        Args:
+            direction: the code of the move in telemetry: `Store.away` or `Store.back`.
+            nbytes: the size of the block.
+            stored: the bytes that the block's values take in the store.
+            seconds: the time that the move took.
+        """
         if direction in (schema.AWAY, schema.COMPRESSED):
             self.away, self.away_bytes = self.away + 1, self.away_bytes + nbytes
             self.stored_bytes, self.away_seconds = self.stored_bytes + stored, self.away_seconds + seconds

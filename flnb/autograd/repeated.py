@@ -66,7 +66,10 @@ def walk_or_repeat(root: Node, cotangent: Any, walk: Callable[[], Found]) -> Fou
 
 
 def _created(pair: tuple[Node, Any]) -> int:
-    """Return a sort key for the order of creation of leaves: their sequence numbers, which are negative, negated."""
+    """Return the sort key of a pair (leaf node, gradient), so that leaves are sorted by their creation.
+
+    Leaves have negative sequence numbers, -1 for the first one; the key is the number without the minus sign.
+    """
     return -pair[0][SEQ]
 
 

@@ -52,7 +52,10 @@ class Contestant:
         raise NotImplementedError
 
     def run(self, iterations: int, update: bool) -> dict[str, float]:
-        """Run iterations and return their total time in seconds: ``wall``, and ``processor`` time of all threads."""
+        """Run iterations, with a step of the optimizer in each if ``update``; return the total time in seconds.
+
+        The result has the elapsed time as ``wall``, and the processor time of all threads as ``processor``.
+        """
         gc.collect()
         wall, processor = perf_counter(), process_time()
         for _ in range(iterations):

@@ -73,7 +73,7 @@ def measure(workers: Sequence[Worker], rounds: int, seconds: float, clock: str =
 
 
 def _measured(turns: list[list[dict[str, float]]], iterations: int, clock: str) -> Measured:
-    """Convert the total times of all turns to seconds per iteration."""
+    """Convert the total times of all turns to seconds per iteration, by the clock "wall" or "processor"."""
     trained, without = ([turn[half][clock] / iterations for turn in turns] for half in (0, 1))
     wall, processor = (sum(half[each] for turn in turns for half in turn) for each in ("wall", "processor"))
     return Measured(trained, without, processor / wall)

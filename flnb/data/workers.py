@@ -173,12 +173,12 @@ class Processes:
         return slot
 
     def _release(self, slot: int | None) -> None:
-        """Make a block available for other jobs."""
+        """Make block number ``slot`` available for other jobs; None, for a job without a block, does nothing."""
         if slot in self.blocks:
             self.free.append(slot)
 
     def _read(self, slot: int | None, entry: Any) -> Any:
-        """Copy an array out of shared memory; other entries are returned as they are."""
+        """Copy an array out of block number ``slot``; an entry that is not in shared memory is returned unchanged."""
         if not isinstance(entry, Array) or slot is None:
             return entry
         values: Any = np.ndarray(entry.shape, entry.dtype, self.blocks[slot].buf, entry.offset)

@@ -132,7 +132,7 @@ class Board:
         _HEAD.pack_into(self.memory, self._row, self._process, OUTSIDE, self._last, monotonic())
 
     def agrees(self, seq: int, key: int) -> bool:
-        """Return whether all ranks that have started call ``seq`` made the same call."""
+        """Return whether all ranks that have started call number ``seq`` made the call that ``key`` identifies."""
         words, at = self._words, seq % CALLS * (_CALL.size // 8)
         for first in self._first_words:  # noqa: SIM110  # in a hot path
             if words[first + at] == seq and words[first + at + 1] != key:

@@ -181,7 +181,10 @@ def wait_any(pending: Mapping[K, Pending]) -> K:
 
 
 def abandon(communicator: Communicator, reason: str) -> None:
-    """Make all further calls of a communicator raise an error, and notify the ranks that wait for this one."""
+    """Make all further calls of a communicator raise an error, and notify the ranks that wait for this one.
+
+    ``reason`` is the text of these errors.
+    """
     _group(communicator).broken = reason
     if communicator.board is not None:
         communicator.board.end(FAILED)
@@ -407,7 +410,7 @@ class Pending:
         raise CollectiveError(message)
 
     def _give_up(self, message: str) -> None:
-        """Make all further calls raise an error, and notify the ranks that wait for this one."""
+        """Make all further calls raise an error with the text ``message``, and notify ranks that wait for this one."""
         self._group.broken = message
         if self._communicator.board is not None:
             self._communicator.board.end(GAVE_UP)

@@ -65,7 +65,7 @@ def names(kind: str) -> list[str]:
 
 
 def find(kind: str, name: str) -> type:
-    """Return the class of a part by its name.
+    """Return the class of a part, given its kind, such as ``"backend"``, and its name.
 
     Raises:
         ValueError: the name is unknown; the message lists those that are known.

@@ -31,7 +31,14 @@ class Output:
         self.streams = {"stdout": sys.stdout, "stderr": sys.stderr}
 
     def show(self, rank: int, name: str, text: str, whole: bool) -> None:
-        """Print the new lines of a rank's stream; ``text`` is everything that the rank has written so far."""
+        """Print those lines of a rank's stream that were not printed before.
+
+        Args:
+            rank: the rank.
+            name: the name of the stream, "stdout" or "stderr".
+            text: everything that the rank has written to the stream so far.
+            whole: whether the rank has ended; then a last line without a newline is printed, too.
+        """
         lines = text.split("\n")
         end = len(lines) if whole and lines[-1] else len(lines) - 1
         done = self._shown.get((rank, name), 0)

@@ -149,7 +149,15 @@ def find_mpiexec() -> list[str]:
 
 
 def _report(folder: str, ends: list[End], code: int, report: Path, signals: list[tuple[float, int]]) -> int:
-    """Write the failure report and print on stderr which rank failed first; returns the job's exit status."""
+    """Write the failure report and print on stderr which rank failed first; returns the job's exit status.
+
+    Args:
+        folder: the launcher's folder, with the boards of all groups.
+        ends: how the ranks ended, the earliest first.
+        code: the exit status of mpiexec.
+        report: the path of the report.
+        signals: pairs of the time and number of each signal that the launcher received.
+    """
     boards: list[Any] = []
     for path in sorted(Path(folder).glob("board_*")):
         with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as memory:

@@ -86,7 +86,13 @@ def watch(command: list[str]) -> int:
 
 
 def _relay(stream: IO[bytes], to: int, place: str) -> None:
-    """Forward a rank's output line by line, each line prefixed by the rank; a carriage return also ends a line."""
+    """Forward a rank's output line by line, each line after "rank N: "; a carriage return also ends a line.
+
+    Args:
+        stream: the rank's output.
+        to: the file descriptor to write to.
+        place: the rank's number as text.
+    """
     head, rest = f"rank {place}: ".encode(), b""
     while chunk := os.read(stream.fileno(), 1 << 16):
         *lines, rest = (rest + chunk).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
@@ -103,7 +109,13 @@ def _write(to: int, text: bytes) -> None:
 
 
 def _note(name: str, status: int, told: list[int]) -> None:
-    """Record for `flnb launch` the time and status of the rank's end, and whether the rank had received a signal."""
+    """Record for `flnb launch` when and how the rank ended.
+
+    Args:
+        name: the name of the file to write.
+        status: the rank's exit status.
+        told: the numbers of the signals that the nanny has forwarded to the rank.
+    """
     if folder := os.environ.get("FLNB_FLIGHT"):
         aside = Path(folder, f".{name}")
         aside.write_text(f"{time.time()} {status} {len(told)}")

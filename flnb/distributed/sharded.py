@@ -232,7 +232,10 @@ class Sharded(Exchanging):
         self._rest()
 
     def _deliver(self, bucket: Bucket, known: set[int]) -> None:
-        """Set the gradients of the shards (stages 2 and 3) or of the whole parameters (stage 1)."""
+        """Set the gradients of the shards (stages 2 and 3) or of the whole parameters (stage 1) of a bucket.
+
+        ``known`` has the numbers of the parameters that some rank has used in this pass.
+        """
         if not self.takes:
             super()._deliver(bucket, known)
             return

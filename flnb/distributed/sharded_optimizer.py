@@ -94,7 +94,10 @@ class ShardedOptimizer:
         return found[0] if self._inner is self.parts()[0] else {str(index): one for index, one in enumerate(found)}
 
     def _joined(self, part: Optimizer, own: Sequence[Division]) -> dict[str, Any]:
-        """Return the state of one of the optimizers, with the tensors in it gathered from all ranks."""
+        """Return the state of the optimizer ``part``, with the tensors in it gathered from all ranks.
+
+        ``own`` has the division of each of the optimizer's parameters.
+        """
         found: dict[str, Any] = type(part).state_dict(part)
         for name, shard in found["state"].items():
             division = own[int(name.partition(".")[0])]
@@ -152,7 +155,7 @@ def _refuse_call(*_: Any, **__: Any) -> None:
 
 
 def _check(part: Optimizer, known: Mapping[int, Division]) -> None:
-    """Raise an error if an optimizer cannot work on shards of the parameters."""
+    """Raise an error if an optimizer cannot work on shards; ``known`` has the divided parameters by their ``id``."""
     name = type(part).__name__
     if part.numbers:
         raise TypeError(

@@ -195,7 +195,10 @@ def recorded(run: Any) -> Program:
 
 
 def _bounds(views: Any, index: int) -> Iterator[tuple[Any, Any]]:
-    """Yield two arrays, the step's begin and its end on each rank, in ns; nothing if a rank lacks the step."""
+    """Yield the begin and the end of training step ``index`` on all ranks, as two arrays of ns.
+
+    Nothing is yielded if a rank lacks the step. ``views`` are the events of each rank.
+    """
     began, ended = [], []
     for view in views:
         table = view.table("step")
@@ -207,7 +210,13 @@ def _bounds(views: Any, index: int) -> Iterator[tuple[Any, Any]]:
 
 
 def _step(found: Any, index: int, began: Any, ended: Any) -> Program:
-    """Return one step as a `Program`, with its calls and points in the order that they have on the first rank."""
+    """Return one step as a `Program`, with its calls and points in the order that they have on the first rank.
+
+    Args:
+        found: the joined collective calls (`flnb_telemetry.analysis.collectives.Collectives`).
+        index: the index of the step.
+        began, ended: the times at which the step began and ended on each rank, ns.
+    """
     met = (found.begin > 0).all(axis=0) & (found.end > 0).all(axis=0)
     size, calls, moments = len(found.ranks), [], []
     for number, row in enumerate(np.flatnonzero((found.step == index) & met).tolist()):

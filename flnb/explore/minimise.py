@@ -173,7 +173,10 @@ def _replaced(value: Any, n: int, m: int) -> Any:
 
 
 def _simplify(now: Minimised, index: int) -> None:
-    """Simplify one input's values: make them all equal, or numbers that count up, or rounded, or mostly zeros."""
+    """Simplify the values of input ``index``, as far as the call still shows the difference.
+
+    The values are made all equal, or numbers that count up, or rounded, or mostly zeros. ``now`` has the smallest call.
+    """
     kept = now.call.inputs[index]
     values = kept.array()
     if not values.size:

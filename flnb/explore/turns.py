@@ -51,7 +51,7 @@ def in_turn(who: Sequence[Who], work: Callable[[Who], Found], rounds: int) -> li
 
 
 def ratios(over: Sequence[float], under: Sequence[float]) -> Spread:
-    """Return the spread of the round-by-round ratios of two lists of times, which have one entry per round.
+    """Return the spread of ``over[i] / under[i]`` for two lists of times, which have one entry per round.
 
     The ratios are taken round by round, because a disturbance slows both candidates of a round.
 

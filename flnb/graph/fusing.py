@@ -294,7 +294,10 @@ class Grouping:
         self._put_before(group, before)
 
     def _put_before(self, group: Group, more: int, united: bool = False) -> None:
-        """Store that the groups in the mask ``more`` precede ``group`` and all groups that depend on ``group``."""
+        """Store that the groups in the mask ``more`` precede ``group`` and all groups that depend on ``group``.
+
+        With ``united``, this is done even if ``more`` has no new groups, because ``group`` has just been merged.
+        """
         if not united and not more & ~(group.before | group.mask):
             return
         group.before = (group.before | more) & ~group.mask

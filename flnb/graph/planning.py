@@ -198,7 +198,7 @@ ORDERS: tuple[Callable[[_Tenant], Any], ...] = (
 
 
 def _packed(tenants: Sequence[_Tenant], order: Callable[[_Tenant], Any] = ORDERS[0]) -> int:
-    """Assign offsets to memory ranges so that simultaneous ones do not overlap; returns the total bytes.
+    """Assign offsets to memory ranges so that ranges in use at the same time do not overlap; returns the total bytes.
 
     The ranges are placed in ascending ``order``, each at the lowest offset at which it is free.
     """

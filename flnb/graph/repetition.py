@@ -239,7 +239,11 @@ def _root(value: Value) -> Value:
 
 
 def _program(trace: Trace | None, recorder: Callable[[Place], Any]) -> tuple[Trace, Known] | None:
-    """Return the trace and its history, which has a program; None if the trace must be computed op by op."""
+    """Return a trace and its history, with a program for it; None if the trace must be computed op by op.
+
+    A program is made if the history has none that is valid for the trace. ``recorder`` makes a backend that records ops
+    for a place.
+    """
     if trace is None or not trace.outputs:
         return None
     place = trace.values[0].place
@@ -287,7 +291,15 @@ def _is_too_long(trace: Trace, found: Known) -> bool:
 
 
 def _built(trace: Trace, constants: dict[int, bytes], backend: Any) -> Program:
-    """Return a new program for a trace, whose ops are recorded again with composites split into their ops."""
+    """Return a new program for a trace: record the trace's ops once more, and compile them.
+
+    Composites are recorded as the ops of which they consist.
+
+    Args:
+        trace: the trace.
+        constants: a dict from the position of a leaf that becomes a constant of the program to the number's bytes.
+        backend: the backend on which the ops are recorded.
+    """
     t0 = clock()
     here = _state(trace.values[0].place)
     inputs, tensors = [], {}

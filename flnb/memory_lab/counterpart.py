@@ -64,6 +64,7 @@ def _placed(calls: Trace, manager: MemoryManager, lease: Counter) -> tuple[Ints,
     """Replay a trace on a manager; return the blocks' places, the number of calls made, and an error text or None.
 
     The places are address, size and segment of each block, int64 (3, m). The error text is set if memory ran out.
+    ``lease`` is the manager's lease, which stores the changes of segments.
     """
     place = np.zeros((3, len(calls.nbytes)), np.int64)
     blocks: dict[int, Block] = {}
@@ -83,7 +84,15 @@ def _placed(calls: Trace, manager: MemoryManager, lease: Counter) -> tuple[Ints,
 
 
 def _tables(run: Recording, calls: Trace, lease: Counter, place: Ints, done: int) -> dict[str, Columns]:
-    """Return a recording's tables of block and segment events with new addresses, for its first ``done`` calls."""
+    """Return a recording's tables of block and segment events, with the blocks at new addresses.
+
+    Args:
+        run: the recording.
+        calls: its trace.
+        lease: the lease of the new manager, which has the events of the segments.
+        place: address, size and segment of each block, int64 (3, m).
+        done: the number of calls of the trace that were made before memory ran out.
+    """
     rows, (born, died) = run.memory.block, calls.lifetimes
     alive, freed = np.flatnonzero(born < done), np.flatnonzero(died < done)
     tables = {"alloc": _rows(run.table("alloc"), rows, alive, place) | {"t": rows["t"][alive]}}
@@ -111,7 +120,14 @@ def _copied(run: Recording, name: str) -> Recording:
 
 
 def _rows(table: Columns, rows: Columns, chosen: Ints, place: Ints) -> Columns:
-    """Return the rows of the ``chosen`` blocks with their new addresses, reduced to the columns of ``table``."""
+    """Return the rows of the ``chosen`` blocks with their new addresses, reduced to the columns of ``table``.
+
+    Args:
+        table: the events to imitate, such as those of kind "alloc".
+        rows: all blocks, as in `Memory.block`.
+        chosen: the indices of the blocks.
+        place: the new address, size and segment of each block, int64 (3, m).
+    """
     address, size, segment = place[:, chosen]
     found = {name: rows[name][chosen] for name in table if name in rows}
     return found | {"address": address, "size": size, "segment_id": segment}

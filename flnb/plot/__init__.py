@@ -205,7 +205,10 @@ def _by_owner(run: Recording, line: Timeline, by: str) -> list[tuple[str, str, I
 
 
 def _teeth(level: Ints) -> int:
-    """Count how often a series rose from the lowest to the highest quarter of its usual range."""
+    """Count the rises of a series: how often it changes from low values to high ones.
+
+    Low and high values are the lowest and the highest quarter of the range without outliers.
+    """
     low, high = np.quantile(level, (0.05, 0.95)) if len(level) else (0, 0)
     quarter = (high - low) / 4
     side = np.sign((level >= high - quarter).astype(int) - (level <= low + quarter))
@@ -214,10 +217,10 @@ def _teeth(level: Ints) -> int:
 
 
 def _stretches(run: Recording, t: NDArray[np.float64], teeth: int) -> tuple[list[int], str]:
-    """Divide the times ``t`` into intervals; of the values in an interval only the highest will be drawn.
+    """Divide the times ``t`` into intervals, of each of which only the highest value will be drawn.
 
-    An interval is one or several steps or, in a recording with few steps, a fixed number of allocations and frees;
-    ``teeth`` is the number of rises that `_teeth` counted.
+    An interval is one or several steps or, in a recording with few steps, a fixed number of allocations and frees.
+    ``teeth``, the number of rises (see `_teeth`), limits the number of intervals.
 
     Returns:
         The indices at which intervals begin, and the length of an interval as text, such as "3 steps".

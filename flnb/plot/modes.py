@@ -65,7 +65,13 @@ def modes(runs: Mapping[str, Recording], asked: str = "ask") -> Any:
 
 
 def _row(name: str, run: Recording, asked: str) -> list[Any]:
-    """Return the plotly traces of one recording; its time axis begins with the first scope."""
+    """Return the plotly traces for the row of one recording; its time axis begins with the recording's first scope.
+
+    Args:
+        name: the name of the row.
+        run: the recording.
+        asked: the name of the scope in which the result's values are read.
+    """
     go = require("plotly.graph_objects", "lab", "drawing a figure")
     scope, contexts = run.table("scope"), run.catalog.contexts.items
     inside = np.array([contexts[context].scope.split(".")[-1] == asked for context in scope["context"].tolist()], bool)
@@ -119,9 +125,15 @@ def _row(name: str, run: Recording, asked: str) -> list[Any]:
 
 
 def _bars(go: Any, t0: Any, t1: Any, name: str, marker: Any, plans: Any = (), rows: Any = ()) -> Any:
-    """Return a plotly trace of horizontal bars from times ``t0`` to ``t1``, with the ops ``plans[i]`` as tooltips.
+    """Return a plotly trace of horizontal bars from times ``t0`` to ``t1``, with names of ops as tooltips.
 
-    ``name`` is the trace's name, ``rows`` are the indices i of the bars' plans.
+    Args:
+        go: the module ``plotly.graph_objects``.
+        t0, t1: the begin and the end of each bar.
+        name: the name of the trace.
+        marker: plotly's settings of the bars, such as the colour.
+        plans: plans, which have the names of ops.
+        rows: for each bar, the index of its plan in ``plans``.
     """
     texts = [html_text(plans[i].op, plot.LONGEST) for i in rows]
     height = HIGH if name != "compile" else 0.5 * HIGH

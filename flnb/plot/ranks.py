@@ -118,7 +118,10 @@ def _bars(figure: Any, calls: Collectives, chosen: Ints) -> None:
 
 
 def _about(calls: Collectives, rank: Ints, call: Ints, table: Ints) -> Iterator[tuple[str, int]]:
-    """Yield for each bar (a rank and a call) the heading of its tooltip, and its time in ``table``, in ns."""
+    """Yield for each bar the heading of its tooltip, and its time in ns, from the array ``table`` (ranks, calls).
+
+    Bar i belongs to the rank in row ``rank[i]`` and to call ``call[i]``.
+    """
     for row, one in zip(rank.tolist(), call.tolist(), strict=True):
         bucket = f", bucket {calls.bucket[one]}" if calls.bucket[one] >= 0 else ""
         size = quantity.size(int(calls.nbytes[one]))
@@ -126,7 +129,11 @@ def _about(calls: Collectives, rank: Ints, call: Ints, table: Ints) -> Iterator[
 
 
 def _lanes(calls: Collectives, chosen: Ints) -> tuple[int, Ints]:
-    """Place calls that overlap in time under each other; return the number of rows per rank, and each call's row."""
+    """Assign rows to calls so that calls that overlap in time are in different rows of a rank.
+
+    Returns:
+        The number of rows per rank, and for each of the ``chosen`` calls its row.
+    """
     free = [0] * LANES
     at = np.zeros(len(chosen), np.int64)
     for place, call in enumerate(chosen.tolist()):
@@ -137,7 +144,10 @@ def _lanes(calls: Collectives, chosen: Ints) -> tuple[int, Ints]:
 
 
 def _heat(figure: Any, calls: Collectives) -> None:
-    """Add a heat map of each rank's largest delay after the median rank in each step."""
+    """Add a heat map that shows, for each rank and step, how long after the median rank the rank made its calls.
+
+    Of several calls in a step the largest delay is shown.
+    """
     came = np.where(calls.begin > 0, calls.begin, np.nan)
     late = came - np.nanmedian(came, axis=0)
     most = [np.nanmax(late[:, calls.step == index], axis=1, initial=0) for index in calls.steps.tolist()]

@@ -141,7 +141,10 @@ def _span(run: Recording, steps: tuple[int, int] | None) -> tuple[int, int]:
 
 
 def _looks(run: Recording, key: Key, bars: Bars) -> tuple[list[str], list[str], list[str]]:
-    """Return for each bar of the row ``key`` its kind, which determines its colour, its name, and its tooltip."""
+    """Return, for the bars of the row ``key``, three lists: kinds, names and tooltips.
+
+    The kind of a bar, such as "matmul", determines its colour. Merged bars have no names.
+    """
     kind, catalog = KINDS[key.kind], run.catalog
     colours, names, texts = [], [], []
     columns = (bars[PAIR] & (1 << SHIFT) - 1, bars[PAIR] >> SHIFT, bars[COUNT], bars[LONGEST], bars[T1] - bars[T0])

@@ -86,7 +86,14 @@ def make_board(rendezvous: Rendezvous, number: int, folder: str | None, prefix: 
 
 
 def _start_exchange(rendezvous: Rendezvous, handle: int, host: int, timeout: float) -> subprocess.Popen[str]:
-    """Start the process that exchanges this host's rows of the board with other hosts; it ends soon after this one."""
+    """Start the process that exchanges this host's rows of the board with other hosts; it ends soon after this one.
+
+    Args:
+        rendezvous: the rendezvous of the group's ranks, through which the server's address is sent.
+        handle: the file descriptor of the board's file.
+        host: the number of this host; the process of host 0 is the server.
+        timeout: the seconds to wait for the server's address.
+    """
     settings: dict[str, Any] = {"handle": handle, "size": rendezvous.size, "host": host, "parent": os.getpid()}
     if host == 0:
         address = os.environ.get("FLNB_ADDRESS", "127.0.0.1" if "FLNB_HOST" in os.environ else socket.gethostname())

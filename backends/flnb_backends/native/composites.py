@@ -112,7 +112,10 @@ class _Lowering:
         return self.numbers
 
     def computes(self, traced: TracedOp, numbers: Collection[Traced]) -> None:
-        """Add the steps of a traced op; ``numbers`` are the arrays that have the numbers of the columns."""
+        """Add the steps of a traced op to the nest.
+
+        ``numbers`` lists the traced arrays whose elements are the numbers of the columns (0, 1, ...).
+        """
         plan, operands, result = traced
         name, dtype = plan.op.name, result._spec.dtype.char
         if name == "gather":  # one element of each row, a sum with zeros
@@ -141,7 +144,7 @@ class _Lowering:
         self.known[id(result)] = self.step(Step(name, tuple(inputs), dtype, over))
 
     def sum_of_products(self) -> int:
-        """Replace the last two steps, a sum over the outer space and its factor, by the sum of products."""
+        """Replace (sum over the outer space) times a factor, the last two steps, by the sum of the products."""
         total, factor = self.steps[-2:]
         self.steps[-2:] = [factor]
         product = self.step(Step("multiply", (*total.inputs, len(self.steps) - 1), total.dtype))
@@ -173,15 +176,15 @@ class _Lowering:
 def lowered(
     name: str, inputs: tuple[Laid, ...], attributes: tuple[Any, ...], pulls: bool, across: bool = False
 ) -> tuple[Nest, list[Laid | None], bool, list[Shape | int | None]]:
-    """Return the nest of a composite for any number of rows and columns, and what `Composite` stores about the arrays.
+    """Return the nest of a composite for matrices of any size, and the attributes of `Composite` about its arrays.
 
     Args:
         name: the composite's name.
         inputs: the shape and dtype of each input; the first is a `MATRIX`.
         attributes: the composite's attributes, as for a matrix.
-        pulls: whether the nest is that of the composite's gradient, whose inputs are the cotangent, the composite's
-            inputs, what it keeps, and its result.
-        across: whether the composite reduces columns, and reads the results, rather than rows.
+        pulls: whether to return the nest of the composite's gradient. Its inputs are the cotangent, the composite's
+            inputs, the values that the composite saves, and its result.
+        across: whether the composite reads sums (or other reductions) of columns, as batch norm does, instead of rows.
 
     Raises:
         TypeError: the composite has an op that loop nests cannot compute.
@@ -213,8 +216,8 @@ def composite(
 ) -> Composite | None:
     """Return the machine code of a composite or of its gradient, which is compiled at the first call.
 
-    The arguments are those of `lowered`. Returns None without llvmlite or cffi; and where a function of the C library
-    would compute element by element what NumPy computes in vectors: exponentials and the like in float64.
+    The arguments are those of `lowered`. Returns None if llvmlite or cffi is not installed. It also returns
+    None if the code would call the C library for each element, as for exponentials in float64, where NumPy is faster.
     """
     if find_spec("llvmlite") is None or find_spec("cffi") is None:
         return None

@@ -114,9 +114,13 @@ class SideBySide(Generator):
             complete = each.reductions
 
     def _write_rows(self, each: Pass, places: Sequence[str], complete: Sequence[int], stores: Sequence[int]) -> None:
-        """Emit, for a lane, the steps between two passes; their values are equal at all places of the inner space.
+        """Emit, for one lane, the steps between two passes, whose values are equal at all places of the inner space.
 
-        ``complete`` are the reductions that the earlier pass has finished.
+        Args:
+            each: the later pass.
+            places: the addresses of the arrays' elements.
+            complete: the reductions that the earlier pass has finished.
+            stores: the nest's stores to execute.
         """
         values: dict[int, Scalar] = {}
         for j in (*complete, *each.before):

@@ -25,16 +25,16 @@ is set to zero, and primitives with the number and the address of their argument
 
 
 class Routine:
-    """A prepared primitive as a call of a `Segment`; it replaces `flnb_backends.native.nests.Kernel` there.
+    """A prepared oneDNN primitive that a `Segment` can call like a `flnb_backends.native.nests.Kernel`.
 
     Args:
         prepared: the primitive; while the routine runs it, no other thread may do so.
         threads: how many threads oneDNN uses.
 
     Attributes:
-        address: the address of the machine code, whose last two arguments are the address of the routine's block, an
-            array of 64-bit words with all that it needs, and 0.
-        begin, extent: these two arguments.
+        address: the address of the machine code.
+        begin, extent: the last two arguments of the machine code: the address of an array of 64-bit words, from which
+            it reads what to run, and 0.
         scratch: the bytes of scratch memory that a call needs, at any alignment.
         splits: whether calls with different ranges are independent: False, there is one call.
     """

@@ -82,7 +82,7 @@ def inside(places: Iterable[Any]) -> Any:
 
 
 def pointwise(x: Array, kernel: Extents, stride: Extents, padding: Extents, groups: int) -> bool:
-    """Return whether a convolution is best computed as one matrix product per example: kernel 1 x 1, large images.
+    """Return whether to compute a convolution as one matrix product per example: kernel 1 x 1 and large images.
 
     For small images with many channels, one product for the whole batch is faster, even with the time for copies. For
     example, images of 7 x 7 with 2048 channels take 1.3 times as long with one product per example.

@@ -213,7 +213,10 @@ class CpuBackend(Composites, NumpyBackend):
         return Routine(found, threads) if isinstance(found, Prepared) else None
 
     def _wanted(self, known: Choice | None) -> Sequence[str]:
-        """Return the ways to compute an op from which to take the first that is possible, or the quickest of all."""
+        """Return the names of the ways to try: the way that the user prefers, or the known fastest one, or else all.
+
+        ``known`` is the choice made before for these shapes; None if there is none.
+        """
         name = self.prefer or (known.way if known else "")
         return GUESSES if name == GUESS else (name,) if name else EVERY_WAY
 
@@ -252,7 +255,15 @@ class CpuBackend(Composites, NumpyBackend):
         self, by_numpy: Callable[..., Array], op: str, arrays: tuple[Array, ...], attributes: tuple[Any, ...],
         threads: int,
     ) -> Any:  # fmt: skip
-        """Return the chosen implementation for these shapes: a prepared primitive, `NUMPY` or `COPIED`."""
+        """Return the chosen implementation of an op on these arrays: a prepared primitive, `NUMPY` or `COPIED`.
+
+        Args:
+            by_numpy: the method of the NumPy backend.
+            op: the name of the op.
+            arrays: the inputs, followed by the result.
+            attributes: the op's attributes.
+            threads: how many threads oneDNN uses.
+        """
         operands = []
         for x in arrays:
             strides = regular(x.shape, x.strides)

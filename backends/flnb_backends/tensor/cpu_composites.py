@@ -57,7 +57,7 @@ def make(function, pointer, empty, scratch, dtype, rows, columns, room, between,
 
 @lru_cache(None)
 def maker(name: str, pulls: bool, found: Composite, tensors: int) -> Callable[..., Run]:
-    """Return a function that makes the `Run` of a composite for a shape.
+    """Return a function that makes a `Run`: the function that runs a composite's machine code on arrays of one shape.
 
     Args:
         name: the composite's name.
@@ -102,11 +102,11 @@ class Rows(NamedTuple):
     Attributes:
         attributes: the number of the composite's attributes.
         kept: the number of values that the composite stores for its gradient.
-        matrix: returns, for the shape of the first input and the attributes, how many of the last axes make a row, and
-            the attributes for a matrix; None if there is no machine code.
+        matrix: a function of the shape of the first input and the attributes. It returns the number of the last axes
+            that make a row, and the attributes for a matrix; None if there is no machine code.
         more: the shape, for a `MATRIX`, of the inputs after the first, and their dtype, None for that of the first.
         leader: the argument of the pull that has the shape of the first input.
-        across: whether columns are reduced, rather than rows.
+        across: whether the composite reduces columns (over the rows) rather than rows.
     """
 
     attributes: int = 0

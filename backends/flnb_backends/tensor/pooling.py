@@ -40,8 +40,8 @@ def tiling(shape: Extents, kernel: Extents, stride: Extents) -> tuple[Extents, E
     """Return how to reorder small images so that each window becomes a row; None if windows overlap or leave gaps.
 
     Returns:
-        The shape to which images are reshaped, the order of axes to which that is transposed, and the index at which
-        each row starts in the flattened result.
+        Three results: a shape, to which the images are reshaped; an order, in which the axes of that array are
+        transposed; and the index of each window's first element in the flattened transposed array.
     """
     pairs = list(zip(shape[2:], kernel, strict=True))
     if not 0 < math.prod(shape) <= SMALL or kernel != stride or any(n % k for n, k in pairs):
@@ -53,9 +53,10 @@ def tiling(shape: Extents, kernel: Extents, stride: Extents) -> tuple[Extents, E
 
 
 def tiled(x: Array, split: Extents, order: Extents, starts: Array) -> tuple[Array, Array]:
-    """Return the windows of x as rows of one flat array, and the index in it of each window's first maximum (or NaN).
+    """Reorder images so that each window is a row; return the flattened rows, and each window's index of its maximum.
 
-    The other arguments are the results of `tiling`.
+    The index counts in the flattened array; it is that of the first maximum, or of the first NaN. ``split``, ``order``
+    and ``starts`` are the results of `tiling`.
     """
     tiles = x.reshape(split).transpose(order).reshape(len(starts), -1)
     chosen = tiles.argmax(1)
@@ -91,7 +92,7 @@ def firsts(x: Array, y: Array, axis: int, kernel: int, stride: int) -> Iterator[
 
 
 def maxima(x: Array, kernel: Extents, stride: Extents, out: Array | None = None) -> list[Array]:
-    """Return x, the maxima of windows along its last axis, the maxima of windows along the last two axes, and so on."""
+    """Return a list: x, the maxima of windows along its last axis, the maxima along the last two axes, and so on."""
     found = [x]
     for axis in range(x.ndim - 1, 1, -1):
         k, s = kernel[axis - 2], stride[axis - 2]

@@ -216,7 +216,14 @@ class _Made(NamedTuple):
 
 
 def _shared_facts(sequence: Sequence, parts: list[Node]) -> _Made | None:
-    """Return the facts that fused nodes share; None if an op in ``parts`` broadcasts, is complex, or is fused."""
+    """Return the facts that all fused nodes with these plans share; None if such nodes cannot be fused.
+
+    That is so if an op broadcasts, is complex, or is itself fused.
+
+    Args:
+        sequence: the registered sequence of ops.
+        parts: the nodes of the sequence's ops, that of the last op first.
+    """
     plans = [part[PLAN] for part in parts]
     if any(type(p.op) is Sequence or p.shrinks.count(None) < len(p.shrinks) for p in plans):
         return None

@@ -192,7 +192,10 @@ class _Part:
         return better
 
     def fit(self, bound: int, deadline: float) -> None:
-        """Pack by best fit and first fit in several orders, until `top` is at most ``bound`` or time is over."""
+        """Pack by best fit and first fit in several orders, and store the lowest packing.
+
+        Stops as soon as `top` is at most ``bound`` (bytes), or at the time ``deadline`` (`time.monotonic`, s).
+        """
         self.proven = int(self.problem.live.max())
         self.take(swept(self.problem))
         for tight, order in product((False, True), orders(self.problem)):
@@ -204,7 +207,10 @@ class _Part:
             self.take(found)
 
     def improve(self, bound: int, deadline: float) -> bool:
-        """Search for a packing whose `top` is lower, down to ``bound``; return False if no attempts are left."""
+        """Make one attempt to lower `top`, at most down to ``bound``; return False if further attempts are useless.
+
+        ``deadline`` is a time of `time.monotonic` (s).
+        """
         least = max(self.proven, bound - self.base)
         goal = least if self.missed < least else (self.missed + self.height) // 2
         if len(self.problem.nbytes) > SEARCHED or self.height > HIGHEST or goal == self.missed:
@@ -220,9 +226,9 @@ class _Part:
         return self.take(found)
 
     def _shuffled(self, deadline: float) -> bool:
-        """Repeat first fit with the highest blocks moved to random earlier places in the order, until `top` is lower.
+        """Move the highest blocks to random earlier places in the order and repeat first fit, until `top` is lower.
 
-        Return False if the deadline came first.
+        Returns False if ``deadline`` (a time of `time.monotonic`, s) came first.
         """
         draw, nbytes = np.random.default_rng(0), self.problem.nbytes
         offsets, height = self.offsets, self.height

@@ -100,7 +100,8 @@ class _Search:
 
     Args:
         order: the keys by which blocks are ordered, as letters of `ATTEMPTS`.
-        block_first: whether to decide a section in which the first of the lowest blocks lives.
+        block_first: which section to decide next: if true, one in which the first of the blocks with the lowest
+            possible offset lives; if false, one with the lowest free offset.
     """
 
     def __init__(self, problem: Problem, capacity: int, deadline: float, order: str, block_first: bool) -> None:
@@ -135,7 +136,10 @@ class _Search:
         return found
 
     def parts(self, state: _State, part: Span) -> Answer:
-        """Return whether the open blocks in a range of sections can be placed; solve independent ranges separately."""
+        """Place the open blocks of the sections ``part`` (first, last + 1); return whether that is possible.
+
+        Ranges of sections that share no open block are solved separately. ``state`` is the node of the search tree.
+        """
         begin, end = part
         cuts = np.flatnonzero(state.crossing[begin + 1 : end] == 0) + begin + 1
         for span in pairwise([begin, *cuts.tolist(), end]):
@@ -144,7 +148,7 @@ class _Search:
         return True
 
     def place(self, state: _State, part: Span) -> Answer:
-        """Return whether the open blocks in a range of sections, which cannot be divided further, can be placed."""
+        """Place the open blocks of the sections ``part``, which cannot be divided; return whether that is possible."""
         self.nodes -= 1
         if self.nodes < 0 or monotonic() > self.deadline:
             raise _Spent
@@ -171,7 +175,7 @@ class _Search:
         return higher is not None and bool((yield self.place(higher, part)))
 
     def section(self, state: _State, part: Span) -> tuple[int, int, int]:
-        """Return the section to decide next, its lowest offset, and how many bytes may stay empty in it."""
+        """Return the section of ``part`` to decide next, its lowest offset, and how many bytes may stay empty in it."""
         begin, end = part
         floor = state.floor[begin:end]
         bottom = int(floor.min())
@@ -186,7 +190,7 @@ class _Search:
         return int(sections[chosen]), bottom, int(spare[chosen])
 
     def put(self, state: _State, block: int, offset: int) -> _State | None:
-        """Return the state after placing one more block; None if the open blocks no longer fit."""
+        """Return the state after placing an open block at an offset; None if the other open blocks no longer fit."""
         over, top, low = self.overlaps[block], offset + int(self.nbytes[block]), state.low.copy()
         lifted = over[low[over] < top]
         low[lifted] = top

@@ -220,7 +220,10 @@ def _asked_by(task: Columns, op: Columns) -> Ints:
 
 
 def _ran(seq: Ints, ran: Columns) -> Columns:
-    """Return when tasks ran on the device, as the columns ran0, ran1, bound, seen and slot of `Devices.task`."""
+    """Return when tasks ran on the device, as the columns ran0, ran1, bound, seen and slot of `Devices.task`.
+
+    ``seq`` has the numbers of the tasks; ``ran`` is the table of the events that report when tasks ran.
+    """
     last = {name: ran[name][::-1] for name in ("seq", "t0", "t1", "bound", "seen")}
     found = {
         name: joined(seq, last["seq"], last[key]) for name, key in (("ran0", "t0"), ("ran1", "t1"), ("seen", "seen"))
@@ -277,7 +280,13 @@ def _busiest(op: Columns, lane: int, t0: int, t1: int) -> int:
 
 
 def _sums(step: Columns, task: Columns, wait: Columns) -> list[StepSums]:
-    """Return the totals of each training step, over the host's calls that began during the step."""
+    """Return the totals of each training step, over the host's calls that began during the step.
+
+    Args:
+        step: the events of the steps.
+        task: the tasks, with the columns of `Devices.task`.
+        wait: the intervals in which the host was blocked.
+    """
     order = np.argsort(task["t0"], kind="stable")
     t0, route, nbytes = (task[name][order] for name in ("t0", "route", "nbytes"))
     still = np.sort(np.append(wait["t0"], t0[(route == device_words.TO_HOST) & (task["pinned"][order] == 0)]))
@@ -343,7 +352,13 @@ def blocks(source: Source, task: Columns, event: Columns) -> tuple[Columns, Colu
 
 
 def _uses(addresses: Columns, seq: Ints, block: Columns) -> dict[int, list[int]]:
-    """Return, by block (row), the tasks (rows) with an argument that is an address in the block while it was live."""
+    """Return the tasks that used each block, by row: tasks with an argument that is an address in the live block.
+
+    Args:
+        addresses: the events with the addresses among the tasks' arguments.
+        seq: the number of each task, ascending.
+        block: the table of blocks.
+    """
     at = np.searchsorted(seq, addresses["seq"])
     known = (at < len(seq)) & (seq[np.minimum(at, max(len(seq) - 1, 0))] == addresses["seq"]) if len(seq) else at < 0
     given = [addresses[f"address{i}"][known].tolist() for i in range(5)]

@@ -242,13 +242,16 @@ def _needed(size: int, row: Ints, up: Ints) -> Bools:
 
 
 def _looked_up(sampled: schema.Columns, key: str, at: Ints, seen: Bools) -> Ints:
-    """Return ``sampled[key][at]`` with 0 where `seen` is False; the column may be empty."""
+    """Return ``sampled[key][at]``, with 0 where `seen` is False; the table `sampled` may have no rows."""
     column = np.append(sampled[key], 0)
     return np.where(seen, column[at], 0)
 
 
 def _gradients(sampled: schema.Columns, at: Ints, seen: Bools) -> Gradients:
-    """Return the gradients of some nodes: node i was measured if seen[i], by the `grad_stat` event in row at[i]."""
+    """Return the gradients of some nodes, from the table `sampled` of `grad_stat` events.
+
+    Node i was measured if seen[i] is True; its event is in row at[i] of the table.
+    """
     norm, bad, numel = (_looked_up(sampled, key, at, seen) for key in ("norm", "bad", "numel"))
     return Gradients(np.where(seen, norm, np.nan), seen, bad, numel)
 
@@ -257,7 +260,7 @@ def _times(ops: schema.Columns, ids: Ints, catalog: Catalog) -> tuple[Ints, Ints
     """Return for each node the row of the op event that made it (-1: none), and its forward and backward times (ns).
 
     The events of the ops inside a composite such as softmax name the composite's node. Those that ran during the
-    composite's own event add nothing to its time.
+    composite's own event add nothing to its time. ``ids`` are the nodes' ids.
     """
     size = len(ids)
     near = (ops["node"] >= ids.min(initial=1)) & (ops["node"] <= ids.max(initial=0))  # of a long run only a few
@@ -277,7 +280,13 @@ def _times(ops: schema.Columns, ids: Ints, catalog: Catalog) -> tuple[Ints, Ints
 
 
 def _leaves(ids: Ints, leaves: schema.Columns, sampled: schema.Columns) -> tuple[Ints, Ints, Bools, Gradients]:
-    """Return four columns for the leaves: plan id, name (string id), whether it is a parameter, and gradient."""
+    """Return four columns for the leaves: plan id, name (string id), whether it is a parameter, and gradient.
+
+    Args:
+        ids: the ids of the leaves.
+        leaves: the events that describe leaves.
+        sampled: the `grad_stat` events of the backward pass.
+    """
     plan, told, parameter = (joined(ids, leaves["leaf"], leaves[name]) for name in ("plan", "name", "parameter"))
     name, known = (joined(ids, sampled["node"], sampled[name]) for name in ("name", "parameter"))
     gradients = _gradients(sampled, *located(sampled["node"], ids, sort=True))

@@ -183,7 +183,10 @@ def step_of(view: View, t: Ints) -> Ints:
 
 
 def median(values: Ints, first: Any, count: Any) -> Ints:
-    """Return for each sorted column the median of ``count`` values from index ``first`` on; 0 if count is 0."""
+    """Return the median of some entries of each column: of the ``count`` sorted values from index ``first`` on.
+
+    The values of a column are sorted before. The result is 0 where ``count`` is 0.
+    """
     ascending = np.sort(values, axis=0)
     columns, most = np.arange(values.shape[1]), max(len(values) - 1, 0)
     low = ascending[np.clip(first + (count - 1) // 2, 0, most), columns] if len(values) else columns
@@ -215,7 +218,14 @@ def _lateness(begin: Ints, size: Ints, ranks: tuple[int, ...]) -> dict[str, Ints
 
 
 def _exposure(ranks: Sequence[View], calls: dict[str, Ints], last: Ints, step: Ints) -> dict[str, Any]:
-    """Return the attributes of `Collectives` about steps: `steps`, `step_ns`, `exposed_ns` and `overlap`."""
+    """Return the attributes of `Collectives` about steps: `steps`, `step_ns`, `exposed_ns` and `overlap`.
+
+    Args:
+        ranks: the events of each rank.
+        calls: the columns of the joined calls, such as "begin" and "end".
+        last: the time of the last rank's call, for each call, ns; 0 if not all ranks called.
+        step: the index of the training step of each call.
+    """
     tables_ = [view.table("step") for view in ranks]
     steps = np.unique(np.concatenate([np.empty(0, np.int64), *(table["index"] for table in tables_)]))
     took, exposed = np.zeros((2, len(steps), len(ranks)), np.int64)

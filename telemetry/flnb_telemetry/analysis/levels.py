@@ -170,7 +170,10 @@ class Levels:
         return np.append(at, last - first) + first, token[at], np.full(len(at), depth + 1)
 
     def _folded(self, bound: Ints, token: Ints, depth: Ints) -> Parts:
-        """Divide calls into entries: blocks of calls that follow each other and run the same plans become one entry."""
+        """Divide calls into entries: consecutive blocks of calls that run the same plans become one entry.
+
+        The arguments are the columns of `Parts` of the same names.
+        """
         total, down = self._powers
         kind = (total[bound[1:]] - total[bound[:-1]]) * down[bound[:-1]] + np.diff(bound).astype(np.uint64)
         cut, period = folds(kind, token == NOT_A_MODULE)
@@ -195,7 +198,10 @@ class Levels:
         return [self._entry(group, parts, i, names) for i in range(count)]
 
     def _portion(self, group: Group, parts: Parts, first: int, last: int) -> Group | int:
-        """Return entries `first` to `last` - 1 of a large group as one group; a single entry is returned as it is."""
+        """Return entries `first` to `last` - 1 of a large group as one group; a single entry is returned as it is.
+
+        ``parts`` are the contents of the large group.
+        """
         if last - first == 1:
             return self._entry(group, parts, first, {})
         own = parts.between(first, last)
@@ -203,9 +209,13 @@ class Levels:
         return Group(f"{group.key}/~{a}", f"{a + 1:,}–{b:,}".replace(",", " "), "", a, b, parts=own)
 
     def _entry(self, group: Group, parts: Parts, i: int, names: dict[str, int]) -> Group | int:
-        """Return entry i of a group as a group of its own, or as a row if it is a single node.
+        """Return entry i of a group as a group of its own, or as a row number if it is a single node.
 
-        `names` has the number of the last call of each module, and is updated. The key of a call contains its number.
+        Args:
+            group: the group that contains the entry.
+            parts: the contents of that group.
+            i: the index of the entry.
+            names: by name of a module, the number of its last call; updated. The key of a call contains its number.
         """
         a, b = int(parts.cut[i]), int(parts.cut[i + 1])
         first, last = int(parts.bound[a]), int(parts.bound[b])

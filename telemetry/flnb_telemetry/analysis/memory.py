@@ -77,7 +77,7 @@ class Timeline(NamedTuple):
     by_category: Ints
 
     def spread(self, most: int, since: float = -np.inf) -> Timeline:
-        """Return at most `most` rows, of times from `since` (s) on: the peaks of intervals of equal length."""
+        """Return the rows of at most `most` moments from `since` (s) on, so that a curve of them shows all peaks."""
         late = Timeline._make(column[np.searchsorted(self.t, since) :] for column in self)
         rows = svg.extremes(most, late.allocated, late.reserved)
         return Timeline._make(column[rows] for column in late)
@@ -321,7 +321,7 @@ def timeline(block: schema.Columns, segment: schema.Columns, start: int) -> Time
     nothing, none = np.zeros(len(segment["t"]), np.int64), np.zeros(len(block["t"]), np.int64)
 
     def held(of_block: Ints, of_segment: Ints = nothing) -> Ints:
-        """Return the sum after each of the moments, given what each block and segment adds while it exists."""
+        """Return the sum after each moment of the bytes that the existing blocks and segments have."""
         summed = np.cumsum(np.concatenate([of_block, of_segment, -of_block, -of_segment])[order])
         found: Ints = summed[final]
         return found
@@ -345,7 +345,11 @@ def _lifetimes(begins: schema.Columns, ends: schema.Columns, key: str) -> schema
 
 
 def _sizes(begins: schema.Columns, resizes: schema.Columns, ends: schema.Columns) -> schema.Columns:
-    """Return a table of segments with one row for each size that a segment had and its "end" (ns), in order of time."""
+    """Return a table of segments with one row for each size that a segment had, in order of time.
+
+    The column "end" (ns) is the end of that size. The arguments are the events of segments that were reserved, resized
+    and released.
+    """
     first = _lifetimes(begins, ends, "segment_id")
     if not len(resizes["t"]):
         return first
@@ -360,7 +364,7 @@ def _sizes(begins: schema.Columns, resizes: schema.Columns, ends: schema.Columns
 
 
 def _parted(rows: schema.Columns, segments: Ints) -> tuple[schema.Columns, schema.Columns]:
-    """Divide a table into the rows whose "segment_id" is not in `segments`, and the rows whose "segment_id" is."""
+    """Divide a table into two: the rows whose "segment_id" is not in `segments`, and the others."""
     if not len(segments):
         return rows, _rows(rows, segments)
     inside = np.isin(rows["segment_id"], segments)

@@ -204,7 +204,10 @@ class Tape:
         return "\n".join(tables.lines(rows, "<>>>><>"))
 
     def _rows(self, rows: list[tuple[str, ...]], group: Group, depth: int, indent: str) -> None:
-        """Append the summary's rows for the contents of a group."""
+        """Append the summary's rows for the contents of a group to `rows`, `depth` levels deep.
+
+        `indent` is the white space before the names of these rows.
+        """
         items = self.levels.level(group).items
         for item in items[:1] if group.repeat else items:  # of equal blocks one
             if isinstance(item, int):
@@ -344,6 +347,12 @@ def _failed(
     """Return the record of the op that last raised an error; None if nodes or gradients are newer than the error.
 
     The added field "since" is the time (ns) at which the last backward pass ended.
+
+    Args:
+        ops: the op events.
+        stats: the `grad_stat` events, one for each measured gradient.
+        failures: the events of ops that raised an error.
+        catalog: the names behind the ids in records.
     """
     if not len(failures["t"]):
         return None

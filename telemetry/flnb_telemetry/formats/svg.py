@@ -27,7 +27,13 @@ FLAT = 0.01  # smaller changes, as a share of the live bytes, are described as f
 
 
 def picture(label: str, body: str, height: int = HEIGHT) -> str:
-    """Return an SVG element as text, in the colour of the surrounding text; screen readers read `label`."""
+    """Return an SVG element as text, in the colour of the surrounding text.
+
+    Args:
+        label: a description for screen readers.
+        body: the elements of the picture, as SVG.
+        height: the height in pixels.
+    """
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{html_text(label)}" '
         f'viewBox="0 0 {WIDTH} {height}" width="100%" '
@@ -85,7 +91,10 @@ def stacked(images: Sequence[str]) -> str:
 
 
 def curve(name: str, step: Ints, value: NDArray[np.float64]) -> str:
-    """Return the curve of a metric over steps as SVG, with the extremes of each pixel; "" for fewer than two values."""
+    """Return the curve of a metric over steps as SVG; "" for fewer than two finite values.
+
+    A long curve is reduced to the smallest and the largest value of each of `POINTS` intervals.
+    """
     keep = np.flatnonzero(np.isfinite(value))
     if len(keep) < 2:
         return ""
@@ -100,7 +109,7 @@ def curve(name: str, step: Ints, value: NDArray[np.float64]) -> str:
 
 
 def op_bars(stats: OpStats, limit: int = 10) -> str:
-    """Return bars of the total times of the slowest ops as SVG."""
+    """Return the ``limit`` ops with the largest total times as SVG, with a bar for each."""
     rows = sorted(stats, key=lambda row: row.total, reverse=True)[:limit]
     if not rows:
         return ""
@@ -155,7 +164,7 @@ def memory_timeline(memory: Memory, until: float | None = None) -> str:
 
 
 def block_map(state: MemoryState) -> str:
-    """Return the segments at one moment with the blocks in them, as SVG."""
+    """Return the segments at one moment as SVG bars, with the blocks in them."""
     held = f"{quantity.size(state.allocated)} in {quantity.size(state.reserved)} at {state.t:.3f} s"
     return segment_bars(state.segments, held) + (f"<div>{html_text(state.besides)}</div>" if state.besides else "")
 

@@ -58,7 +58,10 @@ def _opened(levels: Levels) -> list[Group | int]:
 
 
 def _edges(levels: Levels, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return pairs (from, to) of boxes, where box `to` reads a result of box `from`."""
+    """Return pairs (from, to) of boxes, where box `to` reads a result of box `from`.
+
+    ``spans`` has the nodes of each box: the first, and the one after the last.
+    """
     graph = levels.graph
     box_of = np.repeat(np.arange(len(spans)), [last - first for first, last in spans])
     inner = graph.parent >= 0
@@ -67,7 +70,10 @@ def _edges(levels: Levels, spans: list[tuple[int, int]]) -> list[tuple[int, int]
 
 
 def _layers(count: int, edges: list[tuple[int, int]]) -> list[int]:
-    """Return for each box its row, which is below the rows of all boxes whose results it reads."""
+    """Return the row of each of ``count`` boxes: below the rows of all boxes whose results it reads.
+
+    ``edges`` are pairs (from, to) of boxes.
+    """
     layer = [0] * count
     for a, b in sorted(edges, key=lambda edge: edge[1]):  # a box reads from earlier ones only
         layer[b] = max(layer[b], layer[a] + 1)
@@ -75,7 +81,7 @@ def _layers(count: int, edges: list[tuple[int, int]]) -> list[int]:
 
 
 def _places(layer: list[int]) -> list[tuple[float, float, float]]:
-    """Return for each box the left edge, the top and the width."""
+    """Return the left edge, the top and the width of each box, given the row (``layer``) of each box."""
     count: Ints = np.bincount(layer)
     seen = [0] * len(count)
     places = []
@@ -88,7 +94,11 @@ def _places(layer: list[int]) -> list[tuple[float, float, float]]:
 
 
 def _line(above: tuple[float, float, float], below: tuple[float, float, float], rows: int) -> str:
-    """Return the line from one box to another, which bends round the boxes between them if it skips `rows` - 1 rows."""
+    """Return a line between two boxes as SVG; each box is given by its left edge, top and width.
+
+    ``rows`` is the number of rows from the upper to the lower box. If it is more than one, the line bends to one side,
+    past the boxes between them.
+    """
     (x0, y0), (x1, y1) = (above[0] + above[2] / 2, above[1] + BOX), (below[0] + below[2] / 2, below[1])
     side = min(30 + 12 * rows, 150) + WIDEST / 2 if rows > 1 else 0
     c0, c1 = (min(x + side, max(x, WIDTH - 2)) for x in (x0, x1))  # the curve stays left of both, inside the picture
@@ -97,7 +107,10 @@ def _line(above: tuple[float, float, float], below: tuple[float, float, float], 
 
 
 def _box(levels: Levels, item: Group | int, place: tuple[float, float, float]) -> str:
-    """Return a box with its name; the full description is shown when the mouse pointer is over the box."""
+    """Return a box with its name as SVG; the full description is shown while the mouse pointer is over the box.
+
+    ``item`` is a group, or the row of a single node; ``place`` has the left edge, the top and the width.
+    """
     graph, (left, top, width) = levels.graph, place
     if isinstance(item, int):
         plan, first, last = levels.catalog.plans.items[int(graph.plan[item])], item, item + 1

@@ -191,7 +191,10 @@ def _chosen(calls: Collectives) -> NDArray[np.bool_]:
 
 
 def _spans(ranks: list[View], origin: int, now: int, names: list[str]) -> Arrays:
-    """Return the steps, phases, scopes and waits of all ranks as bars; the names of the scopes are added to `names`."""
+    """Return the steps, phases, scopes and waits of all ranks as bars, in ms since `origin` (ns).
+
+    The names of the scopes are added to `names`. Open scopes end at the time `now` (ns).
+    """
     found = [np.empty((0, 5))]
     for row, view in enumerate(ranks):
         step, wait, op = (view.table(kind) for kind in ("step", "wait", "op"))
@@ -226,7 +229,7 @@ def _numbers(names: list[str], view: View, ids: Ints) -> Ints:
 
 
 def _activity(ranks: list[View], origin: int, families: list[str]) -> Arrays:
-    """Return the merged ops of all ranks as bars; the families of the ops are added to `families`."""
+    """Return the merged ops of all ranks as bars, in ms since `origin` (ns); their families are added to `families`."""
     found = [np.empty((0, 4))]
     for row, view in enumerate(ranks):
         op = view.table("op")
@@ -236,8 +239,9 @@ def _activity(ranks: list[View], origin: int, families: list[str]) -> Arrays:
 
 
 def _bars(row: int, t0: Ints, t1: Ints, origin: int, *more: Any) -> NDArray[np.float64]:
-    """Return the bars of one rank as rows: rank, begin and end (ns since `origin`), and the columns `more`.
+    """Return the bars of one rank as an array with a row for each bar.
 
+    The columns are the rank's row number ``row``, begin and end (ns since `origin`), and the arrays or numbers `more`.
     Bars that end before `origin` (ns) are left out.
     """
     bars = np.zeros((len(t0), 3 + len(more)))
@@ -264,7 +268,10 @@ def _columns(prefix: str, found: list[NDArray[np.float64]], most: int, names: tu
 
 
 def _findings(calls: Collectives, chosen: NDArray[np.bool_]) -> dict[str, Any]:
-    """Return, for JSON, which ranks were late and why, the time that steps lost, and the bandwidths measured."""
+    """Return, for JSON, which ranks were late and why, the time that steps lost, and the bandwidths measured.
+
+    ``chosen`` is a mask of the calls that are shown.
+    """
     row = np.cumsum(chosen) - 1
     reasons = [
         {"row": int(row[call]), "rank": reason.rank, "scope": safe_text(reason.scope)}

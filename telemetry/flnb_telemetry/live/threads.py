@@ -109,7 +109,7 @@ class Timeline:
             self.version += 1
 
     def _take(self, lane: int, tables: dict[str, Columns]) -> None:
-        """Add the events of one thread."""
+        """Add the events of the thread with the number ``lane``; ``tables`` has its events of each kind in `TABLES`."""
         scopes: dict[int, list[Bars]] = {}
         t, depth = self._scopes(lane, tables["scope"], scopes)
         self._close(lane, scopes)
@@ -146,7 +146,7 @@ class Timeline:
             self.row(Key(lane, KINDS.index("scope"), level)).append(flat(np.concatenate(bars, axis=1))[0])
 
     def _close(self, lane: int, scopes: dict[int, list[Bars]]) -> None:
-        """End open scopes of a backward pass at depths where a later scope began, and add them to `scopes`.
+        """End open scopes of a backward pass that a later scope of the same depth follows; add them to `scopes`.
 
         ``lane`` is the thread's number; `scopes` has, by depth, the scopes that have ended.
         """
@@ -160,7 +160,16 @@ class Timeline:
     def _runs(
         self, lane: int, ends: Ints, events: Bars, places: NDArray[np.int64], outer: Ints, scopes: dict[int, list[Bars]]
     ) -> None:
-        """Add the phases of some ops to their row, and the scopes of backward ops to `scopes` (see `_backward`)."""
+        """Add the phases of a thread's ops to their row, and the scopes of backward ops to `scopes`.
+
+        Args:
+            lane: the number of the thread.
+            ends: the times at which training steps ended, ns; phases are not merged across these times.
+            events: the ops as bars, in order of time.
+            places: the scope and the phase of each op, shape (2, n).
+            outer: the number of scopes that were open when each op began.
+            scopes: by depth, the scopes that have ended; see `_backward`.
+        """
         steps, passed_before, last = self._last.get(lane, (0, 0, -1))
         passed = steps + np.searchsorted(ends, events[T0], "right")
         breaks = np.diff(passed, prepend=passed_before) > 0
@@ -211,7 +220,18 @@ class Timeline:
         breaks: NDArray[np.bool_],
         found: dict[int, list[Bars]],
     ) -> None:
-        """Add the forward scopes of a backward pass's ops to `found`, at depths below the open scopes."""
+        """Add the forward scopes of backward ops to `found`, below the scopes that were open when each op ran.
+
+        So the timeline shows of each backward op to which module it belongs.
+
+        Args:
+            lane: the number of the thread.
+            events: the ops as bars, in order of time.
+            places: the scope and the phase of each op, shape (2, n).
+            outer: the number of scopes that were open when each op began.
+            breaks: the ops before which bars are not merged.
+            found: by depth, the scopes that have ended.
+        """
         rows = np.flatnonzero(places[1] == schema.BACKWARD)
         if not len(rows):
             return
@@ -242,7 +262,14 @@ class Timeline:
 
     @staticmethod
     def _extended(row: Row, events: Bars, pairs: Ints, breaks: NDArray[np.bool_]) -> Bars:
-        """Merge consecutive events with equal pairs; the last merged event stays open, because it may continue."""
+        """Merge consecutive events with equal pairs; the last merged event stays open, because it may continue.
+
+        Args:
+            row: the row to which the events belong; its open event is continued.
+            events: the events, shape (5, n).
+            pairs: the pair of each event (see `bars.pair`).
+            breaks: the events that begin a new bar even if the pair is the same.
+        """
         t0, t1 = events[T0], events[T1]
         if row.open is not None:
             t0, t1 = np.append(row.open[T0], t0), np.append(row.open[T1], t1)
@@ -259,7 +286,14 @@ class Timeline:
 
 
 def _events(table: Columns, what: Any, node: Ints, block: Ints) -> Bars:
-    """Return a table of events as an array, shape (5, n); `what` has their plan ids or phases."""
+    """Return a table of events as an array, shape (5, n).
+
+    Args:
+        table: the events.
+        what: their plan ids or phases.
+        node: the tape node of each event, 0 for none.
+        block: the number of the memory block of each event's result, 0 for none.
+    """
     found = np.empty((5, len(node)), np.int64)
     found[T0], found[T1], found[NODE], found[BLOCK] = table["t0"], table["t1"], node, block
     found[PAIR] = pair(what, table["context"])
