@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 DEFAULT_BUFFER = 16 << 20
-PREPARES = schema.among(schema.CHOICE, schema.COMPILE)
+PREPARING = ("choice", "compile")
+PREPARES = schema.among(*[schema.KINDS[name].number for name in PREPARING])
 MOST_PREPARED = 64
 """The largest number of intervals of choosing or compiling that wait for the event of their op."""
 
@@ -68,14 +69,15 @@ class Lane:
     def _without_preparation(self, records: schema.Records) -> schema.Records:
         """Subtract from the times of ops the time for choosing a way to compute them, or for compiling a program.
 
-        Choosing and compiling have separate events, which precede the event of the op, perhaps in an earlier call.
+        Choosing and compiling have separate events, which precede the event of the op, perhaps in an earlier call. One
+        such event may be within another.
         """
         kinds = records[:, 0] & 0xFF
         chosen = records[PREPARES[kinds], 1:3].tolist()
         if chosen or self._prepared:
             ops = kinds == schema.OP
             waiting = []
-            for t0, t1 in [*self._prepared, *chosen]:
+            for t0, t1 in outermost([*self._prepared, *chosen]):
                 later = ops & (records[:, 2] >= t1)
                 records[later & (records[:, 1] <= t0), 1] += t1 - t0
                 if not later.any():
@@ -92,6 +94,15 @@ class Lane:
     def undrained(self) -> int:
         """Return the number of bytes of records that wait to be drained."""
         return len(self.pending) * 8
+
+
+def outermost(intervals: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the intervals (begin, end) that are not inside another, in the order of their beginnings."""
+    found: list[tuple[int, int]] = []
+    for t0, t1 in sorted(intervals, key=lambda each: (each[0], -each[1])):
+        if not found or t1 > found[-1][1]:
+            found.append((t0, t1))
+    return found
 
 
 NOBODY = Lane(0, 0)

@@ -15,6 +15,7 @@ from flnb_telemetry.exports import Exports
 from flnb_telemetry.extras import require, tool
 from flnb_telemetry.formats import svg
 from flnb_telemetry.formats.stored import Stored, merge
+from flnb_telemetry.lane import PREPARING, outermost
 from flnb_telemetry.parts import UsedParts
 from flnb_telemetry.run import Run
 from flnb_telemetry.safe_text import html_text, safe_lines
@@ -224,7 +225,9 @@ class Recording(Exports, Run):
     @property
     def ops(self) -> OpStats:
         """Statistics of the ops, one row for each op name; `.by("scope", "phase")` groups by others. See `OpStats`."""
-        return OpStats(self.table("op"), self.catalog)
+        prepared = [each for kind in PREPARING for each in schema.tuples(self.table(kind), "t0", "t1")]
+        spent = sum(t1 - t0 for t0, t1 in outermost(prepared))
+        return OpStats(self.table("op"), self.catalog, prepared=spent)
 
     @property
     def collectives(self) -> Collectives:

@@ -115,7 +115,8 @@ KINDS: dict[str, Kind] = {
         Kind(MATERIALIZE, "materialize", ("t0", "t1", "count", "", "", "", "context")),
         # a kernel of a program ran; the ops that it computes follow
         Kind(KERNEL, "kernel", ("t0", "t1", "", "", "ops", "", "context"), plan="plan"),
-        # a function was made into a program: of so many values, by so many calls
+        # a function was made into a program: of so many values, by so many calls; or, with no calls, what an op needs
+        # before its first call on such shapes was made or loaded: machine code, a library
         Kind(COMPILE, "compile", ("t0", "t1", "values", "calls", "", "", "context")),
         # a backend timed its ways to compute an op (name) on such shapes, and takes this one from now on; string ids
         Kind(CHOICE, "choice", ("t0", "t1", "name", "way", "implementation", "ways", "context")),

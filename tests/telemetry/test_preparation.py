@@ -39,6 +39,46 @@ def test_a_choice_outside_of_ops_changes_none() -> None:
     assert drained(lane) == [(100, 110), (181, 200)]
 
 
+def test_what_is_prepared_within_another_preparation_is_subtracted_once() -> None:
+    lane = Lane(1)
+    lane.emit(schema.COMPILE, 130, 150)
+    lane.emit(schema.COMPILE, 120, 180)
+    lane.emit(CHOICE, 185, 190)
+    lane.emit(OP, 100, 200)
+    assert drained(lane) == [(165, 200)]
+
+
+@pytest.mark.parametrize("name", ["gelu", "max_pool2d"])
+def test_the_first_call_of_an_op_does_not_count_the_making_of_its_machine_code(name: str) -> None:
+    pytest.importorskip("llvmlite")
+    pytest.importorskip("cffi")
+    x = flnb.asarray(np.ones((3, 5, 17, 19), np.float32))  # a shape of no other test
+    arguments = (2,) if name == "max_pool2d" else ()
+    try:
+        backend = flnb.backends.CpuBackend(threads=1)
+    except (ImportError, OSError) as error:
+        pytest.skip(str(error))
+    with flnb.use_backend(backend), flnb.record() as run:
+        for _ in range(2):
+            getattr(flnb, name)(x, *arguments)
+    made = run.table("compile")
+    assert set(made["values"].tolist()) == {1}
+    assert set(made["calls"].tolist()) == {0}
+    op = run.table("op")
+    first, second = (op["t0"][at] for at in (-2, -1))
+    spent = made["t1"].max() - made["t0"].min()
+    assert made["t1"].max() <= op["t1"][-2]
+    assert first - spent <= made["t0"].min() < first <= second, "the op begins later by the time of the preparation"
+    prepared = int((made["t1"] - made["t0"]).max())
+    assert run.ops.prepared >= prepared
+    for shown in (repr(run.ops), repr(run.ops.by("scope")), run.ops._repr_html_()):
+        assert "not in these times: " in shown
+    with flnb.use_backend(backend), flnb.record() as again:
+        getattr(flnb, name)(x, *arguments)
+    assert len(again.table("compile")["t0"]) == 0
+    assert "not in these times" not in repr(again.ops)
+
+
 def test_the_choice_for_a_new_shape_is_not_the_ops_own_time() -> None:
     pytest.importorskip("cffi")
     from flnb.backends import CpuBackend

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from flnb_telemetry.extras import require
 
 from flnb_backends.native.locating import Found, locate
+from flnb_backends.native.preparation import prepares
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -189,6 +190,7 @@ class OneDnn:
 
 
 @cache
+@prepares
 def library() -> OneDnn:
     """Return the oneDNN library, which is opened at the first call.
 

@@ -18,6 +18,7 @@ import numpy as np
 from flnb.graph.emitter import Scalar, select
 from flnb_backends.native.instructions import Code
 from flnb_backends.native.llvm import compiler
+from flnb_backends.native.preparation import prepares
 from flnb_backends.native.windows import MOST, WIDTH
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ class _Call(NamedTuple):
 
 
 @lru_cache(1024)
+@prepares
 def _call(name: str, shape: Extents, dtype: np.dtype[Any], kernel: Extents, stride: Extents) -> _Call | None:
     """Return the compiled function for images of the given shape; None if there is no machine code for them.
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from flnb_backends.native.instructions import type_of
 from flnb_backends.native.llvm import compiler
+from flnb_backends.native.preparation import prepares
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,6 +72,7 @@ _calls = count()
 
 
 @cache
+@prepares
 def _function(dtype: str) -> tuple[Callable[..., None], Any] | None:
     """Return the compiled function for a dtype, and cffi's object for pointers; None without llvmlite or cffi."""
     if find_spec("llvmlite") is None or find_spec("cffi") is None:

@@ -23,6 +23,7 @@ from flnb_backends.native.locating import locate
 from flnb_backends.native.onednn import OneDnnError, library
 from flnb_backends.native.openblas import in_one_thread
 from flnb_backends.native.pools import maxima, spread
+from flnb_backends.native.preparation import prepares
 from flnb_backends.native.prepared import Prepared, Unsuitable, regular
 from flnb_backends.native.primitives import WAYS, Laid, prepare
 from flnb_backends.native.routines import Routine
@@ -291,6 +292,7 @@ class CpuBackend(Composites, NumpyBackend):
         return ready.get(best, NUMPY)
 
 
+@prepares
 def _prepared(
     op: str, names: Sequence[str], operands: Sequence[Laid], attributes: tuple[Any, ...]
 ) -> dict[str, Prepared | Product]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from flnb.dispatch.templates import compiled
 from flnb_backends.native.composites import MATRIX, Composite, Shape, composite
+from flnb_backends.native.preparation import prepares
 from flnb_backends.tensor.convolution import scratch
 from flnb_backends.tensor.whole import Whole, are_classes
 
@@ -131,6 +132,7 @@ COMPOSITES = {
 
 
 @lru_cache(1024)
+@prepares
 def call(
     name: str, pulls: bool, tensors: int, shape: Shape, dtype: np.dtype[Any], attributes: tuple[Any, ...]
 ) -> Run | None:

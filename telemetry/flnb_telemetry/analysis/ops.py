@@ -54,21 +54,23 @@ class OpStats:
         ops: the columns of the op events.
         catalog: the names behind the ids in them.
         keys: what to group by: one or more of `KEYS`.
+        prepared: the time, in ns, that first calls took for compiling and for choosing a way to compute. It is not in
+            the times of ops; a line below the table states it.
     """
 
-    def __init__(self, ops: schema.Columns, catalog: Catalog, keys: Sequence[str] = ("op",)) -> None:
+    def __init__(self, ops: schema.Columns, catalog: Catalog, keys: Sequence[str] = ("op",), prepared: int = 0) -> None:
         unknown = [key for key in keys if key not in KEYS]
         if unknown or not keys:
             raise ValueError(
                 f"run.ops: cannot group by {', '.join(unknown) or 'nothing'}; expected one or more of {', '.join(KEYS)}"
             )
-        self._ops, self._catalog, self.keys = ops, catalog, tuple(keys)
+        self._ops, self._catalog, self.keys, self.prepared = ops, catalog, tuple(keys), prepared
         self.rows = _grouped(ops, catalog, self.keys)
         self.sort("total")
 
     def by(self, *keys: str) -> OpStats:
         """Return the statistics of the same events grouped by other keys: one or more of `KEYS`."""
-        return OpStats(self._ops, self._catalog, keys)
+        return OpStats(self._ops, self._catalog, keys, self.prepared)
 
     def sort(self, column: str = "total", descending: bool = True) -> OpStats:
         """Sort the rows in place by one of the columns `NUMBERS` or by "name", and return the table itself."""
@@ -126,12 +128,19 @@ class OpStats:
         lines = tables.lines(self.cells()[: 1 + SHOWN], "<" * len(self.keys) + ">")
         if len(self.rows) > SHOWN:
             lines.append(f"... and {len(self.rows) - SHOWN} more; .to_pandas() has all")
-        return "\n".join(lines)
+        return "\n".join([*lines, self._rest] if self._rest else lines)
+
+    @property
+    def _rest(self) -> str:
+        """Return a sentence that states the time of preparing first calls; "" if there was none."""
+        spent = quantity.duration(self.prepared)
+        return f"not in these times: {spent} of preparing first calls (compiling, choosing)" if self.prepared else ""
 
     def _repr_html_(self) -> str:
         if not self.rows:
             return "<p>no op events</p>"
-        return tables.html(self.cells(), "<" * len(self.keys) + ">")
+        rest = f"<div>{self._rest}</div>" if self._rest else ""
+        return tables.html(self.cells(), "<" * len(self.keys) + ">") + rest
 
 
 def _grouped(ops: schema.Columns, catalog: Catalog, keys: tuple[str, ...]) -> list[OpRow]:

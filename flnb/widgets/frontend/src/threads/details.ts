@@ -11,7 +11,7 @@ import { kernelOf, opName } from "./lanes.ts";
 
 export const HELP = "Click a bar. In each lane, from above: phases, scopes, what was recorded and compiled, the ops and kernels that ran. W\u00a0S\u00a0zoom, A\u00a0D\u00a0pan, F\u00a0shows all, M measures from the cursor, / searches.";
 const WORDS: Readonly<Record<TimelineEvent["kind"], string>> = {
-  phase: "phase", scope: "scope", record: "recorded, computed later", compile: "a program was made", materialize: "values that had waited", op: "op", part: "inside another op or kernel",
+  phase: "phase", scope: "scope", record: "recorded, computed later", compile: "compiled, before a first run", materialize: "values that had waited", op: "op", part: "inside another op or kernel",
 };
 const BLOCKS = 6;
 
