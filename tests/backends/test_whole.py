@@ -183,3 +183,12 @@ def most_allocated(name, inputs, attributes):
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("eps", [-np.inf, -9.0, np.nan, np.inf])
+def test_what_is_added_to_variances_may_be_no_number_that_makes_sense(eps: float) -> None:
+    """PyTorch's layer norm of these numbers is NaN, too, and 0 for inf."""
+    x = flnb.asarray(np.arange(6, dtype=np.float32).reshape(2, 3))
+    with flnb.use_backend("numpy"):
+        for y in (flnb.layer_norm(x, 3, eps=eps), flnb.batch_norm(x, flnb.ones(3), flnb.zeros(3), eps=eps)):
+            assert np.isnan(y.numpy()).all() if eps != np.inf else (y.numpy() == 0).all()

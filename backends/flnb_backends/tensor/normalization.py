@@ -24,7 +24,7 @@ class Normalization:
         normal = target(out, 1, x.shape, dtype) if affine else y
         inverse, mean = target(out, 2, outer, dtype), target(out, 3, outer, dtype)
         width = math.prod(x.shape[x.ndim - count :])
-        least, scale = number(eps * width, dtype), number(width, dtype)
+        least, scale = number(_added(eps) * width, dtype), number(width, dtype)
         first, means, inverses = 0, mean.reshape(-1, 1), inverse.reshape(-1)
         flat = [parameter.reshape(-1) for parameter in affine]
         if not width:
@@ -79,7 +79,7 @@ class Normalization:
             part = channel_sums(np.square(np.subtract(a, mean, c), b))
             total = part if total is None else np.add(total, part, total)
         np.multiply(total, share, variance.reshape(-1))
-        np.add(variance, number(eps, dtype), inverse)
+        np.add(variance, number(_added(eps), dtype), inverse)
         np.sqrt(np.divide(number(1.0, dtype), inverse, inverse), inverse)
         factor, shift = weight.reshape(each), bias.reshape(each)
         for b, c in examples(y, normal):
@@ -109,6 +109,14 @@ class Normalization:
             np.subtract(a, c, c)
             np.multiply(c, scale, c)
         return of_x, of_weight, of_bias
+
+
+def _added(eps: float) -> float:
+    """Return the number to add to variances: ``eps``, or NaN for -inf.
+
+    1 / sqrt(-inf) is NaN, as `sqrt(1 / (variance + eps))` is not: 1 / -inf is -0, and so is its square root.
+    """
+    return math.nan if eps == -math.inf else eps
 
 
 def _add_columns(parts: tuple[Array, ...], totals: list[Array], first: int) -> None:
