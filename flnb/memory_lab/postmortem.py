@@ -34,6 +34,8 @@ class Blocker(NamedTuple):
         line: the user's line that made its tensor.
         held: all references to the block, as text.
         locks: the number of user locks on the block.
+        orphaned: whether a user lock alone keeps the block, because its array is gone.
+        taped: whether the tape has saved the block for a gradient.
     """
 
     id: int
@@ -47,6 +49,8 @@ class Blocker(NamedTuple):
     age: float | None
     held: str
     locks: int
+    orphaned: bool = False
+    taped: bool = False
 
     @property
     def label(self) -> str:
@@ -199,14 +203,15 @@ def _described(at: Shortage, held: dict[int, Owner]) -> Callable[[BlockState], B
                 rows[number] = plans[plan], contexts[context], t
 
     def describe(block: BlockState) -> Blocker:
-        owner = held.get(block.id, Owner())
+        owner, orphaned = held.get(block.id, Owner()), block.id in at.waiting
         plan, context, born = rows.get(block.id, (intern.plans.items[0], intern.contexts.items[0], at.t))
         traced = bool(plan.op)  # a block that was live when the recording began is recorded without its op
         return Blocker(
             block.id, block.size, schema.CATEGORIES[block.category], owner.names, plan.op or owner.op, context.scope,
             owner.shape if owner.shape is not None else plan.shape if traced else None, owner.line or context.innermost,
             (at.t - born) / 1e9 if traced else None,
-            "a user lock alone: its array is gone" if block.id in at.waiting else owner.held, at.locks.get(block.id, 0),
+            "a user lock alone: its array is gone" if orphaned else owner.held, at.locks.get(block.id, 0), orphaned,
+            bool(owner.gradients),
         )  # fmt: skip
 
     return describe

@@ -261,8 +261,8 @@ def _deleted(
 def _by_hand(blocker: Blocker) -> bool:
     """Return whether the user can free a block by deleting variables or removing locks."""
     if blocker.locks:
-        return blocker.held.startswith("a user lock alone")
-    return bool(blocker.names) and "the tape" not in blocker.held and all(n.isidentifier() for n in blocker.names)
+        return blocker.orphaned
+    return bool(blocker.names) and not blocker.taped and all(n.isidentifier() for n in blocker.names)
 
 
 def without(trace: Trace, rows: Ints) -> Trace:

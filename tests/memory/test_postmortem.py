@@ -171,6 +171,7 @@ def test_locks_and_released_segments() -> None:
     (locked,) = report.locked
     assert [blocker.names for blocker in report.blockers] == [("kept[1]",)]  # what cannot go is no way out
     assert (locked.locks, locked.held) == (2, "a user lock alone: its array is gone")
+    assert (locked.orphaned, locked.taped) == (True, False)
     rows = {row.what: row for row in report.remedies.rows}
     assert rows[f"flnb.memory.unlock({locked.id})"].fits
     assert "2 user locks" in repr(report)
