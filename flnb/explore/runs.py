@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import textwrap
+from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,6 +38,11 @@ TITLES = (
     "FLOP/s B",
     "bytes/s B",
 )
+SIDES = "<<>>>>>>><>>>"
+DISPENSABLE = (("FLOP/s B", "bytes/s B"), ("bound",), ("bytes A", "bytes B"), ("calls A", "calls B"))
+"""The columns that a terminal without enough room leaves out, in this order."""
+UNLIMITED = 1 << 16
+"""The number of characters in a line if the output is not a terminal."""
 measured_peaks = cache(roofline.measured)
 """The function that measures the machine's highest FLOP/s and bytes/s, once in a process."""
 
@@ -48,11 +56,13 @@ class Work(NamedTuple):
 
     calls: float = 0.0
     time: float = 0.0
-    median: float = 0.0
-    """The median time of a call, in ns."""
     bytes: float = 0.0
     flops: float = 0.0
     traffic: float = 0.0
+
+    def per_call(self, number: float) -> float:
+        """Return a number of all calls divided by the number of calls."""
+        return number / self.calls
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,7 @@ class ComparedRow:
         a, b: the work in run A and in run B.
         share: the fraction of run B's time that the op took, from 0 to 1.
         least: the smallest ratio between the runs that `changes` states.
+        repeats: how many times as often run B calls most ops (see `RunComparison`); "more often" is relative to it.
     """
 
     op: str
@@ -71,6 +82,7 @@ class ComparedRow:
     b: Work
     share: float
     least: float
+    repeats: float = 1.0
 
     @property
     def difference(self) -> float:
@@ -84,13 +96,17 @@ class ComparedRow:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """Return the changes from run A to run B by a ratio of at least `least`, as texts such as "slower 2.1×"."""
+        """Return the changes from run A to run B by a ratio of at least `least`, as texts such as "slower 2.1×".
+
+        Slower and bigger are changes of a call: of its time and its result's bytes on average. So the ratio of the
+        times in the row is that of "slower" times that of "more often".
+        """
         if not self.a.calls or not self.b.calls:
             return ("only in B" if self.b.calls else "only in A",)
         pairs = (
-            ("slower", "faster", self.a.median, self.b.median),
-            ("bigger", "smaller", self.a.bytes / self.a.calls, self.b.bytes / self.b.calls),
-            ("more often", "less often", self.a.calls, self.b.calls),
+            ("slower", "faster", self.a.per_call(self.a.time), self.b.per_call(self.b.time)),
+            ("bigger", "smaller", self.a.per_call(self.a.bytes), self.b.per_call(self.b.bytes)),
+            ("more often", "less often", self.a.calls * self.repeats, self.b.calls),
         )
         found = []
         for more, less, before, after in pairs:
@@ -112,6 +128,8 @@ class RunComparison:
         seconds: for each run the duration of one step, or of the whole run unless both runs have steps.
         per: "step" if numbers are per step, else "run".
         peaks: the machine's highest measured FLOP/s and bytes/s, to which the rates of the rows are compared.
+        repeats: how many times as often run B calls most of the ops, if numbers are per run: 10 if B ran the same loop
+            ten times as long. Rows state "more often" only where it is more than that.
     """
 
     names: tuple[str, str]
@@ -120,6 +138,7 @@ class RunComparison:
     per: str
     peaks: Peaks
     outside: ComparedRow | None = None
+    repeats: float = 1.0
 
     def __getitem__(self, key: str | tuple[str, str]) -> ComparedRow:
         """Return the first row of the op named ``key``, or the row of ``key`` = (op, scope)."""
@@ -150,19 +169,24 @@ class RunComparison:
         """Return the names and times of both runs and the machine's peaks, as text."""
         a, b = (quantity.duration(seconds * 1e9) for seconds in self.seconds)
         rest = ", those of ops outside steps of the whole run" if self.outside else ""
+        if self.repeats != 1:
+            rest = (
+                f"; B calls most ops {quantity.significant(self.repeats)}× as often, and more often is relative to "
+                f"that (numbers are of one step if both runs have steps: `with flnb.step():`)"
+            )
         return (
             f"A: {safe_text(self.names[0])}, {a}; B: {safe_text(self.names[1])}, {b}; all numbers of one "
-            f"{self.per}{rest}; slower and faster compare the medians of calls. "
+            f"{self.per}{rest}; slower, faster, bigger and smaller are changes of a call. "
             f"Peaks of this machine: {quantity.count(self.peaks.flops)}FLOP/s, {quantity.size(self.peaks.memory)}/s "
             f"from memory. Bound: B's speed-up if the row took no time"
         )
 
     def __repr__(self) -> str:
-        shown = tables.lines(self.cells(SHOWN), "<<>>>>>>><>>>") if self.rows or self.outside else ["no op events"]
+        width = shutil.get_terminal_size((UNLIMITED, 24)).columns
+        shown = _fitted(self.cells(SHOWN), width) if self.rows or self.outside else ["no op events"]
         more = len(self.rows) - SHOWN
-        return "\n".join(
-            [self.summary(), *shown, *([f"... and {more} more; .to_pandas() has all"] if more > 0 else [])]
-        )
+        words = textwrap.wrap(self.summary(), width, break_on_hyphens=False)
+        return "\n".join([*words, *shown, *([f"... and {more} more; .to_pandas() has all"] if more > 0 else [])])
 
     def _repr_html_(self) -> str:
         shown = self.rows or self.outside
@@ -170,7 +194,7 @@ class RunComparison:
         at = TITLES.index("changed")
         for row in rows:  # each change stays in one line
             row[at] = ", ".join(change.replace(" ", "\u00a0") for change in row[at].split(", "))
-        table = tables.html([titles, *rows], "<<>>>>>>><>>>") if shown else "<p>no op events</p>"
+        table = tables.html([titles, *rows], SIDES) if shown else "<p>no op events</p>"
         return f"<div>{html_text(self.summary(), 1000)}</div>{table}"
 
     def to_pandas(self) -> Any:
@@ -187,7 +211,8 @@ def compare_runs(a: Any, b: Any, *, least: float = 1.1, peaks: Peaks | None = No
 
     If both runs have steps, all numbers are per step, so that runs of different length can be compared. A step inside
     another step of the same thread is not counted separately. Ops outside of steps, such as those of loading and
-    validation, are added up over the whole run in a last row, "outside steps".
+    validation, are added up over the whole run in a last row, "outside steps". Otherwise all numbers are of
+    the whole runs. In a terminal the table leaves out the columns that do not fit.
 
     Args:
         a, b: recordings, or paths of saved ones.
@@ -228,17 +253,46 @@ def compare_runs(a: Any, b: Any, *, least: float = 1.1, peaks: Peaks | None = No
     ]
     within = [_in_steps(run) if per == "step" else np.ones(len(run.table("op")["t0"]), np.bool_) for run in runs]
     works = [_works(run, chosen, count) for run, chosen, count in zip(runs, within, counts, strict=True)]
+    repeats = _repeats(*works) if per == "run" else 1.0
     whole = max(seconds[1] * 1e9, sum(work.time for work in works[1].values()), 1.0)  # threads may add up to more
     rows = []
     for op, scope in dict.fromkeys([*works[0], *works[1]]):
         before, after = (found.get((op, scope), Work()) for found in works)
-        rows.append(ComparedRow(op, scope, before, after, after.time / whole, least))
+        rows.append(ComparedRow(op, scope, before, after, after.time / whole, least, repeats))
     rows.sort(key=lambda row: (-abs(row.difference), row.op, row.scope))
     names = (runs[0].name, runs[1].name)
     before, after = (_total(_works(run, ~chosen, 1)) for run, chosen in zip(runs, within, strict=True))
     found = before.calls or after.calls
     outside = ComparedRow("outside steps", "whole run", before, after, 0.0, least) if found else None
-    return RunComparison(names, tuple(rows), (seconds[0], seconds[1]), per, peaks or measured_peaks(), outside)
+    return RunComparison(names, tuple(rows), (seconds[0], seconds[1]), per, peaks or measured_peaks(), outside, repeats)
+
+
+def _repeats(a: dict[tuple[str, str], Work], b: dict[tuple[str, str], Work]) -> float:
+    """Return the ratio, run B's calls to run A's, that most of the ops have which are in both; 1 if none has most."""
+    ratios = Counter(b[key].calls / a[key].calls for key in a if key in b)
+    ratio, count = max(ratios.items(), key=lambda each: each[1], default=(1.0, 0))
+    return ratio if 2 * count > ratios.total() else 1.0
+
+
+def _fitted(cells: list[list[str]], width: int) -> list[str]:
+    """Return a table of texts as lines of at most ``width`` characters, if leaving out columns is enough for that.
+
+    Columns are left out in the order of `DISPENSABLE`; then each change gets a line of its own, then names are cut.
+    """
+    left_out: set[str] = set()
+    for more in ((), *DISPENSABLE):
+        left_out |= {*more}
+        columns = [at for at, title in enumerate(TITLES) if title not in left_out]
+        shown, sides = [[row[at] for at in columns] for row in cells], "".join(SIDES[at] for at in columns)
+        lines = tables.lines(shown, sides)
+        if max(map(len, lines)) <= width:
+            return lines
+    shown = [[cell.replace(", ", ",\n") for cell in row] for row in shown]
+    for longest in (tables.LONGEST, 24, 16):
+        lines = tables.lines(shown, sides, longest)
+        if max(map(len, lines)) <= width:
+            break
+    return lines
 
 
 def _recording(run: Any) -> Recording:
@@ -273,8 +327,8 @@ def _in_steps(run: Recording) -> Any:
 
 
 def _total(works: dict[tuple[str, str], Work]) -> Work:
-    """Return the sum of the work of several ops; the median time, which is meaningless for a sum, is 0."""
-    return Work(*map(sum, zip(Work(), *works.values(), strict=True)))._replace(median=0.0)
+    """Return the sum of the work of several ops."""
+    return Work(*map(sum, zip(Work(), *works.values(), strict=True)))
 
 
 def _works(run: Recording, chosen: Any, steps: int) -> dict[tuple[str, str], Work]:
@@ -293,13 +347,8 @@ def _works(run: Recording, chosen: Any, steps: int) -> dict[tuple[str, str], Wor
     sizes = np.array([[plan.nbytes, plan.flops, nbytes] for (plan, _), nbytes in zip(each, moved, strict=True)], float)
     spent = (ops["t1"] - ops["t0"]).astype(np.float64)
     sums = [np.bincount(group), np.bincount(group, spent), *(np.bincount(group, column[member]) for column in sizes.T)]
-    order = np.lexsort((spent, group))
-    medians = [float(np.median(times)) for times in np.split(spent[order], np.cumsum(sums[0])[:-1])]
     rows = zip(*(column / steps for column in sums), strict=True)
-    return {
-        key: Work(float(calls), float(time), median, *map(float, rest))
-        for key, median, (calls, time, *rest) in zip(groups, medians, rows, strict=True)
-    }
+    return {key: Work(*map(float, row)) for key, row in zip(groups, rows, strict=True)}
 
 
 def _calls(number: float) -> str:

@@ -81,11 +81,11 @@ def comparison_of(a: Recording, b: Recording) -> dict[str, Any]:
     """
     found = compare_runs(a, b)
     rows = [
-        [row.op, row.scope, *row.a[:4], *row.b[:4], row.b.flops, row.b.traffic, row.share, ", ".join(row.changes)]
+        [row.op, row.scope, *row.a[:3], *row.b[:3], row.b.flops, row.b.traffic, row.share, ", ".join(row.changes)]
         for row in [*found.rows[:MOST_ROWS], *([found.outside] if found.outside else [])]
     ]
     peaks = [found.peaks.flops, found.peaks.memory]
-    return {"type": "comparison", "per": found.per, "seconds": list(found.seconds), "peaks": peaks, "rows": rows}
+    return {"type": "comparison", "summary": found.summary(), "peaks": peaks, "rows": rows}
 
 
 def code_of(run: Recording | None, request: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 from flnb_telemetry.analysis.roofline import Peaks
 
@@ -50,19 +49,63 @@ def test_numbers_are_of_one_step_and_add_up_to_the_runs(pair: tuple[Recording, R
     assert (row.a.calls, row.b.calls) == (1, 2)
     assert row.b.flops == 2 * (2 * 64 * 32 * 32)
     assert row.b.traffic == 2 * 4 * (64 * 32 + 32 * 32 + 64 * 32)
-    ops = pair[0].table("op")
-    mine = [plan.op == "matmul" for plan in (pair[0].catalog.plans.items[number] for number in ops["plan"].tolist())]
-    assert row.a.median == np.median((ops["t1"] - ops["t0"])[mine])
     assert {"bigger 4.00×", "more often 2.00×"} <= set(row.changes)
 
 
 def test_a_row_states_what_changed_and_its_bound() -> None:
-    row = ComparedRow("add", "net", Work(2, 200, 100, 64), Work(4, 1000, 250, 64), 0.75, 1.1)
+    row = ComparedRow("add", "net", Work(2, 200, 64), Work(4, 1000, 64), 0.75, 1.1)
     assert row.changes == ("slower 2.50×", "smaller 2.00×", "more often 2.00×")
     assert (row.difference, row.bound) == (800, 4.0)
-    assert ComparedRow("add", "", Work(1, 100, 100, 8), Work(1, 105, 105, 8), 0, 1.1).changes == ()
-    assert ComparedRow("add", "", Work(), Work(1, 1, 1, 1), 0, 1.1).changes == ("only in B",)
-    assert ComparedRow("add", "", Work(1, 1, 1, 1), Work(), 0, 1.1).changes == ("only in A",)
+    assert ComparedRow("add", "", Work(1, 100, 8), Work(1, 105, 8), 0, 1.1).changes == ()
+    assert ComparedRow("add", "", Work(), Work(1, 1, 1), 0, 1.1).changes == ("only in B",)
+    assert ComparedRow("add", "", Work(1, 1, 1), Work(), 0, 1.1).changes == ("only in A",)
+
+
+def test_what_a_row_states_is_what_its_times_show(pair: tuple[Recording, Recording]) -> None:
+    for row in flnb.compare_runs(*pair, least=1.0, peaks=PEAKS).rows:
+        if row.a.calls and row.b.calls:
+            factors = dict.fromkeys(("slower", "more often"), 1.0)
+            for change in row.changes:
+                words, _, ratio = change.removesuffix("×").rpartition(" ")
+                more = {"faster": "slower", "less often": "more often"}.get(words)
+                factors[more or words] = 1 / float(ratio) if more else float(ratio)
+            assert factors["slower"] * factors["more often"] == pytest.approx(row.b.time / row.a.time, rel=0.02)
+
+
+def test_runs_of_different_length_without_steps_say_so_once() -> None:
+    def run(times: int, more: int = 0) -> Recording:
+        x = flnb.ones((8, 8))
+        with flnb.record(f"{times} times") as made:
+            for _ in range(times):
+                flnb.tanh(flnb.exp(x) + x)
+            for _ in range(more):
+                flnb.tanh(x)
+        return made
+
+    found = flnb.compare_runs(run(2), run(10, more=5), peaks=PEAKS)
+    assert (found.per, found.repeats) == ("run", 5)
+    assert "B calls most ops 5.00× as often" in " ".join(repr(found).split())
+    assert "with flnb.step():" in found.summary()
+    often = {row.op: [change for change in row.changes if "often" in change] for row in found.rows}
+    assert often == {"exp": [], "add": [], "tanh": ["more often 1.50×"]}
+    assert flnb.compare_runs(run(2), run(2), peaks=PEAKS).repeats == 1
+
+
+def test_a_terminal_gets_the_columns_that_fit(
+    pair: tuple[Recording, Recording], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = flnb.compare_runs(*pair, peaks=PEAKS)
+    widths = {}
+    for columns in (72, 90, 110, 140, 240):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        lines = repr(found).splitlines()
+        widths[columns] = max(map(len, lines))
+        title = next(line for line in lines if line.startswith("op "))
+        assert all(name in title for name in ("scope", "time A", "time B", "B - A", "changed"))
+        assert ("bytes/s B" in title, "calls A" in title) == (columns == 240, columns > 110), columns
+    assert all(width <= columns for columns, width in widths.items()), widths
+    monkeypatch.setenv("COLUMNS", "72")
+    assert re.search(r"bigger 4.00×,\n *more often 2.00×", repr(found))
 
 
 def test_it_prints_as_a_table_also_from_files(pair: tuple[Recording, Recording], tmp_path: Path) -> None:

@@ -24,16 +24,16 @@ export function columnsOf([flops, memory]: readonly [number, number]): Column[] 
     { title: "Op", about: "op", value: (row) => row[0], show: (row) => row[0] },
     { title: "Scope", about: "module in which it ran", value: (row) => row[1], show: (row) => row[1] || UNKNOWN },
     { title: "Calls A", about: "calls in A", from: "medium", value: (row) => row[2], show: (row) => calls(row[2]) },
-    { title: "Calls B", about: "calls in B", from: "medium", value: (row) => row[6], show: (row) => calls(row[6]) },
+    { title: "Calls B", about: "calls in B", from: "medium", value: (row) => row[5], show: (row) => calls(row[5]) },
     { title: "Time A", about: "time in A", unit: "ns", value: (row) => row[3], show: (row) => durationText(row[3]) },
-    { title: "Time B", about: "time in B", unit: "ns", value: (row) => row[7], show: (row) => durationText(row[7]) },
-    { title: "B − A", about: "time in B less that in A", unit: "ns", value: (row) => row[7] - row[3], show: (row) => signed(row[7] - row[3]) },
-    { title: "Bytes A", about: "bytes of results in A", value: (row) => row[5], show: (row) => bytesText(row[5]), from: "wide" },
-    { title: "Bytes B", about: "bytes of results in B", value: (row) => row[9], show: (row) => bytesText(row[9]), from: "wide" },
-    { title: "Changed", about: "what differs by a tenth or more", value: (row) => row[13], show: (row) => row[13] },
-    { title: "Bound", about: "Amdahl: the speed-up of B if this took no time", value: (row) => bound(row[12]), show: (row) => `${significant(bound(row[12]))}×`, from: "wide" },
-    { title: "FLOP/s B", about: "FLOPs a second in B, and the share of the machine's measured peak", unit: "FLOP/s", value: (row) => (row[10] / row[7]) * 1e9 || 0, show: (row) => rate(row[10], row[7], flops, "FLOP/s"), from: "wide" },
-    { title: "Bytes/s B", about: "bytes a second in B, and the share of what memory was measured to deliver", unit: "bytes/s", value: (row) => (row[11] / row[7]) * 1e9 || 0, show: (row) => rate(row[11], row[7], memory, "B/s"), from: "wide" },
+    { title: "Time B", about: "time in B", unit: "ns", value: (row) => row[6], show: (row) => durationText(row[6]) },
+    { title: "B − A", about: "time in B less that in A", unit: "ns", value: (row) => row[6] - row[3], show: (row) => signed(row[6] - row[3]) },
+    { title: "Bytes A", about: "bytes of results in A", value: (row) => row[4], show: (row) => bytesText(row[4]), from: "wide" },
+    { title: "Bytes B", about: "bytes of results in B", value: (row) => row[7], show: (row) => bytesText(row[7]), from: "wide" },
+    { title: "Changed", about: "what differs by a tenth or more", value: (row) => row[11], show: (row) => row[11] },
+    { title: "Bound", about: "Amdahl: the speed-up of B if this took no time", value: (row) => bound(row[10]), show: (row) => `${significant(bound(row[10]))}×`, from: "wide" },
+    { title: "FLOP/s B", about: "FLOPs a second in B, and the share of the machine's measured peak", unit: "FLOP/s", value: (row) => (row[8] / row[6]) * 1e9 || 0, show: (row) => rate(row[8], row[6], flops, "FLOP/s"), from: "wide" },
+    { title: "Bytes/s B", about: "bytes a second in B, and the share of what memory was measured to deliver", unit: "bytes/s", value: (row) => (row[9] / row[6]) * 1e9 || 0, show: (row) => rate(row[9], row[6], memory, "B/s"), from: "wide" },
   ];
 }
 
@@ -85,9 +85,9 @@ export class ComparedOps {
 
   private draw(): void {
     if (!this.content) return;
-    const { per, seconds, peaks, rows } = this.content;
+    const { summary, peaks, rows } = this.content;
     const columns = columnsOf(peaks);
-    setText(this.words, `A ${durationText(seconds[0] * 1e9)}, B ${durationText(seconds[1] * 1e9)}; all numbers of one ${per}; slower and faster compare the medians of calls. Peaks of this machine: ${text(count(peaks[0]))}FLOP/s, ${bytesText(peaks[1])}/s from memory`);
+    setText(this.words, summary);
     const head = columns.map((column, at) => {
       const { title, about } = column;
       const button = h("button", { title: about, "aria-label": `${title}: ${about}` }, title, h("span", { "aria-hidden": true }, at === this.order.column ? (this.order.descending ? " ↓" : " ↑") : ""));

@@ -335,14 +335,14 @@ const constructors = {
 } as const;
 
 /** Whether a custom message is a frame; other messages on the channel are not ours to judge. */
-/** A row of a comparison: op, scope; of A and of B calls, ns, median ns of a call, bytes; FLOPs and bytes moved in B, share of B's time, what changed. */
-export type ComparedRow = readonly [string, string, number, number, number, number, number, number, number, number, number, number, number, string];
+/** A row of a comparison: op, scope; of A and of B calls, ns, bytes; FLOPs and bytes moved in B, share of B's time, what changed. */
+export type ComparedRow = readonly [string, string, number, number, number, number, number, number, number, number, number, string];
 /** Two recordings aligned by scope and op, in numbers of one step (or run). Peaks: FLOP/s, and bytes/s of memory. */
-export interface ComparedRuns { readonly type: "comparison"; readonly per: string; readonly seconds: readonly [number, number]; readonly peaks: readonly [number, number]; readonly rows: readonly ComparedRow[] }
+export interface ComparedRuns { readonly type: "comparison"; readonly summary: string; readonly peaks: readonly [number, number]; readonly rows: readonly ComparedRow[] }
 
 export function isComparison(content: unknown): content is ComparedRuns {
   const given = content as Partial<ComparedRuns> | null;
-  return given?.type === "comparison" && Array.isArray(given.rows) && Array.isArray(given.peaks) && Array.isArray(given.seconds);
+  return given?.type === "comparison" && Array.isArray(given.rows) && Array.isArray(given.peaks) && typeof given.summary === "string";
 }
 
 /** The test whether a custom message is of a type. */

@@ -9,7 +9,7 @@ import { isComparison } from "../src/protocol.ts";
 import { Columns } from "../src/columns.ts";
 import { Store } from "../src/store.ts";
 
-const row = (op: string, before: number, after: number, share = 0.5): ComparedRow => [op, "net", 1, before, before, 64, 2, after, after / 2, 128, 1000, 500, share, "slower 2.00×"];
+const row = (op: string, before: number, after: number, share = 0.5): ComparedRow => [op, "net", 1, before, 64, 2, after, 128, 1000, 500, share, "slower 2.00×"];
 const rows = [row("add", 100, 110), row("mul", 500, 200), row("exp", 100, 200, 0.75)];
 
 describe("compared ops", () => {
@@ -32,10 +32,11 @@ describe("compared ops", () => {
   it("are a table whose ops select in both recordings and whose columns sort", () => {
     const chosen: string[] = [];
     const view = new ComparedOps((op) => chosen.push(op));
-    const content = { type: "comparison", per: "step", seconds: [1, 2], peaks: [1e12, 1e11], rows } as const;
+    const content = { type: "comparison", summary: "A: 1 s, B: 2 s", peaks: [1e12, 1e11], rows } as const;
     expect(isComparison(content)).toBe(true);
     expect(isComparison({ type: "comparison" })).toBe(false);
     view.set(content);
+    expect(view.element.querySelector(".fl-comparedwords")?.textContent).toBe("A: 1 s, B: 2 s");
     const ops = (): (string | null)[] => [...view.element.querySelectorAll("tbody tr td:first-child")].map((cell) => cell.textContent);
     expect(ops()).toEqual(["mul", "exp", "add"]);
     (view.element.querySelectorAll("tbody button")[1] as HTMLElement).click();
