@@ -1,7 +1,7 @@
 """The quickstart's CNN on scikit-learn's digits: accuracy over seeds, and training time against torch in the same run.
 
-`python -m benchmarks digits`; torch is compared where it is installed. Both start each seed from the same weights and
-see the same batches in the same order, on the same number of threads; their runs alternate, so that a busy machine
+`python -m benchmarks digits`; torch is measured, too, if it is installed. Both start each seed from the same weights
+and see the same batches in the same order, on the same number of threads; their runs alternate, so that a busy machine
 slows both. The exit status is 1 where an accuracy or the time ratio misses its goal.
 """
 

@@ -23,7 +23,7 @@ BATCH = 1 << 16
 
 
 def synthetic(ops: int) -> Recording:
-    """Return a recording of so many ops, half of them of a backward pass, with as many allocations and frees."""
+    """Return a recording of ``ops`` ops, half of them of a backward pass, with as many allocations and frees."""
     run = Recording("synthetic", limit=1 << 40)
     plans = [
         intern.plans.id_of(intern.Plan(f"op{i}", "elementwise", (64, 64), "float32", 16384, 0, ((64, 64),) * 2))
@@ -50,7 +50,7 @@ def synthetic(ops: int) -> Recording:
 
 
 def measured(action: str, path: Path, ops: int) -> None:
-    """Do one action in this process, and print its seconds and the peak of the process's memory beyond the run's."""
+    """Do one action in this process; print its seconds, and the peak of the process's memory beyond that of the run."""
     from flnb_telemetry import load_run
 
     run = synthetic(0 if action == "read" else ops)

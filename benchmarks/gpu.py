@@ -39,12 +39,12 @@ SIZE = 1 << 12
 
 
 def unmeasured() -> str:
-    """The list of what has not been measured, as a table."""
+    """Return a table of everything that has never been measured on a GPU."""
     return markdown([{"unmeasured": what, "to run first": command} for what, command in UNMEASURED.items()])
 
 
 def cases(gpu: Gpu, n: int) -> Iterator[tuple[str, int, Callable[[], Any]]]:
-    """Name, bytes read and written at least, and call of everything that is measured, for arrays of n by n float32."""
+    """Yield the cases for arrays of n by n float32: a name, the bytes that must be read and written, and a function."""
     driver, nbytes = gpu.driver, 4 * n * n
     x, y = (flnb.asarray(np.random.default_rng(i).random((n, n), np.float32)) for i in range(2))
     pinned, (here, there) = driver.allocate_host(nbytes), (each._data.data.ptr for each in (x, flnb.copy(y)))
@@ -66,7 +66,7 @@ def cases(gpu: Gpu, n: int) -> Iterator[tuple[str, int, Callable[[], Any]]]:
 
 
 def seconds(gpu: Gpu, call: Callable[[], Any], calls: int) -> float:
-    """Seconds of a call on the device, from several in a row."""
+    """Return the seconds per call on the device, measured over several calls in a row."""
     begin, end = (gpu.driver.event(timed=True) for _ in range(2))
     gpu.driver.record(begin, gpu.stream())
     for _ in range(calls):
@@ -80,7 +80,7 @@ def seconds(gpu: Gpu, call: Callable[[], Any], calls: int) -> float:
 
 
 def measure(n: int = SIZE, calls: int = 20, rounds: int = 5) -> list[dict[str, Any]]:
-    """One row for each case: microseconds in the median of some rounds, and GB/s."""
+    """Return a row for each case: the median microseconds of some rounds, and GB/s."""
     gpu, rows = gpu_at(), []
     with flnb.use_backend("cuda"), gpu.driver.using(0):
         for name, nbytes, call in cases(gpu, n):

@@ -1,10 +1,10 @@
-"""What kernels take and need: `python -m benchmarks kernels`, and with ``--cuda`` or ``--cpu`` half of it.
+"""Time and resources of kernels: `python -m benchmarks kernels`; ``--cuda`` or ``--cpu`` selects one half.
 
-On the CPU, compiled loop nests are timed beside torch's kernels (`benchmarks.nests`). Of CUDA kernels it is computed
-what each needs, and how many of its threads a multiprocessor holds.
+On the CPU, compiled loop nests are timed beside torch's kernels (`benchmarks.nests`). For each CUDA
+kernel, its resources are computed, and how many of its threads a multiprocessor holds.
 
-For that NVRTC compiles every text, for float32 where it leaves a type open; its assembler reports registers, shared
-memory and spills. NVIDIA's `cuda_occupancy.h`, compiled by g++, computes the occupancy. No device is needed.
+NVRTC compiles every source, with float32 for types that the source leaves open. NVRTC's assembler reports registers,
+shared memory and spills. NVIDIA's `cuda_occupancy.h`, compiled by g++, computes the occupancy. No device is needed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarks.report import insert, markdown, write
 
 
 class Limits(NamedTuple):
-    """What the multiprocessors of an architecture have, by the CUDA C Programming Guide's table of them."""
+    """The resources of a multiprocessor of an architecture, from the table in the CUDA C Programming Guide."""
 
     major: int
     minor: int
@@ -73,12 +73,12 @@ int main() {
 
 
 def _code(text: str) -> str:
-    """A text without its comments, in one line."""
+    """Return a source text without its comments, in one line."""
     return " ".join(re.sub(r"//[^\n]*", "", text).split())
 
 
 def text_of(file: str, **types: str) -> str:
-    """The text of a file of kernels with float32 for each floating-point type that it leaves open, unless given."""
+    """Return the source of a file of kernels, with float32 for each open floating-point type that ``types`` lacks."""
     code = _code(kernel_text(file, ()))
     names = sorted(set(re.findall(r"\b[A-Z]\b", code)) - set(re.findall(r"class ([A-Z])\b", code)))
     known = OTHER_TYPES | types
@@ -86,12 +86,12 @@ def text_of(file: str, **types: str) -> str:
 
 
 def digest(file: str) -> str:
-    """A number of a file's code, which changes when the code does."""
+    """Return a hash of a file's code, which changes when the code changes."""
     return hashlib.blake2b(_code(text_of(file)).encode(), digest_size=8).hexdigest()
 
 
 def files() -> list[str]:
-    """The names of all files of kernels."""
+    """Return the names of all files of kernels."""
     return sorted(path.stem for path in FOLDER.glob("*.cu"))
 
 
@@ -111,7 +111,7 @@ def active_blocks(cases: list[tuple[int, ...]]) -> list[int]:
 
 
 def measure() -> list[dict[str, Any]]:
-    """One row for each kernel and architecture."""
+    """Return a row for each kernel and architecture."""
     rows, cases = [], []
     for file in files():
         text = text_of(file)
@@ -128,7 +128,7 @@ def measure() -> list[dict[str, Any]]:
 
 
 def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row for each kernel: numbers that are equal for all architectures once."""
+    """Return a row for each kernel; a number that is equal for all architectures is shown once."""
     lines = []
     for file, kernel in dict.fromkeys((row["file"], row["kernel"]) for row in rows):
         own = [row for row in rows if (row["file"], row["kernel"]) == (file, kernel)]

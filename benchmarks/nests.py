@@ -1,4 +1,4 @@
-"""What compiled loop nests take beside torch's kernels, on the CPU: part of `python -m benchmarks kernels`.
+"""Times of compiled loop nests, beside torch's kernels, on the CPU: part of `python -m benchmarks kernels`.
 
 A million elements of float32. Every contestant is a process of its own: flnb op by op and by `flnb.jit` on the backend
 cpu, torch eager where it is installed (its Adam fused), and a loop in C for one of the cases. Their results are
@@ -71,7 +71,7 @@ class Kernels:
         return [np.array(x) for x in (made if isinstance(made, (list, tuple)) else [made])]
 
     def run(self, case: str, calls: int) -> dict[str, float]:
-        """Call a case so often; returns the seconds of one call: elapsed, and of the processor."""
+        """Call a case ``calls`` times; returns the seconds of one call: elapsed, and of the processor."""
         call = self.cases[case]
         wall, processor = perf_counter(), process_time()
         for _ in range(calls):
@@ -160,7 +160,11 @@ def contestants() -> dict[str, tuple[str, dict[str, Any]]]:
 
 
 def measured(rounds: int, seconds: float, clock: str) -> tuple[list[dict[str, Any]], str]:
-    """Compare results, then times; returns a row for each case and contestant, and what the backend computes with."""
+    """Compare the results of all contestants, then time them.
+
+    Returns:
+        A row for each case and contestant, and a description of the backend's libraries.
+    """
     rows: list[dict[str, Any]] = []
     with ExitStack() as stack:
         workers = {
@@ -184,10 +188,10 @@ def measured(rounds: int, seconds: float, clock: str) -> tuple[list[dict[str, An
 
 
 def apart(case: str, expected: list[Any], found: list[Any]) -> float:
-    """Return the largest difference of results over the largest element; of dropout, that of how much is zero.
+    """Return the largest difference of results over the largest element; for dropout, of the shares of zeros.
 
     Raises:
-        ValueError: it is more than rounding explains.
+        ValueError: the difference is more than rounding explains.
     """
     if case == "dropout":
         off = max(abs((x == 0).mean() - DROPPED) for x in found)

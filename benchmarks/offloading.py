@@ -1,4 +1,4 @@
-"""What moving saved tensors costs and saves: `python -m benchmarks offloading`.
+"""Time and memory of a training step whose saved tensors are offloaded: `python -m benchmarks offloading`.
 
 A multilayer perceptron of square layers with ReLUs, whose saved activations are one block a layer, four times as large
 as its weights, trained without and with `flnb.memory.offload` and `compress`, in turns. Peaks are live bytes of the

@@ -1,4 +1,4 @@
-"""What every benchmark prints and keeps: a table, and a JSON file with the machine and the versions."""
+"""The output of every benchmark: a printed table, and a JSON file with the machine and the versions."""
 
 from __future__ import annotations
 

@@ -161,10 +161,10 @@ def compare(graph: str, options: argparse.Namespace, tuned: bool) -> list[dict[s
 
 
 def flatness(graph: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Measure the time per node at several sizes, and the ratio of the largest to the smallest.
+    """Measure the time per node for several sizes of a graph, and the ratio of the largest time to the smallest.
 
-    The sizes take turns; small graphs are built again and again, up to a million nodes. Torch, for which there is no
-    goal, is measured as well.
+    The sizes take turns; small graphs are built repeatedly, up to a million nodes in all. Torch is measured, too,
+    without a goal.
     """
     variants = ["linked"] + (["torch"] if find_spec("torch") else [])
     found: dict[str, dict[int, list[float]]] = {name: {nodes: [] for nodes in options.sizes} for name in variants}

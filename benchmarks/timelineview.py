@@ -36,7 +36,7 @@ OPS = (
 
 
 def recorded(ops: int) -> Recording:
-    """Make a recording of so many ops in scopes and steps, each with a block that lives for a while."""
+    """Make a recording of ``ops`` ops in scopes and steps, each with a block that lives for a while."""
     rng = np.random.default_rng(0)
     run = Recording("synthetic", limit=1 << 40)
     at = np.arange(ops)
@@ -79,7 +79,7 @@ def recorded(ops: int) -> Recording:
 
 
 def _rows(count: int, code: Any, *words: Any) -> Records:
-    """Return records of which the code and the first words are given."""
+    """Return ``count`` records with the given code and first words; the other words are 0."""
     made = np.zeros((count, schema.WORDS), np.int64)
     made[:, 0] = code
     for word, values in enumerate(words, start=1):

@@ -22,7 +22,7 @@ GOALS = {"Caching": 0.5, "FirstFit": 3.0}
 
 
 class FirstFit(MemoryManager):
-    """Holes in a list by address; a request takes the front of the first that is large enough."""
+    """A first-fit manager in plain Python, with a list of holes by address."""
 
     def __init__(self, device: Any = None, slab: int = 4 << 20) -> None:
         super().__init__(device)

@@ -3,14 +3,14 @@
 The Flashlight paper's Tables 1, 2 and 4, for flnb and for each of torch, jax and numpy that is installed, and the
 paper's own figures beside them. Ways of counting differ from the paper's where they have to:
 
-- Lines (see `lines`) are those of an installation: a wheel of torch, jax or numpy brings Python and headers, while most
-  of what is compiled is not in it. Of flnb it is the packages in this checkout, the dashboard's TypeScript included.
-  Tests and other projects' code are left out. ``--source NAME=FOLDER`` counts a checkout of somebody else's as well.
-- Operators (see `operators`) come from each framework's registry. Of Flashlight the paper counts what a tensor backend
-  must implement; of flnb that is the column "primitives".
-- Incremental builds have no counterpart where nothing is compiled. What they stand for is measured instead
-  (see `iteration`): edit a source file, time until its tests have passed; edit a class in a notebook, time until it is
-  active. For the peers both are n/a: their wheels bring neither the compiled sources nor a way to replace a part.
+- Lines (see `lines`) are those of an installation. A wheel of torch, jax or numpy contains Python code and headers, but
+  not most of the compiled sources. For flnb, the packages in this checkout are counted, including the dashboard's
+  TypeScript. Tests and other projects' code are left out. ``--source NAME=FOLDER`` also counts another checkout.
+- Operators (see `operators`) are read from each framework's registry. For Flashlight the paper counts the operators
+  that a tensor backend must implement; for flnb this is the column "primitives".
+- The paper's incremental builds do not exist where nothing is compiled. Instead, two times are measured (see
+  `iteration`): from an edit of a source file until its tests have passed, and from an edit of a class in a notebook
+  until the new class is active. Both are "n/a" for the other frameworks, whose wheels contain no compiled sources.
 """
 
 from __future__ import annotations

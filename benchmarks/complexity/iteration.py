@@ -2,7 +2,7 @@
 
 A file is chosen with a probability proportional to its lines, without replacement, as the paper chooses files for
 incremental builds (appendix A.1.2), and changed in a copy of this checkout. Its tests are the test file of its name, or
-all of its folder's where there is none. They have run once before, as they have on a desk where somebody works.
+all of its folder's where there is none. These tests are run once before the measurement, so that caches are filled.
 """
 
 from __future__ import annotations

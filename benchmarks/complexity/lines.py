@@ -1,8 +1,8 @@
 """Lines of code by language: lines that hold something beside blanks and comments.
 
 In Python, strings that stand alone as statements (docstrings) are comments, as `cloc` counts them. In the languages
-with C's comments and in those with ``#``, strings are told from comments; generated and third-party files are not told
-from others.
+with C's comments and in those with ``#``, strings are distinguished from comments. Generated and third-party files are
+counted like others.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def language_of(path: Path) -> str | None:
 
 
 def count(text: str, language: str) -> int:
-    """Lines of a source that hold code.
+    """Return the number of lines of a source text that contain code.
 
     >>> count('\"\"\"Twice.\"\"\"\\n\\ndef twice(x):  # a number\\n    return 2 * x\\n', "Python")
     2

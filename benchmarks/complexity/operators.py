@@ -1,8 +1,9 @@
 """The operators of each framework, from its own registry, and those whose name says that they add, convolve or sum.
 
 The paper (appendix A.2.1) counts the entries of PyTorch's and TensorFlow's operator schemas, and of those the ones
-that perform a function "even if those operators perform other functions". Here the registries are asked in the running
-process, and names decide; every name that was counted is kept in the JSON file.
+that perform a function "even if those operators perform other functions". Here the
+registries are read in the running process, and operators are recognized by their names. The JSON file has every name
+that was counted.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ REGISTRIES: dict[str, Callable[[], dict[str, list[str]]]] = {"flnb": flnb, "torc
 
 
 def matching(names: Iterable[str]) -> dict[str, list[str]]:
-    """The names that say add, conv or sum.
+    """Return the names that contain "add", "conv" or "sum" as a word or abbreviation.
 
     >>> matching(["addmm", "pad", "conv2d", "convert", "cumsum"])
     {'add': ['addmm'], 'conv': ['conv2d'], 'sum': ['cumsum']}

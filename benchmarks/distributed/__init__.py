@@ -2,8 +2,8 @@
 
 Sections: `crossing` (two processes: our calls beside raw mpi4py and, where torch is installed, its gloo), `overlap`
 (transfers on a modelled link beside a backward pass), `arrivals` (what it costs to report complete gradients) and
-`predictions` (of the simulator). Variants take turns in one run; least, lower quartile and median are given, since
-machines are busy: the least says what the code costs, the median what waiting does.
+`predictions` (of the simulator). Variants take turns in one run. The least time, the lower quartile and the median are
+reported, because machines are busy: the least time shows the cost of the code, the median includes waiting.
 """
 
 from __future__ import annotations

@@ -55,10 +55,10 @@ def launched(settings: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
 
 
 def _row(size: int, found: dict[str, list[float]], loaded: bool) -> dict[str, Any]:
-    """One row: microseconds of each variant, least / quartile / median / mean, and whether the goal is met.
+    """Return a row: least / quartile / median / mean microseconds of each variant, and whether the goal is met.
 
-    With more programs than cores a call takes either its usual time or until the scheduler comes round: the mean is
-    what a loop of calls takes.
+    With more programs than cores, a call takes either its usual time or the time until the scheduler runs the process
+    again. The mean is the time per call of a loop of calls.
     """
     us = {name: [1e6 * s for s in seconds] for name, seconds in found.items()}
     (raw, _, raw_median, raw_mean), (ours, _, our_median, our_mean) = us[RAW], us[OURS]
@@ -117,7 +117,7 @@ def rank(settings: dict[str, Any]) -> None:
 
 
 def timed(call: Callable[[], Any], times: int) -> list[float]:
-    """The seconds of each of so many calls."""
+    """Return the seconds of each of ``times`` calls."""
     found = []
     for _ in range(times):
         began = time.perf_counter()
@@ -127,7 +127,7 @@ def timed(call: Callable[[], Any], times: int) -> list[float]:
 
 
 def _tested(test: Callable[[], bool]) -> None:
-    """Wait as the crossing does."""
+    """Wait until ``test()`` is true, in the same way as the crossing."""
     asked = 0
     while not test():
         asked += 1
@@ -136,7 +136,7 @@ def _tested(test: Callable[[], bool]) -> None:
 
 
 def gloo(array: Any, number: int, folder: str) -> Callable[[], Any]:
-    """An all-reduce by torch of a copy of an array."""
+    """Return a function that all-reduces a copy of an array by torch's gloo backend."""
     import torch
     import torch.distributed as group
 

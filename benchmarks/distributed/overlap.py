@@ -1,7 +1,7 @@
 """How much of the transfers `DataParallel` hides behind the backward pass: one of two ranks, on a modelled link.
 
-The link takes a part of the time of a backward pass, and no time of the processor; the other rank is not computed
-either, so that a busy machine has one program to run. What the program stands still for is exposed, the rest hidden.
+A transfer takes a part of the time of a backward pass, and no processor time. The other rank is not computed, so that
+only one program runs on a busy machine. The time for which the program stands still is exposed, the rest is hidden.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HIDDEN, AT_END = 0.90, 0.05
 
 
 class Twin(Communicator):
-    """The first of two ranks, of which the other one does the same at the same time, in no time."""
+    """The first of two ranks; the other rank is assumed to make the same calls at the same time."""
 
     name, size = "twin", 2
 
@@ -33,12 +33,12 @@ class Twin(Communicator):
         return Done()
 
     def all_gather(self, buffer: Any, out: Any) -> Work:
-        """The buffer twice."""
+        """Write the buffer to ``out`` twice."""
         out.reshape(2, -1)[:] = buffer.reshape(-1)
         return Done()
 
     def broadcast(self, buffer: Any, root: int = 0) -> Work:
-        """Start nothing."""
+        """Start nothing: only the time on the link is measured."""
         return Done()
 
 
@@ -56,7 +56,7 @@ def measure(rounds: int, quick: bool) -> list[dict[str, Any]]:
 
 
 def recorded(layers: int, steps: int, bucket: str, per_byte: float) -> Any:
-    """Record backward passes on a link on which each byte of a gradient takes so many seconds."""
+    """Record backward passes on a link on which each byte of a gradient takes ``per_byte`` seconds."""
     bandwidth = 1.0 / per_byte if per_byte else 1e15  # a ring of two moves the buffer's bytes
     with flnb.record() as run, distributed.use_communicator(Modelled(0.0, bandwidth, inner=Twin())):
         parts = [part for _ in range(layers) for part in (nn.Linear(512, 512), nn.ReLU())]
@@ -75,13 +75,13 @@ def recorded(layers: int, steps: int, bucket: str, per_byte: float) -> Any:
 
 
 def seconds(run: Any) -> Any:
-    """The seconds of each pass but the first."""
+    """Return the seconds of each pass except the first."""
     steps = run.table("step")
     return (steps["t1"] - steps["t0"])[1:] * 1e-9
 
 
 def exposed(run: Any) -> Any:
-    """The seconds in each pass but the first in which the program stood still for the link."""
+    """Return the seconds in each pass except the first for which the program stood still for the link."""
     waits, steps = run.table("wait"), run.table("step")
     number = np.searchsorted(steps["t0"], waits["t0"], "right") - 1
     stood = np.bincount(number.clip(0), (waits["t1"] - waits["t0"]) * 1e-9, len(steps["t0"]))
@@ -89,7 +89,7 @@ def exposed(run: Any) -> Any:
 
 
 def _row(share: float, name: str, alone: float, shares: list[float]) -> dict[str, Any]:
-    """One row: the share of the link's time that is hidden, in the median step and in most and least of them."""
+    """Return a row: the hidden share of the link's time, in the median step and in the best and the worst step."""
     median = float(np.median(shares))
     met = median >= HIDDEN if name == IN_BUCKETS else median <= AT_END
     return {

@@ -1,7 +1,7 @@
 """Compare what `flnb.distributed.simulate` predicts with measured steps and published figures.
 
-Steps on a modelled link compute by sleeping, as ranks with processors of their own would: two cores are enough for four
-ranks. The recording is of two ranks; of several pairs of runs the one with the median error is shown.
+Steps on a modelled link sleep instead of computing, so that two cores suffice for four ranks. The recording is of two
+ranks. Of several pairs of runs, the one with the median error is shown.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def measure(rounds: int, quick: bool) -> list[dict[str, Any]]:
 
 
 def recorded(ranks: int, bandwidth: float, steps: int) -> Any:
-    """Record steps with eight buckets of 100 kB that come every 5 ms."""
+    """Record steps with eight buckets of 100 kB each, one every 5 ms."""
 
     def work() -> None:
         with distributed.use_communicator(Modelled(LATENCY, bandwidth)):
@@ -73,7 +73,7 @@ def recorded(ranks: int, bandwidth: float, steps: int) -> Any:
 
 
 def _row(what: str, predicted: float, measured: float, most: float) -> dict[str, Any]:
-    """One row: how far a prediction is off."""
+    """Return a row of the table: the predicted and the measured value, and the error of the prediction."""
     off = predicted / measured - 1.0
     return {
         "what": what, "predicted": round(predicted, 2), "measured": round(measured, 2), "off": f"{100 * off:+.2f} %",

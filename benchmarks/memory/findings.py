@@ -1,4 +1,4 @@
-"""What follows from the measures: the best limits, what moves with restricted splitting, how far the bounds are."""
+"""Conclusions of the study: the best limits, the effect of restricted splitting, the distance to the bounds."""
 
 from __future__ import annotations
 
@@ -93,13 +93,13 @@ READINGS: dict[str, Any] = {
 
 
 class Moved(NamedTuple):
-    """What one limit of splitting does to one measure.
+    """The effect of one limit of splitting on one measure of fragmentation.
 
     Attributes:
-        falls: for how many models it falls by more than 20 %.
+        falls: the number of models for which the measure falls by more than 20 %.
         before, after: medians over the models, without the limit and with it.
-        least, most: changes of single models, relative to the default.
-        reserved: the change of the most that is reserved meanwhile (geometric mean).
+        least, most: the smallest and the largest change of a single model, relative to the default.
+        reserved: the change of the peak of reserved bytes (geometric mean over the models).
     """
 
     reading: str
@@ -174,10 +174,10 @@ def best_over_all(results: Sequence[Result], measure: Any = peak) -> tuple[Limit
 
 
 def less_than_default(result: Result) -> dict[str, float]:
-    """Return by which share each other manager reserves less at its peak than the default caching manager.
+    """Return, for each other manager, by which fraction it reserves less at its peak than the default caching manager.
 
-    Negative numbers stand for more. "best setting" is the caching manager with its best limits, and "offline packing"
-    the best packing found with knowledge of all requests.
+    A negative number means that it reserves more. "best setting" is the caching manager with its best limits, and
+    "offline packing" the best packing found with knowledge of all requests.
     """
     reserved = {name: measures.peak_reserved for name, measures in result.others.items()}
     reserved |= {"best setting": result.sweep[best(result)].peak_reserved, "offline packing": result.packed}

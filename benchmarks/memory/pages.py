@@ -1,4 +1,4 @@
-"""The study on the screen, in benchmarks/results/README.md, and as a figure."""
+"""The results of the study as tables on the screen, as a section of benchmarks/results/README.md, and as a figure."""
 
 from __future__ import annotations
 

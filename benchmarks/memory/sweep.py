@@ -125,23 +125,23 @@ class Watched(MemoryManager):
 
 @dataclass(frozen=True)
 class Measures:
-    """What a setting makes of a trace.
+    """The measurements of one manager with one setting on a trace.
 
-    The parts "waste", "stranded" and "idle" are in units of the live requested bytes, so 1 + waste + stranded + idle =
-    reserved / live, at the peak (of what is live) and on average (sums over all calls).
+    The parts "waste", "stranded" and "idle" are in units of the live requested bytes. So 1 + waste + stranded + idle =
+    reserved / live, both at the peak of live bytes and on average (sums over all calls).
 
     Attributes:
-        peak_reserved: bytes, the most that is taken from a device without limit.
-        needed: bytes, the smallest device on which the run ends, to within `WITHIN`.
+        peak_reserved: the most bytes that are reserved from a device without a limit.
+        needed: the bytes of the smallest device on which the trace can be replayed, to within `WITHIN`.
         at_peak, average: reserved / live.
-        waste_at_peak, waste: in blocks, beyond what was asked for: rounding, and pieces given out whole.
-        stranded_at_peak, stranded: free, but in a segment with a live block, so it cannot go back.
-        idle_at_peak, idle: in segments that hold nothing.
+        waste_at_peak, waste: the bytes of blocks beyond the requested bytes, from rounding or from pieces not split.
+        stranded_at_peak, stranded: free bytes in segments with a live block, which cannot be released.
+        idle_at_peak, idle: the bytes of segments without any block.
         internal: waste / size of the live blocks, at the peak.
-        unusable: at the peak, the part of the free bytes that lie in holes smaller than the largest request.
-        largest_hole: at the peak, bytes.
-        native_calls: segments taken, resized and given back.
-        ns_per_call: one alloc or free.
+        unusable: at the peak, the fraction of the free bytes in holes that are smaller than the largest request.
+        largest_hole: at the peak, in bytes.
+        native_calls: how often a segment was reserved, resized or released.
+        ns_per_call: the time of one alloc or free.
     """
 
     peak_reserved: int
@@ -190,8 +190,9 @@ def measured(trace: Trace, setting: Setting) -> Measures:
 def needed(trace: Trace, setting: Setting, enough: int) -> int:
     """Search the smallest capacity on which the trace runs, by halving; `enough` is known to suffice.
 
-    A manager that meets the limit gives back idle segments and tries again, so this can be less than what it reserves
-    without a limit. It can need more on a larger device; the result is one capacity that suffices.
+    A manager that reaches the limit releases idle segments and tries again, so the result can be less than the peak
+    that it reserves without a limit. A manager may fail on a larger device than that; the result is one capacity that
+    suffices.
     """
     low, high = trace.peak_live, enough
     step = max(1, int(WITHIN * trace.peak_live))

@@ -1,4 +1,4 @@
-"""The traces of the study: what training asks of a memory manager, at the paper's sizes and at small ones."""
+"""The traces of the study: the allocations and frees of training, at the paper's sizes and at small ones."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Whether two frameworks compute the same: loss and gradients, before their times are compared.
+"""Check that two frameworks compute the same loss and gradients, before their times are compared.
 
-In float64: in float32 the rounding alone moves gradients of a small ResNet-50 by more than a tenth, where a rectifier
-is on in one framework and off in the other, and a mistake as large would not be seen.
+The check is in float64. In float32, rounding alone changes gradients of a small ResNet-50 by more than a tenth, where a
+ReLU's input is positive in one framework and negative in the other; a mistake of this size would not be noticed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Some of the models of `flnb.models` in JAX: functions of the parameters, which come in flnb's order.
 
-Sizes are those of the arrays; of a model's settings only what they do not tell is given. Batch norm normalises by the
+Sizes are read from the arrays; only those settings are passed that do not follow from the arrays. Batch norm normalises
+by the
 batch and keeps no running statistics here: a little less work than the others have.
 """
 

@@ -1,4 +1,4 @@
-"""An experiment: what is trained and what it must reach; how it is run, judged and kept."""
+"""An experiment: a model to be trained, and the figure that it must reach; runs, judges and stores the training."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ Codes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 def encoded(text: str) -> Codes | None:
-    """Each character's number in `CHARACTERS`; None where a character is not in it.
+    """Return each character's number in `CHARACTERS`; None if the text has a character that is not in it.
 
     >>> encoded("a b").tolist(), encoded("ä")
     ([66, 1, 67], None)

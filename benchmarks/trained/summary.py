@@ -1,4 +1,4 @@
-"""The table of what was reached, in benchmarks/results/README.md, made from the JSON files beside it."""
+"""The table of the results in benchmarks/results/README.md, made from the JSON files in the same folder."""
 
 from __future__ import annotations
 

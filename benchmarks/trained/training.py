@@ -52,8 +52,8 @@ class Training:
         """Train up to `steps`; returns the curve: step, seconds, mean loss since the last point, held-out figure.
 
         Seconds are processor time of training steps only. `tell` is called with each point when it is made. With
-        `resume` it first loads `checkpoint`: an interrupted run then yields the same curve as one that was not, but for
-        the seconds.
+        `resume`, the checkpoint is loaded first, so that an interrupted run yields the same curve as an uninterrupted
+        one, except for the seconds.
         """
         if resume and checkpoint is not None:
             self.curve = nn.load_checkpoint(checkpoint, **self._parts())["curve"]

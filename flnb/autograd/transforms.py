@@ -40,7 +40,7 @@ def _differentiate() -> Iterator[bool]:
 
 
 def _place(x: Any) -> Any:
-    """Return a tensor with the values of ``x`` and a new node on the tape, so that gradients by the tensor exist.
+    """Return a tensor with the values of ``x`` and a new node on the tape, so that it has a gradient.
 
     The result is a view of ``x`` if x is on the tape, otherwise a new leaf (see `_leaf`).
     """
@@ -111,7 +111,7 @@ def _by_arguments(
 
     Args:
         function: the function to differentiate.
-        argnums: positions of the arguments to differentiate by.
+        argnums: positions of the arguments with respect to which the function is differentiated.
         name: the name of the transform, for errors.
         derive: computes the derivatives, called as ``derive(result, inputs, nested, arranged)``. ``result`` is the
             result of the function, ``inputs`` is a list of the tensors in the chosen arguments, and ``nested`` says
@@ -146,13 +146,13 @@ def _by_arguments(
 def value_and_grad(
     function: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """Make a function that returns the value of ``function`` and its gradients by the arguments in ``argnums``.
+    """Make a function that returns the value of ``function``, and the gradients of the arguments ``argnums``.
 
     Args:
         function: returns one number; with ``has_aux`` the pair ``(number, anything else)``.
-        argnums: positions of the arguments to differentiate by; these arguments may be tensors, or dicts, lists and
-            tuples of tensors. For one int, the gradient has the structure of that argument; for a tuple, the result is
-            a tuple of such gradients.
+        argnums: positions of the arguments whose gradients are returned; these arguments may be tensors, or dicts,
+            lists and tuples of tensors. For one int, the gradient has the structure of that argument; for a tuple, the
+            result is a tuple of such gradients.
         has_aux: whether ``function`` returns a pair; then the new function returns ``((number, aux), gradients)``.
 
     >>> import flnb
@@ -197,8 +197,9 @@ def grad(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_a
 def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
     """Return ``(function(*primals), pull)``: the value of a function, and its vector-Jacobian product as a function.
 
-    ``pull(cotangent)`` returns a tuple with ``cotangent^T J`` for each of ``primals``, where J is the Jacobian by that
-    argument. It may be called any number of times, with cotangents that have the structure and shapes of the value.
+    ``pull(cotangent)`` returns a tuple with ``cotangent^T J`` for each of ``primals``, where J is the Jacobian with
+    respect to that argument. It may be called any number of times, with cotangents that have the structure and shapes
+    of the value.
 
     >>> import flnb
     >>> value, pull = flnb.vjp(lambda x, y: x * y, flnb.asarray([1.0, 2.0]), flnb.asarray([3.0, 4.0]))
@@ -287,14 +288,15 @@ def hvp(function: Callable[..., Any], primals: Any, vectors: Any) -> Any:
 def jacobian(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
     """Make a function that returns all derivatives of all results of ``function``.
 
-    The derivatives of a result y by an argument x have shape ``y.shape + x.shape``. They are computed by one forward
-    pass, and one backward pass for all rows together (`vmap` of the vjp). Arguments and results may be dicts, lists and
-    tuples. In the output, each result is replaced by its derivatives, with the structure of the argument (for several
-    ``argnums``, by a tuple of these).
+    The derivatives of a result y with respect to an argument x have shape ``y.shape + x.shape``. They are computed by
+    one forward pass, and one backward pass for all rows together (`vmap` of the vjp). Arguments and results may be
+    dicts, lists and tuples. In the output, each result is replaced by its derivatives, with the structure of the
+    argument (for several ``argnums``, by a tuple of these).
 
     For a holomorphic function with a complex result, the derivative is dy/dz, and its product with a direction is the
-    `jvp`. For other functions it is the Wirtinger derivative (dy/da - i dy/db) / 2 by z = a + ib. The derivative of a
-    real result by a complex argument is the gradient dy/da + i dy/db, as returned by `grad`.
+    `jvp`. For other functions it is the Wirtinger derivative (dy/da - i dy/db) / 2 with respect to z = a + ib. The
+    derivative of a real result with respect to a complex argument is the gradient dy/da + i dy/db, as returned by
+    `grad`.
 
     >>> import flnb
     >>> flnb.jacobian(lambda x: x * x)(flnb.asarray([1.0, 2.0])).tolist()
@@ -312,7 +314,7 @@ def jacobian(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -
 
 
 def _rows(y: Any, inputs: list[Any], nested: bool, conjugate: bool = False) -> list[Any]:
-    """Return the derivatives of one result by each input, of shape ``y.shape + input.shape``."""
+    """Return the derivatives of one result with respect to each input, of shape ``y.shape + input.shape``."""
 
     def pulled(basis: Any) -> list[Any]:
         rows = vmap(lambda u: _finish(_pull_back([y], inputs, [u], nested, True), inputs, nested))(basis)

@@ -1,4 +1,4 @@
-"""One backward pass: propagates cotangents (gradients of the root by each node's result) from nodes to parents.
+"""One backward pass: propagates cotangents, the gradients of nodes' results, from nodes to their parents.
 
 A node's gradient rules, its *pulls*, compute the cotangents of the node's parents from the cotangent of the node. If
 tensors are NumPy arrays, the pass works on raw buffers and pulls are compiled functions

@@ -1,6 +1,6 @@
 """Convolution and pooling in one, two and three dimensions, on tensors (batch, channels, *extents).
 
-A convolution, its gradient by the input and its gradient by the weight are three ops. Each op is linear in both its
+A convolution, the gradient of its input and the gradient of its weight are three ops. Each op is linear in both its
 tensors, and its gradients are computed by the other two ops, so convolutions can be differentiated to any order.
 """
 

@@ -63,9 +63,9 @@ def columns(x: Any, vectors: Any) -> Any:
 def _gaps(w: Any, cotangent: Any) -> Any:
     """Return the matrix of 1 / (w_j - w_i), with 0 on the diagonal, for eigenvalues or squared singular values w.
 
-    The vectors of equal values are not unique (they can be rotated into each other), so a gradient by them is not
-    defined. Where w_i and w_j are equal, the result is NaN if the element of ``cotangent``, the gradient by which the
-    result will be multiplied, is not zero; otherwise it is 0.
+    The vectors of equal values are not unique (they can be rotated into each other), so a gradient with respect to
+    these vectors is not defined. Therefore, where w_i and w_j are equal, the result is NaN if the element of
+    ``cotangent`` by which the caller will multiply it is not zero; otherwise the result is 0.
     """
     difference = expand_dims(w, axis=-2) - expand_dims(w, axis=-1)
     equal = e.equal(difference, 0.0)
@@ -161,16 +161,17 @@ def eigvalsh(x: ArrayLike, /) -> Tensor:
 
 
 def _of_first(op: str, count: int, g: Any, vectors: Any) -> Any:
-    """Return the gradient by the first ``count`` columns of a unitary matrix, given ``g``, the gradient by all columns.
+    """Return the gradient with respect to the first ``count`` columns of a unitary matrix, given that of all columns.
 
     The first columns, Q1, are unique; the others, Q2, only complete the basis. As all columns stay orthonormal, Q2
-    changes with Q1 by dQ2 = -Q1 dQ1^H Q2, so the gradient by Q2 adds to that by Q1. A decomposition may return any
-    rotation of the columns of Q2 among themselves, so a gradient by such a rotation does not exist.
+    changes with Q1 by dQ2 = -Q1 dQ1^H Q2, so the gradient with respect to Q2 adds to that with respect to Q1. A
+    decomposition may return any rotation of the columns of Q2 among themselves, so there is no gradient with respect to
+    such a rotation.
 
     Args:
         op: the name of the decomposition, for the error message.
         count: the number of columns of Q1.
-        g: the gradient by all columns.
+        g: the gradient with respect to all columns.
         vectors: the unitary matrices, whose columns are Q1 and Q2.
 
     Raises:

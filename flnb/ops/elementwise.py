@@ -65,7 +65,7 @@ def _unary(
 ) -> Function:  # fmt: skip
     """Declare an op of one tensor and return its public function; the arguments are those of `Op`.
 
-    ``pull(g, plan, x, y)`` returns the gradient by the input x. It gets None for x unless ``reads`` contains 0, and
+    ``pull(g, plan, x, y)`` returns the gradient of the input x. It gets None for x unless ``reads`` contains 0, and
     for the result y unless ``reads`` contains "y".
     """
     pulls = (Pull(reads, pull),) if pull else ()
@@ -213,12 +213,12 @@ bitwise_and, bitwise_or, bitwise_xor, bitwise_left_shift, bitwise_right_shift = 
 
 
 def _share(a: Any, y: Any) -> Any:
-    """Derivative of y = logaddexp(a, b) by a: exp(a - y), and 0 instead of NaN where a, b and y are -inf."""
+    """Derivative of y = logaddexp(a, b) with respect to a: exp(a - y), but 0 where a, b and y are -inf."""
     return exp(a - maximum(y, -65504.0 if y.dtype == HALF else -3e38))
 
 
 def _slope(a: Any, b: Any) -> Any:
-    """Derivative of a^b by a: b a^(b - 1), and 0 at b = 0 even where a is 0, infinite or NaN, since a^0 is always 1."""
+    """Derivative of a^b with respect to a: b a^(b - 1), but 0 at b = 0 for every a, because a^0 is always 1."""
     if not hasattr(b, "dtype"):
         return b * pow(a, b - 1.0) if b else zeros_like(a)
     odd = logical_or(equal(a, 0.0), logical_not(isfinite(a)))
@@ -226,7 +226,7 @@ def _slope(a: Any, b: Any) -> Any:
 
 
 def _rate(a: Any, y: Any) -> Any:
-    """Return log(a), which is the derivative of y = a^b by b, divided by y.
+    """Return log(a), by which y = a^b is multiplied in its derivative with respect to b.
 
     For real a < 0 the result is 0 instead; at a = 0 it is 0, or -1 if y is infinite.
     """

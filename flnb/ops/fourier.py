@@ -2,7 +2,8 @@
 
 There are four ops: the complex transform and its inverse, and the transform of real numbers to half a spectrum and its
 inverse. Each op is linear, and its gradient is another of the four with the dual normalisation: the adjoint of an
-unnormalised transform of n elements is n times its inverse. The gradient by a complex z is dL/dRe z + i dL/dIm z.
+unnormalised transform of n elements is n times its inverse. The gradient of the loss L with respect to a complex z is
+dL/dRe z + i dL/dIm z.
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ def packed(
     Args:
         name: the op's name.
         shapes: ``shapes(M, N, *attributes)`` returns the shapes of the results without their batch dimensions.
-        pull: returns the gradient by x, called as ``pull(gradients, x, results, *attributes)`` with lists of the
-            gradients by the results and of the results.
+        pull: returns the gradient of x, called as ``pull(gradients, x, results, *attributes)``; ``gradients`` lists the
+            gradient of each of the results.
         reads: what ``pull`` reads, as in `Pull`: 0 for x, "y" for the results. It gets None for what it does not read.
         only_square: whether M and N must be equal.
     """

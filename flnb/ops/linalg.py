@@ -52,7 +52,7 @@ def _infer(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tuple[in
 
 
 def _of_right(g: Any, plan: Any, a: Any, b: Any, y: Any) -> Any:
-    """Gradient of matmul by its right operand b.
+    """Gradient of the right operand b of matmul.
 
     If b is one matrix and a is a batch of matrices, the rows of all these matrices are joined, so that one product
     computes the sum over the batch.

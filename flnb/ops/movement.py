@@ -273,7 +273,7 @@ def _infer_concat(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -
 
 
 def _pull_concat(i: int) -> Pull:
-    """Gradient by concat's i-th tensor: the part of the result's gradient at the place of this tensor."""
+    """Gradient of the i-th tensor of concat: the part of the result's gradient at the place of this tensor."""
 
     def pull(g: Any, plan: Any, *_: Any) -> Any:
         (axis,) = plan.attributes

@@ -2,9 +2,9 @@
 
 Sequences are (T, N, features): T time steps of N examples. The inputs of all steps are multiplied by their weights in
 one product. Then all steps are one composite op (`flnb.ops.composite`), whose backward function goes through time once.
-If each step were recorded by itself, the gradient by the slice of each step would be as large as the whole sequence.
+If each step were recorded by itself, the gradient of each step's slice would be as large as the whole sequence.
 
-In the backward functions, ``g`` is the gradient by all outputs (T, N, H), and ``y`` holds the outputs.
+In the backward functions, ``g`` is the gradient of all outputs (T, N, H), and ``y`` holds the outputs.
 """
 
 from __future__ import annotations
@@ -202,8 +202,8 @@ def _pull_gru(g: Any, plan: Any, inputs: Any, h: Any, w_hidden: Any, *more: Any)
     """Backpropagation through time: gradients of inputs, h, w_hidden and, if there is one, the bias of w_hidden.
 
     The argument of each gate is a sum of a part from the inputs and a part from h. In the code, ``ours`` are
-    the derivatives of the outputs by the first parts, and ``theirs`` those by the second parts. They differ for
-    n only, where the part from h is multiplied by r.
+    the derivatives of the outputs with respect to the first parts, and ``theirs`` those with respect to the second
+    parts. The two differ for n only, where the part from h is multiplied by r.
     """
     *bias, gates, given, y = more
     (r, z, n), before = _parts(gates, 3), _before(h, y)
@@ -277,7 +277,10 @@ def _before(h: Any, outputs: Any) -> Any:
 
 
 def _of_weight(g: Any, before: Any) -> Any:
-    """Gradient by w_hidden, given the gradient ``g`` by the products h w_hidden^T, and h before each step (T, N, H)."""
+    """Return the gradient of w_hidden, given the gradient ``g`` of the products h w_hidden^T at all steps.
+
+    ``before`` is h before each step, (T, N, H).
+    """
     rows = g.shape[0] * g.shape[1]
     return reshape(g, (rows, g.shape[-1])).mT @ reshape(before, (rows, before.shape[-1]))
 

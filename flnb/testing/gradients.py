@@ -116,9 +116,10 @@ class _Check:
         self.rounding = ROUNDING * float(np.abs(terms(points)).sum())
 
     def of(self, argument: int, gradient: Any, direction: Array, order: str) -> None:
-        """Compare the gradient by an argument along a direction; raise a GradientError that names its worst element.
+        """Compare an argument's gradient along a direction with finite differences; raise an error if it differs.
 
-        ``argument`` is the argument's index, ``order`` the order of the derivative as text for the error.
+        The `GradientError` names the element with the largest error. ``argument`` is the argument's index, ``order``
+        the order of the derivative as text for the error.
         """
         claimed = np.zeros(direction.shape) if gradient is None else np.asarray(gradient._values())
         wrong = self._difference(argument, claimed, direction)

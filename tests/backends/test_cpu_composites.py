@@ -226,7 +226,7 @@ def test_an_op_that_loop_nests_lack_is_an_error() -> None:
 
 @pytest.mark.parametrize("eps", [np.float64(0.1), np.float32(0.1), 1 / ROWS, 1 / COLUMNS])
 def test_any_number_may_be_added_to_the_variance(eps: Any) -> None:
-    """Also a number of NumPy, and the reciprocal of an extent of what is traced."""
+    """An eps may be a NumPy number, or equal to the reciprocal of an extent of the traced matrix."""
     x, found = flnb.asarray(drawn((2, 3)).astype("f") / 100), []
     for backend in ("cpu", "numpy"):
         with flnb.use_backend(backend):

@@ -1,4 +1,4 @@
-"""With ipykernel 6.29, which receives no message while a cell runs, a dashboard shows what is new all the same."""
+"""Dashboards with ipykernel 6.29, which receives no messages while a cell runs: new data are still shown then."""
 
 from __future__ import annotations
 

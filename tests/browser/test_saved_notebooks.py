@@ -1,7 +1,7 @@
-"""Every notebook of the repository, converted by nbconvert: offline, each output that is a view is a picture.
+"""Every notebook of the repository, converted by nbconvert and opened offline, shows a picture for each widget.
 
-The pages are those that CI has made of all notebooks, in output/notebooks or the folder $FLNB_NOTEBOOKS. Where there
-are none, a short notebook is run and converted here.
+CI has converted all notebooks into pages in output/notebooks, or in the folder $FLNB_NOTEBOOKS. If there are none, a
+short notebook is run and converted here.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ TEXTLESS = "* { color: transparent !important } svg text, svg tspan { fill: tran
 
 @pytest.fixture(scope="module")
 def converted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with a page of each notebook, or of the short one."""
+    """Return the folder with the converted pages: of all notebooks, or of the short one."""
     if PAGES.is_dir() and any(PAGES.glob("*.html")):
         return PAGES
     folder = tmp_path_factory.mktemp("notebooks")
@@ -83,7 +83,7 @@ def test_each_view_of_a_converted_notebook_is_a_picture_offline(
 
 
 def without_repeated_scripts(html: str) -> str:
-    """Return a page that has each long script once; nbconvert repeats plotly's 5 MB with every figure."""
+    """Return a page with only the first copy of each long script; nbconvert repeats plotly's 5 MB with every figure."""
     seen: set[str] = set()
     chunks = html.split("</script>")
     for at, chunk in enumerate(chunks):
@@ -95,7 +95,7 @@ def without_repeated_scripts(html: str) -> str:
 
 
 def pixels_of(page: Page, output: Locator) -> dict[str, Any]:
-    """Counts of an output's pixels, and the beginning of what it says."""
+    """Return the counts of an output's pixels, and the beginning of its text."""
     text = output.inner_text()[:80]
     return page.evaluate(PIXELS, "data:image/png;base64," + base64.b64encode(output.screenshot()).decode()) | {
         "text": text

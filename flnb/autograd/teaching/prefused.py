@@ -90,10 +90,10 @@ def register_sequence(name: str, pattern: Pattern, pull: Callable[..., Any]) -> 
         name: the name of the fused op in error messages.
         pattern: the name of the last op, followed by the patterns of its arguments: ``("log", ("add", "exp", "exp"))``.
             None, or no pattern for an argument, matches any value; these values are the inputs of the sequence.
-        pull: computes the gradient by public ops. It is called as ``pull(g, *ops)`` with the cotangent of the last op's
-            result and a `MatchedOp` for each op in the order of the pattern. It returns the cotangents of the inputs of
-            the sequence, in order. ``MatchedOp.saved`` has the inputs and the output of the op; None for values that
-            the op's own gradient does not read.
+        pull: a function that computes the gradient by calling public ops. It is called as ``pull(g, *ops)`` with the
+            cotangent of the last op's result and a `MatchedOp` for each op in the order of the pattern. It returns the
+            cotangents of the inputs of the sequence, in order. ``MatchedOp.saved`` has the inputs and the output of the
+            op; None for values that the op's own gradient does not read.
 
     >>> import flnb
     >>> from flnb.autograd.teaching.prefused import register_sequence
@@ -134,7 +134,7 @@ def _ops_of(pattern: Pattern) -> tuple[str, tuple[tuple[int, int, str], ...]]:
 class Prefused(Linked):
     """A tape that records registered sequences of ops (`register_sequence`) as one node each.
 
-    Values inside such a sequence have no node. So these are errors: to compute the gradient by such a value, to set a
+    Values inside such a sequence have no node. So these are errors: to compute the gradient of such a value, to set a
     hook on it after the sequence has been recorded, and to compute a second derivative.
 
     Attributes:
