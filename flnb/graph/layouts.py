@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
+
+from flnb.graph.lending import address_of
 
 if TYPE_CHECKING:
     from flnb.graph.values import Value
@@ -50,7 +52,7 @@ class Layouts(dict["Value", Layout]):
             below = value.inputs[0].spec
             outline = as_strided(np.empty((), below.dtype), below.shape, strides)
             seen = value.place.backend.viewer(value.op.name)(outline, *value.attributes)
-            found = Layout(root, offset + _address(seen) - _address(outline), seen.strides)
+            found = Layout(root, offset + address_of(seen) - address_of(outline), seen.strides)
         else:
             found = Layout(value, 0, row_major(spec.shape, spec.dtype.itemsize))
         self[value] = found
@@ -62,7 +64,3 @@ class Layouts(dict["Value", Layout]):
         return not value.spec.size or all(
             n == 1 or a == b for n, a, b in zip(value.spec.shape, self[value].strides, wanted, strict=True)
         )
-
-
-def _address(array: Any) -> int:
-    return int(array.__array_interface__["data"][0])

@@ -166,7 +166,7 @@ class Program:
         self.arrays: dict[Value, Any] = {}
         self.patches: list[tuple[list[Any], int, Value, Value]] = []
         self.drawn: list[tuple[list[Any], int, Any]] = []
-        self.pointers: list[tuple[Any, Any, list[Value], Any]] = []
+        self.pointers: list[tuple[Any, int, Value, int]] = []
         for backend, size in self.memory.sizes.items():
             self.sites[backend].block = self.sites[backend].new((size,), BYTES)
         self.steps: list[Any] = []
@@ -276,10 +276,7 @@ class Program:
             scratch = shared if launch.scratch < 0 else address_of(site.block) + launch.scratch
             made.append((launch.kernel, pointers, scratch))
         segment = site.kernels.Segment(made)
-        if moving:
-            places = np.array([segment.place(i, j) for i, j, *_ in moving])
-            offsets = np.array([offset for *_, offset in moving], np.uint64)
-            self.pointers.append((segment, places, [root for *_, root, _ in moving], offsets))
+        self.pointers += [(segment.pointers, segment.place(i, j), *more) for i, j, *more in moving]
         return KernelCalls(segment, [launch.event for launch in calls])
 
     def _root(self, value: Value) -> Value:
@@ -349,8 +346,6 @@ class Program:
                     self.arrays.pop(value, None)
                 for arguments, i, *_ in self.patches:
                     arguments[i] = None
-                if not self.lends:
-                    self.lending.clear()
 
     def _computed(self, inputs: Sequence[Any]) -> list[Any]:
         """Fill in this run's arrays, run all calls, and return the output arrays."""
@@ -366,7 +361,7 @@ class Program:
         arrays.update(zip(self.inputs, inputs, strict=True))
         known = self.lending.known
         for value in self.fresh:
-            arrays[value] = self.lending.take(value, self._output)
+            arrays[value] = self.lending.take(value, self._output) if self.lends else self._output(value)
         for arguments, i, value, root in self.patches:
             lent = known.get(id(arrays[root]))
             arguments[i] = self.array(value) if lent is None else lent.view(value, self.array)
@@ -374,8 +369,8 @@ class Program:
         for value in self.moving:
             lent = known.get(id(arrays[value]))
             addresses[value] = address_of(arrays[value]) if lent is None else lent.address
-        for segment, places, roots, offsets in self.pointers:
-            segment.pointers[places] = np.array([addresses[root] for root in roots], np.uint64) + offsets
+        for pointers, place, root, offset in self.pointers:
+            pointers[place] = addresses[root] + offset
         for arguments, i, owner in self.drawn:
             arguments[i] = owner.numpy
         for backend in self.sites:
