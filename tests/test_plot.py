@@ -63,7 +63,7 @@ def test_op_times_are_bars_by_family(run: Any) -> None:
     assert figure.layout.xaxis.title.text == "total time, ms"
     short = plot.op_times(run, top=1)
     assert [bar.name for bar in short.data] == ["matmul"]
-    assert short.layout.annotations[0].text == "2 faster ops not shown"
+    assert short.layout.title.subtitle.text == "the slowest 1, without 2 faster ops"
 
 
 def test_figures_are_transparent_and_grey_so_that_both_themes_show_them(run: Any) -> None:
@@ -216,9 +216,10 @@ def test_a_roofline_holds_the_ops_under_the_peaks(computed: Any) -> None:
     assert (memory.x, memory.y) == ((0.0625, 4.0, 16.0), (0.0625, 4.0, 4.0))
     assert (cache.x, cache.y) == ((0.0625, 0.5, 16.0), (0.5, 4.0, 4.0))
     assert (figure.layout.xaxis.type, figure.layout.yaxis.type) == ("log", "log")
-    peak, rest = figure.layout.annotations
+    (peak,) = figure.layout.annotations
     assert peak.text == "matrix product 4.00 GFLOP/s"
-    assert rest.text == "20.0 % of the op time computes nothing in floating point and is not shown"
+    rest = figure.layout.title.subtitle.text
+    assert rest == "20.0 % of the op time computes nothing in floating point and is not shown"
 
 
 def test_a_roofline_measures_the_peaks_itself(computed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,6 +241,22 @@ def test_fragmentation_states_its_formulas(run: Any) -> None:
     assert figure.layout.title.subtitle.text.startswith("reserved / live is 1.33× at the peak, ")
     assert figure.layout.legend.yanchor == "bottom", "above the axes, clear of the right one's ticks"
     assert figure.layout.yaxis2.tickvals == (0, 0.25, 0.5, 0.75, 1)
+
+
+def test_a_ratio_of_thousands_while_little_is_live_does_not_flatten_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bus, "announcers", [])  # the blocks of other tests have numbers, too
+    with flnb.record("little, then much") as recorded:
+        t = time.perf_counter_ns()
+        bus.emit(schema.SEGMENT_ALLOC, t, 1, 0, 64 << 20)
+        for i, nbytes in enumerate((1 << 10, 32 << 20)):
+            bus.emit(schema.ALLOC, t + 10_000 * (i + 1), i + 1, i << 20, nbytes, nbytes, 1)
+        while time.perf_counter_ns() < t + 1_000_000:
+            pass
+        bus.emit(schema.FREE_COMPLETED, t + 1_000_000, 1, 0, 1 << 10, 0, 1)
+    figure = plot.fragmentation(recorded)
+    assert np.nanmax(figure.data[0].y) > 10_000
+    assert figure.layout.yaxis.range[1] < 20
+    assert "× beyond the axis" in figure.layout.title.subtitle.text
 
 
 # A program of flnb.jit ------------------------------------------------------------------------------------------------

@@ -64,6 +64,88 @@ def test_bars_are_as_long_as_their_values_and_the_slowest_is_on_top(run: Any) ->
     assert float(top.get("width", 0)) == max(lengths)
 
 
+def test_bars_stand_on_their_labels_and_are_of_one_thickness_whichever_trace_they_belong_to() -> None:
+    rows = [{"x": [3.0], "y": ["a"]}, {"x": [1.0, 2.0], "y": ["b", "d"]}, {"x": [2.0], "y": ["c"]}]
+    figure = go.Figure([go.Bar(**row, orientation="h") for row in rows])
+    bars = [bar for bar in drawn(figure, "rect") if float(bar.get("width", 0)) > 20]
+    assert len({bar.get("height") for bar in bars}) == 1
+    labels = {text.text: float(text.get("y", 0)) - 4 for text in drawn(figure, "text")}
+    middles = [float(bar.get("y", 0)) + float(bar.get("height", 0)) / 2 for bar in bars]
+    assert np.allclose(middles, [labels[name] for name in "abdc"], atol=0.2)
+    begins = {float(bar.get("x", 0)) for bar in bars}
+    assert begins == {next(float(line.get("x1", 0)) for line in drawn(figure, "line"))}, (
+        "at zero, where the axis begins"
+    )
+    beside = go.Figure([go.Bar(x=["a", "b"], y=[1, 2]), go.Bar(x=["a", "b"], y=[2, 1])])
+    pairs = [float(bar.get("x", 0)) for bar in drawn(beside, "rect") if float(bar.get("height", 0)) > 20]
+    assert len(set(pairs)) == 4, "those of one place stand beside each other"
+
+
+def test_plots_in_a_row_have_one_scale_and_names_without_room_are_slanted() -> None:
+    names = [f"a long name {i}" for i in range(6)]
+    sides = [
+        go.Bar(x=names, y=[height] * 6, name=name, xaxis=x, yaxis=y, legendgroup=name, showlegend=x == "x")
+        for height, x, y in ((1, "x", "y"), (2, "x2", "y2"))
+        for name in ("one", "two")
+    ]
+    figure = go.Figure(sides, {"barmode": "relative", "xaxis": {"domain": [0, 0.5]}, "yaxis2": {"matches": "y"}})
+    figure.update_layout(xaxis2={"domain": [0.5, 1], "anchor": "y2"})
+    bars = [bar for bar in drawn(figure, "rect") if float(bar.get("height", 0)) > 20]
+    heights = sorted(round(float(bar.get("height", 0)), 1) for bar in bars)
+    assert np.allclose(heights[12:], 2 * np.array(heights[:12]), atol=0.3), "twice the value is twice as high"
+    assert min(float(bar.get("y", 0)) for bar in bars) > 40, "a stack of two ends below the top"
+    labels = [text for text in drawn(figure, "text") if text.text in names]
+    assert len(labels) == 12
+    assert all("rotate(-35" in text.get("transform", "") for text in labels)
+
+
+def test_the_legend_shows_what_is_drawn_dashes_markers_and_hatches() -> None:
+    waits = {"color": "#086d74", "pattern": {"shape": "/", "fgcolor": "#123456"}}
+    figure = go.Figure(
+        [
+            go.Bar(x=[30.0], y=[0], orientation="h", name="waiting", marker=waits),
+            go.Bar(x=[10.0], y=[1], orientation="h", name="transferring", marker={"color": "#086d74"}),
+            go.Scatter(x=[0, 30], y=[0, 1], mode="lines", line={"dash": "dot"}, name="the last came"),
+            go.Scatter(x=[5], y=[0], mode="markers", marker={"symbol": "diamond"}, name="asked"),
+            go.Scatter(x=[0, 30], y=[0, 1], stackgroup="live", fillcolor="#123456", name="live"),
+        ]
+    )
+    hatches = [path for path in drawn(figure, "path") if path.get("stroke") in ("#123456", "#086d74")]
+    assert len(hatches) == 2, "the bar and its entry in the legend"
+    assert all(path.get("d", "").count("M") > 1 for path in hatches)
+    filled = [bar.get("fill") for bar in drawn(figure, "rect")]
+    assert filled.count("#086d74") == 2, "transfers are solid"
+    assert filled.count("none") == 2, "waiting is hatched and outlined"
+    assert sum(line.get("stroke-dasharray") == "2 3" for line in drawn(figure, "line")) == 1
+    diamonds = [each for each in drawn(figure, "polygon") if len(each.get("points", "").split()) == 4]
+    assert len([each for each in diamonds if each.get("stroke")]) == 2
+
+
+def test_no_text_of_a_picture_is_on_another(run: Any) -> None:
+    flnb.manual_seed(0)
+    stored = flnb.memory.replay(run, ["caching", "buddy", "native"])
+    with flnb.record("ranks") as ranks:
+        flnb.distributed.run_threads(3, lambda: [_stepped() for _ in range(3)])
+    figures = [plot.op_times(run, top=1), plot.memory(run), plot.fragmentation(run), plot.roofline(run)]
+    for figure in (*figures, plot.timeline(run), plot.timeline(ranks), plot.collectives(ranks), plot.replay(stored)):
+        boxes = []
+        for text in drawn(figure, "text"):
+            if "rotate" in text.get("transform", ""):
+                continue
+            x, y, wide = float(text.get("x", 0)), float(text.get("y", 0)), 5.5 * len(text.text or "")
+            left = x - {"start": 0.0, "middle": 0.5, "end": 1.0}[text.get("text-anchor", "start")] * wide
+            boxes.append((left, left + wide, y - 9, y, text.text))
+        for at, (left, right, top, bottom, words) in enumerate(boxes):
+            for other in boxes[at + 1 :]:
+                apart = right <= other[0] or other[1] <= left or bottom <= other[2] or other[3] <= top
+                assert apart, f"{figure.layout.title.text}: {words!r} is on {other[4]!r}"
+
+
+def _stepped() -> None:
+    with flnb.step():
+        flnb.distributed.all_reduce(flnb.ones(3))
+
+
 def test_texts_inside_bars_are_drawn_where_they_fit() -> None:
     bars = {"base": [0, 50], "x": [40, 1], "y": [0, 0], "text": ["wide", "narrow"], "textposition": "inside"}
     figure = go.Figure(go.Bar(**bars, orientation="h", marker={"color": "#123456"}), {"barmode": "overlay"})

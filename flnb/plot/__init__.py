@@ -114,7 +114,9 @@ def op_times(run: Recording, top: int = 20) -> Any:
     figure.update_layout(barmode="stack", height=140 + 22 * len(shown))
     figure.update_yaxes(categoryorder="total ascending")
     if len(rows) > top:
-        _note(figure, f"{len(rows) - top} faster ops not shown", x=1, y=0)
+        hidden = len(rows) - top
+        shown_of = f"the slowest {top}, without {hidden} faster {'op' if hidden == 1 else 'ops'}"
+        figure.update_layout(title={"subtitle": {"text": shown_of}}, margin={"t": 76})
     return figure
 
 
@@ -142,7 +144,8 @@ def memory(run: Recording, by: str = "category") -> Any:
     if by not in ("category", *OWNERS):
         raise ValueError(f"plot.memory: by={by!r}, expected one of category, {', '.join(OWNERS)}")
     every = run.memory.timeline()
-    figure = _figure(f"Memory of {run.name}", "time, s", "MiB")
+    unit, nbytes = ("MiB", MIB) if every.allocated.max(initial=0) >= MIB else ("KiB", 1024)
+    figure = _figure(f"Memory of {run.name}", "time, s", unit)
     line = every.spread(POINTS)
     if (teeth := _teeth(every.allocated)) > TEETH:
         edges, each = _stretches(run, every.t, teeth)
@@ -151,20 +154,20 @@ def memory(run: Recording, by: str = "category") -> Any:
         figure.update_layout(title={"subtitle": {"text": f"each point: the most live in {each}"}})
     for name, colour, held in _by_category(line) if by == "category" else _by_owner(run, line, by):
         stroke = {"width": 0.5, "color": colour, "shape": "hv"}
-        figure.add_scatter(x=line.t, y=held / MIB, name=name, stackgroup="live", line=stroke, fillcolor=colour)
+        figure.add_scatter(x=line.t, y=held / nbytes, name=name, stackgroup="live", line=stroke, fillcolor=colour)
     dashed = {"color": INK, "dash": "dot", "shape": "hv"}
     most, reserved = int(line.allocated.max(initial=0)), int(line.reserved.max(initial=0))
     above = reserved > 2 * most > 0
     label = f"reserved {quantity.size(reserved)}, above" if above else "reserved"
-    figure.add_scatter(x=line.t, y=line.reserved / MIB, name=label, line=dashed)
-    _marks(figure, run)
+    figure.add_scatter(x=line.t, y=line.reserved / nbytes, name=label, line=dashed)
+    _marks(figure, run, nbytes)
     if len(line.t):
         at = float(line.t[np.argmax(line.allocated)])
         aside = 1 if at < (line.t[0] + line.t[-1]) / 2 else -1  # towards the middle, away from the axis
         anchor = "left" if aside > 0 else "right"
-        text, top = f"peak {quantity.size(most)}", (most if above else max(most, reserved)) / MIB
+        text, top = f"peak {quantity.size(most)}", (most if above else max(most, reserved)) / nbytes
         beside = {"ax": 32 * aside, "ay": 1.09 * top, "ayref": "y", "xanchor": anchor}  # where no line is
-        figure.add_annotation(x=at, y=most / MIB, text=text, **beside)
+        figure.add_annotation(x=at, y=most / nbytes, text=text, **beside)
         figure.update_yaxes(range=[0, 1.18 * top])
     return figure
 
@@ -239,12 +242,15 @@ def _stretches(run: Recording, t: NDArray[np.float64], teeth: int) -> tuple[list
 MARKS = {"away": "triangle-down", "back": "triangle-up", "compressed": "triangle-left", "restored": "triangle-right"}
 
 
-def _marks(figure: Any, run: Recording) -> None:
-    """Add markers where saved tensors were moved to or from other memory, and a line of the bytes that are away."""
+def _marks(figure: Any, run: Recording, unit: int) -> None:
+    """Add markers where saved tensors were moved to or from other memory, and a line of the bytes that are away.
+
+    ``unit`` is the number of bytes that the vertical axis shows as 1.
+    """
     held, aside, moves = run.memory.timeline(), run.memory.aside.spread(POINTS), run.in_seconds(run.memory.transfer)
     if aside.allocated.any():
         dashed = {"color": INK, "dash": "dash", "shape": "hv"}
-        figure.add_scatter(x=aside.t, y=aside.allocated / MIB, name="moved away", line=dashed)
+        figure.add_scatter(x=aside.t, y=aside.allocated / unit, name="moved away", line=dashed)
     for number, name in enumerate(schema.DIRECTIONS):
         chosen = np.flatnonzero(moves["direction"] == number)
         if len(chosen):
@@ -253,7 +259,7 @@ def _marks(figure: Any, run: Recording) -> None:
             live = held.allocated[np.maximum(0, np.searchsorted(held.t, t, "right") - 1)]
             sizes = [quantity.size(nbytes) for nbytes in moves["nbytes"][chosen].tolist()]
             mark = {"symbol": MARKS[name], "color": INK, "size": 9}
-            figure.add_scatter(x=t, y=live / MIB, name=name, mode="markers", marker=mark, hovertext=sizes)
+            figure.add_scatter(x=t, y=live / unit, name=name, mode="markers", marker=mark, hovertext=sizes)
 
 
 def fragmentation(run: Recording, request: int | None = None) -> Any:
@@ -286,6 +292,10 @@ def fragmentation(run: Recording, request: int | None = None) -> Any:
     figure.update_layout(yaxis2=share, legend=above, margin={"t": 104, "r": 72, "b": 128})
     peak, average = quantity.significant(found.at_peak), quantity.significant(found.average)
     headline = f"reserved / live is {peak}× at the peak, {average}× on time average"
+    most = 4 * max(found.at_peak, found.average)  # while next to nothing is live the ratio may be thousands
+    if (highest := float(np.nanmax(found.ratio, initial=0))) > most:
+        figure.update_layout(yaxis_range=[0, most])
+        headline += f"; up to {quantity.significant(highest)}× beyond the axis"
     figure.update_layout(title={"subtitle": {"text": headline}, "y": 0.97, "yanchor": "top"})
     formulas = "<br>".join(FORMULAS[name] for name in ("ratio", "unusable", "internal", "average"))
     figure.update_xaxes(title_standoff=4)
@@ -386,10 +396,10 @@ def roofline(run: Recording, peaks: Peaks | None = None) -> Any:
         figure.add_scatter(x=xs, y=ys, name=label, mode="lines", line={"color": INK, "dash": dash}, hoverinfo="skip")
     text = f"matrix product {quantity.significant(roof.flops / 1e9)} GFLOP/s"
     place = {"x": math.log10(most), "y": math.log10(roof.flops / 1e9), "xanchor": "right", "yanchor": "bottom"}
-    figure.add_annotation(text=text, showarrow=False, **place)
+    figure.add_annotation(text=text, showarrow=False, yshift=4, **place)
     rest = 1 - sum(point.share for point in found)
     note = f"{quantity.percent(rest)} of the op time computes nothing in floating point and is not shown"
-    _note(figure, note, x=1, y=1.06)
+    figure.update_layout(title={"subtitle": {"text": note}}, margin={"t": 76})
     return figure
 
 

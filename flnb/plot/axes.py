@@ -79,6 +79,11 @@ class Axis:
         """The pixels that a distance of 1 in the axis's numbers takes, such as from one category to the next."""
         return abs((self.end - self.begin) / ((self.high - self.low) or 1.0))
 
+    @property
+    def slanted(self) -> bool:
+        """Whether this is a horizontal axis of categories whose names are wider than their places."""
+        return self.name[0] == "x" and 7 * max(map(len, self.categories), default=0) > self.unit
+
     def ticks(self) -> list[tuple[float, str]]:
         """Return the position in pixels and the text of each tick."""
         low, high = sorted((self.low, self.high))

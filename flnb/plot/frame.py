@@ -12,7 +12,7 @@ from flnb.plot.axes import Array, Axis
 
 WIDTH, HEIGHT = 760, 450
 COLOURS = ("#636efa", "#ef553b", "#00cc96", "#ab63fa", "#ffa15a", "#19d3f3", "#ff6692", "#b6e880", "#ff97ff", "#fecb52")
-LONGEST = 24
+LONGEST = 32
 """The most characters of a tick's or legend's text that are drawn."""
 Layout = dict[str, Any]
 
@@ -37,28 +37,52 @@ class Frame:
     def _axes(self) -> dict[str, Axis]:
         """Return a dict of the axes by plotly's names for them in traces, such as "x" and "y2"."""
         margin = {"l": 80, "r": 80, "t": 100, "b": 80} | dict(self.layout.get("margin") or {})
-        wide = max((len(name[:LONGEST]) for name, *_ in self.legend), default=0)
+        wide = max((min(len(name), LONGEST) for name, *_ in self.legend), default=0)
         room = 46 * any(trace.get("yaxis", "y") != "y" for trace in self.traces if trace.get("xaxis", "x") == "x")
         right = self.width - max(min(margin["r"], 80), room + (36 + 7 * wide if self.legend else 0))
         left = max(min(margin["l"], 80), 16 + 7 * self._widest_tick())
         top = min(max(56, margin["t"]), 0.3 * self.height)
-        areas = {"x": (left, right), "y": (self.height - min(max(48, margin["b"]), 0.35 * self.height), top)}
-        self.areas = areas
+        self.areas = {"x": (left, right), "y": (self.height - min(max(48, margin["b"]), 0.35 * self.height), top)}
         seen: dict[str, list[Any]] = {}
         for trace in self.traces:
             for letter in "xy":
                 seen.setdefault(trace.get(f"{letter}axis") or letter, []).extend(self._seen(trace, letter))
         named = {f"{key[0]}{key[5:]}" for key in self.layout if re.fullmatch(r"[xy]axis\d*", key)}
         seen = {name: self._ordered(name, values) for name, values in seen.items()}
-        found = {
-            name: Axis(name, self._spec(name), areas[name[0]], seen.get(name, []))
-            for name in sorted({*seen, *named, "x", "y"})
-        }
+        for name, spec in ((name, self._spec(name)) for name in sorted(named)):
+            if spec.get("matches") in seen:  # one scale, such as that of all plots in a row
+                together = [*seen[spec["matches"]], *seen.get(name, [])]
+                seen |= {spec["matches"]: together}
+        found = self._made(sorted({*seen, *named, "x", "y"}), seen)
+        slanted = [axis for name, axis in found.items() if name[0] == "x" and axis.slanted]
+        if slanted:  # what their labels need below the plots
+            low, high = self.areas["y"]
+            deep = max(4 * len(text) for axis in slanted for text in axis.categories)
+            self.areas["y"] = (max(low - min(deep, 4 * LONGEST), (low + high) / 2), high)
+            found = self._made(list(found), seen)
         for axis in found.values():
             if (other := found.get(str(axis.spec.get("scaleanchor")))) is not None:
                 unit = min(axis.unit, other.unit)  # pixels of images are squares
                 axis.shrink(unit)
                 other.shrink(unit)
+        return found
+
+    def _made(self, names: list[str], seen: dict[str, list[Any]]) -> dict[str, Axis]:
+        """Return the axes with these names; ``seen`` has the values that must be visible on each."""
+        from_zero = {
+            trace.get(f"{letter}axis") or letter
+            for trace in self.traces
+            for letter in "xy"
+            if trace["type"] == "bar"
+            and trace.get("base") is None
+            and (trace.get("orientation") == "h") == (letter == "x")
+        }
+        found = {}
+        for name in names:
+            spec = self._spec(name) | ({"rangemode": "tozero"} if name in from_zero else {})
+            found[name] = Axis(
+                name, spec, self.areas[name[0]], seen.get(str(spec.get("matches"))) or seen.get(name, [])
+            )
         return found
 
     def _spec(self, name: str) -> dict[str, Any]:
@@ -83,7 +107,7 @@ class Frame:
         texts = [str(y) for trace in self.traces for y in np.asarray(trace.get("y", ()), object).ravel()[:100]
                  if isinstance(y, str)]  # fmt: skip
         texts += map(str, (self.layout.get("yaxis") or {}).get("ticktext") or ())
-        return max((len(marks.plain(text)[:LONGEST]) for text in texts), default=5)
+        return max((len(short(marks.plain(text))) for text in texts), default=5)
 
     def _seen(self, trace: dict[str, Any], letter: str) -> list[Any]:
         """Return the values that must be visible on a trace's axis in the direction ``letter`` ("x" or "y")."""
@@ -94,7 +118,11 @@ class Frame:
             return [values if values is not None else np.arange(shape["xy".index(letter)])]
         if trace["type"] == "bar" and (trace.get("orientation") == "h") == (letter == "x"):
             base = np.asarray(trace.get("base", 0) if trace.get("base") is not None else 0, float)
-            total = self._total(trace, letter) if self.layout.get("barmode") == "stack" else np.asarray(values, float)
+            total = (
+                self._total(trace, letter)
+                if self.layout.get("barmode") in ("stack", "relative")
+                else np.asarray(values, float)
+            )
             return [[0.0], base + total] if trace.get("base") is None else [base, base + np.asarray(values, float)]
         if letter == "y" and trace.get("stackgroup"):
             group = [one for one in self.traces if one.get("stackgroup") == trace["stackgroup"]]
@@ -119,13 +147,21 @@ class Frame:
         found = self.axes.get(str(axis.spec.get("anchor") or f"{letter}{axis.name[1:]}"))
         return found or self.axes[letter]
 
-    def _legend(self) -> list[tuple[str, str, str]]:
-        """Return the text, colour and kind of marker ("line" or "square") of each entry of the legend."""
+    def _legend(self) -> list[tuple[str, str, str, str]]:
+        """Return the text, colour, kind of marker and dash of each entry of the legend.
+
+        A kind of marker is a symbol of plotly, "square" for areas and bars, "hatched" for bars with a pattern, or
+        "line".
+        """
         shown = [trace for trace in self.traces if trace.get("name") and trace.get("showlegend") is not False]
         if self.layout.get("showlegend") is False or (len(shown) < 2 and not self.layout.get("showlegend")):
             return []
         found = {
-            marks.plain(str(trace["name"])): (trace["colour"], "line" if trace["type"] != "bar" else "square")
+            marks.plain(str(trace["name"])): (
+                trace["colour"],
+                _entry(trace),
+                str((trace.get("line") or {}).get("dash") or ""),
+            )
             for trace in shown
         }
         return [(name, *about) for name, about in found.items()]
@@ -145,3 +181,19 @@ class Frame:
             share = (float(value) - axis.low) / ((axis.high - axis.low) or 1.0)
             return float(axis.begin + share * (axis.end - axis.begin))
         return float(axis.place([value])[0])
+
+
+def _entry(trace: dict[str, Any]) -> str:
+    """Return the kind of marker with which the legend shows a trace."""
+    marker = trace.get("marker") or {}
+    if trace["type"] == "bar":
+        return "hatched" if (marker.get("pattern") or {}).get("shape") else "square"
+    if "fillcolor" in trace or trace.get("fill"):
+        return "square"
+    symbol = marker.get("symbol")
+    return (symbol if isinstance(symbol, str) else "circle") if trace.get("mode") == "markers" else "line"
+
+
+def short(text: str) -> str:
+    """Return a text of at most `LONGEST` characters: a longer one ends in an ellipsis."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"

@@ -45,13 +45,28 @@ def mark(symbol: str, x: float, y: float, size: float, style: str) -> str:
     half = size / 2
     if symbol == "line":
         return f'<line x1="{x - 8:.1f}" y1="{y:.1f}" x2="{x + 8:.1f}" y2="{y:.1f}" stroke-width="2.5" {style}/>'
+    if symbol == "line-ns":
+        return f'<line x1="{x:.1f}" y1="{y - half:.1f}" x2="{x:.1f}" y2="{y + half:.1f}" stroke-width="1.5" {style}/>'
     if symbol.startswith("square"):
         return f'<rect x="{x - half:.1f}" y="{y - half:.1f}" width="{size:.1f}" height="{size:.1f}" {style}/>'
+    if symbol == "diamond":
+        corners = f"{x:.1f},{y - half:.1f} {x + half:.1f},{y:.1f} {x:.1f},{y + half:.1f} {x - half:.1f},{y:.1f}"
+        return f'<polygon points="{corners}" {style}/>'
     turns = {"triangle-up": 0, "triangle-right": 90, "triangle-down": 180, "triangle-left": 270}
     if symbol in turns:
         corners = f"{x:.1f},{y - half:.1f} {x + half:.1f},{y + half:.1f} {x - half:.1f},{y + half:.1f}"
         return f'<polygon points="{corners}" transform="rotate({turns[symbol]} {x:.1f} {y:.1f})" {style}/>'
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{half:.1f}" {style}/>'
+
+
+def hatched(x: float, y: float, width: float, height: float, ink: str) -> str:
+    """Return the outline of a rectangle, filled with diagonal lines of the same colour, as SVG elements."""
+    corners = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
+    lines = []
+    for reach in np.arange(2.5, width + height, 5.0).tolist():  # from the left or lower edge to the upper or right one
+        low, high = max(0.0, reach - height), min(width, reach)
+        lines.append(f"M{x + low:.1f},{y + reach - low:.1f}L{x + high:.1f},{y + reach - high:.1f}")
+    return f'<path d="{"".join(lines)}" fill="none" stroke="{ink}"/><rect {corners} fill="none" stroke="{ink}"/>'
 
 
 def shade(scale: Any, share: float) -> str:

@@ -14,10 +14,10 @@ from flnb_telemetry.extras import require
 from flnb_telemetry.safe_text import html_text
 
 from flnb.plot import marks
-from flnb.plot.frame import LONGEST, Frame
+from flnb.plot.frame import Frame, short
 
 if TYPE_CHECKING:
-    from flnb.plot.axes import Array
+    from flnb.plot.axes import Array, Axis
 
 DASHES = {"dot": "2 3", "dash": "7 4", "dashdot": "7 3 2 3", "longdash": "11 5"}
 DRAWN = ("scatter", "scattergl", "bar", "heatmap")
@@ -141,27 +141,39 @@ class _Picture(Frame):
             beside, title = self._anchor(axis), marks.title_of(axis.spec)
             right = axis.spec.get("side") == "right"
             for at, text in axis.ticks() if axis.spec.get("showticklabels") is not False else ():
-                short = marks.plain(text)[:LONGEST]
-                if name[0] == "x":
-                    self._write(at, beside.begin + 16, short, "middle")
-                else:
-                    self._write((beside.end if right else beside.begin) + (6 if right else -6), at + 4, short,
-                                "start" if right else "end")  # fmt: skip
+                self._tick(axis, beside, at, short(marks.plain(text)))
             middle = (axis.begin + axis.end) / 2
             if name[0] == "x":
-                self._write(middle, beside.begin + 34, title, "middle")
+                below = 30 + 4 * max(map(len, axis.categories)) if axis.slanted else 34
+                self._write(middle, beside.begin + below, title, "middle")
             else:
-                left = beside.end + 44 if right else 14.0
+                left = beside.end + 52 if right else 14.0
                 self._write(left, middle, title, "middle", transform=f"rotate(-90 {left:.1f} {middle:.1f})")
         x, y = self.axes["x"], self.axes["y"]
         self._write(x.begin, 22, marks.title_of(self.layout), font_size=16)
         self._write(x.begin, 40, ((self.layout.get("title") or {}).get("subtitle") or {}).get("text") or "")
-        for number, (label, colour, mark) in enumerate(self.legend):
+        for number, (label, colour, mark, dash) in enumerate(self.legend):
             at = y.end + 8 + 18 * number
             left = max(axis.end for key, axis in self.axes.items() if key[0] == "x") + 12
-            left += 40 * any(axis.spec.get("side") == "right" for axis in self.axes.values())
-            self.parts.append(marks.mark(mark, left + 8, at - 4, 9, f'fill="{colour}" stroke="{colour}"'))
-            self._write(left + 20, at, label[:LONGEST])
+            left += 50 * any(axis.spec.get("side") == "right" for axis in self.axes.values())
+            style = f'fill="{colour}" stroke="{colour}" stroke-dasharray="{DASHES.get(dash, "none")}"'
+            if mark == "hatched":
+                self.parts.append(marks.hatched(left + 3.5, at - 8.5, 9, 9, colour))
+            else:
+                self.parts.append(marks.mark(mark, left + 8, at - 4, 9, style))
+            self._write(left + 20, at, short(label))
+
+    def _tick(self, axis: Axis, beside: Axis, at: float, label: str) -> None:
+        """Write the label of a tick of ``axis`` at pixel ``at``; ``beside`` is the axis at whose beginning it is."""
+        if axis.slanted:
+            x, y = at + 4, beside.begin + 14
+            self._write(x, y, label, "end", transform=f"rotate(-35 {x:.1f} {y:.1f})")
+        elif axis.name[0] == "x":
+            self._write(at, beside.begin + 16, label, "middle")
+        elif axis.spec.get("side") == "right":
+            self._write(beside.end + 6, at + 4, label)
+        else:
+            self._write(beside.begin - 6, at + 4, label, "end")
 
     def _scatter(self, trace: dict[str, Any]) -> None:
         x_axis, y_axis = self._of(trace)
@@ -201,7 +213,7 @@ class _Picture(Frame):
         marker = trace.get("marker") or {}
         size, symbol = marker.get("size", 6), str(marker.get("symbol") or "circle")
         sizes = np.broadcast_to(np.asarray(6 if size is None else size, float), x.shape)
-        style = f'fill="{trace["colour"]}" fill-opacity="{marker.get("opacity") or 1:g}"'
+        style = f'fill="{trace["colour"]}" stroke="{trace["colour"]}" opacity="{marker.get("opacity") or 1:g}"'
         for a, b, one in list(zip(x.tolist(), y.tolist(), sizes.tolist(), strict=True))[:MOST]:
             if np.isfinite(a + b):
                 self.parts.append(marks.mark(symbol, a, b, one, style))
@@ -219,8 +231,13 @@ class _Picture(Frame):
         at = place.place(where if where is not None else np.arange(len(values)))
         mode = self.layout.get("barmode") or "group"
         alike = [one for one in bars if self._of(one) == axes]
-        count, number = (len(alike), alike.index(trace)) if mode == "group" else (1, 0)
-        apart = np.min(np.diff(np.unique(at)), initial=np.inf) if len(at) > 1 else place.unit
+        every = [
+            place.place(one["y" if across else "x"]) for one in alike if one.get("y" if across else "x") is not None
+        ]
+        different = np.unique(np.concatenate([at, *every]))
+        beside = mode == "group" and len(different) < sum(map(len, every))  # as in plotly, alone a bar is in the middle
+        count, number = (len(alike), alike.index(trace)) if beside else (1, 0)
+        apart = np.min(np.diff(different), initial=np.inf) if len(different) > 1 else place.unit
         wide: Any = min(0.8 * (apart if np.isfinite(apart) else place.unit), 200.0) / count
         if trace.get("width") is not None:
             wide = place.unit * np.asarray(trace["width"], float)
@@ -230,13 +247,16 @@ class _Picture(Frame):
         first, last = along.place(base), along.place(base + values)
         starts = at - wide * count / 2 + wide * number
         colours = marks.colours_of(trace, len(values))
+        pattern = (trace.get("marker") or {}).get("pattern") or {}
+        ink = marks.colour(pattern.get("fgcolor"), trace["colour"]) if pattern.get("shape") else ""
         for start, a, b, thick, colour in zip(
             starts, first, last, np.broadcast_to(wide, at.shape), colours, strict=True
         ):
             if np.isfinite(start + a + b):
                 low, length = min(a, b), max(abs(b - a), 0.4)
                 x, y, w, h = (low, start, length, thick) if across else (start, low, thick, length)
-                self.parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" fill="{colour}"/>')
+                filled = f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" fill="{colour}"/>'
+                self.parts.append(marks.hatched(x, y, w, h, ink) if ink else filled)
         texts = marks.texts(trace.get("text"), len(values))
         if across and trace.get("textposition") == "inside":
             self._write_inside(texts, starts + wide / 2, first, last, colours)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 PIXELS = 1200
 """Bars that are narrower than the figure's width divided by this number are merged."""
+LABEL = 0.1
+"""The room for the label of a step, as a share of the figure's width."""
 MS = 1e6
 HEIGHT = 0.86
 GREYS = {"phase": "rgba(127,127,127,0.45)", "scope": "rgba(127,127,127,0.22)"}
@@ -108,14 +110,18 @@ def _draw(figure: Any, run: Recording, span: tuple[int, int], longest: int, firs
                 text=[names[i] for i in at.tolist()] if kind != "part" else None,
             ))  # fmt: skip
             shown |= {name} if kind not in GREYS else set()
+    last = -LABEL
     for t0, t1, index in schema.tuples(run.table("step"), "t0", "t1", "index"):
         if begin <= t0 < end and (t1 - t0) * PIXELS > 40 * longest:
             x = (t0 - begin) / MS
             line = {"color": plot.INK, "width": 1, "dash": "dot"}
             figure.add_shape(type="line", x0=x, x1=x, y0=first - 0.5, y1=first + len(keys) - 0.5, line=line)
-            figure.add_annotation(
-                x=x, y=first - 0.5, yanchor="bottom", text=f"step {index}", showarrow=False, xanchor="left"
-            )
+            place = (t0 - begin) / longest
+            if last + LABEL <= place <= 1 - LABEL:  # of steps of several ranks, or short ones, not all labels have room
+                last = place
+                figure.add_annotation(
+                    x=x, y=first - 0.5, yanchor="bottom", text=f"step {index}", showarrow=False, xanchor="left"
+                )
     return [_title(key) for key in keys]
 
 

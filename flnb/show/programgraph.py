@@ -8,7 +8,7 @@ from flnb_telemetry import palette, quantity
 
 from flnb.graph.inspection import existing_names, launches, programs_of
 from flnb.graph.values import ITEM, PUT
-from flnb.show.tapegraph import INK, digraph, label
+from flnb.show.tapegraph import INK, LOOK, digraph, label
 
 if TYPE_CHECKING:
     from flnb.graph.inspection import Launch, Stored
@@ -47,9 +47,7 @@ def graph(f: Any) -> Any:
     True
     """
     programs = programs_of(f, "flnb.plot.graph")
-    drawing = digraph("flnb.plot.graph")(
-        name="program", graph_attr={"fontname": "sans-serif", "bgcolor": "transparent"}
-    )
+    drawing = digraph("flnb.plot.graph")(name="program", graph_attr=LOOK)
     drawing.attr("node", shape="box", style="filled,rounded", fontname="sans-serif", fontsize="10", fontcolor="white")
     drawing.attr("edge", color=INK)
     drawing.attr("graph", fontcolor=INK, fontsize="11")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 LONGEST = 80  # characters of a line in a label
 NODES = 1500
 INK = "#6f757b"
+LOOK = {"fontname": "sans-serif", "bgcolor": "transparent", "labeljust": "l"}  # at the left, where fewer edges cross it
 
 
 def tape(run: Recording | Tape, depth: int | None = None) -> Any:
@@ -45,7 +46,7 @@ def tape(run: Recording | Tape, depth: int | None = None) -> Any:
     if depth is not None and (isinstance(depth, bool) or not isinstance(depth, int) or depth < 0):
         raise ValueError(f"flnb.plot.tape: got depth={depth!r}; expected a number of levels, 0 or more, or None")
     found = run if isinstance(run, Tape) else run.tape
-    graph = digraph("flnb.plot.tape")(name="tape", graph_attr={"fontname": "sans-serif", "bgcolor": "transparent"})
+    graph = digraph("flnb.plot.tape")(name="tape", graph_attr=LOOK)
     graph.attr("node", shape="box", style="filled,rounded", fontname="sans-serif", fontsize="10", fontcolor="white")
     graph.attr("edge", color=INK)
     drawing = _Drawing(found, depth)
