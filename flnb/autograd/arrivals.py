@@ -39,7 +39,8 @@ class Listener(Protocol):
     def arrived(self, leaf: Node, gradient: Any) -> bool | None:
         """Called with a leaf and its complete gradient, after the leaf's hooks and before ``.grad`` changes.
 
-        Return True to take over the gradient; then the pass does not add it to ``.grad`` and drops its reference to it.
+        Return True to take over the gradient: the pass then neither adds the gradient to ``.grad`` nor refers to it any
+        longer.
         """
 
     def ended(self) -> None:

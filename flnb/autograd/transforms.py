@@ -40,7 +40,7 @@ def _differentiate() -> Iterator[bool]:
 
 
 def _place(x: Any) -> Any:
-    """Return a tensor with the values of ``x`` and a new node on the tape, so that it has a gradient.
+    """Return a tensor with the values of ``x`` that is a node of its own on the tape, to get its gradient.
 
     The result is a view of ``x`` if x is on the tape, otherwise a new leaf (see `_leaf`).
     """
@@ -330,10 +330,10 @@ def _rows(y: Any, inputs: list[Any], nested: bool, conjugate: bool = False) -> l
 def hessian(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
     """Make a function that returns all second derivatives of ``function``, which returns one number.
 
-    For an argument x they have shape ``x.shape + x.shape``. If ``argnums`` is a tuple, the result is a tuple of tuples:
-    its first index is the argument of the first derivative, its second index the argument of the second derivative. For
-    complex arguments, the product of the result and a real vector equals that of `hvp`: the change of the gradient when
-    the real parts change.
+    For an argument x they have shape ``x.shape + x.shape``. If ``argnums`` is a tuple, the result is a tuple of
+    tuples: the first index selects the argument of the first derivative, the second index that of the second
+        derivative. For complex arguments, the product of the result and a real vector equals that of `hvp`: the change
+        of the gradient when the real parts change.
 
     >>> import flnb
     >>> flnb.hessian(lambda x: (x * x * x).sum())(flnb.asarray([1.0, 2.0])).tolist()

@@ -89,7 +89,10 @@ def _size(inputs: list[Any], axes: list[int | None]) -> int:
 
 
 def _out(y: Any, level: Vmap, axis: int | None) -> Any:
-    """Return a result with the examples of ``level`` along ``axis``; if None, check that all examples share it."""
+    """Return a result with the examples of ``level`` along ``axis``.
+
+    If ``axis`` is None, return the result itself; it is an error if it differs between examples.
+    """
     if not isinstance(y, Tensor):
         if axis is None:
             return y

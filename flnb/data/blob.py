@@ -93,7 +93,7 @@ class BlobDataset(Dataset):
 
 
 class FileBlobDataset(BlobDataset):
-    """Samples in a file that `write` or `BlobDataset.save` made; they are read when they are used.
+    """Samples in a file that `write` or `BlobDataset.save` has written; a sample is read when it is accessed.
 
     No code in the file is executed. A pickled dataset contains only the path, so each worker process opens the file
     itself.

@@ -87,9 +87,9 @@ class SpanDataset(ResampleDataset):
 def round_robin(samples: int, part: int, parts: int, batch: int = 1, allow_empty: bool = False) -> Indices:
     """Divide samples among processes: return the indices of one of them.
 
-    Batches of neighbouring indices are assigned to the parts in turn. The samples that remain after the last round in
-    which every part gets a batch are divided evenly; if they are fewer than parts, they are left out, so that all parts
-    have equally many batches.
+    Batches of neighbouring indices are assigned to the parts in turn. After the last round in which every part gets
+    a batch, the remaining samples are divided evenly. If fewer samples than parts remain, these samples are left out,
+    so that all parts have the same number of batches.
 
     Args:
         samples: the number of all samples.

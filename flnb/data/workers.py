@@ -69,7 +69,8 @@ class Array(NamedTuple):
 class Processes:
     """Load items in processes, which have a copy of the dataset each and return arrays through shared memory.
 
-    Each job has a block of shared memory, its *slot*, to which only its worker writes until the item is collected. The
+    Each job has a block of shared memory, the *slot* of the job. Only the job's worker writes to the slot until the
+    item is collected. The
     first items are returned by pickling; their sizes show how large the blocks must be. All blocks are made and removed
     by the iterating process, so none is left over if a worker dies.
 
@@ -113,7 +114,7 @@ class Processes:
             self._release(job.slot)
 
     def finish(self, jobs: list[Job]) -> None:
-        """Cancel jobs; wait for those that a process works on, because it may still write to its block."""
+        """Cancel the jobs that have not begun, and wait for the others, which may still write to their blocks."""
         from concurrent.futures import wait
 
         wait([job.future for job in jobs if not job.future.cancel()])

@@ -113,8 +113,8 @@ def enter(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...], out: An
 def create(op: Op, spec: Spec, arguments: tuple[Any, ...], category: int = 0) -> Tensor:
     """Run an op that makes a tensor from no tensor, such as ``full``; ``arguments`` go to the backend's method.
 
-    The category of the tensor's memory is that of the scope (`flnb.category`), or else ``category``. Without both, it
-    is "input" outside of modules and scopes, where the user makes the tensor, and "temporary" inside them.
+    The category of the tensor's memory is that of the scope (`flnb.category`), or else ``category``. Without both, the
+    category is "input" if the tensor is made outside of modules and scopes, and "temporary" inside of these.
     """
     here = scoped() or state.session
     if here.interpreters:

@@ -127,7 +127,7 @@ keepers: Living[Any] = Living()
 
 
 def end(manager: MemoryManager) -> None:
-    """Make programs free their memory of a manager whose ``with`` block has ended, and discard cached data about it.
+    """Release the memory that programs have on a manager whose ``with`` block has ended, and cached data about it.
 
     Blocks of tensors stay valid. A program that runs on the manager later allocates its memory again.
     """

@@ -27,7 +27,7 @@ __all__ = [
 
 
 def active_facts() -> dict[str, Any]:
-    """Return the names of the active parts and facts about them, as recordings store them in ``run.meta``."""
+    """Return the names of the active parts, and facts such as versions, as recordings store them in ``run.meta``."""
     here = states.current()
     device = here.manager.device
     return {

@@ -255,7 +255,7 @@ def entry_text(form: Form) -> str:
 
 
 def _spec(form: Form, x: str) -> str:
-    """Return the source that assigns the spec (shape, dtype) of operand ``x``, or its type if it is a Python number."""
+    """Return the source that assigns the spec (shape, dtype) of operand ``x``, or the type of a Python number."""
     if form.numbers:
         return f"t{x} = type({x}); s{x} = t{x} if t{x} is float or t{x} is int else {x}._spec"
     return f"s{x} = {x}._spec"

@@ -231,9 +231,9 @@ class _Asynchronous:
 
 
 class ASGD(_Asynchronous):
-    """Asynchronous SGD: each rank adds its parameter changes since its last exchange to shared center parameters.
+    """Asynchronous SGD: a rank adds the changes of its parameters since the last exchange to a shared center.
 
-    The center is a copy of the parameters that belongs to no rank's module. After its last step every rank calls
+    The center is a copy of all parameters that belongs to no rank's module. After its last step every rank calls
     `finish`, which sets all modules to the center's parameters.
 
     Dean et al., 2012, "Large Scale Distributed Deep Networks", section 4.1 (Downpour), with parameters in the place of

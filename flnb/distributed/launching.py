@@ -218,7 +218,7 @@ def _behind(world: list[Any]) -> str:
 
 
 def _write(report: Path, text: str) -> str:
-    """Write the report atomically; return the end of a message: its path, or the reason why it was not written."""
+    """Write the report atomically; return the end of a message: the report's path, or why it could not be written."""
     aside = report.with_name(f".{report.name}.{os.getpid()}")
     try:
         aside.write_text(text)

@@ -25,7 +25,7 @@ __all__ = ["ShardedOptimizer"]
 
 
 class ShardedOptimizer:
-    """Wraps an optimizer (or a `Together`) so that it updates this rank's shards of its parameters.
+    """Wraps an optimizer (or a `Together`), which then updates only this rank's shards of the parameters.
 
     `state_dict` returns, on every rank, the full state, as the optimizer would have it in a single process. Any number
     of ranks can load such a state.

@@ -92,8 +92,8 @@ class _Divided(Module):
 class ColumnLinear(_Divided):
     """A linear layer whose outputs are divided among the ranks: x (..., in_features) -> (..., out_features / ranks).
 
-    x is the same on all ranks. Each rank gets its own part of the outputs, which a `RowLinear` takes as its input, or,
-    with ``join``, all outputs: (..., out_features).
+    x is the same on all ranks. Each rank gets a part of the outputs, which can be the input of a `RowLinear`. With
+    ``join``, each rank gets all outputs: (..., out_features).
 
     Args:
         in_features: the number of features of x.

@@ -58,7 +58,7 @@ def compare_backends(
 
     The returned report has a row for each op and backend: whether it passed, the largest error, the time as a multiple
     of the reference's (median, minimum and maximum over the rounds), and the inputs and source line of the first call
-    that differs. In a notebook it is a table, in which a click on an op selects it in the dashboard.
+    that differs. A notebook shows the report as a table; a click on an op's name selects the op in the dashboard.
 
     Args:
         function: called once, without arguments.

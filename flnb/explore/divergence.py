@@ -73,8 +73,9 @@ def bisect(
     """Find the first op of ``function()`` on which backend ``b`` differs from backend ``a``; None if none does.
 
     The program runs on ``a``, and every op also on ``b`` with the same inputs, until one differs: by more than rounding
-    explains, in shape or dtype, by an exception, or by writing to an input. The op's inputs are then made as small and
-    simple as the difference allows; they keep their dtypes and, where it matters, their layout in memory.
+    explains, in shape or dtype, by an exception, or by writing to an input. Then the op's inputs are made as small
+    and simple as possible while the backends still differ; dtypes stay the same, and the layout in memory if it
+    matters.
 
     Args:
         function: called once, without arguments; an exception ends it at the first difference.

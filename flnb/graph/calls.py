@@ -155,7 +155,7 @@ def call_of(members: Sequence[Value], method_of: Callable[[Op], Any], in_place: 
 
 
 def _pooled(pooling: Any, value: Value, items: Sequence[Value]) -> Call:
-    """Return the call for a max pooling that stores the places of its maxima, or for its gradient, which reads them."""
+    """Return the call for a max pooling that stores the places of its maxima, or for the gradient from these places."""
     if not items:
         return Call(pooling.spread, value.inputs, (), value)
     found: dict[int, Value] = {item.attributes[0]: item for item in items}

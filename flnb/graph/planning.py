@@ -76,7 +76,7 @@ class _Lives:
                 self.stored[i].append(value)
 
     def _in_memory(self, value: Value, i: int, last: Collection[Value]) -> bool:
-        """Return whether a value of group ``i`` must be stored, because another group reads it or ``last`` has it."""
+        """Return whether ``value``, of group ``i``, must be stored: another group reads it, or ``last`` contains it."""
         if any(x.op is ITEM for x in self.groups[i].members):
             return value.op is ITEM
         return self.groups[i].shape is None or value in last or any(j != i for j in self.readers.get(value, ()))
@@ -86,7 +86,7 @@ class _Lives:
         return max(self.readers.get(old, [-1])) <= self.written[new] and self.overwrites(new, old)
 
     def overwrites(self, value: Value, x: Value) -> bool:
-        """Return whether a value may overwrite x: its group reads each element of x before it writes this element."""
+        """Return whether ``value`` may overwrite x: its group reads each element of x before it writes that element."""
         i = self.written[value]
         if i not in self.readers.get(x, ()):
             return True

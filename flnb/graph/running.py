@@ -73,8 +73,8 @@ def materializing() -> Iterator[list[int]]:
 def compute(values: Sequence[Value]) -> None:
     """Compute values and their inputs, each on the backend of its `Place`.
 
-    A computed value drops its references to its inputs, so that their memory is freed after the last use, as in eager
-    execution.
+    After the computation, a value no longer refers to its inputs, so that the inputs' memory is freed after the last
+    use, as in eager execution.
     """
     with running:
         waiting = unfolded(values)[::-1]

@@ -26,8 +26,8 @@ REDUCTIONS = frozenset({"sum", "prod", "max", "min", "any", "all"})
 class Row(NamedTuple):
     """The scalar expression of an op: its function, the dtype kinds it accepts, and its result's dtype.
 
-    If ``result`` is empty, operands are first converted to the result's dtype. If it is "?" (bool), the op computes in
-    the common dtype of its operands or, if ``kinds`` is "b", on operands converted to bool.
+    If ``result`` is empty, operands are first converted to the result's dtype. If ``result`` is "?" (bool), the op
+    computes in the operands' common dtype, or in bool if ``kinds`` is "b".
     """
 
     function: Callable[..., Scalar]

@@ -160,7 +160,7 @@ class MemoryDevice(Part, kind="memory device", slot="device"):
         raise self.lacks("release")
 
     def reserve_growing(self, nbytes: int) -> Segment:
-        """Return a new segment like `reserve`, with spare addresses for `resize`; by default without."""
+        """Return a new segment with spare addresses behind it, for `resize`; by default the same as `reserve`."""
         return self.reserve(nbytes)
 
     def resize(self, segment: Segment, nbytes: int) -> bool:

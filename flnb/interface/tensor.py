@@ -23,7 +23,7 @@ class TensorBackend(Part, kind="backend"):
     optional.
 
     Most backends derive from `flnb.backends.NumpyBackend` and override some methods. A backend with its own kind of
-    buffers derives from this class. A call of a primitive that it does not define raises an error with its name:
+    buffers derives from this class. If it lacks a primitive, a call of the primitive raises an error with the name:
 
     >>> import flnb, numpy as np
     >>> class Lists(flnb.interface.TensorBackend):
@@ -87,8 +87,8 @@ class TensorBackend(Part, kind="backend"):
     def attach(self, state: Any) -> None:
         """Adapt ``state`` to this backend, which was just activated in it; called by flnb.
 
-        A state holds the active backend, memory manager and modes of a thread or a ``with`` block. Its table gets this
-        backend's method for each op, and its memory manager is replaced if it is for another device.
+        A state holds the active backend, memory manager and modes of a thread or a ``with`` block. The state's table
+        gets this backend's method for each op. The state's memory manager is replaced if it is for another device.
         """
         state.bind()
         state.locate()

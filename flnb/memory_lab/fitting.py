@@ -116,9 +116,9 @@ def fit(
     """Find modules to recompute and to offload so that a recorded training step fits a capacity.
 
     The search is greedy: modules are tried in the order of benefit per second of cost. The benefit of a module is the
-    number of bytes that it saves for backward x the time for which they are saved. A module that does not lower the
-    peak of a replay is not chosen. Only modules with one output are recomputed; modules that save the same tensors are
-    offloaded together.
+    number of bytes that the module saves for backward x the time until backward reads them. A module that does not
+    lower the peak of a replay is not chosen. Only modules with one output are recomputed; modules that save the same
+    tensors are offloaded together.
 
     Args:
         run: a recording of whole training steps, or the path of a saved one. The model must be created during the

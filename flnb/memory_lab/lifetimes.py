@@ -268,11 +268,18 @@ class Step:
         return Call(scope, begin, end, back, done, frozenset(outputs), inputs, seconds, inside)
 
     def _leaves(self, row: int, first: int, last: int) -> bool:
-        """Return whether an op other than the recording's ops ``first`` to ``last - 1`` reads allocation ``row``."""
+        """Return whether an op outside the given range of the recording's ops reads the block of allocation ``row``.
+
+        The range goes from op ``first`` to ``last - 1``.
+        """
         return any(not first <= node.first < last for node in self.nodes.read_by[row])
 
     def _outside(self, row: int, call: Call) -> int:
-        """Return the index of the trace's call that would free an output (``row``) if ``call`` had not saved it."""
+        """Return when an output would be freed if ``call`` saved nothing, as the index of a call of the trace.
+
+        The output is still needed by ops outside of the call, and by their backward. ``row`` is the output's row in the
+        trace.
+        """
         until = call.end
         for node in self.nodes.read_by[row]:
             if call.begin <= np.searchsorted(self._at, node.t0, "right") - 1 < call.end:
@@ -285,8 +292,8 @@ class Step:
     def passed_on(self, node: Node, made: int) -> float:
         """Return the time (s) until which module calls that contain a node may use a block that the node reads.
 
-        If a block was allocated outside of a module call, it is an input of the call, which may use it until its end.
-        The result is the end of the last such call that contains the node, or else the end of the node's op.
+        A block that was allocated before a module call began is an input of the call, and may be used until the call
+        ends. The result is the end of the last such call that contains the node, or else the end of the node's op.
 
         Args:
             node: an op that reads the block.

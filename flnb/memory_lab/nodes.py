@@ -169,7 +169,15 @@ class Nodes:
     def _saves(
         self, node: Node, plan: Plan, parents: list[int], inputs: list[int | None], made: list[int]
     ) -> list[int]:
-        """Return the blocks that a node saves for its gradient: inputs, result, and values from within a composite."""
+        """Return the blocks that a node saves for its gradient: inputs, result, and values from within a composite.
+
+        Args:
+            node: the node.
+            plan: the op's plan in telemetry.
+            parents: for each input, the sequence number of the node that made it; 0 if no gradient flows to the input.
+            inputs: the block of each input, None if unknown.
+            made: the blocks that the op has allocated.
+        """
         op, count = OPS[plan.op], len(plan.inputs)
         found: list[int] = []
         if op.joint is not None:

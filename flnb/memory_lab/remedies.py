@@ -185,7 +185,9 @@ def with_request(trace: Trace, at: Shortage, request: int) -> Trace:
 
 
 def stand_in(device: Lease | MemoryDevice, capacity: int) -> MemoryDevice:
-    """Return a simulated device like ``device``: with its granularity, and with growing segments if it has them."""
+    """Return a simulated device with a capacity (bytes) and with the granularity of ``device``.
+
+    Segments can grow if those of ``device`` can."""
     real = device if isinstance(device, MemoryDevice) else device.device
     grows = type(real).resize is not MemoryDevice.resize
     kind: Any = SimulatedDevice if grows else type("StandIn", (SimulatedDevice,), {"resize": MemoryDevice.resize})

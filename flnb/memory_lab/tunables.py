@@ -106,7 +106,15 @@ def _hint(init: types.FunctionType, name: str) -> Any:
 
 
 def _tunable(kind: type, parameter: Parameter, hint: Any, largest: int, given: Any) -> Tunable:
-    """Return the setting for a constructor's argument; ``given`` are the caller's choices of values, or None."""
+    """Return the `Tunable` for an argument of a manager's constructor.
+
+    Args:
+        kind: the manager's class.
+        parameter: the argument, with its default.
+        hint: the argument's annotation.
+        largest: the largest size to try, in bytes.
+        given: the values to try, if the caller has chosen them; else None.
+    """
     required = parameter.default is Parameter.empty
     default = None if required else parameter.default
     if given is not None:
@@ -137,7 +145,13 @@ def _listed(kind: type, name: str, given: Any) -> tuple[Any, ...]:
 
 
 def _values(hint: Any, default: Any, largest: int) -> tuple[tuple[Any, ...], bool]:
-    """Return the values to try for a setting, and whether they are ordered numbers."""
+    """Return the values to try for a setting, and whether these are numbers in order.
+
+    Args:
+        hint: the annotation of the setting.
+        default: its default; None if that stands for "no limit" or the like.
+        largest: the largest size to try, in bytes.
+    """
     kinds = {type(default), *(get_args(hint) or (hint,))} - {type(None), None}
     if bool in kinds:
         return (False, True), False

@@ -158,9 +158,10 @@ def _width(features: int, factor: float, cluster: int) -> int:
 
 
 def _clusters(targets: Any, bounds: tuple[int, ...]) -> Iterator[tuple[int, Any, Any]]:
-    """Yield, for each cluster with targets: its number, its targets' positions in ``targets`` (N,), and their indices.
+    """Yield, for each cluster with targets: its number, the positions of these targets, and their indices.
 
-    An index is the target's class counted from the first class of the cluster.
+    A position is an index of ``targets`` (N,). A target's index is its class, counted from the first class of the
+    cluster. ``bounds`` has the end of each cluster.
     """
     for i, (low, high) in enumerate(itertools.pairwise((0, *bounds))):
         (places,) = ops.nonzero(ops.logical_and(targets >= low, targets < high))

@@ -79,7 +79,7 @@ class Gathered:
         return done
 
     def _fits(self, i: int) -> bool:
-        """Return whether parameter ``i`` has a gradient of its own shape and dtype, and still its first memory.
+        """Return whether parameter ``i`` has a gradient of the parameter's shape and dtype, and its original memory.
 
         If the memory was replaced, by `Module.to` for example, other parameters may share it; then the parameter is
         updated alone.

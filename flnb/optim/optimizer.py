@@ -149,8 +149,8 @@ class Optimizer:
     def current(self, data: Tensor) -> tuple[Any, ...]:
         """Return the `coefficients` for ops on a parameter's data; use them in `update` in place of ``self.lr``.
 
-        The coefficients are numbers. In a step that `flnb.jit` captures they are tensors, so that each run of the
-        captured step uses their present values.
+        Usually the coefficients are numbers. In a step that `flnb.jit` captures, the coefficients are tensors, so
+        that each run of the captured step uses the values of that time.
         """
         if self._given:
             return self._given[self.count, data.dtype]
@@ -235,7 +235,7 @@ class Optimizer:
             self.update(data, gradient, state, self._work(data))
 
     def _work(self, data: Tensor) -> list[Tensor]:
-        """Return work tensors of the shape of ``data``; they are shared, or new ones if ops are only recorded."""
+        """Return work tensors of the shape of ``data``: shared ones, or new ones if ops are recorded, not computed."""
         recorded = effects.get() is not None or current().backend.defers
         found = self._scratch[data._spec]
         if recorded or len(found) < self.scratch:

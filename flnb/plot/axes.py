@@ -69,7 +69,7 @@ class Axis:
         )
 
     def shrink(self, unit: float) -> None:
-        """Shorten the axis to the middle of its area, so that a distance of 1 in its numbers takes ``unit`` pixels."""
+        """Shorten the axis, around its middle, so that a distance of 1 in numbers takes ``unit`` pixels."""
         middle, half = (self.begin + self.end) / 2, unit * abs(self.high - self.low) / 2
         sign = 1 if self.end > self.begin else -1
         self.begin, self.end = middle - sign * half, middle + sign * half

@@ -139,7 +139,7 @@ def users_frames(trace: TracebackType | None) -> tuple[TracebackType | None, int
 
 
 def _number(name: str, value: str, space: str, unit: str) -> str:
-    """Return HTML for a number with its unit, below its name; ``space`` stands between the number and the unit."""
+    """Return HTML that shows the text ``value`` and its unit below a name; ``space`` separates value and unit."""
     unit = f"<span class='dim' style='font-weight:400'>{unit}</span>"
     return f"<div><div class='dim'>{name}</div><b>{value}{space}{unit}</b></div>"
 

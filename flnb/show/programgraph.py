@@ -26,8 +26,8 @@ def graph(f: Any) -> Any:
 
     Each value that is in memory is named as in ``print(program)``, with its place: at an offset in the program's block
     of memory, in new memory, or in the memory of a value that it replaces, such as a parameter. Ellipses are the
-    program's results, and the values that exist before it runs; the latter are drawn beside each kernel that reads
-    them. An op that is overridden by a class of the user has a heavy border.
+    program's results, and the values that exist before the program runs. Such an existing value is drawn beside each
+    kernel that reads it. An op that is overridden by a class of the user has a heavy border.
 
     Args:
         f: a function compiled by `flnb.jit`, or one of its programs. For a function, all programs are drawn.

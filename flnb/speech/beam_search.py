@@ -90,9 +90,9 @@ def _arrivals(acceptor: Acceptor, alive: dict[int, Any], frame: Numbers) -> dict
 def beam_search_loss(numerator: Acceptor, denominator: Acceptor, emissions: Any, beam: int | None = None) -> Any:
     """Return the negative log-probability of the target's paths among all paths that the search considers.
 
-    Training with it makes the search, including its beam, prefer the target. The beam is applied to the denominator
-    only, and states on the target's own paths are always kept there, because otherwise the target could be missing
-    among the paths that it is compared with.
+    Training with this loss makes the search, including the beam, prefer the target. The beam is applied to the
+    denominator only, and states on the target's own paths are always kept there, because otherwise the target could be
+    missing among the paths that it is compared with.
 
     Args:
         numerator: the acceptor of the target's paths: `forced`, or `lexicon` with a sentence.

@@ -129,7 +129,10 @@ class Call(NamedTuple):
 
 @dataclass(eq=False)
 class Held:
-    """A live block: its name in printed calls, the bytes requested, its number of user locks, and if it was freed."""
+    """A live block: its name in printed calls, the bytes requested, its number of user locks, and whether it was freed.
+
+    A freed block is live until its last user lock is removed.
+    """
 
     name: str
     block: Block

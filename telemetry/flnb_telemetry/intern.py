@@ -211,7 +211,7 @@ def _shown(name: str) -> str:
 
 
 def located(keys: Ints, ids: Ints, sort: bool = False) -> tuple[Ints, NDArray[np.bool_]]:
-    """Return for each id its index in `keys`, and whether it is in `keys` at all.
+    """Return for each id its index in `keys`, and whether `keys` contains the id.
 
     The keys must be ascending; with `sort` they may be in any order.
     """

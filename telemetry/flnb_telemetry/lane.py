@@ -113,8 +113,8 @@ NOBODY.ident = 0
 class Lanes:
     """The buffers of all threads: ``lanes.lane`` is the buffer of the calling thread, created at the first use.
 
-    ``lanes.last`` is the buffer that was returned last. Ops compare its ``ident`` with that of their thread, which
-    takes half as long as looking up a thread-local.
+    ``lanes.last`` is the buffer that was returned last. Ops first compare the ``ident`` of that buffer with the
+    number of their thread, because this takes half as long as looking up a thread-local.
     """
 
     __slots__ = ("_new", "_own", "last")

@@ -160,12 +160,18 @@ class Generator(ABC):
         self.scratch += -(-count * np.dtype(dtype).itemsize // ALIGNMENT) * ALIGNMENT
 
     def _slot(self, use: str, j: int, dtype: str, index: str) -> str:
-        """Emit and return the address of an element of step ``j``'s row in scratch memory reserved for ``use``."""
+        """Emit and return the address of an element of step ``j``'s row in scratch memory.
+
+        ``use`` is the purpose of the row, such as "part" for partial sums; ``index`` is the index of the element.
+        """
         base = self.code.element(self.memory, "b", str(self.slots[use, j]))
         return self.code.element(base, dtype, index)
 
     def _kept(self, j: int, places: Sequence[str], index: str) -> Scalar:
-        """Emit a load of step ``j``'s value, which an earlier pass stored in an array or in scratch memory."""
+        """Emit a load of step ``j``'s value, which an earlier pass has stored; return the value.
+
+        The value is in an array, at its address in ``places``, or in scratch memory, at ``index``.
+        """
         dtype, array = self.nest.steps[j].dtype, self.plan.kept[j]
         return self.code.load(dtype, places[array] if array >= 0 else self._slot("kept", j, dtype, index))
 
@@ -176,21 +182,24 @@ class Generator(ABC):
         return Scalar(self.code, self.code.constant(identity(step.op, step.dtype), dtype), dtype)
 
     def _start(self, j: int, index: str) -> None:
-        """Emit a store of reduction ``j``'s initial value, such as 0 for a sum, to an element of its row."""
+        """Emit a store of reduction ``j``'s initial value, such as 0 for a sum, to element ``index`` of its row."""
         step = self.nest.steps[j]
         self.code.store(self._identity(j, step.dtype), self._slot("part", j, step.dtype, index))
         if j in self.summed:
             self.code.store(self._identity(j, "d"), self._slot("total", j, "d", index))
 
     def _accumulate(self, j: int, values: dict[int, Scalar], index: str) -> None:
-        """Emit the accumulation of one more value in an element of reduction ``j``'s row."""
+        """Emit the accumulation of step ``j``'s operand in element ``index`` of the reduction's row.
+
+        ``values`` has the values of the steps computed before.
+        """
         step = self.nest.steps[j]
         address = self._slot("part", j, step.dtype, index)
         x = self._operand(step.inputs[0], values).to(step.dtype)
         self.code.store(combine(step.op, self.code.load(step.dtype, address), x), address)
 
     def _flush(self, j: int, index: str) -> None:
-        """Emit the addition of a partial sum of reduction ``j`` to its total, and the reset of the partial sum."""
+        """Emit the addition of reduction ``j``'s partial sum at ``index`` to the total, and the partial sum's reset."""
         step = self.nest.steps[j]
         part, total = self._slot("part", j, step.dtype, index), self._slot("total", j, "d", index)
         more = self.code.load(step.dtype, part).to("d")
@@ -198,7 +207,7 @@ class Generator(ABC):
         self.code.store(self._identity(j, step.dtype), part)
 
     def _result(self, j: int, index: str) -> Scalar:
-        """Emit a load of an element of reduction ``j``'s row, once the reduction is finished."""
+        """Emit a load of element ``index`` of the row of reduction ``j``, once the reduction is finished."""
         step = self.nest.steps[j]
         use, dtype = ("total", "d") if j in self.summed else ("part", step.dtype)
         return self.code.load(dtype, self._slot(use, j, dtype, index)).to(step.dtype)

@@ -246,7 +246,7 @@ class Prepared:
         return inside
 
     def _call(self, what: str, made: Any, arguments: list[tuple[int, Any]]) -> Call:
-        """Create a primitive from its descriptor, with ``arguments``: pairs of a number and a memory object."""
+        """Create a primitive from a descriptor, ``made``, with arguments: pairs of a number and a memory object."""
         dnn = self.dnn
         pad = dnn.lib.dnnl_primitive_desc_query_md(made, EXEC_ARG_MD, SCRATCHPAD)
         if pad != dnn.ffi.NULL and dnn.lib.dnnl_memory_desc_get_size(pad):

@@ -87,8 +87,8 @@ def nest_of(
 class AnySize(Generator):
     """Writes the function ``int64 kernel(void *array, ..., void *scratch, int64 rows, int64 columns)`` of a nest.
 
-    The function returns 1; or 0, having done nothing, if an address is not aligned for its array's dtype, or if a
-    result shares a part of its memory with another array (two arrays of one shape may be the same).
+    The function returns 1. It returns 0, without doing anything, if an address is not aligned for its array's dtype, or
+    if a result partly overlaps another array. (Two arrays of the same shape may have the same address.)
     """
 
     together = 16  # as precise as a product with ones by BLAS, which has several accumulators

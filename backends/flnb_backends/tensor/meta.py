@@ -30,7 +30,7 @@ _numpy = NumpyBackend()
 
 
 class Buffer:
-    """A meta tensor's buffer: its spec and strides, and the owner of the memory block that it would occupy.
+    """A meta tensor's buffer: the spec, the strides, and the owner of the memory block that the elements would occupy.
 
     Attributes:
         strides: the strides in bytes; None if the elements are in row-major order without gaps.

@@ -61,9 +61,10 @@ class Problem:
 def taken_apart(whole: Problem, offsets: Ints) -> Iterator[tuple[Problem, Ints, int]]:
     """Split a problem into independent parts; yield each as (part, rows of its blocks, offset).
 
-    Blocks that are live during the whole time of a part are placed below all its other blocks, and their ``offsets``
-    are written immediately. No packing is lost by this: every other block is entirely above or below such a block, and
-    can change places with it. The rest of the part may then be divided further.
+    Blocks that are live during the whole time of a part are placed below all other blocks of the part, and their
+    offsets are written to ``offsets`` immediately. No better packing is excluded by this: in every packing, each other
+    block is entirely above or below such a block, and can be exchanged with it. The rest of the part may then be
+    divided further.
     """
     todo = [(np.arange(len(whole.nbytes)), 0)]
     while todo:

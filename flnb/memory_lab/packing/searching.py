@@ -229,7 +229,7 @@ def _key(problem: Problem, letter: str) -> Ints:
 
 
 def _result(first: Answer) -> bool:
-    """Run a recursion written as generators (`Answer`), to which no recursion limit applies; return its result."""
+    """Return the result of a recursive search; its functions are generators, so that no recursion limit applies."""
     waiting: list[Answer] = [first]
     value: bool | None = None
     while waiting:

@@ -76,7 +76,7 @@ class EmulatedDriver(Driver):
         return reports[-1] if reports else ""
 
     def tell_unused(self, address: int, nbytes: int) -> None:
-        """Mark memory as part of no block; until it is in a block, the checks report accesses to it."""
+        """Mark a range of memory as part of no block: the checks report accesses to it until `tell_used` is called."""
         self._tell(address, nbytes, -1, None)
 
     def counted(self, kernel: str) -> tuple[int, int, int, int]:
@@ -86,7 +86,7 @@ class EmulatedDriver(Driver):
         return one, two, three, four
 
     def tell_free(self, address: int, nbytes: int, streams: Sequence[int]) -> None:
-        """Mark a block as freed: from then on, the checks report accesses to its memory. ``streams`` have used it.
+        """Mark a range of memory as a freed block, which ``streams`` have used: the checks report later accesses to it.
 
         A block that several streams have used is not checked yet.
         """
@@ -94,7 +94,7 @@ class EmulatedDriver(Driver):
             self._tell(address, nbytes, 0, streams[0])
 
     def tell_used(self, address: int, nbytes: int, stream: int) -> None:
-        """Mark memory as a new block: from this point of ``stream`` on, the checks report reads of old values."""
+        """Mark a range of memory as a new block: the checks report later work of ``stream`` that reads old values."""
         self._tell(address, nbytes, 1, stream)
 
 
@@ -155,7 +155,7 @@ def emulate(order: Order = "random", seed: int = 0, checked: bool = True) -> Emu
     """Use an emulated CUDA device in this process, in place of GPUs, for the backend ``"cuda"`` and for CuPy.
 
     Call it before CuPy is imported. Results, orders and counts are real; times are not, and it is slow. The first call
-    on a machine downloads CuPy's source and compiles for some time; later ones load what it has built.
+    on a machine downloads CuPy's source and compiles for some time; later calls load the result.
 
     Args:
         order: when work runs and in which order threads run: "eager", "lazy" or "random"; see `EmulatedDevice.begin`.

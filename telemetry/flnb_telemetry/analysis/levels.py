@@ -39,7 +39,8 @@ class Parts(NamedTuple):
     A call is a module call or a single op. Call j consists of the nodes `bound[j]` to `bound[j + 1]` - 1; `token[j]` is
     the string id of the module's name (NOT_A_MODULE for an op), `depth[j]` the number of names in its scope path. An
     entry is one item on the level, perhaps a repeated block of calls. Entry i consists of the calls `cut[i]` to
-    `cut[i + 1]` - 1; `period[i]` is the number of calls in the block that it repeats, 0 if it is not a repetition.
+    `cut[i + 1]` - 1; `period[i]` is the length, in calls, of the block that entry i repeats; 0 for
+    an entry that is no repetition.
     """
 
     bound: Ints

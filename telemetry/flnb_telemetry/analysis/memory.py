@@ -197,8 +197,8 @@ class Memory:
     """The memory of a recording over time: `timeline()`, `at(t)`, `peak`, `fragmentation()`.
 
     Blocks that existed before the recording are included if they belong to the manager that was active when it began.
-    Results smaller than the manager's `min_block` have no block: NumPy allocates their memory, and their frees are not
-    recorded. `small(ns)` counts such results.
+    Results smaller than the manager's `min_block` have no block: NumPy allocates the memory for such a result, and its
+    free is not recorded. `small(ns)` counts such results.
 
     Attributes:
         block: a row for each block: the columns of the `alloc` events, and the times (ns) of its free ("end") and of

@@ -161,7 +161,7 @@ class _Trace:
         return self.contexts.id_of(Context(text(scope, "scope"), number, "", 0, text(line or "", "line")))
 
     def plan(self, name: str, arguments: dict[str, Any]) -> int:
-        """Return the plan id of the op `name`; `arguments` are those of its event (shapes, dtypes, ...)."""
+        """Return the plan id of the op `name`, given the arguments of its event (shapes, dtypes, ...)."""
         shapes = arguments.get("Input Dims", ())
         inputs = tuple(shape for each in shapes if (shape := extents(each)) is not None)
         shape = extents(arguments.get("Output Dims", ())) or ()

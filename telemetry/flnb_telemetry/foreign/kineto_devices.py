@@ -94,7 +94,16 @@ class Devices:
         self, rows: dict[str, list[tuple[int, ...]]], seq: int, call: tuple[int, int, int], name: str,
         about: dict[str, Any], places: dict[int, str],
     ) -> None:  # fmt: skip
-        """Add a launch or a copy to the rows; `call` has the begin (ns), the end and the lane of the host's call."""
+        """Add the event of a launch or a copy to `rows`, the rows of events by kind.
+
+        Args:
+            rows: the rows to add to.
+            seq: the number of the task.
+            call: the begin (ns), the end (ns) and the lane of the host's call.
+            name: the name of the kernel or copy.
+            about: the arguments of the event in the trace.
+            places: the place of each device by number, such as "cuda:0".
+        """
         t0, t1, lane = call
         context = self._context(about, places)
         if not about.get("copy"):
@@ -108,7 +117,10 @@ class Devices:
         rows["copy"].append((t0, t1, seq, amount(about.get("bytes", 0)), pinned, context, route, lane))
 
     def _context(self, about: dict[str, Any], places: dict[int, str]) -> int:
-        """Return the context id of an event's device, stream, scope, phase and line."""
+        """Return the context id for the device, stream, scope, phase and line in an event's arguments (`about`).
+
+        `places` has the place of each device by number, such as "cuda:0".
+        """
         number, phase = integer(about.get("device", 0)), about.get("phase")
         place = places.get(number, f"cuda:{number}")
         scope, line = (text(about.get(key, ""), key) for key in ("scope", "line"))

@@ -163,14 +163,14 @@ class _Machine:
         return int.from_bytes(self.take(width), "little")
 
     def long(self, width: int) -> int:
-        """Return the next value, a signed integer; the `width` bytes before it have its length in bytes."""
+        """Read and return a signed integer: `width` bytes with its length, then the integer's bytes."""
         count = self.uint(width)
         if count > LONGEST_INTEGER:
             raise PickleError(f"it has an integer of {count} bytes, expected at most {LONGEST_INTEGER}")
         return int.from_bytes(self.take(count), "little", signed=True)
 
     def text(self, width: int) -> str:
-        """Return the next value, a string; the `width` bytes before it have its length in bytes."""
+        """Read and return a string: `width` bytes with its length in bytes, then the string as UTF-8."""
         return self.take(self.uint(width)).decode("utf-8", "surrogatepass")
 
     def since_mark(self) -> list[Any]:

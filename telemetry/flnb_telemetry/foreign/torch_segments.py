@@ -159,7 +159,7 @@ class _Sweep:
         self.first: list[int] = [0]  # the first address of each segment, by number
 
     def begin(self, t: int, address: int, size: int, growing: bool = False) -> None:
-        """Add a segment at time t, ns."""
+        """Add a segment of `size` bytes at an address at time t (ns); a `growing` segment can change its size."""
         if address in self.held:  # the event of its end is missing
             self.end(t, address)
         insort(self.begins, address)
@@ -237,7 +237,10 @@ class _Sweep:
         return number if address < begin + size else 0
 
     def tables(self, homes: Ints) -> dict[str, Columns]:
-        """Return the events as tables by kind; segments are renumbered by address, also in the array `homes`."""
+        """Return the events as tables by kind, with segments numbered by address.
+
+        `homes`, the number of each block's segment, is changed to the new numbers.
+        """
         order = np.argsort(self.first, kind="stable")
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))

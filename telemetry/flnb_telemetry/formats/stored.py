@@ -110,7 +110,7 @@ class Stored(Mapping[str, schema.Columns]):
 
     @property
     def names(self) -> set[str]:
-        """The names of all files that never change."""
+        """The names of the files in a recording's folder, whose contents never change; empty for a `.flnb` file."""
         return {source.name for sources in self.sources.values() for source in sources if source.name}
 
     def reuse(self, earlier: Stored) -> None:

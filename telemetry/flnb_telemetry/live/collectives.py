@@ -133,12 +133,12 @@ class Window:
 
 
 def section(ranks: list[View], start: int, now: int, states: dict[int, str]) -> tuple[dict[str, Any], Arrays]:
-    """Return a frame's section on ranks: the entry "collectives" of the frame's head (see protocol.ts), and arrays.
+    """Return a dashboard frame's section on ranks: the entry "collectives" of its head (see protocol.ts), and arrays.
 
     Args:
         ranks: the latest events of each rank, with ops merged into bars.
         start, now: the time at which the run began, and the current time, ns.
-        states: texts about ranks from other sources than their events, such as "has died".
+        states: texts about ranks that do not follow from events, such as "has died".
     """
     calls = Collectives(**join(ranks))
     chosen = _chosen(calls)

@@ -226,7 +226,14 @@ class Live(Run):
     def _content(
         self, keyframe: bool, sequence: int, arrays: Arrays, counters: dict[str, Any]
     ) -> tuple[dict[str, Any], bytes]:
-        """Return the content of a frame without its tape, and the bytes of its arrays."""
+        """Return the content of a frame except the tape, and the bytes of the frame's arrays.
+
+        Args:
+            keyframe: whether the frame contains everything, rather than changes.
+            sequence: the number of the frame.
+            arrays: the frame's arrays by name.
+            counters: the values for the dashboard's header (see `_counters`).
+        """
         index, buffer = packed(arrays)
         content = {"type": "frame", "protocol": PROTOCOL, "keyframe": keyframe, "seq": sequence, "arrays": index}
         return content | {"run": self._run(), "counters": counters} | self._names(), buffer
@@ -290,6 +297,7 @@ class Live(Run):
         """Return the values in the dashboard's header (step, events per second, drops, ...) at the time `now`, ns.
 
         While the program runs, "events_per_s" is the rate of the last frames; later it is the rate of the whole run.
+        `thinned` says whether the frame leaves out blocks of memory because there are too many.
         """
         self._rate.append((now, self.events, self._sequence))
         before, events, frames = self._rate[0]

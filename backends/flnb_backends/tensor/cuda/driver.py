@@ -213,13 +213,13 @@ class Driver(Capture):
     # memory
 
     def tell_unused(self, address: int, nbytes: int) -> None:
-        """Inform an emulated device that memory is reserved but has no blocks yet. Does nothing on a GPU."""
+        """Inform an emulated device that a range of memory is reserved but has no blocks yet. Does nothing on a GPU."""
 
     def tell_free(self, address: int, nbytes: int, streams: Sequence[int]) -> None:
-        """Inform an emulated device that a block, which these streams used, was freed. Does nothing on a GPU."""
+        """Inform an emulated device that a block, which ``streams`` have used, was freed. Does nothing on a GPU."""
 
     def tell_used(self, address: int, nbytes: int, stream: int) -> None:
-        """Inform an emulated device that a stream's later work may use memory, a new block. Does nothing on a GPU."""
+        """Inform an emulated device of a new block, which later work of ``stream`` may use. Does nothing on a GPU."""
 
     def memory(self) -> Memory:
         """Return the available and the total memory of the current device."""
@@ -247,15 +247,21 @@ class Driver(Capture):
         self._run("cuMemFreeHost", address)
 
     def upload(self, to: int, source: int, nbytes: int, stream: int = 0) -> None:
-        """Copy from host to device memory; a pinned source must not change until the copy has run."""
+        """Copy ``nbytes`` bytes from the host address ``source`` to the device address ``to``, in a stream.
+
+        If the source is pinned, it must not change until the copy has run.
+        """
         self._copy(device_words.TO_DEVICE, "cuMemcpyHtoDAsync_v2", to, source, nbytes, stream)
 
     def download(self, to: int, source: int, nbytes: int, stream: int = 0) -> None:
-        """Copy from device to host memory; blocks the host unless the target is pinned."""
+        """Copy ``nbytes`` bytes from the device address ``source`` to the host address ``to``, in a stream.
+
+        Blocks the host unless the target is pinned.
+        """
         self._copy(device_words.TO_HOST, "cuMemcpyDtoHAsync_v2", to, source, nbytes, stream)
 
     def copy(self, to: int, source: int, nbytes: int, stream: int = 0) -> None:
-        """Copy within a device's memory."""
+        """Copy ``nbytes`` bytes from ``source`` to ``to``, two addresses on one device, in a stream."""
         self._copy(device_words.ON_DEVICE, "cuMemcpyDtoDAsync_v2", to, source, nbytes, stream)
 
     def copy_between(self, to: int, device: int, source: int, of: int, nbytes: int, stream: int = 0) -> None:
@@ -269,7 +275,11 @@ class Driver(Capture):
             task.copied(device_words.BETWEEN, nbytes, addresses=(to, source))
 
     def _copy(self, route: int, call: str, to: int, source: int, nbytes: int, stream: int) -> None:
-        """Queue a copy by the API's function ``call`` and emit an event; ``route`` says between which memories."""
+        """Queue a copy by the API's function ``call``, and emit an event.
+
+        ``route`` says between which memories data is copied: one of the constants in `device_words`, such as
+        `TO_DEVICE`.
+        """
         task = devices.begin(self, stream)
         self._run(call, to, source, nbytes, stream)
         if task is not None:

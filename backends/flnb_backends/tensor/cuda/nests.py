@@ -225,7 +225,11 @@ class _Rows:
         return values[j]
 
     def _store(self, i: int, values: dict[int, Scalar], condition: str, walk: str) -> None:
-        """Write store ``i`` under a condition; if several places share an element, only the first place writes it."""
+        """Write store ``i``, to be executed if a C expression, ``condition``, is true ("" for always).
+
+        If several places share an element, only the first place writes it. ``walk`` is the letter of the indices along
+        a row, "" for a store that is executed once per row.
+        """
         j, target = self.stores[i]
         kept, walked = self.ways[target]
         loops = [*zip("k" * len(kept), range(len(kept)), kept, self.kept, strict=True)]
@@ -237,7 +241,13 @@ class _Rows:
         self.text.add(f"{test}p{target}[{self._away(walked, walk) if walk else 0}] = {value};")
 
     def _places(self, number: str, extents: tuple[int, ...], letter: str) -> None:
-        """Write the computation of all loop indices from a place's number; an index is named ``letter`` + number."""
+        """Write definitions of all loop indices, computed from the number of a place.
+
+        Args:
+            number: the C expression of the place's number.
+            extents: the extents of the loops.
+            letter: the beginning of the indices' names; the number of the loop follows.
+        """
         below = math.prod(extents)
         for loop, extent in enumerate(extents):
             below //= extent
@@ -247,7 +257,10 @@ class _Rows:
 
     @staticmethod
     def _away(strides: tuple[int, ...], letter: str) -> str:
-        """Return the C expression of the distance, in elements, from an array's start to a place."""
+        """Return the C expression of an element's distance from the start of its array, in elements.
+
+        ``strides`` are the array's strides along the loops; ``letter`` + number are the names of the loop indices.
+        """
         return " + ".join(f"{letter}{loop} * {s}" for loop, s in enumerate(strides) if s) or "0"
 
 
