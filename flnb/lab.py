@@ -39,9 +39,8 @@ def free_name(folder: Path, name: str, content: bytes | None = None) -> Path:
 def shipped(name: str, folder: Path | None = None) -> Path:
     """Copy a notebook that comes with flnb, so that running it does not change the original; return the copy's path.
 
-    An earlier copy that is unchanged is returned.
     The copy is made in `folder`. By default that is the working directory or, if flnb runs from a git checkout, the
-    checkout's folder output/lab, which git ignores.
+    checkout's folder output/lab, which git ignores. If the folder has an unchanged copy already, that copy is returned.
     """
     package = Path(__file__).resolve().parent
     original, place = package / "notebooks" / name, Path.cwd()

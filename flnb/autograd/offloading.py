@@ -3,9 +3,9 @@
 `flnb.autograd.keeping` decides when a tensor moves; this module has the place where it is stored (`Store`), the methods
 of compression (`Codec`) and the counts of what moved (`Moves`).
 
-A tensor is copied back when backward needs it, not in advance by another thread. Copying in advance could save the time
-for which backward waits for copies from the host's memory, 0.6% of a step (`python -m benchmarks offloading`, two
-cores), but would require memory for one more tensor on the device.
+A tensor is copied back when backward needs it, not in advance by another thread. Copying in advance would require
+memory for one more tensor on the device. It could save the time for which backward waits for copies from the host's
+memory: 0.6% of a step (`python -m benchmarks offloading`, two cores).
 """
 
 from __future__ import annotations

@@ -70,9 +70,8 @@ class Processes:
     """Load items in processes, which have a copy of the dataset each and return arrays through shared memory.
 
     Each job has a block of shared memory, the *slot* of the job. Only the job's worker writes to the slot until the
-    item is collected. The
-    first items are returned by pickling; their sizes show how large the blocks must be. All blocks are made and removed
-    by the iterating process, so none is left over if a worker dies.
+    item is collected. The first items are returned by pickling; their sizes show how large the blocks must be. All
+    blocks are made and removed by the iterating process, so none is left over if a worker dies.
 
     Attributes:
         count: the number of processes.

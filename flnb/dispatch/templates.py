@@ -1,8 +1,8 @@
 """Source text of the crossing: one text for each step of an op; the code of an op is composed of these texts.
 
 The code of an op, its entry, finds the plan, takes the operands' buffers, requests memory, calls the active backend's
-method, emits the event and, if an operand is on the tape, records the node. `entry_text` joins the texts of the steps
-for a form of op, and `flnb.dispatch.crossing` compiles the result, once for each form.
+method, and emits the event. If an operand is on the tape, it also records the node. `entry_text` joins the texts of the
+steps for a form of op, and `flnb.dispatch.crossing` compiles the result, once for each form.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ def sync_clocks(rounds: int = ROUNDS) -> tuple[int, int]:
         rounds: the number of round trips of a message; the quickest one is used.
 
     Returns:
-        The offset in ns (a time on rank 0's clock is the time on this rank's clock + offset), and the largest possible
-        error of the offset in ns, which is half of the quickest round trip.
+        The offset in ns, and its largest possible error in ns, which is half of the quickest round trip. A time
+        on rank 0's clock is the time on this rank's clock + offset.
 
     Raises:
         CollectiveError: a rank has died, or does not call this function.

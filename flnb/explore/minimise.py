@@ -49,7 +49,10 @@ class Minimised:
         return diverges(call, self.reference, self.other, self.tolerance, self.repeats)
 
     def take(self, candidate: OpCall | None) -> bool:
-        """Accept a smaller call if it is valid and shows a difference of the same kind; returns whether it does."""
+        """Replace ``call`` by a smaller call if that is valid and shows a difference of the same kind.
+
+        Returns whether the call was replaced.
+        """
         if candidate is None or time.monotonic() > self.deadline or not _valid(candidate, self.reference):
             return False
         with np.errstate(all="ignore"):

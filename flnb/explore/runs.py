@@ -352,7 +352,7 @@ def _works(run: Recording, chosen: Any, steps: int) -> dict[tuple[str, str], Wor
 
 
 def _calls(number: float) -> str:
-    """Return a number of calls per step as text, with decimals if it is not whole."""
+    """Return the number of calls per step as text, with decimals if the number is not whole."""
     return quantity.count(number) if number == int(number) else quantity.significant(number)
 
 

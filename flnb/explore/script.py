@@ -89,9 +89,9 @@ def where(*parts: str, between: str = ", ") -> str:
 def definition(value: Any, name: str, known: frozenset[str] = frozenset(("np", "flnb"))) -> list[str]:
     """Return lines of code that define ``name`` as a value, given the already defined names ``known``.
 
-    Modules, classes and functions are imported. If that is impossible, because a class or function was
-    defined in a notebook cell or inside a function, the result has its source text, preceded by definitions of all
-    globals and enclosing variables that the source uses.
+    Modules, classes and functions are imported. Those defined in a notebook cell or inside a function cannot be
+    imported: for these, the result has the source text, preceded by definitions of all globals and enclosing variables
+    that the source uses.
     """
     if isinstance(value, ModuleType):
         return [f"import {value.__name__}{f' as {name}' * (name != value.__name__)}"]

@@ -124,8 +124,7 @@ class TensorBackend(Part, kind="backend"):
         """Return an object for max pooling that stores the positions of the maxima; None if the backend has none.
 
         Programs use it: ``find(x, y, places)`` writes the maxima to ``y`` and their positions to ``places``, an array
-        of ``nbytes`` bytes, and ``spread(g, places, out)`` writes the gradient with
-        respect to x to ``out``.
+        of ``nbytes`` bytes, and ``spread(g, places, out)`` writes the gradient with respect to x to ``out``.
         """
         return None
 

@@ -42,9 +42,9 @@ class Tunable:
 def tunables(kind: type, largest: int, choices: dict[str, Any] | None = None) -> list[Tunable]:
     """List the settings of a memory manager class, from its constructor's annotations and defaults.
 
-    The values to try are powers of two for sizes (annotated as ``int | str | None``, or with a default such as
-    ``"2MiB"`` or ``4 << 20``), tenths for shares, and multiples of the default for other numbers. Settings of base
-    classes are included if the constructor accepts further keywords (``**options``).
+    The values to try are powers of two for sizes, tenths for shares, and multiples of the default for other numbers.
+    A setting is a size if it is annotated as ``int | str | None``, or has a default such as ``"2MiB"`` or ``4 << 20``.
+    Settings of base classes are included if the constructor accepts further keywords (``**options``).
 
     Args:
         kind: the class.

@@ -60,8 +60,8 @@ class GoogLeNet(Module):
     those after module 4a, those after 4d. All numbers of channels are multiplied by ``width``.
 
     It has 6,998,552 parameters, or 13,378,280 with auxiliary classifiers. The column "params" of table 1 counts weights
-    in units of 1024 and agrees to 8%, except for the first convolution, which has 9,408 weights (7 x 7 x 3 x 64) where
-    the table says 2.7K.
+    in units of 1024 and agrees to 8%, except for the first convolution: it has 9,408 weights (7 x 7 x 3 x 64), the
+    table says 2.7K.
 
     >>> import flnb
     >>> net = flnb.models.GoogLeNet(width=0.125, image=32, classes=10)

@@ -282,8 +282,8 @@ def svd(x: ArrayLike, /, *, full_matrices: bool = True) -> SVDResult:
     """Singular value decomposition, ``x = (U * S) @ Vh``, of x (..., M, N), with K = min(M, N) singular values S.
 
     With ``full_matrices`` U (..., M, M) and Vh (..., N, N) are square; without it they are (..., M, K) and (..., K, N).
-    The vectors that make U or Vh square are not unique. Gradients flow through functions of them that are unique, such
-    as the space that they span; others raise a ValueError in the backward pass.
+    The vectors that make U or Vh square are not unique. A function of these vectors has a gradient if its result
+    is unique, for example the projection onto their span; other functions raise a ValueError in the backward pass.
 
     >>> import flnb
     >>> flnb.linalg.svd(flnb.asarray([[0.0, 2.0], [1.0, 0.0]])).S.tolist()

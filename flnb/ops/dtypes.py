@@ -28,7 +28,7 @@ class FloatInfo(NamedTuple):
 
 
 def finfo(type: DTypeLike | Tensor, /) -> FloatInfo:
-    """Return the limits of a floating-point dtype, or of a tensor's dtype; for a complex one those of its parts.
+    """Return the limits of a floating-point dtype, or of a tensor's dtype; for a complex dtype, of its parts' dtype.
 
     The result has the attributes ``bits``, ``eps``, ``max``, ``min``, ``smallest_normal`` and ``dtype``.
 

@@ -51,9 +51,9 @@ def vector_norm(
 def matrix_norm(x: ArrayLike, /, *, keepdims: bool = False, ord: float | str = "fro") -> Tensor:
     """Norms (...) of matrices x (..., M, N).
 
-    ``ord`` is "fro" for the root of the sum of squares, "nuc" for the sum of singular values, 2 or -2 for the largest
-    or smallest singular value, 1 or -1 for the largest or smallest sum of a column's absolute values, infinity or
-    -infinity for the same of a row.
+    ``ord`` is "fro" for the root of the sum of squares, or "nuc" for the sum of singular values. 2 is the largest
+    singular value, -2 the smallest; 1 the largest sum of a column's absolute values, -1 the smallest; infinity the
+    largest sum of a row's absolute values, -infinity the smallest.
 
     >>> import flnb
     >>> flnb.linalg.matrix_norm([[3.0, 0.0], [0.0, 4.0]])

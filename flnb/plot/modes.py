@@ -26,8 +26,8 @@ def modes(runs: Mapping[str, Recording], asked: str = "ask") -> Any:
     """Draw when a function's ops are called, compiled and run, in a row for each of several recordings.
 
     The rows have separate time axes. A row shows a tick where an op is called or recorded, a hatched bar while a
-    program is compiled, bars while ops and kernels run, a marker where a block of memory is allocated, and a line from
-    the moment when the function's result is asked for to the moment when its values are available.
+    program is compiled, bars while ops and kernels run, and a marker where a block of memory is allocated. A line goes
+    from the moment when the function's result is asked for to the moment when its values are available.
 
     Args:
         runs: the recordings by the name of the mode, each of one call of the function.

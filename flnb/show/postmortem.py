@@ -1,7 +1,7 @@
 """The report of an `OutOfMemoryError` as HTML, shown below the notebook cell that failed.
 
 The report has a verdict, five numbers, a drawing of the memory segment that came closest to serving the request, the
-blocks in the way, and remedies, of which those that help come first. Everything in the drawing is also in the tables.
+blocks in the way, and remedies. Remedies that help come first. Everything in the drawing is also in the tables.
 """
 
 from __future__ import annotations

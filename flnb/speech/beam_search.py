@@ -91,7 +91,7 @@ def beam_search_loss(numerator: Acceptor, denominator: Acceptor, emissions: Any,
     """Return the negative log-probability of the target's paths among all paths that the search considers.
 
     Training with this loss makes the search, including the beam, prefer the target. The beam is applied to the
-    denominator only, and states on the target's own paths are always kept there, because otherwise the target could be
+    denominator only. States on the target's own paths are always kept there, because otherwise the target could be
     missing among the paths that it is compared with.
 
     Args:

@@ -149,7 +149,7 @@ def _choices(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _paddings(rng: np.random.Generator) -> Iterator[Sample]:
-    """Yield samples of padding with values of the array."""
+    """Yield samples of `pad` in the modes that repeat values of the array, instead of filling with a constant."""
     widths = ((1, 0), (2, 3))
     for mode in ("edge", "symmetric", "reflect"):
         yield Sample("gather", lambda x, m=mode: ops.pad(x, widths, mode=m), (apart(rng, 2, 3),), f"pad {mode}")

@@ -180,7 +180,7 @@ def _forward_seconds(run: Recording) -> dict[str, float]:
 
 
 def code(plan: Fit) -> str:
-    """Return code that runs the user's ``step`` as proposed, for a notebook cell."""
+    """Return code for a notebook cell that runs the user's ``step`` with modules recomputed or offloaded as planned."""
     parts = [f"{name}={list(scopes)!r}" for name in ("recompute", "offload") if (scopes := getattr(plan, name))]
     return f"with flnb.memory.lean({', '.join(['model', *parts])}):\n    step()  # forward and backward"
 

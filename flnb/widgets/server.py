@@ -1,7 +1,7 @@
 """A web server for the dashboard of recordings, for browsers on this machine: `flnb view RUN --browser`.
 
 It listens only on the loopback address, at a random port, and answers only under a path that begins with a random
-token, so that neither other users nor other pages of the browser can read a recording.
+token. So neither other users nor other pages of the browser can read a recording.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class Generator(ABC):
         return values[j]
 
     def _write(self, each: Pass, values: dict[int, Scalar], places: Sequence[str], index: str) -> None:
-        """Emit a pass's stores for one place: to arrays at the addresses ``places``, to scratch rows at ``index``."""
+        """Emit a pass's stores for one index: to arrays at the addresses ``places``, to scratch rows at ``index``."""
         for j in each.keeps:
             if self.plan.kept[j] < 0:
                 self.code.store(values[j], self._slot("kept", j, self.nest.steps[j].dtype, index))

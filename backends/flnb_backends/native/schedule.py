@@ -176,7 +176,7 @@ class _Scheduler:
         return len(loads) <= MOST_LOADS
 
     def _delay(self) -> None:
-        """Move each store to the last pass that still loads from memory that the store may overwrite."""
+        """Delay each store until the last pass that loads from memory that the store may overwrite."""
         steps = self.nest.steps
         ways = [(np.dtype(a.dtype).itemsize, a.outer, a.inner) for a in self.nest.arrays]
         for number, each in enumerate(self.passes):

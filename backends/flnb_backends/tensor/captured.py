@@ -135,7 +135,7 @@ class CapturedBackend(DeferredBackend):
         return detached(made, made.spec)
 
     def leaf(self, array: Any) -> Value:
-        """Return the recorded value of an array made outside of the function, before the function wrote to it."""
+        """Return the `Value` of an array made outside of the function, with its contents before any write."""
         return self.leaves[_key(array)][1]
 
     def written(self) -> list[tuple[Value, Value]]:

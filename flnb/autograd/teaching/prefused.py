@@ -1,8 +1,8 @@
 """A tape that records a sequence of ops, for which a gradient is registered, as one node.
 
 Programs of tiny ops spend most of their time on overhead. When the last op of a registered sequence is recorded, its
-node gets the inputs of the sequence and the values that all ops of the sequence saved, and the nodes of the other ops
-are dropped (pre-fused gradients).
+node gets the inputs of the sequence and the values that all ops of the sequence saved. The nodes of the other ops are
+dropped (pre-fused gradients).
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Sequence:
 
     Attributes:
         last: name of the last op.
-        steps: for each of the other ops in order, the number of the op in the sequence that reads its result, the
-            position of the result among that op's arguments, and the name of the op itself.
+        steps: a triple for each of the other ops in order: which op of the sequence reads the result (its number), as
+            which argument (its position), and the name of the op that computes the result.
         pull: the function that computes the gradient, see `register_sequence`.
     """
 

@@ -1,7 +1,7 @@
 """An emulated CUDA device for tests without a GPU: the driver API over host memory, with kernels compiled by g++.
 
-Streams run as late and as far out of order as the API allows, the threads of kernels one at a time in random order, and
-every access of a kernel to device or shared memory is checked for bounds, uninitialized values and races. Its times are
+Streams run as late and as far out of order as the API allows, the threads of kernels one at a time in random order.
+Every access of a kernel to device or shared memory is checked for bounds, uninitialized values and races. Its times are
 meaningless. Ctrl-C ends a kernel that hangs, provided that it accesses memory or waits at a barrier. Accesses to
 ``__device__`` variables are not checked.
 """
