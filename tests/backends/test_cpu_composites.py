@@ -173,7 +173,7 @@ def test_memory_that_is_shared(name: str) -> None:
         out = (None, y) if name == "cross_entropy" else (y, *[None] * (len(expected) - 1))
         found = cpu_composites.call(name, False, len(inputs), x.shape, x.dtype, attributes)
         assert found is not None
-        assert (found((x, *more), out) is None) is (place > 0)
+        assert (found(x, *more, *attributes, out) is None) is (place > 0)
         if place == 0:
             np.testing.assert_array_equal(y, expected[name == "cross_entropy"])
 
@@ -182,10 +182,10 @@ def test_arrays_of_other_sizes_or_dtypes_are_not_read() -> None:
     x, row = np.ones((4, 6), "f"), np.ones(6, "f")
     found = cpu_composites.call("layer_norm", False, 3, x.shape, x.dtype, (1, 1e-5))
     assert found is not None
-    assert found((x, row, row), None) is not None
-    assert found((x, row, row[:5]), None) is None
-    assert found((x, row, row.astype("d")), None) is None
-    assert found((x, row, row), (np.ones((4, 5), "f"), None, None, None)) is None
+    assert found(x, row, row, 1, 1e-5, None) is not None
+    assert found(x, row, row[:5], 1, 1e-5, None) is None
+    assert found(x, row, row.astype("d"), 1, 1e-5, None) is None
+    assert found(x, row, row, 1, 1e-5, (np.ones((4, 5), "f"), None, None, None)) is None
 
 
 def test_one_kernel_serves_all_shapes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,10 @@ __all__ = ["Composites"]
 BYTES = np.dtype(np.uint8)
 
 
-Run = Callable[[tuple[Any, ...], Any], tuple[Any, ...] | None]
+BRIEF = 1 << 16
+"""The most bytes of scratch memory that NumPy allocates; more is the memory manager's (`scratch`), at 30 times the cost."""
+
+Run = Callable[..., tuple[Any, ...] | None]
 """A function of a composite's arguments and of ``out``, which returns the results; None if NumPy has to compute them.
 
 ``out`` is a tuple with the arrays to write, each may be None, or None.
@@ -35,8 +38,7 @@ Run = Callable[[tuple[Any, ...], Any], tuple[Any, ...] | None]
 TEXT = """
 def make(function, pointer, empty, scratch, dtype, rows, columns, room, between, sizes, dtypes, shapes):
     {unpacked}
-    def run(arguments, out):
-        {arguments}, = arguments
+    def run({arguments}, out):
         if {unfit}:
             return None
         if out is None:
@@ -57,14 +59,14 @@ def make(function, pointer, empty, scratch, dtype, rows, columns, room, between,
 
 
 @lru_cache(None)
-def maker(name: str, pulls: bool, found: Composite, tensors: int) -> Callable[..., Run]:
+def maker(name: str, pulls: bool, found: Composite, tensors: int, attributes: int) -> Callable[..., Run]:
     """Return a function that makes a `Run`: the function that runs a composite's machine code on arrays of one shape.
 
     Args:
         name: the composite's name.
         pulls: whether the machine code is that of the composite's gradient.
         found: the machine code.
-        tensors: the number of the arguments before the attributes.
+        tensors, attributes: the numbers of the arguments that are arrays or None, and of the attributes after them.
     """
     read = [i for i, each in enumerate(found.inputs) if each is not None]
     made = [i for i, each in enumerate(found.results) if isinstance(each, tuple)]
@@ -76,14 +78,14 @@ def maker(name: str, pulls: bool, found: Composite, tensors: int) -> Callable[..
         unfit += [f"not are_classes(x{i}, columns)" for i in read if found.inputs[i][1].kind == "i"]  # type: ignore[index]
     text = TEXT.format(
         unpacked="; ".join(f"{''.join(f'{x}{i}, ' for i in places)}= {name}" for x, (name, places) in lists.items()),
-        arguments=", ".join(f"x{i}" for i in range(tensors)),
+        arguments=", ".join(f"x{i}" for i in range(tensors + attributes)),
         unfit=" or ".join(unfit),
         new="; ".join(f"y{i} = empty(p{i}, dtype)" for i in made),
         given=", ".join(f"y{i}" for i in range(len(results))),
         missing="; ".join(f"y{i} = empty(p{i}, dtype) if y{i} is None else y{i}" for i in made),
         other=" or ".join(f"y{i}.shape != p{i} or y{i}.dtype is not dtype" for i in made),
         pointers=", ".join([*[f"pointer(x{i})" for i in read], *between, *[f"pointer(y{i})" for i in made]]),
-        room="pointer(scratch((room,), BYTES))" if found.room(1) else "NOTHING",
+        room="pointer(scratch(room, BYTES))" if found.room(1) else "NOTHING",
         results="".join(f"{name}, " for name in results),
     )
     known = {"BYTES": BYTES, "NOTHING": found.pointer(b""), "are_classes": are_classes}
@@ -168,8 +170,9 @@ def call(
     reads = [(math.prod(placed_as(each[0])), each[1]) for each in found.inputs if each is not None]
     shapes = [placed_as(each) for each in found.results if isinstance(each, tuple)]
     between = found.pointer(numbers(width)) if found.numbers else None
-    return maker(name, pulls, found, tensors)(
-        found.function, found.pointer, np.empty, scratch, dtype, n, width, found.room(width), between,
+    room = found.room(width)
+    return maker(name, pulls, found, tensors, rows.attributes)(
+        found.function, found.pointer, np.empty, np.empty if room <= BRIEF else scratch, dtype, n, width, (room,), between,
         [size for size, _ in reads], [kind for _, kind in reads], shapes,
     )  # fmt: skip
 
@@ -184,8 +187,7 @@ def method(name: str, pulls: bool = False) -> Callable[..., tuple[Any, ...]]:
         count = len(arguments) - attributes
         first = arguments[leader]
         found = call(name, pulls, count, first.shape, first.dtype, arguments[count:])
-        made = found and found(arguments[:count], out)
-        return made or by_numpy(self, *arguments, out=out)
+        return (found and found(*arguments, out)) or by_numpy(self, *arguments, out=out)
 
     return run
 
