@@ -13,6 +13,7 @@ import numpy as np
 
 from flnb.dispatch import registry, state
 from flnb.dispatch.brief import brief
+from flnb.dispatch.dtypes import are_positions
 from flnb.dispatch.plan import families, residents
 
 if TYPE_CHECKING:
@@ -241,9 +242,7 @@ class Tensor:
         least, most = getattr(getattr(self, "_root", self), "_limits", (-1, 0))
         if least >= 0 and most < n and not self._last_write:
             return True  # and a device need not be waited for
-        values = self._values()
-        unsigned = values.view(f"u{values.itemsize}")  # negative numbers become larger than any position
-        return not values.size or bool(np.maximum.reduce(unsigned, None) < n)
+        return are_positions(self._values(), n)
 
     def _is_contiguous(self) -> bool:
         """Return whether the elements are stored in row-major order without gaps."""

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
-    "DTYPES", "KINDS", "common_dtype", "complex_dtype", "default_dtype", "dtype_of", "is_float", "real_dtype",
-    "set_default_dtype",
+    "DTYPES", "KINDS", "are_positions", "common_dtype", "complex_dtype", "default_dtype", "dtype_of", "is_float",
+    "real_dtype", "set_default_dtype",
 ]  # fmt: skip
 
 Dtype = np.dtype[Any]
@@ -35,6 +35,7 @@ DTYPES: dict[str, Dtype] = {name: np.dtype(name) for names in KINDS.values() for
 """A dict from names to all dtypes of flnb, which are NumPy dtypes."""
 
 KINDS["integral"] = KINDS["signed integer"] + KINDS["unsigned integer"]
+_UNSIGNED = {DTYPES[name]: DTYPES[f"uint{name.strip('uint')}"] for name in KINDS["integral"]}
 KINDS["numeric"] = KINDS["integral"] + KINDS["real floating"] + KINDS["complex floating"]
 
 
@@ -102,6 +103,19 @@ def complex_dtype() -> np.dtype[Any]:
 def is_float(dtype: np.dtype[Any]) -> bool:
     """Return whether a dtype is floating point (bfloat16 included) or complex."""
     return dtype.kind in "fc" or dtype.name == "bfloat16"
+
+
+def are_positions(values: np.ndarray[Any, Any], n: int) -> bool:
+    """Return whether all integers of an array are in range(n).
+
+    >>> import numpy as np
+    >>> are_positions(np.array([0, 2]), 3), are_positions(np.array([0, -1]), 3)
+    (True, False)
+    """
+    if not values.size:
+        return True
+    unsigned = values.view(_UNSIGNED[values.dtype])  # negative numbers become larger than any position
+    return bool(unsigned.item(unsigned.argmax()) < n)  # `argmax` takes a third of the time of a maximum
 
 
 def common_dtype(dtypes: Sequence[np.dtype[Any]], scalars: Sequence[type] = ()) -> np.dtype[Any]:

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
 from flnb.dispatch.brief import brief
 from flnb.dispatch.table import Op, not_inferred
@@ -52,7 +51,8 @@ class Composite(Op):
         self._remake = remake
 
     def __call__(self, *tensors: Any, attributes: tuple[Any, ...] = ()) -> Body:
-        return dispatch.call(self, tensors, attributes)  # type: ignore[return-value]
+        made: Body = self.entries[len(tensors), ""](*tensors, attributes)
+        return made
 
     def remake(self, plan: Any, *saved: Any) -> Any:
         """Recompute the first input, which was not saved, from the saved values; no gradient is recorded."""

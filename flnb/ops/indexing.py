@@ -280,8 +280,21 @@ def take(x: ArrayLike, indices: ArrayLike, /, axis: int | None = None) -> Tensor
     x = asarray(x)
     if axis is None and x.ndim != 1:
         raise ValueError(f"take: axis= is required for a tensor of {x.ndim} dimensions, shape {x.shape}")
-    position = axis_of(0 if axis is None else axis, x.ndim, "take")
-    return getitem(x, (*(slice(None),) * position, integers("take", indices)))
+    return take_at(x, integers("take", indices), axis_of(0 if axis is None else axis, x.ndim, "take"))
+
+
+def take_at(x: Any, indices: Any, axis: int) -> Any:
+    """Take slices of a tensor along ``axis`` at an integer tensor of indices, after a check that they are in range."""
+    if not indices._spec.size or not indices._spec.ndim or indices._level is not None:
+        return getitem(x, (*(slice(None),) * axis, indices))
+    return dispatch.call(_gather, (x, _checked(indices, x._spec.shape, axis)), _only(axis, x._spec.ndim))
+
+
+@lru_cache(1024)
+def _only(axis: int, ndim: int) -> tuple[tuple[Any, ...], ...]:
+    """Return the attributes of `gather` (an encoded key) for an index tensor for ``axis``, and all of other axes."""
+    whole = ("slice", None, None, None)
+    return ((*(whole,) * axis, ("index", 0), *(whole,) * (ndim - axis - 1)),)
 
 
 def take_along_axis(x: ArrayLike, indices: ArrayLike, /, axis: int = -1) -> Tensor:

@@ -347,5 +347,5 @@ def diff(
 
 def floating(x: Any) -> Any:
     """Convert values to a floating-point tensor; other dtypes are cast to `flnb.default_dtype()`."""
-    x = asarray(x)
-    return x if is_float(x.dtype) else e.astype(x, default_dtype())
+    x = x if isinstance(x, Tensor) else asarray(x)
+    return x if is_float(x._spec.dtype) else e.astype(x, default_dtype())

@@ -13,7 +13,7 @@ from flnb.dispatch.table import Op, Pull, describe, shaped
 from flnb.ops import elementwise as e
 from flnb.ops import reduction as r
 from flnb.ops.creation import asarray, ones
-from flnb.ops.indexing import integers, take, take_along_axis
+from flnb.ops.indexing import integers, take, take_along_axis, take_at
 from flnb.ops.movement import concat, flatten, reshape, squeeze
 from flnb.tensor import ArrayLike, Tensor, axes_of, axis_of
 
@@ -308,4 +308,4 @@ def embedding(indices: ArrayLike, weight: ArrayLike, /) -> Tensor:
     """
     if weight.ndim != 2:
         raise ValueError(f"embedding: expected a weight (entries, features), got {weight._spec!r}")
-    return weight[integers("embedding", indices)]
+    return take_at(asarray(weight), integers("embedding", indices), 0)

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from flnb.dispatch.dtypes import are_positions
 from flnb.dispatch.templates import compiled
 from flnb_backends.native.composites import MATRIX, Composite, Shape, composite
 from flnb_backends.native.preparation import prepares
 from flnb_backends.tensor.convolution import scratch
-from flnb_backends.tensor.whole import Whole, are_classes
+from flnb_backends.tensor.whole import Whole
 
 if TYPE_CHECKING:
     from flnb_backends.tensor.rows import Array, Out
@@ -28,7 +29,7 @@ BYTES = np.dtype(np.uint8)
 
 
 BRIEF = 1 << 16
-"""The most bytes of scratch memory that NumPy allocates; more is the memory manager's (`scratch`), at 30 times the cost."""
+"""The most bytes of scratch memory that NumPy allocates, at a tenth of the time of the memory manager (`scratch`)."""
 
 Run = Callable[..., tuple[Any, ...] | None]
 """A function of a composite's arguments and of ``out``, which returns the results; None if NumPy has to compute them.
@@ -75,7 +76,7 @@ def maker(name: str, pulls: bool, found: Composite, tensors: int, attributes: in
     between = ["between"] if found.numbers else []
     unfit = [f"x{i}.size != n{i} or x{i}.dtype is not k{i}" for i in read]
     if found.numbers and not pulls:  # NumPy's method raises the error
-        unfit += [f"not are_classes(x{i}, columns)" for i in read if found.inputs[i][1].kind == "i"]  # type: ignore[index]
+        unfit += [f"not are_positions(x{i}, columns)" for i in read if found.inputs[i][1].kind == "i"]  # type: ignore[index]
     text = TEXT.format(
         unpacked="; ".join(f"{''.join(f'{x}{i}, ' for i in places)}= {name}" for x, (name, places) in lists.items()),
         arguments=", ".join(f"x{i}" for i in range(tensors + attributes)),
@@ -88,7 +89,7 @@ def maker(name: str, pulls: bool, found: Composite, tensors: int, attributes: in
         room="pointer(scratch(room, BYTES))" if found.room(1) else "NOTHING",
         results="".join(f"{name}, " for name in results),
     )
-    known = {"BYTES": BYTES, "NOTHING": found.pointer(b""), "are_classes": are_classes}
+    known = {"BYTES": BYTES, "NOTHING": found.pointer(b""), "are_positions": are_positions}
     names = compiled(text, f"<composite {name}{'_pull' if pulls else ''}>", known)
     return names["make"]
 
@@ -171,8 +172,9 @@ def call(
     shapes = [placed_as(each) for each in found.results if isinstance(each, tuple)]
     between = found.pointer(numbers(width)) if found.numbers else None
     room = found.room(width)
+    memory = np.empty if room <= BRIEF else scratch
     return maker(name, pulls, found, tensors, rows.attributes)(
-        found.function, found.pointer, np.empty, np.empty if room <= BRIEF else scratch, dtype, n, width, (room,), between,
+        found.function, found.pointer, np.empty, memory, dtype, n, width, (room,), between,
         [size for size, _ in reads], [kind for _, kind in reads], shapes,
     )  # fmt: skip
 

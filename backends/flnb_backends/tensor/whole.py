@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from flnb.dispatch.dtypes import are_positions
 from flnb.dispatch.quiet import quiet_methods
 from flnb_backends.tensor.erf import normal_distribution
 from flnb_backends.tensor.normalization import Normalization
@@ -205,7 +206,7 @@ class Softmax:
 
     def cross_entropy(self, x: Array, targets: Array, reduction: str, out: Out = None) -> tuple[Array, ...]:
         n, classes = x.shape
-        if not are_classes(targets, classes):  # in a program, nobody has seen these targets before
+        if not are_positions(targets, classes):  # in a program, nobody has seen these targets before
             raise IndexError(
                 f"cross_entropy: labels go from {targets.min()} to {targets.max()}, but the scores have {classes} "
                 f"classes: labels must be between 0 and {classes - 1}"
@@ -237,13 +238,6 @@ class Softmax:
             np.multiply(b, each[rows] if reduction == "none" else each, b)
             first += len(a)
         return of_x, None
-
-
-def are_classes(targets: Array, classes: int) -> bool:
-    """Return whether all targets are numbers of classes: at least 0 and less than ``classes``."""
-    if not targets.size:
-        return True
-    return bool(np.maximum.reduce(targets) < classes and np.minimum.reduce(targets) >= 0)
 
 
 def _places(targets: Array, n: int, classes: int) -> Array:
