@@ -113,6 +113,14 @@ def _flops(result: Any, weight: Extents) -> int:
     return 2 * int(result.size) * math.prod(weight[1:])
 
 
+@functools.lru_cache(1024)
+def _placing(op: str, rank: int, stride: Any, padding: Any, dilation: Any, groups: Any) -> tuple[Any, ...]:
+    """Return the attributes of a convolution, given the arguments of its public function; errors name ``op``."""
+    settings = ("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1)
+    placing = [extents(value, rank, op, name, least) for name, value, least in settings]
+    return (*placing, *extents(groups, 1, op, "groups", 1))
+
+
 def _convolution(rank: int) -> Callable[..., Any]:
     """Make the public function that convolves images with ``rank`` dimensions."""
     op = _declare(rank)
@@ -122,9 +130,9 @@ def _convolution(rank: int) -> Callable[..., Any]:
         x: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None, stride: int | Sequence[int] = 1,
         padding: int | Sequence[int] = 0, dilation: int | Sequence[int] = 1, groups: int = 1,
     ) -> Tensor:  # fmt: skip
-        settings = ("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1)
-        placing = (extents(value, rank, op.name, name, least) for name, value, least in settings)
-        y = dispatch.call(op, (x, weight), (*placing, *extents(groups, 1, op.name, "groups", 1)))
+        numbers = type(stride) is type(padding) is type(dilation) is type(groups) is int
+        placing = (_placing if numbers else _placing.__wrapped__)(op.name, rank, stride, padding, dilation, groups)
+        y = dispatch.call(op, (x, weight), placing)
         if bias is None:
             return y
         if bias.shape != (weight.shape[0],):

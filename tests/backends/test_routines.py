@@ -22,11 +22,15 @@ from flnb_backends.native.onednn import OneDnnError
 from flnb_backends.native.primitives import prepare
 from flnb_backends.native.routines import EXECUTE, Routine
 from flnb_backends.native.runner import Segment
-from flnb_backends.tensor.cpu import Choice
+from flnb_backends.tensor.cpu import USES, Choice, _here
 
 RNG = np.random.default_rng(0)
 PLACING = ((4, 4), (2, 2), (1, 1), 1)
 """Stride, padding, dilation and groups."""
+
+FAILS = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 2, ctypes.c_int, ctypes.c_void_p)(lambda *_: 5)
+FAILING = ctypes.cast(FAILS, ctypes.c_void_p).value
+"""A function in place of oneDNN's that executes a primitive: it returns a status."""
 
 
 def floats(*shape: int) -> Any:
@@ -65,13 +69,52 @@ def test_a_status_becomes_an_error_that_names_the_op_and_its_operands() -> None:
     memory = np.empty(made.scratch, np.uint8)
     run = segment(made, arrays, memory)
     executes = int(made.block[EXECUTE])
-    fails = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 2, ctypes.c_int, ctypes.c_void_p)(lambda *_: 5)
-    made.block[EXECUTE] = ctypes.cast(fails, ctypes.c_void_p).value
+    made.block[EXECUTE] = FAILING
     with pytest.raises(OneDnnError, match=r"conv of float32\[2, 3, 32, 32\].*runtime_error"):
         run.run()
     made.block[EXECUTE] = executes
     run.run()
     assert np.isfinite(arrays[-1]).all()
+
+
+@pytest.mark.parametrize("way", ["plain", "nhwc", "blocked"])
+def test_a_routine_runs_alone_on_arrays_that_fit(way: str) -> None:
+    """Images may have their channels last; an array that is not aligned, or the result's memory, is not touched."""
+    made, (x, w, y) = routine(way)
+    expected = flnb.backends.NumpyBackend().conv2d(x, w, *PLACING)
+    scratch = np.empty(made.scratch, np.uint8)
+    assert made.run((x, w, y), scratch)
+    np.testing.assert_allclose(y, expected, rtol=1e-3, atol=1e-4)
+    moved = np.zeros(w.nbytes + 1, np.uint8)[1:].view("f").reshape(w.shape)
+    for arrays in ((x, moved, y), (x, w, x.reshape(-1)[-y.size :].reshape(y.shape))):
+        before = x.copy()
+        assert not made.run(arrays, scratch)
+        assert (x == before).all()
+    if way == "plain":  # oneDNN has only reference code for images like the following
+        return
+    last = np.ascontiguousarray(x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+    laid = [(a.shape, tuple(step // 4 for step in a.strides)) for a in (last, w, y)]
+    y.fill(np.nan)
+    assert Routine(prepare("conv", way, laid, *PLACING), 1).run((last, w, y), np.empty(1 << 20, np.uint8))
+    np.testing.assert_allclose(y, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_primitive_that_is_used_often_becomes_a_routine_with_the_same_results() -> None:
+    backend, x, w = CpuBackend(1, "blocked"), floats(2, 4, 9, 9), floats(8, 4, 3, 3)
+    first, *others = (backend.conv2d(x, w, (1, 1), (1, 1), (1, 1), 1) for _ in range(USES + 3))
+    assert all((y == first).all() for y in others)
+    ready = next(reversed(_here.ready.values()))
+    assert type(ready) is Routine
+    ready.block[EXECUTE] = FAILING
+    with pytest.raises(OneDnnError, match=r"conv of float32\[2, 4, 9, 9\].*runtime_error"):
+        backend.conv2d(x, w, (1, 1), (1, 1), (1, 1), 1)
+    _here.ready.clear()
+    shared = floats(1, 4, 9, 9)
+    expected = backend.conv2d(shared.copy(), w[:4], (1, 1), (1, 1), (1, 1), 1)
+    for _ in range(USES + 3):
+        out = shared.copy()
+        backend.conv2d(out, w[:4], (1, 1), (1, 1), (1, 1), 1, out)  # the image's own memory: by NumPy
+        np.testing.assert_allclose(out, expected, rtol=1e-3, atol=1e-4)
 
 
 class Network(nn.Module):

@@ -109,6 +109,7 @@ class OneDnn:
         attributes: the attributes with which primitives are created. They require the caller to provide scratch
             memory; otherwise oneDNN would allocate scratch memory for the thread that creates the primitive.
         threads: the number of threads that OpenMP uses by default.
+        pointer: returns the pointer to a contiguous array's elements; raises ValueError for another array.
 
     Raises:
         ImportError: cffi is not installed.
@@ -120,7 +121,7 @@ class OneDnn:
         # Not to be closed at exit: objects that are still alive call the library to be destroyed.
         self.lib: Any = self.ffi.dlopen(found.path, self.ffi.RTLD_NOW | self.ffi.RTLD_NODELETE)
         plain: Any = import_module("_cffi_backend").FFI()  # its methods are C functions; those of `cffi.FFI` call these
-        self._cast, self._from_buffer, self._word = plain.cast, plain.from_buffer, plain.typeof("uintptr_t")
+        self._cast, self.pointer, self._word = plain.cast, plain.from_buffer, plain.typeof("uintptr_t")
         self.threads = found.threads
         self.engine = self.new("dnnl_engine_t", "engine_create", CPU, 0)
         self.stream = self.new("dnnl_stream_t", "stream_create", self.engine, IN_ORDER)
@@ -135,12 +136,18 @@ class OneDnn:
         """Limit oneDNN to one thread in a forked child process, in which libgomp's other threads do not exist."""
         self.most_threads = 1
 
-    def use_threads(self, count: int) -> int:
-        """Set the number of threads for this thread's oneDNN calls; returns the number granted, 1 in a forked child."""
-        count = min(count, self.most_threads)
+    def granted(self, count: int) -> int:
+        """Return how many threads oneDNN may use if ``count`` are requested: 1 in a forked child, else ``count``."""
+        return min(count, self.most_threads)
+
+    def use_threads(self, count: int) -> None:
+        """Set the number of threads, as granted, for this thread's oneDNN calls."""
         if self._set_threads is not None:
             self._set_threads(count)
-        return count
+
+    def function(self, kind: str, address: int) -> Any:
+        """Return machine code at an address as a function of the C type ``kind``."""
+        return self._cast(kind, address)
 
     def check(self, status: int, doing: str) -> None:
         """Raise `OneDnnError` if a status is not success; ``doing`` describes the attempted action for the message."""
@@ -161,7 +168,7 @@ class OneDnn:
     def address(self, array: Any) -> int:
         """Return the address of an array's first element, by cffi; NumPy's attribute takes five times as long."""
         try:
-            return int(self._cast(self._word, self._from_buffer(array)))
+            return int(self._cast(self._word, self.pointer(array)))
         except ValueError:
             return int(array.__array_interface__["data"][0])
 
@@ -171,7 +178,7 @@ class OneDnn:
 
     def addresses(self, arrays: Sequence[Any]) -> list[int]:
         """Return the address of each array's first element."""
-        cast, word, from_buffer = self._cast, self._word, self._from_buffer
+        cast, word, from_buffer = self._cast, self._word, self.pointer
         try:
             return [int(cast(word, from_buffer(x))) for x in arrays]
         except ValueError:  # not contiguous

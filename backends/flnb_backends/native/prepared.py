@@ -139,6 +139,7 @@ class Prepared:
         scratch: the bytes of scratch memory that a run needs, at any alignment.
         zeros: the offset and size, in bytes, of each padded image in scratch memory; `run` first sets it to zero.
         calls: the calls of a run, in order: reorders of inputs, the primitives, reorders of results.
+        runs: how often `run` was called.
     """
 
     def __init__(
@@ -153,6 +154,7 @@ class Prepared:
         self._set, self._execute, self._stream = (
             dnn.lib.dnnl_memory_set_data_handle, dnn.lib.dnnl_primitive_execute, dnn.stream,
         )  # fmt: skip
+        self.runs = 0
         self.what = f"{what} of {', '.join(f'float32{list(o.shape)} with strides {o.strides}' for o in operands)}"
         self.scratch = LINE
         self._memories: list[Any] = []
@@ -188,6 +190,7 @@ class Prepared:
         Raises:
             OneDnnError: oneDNN reports a failure.
         """
+        self.runs += 1
         self.place(addresses, scratch)
         for offset, size in self.zeros:
             ctypes.memset(scratch + -scratch % LINE + offset, 0, size)

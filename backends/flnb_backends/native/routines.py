@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flnb.graph.emitter import Scalar
 from flnb_backends.native.instructions import Code
 from flnb_backends.native.llvm import compiler
 from flnb_backends.native.onednn import OneDnnError
 from flnb_backends.native.prepared import LINE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from flnb_backends.native.prepared import Prepared
 
 __all__ = ["Routine"]
 
-STATUS, FAILED, SET, EXECUTE, STREAM, OUTER, INNER, ZEROS, CALLS = range(9)
-"""The words at the beginning of a block: the status of the last call that failed; the address of the word in which the
-segment looks for a failure; the addresses of oneDNN's functions and stream; the lengths of four tables; and where these
-tables begin: the memory objects of operands, those in scratch memory with their offsets, the offsets and sizes of what
-is set to zero, and primitives with the number and the address of their arguments."""
+STATUS, FAILED, SET, EXECUTE, STREAM, SET_THREADS, THREADS, IGNORED, OUTER, INNER, ZEROS, CALLS = range(12)
+"""The words at the beginning of a block: the status of the last call that failed; the address of the word to which the
+address of the block is written then, such as that of the word IGNORED; the addresses of oneDNN's functions and stream,
+and of the function that sets the number of threads (0: there is none); that number; the lengths of four tables. These
+follow: the memory objects of operands, each with its size in bytes; those in scratch memory with their offsets; the
+offsets and sizes of what is set to zero; and primitives with the number and the address of their arguments."""
+UNFIT, DONE, ERROR = range(3)
+"""Results of the machine code: the arrays are not aligned or share memory, and nothing was done; or a call failed."""
 
 
 class Routine:
-    """A prepared oneDNN primitive that a `Segment` can call like a `flnb_backends.native.nests.Kernel`.
+    """A prepared oneDNN primitive that a `Segment` can call like a `flnb_backends.native.nests.Kernel`, or `run` alone.
 
     Args:
         prepared: the primitive; while the routine runs it, no other thread may do so.
@@ -33,8 +39,8 @@ class Routine:
 
     Attributes:
         address: the address of the machine code.
-        begin, extent: the last two arguments of the machine code: the address of an array of 64-bit words, from which
-            it reads what to run, and 0.
+        begin, extent: the last two arguments of the machine code in a segment: the address of an array of 64-bit words,
+            from which it reads what to run, and 0; 1 in place of 0 lets it check the arrays' addresses first.
         scratch: the bytes of scratch memory that a call needs, at any alignment.
         splits: whether calls with different ranges are independent: False, there is one call.
     """
@@ -42,31 +48,50 @@ class Routine:
     extent, splits = 0, False
 
     def __init__(self, prepared: Prepared, threads: int) -> None:
-        self.prepared, self.threads, self.scratch = prepared, threads, prepared.scratch
-        lib, word = prepared.dnn.lib, prepared.dnn.word
-        function = prepared.dnn.ffi.addressof
+        self.prepared, self.scratch = prepared, prepared.scratch
+        dnn = prepared.dnn
+        lib, word, function = dnn.lib, dnn.word, dnn.ffi.addressof
         outer, inner = prepared.memories
         tables = [
-            [word(memory) for memory in outer],
-            [number for memory, offset in inner for number in (word(memory), offset)],
-            [number for zeros in prepared.zeros for number in zeros],
+            [n for memory, size in zip(outer, prepared.extents, strict=True) for n in (word(memory), size)],
+            [n for memory, offset in inner for n in (word(memory), offset)],
+            [n for zeros in prepared.zeros for n in zeros],
             [n for call in prepared.calls for n in (word(call.primitive), call.number, word(call.arguments))],
         ]
+        sets = getattr(lib, "omp_set_num_threads", None)
         head = [
             0, 0, word(function(lib, "dnnl_memory_set_data_handle")), word(function(lib, "dnnl_primitive_execute")),
-            word(prepared.dnn.stream), len(outer), len(inner), len(prepared.zeros), len(prepared.calls),
+            word(dnn.stream), 0 if sets is None else word(function(lib, "omp_set_num_threads")), threads, 0,
+            len(outer), len(inner), len(prepared.zeros), len(prepared.calls),
         ]  # fmt: skip
         self.block = np.array([number for numbers in (head, *tables) for number in numbers], np.uint64)
         self.begin = int(self.block.ctypes.data)
+        self.report_to(self.begin + 8 * IGNORED)
         self.address = _execute()
+        self._run = dnn.function("int64_t (*)(void **, uintptr_t, int64_t)", self.address)
+        self._run_at = dnn.function("int64_t (*)(uintptr_t *, uintptr_t, int64_t)", self.address)
 
     def report_to(self, word: int) -> None:
         """Set the address of the word to which the machine code writes the address of this block if a call fails."""
         self.block[FAILED] = word
 
-    def use_threads(self) -> None:
-        """Set the number of threads that oneDNN uses when called from the present thread."""
-        self.prepared.dnn.use_threads(self.threads)
+    def run(self, arrays: Sequence[Any], scratch: Any) -> bool:
+        """Compute the op on arrays, the last of which is written, with an array of scratch memory.
+
+        Returns:
+            True; or False, having done nothing, if an array is not aligned, or the last one shares memory with others.
+
+        Raises:
+            OneDnnError: oneDNN reports a failure.
+        """
+        pointer = self.prepared.dnn.pointer
+        try:
+            made = self._run([pointer(x) for x in (*arrays, scratch)], self.begin, 1)
+        except ValueError:  # an array is not contiguous
+            made = self._run_at(self.prepared.dnn.addresses((*arrays, scratch)), self.begin, 1)
+        if made == ERROR:
+            raise self.error()
+        return bool(made)
 
     def error(self) -> OneDnnError:
         """Return the error of the last call, which failed."""
@@ -80,47 +105,88 @@ def _execute() -> int:
     return compiler().address("execute", text, lambda: text)
 
 
-def _text() -> str:
-    """Return the LLVM IR of ``void execute(void **arrays, int64 block, int64 end)``, whose arrays end with scratch."""
-    code = Code("execute", "ptr %arrays, i64 %begin, i64 %end", 256)
-    block = code.add("inttoptr i64 %begin to ptr")
+class _Text:
+    """Writes the LLVM IR of ``int64 execute(void **arrays, int64 block, int64 checks)``; the last array is scratch."""
 
-    def word(index: str, base: str = block) -> str:
-        return str(code.load("q", code.element(base, "q", index)).value)
+    def __init__(self) -> None:
+        self.code = Code("execute", "ptr %arrays, i64 %block, i64 %checks", 256, "i64")
+        self.block = self.code.add("inttoptr i64 %block to ptr")
+        self.result = self.code.variable(Scalar(self.code, str(DONE), "q"))
 
-    def call(function: str, *arguments: str) -> None:
+    def word(self, index: Any, base: str = "") -> str:
+        """Emit the load of a word at an index of the block, or of the table ``base``; returns the word."""
+        return str(self.code.load("q", self.code.element(base or self.block, "q", str(index))).value)
+
+    def pointer(self, number: str) -> str:
+        """Emit the conversion of an address to a pointer; returns the pointer."""
+        return self.code.add(f"inttoptr i64 {number} to ptr")
+
+    def plus(self, a: str, b: str) -> str:
+        """Emit a sum of two words; returns the sum."""
+        return self.code.add(f"add i64 {a}, {b}")
+
+    def call(self, function: str, *arguments: str) -> None:
+        """Emit a call of oneDNN, and what is done if it fails."""
+        code = self.code
         status = code.add(f"call i32 {function}({', '.join(arguments)})")
-        failed = code.add(f"icmp ne i32 {status}, 0")
-        with code.when(failed):
-            code.lines.append(f"store i32 {status}, ptr {block}")
-            code.lines.append(f"store i64 %begin, ptr {pointer(word(str(FAILED)))}")
+        with code.when(code.add(f"icmp ne i32 {status}, 0")):
+            code.lines.append(f"store i32 {status}, ptr {self.block}")
+            code.lines.append(f"store i64 %block, ptr {self.pointer(self.word(FAILED))}")
+            code.set(self.result, Scalar(code, str(ERROR), "q"))
 
-    def pointer(number: str) -> str:
-        return code.add(f"inttoptr i64 {number} to ptr")
+    def check(self, outer: str, table: str) -> str:
+        """Emit the test of the arrays' addresses; returns whether none is unaligned or in the result's memory."""
+        code = self.code
+        last = code.add(f"sub i64 {outer}, 1")
+        y = self.word(last, "%arrays")
+        stop = self.plus(y, self.word("1", code.element(table, "q", last, 2)))
+        bad = code.variable(Scalar(code, "0", "q"))
+        with code.loop("0", code.add(f"mul i64 {last}, %checks")) as i:
+            x = self.word(i, "%arrays")
+            rest = code.add(f"and i64 {code.add(f'or i64 {x}, {y}')}, 3")
+            begins = code.add(f"icmp ult i64 {x}, {stop}")
+            ends = code.add(f"icmp ult i64 {y}, {self.plus(x, self.word('1', code.element(table, 'q', i, 2)))}")
+            both = code.add(f"zext i1 {code.add(f'and i1 {begins}, {ends}')} to i64")
+            found = code.add(f"or i64 {rest}, {both}")
+            code.set(bad, Scalar(code, code.add(f"or i64 {code.get(bad, 'q').value}, {found}"), "q"))
+        return code.add(f"icmp eq i64 {code.get(bad, 'q').value}, 0")
 
-    def plus(a: str, b: str) -> str:
-        return code.add(f"add i64 {a}, {b}")
+    def run(self, table: str) -> None:
+        """Emit all calls of oneDNN; ``table`` is the address of the first table of the block."""
+        code = self.code
+        put, execute, stream = (self.pointer(self.word(each)) for each in (SET, EXECUTE, STREAM))
+        outer, inner, zeros, calls = (self.word(each) for each in (OUTER, INNER, ZEROS, CALLS))
+        sets = self.word(SET_THREADS)
+        with code.when(code.add(f"icmp ne i64 {sets}, 0")):
+            count = code.add(f"trunc i64 {self.word(THREADS)} to i32")
+            code.lines.append(f"call void {self.pointer(sets)}(i32 {count})")
+        with code.loop("0", outer) as i:
+            self.call(put, f"i64 {self.word('0', code.element(table, 'q', i, 2))}", f"i64 {self.word(i, '%arrays')}")
+        table = code.element(table, "q", outer, 2)
+        scratch = code.add(f"and i64 {self.plus(self.word(outer, '%arrays'), str(LINE - 1))}, {-LINE}")
+        with code.loop("0", inner) as i:
+            place = code.element(table, "q", i, 2)
+            self.call(put, f"i64 {self.word('0', place)}", f"i64 {self.plus(scratch, self.word('1', place))}")
+        table = code.element(table, "q", inner, 2)
+        with code.loop("0", zeros) as i:
+            place = code.element(table, "q", i, 2)
+            start = self.pointer(self.plus(scratch, self.word("0", place)))
+            with code.loop("0", self.word("1", place)) as j:
+                code.lines.append(f"store i8 0, ptr {code.element(start, 'b', j)}")
+        table = code.element(table, "q", zeros, 2)
+        with code.loop("0", calls) as i:
+            place = code.element(table, "q", i, 3)
+            number = code.add(f"trunc i64 {self.word('1', place)} to i32")
+            primitive, arguments = self.word("0", place), self.word("2", place)
+            self.call(execute, f"i64 {primitive}", f"ptr {stream}", f"i32 {number}", f"i64 {arguments}")
 
-    put, execute, stream = (pointer(word(str(each))) for each in (SET, EXECUTE, STREAM))
-    outer, inner, zeros, calls = (word(str(each)) for each in (OUTER, INNER, ZEROS, CALLS))
-    table = code.element(block, "q", str(CALLS + 1))
-    with code.loop("0", outer) as i:
-        call(put, f"i64 {word(i, table)}", f"i64 {word(i, '%arrays')}")
-    table = code.element(table, "q", outer)
-    rounded = plus(word(outer, "%arrays"), str(LINE - 1))
-    scratch = code.add(f"and i64 {rounded}, {-LINE}")
-    with code.loop("0", inner) as i:
-        place = code.element(table, "q", i, 2)
-        call(put, f"i64 {word('0', place)}", f"i64 {plus(scratch, word('1', place))}")
-    table = code.element(table, "q", inner, 2)
-    with code.loop("0", zeros) as i:
-        place = code.element(table, "q", i, 2)
-        start = pointer(plus(scratch, word("0", place)))
-        with code.loop("0", word("1", place)) as j:
-            code.lines.append(f"store i8 0, ptr {code.element(start, 'b', j)}")
-    table = code.element(table, "q", zeros, 2)
-    with code.loop("0", calls) as i:
-        place = code.element(table, "q", i, 3)
-        number = code.add(f"trunc i64 {word('1', place)} to i32")
-        call(execute, f"i64 {word('0', place)}", f"ptr {stream}", f"i32 {number}", f"i64 {word('2', place)}")
-    return code.text()
+
+def _text() -> str:
+    """Return the LLVM IR of the machine code of routines."""
+    text = _Text()
+    code = text.code
+    table = code.element(text.block, "q", str(CALLS + 1))
+    fits = text.check(text.word(OUTER), table)
+    with code.when(fits):
+        text.run(table)
+    return code.text(code.add(f"select i1 {fits}, i64 {code.get(text.result, 'q').value}, i64 {UNFIT}"))

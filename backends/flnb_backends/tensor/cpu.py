@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
+from importlib.util import find_spec
 from time import perf_counter_ns as clock
 from typing import Any, ClassVar, NamedTuple
 
@@ -29,18 +30,19 @@ from flnb_backends.native.primitives import WAYS, Laid, prepare
 from flnb_backends.native.routines import Routine
 from flnb_backends.native.scatter import add_rows
 from flnb_backends.native.timing import time_once
-from flnb_backends.tensor.convolution import Array, Extents, scratch
+from flnb_backends.tensor.convolution import Array, Extents, brief_scratch
 from flnb_backends.tensor.cpu_composites import Composites
 from flnb_backends.tensor.numpy import NumpyBackend
 
 __all__ = ["Choice", "CpuBackend", "Shapes"]
 
 FLOAT = np.dtype(np.float32)
-BYTES = np.dtype(np.uint8)
 SMALL = 64**3
 """The number of multiplications of a matrix product below which NumPy is the fastest."""
 KEPT = 1024
 """The largest number of prepared primitives that a thread caches, one for each combination of shapes."""
+USES = 16
+"""The number of calls of a prepared primitive after which it becomes machine code, a `Routine`."""
 LARGEST_COLUMNS = 1 << 26
 """If NumPy's convolution would need more than this many bytes for unrolled windows, it is not tried."""
 ALIKE = 1.05
@@ -93,7 +95,15 @@ class Here(threading.local):
     def __init__(self) -> None:
         self.ready: OrderedDict[Any, Any] = OrderedDict()
 
+    def find(self, key: Any) -> Any:
+        """Return the value stored under a key, if any; in a cache that is half full, it becomes the last used one."""
+        found = self.ready.get(key)
+        if found is not None and len(self.ready) > KEPT // 2:
+            self.ready.move_to_end(key)
+        return found
+
     def keep(self, key: Any, value: Any) -> Any:
+        """Store a value under a key, and forget the value that was used least recently if there are too many."""
         self.ready[key] = value
         if len(self.ready) > KEPT:
             self.ready.popitem(last=False)
@@ -207,7 +217,9 @@ class CpuBackend(Composites, NumpyBackend):
         laid = [(shape, steps) for shape, strides, _ in operands if (steps := regular(shape, strides)) is not None]
         if len(laid) < len(operands):
             return None
-        threads = library().use_threads(self.threads or library().threads)
+        dnn = library()
+        threads = dnn.granted(self.threads or dnn.threads)
+        dnn.use_threads(threads)
         known = self.choices.get(Shapes(op, tuple(laid), attributes, threads))
         ready = _prepared(op, self._wanted(known), laid, attributes) if known or self.prefer else {}
         found = next(iter(ready.values()), None)
@@ -236,20 +248,26 @@ class CpuBackend(Composites, NumpyBackend):
         if out is None:
             out = np.empty(_result_shape(op, attributes, *[x.shape for x in inputs]), FLOAT)
         dnn = library()
-        threads = dnn.use_threads(self.threads or dnn.threads)
+        threads = dnn.granted(self.threads or dnn.threads)
         arrays = *inputs, out
-        key = op, tuple([(x.shape, x.strides) for x in arrays]), attributes, threads, self.prefer
-        ready = _here.ready.get(key)
-        if ready is not None:
-            _here.ready.move_to_end(key)
-        elif out.dtype != FLOAT or not _apart(arrays):
+        key = op, attributes, threads, self.prefer, *[x.shape for x in arrays], *[x.strides for x in arrays]
+        ready = _here.find(key)
+        if type(ready) is Routine:
+            if ready.run(arrays, brief_scratch(ready.scratch)):
+                return out
             ready = NUMPY
-        else:
-            ready = _here.keep(key, self._ready(by_numpy, op, arrays, attributes, threads))
+        dnn.use_threads(threads)
+        if ready is None:
+            if out.dtype != FLOAT or not _apart(arrays):
+                ready = NUMPY
+            else:
+                ready = _here.keep(key, self._ready(by_numpy, op, arrays, attributes, threads))
         if ready is COPIED:
             np.copyto(out, self._computed(op, by_numpy, tuple(x.copy() for x in inputs), attributes, None))
         elif ready is NUMPY or not _run(ready, arrays):
             _by_numpy(threads, by_numpy, self, *inputs, *attributes, out)
+        elif type(ready) is Prepared and ready.runs == USES and find_spec("llvmlite") is not None:
+            _here.keep(key, Routine(ready, threads))
         return out
 
     def _ready(
@@ -320,7 +338,7 @@ def _run(ready: Prepared | Product, arrays: tuple[Array, ...]) -> bool:
     for x, n in zip(inputs, sizes, strict=True):
         if (x | y) & 3 or (x < y + size and y < x + n):
             return False
-    room = scratch((ready.scratch,), BYTES) if ready.scratch else None
+    room = brief_scratch(ready.scratch) if ready.scratch else None
     ready.run(addresses, 0 if room is None else ready.dnn.address(room))
     return True
 

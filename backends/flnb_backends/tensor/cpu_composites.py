@@ -17,7 +17,7 @@ from flnb.dispatch.dtypes import are_positions
 from flnb.dispatch.templates import compiled
 from flnb_backends.native.composites import MATRIX, Composite, Shape, composite
 from flnb_backends.native.preparation import prepares
-from flnb_backends.tensor.convolution import scratch
+from flnb_backends.tensor.convolution import brief_scratch
 from flnb_backends.tensor.whole import Whole
 
 if TYPE_CHECKING:
@@ -25,19 +25,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Composites"]
 
-BYTES = np.dtype(np.uint8)
-
-
-BRIEF = 1 << 16
-"""The most bytes of scratch memory that NumPy allocates, at a tenth of the time of the memory manager (`scratch`)."""
-
 Run = Callable[..., tuple[Any, ...] | None]
 """A function of a composite's arguments and of ``out``, which returns the results; None if NumPy has to compute them.
 
 ``out`` is a tuple with the arrays to write, each may be None, or None.
 """
 TEXT = """
-def make(function, pointer, empty, scratch, dtype, rows, columns, room, between, sizes, dtypes, shapes):
+def make(function, pointer, empty, dtype, rows, columns, room, between, sizes, dtypes, shapes):
     {unpacked}
     def run({arguments}, out):
         if {unfit}:
@@ -86,10 +80,10 @@ def maker(name: str, pulls: bool, found: Composite, tensors: int, attributes: in
         missing="; ".join(f"y{i} = empty(p{i}, dtype) if y{i} is None else y{i}" for i in made),
         other=" or ".join(f"y{i}.shape != p{i} or y{i}.dtype is not dtype" for i in made),
         pointers=", ".join([*[f"pointer(x{i})" for i in read], *between, *[f"pointer(y{i})" for i in made]]),
-        room="pointer(scratch(room, BYTES))" if found.room(1) else "NOTHING",
+        room="pointer(scratch(room))" if found.room(1) else "NOTHING",
         results="".join(f"{name}, " for name in results),
     )
-    known = {"BYTES": BYTES, "NOTHING": found.pointer(b""), "are_positions": are_positions}
+    known = {"scratch": brief_scratch, "NOTHING": found.pointer(b""), "are_positions": are_positions}
     names = compiled(text, f"<composite {name}{'_pull' if pulls else ''}>", known)
     return names["make"]
 
@@ -171,10 +165,8 @@ def call(
     reads = [(math.prod(placed_as(each[0])), each[1]) for each in found.inputs if each is not None]
     shapes = [placed_as(each) for each in found.results if isinstance(each, tuple)]
     between = found.pointer(numbers(width)) if found.numbers else None
-    room = found.room(width)
-    memory = np.empty if room <= BRIEF else scratch
     return maker(name, pulls, found, tensors, rows.attributes)(
-        found.function, found.pointer, np.empty, memory, dtype, n, width, (room,), between,
+        found.function, found.pointer, np.empty, dtype, n, width, found.room(width), between,
         [size for size, _ in reads], [kind for _, kind in reads], shapes,
     )  # fmt: skip
 
