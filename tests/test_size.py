@@ -69,16 +69,17 @@ DEVICES = (
 GRAPH = (
     "flnb.graph", "flnb.capture", "flnb.dispatch.effects", "flnb.dispatch.guards", "flnb.dispatch.lent",
     "flnb_backends.native",
-    "flnb_backends.tensor.captured", "flnb_backends.tensor.cpu", "flnb_backends.tensor.deferred",
+    "flnb_backends.tensor.captured", "flnb_backends.tensor.choices", "flnb_backends.tensor.cpu",
+    "flnb_backends.tensor.deferred",
     "flnb.show.programgraph", "flnb.widgets.program", "flnb_telemetry.live.programs",
     "flnb.plot.modes", "flnb.autograd.repeated", "flnb.optim.repeated",
 )  # fmt: skip
 """Modules of the graph, which the goals do not count either."""
-WITH_ALL, GOAL_WITH_ALL = 25_569, 18_000
+WITH_ALL, GOAL_WITH_ALL = 25_647, 18_000
 """The most lines of the core with graph, ranks and devices, and the goal, which the core alone exceeds by its part."""
 
 
-@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 14_616, 11_500), ("", 31_974, 24_500)])
+@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 14_633, 11_500), ("", 31_991, 24_500)])
 def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     """``most`` may only become smaller, until it is the goal: a feature that needs more says in its commit why."""
     counted = {name: path for name, path in modules().items() if not name.startswith(RANKS + DEVICES + GRAPH)}

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from importlib.util import find_spec
 from time import perf_counter_ns as clock
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from flnb_telemetry import bus, intern, schema
@@ -30,6 +29,7 @@ from flnb_backends.native.primitives import WAYS, Laid, prepare
 from flnb_backends.native.routines import Routine
 from flnb_backends.native.scatter import add_rows
 from flnb_backends.native.timing import time_once
+from flnb_backends.tensor.choices import KEPT, Choice, Here, Shapes
 from flnb_backends.tensor.convolution import Array, Extents, brief_scratch
 from flnb_backends.tensor.cpu_composites import Composites
 from flnb_backends.tensor.numpy import NumpyBackend
@@ -39,8 +39,6 @@ __all__ = ["Choice", "CpuBackend", "Shapes"]
 FLOAT = np.dtype(np.float32)
 SMALL = 64**3
 """The number of multiplications of a matrix product below which NumPy is the fastest."""
-KEPT = 1024
-"""The largest number of prepared primitives that a thread caches, one for each combination of shapes."""
 USES = 16
 """The number of calls of a prepared primitive after which it becomes machine code, a `Routine`."""
 LARGEST_COLUMNS = 1 << 26
@@ -53,61 +51,6 @@ GUESS, GUESSES = "guess", ("gemm", "nhwc", "plain", "blocked")
 NUMPY: Any = object()
 COPIED: Any = object()
 """Entries of the cache in place of a primitive: `NUMPY` if NumPy computes an op, `COPIED` to copy operands first."""
-
-
-class Shapes(NamedTuple):
-    """A key of `CpuBackend.choices`: the shapes, layouts and settings for which a fastest way to compute was chosen.
-
-    Attributes:
-        op: the name of the op, one of `flnb_backends.native.primitives.WAYS`.
-        operands: for each operand and the result, the shape and the strides in elements. For a matrix, instead of
-            these, the bit length of each extent and the contiguous axis, so that similar sizes share a choice.
-        attributes: the op's attributes, such as stride, padding, dilation and groups of a convolution.
-        threads: how many threads oneDNN uses.
-    """
-
-    op: str
-    operands: tuple[Any, ...]
-    attributes: tuple[Any, ...]
-    threads: int
-
-
-class Choice(NamedTuple):
-    """The fastest implementation measured for some shapes.
-
-    Attributes:
-        way: the name of the fastest way to compute, one of `EVERY_WAY`.
-        implementation: oneDNN's name for the code that it uses; "" for NumPy.
-        seconds: the time of each way that was tried, in seconds.
-    """
-
-    way: str
-    implementation: str
-    seconds: dict[str, float]
-
-
-class Here(threading.local):
-    """A thread's cache of the `KEPT` primitives that it used last.
-
-    Threads cannot share primitives, because these store the addresses of arrays.
-    """
-
-    def __init__(self) -> None:
-        self.ready: OrderedDict[Any, Any] = OrderedDict()
-
-    def find(self, key: Any) -> Any:
-        """Return the value stored under a key, if any; in a cache that is half full, it becomes the last used one."""
-        found = self.ready.get(key)
-        if found is not None and len(self.ready) > KEPT // 2:
-            self.ready.move_to_end(key)
-        return found
-
-    def keep(self, key: Any, value: Any) -> Any:
-        """Store a value under a key, and forget the value that was used least recently if there are too many."""
-        self.ready[key] = value
-        if len(self.ready) > KEPT:
-            self.ready.popitem(last=False)
-        return value
 
 
 _here = Here()
@@ -267,7 +210,7 @@ class CpuBackend(Composites, NumpyBackend):
         elif ready is NUMPY or not _run(ready, arrays):
             _by_numpy(threads, by_numpy, self, *inputs, *attributes, out)
         elif type(ready) is Prepared and ready.runs == USES and find_spec("llvmlite") is not None:
-            _here.keep(key, Routine(ready, threads))
+            _here.keep(key, _routine(ready, threads))
         return out
 
     def _ready(
@@ -323,6 +266,12 @@ def _prepared(
             elif (op, name) == ("matmul", "gemm") and len(operands[-1][0]) == 2:
                 ready[name] = Product(operands)
     return ready
+
+
+@prepares
+def _routine(ready: Prepared, threads: int) -> Routine:
+    """Return a prepared primitive as machine code that one call runs."""
+    return Routine(ready, threads)
 
 
 def _by_numpy(threads: int, method: Callable[..., Array], *arguments: Any) -> Array:

@@ -1,0 +1,69 @@
+"""What the backend "cpu" stores about shapes: the fastest way to compute an op, and the primitives of each thread."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+__all__ = ["KEPT", "Choice", "Here", "Shapes"]
+
+KEPT = 1024
+"""The largest number of prepared primitives that a thread caches, one for each combination of shapes."""
+
+
+class Shapes(NamedTuple):
+    """The shapes, layouts and settings for which a fastest way to compute was chosen.
+
+    They are the keys of `flnb_backends.tensor.cpu.CpuBackend.choices`.
+
+    Attributes:
+        op: the name of the op, one of `flnb_backends.native.primitives.WAYS`.
+        operands: for each operand and the result, the shape and the strides in elements. For a matrix, instead of
+            these, the bit length of each extent and the contiguous axis, so that similar sizes share a choice.
+        attributes: the op's attributes, such as stride, padding, dilation and groups of a convolution.
+        threads: how many threads oneDNN uses.
+    """
+
+    op: str
+    operands: tuple[Any, ...]
+    attributes: tuple[Any, ...]
+    threads: int
+
+
+class Choice(NamedTuple):
+    """The fastest implementation measured for some shapes.
+
+    Attributes:
+        way: the name of the fastest way to compute, one of `flnb_backends.tensor.cpu.EVERY_WAY`.
+        implementation: oneDNN's name for the code that it uses; "" for NumPy.
+        seconds: the time of each way that was tried, in seconds.
+    """
+
+    way: str
+    implementation: str
+    seconds: dict[str, float]
+
+
+class Here(threading.local):
+    """A thread's cache of the `KEPT` primitives that it used last.
+
+    Threads cannot share primitives, because these store the addresses of arrays.
+    """
+
+    def __init__(self) -> None:
+        self.ready: OrderedDict[Any, Any] = OrderedDict()
+
+    def find(self, key: Any) -> Any:
+        """Return the value stored under a key, if any; in a cache that is half full, it becomes the last used one."""
+        found = self.ready.get(key)
+        if found is not None and len(self.ready) > KEPT // 2:
+            self.ready.move_to_end(key)
+        return found
+
+    def keep(self, key: Any, value: Any) -> Any:
+        """Store a value under a key, and forget the value that was used least recently if there are too many."""
+        self.ready[key] = value
+        if len(self.ready) > KEPT:
+            self.ready.popitem(last=False)
+        return value
