@@ -25,6 +25,7 @@ from flnb_telemetry.withblock import with_block
 from flnb.autograd.keeping import Keeping
 from flnb.autograd.packing import unpacked_tape
 from flnb.dispatch import memory, registry, state
+from flnb.dispatch.announcing import aside
 from flnb.interface.living import Living
 from flnb.interface.memory import MemoryDevice, MemoryManager
 
@@ -237,7 +238,7 @@ def offload(
             f"frees nothing; give a manager on another device, or none for the host's memory"
         )
     store = Store(manager, keep_last)
-    with memory.aside(manager), _keeping(store, "offload", min_bytes, keep_last, select) as moves:
+    with aside(manager), _keeping(store, "offload", min_bytes, keep_last, select) as moves:
         yield moves
     if manager is not to:  # made here, and gone with this block
         manager.release_cached()

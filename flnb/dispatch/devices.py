@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from flnb_telemetry import bus, device_words, intern, schema
 
-from flnb.dispatch import memory
+from flnb.dispatch import announcing
 from flnb.interface.living import Living
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ class Watch:
                 self.unknown = False
                 for manager in own_managers:
                     if manager.device.place == self.place:
-                        memory.announce_manager(bus.lanes.lane, manager)
+                        announcing.announce_manager(bus.lanes.lane, manager)
             anchor, queued = self._current_anchor(), None
             if anchor is not None and len(self.queued.get(stream, ())) < MOST:
                 first, last = (self.pool.pop() if self.pool else self.driver.event(timed=True) for _ in range(2))

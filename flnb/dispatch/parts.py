@@ -12,6 +12,7 @@ from flnb_telemetry.withblock import with_block
 
 from flnb.dispatch import memory, registry
 from flnb.dispatch import state as states
+from flnb.dispatch.announcing import announce
 from flnb.interface.part import CONTRACTS, redefined
 
 if TYPE_CHECKING:
@@ -200,3 +201,4 @@ def _replace_redefined(cls: type) -> None:
 
 
 redefined.append(_replace_redefined)
+bus.announcers.append(announce)

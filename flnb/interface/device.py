@@ -204,7 +204,7 @@ class Lease:
         self.device = device
         self.addressable = device.addressable  # asked for every array
         self.order = device.order  # and this for every block
-        self.aside = False  # not of the device that tensors are computed on: `flnb.dispatch.memory.aside`
+        self.aside = False  # not of the device that tensors are computed on: `flnb.dispatch.announcing.aside`
         self.users: set[object] = set()  # the blocks that use it so
         device._leases.add(self)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class Ledger:
     """
 
     drain: ClassVar[Callable[[Block | None], None]]
-    """Frees all blocks whose arrays were deleted; `flnb.dispatch.memory` sets it to its function `drain`."""
+    """Frees all blocks whose arrays were deleted; `flnb.dispatch.freeing` sets it to its function `drain`."""
 
     __slots__ = ("allocated", "allocs", "live", "lock", "peak", "places")
 
@@ -34,3 +35,10 @@ class Ledger:
         self.live: dict[int, Block] = {}
         self.places: list[tuple[int, int]] = []
         self.lock = threading.RLock()
+
+    def vacate(self, address: int, size: int) -> None:
+        """Remove a block of ``size`` bytes from `places`, if it is there."""
+        places, place = self.places, (address, address + size)
+        index = bisect_left(places, place)
+        if places[index : index + 1] == [place]:
+            del places[index]

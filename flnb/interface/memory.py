@@ -72,6 +72,11 @@ class Block:
         self.owner: Any = None
         self.streams: tuple[int, ...] = ()
 
+    @property
+    def block(self) -> Block:
+        """Return the block itself, as an entry of the queue `dropped`, where others are references to owners."""
+        return self
+
     def __repr__(self) -> str:
         state = f"block {self.id}" if self.manager else "free block"
         place = f"at byte {self.address - self.segment.address} of segment {self.segment.id}"
@@ -132,8 +137,8 @@ class Shortage:
 
 FREED = 1
 """The value of `Block.dropped` in a block that a user freed; any time is larger."""
-dropped: deque[Block] = deque()
-"""Queue of blocks whose arrays were deleted, which `flnb.dispatch.memory.drain` returns to their managers."""
+dropped: deque[Any] = deque()
+"""Queue of blocks whose arrays were deleted, which `flnb.dispatch.freeing.drain` returns to their managers."""
 
 
 class MemoryManager(Part, kind="memory manager", slot="manager"):

@@ -218,9 +218,9 @@ class TensorBackend(Part, kind="backend"):
 
         Args:
             spec: the ``shape``, ``dtype``, ``size`` and ``nbytes`` of the result.
-            manager: the active memory manager, from which `flnb.dispatch.memory.owner_in` gets a block.
+            manager: the active memory manager, from which `flnb.dispatch.memory.allocate` gets a block.
             min_block: buffers of fewer bytes need no block.
-            code, category: numbers for the op and for the purpose of the memory, which are passed on to ``owner_in``.
+            code, category: numbers for the op and for the purpose of the memory, which are passed on to ``allocate``.
 
         Returns:
             The buffer and the id of its block, 0 for a buffer without a block.

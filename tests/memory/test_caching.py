@@ -1,5 +1,6 @@
 """The caching manager: rounding, best fit, splitting, merging, limits, and what happens when the device is full."""
 
+import random
 from itertools import permutations
 
 import pytest
@@ -65,6 +66,28 @@ def test_best_fit_takes_the_smallest_hole_then_the_lowest_address():
     assert allocate(manager, 2 * KIB).address == addresses[4]
     assert allocate(manager, 3 * KIB).address == addresses[0]
     assert allocate(manager, 512).address == addresses[2] + 1536
+
+
+@pytest.mark.parametrize(("unit", "limit"), [(512, None), (MIB + 512, None), (MIB + 512, 18 * MIB)])
+def test_the_hole_that_serves_a_request_is_the_first_of_the_smallest(unit, limit):
+    """Also the hole that no list has, because it was made last."""
+    manager, draw, live, served = on(recycling_limit=limit), random.Random(3), [], 0
+    for _ in range(400):
+        if live and draw.random() < 0.48:
+            release(manager, live.pop(draw.randrange(len(live))))
+            continue
+        size = unit * draw.randrange(1, 6)
+        holes = [(b.size, s.id, b.address) for s, blocks in manager.snapshot() for b in blocks if not b.id]
+        best = min([hole for hole in holes if hole[0] >= size], default=(1 << 62, 0, 0))
+        block = allocate(manager, size)
+        if best[0] < (limit or 1 << 62):
+            assert (block.segment.id, block.address) == best[1:]
+            served += 1
+        else:
+            assert block.address == block.segment.address
+            assert block.segment.id > max([hole[1] for hole in holes], default=0)
+        live.append(block)
+    assert served > 60
 
 
 def test_small_and_large_pieces_do_not_mix():

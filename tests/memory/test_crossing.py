@@ -97,7 +97,7 @@ def test_a_finaliser_only_queues(no_collector):
     assert not calls
     assert len(dropped) == 1
     b = array(manager, 10)
-    assert calls == ["_free"]
+    assert calls == ["free_own"]
     del b
     manager.stats()
     assert len(calls) == 2

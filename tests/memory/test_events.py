@@ -11,7 +11,8 @@ from flnb_telemetry import bus, schema
 from flnb_telemetry.lane import Lane
 
 import flnb
-from flnb.dispatch.memory import allocate, announce, block_of, release
+from flnb.dispatch.announcing import announce
+from flnb.dispatch.memory import allocate, block_of, release
 from flnb.interface.memory import MemoryManager, OutOfMemoryError
 from tests.memory.test_crossing import array, managers
 

@@ -8,7 +8,6 @@ import threading
 import time
 from itertools import pairwise
 
-import numpy as np
 import pytest
 from flnb_backends.memory.caching import Caching
 from flnb_backends.memory.expandable import Expandable
@@ -16,11 +15,13 @@ from flnb_backends.memory.native import Native
 from flnb_backends.memory.reserved import Reserved
 from flnb_backends.memory.simulated import SimulatedDevice
 
-from flnb.dispatch import memory
-from flnb.dispatch.memory import allocate, release
+from flnb.dispatch.memory import allocate, owner_of, release
 from flnb.interface import OutOfMemoryError
 from flnb.interface.memory import FREED, dropped
 from tests.memory.test_crossing import array, managers
+
+FILES = {function.__code__.co_filename for function in (allocate, release)}
+"""The source files of the crossing for memory."""
 
 
 def test_no_python_code_runs_when_an_array_goes():
@@ -121,7 +122,7 @@ def interrupt(Manager, moment, calls):
     """Interrupt the manager or the crossing wherever CPython looks for signals: after a call, on entry, in a loop."""
     manager = Manager(SimulatedDevice("256MiB"))
     files = {sys.modules[base.__module__].__file__ for base in Manager.mro() if base.__module__.startswith("flnb_b")}
-    files.add(allocate.__code__.co_filename)
+    files |= FILES
     countdown, previous = moment, {}
 
     def trace(frame, event, arg):
@@ -176,8 +177,7 @@ def interrupt(Manager, moment, calls):
 
 def test_ctrl_c_anywhere_loses_no_array():
     """Also where a notebook keeps the traceback, and with it whatever was being made."""
-    manager, kept = Caching(SimulatedDevice()), []
-    file, moment = allocate.__code__.co_filename, 0
+    manager, kept, moment = Caching(SimulatedDevice()), [], 0
 
     def line(frame, event, arg):
         nonlocal left
@@ -189,20 +189,20 @@ def test_ctrl_c_anywhere_loses_no_array():
 
     def owned():
         for size in (600, 700):
-            memory.owner_in(manager, Owner, (size,), np.dtype("u1"), size)
+            allocate(manager, size, make=owner_of)
 
     left, outer = 0, sys.gettrace()
     while left <= 0:
         moment += 1
         left = moment
-        sys.settrace(lambda frame, *_: line if frame.f_code.co_filename == file else None)
+        sys.settrace(lambda frame, *_: line if frame.f_code.co_filename in FILES else None)
         try:
             owned()
         except KeyboardInterrupt as error:
             kept.append(error)
         finally:
             sys.settrace(outer)
-        allocated = [memory.owner_in(manager, Owner, (600,), np.dtype("u1"), 600) for _ in range(2)]
+        allocated = [allocate(manager, 600, make=owner_of) for _ in range(2)]
         assert manager.stats()["live"] - 2 in (0, 1)  # one that is in the traceback
         kept.clear()
         assert manager.stats()["live"] == 2
@@ -212,13 +212,6 @@ def test_ctrl_c_anywhere_loses_no_array():
     assert moment > 50
     manager.release_cached()
     assert manager.device.reserved == 0
-
-
-class Owner:
-    """What holds a block and can be referred to weakly."""
-
-    def __init__(self, block):
-        self.block = block
 
 
 class Meets(SimulatedDevice):

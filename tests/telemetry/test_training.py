@@ -11,14 +11,13 @@ from flnb_telemetry.live.view import Live
 
 import flnb
 from flnb import nn, optim
-from flnb.dispatch import memory as crossing
-from flnb.dispatch import state
+from flnb.dispatch import announcing, state
 
 
 @pytest.fixture(autouse=True)
 def _alone() -> None:
     """Here, unlike in the other files, the managers do announce their blocks."""
-    assert crossing.announce in bus.announcers
+    assert announcing.announce in bus.announcers
 
 
 @pytest.fixture

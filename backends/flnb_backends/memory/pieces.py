@@ -36,21 +36,28 @@ class Piece(Block):
 
     def unpool(self) -> None:
         """Remove the piece from the free pieces of its pool."""
-        entries = self.pool.entries
-        index = bisect_left(entries, (self.size, self.segment.id, self.address))
-        if index < len(entries) and entries[index][3] is self:
-            del entries[index]
+        pool = self.pool
+        if pool.loose is self:
+            pool.loose = None
+            return
+        listed = pool.listed
+        index = bisect_left(listed, (self.size, self.segment.id, self.address))
+        if index < len(listed) and listed[index][3] is self:
+            del listed[index]
 
     def keep(self) -> None:
         """Add the piece to the free pieces of its pool."""
-        insort(self.pool.entries, (self.size, self.segment.id, self.address, self))
+        insort(self.pool.listed, (self.size, self.segment.id, self.address, self))
 
     def join(self, right: Piece) -> None:
-        """Merge the right neighbour into this piece."""
+        """Merge the right neighbour into this piece; its object becomes a spare one."""
         self.size += right.size
         self.right = after = right.right
         if after is not None:
             after.left = self
+        pool = self.pool
+        right.right = pool.spare
+        pool.spare = right
 
     @property
     def whole(self) -> bool:
@@ -62,24 +69,35 @@ class Pool:
     """A set of free pieces from which requests are served.
 
     Attributes:
-        entries: the free pieces, as tuples (size, id of the segment, address, piece), sorted. The id comes before the
+        listed: free pieces, as tuples (size, id of the segment, address, piece), sorted. The id comes before the
             address because operating systems return addresses in any order, and a program should get the same pieces in
             every run and in replays.
+        loose: one free piece that is not listed, None if there is none. Mostly it is the rest of a segment, from which
+            blocks are split off and into which they are merged; listing it anew each time would take longer than that.
         least: the smallest rest, in bytes, that is split off a piece; a smaller rest remains a part of the block.
         recycling: a free piece of this many bytes or more is not used again; its segment is released when it is empty.
         end: in a growing segment, a piece of 0 bytes at the segment's end that is never free; its left neighbour is
             the last piece of the segment. None for other segments.
-        spare: an unused `Piece` object, left over from the last merge. The next split uses this object, because
-            creating a new one would take as long as the rest of the split.
+        spare: an unused `Piece` object, left over from a merge; its attribute `right` is the next one. A split uses
+            this object, because creating a new one would take as long as the rest of the split.
     """
 
-    __slots__ = ("end", "entries", "least", "recycling", "spare")
+    __slots__ = ("end", "least", "listed", "loose", "recycling", "spare")
 
     def __init__(self, least: int = MIN_BLOCK, recycling: int = UNLIMITED) -> None:
-        self.entries: list[tuple[int, int, int, Piece]] = []
+        self.listed: list[tuple[int, int, int, Piece]] = []
         self.least, self.recycling = least, recycling
+        self.loose: Piece | None = None
         self.end: Piece | None = None
         self.spare: Piece | None = None
+
+    @property
+    def entries(self) -> list[tuple[int, int, int, Piece]]:
+        """Return the list of all free pieces, after adding the one that was not listed."""
+        if self.loose is not None:
+            self.loose.keep()
+            self.loose = None
+        return self.listed
 
 
 class Fitting(Cached):
@@ -97,19 +115,25 @@ class Fitting(Cached):
         It is the smallest one that is large enough among the pool's free pieces, or a piece of a new segment. Unless
         the rest is too small, it is split off and stays free.
         """
-        entries = pool.entries
-        index = bisect_left(entries, (size,))
-        if index < len(entries) and entries[index][0] < pool.recycling:
-            piece = entries.pop(index)[3]
+        listed, piece = pool.listed, pool.loose
+        index = bisect_left(listed, (size,))
+        least = listed[index][0] if index < len(listed) else UNLIMITED
+        if least > pool.recycling:
+            least = pool.recycling
+        if piece is not None and size <= piece.size < least:
+            pool.loose = None
         else:
-            piece = self._grow(pool, size)
+            if piece is not None and piece.size == least:  # the list decides which of equal pieces is the first
+                piece.keep()
+                pool.loose = None
+            piece = listed.pop(index)[3] if least < pool.recycling else self._grow(pool, size)
         whole = piece.size
         if whole - size >= pool.least and whole < self.split_limit:
             rest = pool.spare
             if rest is None:
                 rest = Piece(piece.address + size, whole - size, piece.segment, pool, piece)
             else:
-                pool.spare = None
+                pool.spare = rest.right
                 rest.address = piece.address + size
                 rest.size = whole - size
                 rest.segment = piece.segment
@@ -119,7 +143,10 @@ class Fitting(Cached):
                 right.left = rest
             piece.right = rest
             piece.size = size
-            insort(entries, (rest.size, rest.segment.id, rest.address, rest))
+            loose = pool.loose
+            if loose is not None:
+                insort(listed, (loose.size, loose.segment.id, loose.address, loose))
+            pool.loose = rest
         piece.free = False
         return piece
 
@@ -132,20 +159,31 @@ class Fitting(Cached):
         if pool.recycling < UNLIMITED and self._recycled(piece):
             return
         piece.free = True
+        if right is not None and right.free:
+            if right is pool.loose:
+                pool.loose = None
+            else:
+                right.unpool()
+            piece.size += right.size
+            piece.right = after = right.right
+            if after is not None:
+                after.left = piece
+            right.right = pool.spare
+            pool.spare = right
         if left is not None and left.free:
             left.unpool()
             left.join(piece)
             piece = left
-        if right is not None and right.free:
-            right.unpool()
-            piece.join(right)
-            pool.spare = right
-        insort(pool.entries, (piece.size, piece.segment.id, piece.address, piece))
+        loose = pool.loose
+        if loose is not None:
+            insort(pool.listed, (loose.size, loose.segment.id, loose.address, loose))
+        pool.loose = piece
 
     def mend(self) -> None:
         """Rebuild the free pieces from the gaps between blocks in use; segments without such blocks are released."""
         for pool in self.pools:
-            pool.entries.clear()
+            pool.listed.clear()
+            pool.loose = pool.spare = None
         for segment, blocks in self._tiled():
             if blocks:
                 self._retile(segment, blocks)  # type: ignore[arg-type]
@@ -201,6 +239,7 @@ class Fitting(Cached):
 
     def _release_free(self) -> None:
         for pool in self.pools:
+            pool.spare = None  # it may refer to a segment that is released now
             for *_, piece in [entry for entry in pool.entries if entry[3].whole]:
                 self._give_back(piece)
 

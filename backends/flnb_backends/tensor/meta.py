@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from flnb.dispatch.memory import Owner, owner_in
+from flnb.dispatch.memory import Owner, allocate, owner_of
 from flnb.dispatch.plan import Spec, spec_of
 from flnb.dispatch.table import OPS, Op
 from flnb.interface import TensorBackend
@@ -122,7 +122,7 @@ class MetaBackend(TensorBackend):
         """Return a buffer and its block's id; a block is allocated wherever the NumPy backend would allocate one."""
         if spec.nbytes < manager.min_block or not spec.nbytes:
             return Buffer(spec), 0
-        owner = owner_in(manager, Owner, spec.shape, spec.dtype, spec.nbytes, code, category)
+        owner = allocate(manager, spec.nbytes, code, category, spec, owner_of)
         return Buffer(spec, owner), owner.block.id
 
     def base_of(self, buffer: Buffer) -> Buffer | None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flnb.dispatch.memory import array_in
+from flnb.dispatch.memory import allocate, memory_of, refuse_arrays
 from flnb.dispatch.quiet import quiet, unnamed
 from flnb.interface import TensorBackend
 from flnb.ops.indexing import decode
@@ -151,10 +151,13 @@ class NumpyBackend(Whole, Convolution, Pooling, LinearAlgebra, Movement, TensorB
         return buffer
 
     def empty(self, spec: Any, manager: Any, min_block: int, code: int = 0, category: int = 0) -> tuple[Array, int]:
-        if spec.nbytes < min_block or not spec.nbytes:
+        nbytes = spec.nbytes
+        if nbytes < min_block or not nbytes:
             return np.empty(spec.shape, spec.dtype), 0
-        array = array_in(manager, spec.shape, spec.dtype, spec.nbytes, code, category)
-        return array, array.base.block.id  # type: ignore[union-attr]
+        if not manager.device.addressable:
+            raise refuse_arrays(manager)
+        owner = allocate(manager, nbytes, code, category, spec, memory_of)
+        return np.ndarray(spec.shape, spec.dtype, owner), owner.block.id
 
     def base_of(self, buffer: Array) -> Array | None:
         return buffer.base if isinstance(buffer.base, np.ndarray) else None

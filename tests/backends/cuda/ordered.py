@@ -433,6 +433,6 @@ PROGRAMS = {
     "cuda.EventOrder.given": (one_layer, temporaries, told),
     "cuda.EventOrder._wait": (one_layer, reused, destroyed),
     "memory.allocate": (one_layer, told),
-    "memory._free": (one_layer, told),
+    "freeing.free_own": (one_layer, told),
 }
 """By function that orders streams: the programs of which one is wrong without any one of its places."""

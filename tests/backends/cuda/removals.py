@@ -26,7 +26,7 @@ OTHERS = {BACKENDS / "tensor" / "cuda" / name for name in ("capture.py", "cudnn.
 """What the backend does not use (graphs), and what only a GPU has (cuDNN): they have tests of their own."""
 FILES = (
     *sorted(set((BACKENDS / "tensor" / "cuda").glob("*.py")) - OTHERS), BACKENDS / "memory" / "cuda.py",
-    Path(flnb.__path__[0], "dispatch", "memory.py"),
+    *[Path(flnb.__path__[0], "dispatch", name) for name in ("memory.py", "freeing.py")],
 )  # fmt: skip
 """The backend with its driver, launcher and staging; the order of blocks; the crossing that tells it of them."""
 CALLS = re.compile(

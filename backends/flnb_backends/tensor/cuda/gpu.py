@@ -12,7 +12,9 @@ from flnb_telemetry.extras import require
 
 from flnb.dispatch import state
 from flnb.dispatch.devices import own_managers
-from flnb.dispatch.memory import Owner, owner_in
+from flnb.dispatch.memory import Owner, owner_of
+from flnb.dispatch.memory import allocate as request
+from flnb.dispatch.plan import spec_of
 from flnb_backends.memory.caching import Caching
 from flnb_backends.memory.cuda import CudaDevice, location_of
 from flnb_backends.tensor.cuda.driver import Driver, default_driver
@@ -133,7 +135,7 @@ class Gpu:
         """
         if not spec.nbytes:
             return self.cupy.ndarray(spec.shape, spec.dtype, self._pointer(None, 0))
-        owner = owner_in(manager, Owner, spec.shape, spec.dtype, spec.nbytes, code, category)
+        owner = request(manager, spec.nbytes, code, category, spec, owner_of)
         return self.cupy.ndarray(spec.shape, spec.dtype, self._pointer(owner, spec.nbytes))
 
     def _pointer(self, owner: Owner | None, nbytes: int) -> Any:
@@ -151,9 +153,8 @@ class Gpu:
         """Allocate bytes for a temporary of CuPy; returns a ``cupy.cuda.MemoryPointer``."""
         if not nbytes:
             return self._pointer(None, 0)
-        return self._pointer(
-            owner_in(self.active_manager(), Owner, (nbytes,), BYTE, nbytes, 0, state.TEMPORARY), nbytes
-        )
+        like = spec_of((nbytes,), BYTE)
+        return self._pointer(request(self.active_manager(), nbytes, 0, state.TEMPORARY, like, owner_of), nbytes)
 
 
 def allocate(nbytes: int) -> Any:
