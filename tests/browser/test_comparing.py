@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 
+@pytest.fixture(scope="module")
+def stage(page: Page) -> Stage:
+    return Stage(page)
+
+
 def trained(name: str, batch: int, steps: int) -> Recording:
     net = flnb.nn.Sequential(first=flnb.nn.Linear(64, 64), relu=flnb.nn.ReLU(), last=flnb.nn.Linear(64, 64))
     with flnb.record(name) as run:
@@ -91,12 +96,66 @@ def timelines_of(page: Page, stage: Stage, a: Recording, b: Recording) -> None:
     page.wait_for_function("() => window.__flnbPair.timelines.step === 3")
 
 
+def long_step(ops: int) -> Recording:
+    """A recording of two steps with more ops than a page has pixels; the last but one is a sine as many before it."""
+    x = flnb.ones(8)
+    with flnb.record("long") as run:
+        for _ in range(2):
+            with flnb.step():
+                for _ in range(ops):
+                    flnb.sin(x)
+                    flnb.exp(x)
+    return run
+
+
+@pytest.mark.timeout(60)
+def test_the_counterpart_of_an_op_late_in_a_long_step_is_found(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flnb.explore.runs.measured_peaks", lambda: Peaks(1e11, 1e10, 1e11))
+    runs, page = (long_step(3000), long_step(3100)), stage.page
+    stage.view(*runs)
+    page.get_by_role("radio", name="Timeline").click()
+    page.wait_for_function("() => window.__flnbPair.timelines.step === 1")
+    begins, places = [], []
+    for run in runs:
+        op, begin = run.table("op"), int(run.table("step")["t0"][1])
+        sines = [plan.op == "sin" for plan in run.catalog.plans.items]
+        rows = np.flatnonzero((op["t0"] >= begin) & np.array(sines)[op["plan"]])
+        begins.append(begin)
+        places.append((op["t0"][rows], op["t1"][rows]))
+    late = 2950  # of both
+    t0, t1 = ((int(times[late]) - begins[0]) / 1e6 for times in places[0])
+    for _ in range(40):
+        found = page.evaluate("() => window.__flnbPair.timelines")
+        span, place = found["span"], found["place"]
+        wide = place["width"] - 108 - 12
+        x = place["x"] + 108 + ((t0 + t1) / 2 - span["t0"]) / (span["t1"] - span["t0"]) * wide
+        y = place["y"] + found["tops"][0][found["sides"][0]["rows"][0].index("op")]
+        if (t1 - t0) / (span["t1"] - span["t0"]) * wide > 8:
+            break
+        page.mouse.move(x, y)
+        page.mouse.wheel(0, -400)
+        page.wait_for_function("t => window.__flnbPair.timelines.span.t1 !== t", arg=span["t1"])
+    page.wait_for_function("""() => window.__flnbPair.timelines.sides[0].pixel <= (({t0, t1}) => (t1 - t0) / 900)(
+        window.__flnbPair.timelines.span)""")
+    page.mouse.click(x, y)
+    page.wait_for_function("() => window.__flnbPair.timelines.chosen.length === 2")
+    own, other = page.evaluate("() => window.__flnbPair.timelines.chosen")
+    assert (own["side"], other["side"]) == (0, 1)
+    for chosen, begin, times in zip((own, other), begins, places, strict=True):
+        expected = [(int(each[late]) - begin) / 1e6 for each in times]
+        assert [chosen["t0"], chosen["t1"]] == pytest.approx(expected, abs=1e-5)
+    page.locator(".fl-status", has_text="sin: A ").wait_for()
+    assert not page.flnb_errors  # type: ignore[attr-defined]
+
+
 @pytest.mark.timeout(120)
-def test_ops_timelines_and_metrics_of_two_runs(page: Page, screenshots: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ops_timelines_and_metrics_of_two_runs(
+    stage: Stage, screenshots: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("flnb.explore.runs.measured_peaks", lambda: Peaks(1e11, 1e10, 1e11))
     a, b = trained("small batch", 256, 4), trained("large batch", 1024, 8)
     expected = flnb.compare_runs(a, b)
-    stage = Stage(page)
+    page = stage.page
     stage.view(a, b)
     page.get_by_role("radio", name="Ops").click()
     page.wait_for_function("() => window.__flnbPair.page === 'ops'")

@@ -20,7 +20,7 @@ from flnb_telemetry.safe_text import safe_text
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from flnb_telemetry.live.bars import Bars
+    from flnb_telemetry.live.bars import Bars, Row
     from flnb_telemetry.run import Run
     from flnb_telemetry.schema import Batches, Columns, Ints
 
@@ -202,7 +202,8 @@ class LiveTimeline:
         Args:
             request: a dict with an "id" and one of these, where times are ms: "window": [t0, t1, pixels]; "event":
                 [thread, kind, depth, number]; "measure": [t0, t1]; "ops": [t0, t1]; "search": a text, with "after": a
-                time.
+                time; "ordinal": [thread, kind, depth, number, since]; "nth": [thread, kind, depth, name, scope, n,
+                since], which finds in another recording what "ordinal" has counted in this one.
 
         Returns:
             The answer as a message. The answer about a window also has the bars, as "columns".
@@ -221,6 +222,10 @@ class LiveTimeline:
             return found | {"measure": self._measure(*map(self._ns, request["measure"]))}
         if "ops" in request:
             return found | {"ops": self._ops(*map(self._ns, request["ops"]))}
+        if "ordinal" in request:
+            return found | {"ordinal": self._ordinal(*request["ordinal"])}
+        if "nth" in request:
+            return found | {"nth": self._nth(*request["nth"])}
         text, after = str(request.get("search", "")), self._ns(request.get("after", 0))
         return found | {"search": self._search(text.lower(), after)}
 
@@ -240,8 +245,7 @@ class LiveTimeline:
 
         Partners have the same tape node. The event has the number `number` in the row of a thread, kind and depth.
         """
-        key = Key(int(thread), KINDS.index(kind), int(depth)) if kind in KINDS else Key(0, 0)
-        row = self.rows.rows.get(key)
+        key, row = self._row(thread, kind, depth)
         if row is None or not row.events.first <= number < row.events.first + row.events.used:
             return None
         found = self._place(key, number)
@@ -254,6 +258,53 @@ class LiveTimeline:
                     self._place(other, events.first + i) for i in same if (other, events.first + i) != (key, number)
                 ]
         return found | {"related": related}
+
+    def _row(self, thread: int, kind: str, depth: int) -> tuple[Key, Row | None]:
+        """Return the key of a row that the browser names, and the row; None if there is no such row."""
+        key = Key(int(thread), KINDS.index(kind), int(depth)) if kind in KINDS else Key(0, 0)
+        return key, self.rows.rows.get(key) if kind in KINDS else None
+
+    def _names(self, key: Key, what: int, context: int) -> tuple[str, str]:
+        """Return name and scope of an event of a row: what its counterpart in another recording also has."""
+        catalog, kind = self.rows.catalog, KINDS[key.kind]
+        scope = catalog.contexts.items[context].scope
+        if kind in ("op", "part", "record"):
+            return catalog.plans.items[what].op, scope
+        return (schema.PHASES[what], "") if kind == "phase" else (scope if kind == "scope" else kind, "")
+
+    def _alike(self, key: Key, row: Row, wanted: tuple[str, str], since: float) -> Ints:
+        """Return the numbers of a row's events with a name and scope that begin at the time ``since`` (ms) or later."""
+        first = int(np.searchsorted(row.events.bars[T0], self._ns(since)))
+        pairs, at = np.unique(row.events.bars[PAIR, first:], return_inverse=True)
+        both = zip((pairs & (1 << SHIFT) - 1).tolist(), (pairs >> SHIFT).tolist(), strict=True)
+        same = np.array([self._names(key, what, context) == wanted for what, context in both], bool)
+        found: Ints = np.flatnonzero(same[at.reshape(-1)]) + first + row.events.first
+        return found
+
+    def _ordinal(self, thread: int, kind: str, depth: int, number: int, since: float) -> dict[str, Any] | None:
+        """Return an event's name and scope, and how many events with these its row has before it, from ``since`` on.
+
+        None if there is no such event, or if the row no longer has all events since that time (ms).
+        """
+        key, row = self._row(thread, kind, depth)
+        if row is None or not row.events.first <= number < row.events.first + row.events.used:
+            return None
+        if row.events.first and self._ns(since) < row.events.bars[T0, 0]:
+            return None
+        pair = int(row.events.bars[PAIR, number - row.events.first])
+        names = self._names(key, pair & (1 << SHIFT) - 1, pair >> SHIFT)
+        before = int(np.searchsorted(self._alike(key, row, names, since), number))
+        return {"name": names[0], "scope": names[1], "before": before}
+
+    def _nth(
+        self, thread: int, kind: str, depth: int, name: str, scope: str, before: int, since: float
+    ) -> dict[str, Any] | None:
+        """Return the event of a row with a name and scope and ``before`` such events before it since a time (ms)."""
+        key, row = self._row(thread, kind, depth)
+        if row is None or before < 0 or (row.events.first and self._ns(since) < row.events.bars[T0, 0]):
+            return None
+        found = self._alike(key, row, (name, scope), since)
+        return self._place(key, int(found[before])) if before < len(found) else None
 
     def _measure(self, t0: int, t1: int) -> dict[str, Any]:
         """Return the number and the total duration of the events of each kind that begin between two times (ns)."""

@@ -248,6 +248,29 @@ def test_an_op_is_answered_with_its_backward_ops_and_a_backward_op_with_its_forw
         assert answered(live, event=wrong)["event"] is None
 
 
+def test_the_counterpart_of_an_event_is_found_by_name_scope_and_number_since_a_time(run: Recording) -> None:
+    live, op, step = LiveRecording(run), run.table("op"), run.table("step")
+    lane = int(op["lane"][0])
+    since = (int(step["t0"][1]) - run.start) / 1e6
+    plans, contexts = run.catalog.plans.items, run.catalog.contexts.items
+    named = [(plans[p].op, contexts[c].scope) for p, c in zip(op["plan"].tolist(), op["context"].tolist(), strict=True)]
+    inside = np.flatnonzero(op["t0"] >= step["t0"][1]).tolist()
+    late = inside[-1]
+    alike = [i for i in inside if named[i] == named[late]]
+    told = answered(live, ordinal=[lane, "op", 0, late, since])["ordinal"]
+    assert told == {"name": named[late][0], "scope": named[late][1], "before": len(alike) - 1}
+    asked = [lane, "op", 0, told["name"], told["scope"]]
+    assert answered(live, nth=[*asked, told["before"], since])["nth"]["number"] == late
+    assert answered(live, nth=[*asked, 0, since])["nth"]["number"] == alike[0]
+    assert answered(live, nth=[*asked, len(alike), since])["nth"] is None
+    assert answered(live, nth=[*asked, -1, since])["nth"] is None
+    assert answered(live, nth=[lane, "op", 0, "no such op", "", 0, since])["nth"] is None
+    assert answered(live, ordinal=[lane, "op", 0, 10**6, since])["ordinal"] is None
+    scope = answered(live, ordinal=[lane, "scope", 0, 0, 0.0])["ordinal"]
+    assert (scope["scope"], scope["before"]) == ("", 0)
+    assert answered(live, nth=[lane, "scope", 0, scope["name"], "", 0, 0.0])["nth"]["number"] == 0
+
+
 def test_a_range_is_measured_and_a_text_is_found_from_a_time_on(run: Recording) -> None:
     live, op = LiveRecording(run), run.table("op")
     ms = (op["t0"] - run.start) / 1e6

@@ -1,15 +1,16 @@
 /** The timelines of two recordings under each other on one axis, which counts from the same step in both, or from their beginnings. */
 
 import { ring, vertical } from "./canvas.ts";
+import { Half, stepSpan } from "./comparehalf.ts";
+import { type Chosen, Counterparts, type Place } from "./counterparts.ts";
 import { h, on } from "./dom.ts";
-import { durationText, integer, joined, measured, significant, UNKNOWN } from "./format.ts";
+import { durationText, integer, measured, significant, UNKNOWN } from "./format.ts";
 import { memoryOf } from "./memory/model.ts";
 import { markOption, Panel, segmented } from "./panel.ts";
-import type { TimelineMessage, TimelineRow, ToKernel } from "./protocol.ts";
+import type { TimelineMessage, ToKernel } from "./protocol.ts";
 import type { Store } from "./store.ts";
 import type { Theme } from "./theme.ts";
-import { ThreadLanes } from "./threads/lanes.ts";
-import { Piece, type RowColumns, Windows } from "./threads/model.ts";
+import { Windows } from "./threads/model.ts";
 import { Tracks } from "./threads/tracks.ts";
 import type { Band, Mark } from "./timeline/lanes.ts";
 import type { Frame } from "./timeline/paint.ts";
@@ -17,21 +18,11 @@ import { type Span, TimeScale, within } from "./timeline/scale.ts";
 import { HEADER, HEADING, Timeline } from "./timeline/timeline.ts";
 import type { Cell, DataTable } from "./view.ts";
 
-/** A window is asked for with so many of its lengths on each side: panning stays within it. */
-const MARGIN = 1;
 /** Memory is drawn under the lanes where so many pixels are free, and takes this share of them. */
 const [FREE, SHARE] = [160, 0.6];
 /** Pixels under the lanes. */
 const SLACK = 8;
 const HELP = "Click a bar: the same op of the same step is marked in the other recording. [ and ] go through the steps, W S A D zoom and pan, F shows all.";
-
-/** The begin and end (ms of the run) of the step with a number, or null. */
-export function stepSpan({ steps }: Store, index: number): Span | null {
-  for (let at = 0; at < steps.length; at++) {
-    if (steps.column("index")[at] === index) return { t0: steps.column("t0")[at]! * 1e3, t1: steps.column("t1")[at]! * 1e3 };
-  }
-  return null;
-}
 
 /** The numbers of the steps that both recordings have, ascending. */
 export function sharedIndices(a: Store, b: Store): number[] {
@@ -44,67 +35,6 @@ export function sharedIndices(a: Store, b: Store): number[] {
 export function inBoth(a: number, b: number): string {
   const took = (ms: number): string => (Number.isFinite(ms) ? durationText(ms * 1e6) : UNKNOWN);
   return `A ${took(a)} · B ${took(b)} · B/A ${a > 0 && Number.isFinite(b) ? `${significant(b / a)}×` : UNKNOWN}`;
-}
-
-/** A piece with all its times moved by so many ms. */
-export function shifted(piece: Piece, by: number): Piece {
-  const moved = (times: Float64Array): Float64Array => times.map((t) => t + by);
-  const rows = [...piece.rows].map(([key, row]): [string, RowColumns] => [key, { ...row, start: moved(row.start), end: moved(row.end) }]);
-  return new Piece(piece.t0 + by, piece.t1 + by, piece.pixel, new Map(rows));
-}
-
-/** The indices of the events that begin in [begin, end), until the first merged bar; none of a piece that is drawn from a later time on: what came before is not known. */
-export function countable({ start, end: ends, count }: RowColumns, drawnFrom: number, begin: number, end: number): number[] {
-  const found: number[] = [];
-  if (drawnFrom > begin + 1e-6) return found;
-  for (let index = 0; index < start.length && start[index]! < end; index++) {
-    if (count[index]! > 1 && ends[index]! > begin) break;
-    if (start[index]! >= begin) found.push(index);
-  }
-  return found;
-}
-
-interface Place { side: number; lane: number; row: number; index: number }
-
-/** One recording on the shared axis. */
-class Half {
-  lanes: ThreadLanes | null = null;
-  /** The time of the run (ms) at which the axis has its 0. */
-  zero = 0;
-  readonly windows = new Windows();
-  private made = "";
-
-  constructor(readonly side: 0 | 1, readonly letter: string, readonly store: Store) {}
-
-  get limits(): Span {
-    const { limits } = this.store.timeline!;
-    return { t0: Math.min(0, limits.t0) - this.zero, t1: Math.max(limits.t1, this.store.now * 1e3) - this.zero };
-  }
-
-  /** Lanes of the best piece for a span of the axis; whether they are new. */
-  arrange(span: Span, pixel: number, theme: Theme): boolean {
-    const model = this.store.timeline!;
-    const piece = model.best({ t0: span.t0 + this.zero, t1: span.t1 + this.zero }, pixel);
-    const key = `${model.version} ${theme.version} ${this.zero} ${piece?.t0} ${piece?.t1} ${piece?.pixel}`;
-    if (!piece || key === this.made) return false;
-    this.made = key;
-    this.lanes = new ThreadLanes(this.store, theme, model, shifted(piece, -this.zero));
-    for (const lane of this.lanes.content.lanes) [lane.key, lane.title] = [`${this.letter} ${lane.key}`, `${this.letter} · ${lane.title}`];
-    return true;
-  }
-
-  /** What to ask the kernel for, where the lanes are too coarse for this span of the axis. */
-  wish(span: Span, pixel: number, pixels: number): ToKernel | null {
-    const { limits } = this;
-    const [t0, t1, piece] = [Math.max(span.t0, limits.t0), Math.min(span.t1, limits.t1), this.lanes?.piece];
-    if (t1 <= t0 || (piece && piece.pixel <= pixel * 1.01 && piece.t0 <= t0 && piece.t1 >= t1 - pixel)) {
-      this.windows.forget();
-      return null;
-    }
-    const [from, margin] = [span.t0 + this.zero, MARGIN * (span.t1 - span.t0)];
-    const id = this.windows.next(`${from} ${span.t1 - span.t0} ${pixels}`, performance.now());
-    return id === null ? null : { type: "timeline", side: this.side, id, window: [from - margin, span.t1 + this.zero + margin, Math.ceil(pixels * (1 + 2 * MARGIN))] };
-  }
 }
 
 export class ComparedTimelines {
@@ -124,7 +54,10 @@ export class ComparedTimelines {
   private step: number | null = null;
   private span: Span | null = null;
   private aligned = false;
-  private chosen: readonly Place[] = [];
+  private chosen: readonly Chosen[] = [];
+  private readonly counterparts: Counterparts;
+  /** What was picked, while the kernel looks for its counterpart. */
+  private pending: { place: Place; name: string } | null = null;
   private said = "";
   /** A saved page has no kernel to ask for more detail. */
   private saved = false;
@@ -132,6 +65,7 @@ export class ComparedTimelines {
 
   constructor(private readonly theme: Theme, stores: readonly [Store, Store], private readonly send: (message: ToKernel) => void, private readonly schedule: () => void) {
     this.halves = [new Half(0, "A", stores[0]), new Half(1, "B", stores[1])];
+    this.counterparts = new Counterparts(this.halves, send, (found) => this.told(found));
     this.timeline = new Timeline(theme, {
       range: (span) => this.look(span),
       cursor: (t) => {
@@ -185,11 +119,14 @@ export class ComparedTimelines {
   }
 
   /** A message about one side's timeline has come and its store has it. */
-  heard(side: 0 | 1, { id, saved }: TimelineMessage): void {
+  heard(side: 0 | 1, message: TimelineMessage): void {
+    if (this.counterparts.heard(message)) return;
+    const { id, saved } = message;
     this.halves[side].windows.came(id);
     if (saved) {
       this.saved = true; // to ask again would be to ask at every frame
       for (const { windows } of this.halves) windows.forget();
+      if (this.pending) this.unfound();
     }
     this.schedule();
   }
@@ -273,7 +210,6 @@ export class ComparedTimelines {
     const [a, b] = this.halves.map(({ lanes }) => lanes);
     if (!a || !b) return;
     const { styles } = a.content;
-    this.chosen = [];
     this.timeline.set({ lanes: [...a.content.lanes, ...b.content.lanes], styles, bands: this.band, origin: 0, limits: this.limits, footer: this.footer });
   }
 
@@ -326,10 +262,9 @@ export class ComparedTimelines {
 
   private rings(frame: Frame): void {
     const { colours } = this.theme;
-    frame.clipped(() => this.chosen.forEach(({ side, lane, row, index }) => {
+    frame.clipped(() => this.chosen.forEach(({ side, lane, row, t0, t1 }) => {
       const { lanes } = this.halves[side]!;
-      const { start, end } = lanes!.columns(lanes!.rows[lane]![row]!);
-      const [x0, x1] = [frame.scale.x(start[index]!), frame.scale.x(end[index]!)];
+      const [x0, x1] = [frame.scale.x(t0), frame.scale.x(t1)];
       const at = lane + (side ? this.first : 0);
       ring(frame.c, Math.round(x0) + 0.5, frame.row(at, row) + 0.5, Math.max(2, Math.round(x1 - x0) - 1), lanes!.content.lanes[lane]!.rows[row]!.height - 1, colours.ink, colours.bg);
     }));
@@ -342,28 +277,17 @@ export class ComparedTimelines {
     return { side, lane: lane - (side ? this.first : 0), row, index };
   }
 
-  private rowOf({ side, lane, row }: Place): TimelineRow {
-    return this.halves[side]!.lanes!.rows[lane]![row]!;
-  }
-
-  /** Name and scope of a bar: what its counterpart has, too. */
-  private nameOf({ side, ...place }: Place): string {
-    const { lanes, store } = this.halves[side]!;
-    const row = this.rowOf({ side, ...place });
-    const scope = store.context(lanes!.columns(row).context[place.index]!)?.scope;
-    return joined([lanes!.name(row, place.index), row.kind === "scope" ? "" : scope]);
-  }
-
   private tip(mark: Mark): string {
     const place = this.placeOf(mark);
     const { lanes, letter } = this.halves[place.side]!;
-    const { start, end, count } = lanes!.columns(this.rowOf(place));
+    const { start, end, count } = lanes!.columns(this.counterparts.rowOf(place));
     const spent = durationText((end[mark.index]! - start[mark.index]!) * 1e6);
-    return count[mark.index]! > 1 ? `${letter}: ${integer(count[mark.index]!)} in ${spent}` : `${letter}: ${this.nameOf(place)} · ${spent}`;
+    return count[mark.index]! > 1 ? `${letter}: ${integer(count[mark.index]!)} in ${spent}` : `${letter}: ${this.counterparts.nameOf(place)} · ${spent}`;
   }
 
   private forget(): void {
-    [this.chosen, this.said] = [[], ""];
+    [this.chosen, this.said, this.pending] = [[], "", null];
+    this.counterparts.forget();
     this.schedule();
   }
 
@@ -374,43 +298,41 @@ export class ComparedTimelines {
       return;
     }
     const place = this.placeOf(mark);
-    const counterpart = this.counterpart(place);
-    this.chosen = counterpart ? [place, counterpart] : [place];
-    const took = this.halves.map((_, side) => {
-      const own = this.chosen.find((one) => one.side === side);
-      if (!own) return NaN;
-      const { start, end } = this.halves[side]!.lanes!.columns(this.rowOf(own));
-      return end[own.index]! - start[own.index]!;
-    }) as [number, number];
-    const [own, other] = [this.halves[place.side]!.letter, this.halves[1 - place.side]!.letter];
-    const merged = this.halves[place.side]!.lanes!.columns(this.rowOf(place)).count[place.index]! > 1;
-    const detail = this.saved ? "merged; a saved page has no more detail" : "merged: zoom in to compare one";
-    const alone = this.numberOf(place) < 0 ? `which one of the step it is cannot be told: earlier ones are merged or not drawn in ${own}` : `no such event is drawn alone in ${other}`;
-    this.said = `${merged ? `several events, ${detail}` : this.nameOf(place)}: ${inBoth(...took)}${counterpart || merged ? "" : ` (${alone})`}`;
+    const { count } = this.halves[place.side]!.lanes!.columns(this.counterparts.rowOf(place));
+    if (count[place.index]! > 1) {
+      this.choose(null, this.saved ? "several events, merged; a saved page has no more detail" : "several events, merged: zoom in to compare one", place);
+      return;
+    }
+    const [name, other] = [this.counterparts.nameOf(place), this.halves[1 - place.side]!.letter];
+    const drawn = this.counterparts.drawn(place, this.step);
+    this.choose(drawn, name, place);
+    if (drawn) return;
+    this.pending = { place, name };
+    if (!this.saved && this.counterparts.ask(place, this.step)) this.said += ` (looking for it in ${other})`;
+    else this.unfound();
   }
 
-  /** How many events of the same row and name the step has before this one; -1 where that cannot be told. */
-  private numberOf(place: Place): number {
-    return this.alike(place, this.nameOf(place)).findIndex(({ index }) => index === place.index);
+  /** Nobody can be asked for what is not drawn. */
+  private unfound(): void {
+    const { place, name } = this.pending!;
+    this.choose(null, name, place);
+    this.said += ` (no such event is drawn alone in ${this.halves[1 - place.side]!.letter}${this.saved ? ", and a saved page has no more detail" : ""})`;
   }
 
-  /** The event of the same kind, name and scope in the other recording that has as many such events before it in the step. */
-  private counterpart(place: Place): Place | null {
-    const before = this.numberOf(place);
-    const row = this.rowOf(place);
-    const other = this.halves[1 - place.side]!;
-    const rows = other.lanes?.rows[Math.min(place.lane, (other.lanes?.rows.length ?? 1) - 1)];
-    const at = rows?.findIndex((one) => one.kind === row.kind && one.depth === row.depth) ?? -1;
-    if (at < 0 || before < 0) return null;
-    return this.alike({ side: 1 - place.side, lane: other.lanes!.rows.indexOf(rows!), row: at, index: 0 }, this.nameOf(place))[before] ?? null;
+  /** The kernel has looked for the counterpart of what was picked. */
+  private told(counterpart: Chosen | null): void {
+    if (!this.pending) return;
+    const { place, name } = this.pending;
+    this.choose(counterpart, name, place);
+    if (!counterpart) this.said += ` (the same step of ${this.halves[1 - place.side]!.letter} has no such event)`;
+    this.schedule();
   }
 
-  /** The events of a row with a name that can be counted from the beginning of the aligned step (or of the run) on. */
-  private alike(place: Place, name: string): Place[] {
-    const { lanes, store, zero } = this.halves[place.side]!;
-    const span = this.step === null ? null : stepSpan(store, this.step);
-    const begin = Math.max(span ? 0 : -Infinity, store.timeline!.limits.t0 - zero);
-    const events = countable(lanes!.columns(this.rowOf(place)), lanes!.piece.t0, begin, span ? span.t1 - span.t0 : Infinity);
-    return events.map((index) => ({ ...place, index })).filter((one) => this.nameOf(one) === name);
+  private choose(counterpart: Chosen | null, name: string, place: Place): void {
+    const own = this.counterparts.chosen(place);
+    this.chosen = counterpart ? [own, counterpart] : [own];
+    const took = [0, 1].map((side) => this.chosen.find((one) => one.side === side)).map((one) => (one ? one.t1 - one.t0 : NaN)) as [number, number];
+    this.said = `${name}: ${inBoth(...took)}`;
+    this.pending = null;
   }
 }

@@ -270,11 +270,16 @@ export type TimelineSection = TimelinePart;
 export interface TimelineEvent {
   thread: number; depth: number; kind: TimelineRow["kind"]; number: number; t0: number; t1: number; what: number; context: number; node: number; block: number;
 }
-/** Asks for a window [t0, t1, pixels], an event, how much there is between two times, its ops, or the next match of a text after a time. */
+/**
+ * Asks for a window [t0, t1, pixels], an event, how much there is between two times, its ops, or the next match of a text
+ * after a time; or, to compare, which of its name an event is since a time, and the one that is so in the other recording.
+ */
 /** `side`: of two recordings side by side, the one that is asked about. */
 export type TimelineRequest = { type: "timeline"; id: number; side?: 0 | 1 } & (
   | { window: [number, number, number] } | { event: [thread: number, kind: string, depth: number, number: number] }
-  | { measure: [number, number] } | { ops: [number, number] } | { search: string; after: number });
+  | { measure: [number, number] } | { ops: [number, number] } | { search: string; after: number }
+  | { ordinal: [thread: number, kind: string, depth: number, number: number, since: number] }
+  | { nth: [thread: number, kind: string, depth: number, name: string, scope: string, before: number, since: number] });
 export interface TimelineMeasure { t0: number; t1: number; counts: Record<string, number>; ns: Record<string, number>; complete: boolean }
 /** An answer; that to a window has columns like a frame. */
 export interface TimelineMessage extends Partial<TimelinePart> {
@@ -288,6 +293,9 @@ export interface TimelineMessage extends Partial<TimelinePart> {
   search?: { text: string; count: number; at: number; next: TimelineEvent | null };
   /** Ops that begin in a stretch of time, the longest first: name, how often, ns. */
   ops?: { t0: number; t1: number; rows: [op: string, count: number, ns: number][]; complete: boolean };
+  /** Name and scope of an event, and how many such events are before it since a time; in the other recording, that one. */
+  ordinal?: { name: string; scope: string; before: number } | null;
+  nth?: TimelineEvent | null;
   /** A saved page answers: it has what its frames have. */
   saved?: true;
 }

@@ -1,5 +1,7 @@
 // @vitest-environment jsdom
-import { countable, inBoth, sharedIndices, shifted, stepSpan } from "../src/comparetimeline.ts";
+import { shifted, stepSpan } from "../src/comparehalf.ts";
+import { inBoth, sharedIndices } from "../src/comparetimeline.ts";
+import { countable } from "../src/counterparts.ts";
 import { Piece } from "../src/threads/model.ts";
 import { describe, expect, it } from "vitest";
 import { pairedCurves } from "../src/comparemetrics.ts";
