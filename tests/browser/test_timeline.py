@@ -314,6 +314,7 @@ def test_in_a_notebook_the_lanes_follow_the_run(lab: Lab, page: Page, screenshot
     page.wait_for_function("() => window.__flnb.view?.steps.length > 1", timeout=30_000)
     last = page.evaluate("() => window.__flnb.view.steps.at(-1)")
     page.wait_for_function("last => window.__flnb.view.steps.at(-1) !== last", arg=last, timeout=30_000)
+    page.wait_for_function("() => window.__flnb.view.steps.at(-1).startsWith('after step ')")  # what has no step yet
     page.wait_for_function(  # of the steps in sight but the newest few, every op is there
         """() => {
             const {rows, steps} = window.__flnb.view;

@@ -60,11 +60,11 @@ export function extent(values: ArrayLike<number>, length: number, log: boolean):
   return [low >= 0 && low - air < 0 ? 0 : low - air, high + air];
 }
 
-/** Tick values of an axis: powers of ten (with 2 and 5 where a decade or two is all there is), or round steps. */
+/** Tick values of an axis: powers of ten (with 2 and 5 where a decade or two is all there is), or round steps: also of a logarithmic one with hardly a power of ten. */
 export function axisTicks(low: number, high: number, log: boolean): number[] {
   if (!log) return ticks(low, high, 4);
   const decades = Math.log10(high / low);
-  const factors = decades < 0.9 ? [1, 2, 3, 5, 7] : decades < 1.6 ? [1, 3] : [1];
+  const factors = decades < 0.9 ? [1, 2, 3, 5, 7] : decades < 1.6 ? [1, 2, 5] : [1];
   const every = Math.max(1, Math.ceil(decades / 4));
   const values: number[] = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++) {
@@ -74,7 +74,9 @@ export function axisTicks(low: number, high: number, log: boolean): number[] {
       if (value >= low && value <= high) values.push(value);
     }
   }
-  return values.map((value) => Number(value.toPrecision(3)));
+  const found = values.map((value) => Number(value.toPrecision(3)));
+  const even = decades < 1 && found.length < 3 ? ticks(low, high, 4).filter((value) => value > 0) : [];
+  return even.length > found.length ? even : found;
 }
 
 const OUTSIDE = "outside of steps";

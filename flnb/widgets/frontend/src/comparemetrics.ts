@@ -2,7 +2,7 @@
 
 import { Chart, type Curve, wantsLog } from "./chart.ts";
 import { h, nothing } from "./dom.ts";
-import { plain, significant } from "./format.ts";
+import { plain, significant, UNKNOWN } from "./format.ts";
 import { listSeries, sharedSteps } from "./metrics.ts";
 import type { Store } from "./store.ts";
 import type { Theme } from "./theme.ts";
@@ -11,16 +11,16 @@ import type { DataTable } from "./view.ts";
 const NOTHING: Curve = { steps: [], values: [], length: 0 };
 
 /** The curves of each name in A and in B, in the order of A, then what only B has. */
-export function pairedCurves(a: Store, b: Store): { name: string; curves: readonly [Curve, Curve]; format: (value: number) => string }[] {
+export function pairedCurves(a: Store, b: Store): { name: string; curves: readonly [Curve, Curve]; shown: string; format: (value: number) => string }[] {
   const [first, second] = [listSeries(a), listSeries(b)];
   const names = [...new Set([...first, ...second].map(({ name }) => name))];
   return names.map((name) => {
     const [one, two] = [first, second].map((all) => all.find((series) => series.name === name));
-    return { name, curves: [one?.curve ?? NOTHING, two?.curve ?? NOTHING], format: (one ?? two)!.format };
+    const { format } = (one ?? two)!;
+    const shown = [one, two].map((series, at) => `${"AB"[at]} ${series?.value == null ? UNKNOWN : format(series.value)}`).join(" · ");
+    return { name, curves: [one?.curve ?? NOTHING, two?.curve ?? NOTHING], shown, format };
   });
 }
-
-const last = ({ values, length }: Curve): number => (length ? values[length - 1]! : NaN);
 
 export class ComparedMetrics {
   readonly element: HTMLElement;
@@ -51,9 +51,8 @@ export class ComparedMetrics {
       this.grid.append(chart.element);
     }
     this.grid.dataset["count"] = String(pairs.length); // all are there before the first is fitted to its place
-    for (const { name, curves, format } of pairs) {
+    for (const { name, curves, shown } of pairs) {
       const chart = this.charts.get(name)!;
-      const shown = curves.map((curve, at) => `${"AB"[at]} ${curve.length ? format(last(curve)) : "–"}`).join(" · ");
       const log = curves.every((curve) => !curve.length || wantsLog(name, curve));
       chart.set(curves[0], { name, shown, log, first: from, last: to, beside: curves[1] });
       chart.measure();

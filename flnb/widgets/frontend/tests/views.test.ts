@@ -58,6 +58,8 @@ describe("charts", () => {
     expect(ticks(1, 1, 3)).toEqual([]);
     expect(axisTicks(0.04, 2.6, true)).toEqual([0.1, 1]);
     expect(axisTicks(0.1, 0.4, true)).toEqual([0.1, 0.2, 0.3]);
+    expect(axisTicks(1.88, 2.36, true)).toEqual([1.9, 2, 2.1, 2.2, 2.3]); // hardly a power of ten is in it
+    expect(axisTicks(0.45, 3.9, true)).toEqual([0.5, 1, 2]);
     expect(extent([1, NaN, 3], 3, false)[0]).toBeLessThan(1);
     expect(extent([0, 5], 2, false)[0]).toBe(0);
     expect(extent([], 0, true)).toEqual([0.1, 1]);

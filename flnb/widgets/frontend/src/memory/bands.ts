@@ -1,6 +1,6 @@
 /** Stacked, stepped areas over time, and the lines that follow pixels. */
 
-import { hatch } from "../canvas.ts";
+import { fillBox, hatch, label } from "../canvas.ts";
 import { categoryLabels, categoryOrder } from "../palette.ts";
 import type { Theme } from "../theme.ts";
 import { TOTALS_WIDTH, WASTE } from "./lifetimes.ts";
@@ -81,4 +81,19 @@ export function strokeSteps(c: CanvasRenderingContext2D, at: Places, values: Flo
   }
   c.lineTo(at.left + values.length, before);
   c.stroke();
+}
+
+/** Hatch the spans (in seconds) of which nothing was received; `x` keeps within the picture, or the picture is clipped. */
+export function paintMissing(c: CanvasRenderingContext2D, theme: Theme, gaps: readonly (readonly [number, number])[], x: (t: number) => number, top: number, bottom: number): void {
+  const { colours } = theme;
+  for (const [from, to] of gaps) {
+    const [x0, x1] = [x(from), x(to)];
+    if (x1 <= x0) continue;
+    for (const fill of [colours.bg, hatch(c, colours.mark, 5)]) fillBox(c, fill, x0, top, Math.max(1, x1 - x0), bottom - top);
+    const [said, font] = ["not received", theme.ui(11, 500)];
+    const wide = theme.measure(said, font);
+    if (x1 - x0 < wide + 12) continue;
+    fillBox(c, colours.bg, x1 - wide - 6, top + 3, wide + 4, 14);
+    label(c, said, x1 - 4, top + 10, colours.ink, font, "right");
+  }
 }

@@ -7,7 +7,7 @@ import { type Selection, selectsBlock } from "../selection.ts";
 import { paintCursor } from "../timeline/paint.ts";
 import type { ViewContext } from "../view.ts";
 import { bindAxis, drawSteps, LEFT, stepCursor, TimeAxis } from "./axis.ts";
-import { categoryStack, drawBands, type Places, type Stack, strokeSteps } from "./bands.ts";
+import { categoryStack, drawBands, paintMissing, type Places, type Stack, strokeSteps } from "./bands.ts";
 import type { CapacityLine } from "./capacity.ts";
 import type { Groups } from "./grouping.ts";
 import { allocatedOf, RESERVED } from "./lifetimes.ts";
@@ -94,7 +94,7 @@ export class TimelineChart {
     this.top = Math.max(scale.top, this.least.top);
     this.grid(c, axis, scale.capacity ? capacity! : null);
     drawBands(c, this.places, (this.stack = this.groups?.stack(line, theme) ?? categoryStack(line, theme)), theme);
-    this.missing(c, axis);
+    paintMissing(c, theme, store.memory.gaps, (t) => Math.min(Math.max(axis.x(t), axis.left), axis.right), TOP, height - BOTTOM);
     this.selection(c, axis);
     const above = [...(scale.reserved ? [] : [`reserved ${bytesText(reserved)}`]), ...(scale.capacity || capacity === null ? [] : [`capacity ${bytesText(capacity)}`])];
     if (scale.reserved) this.reserved(c, axis, line, above.length > 0);
@@ -102,13 +102,13 @@ export class TimelineChart {
     if (store.limit !== null) this.limit(c, axis, store.limit);
     this.capacityLine?.place({ top: TOP, bottom: height - BOTTOM, most: this.top, own: scale.capacity ? capacity : null });
     this.given(c, axis, above.length > 0 ? theme.measure(`↑ ${above.join(" · ")}`, theme.ui(11, 500)) + 8 : 0);
-    if (above.length > 0) this.note(c, `↑ ${above.join(" · ")}`, axis.right - 2, TOP + 6, true);
     drawSteps(c, axis, store, theme, height - BOTTOM);
     horizontal(c, axis.left, axis.right, height - BOTTOM, theme.colours.mark);
     if (this.hover && axis.inside(this.hover.x)) {
       fillBox(c, theme.colours.dim, Math.floor(this.hover.x), TOP, 1, height - TOP - BOTTOM);
     }
     paintCursor({ c, theme, scale: axis, height: height - BOTTOM + 5 }, store.cursor);
+    if (above.length > 0) this.note(c, `↑ ${above.join(" · ")}`, axis.right - 2, TOP + 6, true); // over the cursor's line, not under it
   }
 
   private y(value: number): number {
@@ -192,23 +192,8 @@ export class TimelineChart {
     const { theme } = this.context;
     const font = theme.ui(11, 500);
     const width = theme.measure(what, font);
-    c.fillStyle = theme.colours.bg;
-    c.globalAlpha = 0.8;
-    c.fillRect(x - width - 2, y - 7, width + 4, 14);
-    c.globalAlpha = 1;
+    fillBox(c, theme.colours.bg, x - width - 2, y - 7, width + 4, 14);
     label(c, what, x, y, dim ? theme.colours.dim : theme.colours.ink, font, "right");
-  }
-
-  /** Spans of which nothing is known. */
-  private missing(c: CanvasRenderingContext2D, axis: TimeAxis): void {
-    const { store, theme } = this.context;
-    for (const [from, to] of store.memory.gaps) {
-      const [x0, x1] = [Math.max(axis.left, axis.x(from)), Math.min(axis.right, axis.x(to))];
-      if (x1 <= x0) continue;
-      fillBox(c, theme.colours.bg, x0, TOP, Math.max(1, x1 - x0), this.surface.height - TOP - BOTTOM);
-      fillBox(c, hatch(c, theme.colours.mark, 5), x0, TOP, Math.max(1, x1 - x0), this.surface.height - TOP - BOTTOM);
-      if (x1 - x0 > 70) this.note(c, "not received", x1 - 4, TOP + 10);
-    }
   }
 
   /** What the selection holds, by pixel; computed again only when something changes. */

@@ -248,7 +248,7 @@ export class TapeCanvas {
     }
     line(`${info.op}′`, backward + 13, name, colours.ink);
     if (info.plan) line(shapeText(info.plan.shape), forward + 26, small, colours.dim);
-    line(durationText(info.node.forward_ns), forward + 38, small, colours.dim);
+    if (info.node.forward_ns > 0) line(durationText(info.node.forward_ns), forward + 38, small, colours.dim); // else it was recorded, and ran later
     if (info.health === "fine") {
       line(this.pen.normText(info.node.norm, this.pen.ui(10.5), width - 18), backward + 27, this.pen.ui(10.5), colours.text);
       this.pen.normBar(info.node.norm, x + 10, backward + 36, width - 18);

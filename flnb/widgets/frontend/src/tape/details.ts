@@ -3,7 +3,7 @@
 import { Chart, wantsLog } from "../chart.ts";
 import { h, nothing, on, section, swatch } from "../dom.ts";
 import type { TapeGroup } from "../protocol.ts";
-import { bytesText, dtype, durationText, exactBytes, integer, shape as shapeText, significant } from "../format.ts";
+import { bytesText, dtype, durationText, exactBytes, integer, shape as shapeText, significant, UNKNOWN } from "../format.ts";
 import { familyLabels } from "../palette.ts";
 import { inScope, selectionOfNode, selectsNode } from "../selection.ts";
 import type { ViewContext } from "../view.ts";
@@ -133,7 +133,7 @@ export class TapeDetails {
     const given = info.parents.map((parent) => model.nodes[parent]!.node.norm).filter((norm): norm is number => norm !== null && Number.isFinite(norm));
     if (out) this.pair("Norm out", "NaN", `${integer(out.bad)}${out.numel ? ` of ${integer(out.numel)}` : ""}`, { bad: true });
     else if (given.length > 0) this.pair("Norm out", significant(Math.max(...given)));
-    this.pair("Time", durationText(node.forward_ns), "forward");
+    this.pair("Time", node.forward_ns > 0 ? durationText(node.forward_ns) : UNKNOWN, "forward");
     if (node.backward_ns > 0) this.pair("", durationText(node.backward_ns), "backward");
     this.pair("Saved", node.saved > 0 ? bytesText(node.saved) : "nothing", node.saved >= 1000 ? exactBytes(node.saved) : "");
   }
@@ -162,7 +162,7 @@ export class TapeDetails {
     if (plan) this.pair("Output", `${dtype(plan.dtype)} [${plan.shape.join(",")}]`, "", { code: true });
     const bad = model.groupArrivesBad(group);
     this.pair("Norm in", bad ? "NaN" : significant(data.norm ?? NaN), data.norm === null && !bad ? "not sampled" : "", { bad });
-    this.pair("Time", durationText(data.forward_ns), "forward");
+    this.pair("Time", data.forward_ns > 0 ? durationText(data.forward_ns) : UNKNOWN, "forward");
     if (data.backward_ns > 0) this.pair("", durationText(data.backward_ns), "backward");
     this.pair("Saved", data.saved > 0 ? bytesText(data.saved) : "nothing", data.saved >= 1000 ? exactBytes(data.saved) : "");
     const parts = [this.head(this.context.store.selection!.label, group.repeat ? "equal blocks" : group.path ? "module" : "a row of ops"), pairs];

@@ -26,7 +26,7 @@ export function tipOf(target: Target, model: TapeModel, { store }: ViewContext):
   if (target.group) {
     const { group } = target;
     const { data } = group;
-    const what = data === null ? [] : [`${durationText(data.forward_ns)} forward`, data.backward_ns > 0 ? `${durationText(data.backward_ns)} backward` : ""];
+    const what = data === null ? [] : [data.forward_ns > 0 ? `${durationText(data.forward_ns)} forward` : "", data.backward_ns > 0 ? `${durationText(data.backward_ns)} backward` : ""];
     const ops = data && !group.path ? data.ops.slice(0, 4).map(([op, count]) => `${integer(count)} ${op}`).join(", ") + (data.different > 4 ? " …" : "") : "";
     return joined([group.path || group.name, group.repeat ? `${integer(group.repeat)} equal blocks` : "", sizeOf(group), ops, ...what]);
   }
@@ -35,7 +35,7 @@ export function tipOf(target: Target, model: TapeModel, { store }: ViewContext):
   if (node.failed) return joined([info.op, info.scope, node.failed.message.split("\n")[0]!.slice(0, 90)]);
   const what = target.row === "backward"
     ? [`gradient norm ${info.health === "origin" ? "NaN begins here" : normOf(info)}`, node.backward_ns > 0 ? durationText(node.backward_ns) : ""]
-    : [info.plan ? `${shapeText(info.plan.shape)} ${info.plan.dtype}` : "", durationText(node.forward_ns), node.saved > 0 ? `saves ${bytesText(node.saved)}` : ""];
+    : [info.plan ? `${shapeText(info.plan.shape)} ${info.plan.dtype}` : "", node.forward_ns > 0 ? durationText(node.forward_ns) : "", node.saved > 0 ? `saves ${bytesText(node.saved)}` : ""];
   return joined([`${info.op}${target.row === "backward" ? "′" : ""}`, info.scope, ...what]);
 }
 

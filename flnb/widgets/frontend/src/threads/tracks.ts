@@ -2,7 +2,7 @@
 
 import { fillBox, horizontal, label, setPen, ticks } from "../canvas.ts";
 import { bytes, bytesText, plain } from "../format.ts";
-import { categoryStack, drawBands, strokeSteps } from "../memory/bands.ts";
+import { categoryStack, drawBands, paintMissing, strokeSteps } from "../memory/bands.ts";
 import type { MemoryModel } from "../memory/model.ts";
 import { axisTop } from "../memory/timeline.ts";
 import type { Store } from "../store.ts";
@@ -84,6 +84,7 @@ export class Tracks {
     frame.clipped(() => {
       const places = { left: scale.left, y: (value: number) => this.y(value) };
       drawBands(c, places, categoryStack(line, theme), theme);
+      paintMissing(c, theme, this.store.memory.gaps, (t) => scale.x(t * 1e3), from + 1, to);
       if (drawn && reserved > 0) {
         setPen(c, colours.ink, 1.25);
         strokeSteps(c, places, line.reserved);

@@ -233,6 +233,10 @@ class ThreadsView implements View {
       if (before && start < before.end) [before.end, before.note] = [start, ""];
       found.push({ start, end, label, strong: index === step, note: durationText((end - start) * 1e6) });
     }
+    const ended = Math.max(...Array.from(steps.column("t1").subarray(Math.max(0, steps.length - RANKS), steps.length))) * 1e3;
+    if (steps.length && store.run?.state === "recording" && ended < t1) { // what goes on is in no step yet
+      found.push({ start: ended, end: Math.max(store.now * 1e3, ended), label: `after step ${integer(steps.last("index")!)}`, strong: false });
+    }
     lanes.content.bands = found;
     lanes.content.origin = (found.find(({ strong }) => strong) ?? found.find(({ start }) => start >= t0) ?? found[0])?.start ?? 0;
   }

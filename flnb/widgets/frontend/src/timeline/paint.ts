@@ -25,7 +25,8 @@ export interface Frame {
 /** Bars narrower than this carry no label (pixels). */
 const LABELLED = 14;
 
-export function paintHeader({ c, theme, scale, width, height }: Frame, content: Content): void {
+/** Bands and ticks; a note at the end of a band gives way to the cursor's handle. */
+export function paintHeader({ c, theme, scale, width, height }: Frame, content: Content, cursor: number | null): void {
   const { colours } = theme;
   fillBox(c, colours.bg, 0, 0, width, HEADER);
   content.bands.forEach((band, at) => {
@@ -36,7 +37,9 @@ export function paintHeader({ c, theme, scale, width, height }: Frame, content: 
     const font = theme.ui(11, band.strong ? 600 : "");
     if (x1 - x0 < theme.measure(band.label, font) + 10) return;
     label(c, band.label, x0 + 6, BAND / 2 + 0.5, band.strong ? colours.ink : colours.dim, font);
-    if (band.note && x1 - x0 > theme.measure(band.label, font) + theme.measure(band.note, theme.ui(11)) + 24) {
+    const note = band.note ? theme.measure(band.note, theme.ui(11)) : 0;
+    const under = cursor !== null && Math.abs(scale.x(cursor) - (x1 - 6 - note / 2)) < note / 2 + 6;
+    if (band.note && !under && x1 - x0 > theme.measure(band.label, font) + note + 24) {
       label(c, band.note, x1 - 6, BAND / 2 + 0.5, colours.dim, theme.ui(11), "right");
     }
   });

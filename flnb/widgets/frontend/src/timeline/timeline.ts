@@ -106,7 +106,7 @@ export class Timeline {
     this.stale = false;
     const c = this.surface.begin();
     const frame = this.frame(c);
-    paintHeader(frame, this.content);
+    paintHeader(frame, this.content, this.cursor);
     this.owner.under?.(frame);
     paintLanes(frame, this.content);
     this.outline(frame);
