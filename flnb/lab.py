@@ -60,7 +60,10 @@ def shipped(name: str, folder: Path | None = None) -> Path:
 
 
 def opened(named: str | None) -> Path:
-    """Return the path to open: the file or folder ``named``, or a copy of a notebook of flnb (the first for None)."""
+    """Return the path to open: the file or folder ``named``, or a new copy of one of flnb's notebooks.
+
+    If ``named`` is None, the copy of the first notebook is returned.
+    """
     if named is None:
         return shipped(NOTEBOOKS[0])
     target = Path(named)

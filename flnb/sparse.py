@@ -107,7 +107,7 @@ def coo(values: ArrayLike, places: tuple[ArrayLike, ArrayLike], shape: tuple[int
 def csr(values: ArrayLike, columns: ArrayLike, starts: ArrayLike, shape: tuple[int, int]) -> Sparse:
     """Make a sparse matrix (M, N) from values (n,), which are given row by row, and their column numbers (n,).
 
-    ``starts`` (M + 1,) has for each row the position of its first value, and at its end n: SciPy's ``indptr``.
+    ``starts`` (M + 1,) has the position of each row's first value; its last element is n. It is SciPy's ``indptr``.
 
     >>> import flnb
     >>> flnb.sparse.csr([1.0, 2.0], [0, 2], [0, 1, 2], (2, 3)).todense().tolist()
@@ -123,7 +123,7 @@ def csr(values: ArrayLike, columns: ArrayLike, starts: ArrayLike, shape: tuple[i
 def csc(values: ArrayLike, rows: ArrayLike, starts: ArrayLike, shape: tuple[int, int]) -> Sparse:
     """Make a sparse matrix (M, N) from values (n,), which are given column by column, and their row numbers (n,).
 
-    ``starts`` (N + 1,) has for each column the position of its first value, and at its end n: SciPy's ``indptr``.
+    ``starts`` (N + 1,) has the position of each column's first value; its last element is n. It is SciPy's ``indptr``.
 
     >>> import flnb
     >>> flnb.sparse.csc([1.0, 2.0], [0, 1], [0, 1, 1, 2], (2, 3)).todense().tolist()
@@ -245,8 +245,9 @@ def _places(name: str, what: str, given: Any, values: Tensor, extent: int) -> In
 def _uncompressed(name: str, what: str, values: Any, inner: Any, starts: Any, outer: int, extent: int) -> Sparse:
     """Make a matrix (outer, extent) from compressed rows; a matrix of compressed columns is the transpose of one.
 
-    ``inner`` has the column of each value, and ``starts`` the position of each row's first value. Errors name the
-    public function ``name``, and call the numbers in ``inner`` ``what``: "row" or "column".
+    ``inner`` has the column of each value, and ``starts`` the position of each row's first value. Errors contain the
+    name of the public function, ``name``, and the word ``what`` for the numbers in ``inner``: "row" or
+    "column".
     """
     values = asarray(values)
     places = _places(name, what, inner, values, extent)

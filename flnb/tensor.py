@@ -190,7 +190,7 @@ class Tensor:
         return int(kind), int(number)
 
     def to_device(self, device: str, /, *, stream: Any = None) -> Tensor:
-        """Return this tensor; the only accepted device is ``"cpu"``, and `to` changes the backend."""
+        """Return this tensor; the only accepted device is ``"cpu"``. To change the backend, use `to`."""
         check_device(device)
         if stream is not None:
             raise ValueError(f"to_device: device 'cpu' has no streams, got {stream!r}")
@@ -352,7 +352,10 @@ def detached(data: Any, spec: Spec) -> Tensor:
 
 
 def alias(x: Tensor, data: Any, spec: Spec) -> Tensor:
-    """Make a tensor from another backend's buffer ``data`` that shares the memory of x; it has x's node on the tape."""
+    """Make a tensor on another backend from its buffer ``data``; the buffer must share the memory of x.
+
+    The new tensor has x's node on the tape.
+    """
     made: Tensor = object.__new__(x._lift or Tensor)
     made._data, made._spec, made._root = data, spec, getattr(x, "_root", x)
     if x._lift is not None:

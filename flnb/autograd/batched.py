@@ -192,7 +192,10 @@ def replaced(x: Any, value: Any) -> Any:
 
 
 def unbatch(x: Any, level: Vmap) -> Any:
-    """Return x as a tensor with the examples of vmap ``level`` along the first axis, repeated if they share x."""
+    """Return x as a tensor with the examples of vmap ``level`` along the first axis.
+
+    If all examples share x, x is repeated.
+    """
     if x._level is level:
         return x._value
     if x._level is None or x._level.depth < level.depth:

@@ -149,10 +149,10 @@ def _place(call: BatchedCall) -> Any:
 
 
 def _layout(key: tuple[Any, ...], ndim: int) -> tuple[int, int]:
-    """Return where the index tensors' ``ndim`` dimensions begin in ``x[key]``, and the number of its other dimensions.
+    """Return where in ``x[key]`` the dimensions of the index tensors begin, and the number of other dimensions.
 
-    As in NumPy, these dimensions replace the indices (tensors and ints) if all indices are neighbours in the key;
-    otherwise they precede the other dimensions.
+    In ``x[key]``, ``ndim`` dimensions come from the index tensors. As in NumPy, these dimensions are at the place of
+    the first index (a tensor or int) if all indices are next to each other in the key, otherwise at the beginning.
     """
     advanced = [i for i, k in enumerate(key) if isinstance(k, int) or (isinstance(k, tuple) and k[0] == "index")]
     together = advanced[-1] - advanced[0] == len(advanced) - 1
@@ -182,7 +182,7 @@ def _with_examples(call: BatchedCall, key: tuple[Any, ...], first: int) -> tuple
 
 
 def _has_truth(key: tuple[Any, ...]) -> bool:
-    """Return whether the key contains a bool, which adds a dimension and which the batching rules do not support."""
+    """Return whether the key contains a bool; a bool adds a dimension, which batching rules do not support."""
     return any(isinstance(k, tuple) and k[0] == "truth" for k in key)
 
 

@@ -101,7 +101,7 @@ class _Run:
             return join(found)
 
     def pulled(self, g: Any) -> list[Any]:
-        """Run the function again; return the gradients of ``parents``. ``g`` is that of the joined results."""
+        """Run the function again; return the gradients of ``parents``. ``g`` is the gradient of the joined results."""
         if dispatch.last_write > self.since:
             self._check_unwritten()
         with _Returned(self):

@@ -259,8 +259,8 @@ class _Script:
     def give(self, given: Sequence[tuple[int, str, Spec]], depth: int) -> None:
         """Add the lines that add cotangents to the sums of the parents, as `Walk` does.
 
-        The first cotangent of a parent is stored, and later ones are added. An addition is an op, which may share an
-        event with other ops, so the lines for the other parents are written in both branches of the first ``if``.
+        The first cotangent of a parent is stored, and later ones are added. The events of later ops depend on whether
+        there is an addition, so the lines for the other parents are written twice, once in each branch.
 
         Args:
             given: for each parent its position, the name of its cotangent in the text, and the cotangent's spec.
@@ -286,7 +286,10 @@ class _Script:
             self.add(f"owned.add(key{i})", depth=depth + 1)
 
     def function(self, name: str) -> Callable[..., Any]:
-        """Compile the text to a function, which returns True if public ops must compute a node's gradients instead."""
+        """Compile the text to a function of a node, which adds to the cotangents of the node's parents.
+
+        The function returns True if public ops must compute these cotangents instead.
+        """
         text = "\n".join(["def pull(node, g, around):", f"    {AROUND} = around", *self.lines])
         names = compiled(text, f"<pull of {name}>", self.names)
         return names["pull"]

@@ -232,7 +232,7 @@ class _Transposed(Op):
         return self.op._tangent(tangents, plan.attributes, tensors, y)
 
     def _by_input(self, i: int, v: Any, plan: Any, *saved: Any) -> Any:
-        """Differentiate the ops of the user's vjp with respect to operand ``i``; None if they do not depend on it."""
+        """Differentiate the user's vjp with respect to operand ``i``; None if the vjp does not depend on it."""
         g, *tensors, y = saved[:-1]
         again = state.current().grad
         with state.use(grad=True):

@@ -56,7 +56,8 @@ class Intercepted(Plan):
     """Base class of plans that change a node's cotangent or saved values before its gradient rule runs.
 
     Attributes:
-        original: the plan that this plan replaces; its gradient rule is called with the changed values.
+        original: the plan that this plan replaces. Backward calls the gradient rule of ``original`` with the changed
+            values.
     """
 
     __slots__ = ("original",)
@@ -78,7 +79,7 @@ class Intercepted(Plan):
 
 
 def _asked_first(*_: Any) -> Any:
-    """Placeholder for the gradient rule of a wrapping plan; never called, since backward uses the original's."""
+    """Placeholder for an `Intercepted` plan's gradient rule; backward calls that of `Intercepted.original` instead."""
     raise RuntimeError("the gradient rule of a wrapping plan was called; backward must call the original's")
 
 
@@ -125,11 +126,7 @@ def run_hooks(node: Node, g: Any) -> Any:
 
 
 class Inside(Plan):
-    """The plan of a node that a tape has fused with a later node: backward computes no gradient of the earlier one.
-
-    Attributes:
-        whole: the name of the fused op, which is recorded as the later node.
-    """
+    """The plan of a node that a tape fused with a later node: backward calls only the later node's gradient rule."""
 
     __slots__ = ("whole",)
 

@@ -61,7 +61,7 @@ class SavedBlock:
 
     Attributes:
         owner: the object that owns the block's memory; None while the values are only in the store.
-        array: a weak reference to the array on that memory, which the program or a backward uses.
+        array: a weak reference to the array in the block, to which the program or a backward refers.
         copy: the array in the store that holds the values; None before the first move.
         notes: the lists in which the tensors that own the block's memory record in-place writes.
     """
@@ -115,7 +115,7 @@ class SavedBlock:
         return array
 
     def _emit(self, direction: int, t0: int, block: int) -> None:
-        """Count a move of block number ``block`` that began at ``t0`` (ns), and emit an event about the move.
+        """Count a move of block number ``block``, and emit an event about this move, which began at ``t0`` (ns).
 
         ``direction`` is the code of the move in telemetry, `Store.away` or `Store.back`.
         """
@@ -154,7 +154,7 @@ class SavedTensor:
 
 
 class Keeping(PackingTape):
-    """The tape of `flnb.memory.offload` and `compress`: moves the tensors that nodes save to a store while idle.
+    """The tape of `flnb.memory.offload` and `compress`: while saved tensors are idle, it moves them to a store.
 
     Args:
         store: the store to which the tensors' blocks are moved.

@@ -193,7 +193,9 @@ class LossyCast(Codec):
 def offload(
     to: Any = None, min_bytes: int | str = "1MiB", keep_last: int = 2, select: Callable[[Saved], bool] | None = None
 ) -> Iterator[Moves]:
-    """Move tensors that ops inside the block save for backward off the device while idle, and back before use.
+    """Move saved tensors to other memory while they are idle, and back to the device before backward uses them.
+
+    This applies to the tensors that ops inside the ``with`` block save for backward.
 
     A tensor's memory block is moved when the program has dropped the tensor and all its views (otherwise no memory
     would be freed) and a later op saves a tensor. The block is copied back, to its original manager, when backward

@@ -205,7 +205,7 @@ def _walk_from(under_way: Walk, root: Node, tape: Tape, finds_own: bool) -> None
 
 
 def _owner(node: Node) -> Tape:
-    """Return the tape that recorded a node; the default tape if it no longer exists."""
+    """Return the tape that recorded a node. If that tape no longer exists, return the default tape."""
     mark = node[MARK]
     if type(mark) is weakref.ref:
         mark = mark()

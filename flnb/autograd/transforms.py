@@ -267,7 +267,7 @@ def hvp(function: Callable[..., Any], primals: Any, vectors: Any) -> Any:
     Args:
         function: called with the primals as its arguments; returns one number.
         primals: a tuple of arguments, or one tensor.
-        vectors: the vectors to multiply by, with the structure of ``primals``, which the result has, too.
+        vectors: the vectors to multiply by, with the structure of ``primals``. The result has the same structure.
 
     >>> import flnb
     >>> flnb.hvp(lambda x: (x * x * x).sum(), flnb.asarray([1.0, 2.0]), flnb.asarray([1.0, 1.0])).tolist()
@@ -331,9 +331,9 @@ def hessian(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) ->
     """Make a function that returns all second derivatives of ``function``, which returns one number.
 
     For an argument x they have shape ``x.shape + x.shape``. If ``argnums`` is a tuple, the result is a tuple of
-    tuples: the first index selects the argument of the first derivative, the second index that of the second
-        derivative. For complex arguments, the product of the result and a real vector equals that of `hvp`: the change
-        of the gradient when the real parts change.
+    tuples: the first index selects the argument of the first derivative, the second index the argument of the second
+    derivative. For complex arguments, the product of the result and a real vector equals the result of `hvp`: the
+    change of the gradient when the real parts change.
 
     >>> import flnb
     >>> flnb.hessian(lambda x: (x * x * x).sum())(flnb.asarray([1.0, 2.0])).tolist()

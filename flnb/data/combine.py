@@ -114,7 +114,7 @@ class TransformDataset(Dataset):
 
 
 def _datasets(name: str, datasets: tuple[Dataset, ...]) -> tuple[Dataset, ...]:
-    """Return the datasets; raise an error, which names the class ``name``, if it got none or other objects."""
+    """Return the datasets; raise an error with the class name ``name`` if there are none, or one is not a `Dataset`."""
     if not datasets:
         raise ValueError(f"flnb: {name} takes one dataset or more, got none")
     for dataset in datasets:

@@ -75,7 +75,7 @@ class Dataset:
         return fixed
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        """Iterate over the next epoch (at first epoch 0) or, if `state` was set, over the rest of its epoch."""
+        """Iterate over the next epoch (at first epoch 0) or, if `state` was set, over the rest of the state's epoch."""
         position = self._resumed or Position(self._epochs)
         self._latest, self._resumed, self._epochs = position, None, position.epoch + 1
         return self._follow(self._at_epoch(position.epoch), position)

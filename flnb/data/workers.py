@@ -213,7 +213,10 @@ _attached: dict[int, SharedMemory] = {}
 
 
 def _begin(pickled: bytes) -> None:
-    """Prepare a new process. The dataset is unpickled at the first item, because an error can be reported then."""
+    """Prepare a new process; store the pickled dataset, which `_at` unpickles when the first item is requested.
+
+    An error in unpickling is then an error of that item, which is reported to the iterating process.
+    """
     import signal
 
     global _pickled
@@ -223,7 +226,7 @@ def _begin(pickled: bytes) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent process ends, which may be killed before it can end its workers."""
+    """End this process when its parent process ends, even if the parent was killed and could not end its workers."""
     import multiprocessing
 
     parent = multiprocessing.parent_process()

@@ -55,7 +55,7 @@ MIXED = ("batch_norm",)
 
 
 class CastLevel(NamedTuple):
-    """Two lists of op names: ``half``, whose float32 inputs are cast to half precision, and ``full``, the reverse.
+    """Two lists of op names: ops in ``half`` compute in half precision, ops in ``full`` in float32.
 
     ``"*"`` stands for all ops that compute. An op in both lists computes in float32. The inputs of an op in neither
     list are not cast; if they have different dtypes, the op computes in the larger dtype.
@@ -241,5 +241,5 @@ def with_own_casts() -> tuple[Interpreter, ...]:
 
 
 def cast_target(name: str) -> np.dtype[Any] | None:
-    """Return the dtype to which active regions cast the inputs of the op ``name``; None if they do not cast them."""
+    """Return the dtype to which active regions cast the inputs of the op ``name``; None if they are not cast."""
     return next((region.targets.get(name) for region in _regions()), None)

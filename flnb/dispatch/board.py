@@ -51,7 +51,8 @@ class Row(NamedTuple):
     Attributes:
         seq, call: the number and the text of the last call; 0 and "" if there was none.
         seconds: the time since the rank last changed its row.
-        number: the rank's number among all ranks of the program, for messages; in a smaller group it may have another.
+        number: the rank's number among all ranks of the program, for messages. In a smaller group, the rank may have
+            another number.
     """
 
     process: int
@@ -239,7 +240,7 @@ class Board:
         return int.from_bytes(report[:8], "little")
 
     def silence(self, host: int) -> None:
-        """Write into the rows of a host's ranks that the host has stopped sending reports."""
+        """Mark a host as silent: store in the row of each of its ranks that no reports arrive any more."""
         for rank in range(self.size):
             row = self.row(rank)
             if row.state != NOT_BEGUN and row.host == host:

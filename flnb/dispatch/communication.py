@@ -2,7 +2,7 @@
 
 The calls of a group of ranks are numbered. Before any data is sent, a call is written on the group's board and compared
 with the calls that other ranks have already written. Then the call is started. A wait polls the operation and yields
-the processor in between, so that it can be interrupted, and that it ends when a rank has died. When an operation is
+the processor in between, so that the wait can be interrupted, and ends when a rank has died. When an operation is
 complete, all ranks have written their calls, and the calls are compared once more.
 """
 
@@ -181,7 +181,7 @@ def wait_any(pending: Mapping[K, Pending]) -> K:
 
 
 def abandon(communicator: Communicator, reason: str) -> None:
-    """Make all further calls of a communicator raise an error, and notify the ranks that wait for this one.
+    """Make all further calls of a communicator raise an error, and notify the ranks that wait for this rank.
 
     ``reason`` is the text of these errors.
     """
@@ -367,7 +367,7 @@ class Pending:
         self._fail(f"{'; '.join(said)}; {board.name(board.rank)} waits in {place}")
 
     def _not_done(self, name: str) -> str:
-        """Return the beginning of a message: which step of the rank ``name`` this operation waits for."""
+        """Return the beginning of a message that says what the rank called ``name`` has not done yet."""
         if self._peer is None:
             return f"{name} has not come:"
         tag = self._buffers[2] if len(self._buffers) > 2 else 0
@@ -410,7 +410,7 @@ class Pending:
         raise CollectiveError(message)
 
     def _give_up(self, message: str) -> None:
-        """Make all further calls raise an error with the text ``message``, and notify ranks that wait for this one."""
+        """Make all further calls raise an error with the text ``message``, and notify ranks that wait for this rank."""
         self._group.broken = message
         if self._communicator.board is not None:
             self._communicator.board.end(GAVE_UP)

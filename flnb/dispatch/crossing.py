@@ -297,7 +297,7 @@ def checked_target(op: Op, plan: Plan, here: State, tensors: tuple[Any, ...]) ->
 def mark_written(tensor: Tensor, own: bool = False) -> None:
     """Record an in-place write to a tensor's memory, in the tensor that owns the memory.
 
-    If ``own`` is true, the tensor got other memory instead, and the write is recorded in the tensor itself.
+    If ``own`` is true, the write is recorded in ``tensor`` itself: its values changed because it got other memory.
     """
     global last_write
     root = tensor if own else getattr(tensor, "_root", tensor)

@@ -247,7 +247,7 @@ class Watch:
             lane.emit(device_words.DEVICE, clock(), self._info)
 
     def context(self, lane: Lane, stream: int) -> int:
-        """Return the id in `intern.contexts` of a lane's current context with this device and ``stream`` added."""
+        """Return the id in `intern.contexts` of a copy of a lane's current context with this device and ``stream``."""
         with self.lock:  # two threads may number new streams at once
             number = self._numbers.setdefault(0 if 0 <= stream <= 2 else stream, len(self._numbers))  # 1, 2: default
         found = self._contexts.get((lane.context, number))

@@ -114,7 +114,7 @@ effects: ContextVar[Effects | None] = ContextVar("flnb_effects", default=None)
 
 
 def repeated(function: Callable[[], object], last: bool = False) -> None:
-    """Call a function now, and again before each later run of the step being captured, or after it with ``last``."""
+    """Call a function now, and again before each later run of the step being captured; with ``last`` after each run."""
     function()
     if (captured := effects.get()) is not None:
         (captured.last if last else captured.calls).append(function)

@@ -72,7 +72,10 @@ def referred(function: Any, arguments: Sequence[Any] = ()) -> Iterator[tuple[Any
 
 
 def _names(code: CodeType, *kinds: str) -> list[str]:
-    """List the names that code, and functions defined in it, load by instructions ``LOAD_KIND`` of the given kinds."""
+    """List the names that code loads by instructions ``LOAD_KIND`` of the given kinds, such as ``LOAD_GLOBAL``.
+
+    Names in functions that are defined inside of the code are included.
+    """
     wanted = [f"LOAD_{kind}" for kind in kinds]
     names = [each.argval for each in dis.get_instructions(code) if each.opname in wanted]
     return names + [name for each in code.co_consts if isinstance(each, CodeType) for name in _names(each, *kinds)]

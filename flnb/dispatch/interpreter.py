@@ -2,8 +2,8 @@
 
 The state (`flnb.dispatch.state.State`) has a stack of interpreters, which is empty by default; an op tests this by one
 comparison. The innermost interpreter receives a call before the operands are converted. It may run the op, or other ops
-in its place, which the next outer interpreter receives. Batching (`flnb.vmap`), tracing, casting (`flnb.autocast`) and
-observing are implemented by interpreters.
+in its place. The next outer interpreter receives the ops that it runs. Batching (`flnb.vmap`), tracing, casting
+(`flnb.autocast`) and observing are implemented by interpreters.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`flnb.record`: the recording of telemetry, to which it can add the inputs of ops and call stacks."""
+"""`flnb.record`: records telemetry and, on request, also the inputs of ops and call stacks."""
 
 from __future__ import annotations
 

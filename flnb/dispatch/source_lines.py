@@ -34,9 +34,9 @@ def is_own(filename: str) -> bool:
 
 
 class _Own(dict[str, bool]):
-    """A dict from file names to bools: whether a frame of the file is not the user's, so that `outside` must be called.
+    """A dict from file names to bools: True for files of flnb, for whose frames `outside` finds the user's frame.
 
-    While whole stacks are recorded, every value is True, because `outside` returns the stack.
+    While whole stacks are recorded, every value is True, because `outside` is needed to return the stack.
     """
 
     full = False
@@ -161,7 +161,7 @@ class Line(NamedTuple):
 
     @property
     def brief(self) -> str:
-        """Return the line for tables, as ``file:line`` without the folder; a notebook's cell is named as a cell."""
+        """Return the line as text for tables: ``file:line`` without the folder, ``cell:line`` for a notebook cell."""
         name = "cell" if "ipykernel_" in self.file else os.path.basename(self.file)
         return f"{name}:{self.line}" + (f": {self.source}" if self.source else "")
 

@@ -45,7 +45,10 @@ class StackLane(Lane):
 
 
 def with_stack(base: int, frame: FrameType | None) -> int:
-    """Return the number of the context ``base`` with a frame's stack added; a context with a line stays as it is."""
+    """Return the number of the context ``base`` with the call stack of a frame added.
+
+    If the context has a source line already, it is returned unchanged.
+    """
     place: intern.Context = intern.contexts.items[base]
     if place.line:
         return base
@@ -60,7 +63,10 @@ def with_stack(base: int, frame: FrameType | None) -> int:
 
 
 def _interned(place: intern.Context, frames: list[tuple[Any, int]]) -> int:
-    """Store the context ``place`` with the text of ``frames``, and the frames for displays; returns its number."""
+    """Store a copy of the context ``place`` with the text of the call stack ``frames``; return the number of the copy.
+
+    The frames themselves are stored, too, for displays.
+    """
     stack = lines(tuple(frames), -1)
     number = intern.contexts.id_of(place._replace(line="\nfrom ".join(line.brief for line in stack)))
     if stack:

@@ -217,7 +217,10 @@ def _conjugated(pull: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def shaped(rule: Callable[..., tuple[int, ...]] = lambda shape, *_: shape) -> Callable[..., Any]:
-    """Return a shape rule: the shape is ``rule(shape of the first tensor, *attributes)``, the dtype that tensor's."""
+    """Return a shape rule: the shape is ``rule(first shape, *attributes)``, the dtype that of the first tensor.
+
+    The first shape is the shape of the first tensor.
+    """
     return lambda op, specs, attributes: (rule(specs[0].shape, *attributes), specs[0].dtype)
 
 

@@ -271,9 +271,10 @@ class ASGD(_Asynchronous):
 
 
 class EASGD(_Asynchronous):
-    """Elastic averaging SGD: each rank and shared center parameters move a fraction of their difference closer.
+    """Elastic averaging SGD: a rank's parameters and a shared center move towards each other in each exchange.
 
-    The center is a copy of the parameters that belongs to no rank's module; every rank ends with `finish`, see `ASGD`.
+    The center is a copy of the parameters that belongs to no rank's module. After its last step every rank calls
+    `finish`, see `ASGD`.
 
     Zhang, Choromanska and LeCun, 2015, "Deep learning with Elastic Averaging SGD", section 3:
     ``d = share * (mine - center); mine -= d; center += d``.

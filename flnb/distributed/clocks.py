@@ -69,7 +69,8 @@ def _exchange(other: int, rounds: int) -> tuple[int, int] | None:
     """Send timing messages between rank 0 and the rank ``other`` and back; all ranks call this.
 
     Returns:
-        On the rank ``other`` its clock offset and the largest error of that, in ns; None on all other ranks.
+        On the rank ``other``: the offset of the rank's clock, and the largest error of the offset, in ns. On all
+        other ranks: None.
     """
     here, theirs = current(), np.zeros(1, np.int64)
     if here.rank not in (0, other):

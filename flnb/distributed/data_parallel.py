@@ -95,7 +95,7 @@ class Exchanging(Module):
         )
 
     def _changed(self) -> Parameter | None:
-        """Return a parameter that has another dtype, or now needs a gradient, since buckets were made; else None."""
+        """Return a parameter with a new dtype, or a new need of a gradient, since buckets were made; else None."""
         of = self._bucket_of
         for _, p in self._members:
             if p._node is not None:

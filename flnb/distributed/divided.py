@@ -209,7 +209,7 @@ class Division:
 
 
 class Unit:
-    """The parameters of one module, which are gathered together before each call of it.
+    """The parameters of one module, which are gathered together before each call of the module.
 
     Args:
         module: the module.

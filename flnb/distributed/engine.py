@@ -51,7 +51,7 @@ def prepare(broken: bool, number: int | None, record_to: str | None) -> None:
 
     Args:
         broken: whether an interrupt or error may have left collective calls unfinished; if so, a new communicator is
-                made.
+            made.
         number: the cell's number in the notebook, which tracebacks show; None outside of notebooks.
         record_to: the folder to which the recording of the cell is saved; None for no recording.
     """

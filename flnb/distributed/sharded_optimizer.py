@@ -130,8 +130,8 @@ class ShardedOptimizer:
         """Load a full state, saved by `Sharded` on any number of ranks or by one process.
 
         Raises:
-            ValueError: the state does not fit; the message lists every missing, unexpected and mis-shaped name, and
-                    nothing has been changed.
+            ValueError: the state does not fit; nothing has been changed. The message lists every missing, unexpected
+            and mis-shaped name.
         """
         refuse(self.mismatches(state), f"Sharded's optimizer of {len(self.parameters)} parameters")
         alone = self._inner is self.parts()[0]

@@ -47,8 +47,8 @@ def zero_memory(dry_run: Any, ranks: int) -> ZeroMemory:
     """Predict each rank's memory under `flnb.distributed.Sharded`, stages 0 to 3 (Rajbhandari et al., 2020).
 
     Parameters, gradients and optimizer state are counted at the end of the dry run's last step; a rank's part of each
-    tensor is rounded up to whole elements. "other" is what else is live when the dry run needs the most memory, such as
-    activations. In stage 3 the whole parameters of the module that is being called must be added.
+    tensor is rounded up to whole elements. "other" is all other memory, such as activations, in use at the peak of the
+    dry run. In stage 3 the whole parameters of the module that is being called must be added.
 
     Args:
         dry_run: the result of `flnb.memory.dry_run`, of one rank.

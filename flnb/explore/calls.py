@@ -164,7 +164,7 @@ def tensor(array: Any) -> Tensor:
 
 
 def generator(state: dict[str, Any]) -> np.random.Generator:
-    """Return a NumPy random generator in a given state, such as that from which a recorded random op drew.
+    """Return a NumPy random generator in a given state, for example the state before a recorded random op.
 
     Args:
         state: a dictionary as ``Generator.bit_generator.state`` returns it.

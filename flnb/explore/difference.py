@@ -122,7 +122,10 @@ def precision(dtype: np.dtype[Any]) -> float:
 
 
 def _at(text: str, a: Array, b: Array, wrong: Array) -> str:
-    """Insert the number of values where ``wrong`` is true into a text, and append the first such pair of values."""
+    """Insert the number of wrong values into the text of a difference, and append the first wrong value.
+
+    ``wrong`` is true where an element of ``b`` differs from the expected element of ``a``.
+    """
     where = tuple(int(i) for i in np.argwhere(wrong)[0])
     inside = f"at {list(where)} " if where else ""
     return f"{text.format(int(wrong.sum()), wrong.size)}; {inside}{b[where]!s} where {a[where]!s} was expected"

@@ -20,8 +20,8 @@ LINE = 64  # bytes of a cache line; the vectorised loops of NumPy may depend on 
 class Kept:
     """A copy of the memory of an array, with dtype, shape and strides.
 
-    ``offset`` is the number of bytes in ``memory`` before element 0 (negative strides need some), ``start`` the address
-    of the original memory modulo 64.
+    ``offset`` is the number of bytes in ``memory`` before element 0; it is above 0 if strides are negative. ``start``
+    is the address of the original memory modulo 64.
     """
 
     memory: bytes = field(repr=False)

@@ -73,7 +73,7 @@ class ComparedRow:
         a, b: the work in run A and in run B.
         share: the fraction of run B's time that the op took, from 0 to 1.
         least: the smallest ratio between the runs that `changes` states.
-        repeats: how many times as often run B calls most ops (see `RunComparison`); "more often" is relative to it.
+        repeats: the ratio of run B's calls to run A's that counts as equally often, see `RunComparison`.
     """
 
     op: str
@@ -98,8 +98,9 @@ class ComparedRow:
     def changes(self) -> tuple[str, ...]:
         """Return the changes from run A to run B by a ratio of at least `least`, as texts such as "slower 2.1×".
 
-        Slower and bigger are changes of a call: of its time and its result's bytes on average. So the ratio of the
-        times in the row is that of "slower" times that of "more often".
+        "slower" and "bigger" compare single calls: the mean time of a call, and the mean bytes of its result. "more
+        often" compares the numbers of calls. So the total times differ by the product of the ratios "slower" and "more
+        often".
         """
         if not self.a.calls or not self.b.calls:
             return ("only in B" if self.b.calls else "only in A",)
@@ -123,13 +124,13 @@ class RunComparison:
     Attributes:
         names: the names of the runs A and B.
         rows: a `ComparedRow` for each op and scope, the largest difference in time first.
-        outside: if numbers are per step, a row for all ops that begin outside steps, with numbers of the whole run,
-            which no other row and no share includes. None if there are no such ops.
+        outside: if numbers are per step, a row for all ops that begin outside steps, with numbers of the whole run.
+            Other rows and shares do not include these ops. None if there are no such ops.
         seconds: for each run the duration of one step, or of the whole run unless both runs have steps.
         per: "step" if numbers are per step, else "run".
         peaks: the machine's highest measured FLOP/s and bytes/s, to which the rates of the rows are compared.
-        repeats: how many times as often run B calls most of the ops, if numbers are per run: 10 if B ran the same loop
-            ten times as long. Rows state "more often" only where it is more than that.
+        repeats: if numbers are per run, the ratio of run B's calls to run A's that most ops have: 10 if B ran the same
+            loop ten times as long. Rows state "more often" only for ops with a larger ratio.
     """
 
     names: tuple[str, str]
@@ -268,16 +269,17 @@ def compare_runs(a: Any, b: Any, *, least: float = 1.1, peaks: Peaks | None = No
 
 
 def _repeats(a: dict[tuple[str, str], Work], b: dict[tuple[str, str], Work]) -> float:
-    """Return the ratio, run B's calls to run A's, that most of the ops have which are in both; 1 if none has most."""
+    """Return the ratio of run B's calls to run A's that more than half of the common ops have; 1 if there is none."""
     ratios = Counter(b[key].calls / a[key].calls for key in a if key in b)
     ratio, count = max(ratios.items(), key=lambda each: each[1], default=(1.0, 0))
     return ratio if 2 * count > ratios.total() else 1.0
 
 
 def _fitted(cells: list[list[str]], width: int) -> list[str]:
-    """Return a table of texts as lines of at most ``width`` characters, if leaving out columns is enough for that.
+    """Return a table of texts as lines of at most ``width`` characters, or as short as possible.
 
-    Columns are left out in the order of `DISPENSABLE`; then each change gets a line of its own, then names are cut.
+    To shorten lines, columns are left out in the order of `DISPENSABLE`. If this is not enough, each change gets a line
+    of its own, and then names are cut.
     """
     left_out: set[str] = set()
     for more in ((), *DISPENSABLE):

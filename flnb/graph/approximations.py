@@ -62,7 +62,7 @@ def _power_of_two(exponent: Scalar) -> Scalar:
 
 
 def _split_exponential(x: Scalar) -> tuple[Scalar, Scalar, Scalar]:
-    """Return r and integers m, n with exp(x) = exp(r) 2^m 2^n; with a single power of two, it could overflow.
+    """Return r and integers m, n with exp(x) = exp(r) 2^m 2^n; a single power of two could overflow.
 
     The highest bits of m and n are wrong; `_power_of_two` uses only the lowest 9.
     """

@@ -39,7 +39,7 @@ class Lent:
         array: the array.
         address: the address of its first element.
         views: a dict from a value to the view of the array that contains the value's elements.
-        alone: the number of references to the array and its memory if there are none outside of the program.
+        alone: the number of references that the program itself has to the array and its memory.
     """
 
     __slots__ = ("address", "alone", "array", "views")

@@ -25,7 +25,11 @@ class Simplified(NamedTuple):
 
 
 class _Loop(NamedTuple):
-    """One loop: extent, each array's stride, and iterations per iteration of the original's first loop (0 if none)."""
+    """One loop: its extent, the stride of each array, and ``unit``.
+
+    ``unit`` is the number of iterations of this loop for one iteration of the original nest's first outer loop; 0 if
+    this loop does not contain that loop.
+    """
 
     extent: int
     strides: tuple[int, ...]

@@ -92,7 +92,7 @@ def compute(values: Sequence[Value]) -> None:
 
 
 def _compute(value: Value) -> None:
-    """Compute a value whose inputs are computed; for an op with several results also the values of these (`ITEM`)."""
+    """Compute a value whose inputs are computed; several results of its op are stored in their own values."""
     try:
         found = at_once(value.place, run, value, tuple([x.tensor for x in value.inputs]), value.place.backend.buffer)
     except Exception as error:

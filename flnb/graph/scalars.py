@@ -204,7 +204,10 @@ def _logaddexp(a: Scalar, b: Scalar) -> Scalar:
 
 
 def _shift(a: Scalar, b: Scalar, name: str) -> Scalar:
-    """Return a shifted ``name`` ("left" or "right") by b bits; if b is the width of a or more, 0 or the sign bits."""
+    """Return the integer a shifted by b bits in the direction ``name``, "left" or "right".
+
+    If b is at least the number of bits of a, the result is 0; for a negative number shifted right it is -1.
+    """
     bits = 8 * np.dtype(a.dtype).itemsize
     fill = select(a < 0, a.constant(-1), 0) if name == "right" and kind(a.dtype) == "i" else a.constant(0)
     valid = b < bits if kind(b.dtype) == "u" else (b < bits) & (b >= 0)

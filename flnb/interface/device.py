@@ -115,7 +115,8 @@ class MemoryDevice(Part, kind="memory device", slot="device"):
         addressable: whether NumPy can read and write the memory.
         min_block: the size in bytes of the smallest tensor that gets a block; NumPy allocates smaller tensors.
         location: the ``location`` of the backends that compute in this memory; empty if all backends can.
-        order: if the device has streams, the `StreamOrder` that makes a stream wait until others have used the memory.
+        order: if the device has streams, the `StreamOrder` that makes a stream wait until earlier users of the memory
+            have finished.
     """
 
     name: ClassVar[str] = "device"

@@ -23,7 +23,8 @@ class TensorBackend(Part, kind="backend"):
     optional.
 
     Most backends derive from `flnb.backends.NumpyBackend` and override some methods. A backend with its own kind of
-    buffers derives from this class. If it lacks a primitive, a call of the primitive raises an error with the name:
+    buffers derives from this class. A call of a primitive that the backend lacks raises an error with the primitive's
+    name:
 
     >>> import flnb, numpy as np
     >>> class Lists(flnb.interface.TensorBackend):

@@ -25,7 +25,7 @@ def manager(
         kind: the manager's class.
         told: the manager's settings by name.
         lease: the manager's lease, which contains the device.
-        capacity: bytes, the capacity of the device if this is not the default one.
+        capacity: the capacity of the device in bytes; used only if the device is not the default device.
         function: the name of flnb's function to call with the manager.
     """
     if not all(value is None or isinstance(value, (str, int, float)) for value in told.values()):

@@ -130,7 +130,7 @@ def fit(
             in the recording; without moves, the bandwidth of copies in host memory is measured.
 
     Returns:
-        A `Fit`. Its ``fits`` is False if no choice was enough; it then has the lowest peak that was found.
+        A `Fit`. If no choice was enough, ``fits`` is False, and the choice is the one with the lowest peak.
 
     Raises:
         TypeError: ``run`` is not a recording or path.
@@ -207,6 +207,9 @@ def _nothing(step: Step, name: str, methods: Sequence[str]) -> str:
 
 
 def _outcome(trace: Trace, spec: Any) -> Outcome:
-    """Replay a trace on a manager (``spec``), on a simulated device without a limit and otherwise like its own."""
+    """Replay a trace on a manager, given as ``spec``, with a simulated device of unlimited capacity.
+
+    If ``spec`` is an instance, the simulated device has the granularity of the instance's device.
+    """
     device = stand_in(spec.device, 1 << 50) if isinstance(spec, MemoryManager) else None
     return play(trace, spec, device)

@@ -1,8 +1,9 @@
 """Predicts how tensor lifetimes in a recorded training step change if some modules are recomputed in backward.
 
-The calls of a module are found from the scopes that the recording entered and left. A block that a call allocated and
-did not free before its end was saved for backward, or is the call's output. If the call is recomputed, saved blocks are
-freed at its end and allocated again when backward reaches the call; its inputs are freed after its backward.
+The calls of a module are found from the scopes that the recording entered and left. If a call allocated a block, and
+the block was still live when the call ended, the block was saved for backward or is the call's output. If the call is
+recomputed, the saved blocks are freed at the end of the call and allocated again when backward reaches the call. The
+inputs of the call are freed after the call's backward.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Call(NamedTuple):
     Attributes:
         scope: the module's path.
         begin, end: the positions in the trace where this call's forward pass begins and ends; ``end`` is exclusive.
-        back, done: the same for this call's backward pass; both are the trace's length if that was not recorded.
+        back, done: the same for this call's backward pass; if no backward was recorded, both are the trace's length.
         outputs: the numbers of allocations made in this forward pass and read by ops outside of it.
         inputs: the numbers of allocations made outside of this forward pass and read by ops of it.
         seconds: the seconds that the ops of the forward pass took.
@@ -109,7 +110,7 @@ class Step:
         return movable(self)
 
     def own(self, scope: str) -> str:
-        """Return a scope without the user's scopes around its outermost module; "" if the scope is in no module."""
+        """Return a scope without the user's scopes around the outermost module; "" if the scope contains no module."""
         outside = max((path for path in self.around if f"{scope}.".startswith(f"{path}.")), key=len, default="")
         return scope.removeprefix(outside).removeprefix(".")
 

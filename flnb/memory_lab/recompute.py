@@ -90,7 +90,8 @@ class _Places:
     """The scopes of selected modules, to check whether a running op belongs to one of them.
 
     Attributes:
-        anywhere: the modules' scopes that begin with a model's own name; user scopes may precede them.
+        anywhere: the modules' scopes that begin with the name of a model. In the path of an op, scopes of the user may
+            precede such a scope.
         exact: scopes that begin with the name of an inner module, for inner modules that are called directly.
     """
 

@@ -315,7 +315,9 @@ def _leaner(
 
 
 def _levels(found: list[str], models: Mapping[str, Model]) -> Iterator[tuple[str, ...]]:
-    """Yield, for each depth of nesting, the scopes in ``found``, and those of similar modules that have not run yet.
+    """Yield, for each depth of nesting, the scopes of all modules of the same classes as those in ``found``.
+
+    Modules that have not run yet are included.
 
     Args:
         found: the scopes of modules that can be recomputed.

@@ -161,7 +161,8 @@ def _call(
 
     Args:
         manager: the manager on which to make the calls.
-        lease: the manager's lease; ``lease.call`` is set to the index of the present call, and keeps it after an error.
+        lease: the manager's lease; ``lease.call`` is set to the index of each call. After an error it is the index of
+            the call that failed.
         begin: the index of the first call.
         requests: for each call the allocation's number (negative for its free), the bytes and the hint.
         blocks: a dict from an allocation's number to its live block.

@@ -106,8 +106,8 @@ class RawWavSpecAugment(_Masks):
         bands: the number of bands into which the range of frequencies is divided, of equal width on the mel scale.
         low_hz, high_hz: the ends of the range of frequencies, in Hz.
         sample_rate: the number of samples per second.
-        max_kernel: the largest length in samples of the filters, differences of two low-pass filters (sinc under a
-            Blackman window). Low bands that need longer filters are not removed.
+        max_kernel: the largest length of a filter, in samples. A filter is the difference of two low-pass filters (sinc
+            under a Blackman window). Low bands that need longer filters are not removed.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.RawWavSpecAugment(time_width=100)(flnb.ones((2, 1, 4000))).shape

@@ -20,8 +20,8 @@ class TDSBlock(Module):
     """Time-depth separable convolution: a convolution over time, then two linear maps of each step's features.
 
     x (N, channels, T, width) keeps its shape. The result of the convolution is added to its input, and the sum is
-    normalised; so is the result of the two maps. Hannun et al. 2019, "Sequence-to-sequence speech recognition with
-    time-depth separable convolutions", section 3.1.
+    normalised. The same is done with the result of the two maps. Hannun et al. 2019, "Sequence-to-sequence speech
+    recognition with time-depth separable convolutions", section 3.1.
 
     Args:
         channels: the number of channels.
@@ -30,7 +30,8 @@ class TDSBlock(Module):
         dropout: the probability of dropping a feature.
         hidden: the number of features between the two maps, channels * width by default.
         future: the number of steps after the present one that a kernel covers, by default half of kernel_size - 1.
-        norm_time: normalise over a whole example; if false, over each step alone, which does not depend on later steps.
+        norm_time: normalise over a whole example; if false, over each step alone, so that no step depends on later
+            ones.
 
     Raises:
         ValueError: ``future`` is not in the range from 0 to kernel_size - 1, or x has another shape.

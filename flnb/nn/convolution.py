@@ -148,7 +148,7 @@ class _Pool(Module):
 class MaxPool1d(_Pool):
     """Max pooling: the largest value of each window, (N, C, W) -> (N, C, W').
 
-    ``stride`` is ``kernel_size`` by default; padding, on both sides, is never the largest. W' = (W + 2 * padding -
+    ``stride`` is ``kernel_size`` by default; padded elements, on both sides, are never chosen. W' = (W + 2 * padding -
     kernel_size) // stride + 1.
 
     >>> import flnb, flnb.nn as nn
@@ -162,7 +162,7 @@ class MaxPool1d(_Pool):
 class MaxPool2d(_Pool):
     """Max pooling: the largest value of each window, (N, C, H, W) -> (N, C, H', W').
 
-    ``stride`` is ``kernel_size`` by default; padding, on both sides, is never the largest. W' = (W + 2 * padding -
+    ``stride`` is ``kernel_size`` by default; padded elements, on both sides, are never chosen. W' = (W + 2 * padding -
     kernel_size) // stride + 1.
 
     >>> import flnb, flnb.nn as nn
@@ -176,7 +176,7 @@ class MaxPool2d(_Pool):
 class MaxPool3d(_Pool):
     """Max pooling: the largest value of each window, (N, C, D, H, W) -> (N, C, D', H', W').
 
-    ``stride`` is ``kernel_size`` by default; padding, on both sides, is never the largest. W' = (W + 2 * padding -
+    ``stride`` is ``kernel_size`` by default; padded elements, on both sides, are never chosen. W' = (W + 2 * padding -
     kernel_size) // stride + 1.
 
     >>> import flnb, flnb.nn as nn

@@ -1,4 +1,6 @@
-"""Initial values of parameters: functions that return tensors of a given shape; a weight's is (out, in, *kernel).
+"""Initial values of parameters: functions that return tensors of a given shape.
+
+The shape of a weight is (out, in, *kernel).
 
 >>> import flnb, flnb.nn as nn
 >>> layer = nn.Linear(3, 2)

@@ -94,7 +94,7 @@ class Module:
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """Compute the module's result; subclasses define it.
 
-        Call the module itself rather than this method: that also runs its hooks and records its name.
+        Call the module itself rather than this method: a call of the module also runs the hooks and records the name.
         """
         raise NotImplementedError(
             f"flnb: {type(self).__name__} has no forward(); define `def forward(self, x): ...` and call the module"

@@ -72,7 +72,7 @@ def write_whole(
         path: the file's name.
         arrays: the tensors, as NumPy arrays in row-major order.
         metadata: texts that are stored in the file's header.
-        purpose: the public function that writes, which the error names if safetensors is not installed.
+        purpose: the name of the public function that writes, for the error if safetensors is not installed.
     """
     safetensors = require("safetensors.numpy", extra="lab", purpose=purpose)
     content = safetensors.save(dict(arrays), metadata={"format": "flnb", **metadata})
@@ -85,8 +85,8 @@ def read_whole(path: str | os.PathLike[str], purpose: str, saved_by: str) -> tup
 
     Args:
         path: the file's name.
-        purpose: the public function that reads, which the error names if safetensors is not installed.
-        saved_by: the call that makes such files, which the error names if the file is damaged.
+        purpose: the name of the public function that reads, for the error if safetensors is not installed.
+        saved_by: the call that makes such files, for the error if the file is damaged.
 
     Raises:
         ValueError: the file is truncated, or no safetensors file.

@@ -22,13 +22,13 @@ class MultiheadAttention(Module):
     """Multi-head attention (Vaswani et al. 2017, section 3.2.2).
 
     Called as ``attention(query, key, value, mask, is_causal)``: query (N, L, features), key and value (N, S, features);
-    key is the query by default, value the key. The mask is broadcast to (N, heads, L, S): bool, true where a query
-    attends to a key, or numbers that are added to the scores. With ``is_causal`` no query attends to later positions.
-    Returns (N, L, features).
+    by default, key is the query, and value is the key. The mask is broadcast to (N, heads, L, S): bool, true where a
+    query attends to a key, or numbers that are added to the scores. With ``is_causal`` no query attends to later
+    positions. Returns (N, L, features).
 
     With ``context``, the longest length of a sequence, scores also depend on the distance of query i and key j: the
-    product of the query and row j - i of the parameter ``relative`` is added, which all heads share (Shaw et al. 2018,
-    section 3.2).
+    product of the query and row j - i of the parameter ``relative`` is added (Shaw et al. 2018, section 3.2). All heads
+    share this parameter.
 
     Raises:
         ValueError: ``heads`` does not divide ``features``, inputs have other shapes, or more steps than ``context``.

@@ -39,8 +39,8 @@ class Composite(Op):
         reads: positions of the inputs that ``pull`` reads, and ``"y"`` if it reads the result; None means that it reads
             everything. Other inputs are not saved, and ``pull`` gets None for them. It gets all values in ``kept``.
         remake: needed if the first input is not saved, unless ``pull`` reads the result alone: ``remake(plan, *saved)``
-            returns a value of that input for which the body computes the same. The body runs on it again when a
-            gradient is itself differentiated.
+            returns a first input for which the body computes the same result. When a gradient is itself
+            differentiated, the body runs again on this input.
     """
 
     def __init__(

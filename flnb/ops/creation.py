@@ -103,7 +103,7 @@ Tensor._of_buffer = staticmethod(of_buffer)
 
 @quiet
 def _array_of(values: Any, dtype: np.dtype[Any] | None) -> np.ndarray[Any, Any]:
-    """Convert values other than Tensors to a NumPy array; without ``dtype`` it has that of `asarray`."""
+    """Convert values other than Tensors to a NumPy array; without ``dtype``, the dtype is chosen as by `asarray`."""
     refuse_complex("asarray", getattr(values, "dtype", dtype), dtype)
     try:
         array = np.asarray(values, dtype=dtype)
@@ -134,7 +134,7 @@ def _elements(values: Sequence[Any]) -> Iterator[Any]:
 
 
 def _common(values: Sequence[Any]) -> np.dtype[Any]:
-    """Return the common dtype of nested lists with tensors; a float among int tensors makes it a floating dtype."""
+    """Return the common dtype of nested lists with tensors; a float among integer tensors leads to a floating dtype."""
     elements = list(_elements(values))
     strong = [v.dtype for v in elements if isinstance(v, (Tensor, np.ndarray))]
     scalars = (v for v in elements if not isinstance(v, (Tensor, np.ndarray)))

@@ -203,7 +203,7 @@ def _qr_shapes(m: int, n: int, mode: str) -> tuple[Shape, ...]:
 
 
 def _pull_qr(g: list[Any], x: Any, y: list[Any], mode: str) -> Any:
-    """Gradient of qr; for a wide matrix it is computed from that of the matrix's square left part.
+    """Gradient of qr; for a wide matrix it is computed from the gradient for the square left part of the matrix.
 
     Walter and Lehmann, "Walter's algorithm for the derivative of QR" (2010).
     """

@@ -98,7 +98,10 @@ def _complex(x: Any) -> Any:
 
 
 def _axes(name: str, x: Any, s: Any, axes: Any) -> tuple[int, ...]:
-    """Return the axes of a transform as ints >= 0; if they are None, the last ``len(s)`` axes, or all without s."""
+    """Return the axes of a transform as ints >= 0.
+
+    If ``axes`` is None, these are the last ``len(s)`` axes, or all axes if ``s`` is None, too.
+    """
     if axes is None:
         return tuple(range(x.ndim - (x.ndim if s is None else len(s)), x.ndim))
     chosen = tuple(operator.index(a) for a in axes)

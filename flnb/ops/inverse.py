@@ -80,7 +80,7 @@ def packed(
 
 
 def plain(x: Any) -> Any:
-    """Return complex numbers whose imaginary part is zero as real numbers; real numbers are returned unchanged."""
+    """Return the real parts of complex numbers, whose imaginary parts must be zero; return real numbers unchanged."""
     return e.real(x) if x.dtype.kind == "c" else x
 
 

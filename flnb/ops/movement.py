@@ -56,7 +56,7 @@ def reshape(x: ArrayLike, /, shape: int | Sequence[int], *more: int, copy: bool 
 
 @lru_cache(4096)
 def _extents(wanted: tuple[int, ...], size: int) -> tuple[int, ...] | None:
-    """Return a shape for ``size`` elements with its extent -1, if any, replaced; None if they do not fit the shape."""
+    """Return a shape with an extent -1 replaced; None if the shape does not have ``size`` elements."""
     known = size_of(tuple(n for n in wanted if n != -1))
     if wanted.count(-1) == 1 and known and size % known == 0:
         wanted = tuple(size // known if n == -1 else n for n in wanted)
@@ -250,7 +250,10 @@ def pad(
 
 
 def _mirrored(x: Any, pairs: tuple[tuple[int, int], ...], mode: Any) -> Any:
-    """Pad with elements of the tensor itself: take them at indices 0, 1, ... that NumPy has padded in the same mode."""
+    """Pad with elements of the tensor itself, by taking elements at repeated or mirrored indices.
+
+    NumPy computes these indices: it pads 0, 1, ... in the same mode.
+    """
     from flnb.ops.indexing import take
 
     if mode not in ("edge", "symmetric", "reflect"):

@@ -211,7 +211,7 @@ class AdamW(Adam):
 
 
 class AMSgrad(Adam):
-    """Adam, divided by the root of the largest average squared gradient so far instead of the present average.
+    """Adam that divides by the root of the largest average squared gradient so far, instead of the present average.
 
     Thus a rare large gradient reduces the step size permanently.
 

@@ -91,7 +91,10 @@ class Gathered:
         return item.grad is not None and item.grad._spec is item._spec
 
     def _update(self, optimizer: Optimizer, first: int, last: int, count: int) -> None:
-        """Update the parameters number ``first`` to ``last - 1`` together; it is the ``count``-th update of each."""
+        """Update the parameters number ``first`` to ``last - 1`` together.
+
+        For each of these parameters, this is update number ``count``.
+        """
         members, parts = self._items[first:last], self._parts[first:last]
         data, gradient, state, work = self._runs.get((first, last)) or self._run(first, last)
         for item, (value, slope) in zip(members, parts, strict=True):

@@ -61,8 +61,8 @@ class Optimizer:
     allocate nothing. Settings such as ``lr`` are plain attributes: assign to them, or use a `Schedule`. To train
     parameters with different settings, make several optimizers and combine them by `Together`.
 
-    A parameter in half precision has a master weight, a copy in float32 that is part of the state: `update` is called
-    with it in place of the parameter, which is then set to the rounded master weight.
+    A parameter in half precision has a master weight, a copy in float32 that is part of the state. `update` is called
+    with the master weight in place of the parameter. Then the parameter is set to the rounded master weight.
 
     Raises:
         TypeError: ``parameters`` is not a list of leaves: Variables that require grad and are not results of ops.

@@ -153,7 +153,8 @@ class LinearWarmUp:
 class Chain:
     """A rule that applies several rules, one after another.
 
-    ``rules`` maps the number of the step at which a rule begins to that rule, which counts steps from there.
+    ``rules`` is a dict: each key is the step at which a rule begins, and each value is the rule. A rule counts steps
+    from its beginning.
 
     >>> import flnb.optim as optim
     >>> rule = optim.Chain({0: optim.LinearWarmUp(2, start=0.5), 2: optim.Exponential(0.5)})

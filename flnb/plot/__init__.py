@@ -220,7 +220,7 @@ def _teeth(level: Ints) -> int:
 
 
 def _stretches(run: Recording, t: NDArray[np.float64], teeth: int) -> tuple[list[int], str]:
-    """Divide the times ``t`` into intervals, of each of which only the highest value will be drawn.
+    """Divide the times ``t`` into intervals; only the highest value in each interval will be drawn.
 
     An interval is one or several steps or, in a recording with few steps, a fixed number of allocations and frees.
     ``teeth``, the number of rises (see `_teeth`), limits the number of intervals.
@@ -359,8 +359,9 @@ def crests(series: Ints) -> tuple[Ints, Ints]:
 def roofline(run: Recording, peaks: Peaks | None = None) -> Any:
     """Draw the FLOP/s of every op against its FLOPs per byte, with the machine's limits, as a plotly figure.
 
-    Each op has one point for each combination of input shapes. It stands at the op's median time, has the colour of the
-    kind of op ("matmul", "norm", ...), and is larger the larger the op's share of the total time. FLOPs are estimates;
+    Each op has one point for each combination of input shapes. The point shows the FLOP/s at the op's median time. Its
+    colour shows the kind of op ("matmul", "norm", ...), and its size shows the op's share of the total time. FLOPs are
+    estimates;
     bytes are the fewest possible: every input is read once and the result is written once.
 
     Args:

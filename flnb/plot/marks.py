@@ -86,7 +86,7 @@ def rgb(colour: str) -> tuple[int, int, int]:
 
 
 def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Merge two nested dicts, a template (``below``) and a layout, whose values win; return the merged dict.
+    """Merge two nested dicts, a template (``below``) and a layout (``above``). The layout's values have priority.
 
     An axis such as "xaxis2" gets the template's values for "xaxis".
     """

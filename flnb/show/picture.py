@@ -50,11 +50,11 @@ def tag(pixels: Array, alt: str) -> str:
 
 
 def images_of(values: Array) -> list[Array]:
-    """Return the images in an array as uint8 pixels of shape (H, W) or (H, W, 3); [] if it does not look like images.
+    """Return the images in an array as uint8 pixels of shape (H, W) or (H, W, 3); [] if the array has another shape.
 
     Accepted shapes are (H, W, 3), (C, H, W) and (N, C, H, W) with one or three channels, H and W at least 8. Values of
-    uint8 stay the same. Other values are scaled from the range 0 to 1, or from their own range if one is outside of 0
-    to 1. NaNs and infinities become pink.
+    uint8 stay the same. Other values are scaled from the range 0 to 1 or, if a value is outside of 0 to 1, from the
+    range of the values. NaNs and infinities become pink.
     """
     if values.ndim == 3 and values.shape[2] == 3:
         stack = values[None]

@@ -153,7 +153,10 @@ class _Drawing:
 
 
 def digraph(who: str) -> Any:
-    """Return a class of graphs whose errors name the function ``who``; a function because graphviz is optional."""
+    """Return a class of graphs whose errors name the function ``who``.
+
+    The class is made in a function, because its base class is in graphviz, which may be missing.
+    """
     graphviz = require("graphviz", "lab", f"drawing with {who}")
 
     class Digraph(graphviz.Digraph):  # type: ignore[misc, name-defined]

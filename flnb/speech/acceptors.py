@@ -79,8 +79,8 @@ def forced(tokens: Sequence[int], transitions: Any = None) -> Acceptor:
 def ctc(tokens: Sequence[int], blank: int = 0) -> Acceptor:
     """Return the acceptor of the paths that become ``tokens`` once repetitions and then blanks are removed (CTC).
 
-    With emissions that are log-probabilities in every frame, its negative `path_score` is the CTC loss (A. Graves et
-    al., 2006, section 3.2).
+    If emissions are log-probabilities in every frame, the negative `path_score` of the result is the CTC loss (A.
+    Graves et al., 2006, section 3.2).
 
     >>> import flnb
     >>> acceptor = flnb.speech.ctc([1], blank=0)
@@ -106,7 +106,7 @@ def lexicon(
 ) -> Acceptor:
     """Return the acceptor of frame sequences that spell words, each letter in one frame or several.
 
-    If ``sentence`` is given, its paths spell this sentence. Otherwise they spell any sequence of words.
+    If ``sentence`` is given, the paths spell this sentence. Otherwise the paths spell any sequence of words.
 
     Args:
         words: for each word, the list of its letters' tokens.
@@ -144,7 +144,7 @@ def lexicon(
 
 
 class _Words:
-    """A graph of words under construction, in which words with a common prefix can share its states.
+    """A graph of words under construction; words with a common prefix can share the states of the prefix.
 
     The state of a word's last letter is not shared, because the arc to it has the word's score.
 

@@ -38,8 +38,8 @@ def check_backend(
 
     Args:
         backend: a name, a class or an instance.
-        tolerance: the allowed error, relative to the largest value, or to 1 if that is larger. If 100
-            times the dtype's precision is larger, that is allowed instead.
+        tolerance: the allowed error, relative to the largest value, or to 1 if all values are smaller. It is never less
+            than 100 times the dtype's precision.
         dtypes: the floating-point dtypes of the inputs.
 
     >>> import flnb.testing

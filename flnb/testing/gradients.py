@@ -144,8 +144,8 @@ class _Check:
         """Compare ``claimed``, the gradient to check, with finite differences of several step sizes.
 
         Returns:
-            The smallest relative error, and for its step size the derivative along ``direction`` according to the
-            gradient and the measured one. None if an error is within the tolerance.
+            None if the relative error is within the tolerance for one of the step sizes. Otherwise the smallest
+            relative error, the derivative along ``direction`` computed from ``claimed``, and the measured derivative.
         """
         says, best = float((claimed * direction).sum()), (np.inf, 0.0, 0.0)
         for h in STEPS:

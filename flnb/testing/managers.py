@@ -94,7 +94,7 @@ class Adjoining(SimulatedDevice):
     """A simulated device whose segments adjoin, to detect managers that merge blocks of two segments."""
 
     def _range(self, nbytes: int, room: int) -> Segment:
-        """Return a segment of ``nbytes`` usable bytes and ``room`` addresses that begins where the one before ends."""
+        """Return a segment that begins where the one before ends; ``nbytes`` of its ``room`` addresses are usable."""
         address = self._next
         self._next += room
         return Segment(address, nbytes, room, self)
@@ -378,7 +378,7 @@ def _shrink(calls: list[Call], broken: Trial, attempt: Callable[[list[Call]], Tr
 
 
 def _simpler(calls: list[Call]) -> Iterator[list[Call]]:
-    """Yield simpler sequences: without one call, without it and all that follow, or with one smaller request."""
+    """Yield simpler sequences: without one call, without a call and all calls after it, or with one smaller request."""
     for i in range(len(calls)):
         yield calls[:i]
         yield calls[:i] + calls[i + 1 :]

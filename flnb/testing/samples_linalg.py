@@ -38,7 +38,7 @@ def _signed(vectors: Any) -> Any:
 
 
 def completing(vectors: Any, count: int) -> Any:
-    """Return the matrix that projects onto the columns from ``count`` on; it is the same however these are rotated."""
+    """Return the matrix that projects onto the columns from ``count`` on; rotating these columns does not change it."""
     others = vectors[..., count:]
     return ops.matmul(others, ops.conj(others).mT)
 

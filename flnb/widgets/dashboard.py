@@ -1,8 +1,8 @@
 """`flnb.dashboard()`: the live dashboard, of which each process has one, and the choice of what it shows.
 
-Before the first recording the dashboard shows all ops that run, under the name "session". From the begin of a recording
-on it shows that recording, also after the end, until the next one begins. A dashboard that is made when no recording is
-running shows the one that ended last.
+Before the first recording the dashboard shows all ops that run, under the name "session". When a recording begins, the
+dashboard shows that recording until the next recording begins. A dashboard that is made when no recording is running
+shows the one that ended last.
 """
 
 from __future__ import annotations

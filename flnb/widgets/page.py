@@ -45,8 +45,8 @@ def save(path: str | os.PathLike[str], *runs: Any) -> None:
 
     Args:
         path: the file to write.
-        runs: one or two recordings, or paths of saved ones. If a recording is of several ranks, the first rank is
-                shown, with the collective calls of all.
+        runs: one or two recordings, or paths of saved ones. If a recording is of several ranks, the page shows
+            the first rank, with the collective calls of all ranks.
     """
     answers = RunAnswers([recording_of(run) for run in runs], lambda *_: None)
     with aside(path) as part, open(part, "w", encoding="utf-8") as file:

@@ -1,7 +1,7 @@
-"""Pictures of widgets for pages without a kernel, such as an exported notebook: outputs of their own above the widgets.
+"""Pictures of widgets for pages without a kernel, such as an exported notebook.
 
-If one output had both a widget and its picture, nbconvert would show just an empty widget. Where a widget runs, it
-hides its picture.
+The picture of a widget is a separate output of the cell, above the widget. If one output had both, nbconvert would show
+just an empty widget. Where a widget runs, it hides its picture.
 """
 
 from __future__ import annotations

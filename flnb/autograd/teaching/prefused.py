@@ -46,7 +46,7 @@ class MatchedOp(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Sequence:
-    """A registered sequence of ops with its gradient, which takes the place of the op in the plan of a fused node.
+    """A registered sequence of ops and its gradient. In a fused node's plan, this object takes the place of the op.
 
     Attributes:
         last: name of the last op.
@@ -218,7 +218,7 @@ class _Made(NamedTuple):
 def _shared_facts(sequence: Sequence, parts: list[Node]) -> _Made | None:
     """Return the facts that all fused nodes with these plans share; None if such nodes cannot be fused.
 
-    That is so if an op broadcasts, is complex, or is itself fused.
+    Nodes cannot be fused if one of their ops broadcasts, is complex, or is itself fused.
 
     Args:
         sequence: the registered sequence of ops.

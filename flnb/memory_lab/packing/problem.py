@@ -31,8 +31,8 @@ class Problem:
     def of(cls, born: Ints, died: Ints, nbytes: Ints) -> Problem:
         """Make the problem of blocks with lifetimes [born, died), integers in any unit of time.
 
-        A section of time ends at the first death of a block after a birth. So at the end of a section all blocks are
-        live that are live at any time in the section.
+        A section of time ends at the first death of a block after a birth. So a block that is live at any time in a
+        section is also live at the end of the section.
         """
         ends = np.unique(died)
         births = np.searchsorted(np.sort(born), ends, "left")  # before each end

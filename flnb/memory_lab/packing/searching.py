@@ -3,10 +3,11 @@
 An *open* block is a block without a place yet. As in MiniMalloc (Moffitt 2023, ASPLOS), every block is placed at the
 bottom or on another block, and two ranges of time are solved separately if no open block is live in both.
 
-Each decision concerns one section of time: which open block is the lowest in it, or whether a gap is left up to the
-offset at which the next block can be. So no packing is tried twice. Of the sections with the lowest free offset, the
-one with the fewest choices is decided, weighted by how often branches ended there (Boussemart et al. 2004, ECAI). A
-branch ends if the open blocks of a section do not fit when stacked in the order of their lowest possible offsets.
+Each decision concerns one section of time, at its lowest free offset: which open block is placed there, or whether the
+space up to the next possible offset stays empty. So no packing is tried twice. Among the sections with the lowest free
+offset, the next decision is for the section with the fewest choices; the number of choices is divided by a weight,
+which grows whenever a branch ends in the section (Boussemart et al. 2004, ECAI). A branch ends if the open blocks of a
+section do not fit when stacked in the order of their lowest possible offsets.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ def search(problem: Problem, capacity: int, seconds: float) -> Ints | None:
         capacity: the height available, at most `HIGHEST`, in the unit of the blocks' sizes.
         seconds: the time limit.
 
-        Raises:
-            TimeoutError: there was no result within the time limit.
+    Raises:
+        TimeoutError: there was no result within the time limit.
     """
     deadline, nodes = monotonic() + seconds, NODES
     attempts = [_Search(problem, capacity, deadline, *attempt) for attempt in ATTEMPTS]
@@ -100,8 +101,8 @@ class _Search:
 
     Args:
         order: the keys by which blocks are ordered, as letters of `ATTEMPTS`.
-        block_first: which section to decide next: if true, one in which the first of the blocks with the lowest
-            possible offset lives; if false, one with the lowest free offset.
+        block_first: how the section to decide next is chosen. If true: among the sections in which one block lives, the
+            first block that can be at the lowest offset. If false: among all sections with the lowest free offset.
     """
 
     def __init__(self, problem: Problem, capacity: int, deadline: float, order: str, block_first: bool) -> None:

@@ -1,9 +1,9 @@
 """An emulated CUDA device for tests without a GPU: the driver API over host memory, with kernels compiled by g++.
 
 Streams run as late and as far out of order as the API allows, the threads of kernels one at a time in random order.
-Every access of a kernel to device or shared memory is checked for bounds, uninitialized values and races. Its times are
-meaningless. Ctrl-C ends a kernel that hangs, provided that it accesses memory or waits at a barrier. Accesses to
-``__device__`` variables are not checked.
+Every access of a kernel to device or shared memory is checked for bounds, uninitialized values and races. The times of
+the emulated device are meaningless. Ctrl-C ends a kernel that hangs, provided that it accesses memory or waits at a
+barrier. Accesses to ``__device__`` variables are not checked.
 """
 
 from __future__ import annotations
@@ -154,8 +154,8 @@ class EmulatedDevice:
 def emulate(order: Order = "random", seed: int = 0, checked: bool = True) -> EmulatedDevice:
     """Use an emulated CUDA device in this process, in place of GPUs, for the backend ``"cuda"`` and for CuPy.
 
-    Call it before CuPy is imported. Results, orders and counts are real; times are not, and it is slow. The first call
-    on a machine downloads CuPy's source and compiles for some time; later calls load the result.
+    Call it before CuPy is imported. Results, orders and counts are real; times are not, and the emulated device is
+    slow. The first call on a machine downloads CuPy's source and compiles for some time; later calls load the result.
 
     Args:
         order: when work runs and in which order threads run: "eager", "lazy" or "random"; see `EmulatedDevice.begin`.

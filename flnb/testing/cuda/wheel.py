@@ -92,7 +92,7 @@ def build_runtime() -> Path:
 
 
 def build_library(name: str, soname: str, not_supported: int, device: Path) -> Path:
-    """Build the emulated cuBLAS or NCCL and return its path; functions that it lacks but CuPy calls become stubs.
+    """Build the emulated cuBLAS or NCCL and return its path; functions that the library lacks become stubs.
 
     Args:
         name: "cublas" or "nccl".
