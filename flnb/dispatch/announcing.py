@@ -44,9 +44,9 @@ def aside(manager: MemoryManager) -> Iterator[None]:
 def announce(lane: Lane) -> None:
     """Emit the segments and live blocks that exist when a recording begins.
 
-    These belong to the active manager, to the manager that was set (if it is for another device than the backend, it is
-    not active), and to managers marked by `aside`. The blocks of a device's own manager are emitted when the device is
-    first used. Blocks of other managers are not part of the recording.
+    Included are the active manager, the manager that the user has set (not active if the backend has another device),
+    and managers marked by `aside`. The blocks of a device's own manager are emitted when the device is first used.
+    Blocks of other managers are not part of the recording.
     """
     drain()
     here = state.current()

@@ -161,7 +161,7 @@ keepers: Living[Any] = Living()
 
 
 def end(manager: MemoryManager) -> None:
-    """Release the memory that programs have on a manager whose ``with`` block has ended, and cached data about it.
+    """Release what is stored for a manager whose ``with`` block has ended: programs' memory, and cached data.
 
     Blocks of tensors stay valid. A program that runs on the manager later allocates its memory again.
     """
