@@ -6,8 +6,6 @@ its inputs, if both are computed by loops over the same shape. No group may depe
 
 from __future__ import annotations
 
-import heapq
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry import intern
@@ -15,6 +13,7 @@ from flnb_telemetry.schema import BACKWARD
 
 from flnb.dispatch.table import OPS
 from flnb.graph.layouts import is_view, row_major
+from flnb.graph.ordering import Growth, ordered
 from flnb.graph.scalars import REDUCTIONS, supported
 from flnb.graph.values import ITEM, PUT
 
@@ -97,13 +96,19 @@ def aligned(shape: tuple[int, ...], strides: Strides, itemsize: int, space: tupl
 
 
 class Grouping:
-    """Builds fusion groups value by value: call `add` for each, in order, then `ordered`."""
+    """Builds fusion groups value by value: call `add` for each, in order.
+
+    Attributes:
+        groups: the groups, in the order in which they were begun.
+        of: the group of each value.
+        readers: for each value in memory, the values that read it, in order.
+    """
 
     def __init__(self, layouts: Layouts, kept_apart: Collection[str], apart: bool, mixes: bool) -> None:
         self.layouts, self.kept_apart, self.apart, self.mixes = layouts, kept_apart, apart, mixes
-        self.groups: dict[Group, None] = {}  # in the order in which they were begun
+        self.groups: dict[Group, None] = {}
         self.of: dict[Value, Group] = {}
-        self.readers: dict[Value, list[Value]] = {}  # of a value in memory, in order
+        self.readers: dict[Value, list[Value]] = {}
 
     def add(self, value: Value) -> None:
         """Add a value to an existing group that fits, or to a new group."""
@@ -249,7 +254,7 @@ class Grouping:
             return
         both = group.mask | other.mask
         between = (group.before | other.before) & ~both
-        if any(third.mask & between for each in (group, other) for third in self._readers(each)):
+        if any(third.mask & between for each in (group, other) for third in self.followers(each)):
             return
         crossing = any(self.layouts[x].root in other.strides for v in group.members for x in v.inputs)
         if crossing and not self._reads_members(group, other):
@@ -302,40 +307,16 @@ class Grouping:
             return
         group.before = (group.before | more) & ~group.mask
         more = group.before | group.mask
-        waiting = [*self._readers(group)]
+        waiting = [*self.followers(group)]
         while waiting:
             other = waiting.pop()
             if more & ~(other.before | other.mask):
                 other.before = (other.before | more) & ~other.mask
-                waiting += self._readers(other)
+                waiting += self.followers(other)
 
-    def _readers(self, group: Group) -> set[Group]:
+    def followers(self, group: Group) -> set[Group]:
         """Return the groups whose members read values of ``group``; this may include the group itself."""
         return {self.of[reader] for value in group.members for reader in self.readers.get(value, ())}
-
-    def ordered(self, joins: bool) -> list[Group]:
-        """Return the groups in topological order; independent groups are ordered by their last values.
-
-        With ``joins``, one launch can compute several nests. Then backend methods are placed before nests that could be
-        computed at the same time, so that nests follow one another.
-        """
-        followers = {group: self._readers(group) - {group} for group in self.groups}
-        awaited = Counter([follower for each in followers.values() for follower in each])
-        ready: list[tuple[bool, int]] = []
-        numbered: dict[int, Group] = {}
-        order: list[Group] = []
-        free = [group for group in self.groups if not awaited[group]]
-        while free or ready:
-            for group in free:
-                number = group.members[-1].number
-                numbered[number] = group
-                heapq.heappush(ready, (joins and group.shape is not None, number))
-            group = numbered[heapq.heappop(ready)[1]]
-            order.append(group)
-            awaited.subtract(followers[group])
-            free = [follower for follower in followers[group] if not awaited[follower]]
-        assert len(order) == len(self.groups), "groups depend on one another"
-        return order
 
 
 def _full(shape: tuple[int, ...]) -> Strides:
@@ -349,7 +330,13 @@ def _compatible(a: Group, b: Group) -> bool:
 
 
 def grouped(
-    values: Iterable[Value], layouts: Layouts, kept_apart: Collection[str], apart: bool = False, kernels: Any = None
+    values: Iterable[Value],
+    layouts: Layouts,
+    kept_apart: Collection[str],
+    apart: bool = False,
+    kernels: Any = None,
+    outputs: Collection[Value] = (),
+    updates: Sequence[tuple[Value, Value]] = (),
 ) -> Sequence[Group]:
     """Partition values into fusion groups, each computed by one loop nest or one call of a backend method.
 
@@ -360,6 +347,8 @@ def grouped(
         apart: whether groups must not mix values of the forward and the backward pass. A mixed group computes values of
             the backward pass early, and these are then stored instead of forward values.
         kernels: the backend's compiler of loop nests (`flnb.interface.TensorBackend.kernels`), or None.
+        outputs: values that are stored outside of the program's memory.
+        updates: pairs of an existing value and the value that replaces it.
 
     Returns:
         The groups in an order in which they can be computed.
@@ -368,4 +357,6 @@ def grouped(
     for value in values:
         if value.op is not None and not is_view(value):
             grouping.add(value)
-    return grouping.ordered(kernels is not None and kernels.most_joined > 1)
+    if kernels is not None and kernels.most_joined > 1:
+        return ordered(grouping)
+    return ordered(grouping, Growth(grouping, outputs, updates))

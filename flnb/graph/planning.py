@@ -8,7 +8,6 @@ same time: Pisarchyk and Lee, "Efficient memory management for deep neural net i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -114,6 +113,7 @@ def plan_memory(
     donated: Collection[Value],
     careful: Collection[Op],
     scratch: Mapping[int, int] = MappingProxyType({}),
+    draft: bool = False,
 ) -> tuple[MemoryPlan, list[list[Value]]]:
     """Plan a program's memory: which values are stored, and where (at an offset, or in the memory of another value).
 
@@ -125,6 +125,7 @@ def plan_memory(
         donated: existing values whose memory may be used for an output.
         careful: ops whose methods may write to the memory of an operand, as NumPy's ufuncs may.
         scratch: the bytes of scratch memory that a group needs while it is computed, for groups that need some.
+        draft: whether to compute only the size that a block must have at least, and no offsets.
 
     Returns:
         The plan; and for each group, a list of its values that are stored in memory.
@@ -167,14 +168,13 @@ def plan_memory(
         apart.setdefault(tenant.values[0].place.backend, []).append(tenant)
     sizes = {}
     for backend, own in apart.items():
-        best = min(ORDERS, key=partial(_packed, own)) if scratch else ORDERS[0]
-        sizes[backend] = _packed(own, best)
+        sizes[backend] = _most_alive(own) if draft else _packed_well(own)
     offsets = {value: tenant.offset for value, tenant in of.items()}
     places = {i: (tenant.offset, tenant.size) for i, tenant in lent.items()}
     return MemoryPlan(sizes, offsets, home, copies, places), lives.stored
 
 
-@dataclass
+@dataclass(eq=False)
 class _Tenant:
     """Values that use one memory range one after another; or the value whose method uses the range as scratch memory.
 
@@ -195,6 +195,44 @@ ORDERS: tuple[Callable[[_Tenant], Any], ...] = (
     lambda each: (-each.last, -each.size),
 )
 """The orders in which memory ranges are placed: by size, by size x time in use, by last use (all descending)."""
+
+
+ROUNDS = 6
+"""How often memory ranges are placed again in each order, those first that ended highest before."""
+WELL = 1.01
+"""A block is small enough if it is at most this many times as large as it must be."""
+
+
+def _most_alive(tenants: Sequence[_Tenant]) -> int:
+    """Return the largest number of bytes that are in use at the same time."""
+    changes = np.zeros(max([each.last for each in tenants], default=0) + 2, np.int64)
+    for each in tenants:
+        changes[each.first] += each.size
+        changes[each.last + 1] -= each.size
+    return int(np.cumsum(changes).max())
+
+
+def _packed_well(tenants: Sequence[_Tenant]) -> int:
+    """Assign offsets to memory ranges, by the best of several orders of placing them; returns the total bytes.
+
+    A block is as large as the range that ends highest. If that range is placed before others, it often ends lower.
+    """
+    enough = WELL * _most_alive(tenants)
+    least, best = np.inf, [0] * len(tenants)
+    for order in ORDERS:
+        waiting = sorted(tenants, key=order)
+        for _ in range(ROUNDS):
+            size = _packed(waiting, lambda _: 0)
+            if size < least:
+                least, best = size, [each.offset for each in tenants]
+            if least <= enough or not tenants:
+                break
+            highest = max(waiting, key=lambda each: each.offset + each.size)
+            waiting.remove(highest)
+            waiting.insert(0, highest)
+    for each, offset in zip(tenants, best, strict=True):
+        each.offset = offset
+    return int(least) if tenants else 0
 
 
 def _packed(tenants: Sequence[_Tenant], order: Callable[[_Tenant], Any] = ORDERS[0]) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from threading import Lock
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,22 +14,20 @@ from flnb.dispatch.memory import holders
 from flnb.dispatch.quiet import quiet
 from flnb.dispatch.table import OPS
 from flnb.graph.calls import Call, KernelCalls, call_of
-from flnb.graph.fusing import grouped, space_of
 from flnb.graph.joining import NestCall
 from flnb.graph.launches import Launch, launches, routine_of
 from flnb.graph.layouts import Layouts, is_view
 from flnb.graph.lending import Lending, address_of
 from flnb.graph.lowering import lowered
 from flnb.graph.planning import plan_memory
-from flnb.graph.pooling import with_places
-from flnb.graph.recomputing import recomputed
 from flnb.graph.reporting import contexts, op_event
 from flnb.graph.rewriting import EXACT, RULES, owned, rewritten
 from flnb.graph.sites import Site
 from flnb.graph.values import Recorded, Value, reachable
+from flnb.graph.variants import least_variant
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from flnb.dispatch.state import State
     from flnb.graph.joining import Span
@@ -87,7 +84,10 @@ class Program:
         self._add_sites([*self.outputs, *[new for _, new in self.updates], *self.effects], fuse)
         self._routines: dict[int, Any] = {}
         self._process = 0
-        self._plan(kept_apart)
+        chosen = least_variant(self, kept_apart)
+        self.groups, self.outputs, self.updates = chosen.groups, chosen.outputs, chosen.updates
+        self.memory, self.stored = self.placed(self.groups, self.updates, self.outputs, chosen.scratch)
+        self.contexts = contexts(chosen.values)
         self.fresh = [x for x in self.outputs if x not in self.memory.home]
         self.moving = {*self.inputs, *self.fresh}
         self.lending, self.lends = Lending(), lends
@@ -105,37 +105,13 @@ class Program:
                 there.change(backend=backend)
                 self.sites[backend] = Site(there, fuse)
 
-    def _plan(self, kept_apart: Collection[str]) -> None:
-        """Choose the fusion groups and the memory plan that need the least memory.
-
-        Several plans are made: with forward and backward pass fused or separate, and with or without values that the
-        backward pass computes again. Which one is best depends on how many forward values the backward pass reads.
-        """
-        ends = [*self.outputs, *[new for _, new in self.updates], *self.effects]
-        chosen: list[tuple[dict[Value, Value], bool]] = []
-        places = with_places(ends, self.layouts, kept_apart) if self.kernels else {}
-        for placed in (places, {}) if places else ({},) if self.kernels else ():
-            own = [placed.get(x, x) for x in ends]
-            again = recomputed(own, self.layouts, lambda x: space_of(x, kept_apart) is not None)
-            chosen.append(({x: again.get(y, y) for x, y in zip(ends, own, strict=True)}, True))
-        found: list[tuple[Any, ...]] = []
-        for now, apart in [*chosen, ({}, True), ({}, False)]:
-            outputs = [now.get(x, x) for x in self.outputs]
-            updates = [(old, now.get(new, new)) for old, new in self.updates]
-            values = reachable([now.get(x, x) for x in ends])
-            groups = grouped(values, self.layouts, kept_apart, apart, self.kernels)
-            plan, stored = self._placed(groups, updates, outputs)
-            found.append((plan.size, len(found), groups, plan, stored, outputs, updates, values))
-        *_, self.groups, self.memory, self.stored, self.outputs, self.updates, values = min(found)
-        self.contexts = contexts(values)
-
-    def _placed(
-        self, groups: Any, updates: Any, outputs: Sequence[Value], scratch: Mapping[int, int] = MappingProxyType({})
+    def placed(
+        self, groups: Any, updates: Any, outputs: Sequence[Value], scratch: Mapping[int, int], draft: bool = False
     ) -> tuple[MemoryPlan, list[list[Value]]]:
         """Plan the memory of fusion groups; ``scratch`` has the bytes of scratch memory that groups need."""
         careful = {op for op in OPS.values() if op.name == "copy" or isinstance(self.here.table[op.index], np.ufunc)}
         donated = self.recorded.donated
-        return plan_memory(groups, self.layouts, updates, dict.fromkeys(outputs), donated, careful, scratch)
+        return plan_memory(groups, self.layouts, updates, dict.fromkeys(outputs), donated, careful, scratch, draft)
 
     def _settle(self) -> None:
         """After the second run, replace methods by library routines where possible, and plan the memory again.
@@ -144,11 +120,14 @@ class Program:
         memory is in parts of the block that hold no value at that time. The plan is used if it needs less memory.
         """
         calls = self._calls()
-        asked = {call.group: call.asked for call in calls if call.asked}
-        plan, _ = self._placed(self.groups, self.updates, self.outputs, asked)
-        saves = asked and plan.size < self.memory.size + max(asked.values())
+        known = {i: size for i, (_, size) in self.memory.scratch.items()}
+        asked = {call.group: call.asked for call in calls if call.asked > known.get(call.group, 0)}
+        saves, plan = False, self.memory
+        if asked:
+            plan, _ = self.placed(self.groups, self.updates, self.outputs, known | asked)
+            saves = plan.size < self.memory.size + max(asked.values())
         found = {
-            call.group: routine_of(call.value, self._site(call.value), self.layouts, self.kept_apart) for call in calls
+            call.group: routine_of(call.value, self.site(call.value), self.layouts, self.kept_apart) for call in calls
         }
         self._routines = {i: routine for i, routine in found.items() if routine is not None}
         self._process = os.getpid()
@@ -173,7 +152,7 @@ class Program:
         for i in range(len(self.groups)):
             self._add(i)
         for old, new in self.memory.copies:
-            self._add_call(Call(self._site(new).method(OPS["copy"]), [new], (), old))
+            self._add_call(Call(self.site(new).method(OPS["copy"]), [new], (), old))
         self.steps = [
             launches(step, self._span, self._site_of(step[0]), self.contexts) if isinstance(step, list) else step
             for step in self.steps
@@ -186,7 +165,7 @@ class Program:
         for call in self._calls():
             if call.group in self.memory.scratch:
                 begin, size = self.memory.scratch[call.group]
-                call.scratch = self._site(call.value).block[begin : begin + size]
+                call.scratch = self.site(call.value).block[begin : begin + size]
         self.bound = True
 
     def _unbind(self) -> None:
@@ -208,7 +187,7 @@ class Program:
         finally:
             self._in_use.release()
 
-    def _site(self, value: Value) -> Site:
+    def site(self, value: Value) -> Site:
         """Return the `Site` (backend and memory) on which a value is computed."""
         return self.sites[value.place.backend]
 
@@ -222,9 +201,9 @@ class Program:
             event = op_event(value), (0, 0, self.contexts.get(value, 0), 0, 0)
             begin, size = self.memory.scratch.get(i, (-1, 0))
             scratch = begin if size >= self._routines[i].scratch else -1  # the method may have run in another way
-            self._append(Launch(self._routines[i], self._site(value), places, event, scratch))
+            self._append(Launch(self._routines[i], self.site(value), places, event, scratch))
         else:
-            call = call_of(group.members, self._site(value).method, self._in_place)
+            call = call_of(group.members, self.site(value).method, self._in_place)
             for at, argument in enumerate(call.arguments):
                 if id(argument) in self.generators:
                     self.drawn.append((call.arguments, at, self.generators[id(argument)]))
@@ -238,7 +217,7 @@ class Program:
         self.steps[-1].append(item)
 
     def _site_of(self, item: NestCall | Launch) -> Site:
-        return item.site if isinstance(item, Launch) else self._site(item.members[0])
+        return item.site if isinstance(item, Launch) else self.site(item.members[0])
 
     def _add_call(self, call: Call, group: int = -1) -> None:
         """Append a call; arguments that are different arrays in each run are set at the beginning of the run."""
@@ -292,7 +271,7 @@ class Program:
 
     def _output(self, value: Value) -> Any:
         """Allocate a new array for an output."""
-        return self._site(value).new(value.spec.shape, value.spec.dtype)
+        return self.site(value).new(value.spec.shape, value.spec.dtype)
 
     def array(self, value: Value) -> Any:
         """Return the array of a value; for a view, a view of the array of its base."""
@@ -306,13 +285,13 @@ class Program:
     def _array(self, value: Value) -> Any:
         if is_view(value):
             assert value.op is not None
-            return self._site(value).method(value.op)(self.array(value.inputs[0]), *value.attributes)
+            return self.site(value).method(value.op)(self.array(value.inputs[0]), *value.attributes)
         if value in self.memory.home:
             return self.array(self.memory.home[value])
         if value.op is None:
             return value.tensor._data
         spec, begin = value.spec, self.memory.offset[value]
-        return self._site(value).block[begin : begin + spec.nbytes].view(spec.dtype).reshape(spec.shape)
+        return self.site(value).block[begin : begin + spec.nbytes].view(spec.dtype).reshape(spec.shape)
 
     def __str__(self) -> str:
         """Return the calls as text, one line each: the ops, their operands, and where results are stored."""

@@ -30,6 +30,8 @@ __all__ = ["recomputed"]
 
 MOST_STEPS = 12
 """The most ops that may be needed to compute a value again."""
+JUMPS = DISCRETE - {"maximum", "minimum"}
+"""The ops that are computed again only from exactly the same operands."""
 WORTH = 1 << 14
 """The smallest size in bytes of values that are recomputed."""
 
@@ -41,14 +43,24 @@ class _Kept:
         late: the values of the backward pass.
         kept: forward values that are stored because values in ``late`` read them.
         pinned: forward values that must be stored.
+        masks: whether conditions (bool values) are stored in any case; the values from which they follow are then free
+            earlier.
+        whole: forward values that backend methods read in the backward pass; if such a value is computed again, it is
+            stored from then until its last use.
     """
 
     def __init__(
-        self, values: Iterable[Value], ends: Collection[Value], layouts: Layouts, in_nest: Callable[[Value], bool]
+        self,
+        values: Iterable[Value],
+        ends: Collection[Value],
+        layouts: Layouts,
+        in_nest: Callable[[Value], bool],
+        masks: bool,
     ) -> None:
-        self.layouts, self.in_nest = layouts, in_nest
+        self.layouts, self.in_nest, self.masks = layouts, in_nest, masks
         self.late: set[Value] = set()
         self.kept: set[Value] = set()
+        self.whole: set[Value] = set()
         self.pinned = {layouts[x].root for x in ends}
         for value in values:
             if is_view(value):
@@ -59,7 +71,7 @@ class _Kept:
                 needed = [x for x in roots if x not in self.late]
                 self.kept.update(needed)
                 if not in_nest(value):
-                    self.pinned.update(needed)
+                    self.whole.update(needed)
 
     def roots(self, value: Value) -> list[Value]:
         """Return the computed values that own the memory of a value's inputs, without inputs that already exist."""
@@ -78,19 +90,28 @@ class _Kept:
         return self.in_nest(value) and value.op is not None and value.op.name not in REDUCTIONS
 
     def choose(self) -> None:
-        """Replace stored values by smaller ones from which they can be recomputed, as long as this saves memory."""
-        waiting = [(-x.number, x) for x in self.kept]
+        """Replace stored values by smaller ones from which they can be recomputed, as long as this saves memory.
+
+        Values that methods read come first. From what is then stored, nests can compute most of the others.
+        """
+        waiting = [self._turn(x) for x in self.kept]
         heapq.heapify(waiting)
         while waiting:
-            value = heapq.heappop(waiting)[1]
+            value = heapq.heappop(waiting)[-1]
             if value in self.pinned or value.spec.nbytes < WORTH:
                 continue
             found = self._sources(value)
             if found is not None:
                 self.kept.remove(value)
                 for x in found - self.kept:
-                    heapq.heappush(waiting, (-x.number, x))
+                    heapq.heappush(waiting, self._turn(x))
                 self.kept |= found
+                if value in self.whole:  # no chain of values, each of which needs the one before as a whole
+                    self.pinned |= found & self.whole
+
+    def _turn(self, value: Value) -> tuple[bool, int, Value]:
+        """Return a key by which values are sorted in the order in which `choose` tries to replace them."""
+        return value not in self.whole, -value.number, value
 
     def _sources(self, value: Value) -> set[Value] | None:
         """Return values to store instead of ``value``, from which it can be computed; None if that saves no memory."""
@@ -102,8 +123,10 @@ class _Kept:
                 break
             assert last.op is not None
             inputs = self.roots(last)
-            if last.op.name in DISCRETE and not self.kept.issuperset(inputs):
-                break  # what is computed again may differ by a rounding, and a condition then by all
+            if last.op.name in JUMPS:  # what is computed again may differ by a rounding, and a condition then by all
+                if self.masks or not self.kept.issuperset(inputs):
+                    break
+                self.pinned.update(inputs)
             sources = sources - {last} | set(inputs)
             needed = sum(x.spec.nbytes for x in sources - self.kept)
             if needed < least:
@@ -111,22 +134,25 @@ class _Kept:
         return best
 
 
-def recomputed(wanted: Collection[Value], layouts: Layouts, in_nest: Callable[[Value], bool]) -> dict[Value, Value]:
+def recomputed(
+    wanted: Collection[Value], layouts: Layouts, in_nest: Callable[[Value], bool], masks: bool = False
+) -> dict[Value, Value]:
     """Rewrite a graph so that the backward pass computes forward values again if that saves memory.
 
     Args:
         wanted: the values that the program must compute: outputs, updates and effects.
         layouts: the memory locations of values.
         in_nest: returns whether a loop nest computes a value.
+        masks: whether conditions, such as those of ReLU, are stored in any case, at one byte for each element.
 
     Returns:
         A dict from every value to the value that replaces it in the rewritten graph; empty if no memory is saved.
     """
     values = reachable(wanted)
-    plan = _Kept(values, wanted, layouts, in_nest)
+    plan = _Kept(values, wanted, layouts, in_nest, masks)
     before = set(plan.kept)
     plan.choose()
-    if plan.kept == before:
+    if plan.kept == before and not (masks and any(map(is_late, before))):
         return {}
     now: dict[Value, Value] = {}
     again: dict[Value, Value] = {}
@@ -163,11 +189,14 @@ def recomputed(wanted: Collection[Value], layouts: Layouts, in_nest: Callable[[V
 
 
 def _in_order(values: list[Value], plan: _Kept, layouts: Layouts) -> list[Value]:
-    """Order values for computation; bool masks that are stored for the backward pass directly follow their inputs."""
-    early = [x for x in values if is_late(x) and layouts[x].root not in plan.late]
+    """Order values for computation: bool masks stored for the backward pass, and its calls of methods, follow inputs.
+
+    So a matrix product that is a weight's gradient comes as soon as it can be computed: then what it reads is free.
+    """
     numbers: dict[Value, tuple[int, int]] = {}
-    for x in early:
-        numbers[x] = max([numbers.get(y, (y.number, 0)) for y in x.inputs])[0], x.number
+    for x in values:
+        if is_late(x) and x.inputs and not is_view(x) and (layouts[x].root not in plan.late or not plan.in_nest(x)):
+            numbers[x] = max([numbers.get(y, (y.number, 0)) for y in x.inputs])[0], x.number
     return sorted(values, key=lambda x: numbers.get(x, (x.number, 0)))
 
 

@@ -12,6 +12,7 @@ import pytest
 import flnb
 from flnb import nn
 from flnb.backends import CpuBackend, NumpyBackend
+from flnb.graph.fusing import is_late
 from flnb.graph.pooling import pooling_of
 
 pytest.importorskip("llvmlite")
@@ -108,6 +109,12 @@ def train(net: Any, x: Any) -> Any:
     return loss
 
 
+def kept(program: Any) -> int:
+    """The bytes of values that are made in the forward and read in the backward pass."""
+    read = {program.layouts[x].root for group in program.groups for y in group.members if is_late(y) for x in y.inputs}
+    return sum(x.spec.nbytes for x in program.memory.offset if not is_late(x) and x in read)
+
+
 def test_the_image_is_not_kept_for_the_backward_pass() -> None:
     x = flnb.asarray(RNG.standard_normal((4, 3, 32, 32)).astype(np.float32))
     sizes, found = [], []
@@ -122,7 +129,7 @@ def test_the_image_is_not_kept_for_the_backward_pass() -> None:
             step = flnb.jit(lambda x, net=net: train(net, x))
             for _ in range(3):
                 loss = step(x)
-            sizes.append(step.programs[0].memory.size)
+            sizes.append(kept(step.programs[0]))
             found.append([loss.item(), *[p.grad.numpy().copy() for p in net.parameters()]])
     assert sizes[1] <= 0.8 * sizes[0]
     for a, b in zip(*found, strict=True):
