@@ -1,8 +1,8 @@
 """Batching rules of `vmap`: how to run an op once for all examples.
 
-A rule takes a `BatchedCall`, in which batched operands have the examples along their first axis, and returns the result
-with the examples along its first axis, or None if it does not cover the call. It calls public ops only, so operands may
-be Variables, or batched by another vmap. An op without a rule is run once per example.
+The argument of a rule is a `BatchedCall`, whose batched operands have the examples along their first axis. The rule
+returns the result with the examples along the first axis, or None if the rule does not cover the call. A rule calls
+public ops only, so operands may be Variables, or batched by another vmap. An op without a rule is run once per example.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def _has_truth(key: tuple[Any, ...]) -> bool:
 
 
 def _gather(call: BatchedCall) -> Any:
-    """Batching rule of indexing by tensors, of which any may be batched."""
+    """Batching rule of indexing by tensors; the indexed tensor and the index tensors may each be batched or not."""
     (key,) = call.attributes
     if _has_truth(key):
         return None

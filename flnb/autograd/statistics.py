@@ -151,8 +151,8 @@ def _values(g: Any) -> Any:
 def any_bad(buffers: list[Any]) -> bool:
     """Return whether one of the buffers has a NaN or Inf.
 
-    Buffers are read a second time only if the sum of all squares is not finite. This function runs for all parameters
-    in every recorded step, so NumPy is called once for each, and Python adds and tests the sums, which is faster.
+    Buffers are read a second time only if the sum of all squares is not finite. To be fast for many parameters in every
+    recorded step, this function calls NumPy only once for each buffer, and adds the sums in Python.
     """
     arrays = list(map(state.current().backend.to_numpy, buffers))
     total = 0.0

@@ -124,7 +124,7 @@ def _describe_origin(node: Node) -> str:
 
 
 def _pulling(create_graph: bool) -> state.State:
-    """Return the state (`flnb.dispatch.state.State`) for gradient rules, which records only if ``create_graph``."""
+    """Return the `flnb.dispatch.state.State` in which gradient rules run; ops are recorded only if ``create_graph``."""
     here, name = state.current(), "pulling on a tape" if create_graph else "pulling"
     known = here.variants.get(name)  # the arguments below cost more than to ask
     return known or here.variant(name, grad=create_graph, category=state.GRADIENT, interpreters=without_casts())

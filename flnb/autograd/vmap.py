@@ -91,7 +91,7 @@ def _size(inputs: list[Any], axes: list[int | None]) -> int:
 def _out(y: Any, level: Vmap, axis: int | None) -> Any:
     """Return a result with the examples of ``level`` along ``axis``.
 
-    If ``axis`` is None, return the result itself; it is an error if it differs between examples.
+    If ``axis`` is None, return the result itself, or raise an error if the result differs between examples.
     """
     if not isinstance(y, Tensor):
         if axis is None:

@@ -1,4 +1,4 @@
-"""What a recording is sent when it begins: the segments and live blocks that exist, and whose they are."""
+"""Emits what exists when a recording begins: segments, live blocks, and the managers to which they belong."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def free_own(manager: MemoryManager, mine: Block | None = None) -> None:
 
 
 def _count_again(manager: MemoryManager, block: Any, size: int) -> None:
-    """Count a block of ``size`` bytes whose `free` failed as allocated, under a new id since its free was emitted."""
+    """Count a block of ``size`` bytes as allocated again, under a new id, after its `free` raised an error."""
     ledger = manager.ledger
     block.manager, block.id, block.size = manager, next_id(), size
     ledger.live[block.id] = block

@@ -24,7 +24,7 @@ __all__ = ["Interpreter", "use_interpreter"]
 
 
 class Interpreter:
-    """Base class of interpreters, which runs every op as usual: override `apply`, and other methods as needed."""
+    """Base class of interpreters. It runs every op as usual; override `apply`, and other methods as needed."""
 
     def takes(self, op: Op) -> bool:
         """Return whether a composite op such as softmax is passed as one call, not as the ops in its body."""

@@ -47,11 +47,11 @@ def allocate(
         plan_code: the code of the op that allocates (`flnb.dispatch.plan.Plan.code`), 0 for none.
         category: index into `flnb_telemetry.schema.CATEGORIES`.
         hint: an `AllocHint` for the manager, or an object with the ``shape`` and ``dtype`` from which to make one.
-        make: `memory_of` or `owner_of`: a function of a size that returns a function of an address, which makes the
-            owner of the memory there. The block is freed after the owner was deleted.
+        make: makes the object that owns the memory, called as ``make(size)(address)``: `memory_of` or `owner_of`. The
+            block is freed after this object was deleted.
 
     Returns:
-        The block; with ``make`` its owner, whose attribute ``block`` is the block.
+        The block; with ``make`` the object that owns the memory. Its attribute ``block`` is the block.
 
     Raises:
         OutOfMemoryError: neither the manager nor its device has enough memory.
@@ -116,7 +116,7 @@ def allocate(
 
 
 def _no_block(manager: MemoryManager, found: Any, nbytes: int) -> TypeError:
-    """Return the error for a manager whose `alloc` returned ``found``, which is no block."""
+    """Return the error for a manager whose `alloc` returned an object that is not a block (``found``)."""
     return TypeError(f"memory manager {manager.name!r}: alloc({nbytes}) returned {found!r}, expected a Block")
 
 
@@ -129,7 +129,7 @@ def _hint(like: Any, plan_code: int, category: int) -> AllocHint:
 
 
 def _freed_more(manager: MemoryManager) -> bool:
-    """Free the blocks of other managers in the queue, or else have programs free their memory; return whether any."""
+    """Free queued blocks and, if there were none, the memory of programs; return whether anything was freed."""
     waiting = len(dropped)
     drain()
     return waiting > 0 or reclaim(manager)
@@ -138,7 +138,7 @@ def _freed_more(manager: MemoryManager) -> bool:
 def _undo(manager: MemoryManager, block: Any, valid: bool, error: BaseException) -> None:
     """Give up a block that reached no caller because of ``error``.
 
-    ``valid`` says that the block passed the checks; then the device failed afterwards, if it was not Ctrl-C.
+    ``valid`` says that the block had passed the checks before the error.
     """
     if valid or not isinstance(error, Exception):
         with manager.ledger.lock:

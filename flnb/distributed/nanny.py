@@ -123,7 +123,7 @@ def _note(name: str, status: int, told: list[int]) -> None:
 
 
 def remove_shared(folder: str) -> None:
-    """Delete the shared memory files listed in a folder, which killed MPI processes leave behind."""
+    """Delete shared memory files that killed MPI processes have left behind; files in ``folder`` list their paths."""
     for names in Path(folder).glob("shared_*"):
         for path in names.read_text().split():
             in_place = path.startswith(SHARED) and os.path.dirname(path) == os.path.dirname(SHARED[0])

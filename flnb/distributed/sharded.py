@@ -121,7 +121,7 @@ class Sharded(Exchanging):
     # Parameters that are away
 
     def _make_units(self) -> None:
-        """Make a `Unit` for each submodule with parameters, which gathers the parameters for each call (stage 3)."""
+        """Make a `Unit` for each submodule with parameters; it gathers the parameters for each call (stage 3)."""
         known = {id(division.parameter): division for division in self._divisions}
         for _, part in self.module.named_modules():
             mine = [known.pop(id(p), None) for _, p in part._own() if isinstance(p, Parameter)]

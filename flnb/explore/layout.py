@@ -141,7 +141,9 @@ class Layout:
 
 
 def canonical(array: Array) -> Array:
-    """Copy an array into the layout that the code of `Layout` produces, which ignores the strides of axes of extent 1.
+    """Copy an array into the layout that the code of `Layout` produces.
+
+    That code ignores the strides of axes of extent 1, so these strides may differ from those of ``array``.
 
     >>> import numpy as np
     >>> from flnb.explore.layout import canonical

@@ -147,7 +147,7 @@ def _what(result: Result) -> str:
 
 
 def _button(op: str, text: str) -> str:
-    """Return an HTML button that selects an op in the page's dashboards, which listen for the event it dispatches."""
+    """Return an HTML button that selects an op: a click dispatches an event, which the page's dashboards handle."""
     detail = json.dumps(safe_text(op))  # a JavaScript string: quotes in a name are escaped
     event = html_text(f'new CustomEvent("flnb-select", {{detail: {{op: {detail}}}}})')
     style = "all:unset;cursor:pointer;text-decoration:underline dotted;font-family:var(--jp-code-font-family,monospace)"

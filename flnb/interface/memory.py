@@ -74,7 +74,7 @@ class Block:
 
     @property
     def block(self) -> Block:
-        """Return the block itself, as an entry of the queue `dropped`, where others are references to owners."""
+        """Return the block itself, so that blocks and references to owners can be in the same queue, `dropped`."""
         return self
 
     def __repr__(self) -> str:

@@ -33,8 +33,8 @@ class Node:
         op, scope: the op's name, and the module in which it ran.
         first, last: the op's first and last row in the recording's table of ops (a composite op may have several).
         t0, t1: the begin and the end of the op's forward, in seconds.
-        pulled: the op's backward as a range [begin, end) of the trace's calls, which begins with an allocation; None if
-            the backward was not recorded.
+        pulled: the op's backward as a range [begin, end) of the trace's calls; the first of these calls is an
+            allocation. None if the backward was not recorded.
         largest: the bytes of the largest tensor among the op's inputs and its result.
         block: the block of the result, None if it has none.
         reads: the blocks of the inputs.

@@ -227,7 +227,7 @@ def _candidates(
 
 
 def _releasing(manager: MemoryManager, last: int) -> Callable[[Lease], MemoryManager]:
-    """Return a function that makes a manager like this one, which releases its cache just before request ``last``."""
+    """Return a function that makes managers like ``manager`` that release their caches just before request ``last``."""
 
     def made(lease: Lease) -> MemoryManager:
         inner: Any = type(manager)(lease, **manager.told)

@@ -268,8 +268,8 @@ def replay(
 
     Raises:
         TypeError: the source has no trace, or a manager cannot be created on the simulated device.
-        ValueError: there is no manager of that name, or it has no such setting; or none of the managers accepts the
-            device. If only some managers do not accept it, `Replay.unmade` has the reasons ("reserved" needs a
+        ValueError: there is no manager of that name, or the manager has no such setting; or all managers reject the
+            device. If only some managers reject the device, `Replay.unmade` has the reasons ("reserved" needs a
             capacity).
     """
     asked, specs = trace(source), [managers] if isinstance(managers, str) else list(managers)

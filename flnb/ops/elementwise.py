@@ -276,7 +276,8 @@ def clip(x: ArrayLike, /, min: ArrayLike | None = None, max: ArrayLike | None = 
     """Limit elements to the range from ``min`` to ``max``.
 
     Each limit is a number, a tensor that broadcasts against x, or None for no limit. The result has the dtype of x.
-    An element between the limits, or equal to one, gets its gradient; for an element beyond a limit, the limit gets it.
+    For an element between the limits, or equal to one, the gradient flows to the element. For an element beyond a
+    limit, the gradient flows to this limit.
 
     >>> import flnb
     >>> flnb.clip([-2.0, 0.5, 3.0], 0.0, 1.0)
@@ -336,7 +337,7 @@ _astype = Op(
 
 
 def _uncast(g: Any, dtype: np.dtype[Any]) -> Any:
-    """Cast a gradient back to ``dtype``, that of the input of `astype`; to a real dtype, only the real part."""
+    """Cast a gradient to ``dtype``, the dtype of the input of `astype`; a real dtype gets the real part only."""
     return astype(real(g) if g.dtype.kind == "c" and dtype.kind != "c" else g, dtype)
 
 

@@ -287,7 +287,7 @@ def take(x: ArrayLike, indices: ArrayLike, /, axis: int | None = None) -> Tensor
 
 
 def take_at(x: Any, indices: Any, axis: int) -> Any:
-    """Take slices of a tensor along ``axis`` at an integer tensor of indices, after a check that they are in range."""
+    """Take slices of a tensor along ``axis`` at an integer tensor of indices, after a check of the indices' range."""
     if not indices._spec.size or not indices._spec.ndim or indices._level is not None:
         return getitem(x, (*(slice(None),) * axis, indices))
     return dispatch.call(_gather, (x, _checked(indices, x._spec.shape, axis)), _only(axis, x._spec.ndim))
@@ -295,7 +295,7 @@ def take_at(x: Any, indices: Any, axis: int) -> Any:
 
 @lru_cache(1024)
 def _only(axis: int, ndim: int) -> tuple[tuple[Any, ...], ...]:
-    """Return the attributes of `gather` (an encoded key) for an index tensor for ``axis``, and all of other axes."""
+    """Return the attributes of `gather`: an encoded key with an index tensor for ``axis`` and whole other axes."""
     whole = ("slice", None, None, None)
     return ((*(whole,) * axis, ("index", 0), *(whole,) * (ndim - axis - 1)),)
 

@@ -195,7 +195,7 @@ class _Words:
         return state
 
     def connect(self, a: int, b: int) -> None:
-        """Add the arc from state a to state b, with the transition's score plus that of a word which ends in b."""
+        """Add the arc from state a to state b, with the score of the transition plus that of a word that ends in b."""
         weight = None if a == START else self._weight(self.token[a], self.token[b])
         bonus = self.bonus[b]
         both = weight if bonus is None else bonus if weight is None else weight + bonus

@@ -34,7 +34,7 @@ def check_backend(
 
     The returned report is true if every op passed. It has a row for each op: the largest error, the time as a multiple
     of NumPy's, and for a failure the inputs and the line of the backend's method. A method whose name looks like a
-    misspelt op gets a row, too, which counts as failed.
+    misspelt op gets a row, too; such a row counts as failed.
 
     Args:
         backend: a name, a class or an instance.

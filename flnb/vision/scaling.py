@@ -59,7 +59,9 @@ def resize(x: Any, size: Sequence[int], method: str = "linear", antialias: bool 
 
 
 def _triangles(centres: Matrix, n: int, antialias: bool) -> Matrix:
-    """Return for each centre the weights of n pixels, which fall linearly with the distance to it and add up to 1.
+    """Return the weights of n pixels for each centre; they add up to 1.
+
+    Each weight falls linearly with the distance of the pixel from the centre.
 
     With ``antialias`` and fewer centres than pixels, the weights fall more slowly, so that every pixel has a weight.
     """

@@ -204,7 +204,7 @@ def install_cupy() -> ModuleType:
     found = pathfinder.load_nvidia_dynamic_lib
 
     def find_library(name: str) -> Any:
-        """Find one of NVIDIA's libraries for CuPy, which calls this in place of its own search.
+        """Find one of NVIDIA's libraries; CuPy calls this function in place of CuPy's own search.
 
         Libraries with GPU code appear to be missing; cuBLAS needs no search because the emulated one is loaded already.
         """
