@@ -30,7 +30,7 @@ def expected(out: Any, rows: Any, g: Any) -> Any:
 
 @pytest.mark.usefixtures("used")
 @pytest.mark.parametrize("dtype", ["f", "d"])
-@pytest.mark.parametrize("shape", [(5, 1), (7, 3), (4, 67), (3, 2, 8)])
+@pytest.mark.parametrize("shape", [(5, 2), (7, 3), (4, 67), (3, 2, 8)])
 def test_rows_are_added_in_order_with_the_bits_of_numpy(dtype: str, shape: tuple[int, ...]) -> None:
     rows = RNG.integers(-shape[0], shape[0], (6, 9))
     g = RNG.normal(size=(6, 9, *shape[1:])).astype(dtype)
@@ -61,6 +61,7 @@ def test_no_rows_and_nan() -> None:
         (np.zeros((4, 3), "f"), np.array([1, 1, 1]), np.ones((1, 3), "f")),
         (np.zeros((4, 3), "f"), np.array([1, 1]), np.ones((2, 2), "f")),
         (np.zeros((4, 3), np.int64), np.array([1, 1]), np.ones((2, 3), np.int64)),
+        (np.zeros((4, 1), "f"), np.array([1, 1]), np.ones((2, 1), "f")),
     ],
     ids=[
         "columns",
@@ -71,6 +72,7 @@ def test_no_rows_and_nan() -> None:
         "too few rows",
         "narrow rows",
         "integers",
+        "single elements",
     ],
 )
 def test_other_arrays_are_left_to_numpy(out: Any, rows: Any, g: Any) -> None:

@@ -164,3 +164,20 @@ def test_the_positions_of_a_mask_are_numpys(shape):
     for mask in (np.arange(np.prod(shape)).reshape(shape) % 3 == 1, np.ones(shape, bool), np.ones(shape, bool).T):
         for got, expected in zip(_positions(mask), np.nonzero(mask), strict=True):
             np.testing.assert_array_equal(got, expected, strict=True)
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 4), (3, 4, 2), (0, 4)])
+def test_a_mask_over_the_first_axes_selects_as_in_numpy_and_gradients_return(shape):
+    """Also from a transposed tensor, whose axes cannot be joined without a copy."""
+    draw = np.random.default_rng(0)
+    values = draw.normal(size=shape).astype(np.float32)
+    for axes in range(1, len(shape) + 1):
+        mask = draw.random(shape[:axes]) < 0.5
+        x = flnb.Variable(values)
+        for view in (x, flnb.permute_dims(flnb.Variable(values.T), range(len(shape))[::-1])):
+            y = view[flnb.asarray(mask)]
+            np.testing.assert_array_equal(y.detach().numpy(), values[mask])
+        x[flnb.asarray(mask)].backward(flnb.asarray(values[mask]))
+        expected = np.zeros_like(values)
+        expected[mask] = values[mask]
+        np.testing.assert_array_equal(x.grad.numpy(), expected)

@@ -337,6 +337,7 @@ class NumpyBackend(Whole, Convolution, Pooling, LinearAlgebra, Movement, TensorB
 
     def _add_rows(self, out: Array, rows: Array, g: Array) -> None:
         """Add row i of g to row ``rows[i]`` of ``out``, by flat indices, with which `np.add.at` is 4 times as fast."""
-        width = math.prod(out.shape[1:])
-        places = (rows.reshape(-1, 1) % max(len(out), 1)) * width + np.arange(width)
+        width, places = math.prod(out.shape[1:]), rows
+        if width != 1:
+            places = (rows.reshape(-1, 1) % max(len(out), 1)) * width + np.arange(width)
         np.add.at(out.reshape(-1), places.reshape(-1), g.reshape(-1))
