@@ -11,9 +11,10 @@ from flnb.ops.composite import dropout, softmax
 from flnb.ops.creation import asarray
 from flnb.ops.dtypes import finfo
 from flnb.ops.linalg import matmul
+from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
-    from flnb.tensor import ArrayLike, Tensor
+    from flnb.tensor import ArrayLike
 
 
 def scaled_dot_product_attention(
@@ -42,7 +43,7 @@ def scaled_dot_product_attention(
     >>> flnb.scaled_dot_product_attention(x, x, x, is_causal=True)[0]
     Tensor([1., 0.], float32[2], numpy)
     """
-    query, key, value = asarray(query), asarray(key), asarray(value)
+    query, key, value = (x if isinstance(x, Tensor) else asarray(x) for x in (query, key, value))
     fit = min(query.ndim, key.ndim, value.ndim) > 1
     if not fit or query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
         raise ValueError(
@@ -70,4 +71,6 @@ def scaled_dot_product_attention(
         weights = e.where(mask, softmax(e.where(mask, scores, least)), 0.0)
     else:
         weights = softmax(scores + mask)
-    return matmul(dropout(e.astype(weights, computed, copy=False), dropout_p, generator=generator), value)
+    if dropout_p or weights.dtype != computed:
+        weights = dropout(e.astype(weights, computed, copy=False), dropout_p, generator=generator)
+    return matmul(weights, value)

@@ -115,7 +115,7 @@ def _along(op: Composite, x: Any, axis: int) -> Any:
     """Apply ``op``, softmax or log-softmax, along an axis, after checks; for an empty tensor return an empty one."""
     x = r.floating(x)
     position = axis_of(axis, x.ndim, op.name)
-    return op(x, attributes=(position,))[0] if x._spec.size else e.exp(x)
+    return op.entries[1, ""](x, (position,))[0] if x._spec.size else e.exp(x)
 
 
 def softmax(x: ArrayLike, /, axis: int = -1) -> Tensor:

@@ -132,7 +132,7 @@ def _convolution(rank: int) -> Callable[..., Any]:
     ) -> Tensor:  # fmt: skip
         numbers = type(stride) is type(padding) is type(dilation) is type(groups) is int
         placing = (_placing if numbers else _placing.__wrapped__)(op.name, rank, stride, padding, dilation, groups)
-        y = dispatch.call(op, (x, weight), placing)
+        y = op.entries[2, ""](x, weight, placing)
         if bias is None:
             return y
         if bias.shape != (weight.shape[0],):

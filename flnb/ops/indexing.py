@@ -252,9 +252,9 @@ def getitem(x: Any, key: Any) -> Any:
     """Return ``x[key]`` by NumPy's rules: a copy if the key has arrays or bools, otherwise a view."""
     if type(key) is Tensor and key._spec.dtype.kind == "b" and _masks(key._spec, x):
         flat = reshape(x, (key._spec.size, *x._spec.shape[key._spec.ndim :]))  # one index is quicker than several
-        return dispatch.call(_gather, (flat, asarray(_true_places(key._values()))), _only(0, flat._spec.ndim))
+        return _gather.entries[2, ""](flat, asarray(_true_places(key._values())), _only(0, flat._spec.ndim))
     encoded, indices, view = encode(key, x)
-    return dispatch.call(_slice if view else _gather, (x, *indices), (encoded,))
+    return (_slice if view else _gather).entries[1 + len(indices), ""](x, *indices, (encoded,))
 
 
 def _masks(mask: Any, x: Any) -> bool:
@@ -304,7 +304,8 @@ def take_at(x: Any, indices: Any, axis: int) -> Any:
     """Take slices of a tensor along ``axis`` at an integer tensor of indices, after a check of the indices' range."""
     if not indices._spec.size or not indices._spec.ndim or indices._level is not None:
         return getitem(x, (*(slice(None),) * axis, indices))
-    return dispatch.call(_gather, (x, _checked(indices, x._spec.shape, axis)), _only(axis, x._spec.ndim))
+    attributes = _only(axis, x._spec.ndim)
+    return _gather.entries[2, ""](x, _checked(indices, x._spec.shape, axis), attributes)
 
 
 @lru_cache(1024)

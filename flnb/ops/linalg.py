@@ -17,9 +17,10 @@ from flnb.ops.arranging import roll
 from flnb.ops.creation import asarray
 from flnb.ops.movement import expand_dims, matrices, permute_dims, reshape, sum_to
 from flnb.ops.reduction import sum
+from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
-    from flnb.tensor import ArrayLike, DTypeLike, Tensor
+    from flnb.tensor import ArrayLike, DTypeLike
 
 
 def adjoint(x: Any) -> Any:
@@ -92,10 +93,10 @@ def matmul(a: ArrayLike, b: ArrayLike, /, *, transpose_a: bool = False, transpos
     >>> flnb.matmul([[1, 2], [3, 4]], [1, 1])
     Tensor([3, 7], int64[2], numpy)
     """
-    a, b = asarray(a), asarray(b)
+    a, b = a if isinstance(a, Tensor) else asarray(a), b if isinstance(b, Tensor) else asarray(b)
     a, b = a.mT if transpose_a else a, b.mT if transpose_b else b
-    if a.ndim > 1 and b.ndim > 1:
-        return dispatch.call(_matmul, (a, b))
+    if a._spec.ndim > 1 and b._spec.ndim > 1:
+        return _matmul.entries[2, ""](a, b, ())
     if a.ndim == 0 or b.ndim == 0:
         wrong = ValueError(f"matmul: expected tensors of one dimension or more, got {a._spec!r} and {b._spec!r}; use *")
         raise refused(wrong, "matmul", a, b)

@@ -36,9 +36,9 @@ def reshape(x: ArrayLike, /, shape: int | Sequence[int], *more: int, copy: bool 
     >>> flnb.reshape([1, 2, 3, 4], (2, -1)).tolist()
     [[1, 2], [3, 4]]
     """
-    x = asarray(x)
+    x = x if isinstance(x, Tensor) else asarray(x)
     wanted = (shape, *more) if not isinstance(shape, (tuple, list)) else shape
-    target = _extents(tuple(map(operator.index, wanted)), x.size)
+    target = _extents(tuple(map(operator.index, wanted)), x._spec.size)
     if target is None:
         wrong = ValueError(f"reshape: {x.size} elements of shape {x.shape} do not fit shape {tuple(wanted)}")
         raise refused(wrong, "reshape", x)
@@ -51,7 +51,7 @@ def reshape(x: ArrayLike, /, shape: int | Sequence[int], *more: int, copy: bool 
             wrong = ValueError(f"reshape: {x._spec!r} is not contiguous and needs a copy to become {target}")
             raise refused(wrong, "reshape", x)
         x = e.copy(x)
-    return dispatch.call(_reshape, (x,), (target,))
+    return _reshape.entries[1, ""](x, (target,))
 
 
 @lru_cache(4096)
@@ -84,14 +84,14 @@ def permute_dims(x: ArrayLike, /, axes: Sequence[int]) -> Tensor:
     >>> flnb.permute_dims(flnb.ones((2, 3, 4)), (2, 0, 1)).shape
     (4, 2, 3)
     """
-    x = asarray(x)
-    order = _order(tuple(axes), x.ndim)
+    x = x if isinstance(x, Tensor) else asarray(x)
+    order = _order(tuple(axes), x._spec.ndim)
     if order is None:
         raise ValueError(
             f"permute_dims: expected axes that name each of the {x.ndim} dimensions of shape {x.shape} once, got "
             f"{brief(tuple(axes))}"
         )
-    return dispatch.call(_permute, (x,), (order,))
+    return _permute.entries[1, ""](x, (order,))
 
 
 @lru_cache(4096)
@@ -305,7 +305,7 @@ def concat(arrays: Sequence[ArrayLike], /, axis: int | None = 0) -> Tensor:
     if axis is None:
         parts, axis = tuple(flatten(x) for x in parts), 0
     position = axis_of(axis, parts[0].ndim, "concat")
-    return dispatch.call(_concat, parts, (position,))
+    return _concat.entries[len(parts), ""](*parts, (position,))
 
 
 def stack(arrays: Sequence[ArrayLike], /, axis: int = 0) -> Tensor:

@@ -106,7 +106,7 @@ def _shifted(x: Any, step: int) -> Any:
 
 def _reduction(
     name: str, first: str, values: str, dtype: Callable[[np.dtype[Any]], Any], pull: Pull | None = None,
-    needs_elements: bool = False, accepts: str = "any", real: bool = False,
+    needs_elements: bool = False, accepts: str = "any", real: bool = False, casts: bool = False,
 ) -> Callable[..., Any]:  # fmt: skip
     """Declare a reduction and return its public function.
 
@@ -118,41 +118,36 @@ def _reduction(
         pull: the gradient.
         needs_elements: whether a reduction over no elements is an error.
         accepts, real: which dtypes the op takes, as in `Op`.
+        casts: whether the function has an argument ``dtype``: the dtype of its computation and result.
     """
     rule = _infer(dtype, needs_elements)
     op = Op(name, "reduction", rule, [pull], accepts=accepts, real=real, flops=lambda plan: plan.specs[0].size)
 
     def apply(x: ArrayLike, /, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
-        x = asarray(x)
-        return dispatch.call(op, (x,), (axes_of(axis, x.ndim, name), bool(keepdims)))
+        x = x if isinstance(x, Tensor) else asarray(x)
+        return op.entries[1, ""](x, (axes_of(axis, x._spec.ndim, name), bool(keepdims)))
 
-    apply.__doc__ = _TEXT.format(first=first, name=name, values=values)
-    return named(apply, op)
-
-
-def _casting(reduce: Callable[..., Any]) -> Callable[..., Any]:
-    """Add an argument ``dtype`` to a public reduction: the dtype of its computation and result."""
-
-    def apply(
+    def casting(
         x: ArrayLike, /, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, dtype: DTypeLike = None
     ) -> Tensor:
-        if dtype is None:
-            return reduce(x, axis, keepdims)
-        return e.astype(reduce(e.astype(asarray(x), dtype, copy=False), axis, keepdims), dtype, copy=False)
+        x = x if isinstance(x, Tensor) else asarray(x)
+        x = x if dtype is None else e.astype(x, dtype, copy=False)
+        y = op.entries[1, ""](x, (axes_of(axis, x._spec.ndim, name), bool(keepdims)))
+        return y if dtype is None else e.astype(y, dtype, copy=False)
 
-    apply.__doc__ = (reduce.__doc__ or "").replace("extent 1.", "extent 1." + _CASTS)
-    apply.__name__, apply.__qualname__, apply.__module__ = reduce.__name__, reduce.__name__, reduce.__module__
-    return apply
+    doc = _TEXT.format(first=first, name=name, values=values)
+    apply.__doc__, casting.__doc__ = doc, doc.replace("extent 1.", "extent 1." + _CASTS)
+    return named(casting if casts else apply, op)
 
 
-sum = _casting(_reduction(
+sum = _reduction(
     "sum", "Sum of elements; integers and bool are summed in 64 bits.", "[4, 6], int64[2]", summed,
-    Pull((), lambda g, plan, x, y: _expand(g, plan)),
-))  # fmt: skip
-prod = _casting(_reduction(
+    Pull((), lambda g, plan, x, y: _expand(g, plan)), casts=True,
+)  # fmt: skip
+prod = _reduction(
     "prod", "Product of elements; integers and bool are multiplied in 64 bits.", "[3, 8], int64[2]", summed,
-    Pull({0}, _pull_prod),
-))  # fmt: skip
+    Pull({0}, _pull_prod), casts=True,
+)  # fmt: skip
 max, min = (
     _reduction(
         name, f"{adjective} element; equal ones share the gradient.", values, lambda d: d,
