@@ -21,6 +21,8 @@ SHARE = 0.2
 """The largest share of a processor that reading the recording again may take: long recordings are read less often."""
 TRIES, PAUSE = 20, 0.05
 """How often, and after how many seconds, to read again while the recording is being turned into a file."""
+NOTHING = "nothing written yet: the first events are on disk some 2 s after they happen"
+"""What is shown of a recording without events on disk, in place of zeros."""
 TITLES = ("op", "count", "total", "mean", "p99", "share", "bytes")
 
 
@@ -42,9 +44,16 @@ class Reading:
     run: Recording
 
     @property
+    def waiting(self) -> bool:
+        """Whether the recording goes on, and none of its events is on disk yet."""
+        return self.state == "recording" and not self.events
+
+    @property
     def facts(self) -> list[str]:
         """The lines above the table of ops: name and state, events, memory, and an error if there is one."""
         size, count = quantity.size, quantity.count
+        if self.waiting:
+            return [f"{safe_text(self.name)}  {self.state}", NOTHING]
         lines = [
             f"{safe_text(self.name)}  {self.state}  {quantity.duration(self.seconds * 1e9)}  {count(self.steps)} steps",
             f"{count(self.events)} events, {count(self.rate)} events/s",
@@ -53,7 +62,7 @@ class Reading:
         return [*lines, safe_text(self.error)] if self.error else lines
 
     def __str__(self) -> str:
-        return "\n".join([*self.facts, "", repr(self.ops)])
+        return "\n".join(self.facts if self.waiting else [*self.facts, "", repr(self.ops)])
 
 
 def read(path: str | os.PathLike[str], before: Reading | None = None) -> Reading:
@@ -140,6 +149,9 @@ def top(path: str | os.PathLike[str], every: float = 1.0, console: Any = None) -
 def _drawn(reading: Reading, console: Any) -> Any:
     """Return what `rich` draws of a reading: its facts, and as many rows of ops as the terminal has room for."""
     text, group = require("rich.text", extra="lab"), require("rich.console", extra="lab")
+    head, *rest = reading.facts
+    if reading.waiting:
+        return group.Group(text.Text(head, style="bold"), *map(text.Text, rest))
     made = require("rich.table", extra="lab").Table(box=None, pad_edge=False, header_style="bold")
     for title in TITLES:
         made.add_column(title, justify="left" if title == "op" else "right", no_wrap=True)
@@ -147,5 +159,4 @@ def _drawn(reading: Reading, console: Any) -> Any:
     places = [titles.index(title) for title in TITLES] if titles else []
     for row in rows[: max(1, console.height - len(reading.facts) - 3)]:
         made.add_row(*(text.Text(safe_text(row[place])) for place in places))
-    head, *rest = reading.facts
     return group.Group(text.Text(head, style="bold"), *map(text.Text, rest), text.Text(), made)

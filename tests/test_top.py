@@ -192,7 +192,11 @@ def test_reads_a_recording_of_which_nothing_is_on_disk_yet(tmp_path: Path) -> No
     with flnb.record("begun", path=tmp_path / "run.flnb"):
         reading = top.read(tmp_path / "run.flnb")
     assert (reading.state, reading.events, reading.rate, len(reading.ops)) == ("recording", 0, 0.0, 0)
-    assert "no op events" in str(reading)
+    assert str(reading) == f"begun  recording\n{top.NOTHING}"
+    drawn = console.Console(file=io.StringIO(), force_terminal=True, width=90)
+    drawn.print(top._drawn(reading, drawn))
+    assert "nothing written yet" in drawn.file.getvalue()
+    assert "0 " not in drawn.file.getvalue().replace(top.NOTHING, "")
 
 
 def test_prints_once_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -157,7 +157,8 @@ def query(run: Recording, text: str, *parameters: Any) -> Any:
                 raise ValueError("run.sql: the query is empty; expected SQL such as 'from ops limit 3'")
             return connection.execute(text, list(parameters)).df()
         except duckdb.Error as error:
+            hint = "\nGROUP BY takes a name for a column's before it is an alias's" if "GROUP BY" in str(error) else ""
             raise ValueError(
-                f"run.sql: {str(error).strip()}\nThe tables are {', '.join(TABLES)}, and one for each kind of event "
+                f"run.sql: {str(error).strip()}{hint}\nThe tables are {', '.join(TABLES)}, and one for each kind of event "
                 f"({', '.join(schema.KINDS)}); 'from ops limit 3' shows the columns of one"
             ) from error

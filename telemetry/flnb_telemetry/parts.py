@@ -59,6 +59,7 @@ class UsedParts:
         self._computing = ChainMap({first.backend: meta.get("libraries", "")}, _libraries)
         self._own: dict[int, Parts] = {}  # by lane, where they differ from those everywhere
         self._ops: Counter[Parts] = Counter()
+        self._exchanged = False
 
     def take(self, batches: Sequence[tuple[int, schema.Records]]) -> None:
         """Count the ops in the next batches of records."""
@@ -70,6 +71,7 @@ class UsedParts:
                 parts = Parts(backend, manager, device, None if capacity < 0 else capacity, *others)
                 told.append((t, lane, bool(code >> schema.AUX_SHIFT & 1), parts))
         told.sort(key=lambda one: one[0])
+        self._exchanged = self._exchanged or bool(told)
         for lane, rows in batches:
             here = [(t, parts) for t, of, all_, parts in told if all_ or of == lane]
             begun = rows[rows[:, 0] & 0xFF == schema.OP, 1]
@@ -84,14 +86,17 @@ class UsedParts:
             else:
                 self._own[lane] = parts
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self, running: bool = False) -> dict[str, Any]:
         """Return new entries for `meta` with all backends, managers and devices that ran, sorted by number of ops.
 
-        Sizes such as the capacity are those of the manager with most ops. If only the first backend and manager ran,
-        the result is empty.
+        Sizes such as the capacity are those of the manager with most ops. If the parts were never exchanged, the result
+        is empty. While the program is ``running``, the parts that its next ops will use are named, too.
         """
-        used = [parts for parts, _ in self._ops.most_common()] or [self._first]
-        if used == [self._first]:
+        used = [parts for parts, _ in self._ops.most_common()]
+        if running:
+            used += dict.fromkeys(parts for parts in (self._everywhere, *self._own.values()) if parts not in used)
+        used = used or [self._first]
+        if used == [self._first] and not self._exchanged:
             return {}
         backend, manager, device = (", ".join(dict.fromkeys(names)) for names in list(zip(*used, strict=True))[:3])
         computing = "; ".join(filter(None, (self._computing.get(parts.backend) for parts in used)))

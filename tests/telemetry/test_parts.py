@@ -88,6 +88,31 @@ def test_a_run_whose_parts_did_not_change_says_what_it_said(tmp_path: object) ->
     assert run.meta["libraries"] == own.libraries() != ""
 
 
+def test_a_live_view_names_the_parts_that_are_set_before_anything_runs_on_them() -> None:
+    live, before = Live("run"), state.current().backend
+
+    def named() -> tuple[str, str]:
+        live.refresh()
+        content, _ = live.frame(keyframe=False)
+        return content["run"]["backend"], content["run"]["manager"]
+
+    live.begin()
+    try:
+        assert named() == (before.name, "caching")
+        flnb.set_backend(Other)
+        flnb.set_memory_manager("native")
+        assert named() == ("other", "native")
+        flnb.ones((64, 64)) + 1.0
+        with flnb.use_memory_manager("exact"):
+            assert named() == ("other", "native, exact")
+        assert named() == ("other", "native")
+    finally:
+        flnb.set_memory_manager("caching")
+        flnb.set_backend(before)
+        live.finish()
+    assert named() == ("other", "native"), "what has ended names what ran"
+
+
 def test_parts_are_kept_in_files(tmp_path: object) -> None:
     path = f"{tmp_path}/run.flnb"
     with flnb.record() as run, flnb.use_backend(Other):

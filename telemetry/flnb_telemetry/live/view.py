@@ -283,10 +283,9 @@ class Live(Run):
 
     def _run(self) -> dict[str, Any]:
         """Return the run's name, state, error, backend and memory manager, which every frame contains."""
-        about = {
-            name: safe_text(str(self.meta.get(name) or "")) for name in ("backend", "manager", "device", "libraries")
-        }
-        numbers = {"capacity": self.meta.get("capacity"), "min_block": self.meta.get("min_block") or 0}
+        meta = self.meta | self._used.facts(running=self.end is None)
+        about = {name: safe_text(str(meta.get(name) or "")) for name in ("backend", "manager", "device", "libraries")}
+        numbers = {"capacity": meta.get("capacity"), "min_block": meta.get("min_block") or 0}
         state, error = self.state, self.error
         if self.failure is not None:
             state, error = "failed", f"the live view stopped: {self.failure!r}"
