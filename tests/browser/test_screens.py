@@ -148,6 +148,13 @@ def test_comparisons_and_programs_are_whole_and_accessible(stage: Stage, screens
     assert not page.flnb_errors  # type: ignore[attr-defined]
 
 
+BELOW = """() => {
+    const panel = document.querySelector("section[aria-label='Fragmentation']");
+    const formulas = [...panel.querySelectorAll("div")].find(each => each.textContent.startsWith("ratio = "));
+    return Math.round(formulas.getBoundingClientRect().top - panel.querySelector("canvas").getBoundingClientRect().bottom);
+}"""
+
+
 @pytest.mark.timeout(60)
 def test_what_is_selected_and_tables_are_whole_and_accessible(stage: Stage, screenshots: Path) -> None:
     page, found = stage.page, []
@@ -159,6 +166,7 @@ def test_what_is_selected_and_tables_are_whole_and_accessible(stage: Stage, scre
         picture.click(position={"x": 120, "y": 20})
         page.locator(".fl-side .fl-title").first.wait_for()
         found += complaints(page, f"block-{size}", screenshots)
+        assert page.evaluate(BELOW) >= 0, f"{size}: the formulas are below the chart of fragmentation"
         page.get_by_role("button", name="Block map as a table").click()
         found += complaints(page, f"blocks-table-{size}", screenshots)
         stage.view(trained, width=width, height=height, light=light, tab="timeline")

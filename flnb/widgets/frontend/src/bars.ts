@@ -18,7 +18,7 @@ export class ViewBar {
   readonly input: HTMLInputElement;
   private readonly context: ViewContext;
   private readonly name = h("span", "fl-run fl-narrowhide");
-  private readonly meta = h("span", "fl-meta fl-wideonly");
+  private readonly meta = h("span", "fl-meta fl-narrowhide");
   private readonly buttons = new Map<TabName, HTMLButtonElement>();
 
   /** `prefix` makes ids unique on the page: tabs name their panels. */
@@ -100,9 +100,9 @@ class Stat {
   private readonly value = h("b");
   private readonly caption: HTMLElement;
 
-  constructor(caption: string, hide = "") {
+  constructor(caption: string, hide = "", about: string | null = null) {
     this.caption = h("i", {}, caption);
-    this.element = h("div", { class: `fl-stat ${hide}`.trim() }, this.value, this.caption);
+    this.element = h("div", { class: `fl-stat ${hide}`.trim(), title: about }, this.value, this.caption);
   }
 
   set(value: string, caption?: string, tone = ""): void {
@@ -122,7 +122,7 @@ export class RecordingBar {
   private readonly step = new Stat("step");
   private readonly recorded = new Stat("recorded", "fl-wideonly");
   private readonly events = new Stat("events/s", "fl-narrowhide");
-  private readonly telemetry = new Stat("telemetry", "fl-narrowhide");
+  private readonly telemetry = new Stat("telemetry", "fl-narrowhide", "Processor time of emitting events and making frames, as a share of the time. A program becomes slower by more than that where it waits for the thread that makes frames.");
   private readonly dropped = new Stat("dropped");
   private readonly liveButton: HTMLButtonElement;
   private pausedShown: boolean | null = null;

@@ -1,7 +1,7 @@
 /** Does it converge, and at what speed? One small chart for every logged metric, the gradient norm and the steps a second. */
 
 import { Chart, stepName, wantsLog, type Curve } from "./chart.ts";
-import { h, nothing } from "./dom.ts";
+import { h, nothing, setText } from "./dom.ts";
 import { integer, plain, significant } from "./format.ts";
 import { Panel } from "./panel.ts";
 import type { Metric } from "./norms.ts";
@@ -72,6 +72,14 @@ export function sharedSteps(curves: readonly Curve[], step: number | null): [num
   return last < 0 ? [-1, -1] : [first, last];
 }
 
+/** What to say in place of charts that would be empty: nothing was logged, or there is no step to draw a curve over. */
+export function hintOf(store: Store, shown: readonly Series[]): string {
+  if (!shown.length) return "Nothing logged yet: flnb.log(loss=…) inside “with flnb.step():” draws its curve here.";
+  if (store.steps.length || shown.some(({ curve }) => curve.length > 1)) return "";
+  const values = shown.map(({ name, value, format }) => `${name} ${value === null ? "–" : format(value)}`).join(", ");
+  return `${values}. No steps yet: put “with flnb.step():” around each, and curves are drawn here.`;
+}
+
 class Metrics implements View {
   readonly element: HTMLElement;
   private readonly context: ViewContext;
@@ -92,7 +100,7 @@ class Metrics implements View {
     this.limit = full ? Infinity : PANEL_CHARTS;
     this.panel = new Panel("Metrics", () => this.describe());
     this.grid = h("div", { class: "fl-charts", tabindex: full ? 0 : null });
-    this.none = nothing("Nothing logged yet: flnb.log(loss=…) inside a step draws its curve here.");
+    this.none = nothing("");
     this.panel.body.append(this.grid, this.none);
     this.element = this.panel.element;
     if (full) this.element.classList.add("fl-metricsview");
@@ -115,7 +123,10 @@ class Metrics implements View {
     this.shown = this.choose(listSeries(store));
     const { step } = store;
     this.panel.sub = step === null ? "" : `step ${integer(step)}`;
-    this.none.hidden = this.shown.length > 0;
+    const hint = hintOf(store, this.shown);
+    setText(this.none, hint);
+    this.none.hidden = !hint;
+    this.grid.hidden = !!hint;
     this.arrange();
     const cursor = store.cursor === null ? null : store.stepAt(store.cursor);
     const [first, last] = sharedSteps(this.shown.map((series) => series.curve), step);

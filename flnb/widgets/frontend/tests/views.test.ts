@@ -3,7 +3,7 @@ import { axisTicks, extent, smooth, stepName, wantsLog } from "../src/chart.ts";
 import { ticks } from "../src/canvas.ts";
 import { Simulation } from "../src/dev/simulate.ts";
 import { kernelStatus } from "../src/kernel.ts";
-import { listSeries, sharedSteps, stepRate } from "../src/metrics.ts";
+import { hintOf, listSeries, sharedSteps, stepRate } from "../src/metrics.ts";
 import { keepOrder, sortRows, toggled } from "../src/sorting.ts";
 import { selectionParts, stateLine } from "../src/states.ts";
 import { Columns } from "../src/columns.ts";
@@ -67,6 +67,15 @@ describe("charts", () => {
 });
 
 describe("metrics", () => {
+  it("are a hint where there is no step to draw a curve over", () => {
+    const store = new Store();
+    expect(hintOf(store, [])).toContain("Nothing logged yet");
+    const once = { name: "loss", curve: { steps: [-1], values: [2], length: 1 }, times: [0], value: 2, format: (value: number) => `${value}` };
+    expect(hintOf(store, [once])).toBe("loss 2. No steps yet: put “with flnb.step():” around each, and curves are drawn here.");
+    store.steps.append({ index: 0, t0: 0, t1: 1 });
+    expect(hintOf(store, [once])).toBe("");
+  });
+
   it("share one axis of steps", () => {
     const curve = (...steps: number[]) => ({ steps, values: steps, length: steps.length });
     expect(sharedSteps([curve(1, 2, 22), curve(23), curve()], 23)).toEqual([0, 23]);

@@ -1,6 +1,6 @@
 /** Where is the peak, who holds it, how much is unusable? */
 
-import { attribute, h, setText } from "../dom.ts";
+import { h, setText } from "../dom.ts";
 import { bytesText, integer, joined, percentText, ratio } from "../format.ts";
 import { Panel, segmented } from "../panel.ts";
 import type { DataTable, View, ViewContext } from "../view.ts";
@@ -23,6 +23,9 @@ import { TimelineChart } from "./timeline.ts";
 /** A drawing that takes longer than this (ms) is spread over two frames. */
 const SLOW = 12;
 
+/** Below the chart of fragmentation from the start: the chart's height is measured with them there. */
+const FORMULAS = "ratio = reserved/live · unusable(r) = Σ(free blocks < r)/Σ(free) · internal = Σ(size − requested)/Σ(size) · time average = ∫reserved/∫live";
+
 export class MemoryView implements View {
   readonly element: HTMLElement;
   private readonly model: MemoryModel;
@@ -36,7 +39,6 @@ export class MemoryView implements View {
   private grouping: Grouping = "category";
   private readonly groups: Partial<Record<"scope" | "op", Groups>> = {};
   private readonly figures: Record<"ratio" | "unusable" | "internal" | "largest" | "peak" | "average", { name: HTMLElement; value: HTMLElement }>;
-  private readonly caption: HTMLElement;
   private drawn = "";
   /** The `drawn` that the text tells of. */
   private told = "";
@@ -62,10 +64,10 @@ export class MemoryView implements View {
     const figure = (): { name: HTMLElement; value: HTMLElement } => ({ name: h("span", "fl-dim"), value: h("span") });
     this.figures = { ratio: figure(), unusable: figure(), internal: figure(), largest: figure(), peak: figure(), average: figure() };
     this.figures.ratio.value.style.fontWeight = "600";
-    const lines = Object.values(this.figures).map(({ name, value }) => h("div", { style: "display:flex;justify-content:space-between;line-height:18px" }, name, value));
-    this.caption = h("div", { style: "flex:none;padding:0 12px 5px;font:10.5px/15px var(--fl-code);font-variant-ligatures:none" });
+    const lines = Object.values(this.figures).map(({ name, value }) => h("div", { style: "display:flex;justify-content:space-between;line-height:16px" }, name, value));
+    const caption = h("div", { style: "flex:none;padding:0 12px 5px;font:10.5px/15px var(--fl-code);font-variant-ligatures:none", title: "reserved/live is what fragmentation costs; r is the request; sums over free blocks, or live ones" }, FORMULAS);
     const above = h("div", { style: "display:flex;flex:1;min-height:0" }, secondHost, h("div", { style: `${beside};padding:2px 12px 0 10px`, tabindex: 0 }, ...lines));
-    second.body.append(h("div", { style: "position:absolute;inset:0;display:flex;flex-direction:column" }, above, this.caption));
+    second.body.append(h("div", { style: "position:absolute;inset:0;display:flex;flex-direction:column" }, above, caption));
     this.fragmentation = { panel: second, host: secondHost, chart: new FragmentationChart(context, this.model, secondHost) };
 
     const third = new Panel("Block map", () => blockTable(context, this.model));
@@ -182,9 +184,6 @@ export class MemoryView implements View {
     setText(peak.value, ratio(curve.peak.live ? curve.peak.ratio : NaN));
     setText(average.name, "time average");
     setText(average.value, ratio(curve.average));
-    const formula = "ratio = reserved/live · unusable(r) = Σ(free blocks < r)/Σ(free) · internal = Σ(size − requested)/Σ(size) · time average = ∫reserved/∫live";
-    setText(this.caption, formula);
-    attribute(this.caption, "title", "reserved/live is what fragmentation costs; r is the request; sums over free blocks, or live ones");
     const step = store.stepAt(at);
     const segments = state.segments.length;
     const where = store.cursor === null ? "now" : `at the cursor${step === null ? "" : `, step ${integer(step)}`}`;
