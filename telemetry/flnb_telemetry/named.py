@@ -159,6 +159,6 @@ def query(run: Recording, text: str, *parameters: Any) -> Any:
         except duckdb.Error as error:
             hint = "\nGROUP BY takes a name for a column's before it is an alias's" if "GROUP BY" in str(error) else ""
             raise ValueError(
-                f"run.sql: {str(error).strip()}{hint}\nThe tables are {', '.join(TABLES)}, and one for each kind of event "
-                f"({', '.join(schema.KINDS)}); 'from ops limit 3' shows the columns of one"
+                f"run.sql: {str(error).strip()}{hint}\nThe tables are {', '.join(TABLES)}, and one for each kind of "
+                f"event ({', '.join(schema.KINDS)}); 'from ops limit 3' shows the columns of one"
             ) from error

@@ -151,7 +151,8 @@ def test_comparisons_and_programs_are_whole_and_accessible(stage: Stage, screens
 BELOW = """() => {
     const panel = document.querySelector("section[aria-label='Fragmentation']");
     const formulas = [...panel.querySelectorAll("div")].find(each => each.textContent.startsWith("ratio = "));
-    return Math.round(formulas.getBoundingClientRect().top - panel.querySelector("canvas").getBoundingClientRect().bottom);
+    const [below, chart] = [formulas, panel.querySelector("canvas")].map(each => each.getBoundingClientRect());
+    return Math.round(below.top - chart.bottom);
 }"""
 
 
