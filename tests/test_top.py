@@ -150,8 +150,7 @@ def test_another_reading_opens_the_new_parts_alone(tmp_path: Path, monkeypatch: 
                 flnb.tanh(flnb.ones((64, 64)))
             flnb.log(loss=1.0)  # top reads no metrics, so it opens their files for one check only
             written = len(run.table("op")["t0"])  # all that was emitted has arrived
-            with run._lock:
-                run._store(run.folder)
+            run._store_all(run.folder)
             opened.clear()
             readings.append(top.read(path, readings[-1] if readings else None))
             assert any(name.endswith(".metric.parquet") for name in opened)
@@ -169,8 +168,7 @@ def test_another_reading_opens_the_new_parts_alone(tmp_path: Path, monkeypatch: 
     with flnb.record("anew", path=path, replace=True) as run:
         flnb.exp(flnb.ones(3))
         len(run.table("op")["t0"])
-        with run._lock:
-            run._store(run.folder)
+        run._store_all(run.folder)
         assert [row.key for row in top.read(path, readings[0]).ops.sort("name", False)] == [("exp",), ("full",)]
 
 

@@ -231,6 +231,7 @@ class Session:
             self._grad_due.pop(id(sink), None)
             if not self.sinks and session is self:
                 session, self.over = None, True
+                bus.lanes = None  # another sink may have failed in this last drain
                 bus.want_grad_stats = False
                 sys.setswitchinterval(self._switch)
 
@@ -280,7 +281,7 @@ def attach(sink: Sink, *, buffer: int = DEFAULT_BUFFER, interval: float = INTERV
             if current is None:
                 current = session = Session(buffer, interval)  # stored before its thread starts: `detach` must find it
                 bus.restart_steps(current.started)
-                _start(current.thread)
+                start(current.thread)
             current.interval = min(current.interval, interval)
             current.ask(partial(current.add, sink, buffer, copy_context()))
             return current
@@ -289,7 +290,7 @@ def attach(sink: Sink, *, buffer: int = DEFAULT_BUFFER, interval: float = INTERV
         raise
 
 
-def _start(thread: threading.Thread) -> None:
+def start(thread: threading.Thread) -> None:
     """Start a thread; a Ctrl-C that `Condition.wait` turned into a RuntimeError is raised as KeyboardInterrupt."""
     try:
         thread.start()

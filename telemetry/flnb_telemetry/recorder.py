@@ -87,7 +87,8 @@ class record(WithBlock[Recording]):
     def end(self, error: BaseException | None) -> None:
         if self._run is None:
             return
-        if pump.is_pump():  # Python's garbage collector found the block there: the end has to wait for the pump
+        # Python's garbage collector found the block on a thread for which the end, or the pump, has to wait
+        if pump.is_pump() or threading.current_thread().name == recording.WRITER:
             threading.Thread(target=_end, args=(self._run, error), name="flnb-end-recording").start()
         else:
             _end(self._run, error)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from flnb_telemetry import device_words, named, pump, quantity, schema, summary
@@ -19,14 +21,17 @@ from flnb_telemetry.lane import PREPARING, outermost
 from flnb_telemetry.parts import UsedParts
 from flnb_telemetry.run import Run
 from flnb_telemetry.safe_text import html_text, safe_lines
+from flnb_telemetry.worker import Worker
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator, Mapping
 
-    from flnb_telemetry.formats.folder import Folder
+    from flnb_telemetry.formats.folder import Folder, Written
     from flnb_telemetry.intern import Frame
 
+WRITER = "flnb-writer"
+"""The name of the threads that write batches to disk."""
 watchers: list[Callable[[Recording], None]] = []
 """Functions called with each recording just before it begins and again when it has ended (see its `state`), so that a
 dashboard can follow it."""
@@ -94,7 +99,9 @@ class Recording(Exports, Run):
             folder.settings() if folder else {}
         )
         self._batches: schema.Batches = []
-        self._written = 0  # how many batches the folder had when `_batches` was emptied
+        self._written: Written | None = None  # the state of the folder to which `_batches` is the rest
+        self._writer = Worker(WRITER)
+        self._unwritten: Exception | None = None
         self.tables: Mapping[str, schema.Columns] = {}  # those of a file
         self._table = _Table(-1, [], {})
         self._analyses: dict[str, tuple[_Table, Any]] = {}  # by name: what it was made from, and the analysis
@@ -105,39 +112,56 @@ class Recording(Exports, Run):
         self.meta |= self._settings | {"buffer": self.buffer}
         if self.folder is not None:
             self.folder.begin(self)
-            self._written = self.folder.written.batches
+            self._written = self.folder.written
 
     def feed(self, lane: int, records: schema.Records) -> None:
-        """Receive the next records, shape (n, 8), of the thread with the number `lane`."""
+        """Receive the next records, shape (n, 8), of the thread with the number `lane`.
+
+        Raises:
+            OSError: an earlier batch of events could not be written to disk.
+        """
+        if self._unwritten is not None:
+            raise self._unwritten
         with self._lock:
             fitting = records[: self._limit - self.events]
             self.events += len(fitting)
             self.over_limit += len(records) - len(fitting)
             if len(fitting):
                 self._batches.append((lane, fitting))
-            if self.folder is not None and self.folder.due(self._batches):
-                self._store(self.folder)
+        if self.folder is not None and self.folder.due(self._batches):
+            if self.folder.late(self._batches):
+                self._writer.wait()  # a slow disk: the buffers of threads fill, and what exceeds them is counted
+            if not self._writer.busy:
+                self._writer.start(partial(self._store, self.folder))
 
     def _store(self, folder: Folder) -> None:
-        """Move the events in memory to the folder.
+        """Move the events in memory to the folder, on a thread of its own, so that other sinks need not wait for it.
 
-        If Ctrl-C interrupts this method, the events stay in memory and the next call writes them. After an error they
-        are lost.
+        After an error the events are lost, and the next `feed` raises it.
         """
+        batches = list(self._batches)
         try:
-            if self._written == folder.written.batches:  # else Ctrl-C arrived just after they were written
-                self._used.take(self._batches)
+            if batches and self._unwritten is None:
+                self._used.take(batches)
                 self.meta |= self._used.facts()
-                folder.write(self, self._batches)
-        except Exception:
-            self._lose()
-            raise
-        self._written, self._batches = folder.written.batches, []
+                folder.write(self, batches)
+        except Exception as error:
+            self._unwritten = error
+        with self._lock:  # for `_now`, no event is in both or in neither
+            self._written = folder.written
+            if self._unwritten is not None:
+                self._lose(batches)
+            del self._batches[: len(batches)]
 
-    def _lose(self) -> None:
-        """Count the events in memory as lost."""
-        lost = sum(len(rows) for _, rows in self._batches)
-        self._batches = []
+    def _store_all(self, folder: Folder) -> None:
+        """Write the events in memory, and wait until no thread writes any more."""
+        if self._batches and self.failure is None:
+            self._writer.start(partial(self._store, folder))
+        self._writer.wait()
+
+    def _lose(self, batches: schema.Batches) -> None:
+        """Count events in memory as lost."""
+        lost = sum(len(rows) for _, rows in batches)
         self.events -= lost
         self.over_limit += lost
 
@@ -145,25 +169,34 @@ class Recording(Exports, Run):
         """Receive the last events and stop; `meta` then lists the backends and managers that ran."""
         try:
             super().finish(error)
-        finally:
-            if self.folder is not None:
-                self._close(self.folder)
-            else:
-                self._used = UsedParts(self.meta)
-                self._used.take(list(self._batches))  # no lock: nothing is fed any more
-                self.meta |= self._used.facts()
+        except KeyboardInterrupt:
+            raise  # `record` calls again; events that are still to come need the open folder
+        except BaseException:
+            self._complete()
+            raise
+        self._complete()
+
+    def _complete(self) -> None:
+        """Close the folder, and add to `meta` what is known after the last event."""
+        if self.folder is not None:
+            self._close(self.folder)
+        else:
+            self._used = UsedParts(self.meta)
+            self._used.take(list(self._batches))  # no lock: nothing is fed any more
+            self.meta |= self._used.facts()
 
     def _close(self, folder: Folder) -> None:
         """Write the last events, and turn the folder into a file."""
-        with self._lock:
-            try:
-                if self._batches and self.failure is None:
-                    self._store(folder)
-            except OSError as error:
-                self.failure = error
-                warnings.warn(str(error), RuntimeWarning, stacklevel=2)
+        if sys.is_finalizing():  # no other thread runs any more, nor can a file be opened: the folder stays
+            return
+        if folder.own:
+            self._store_all(folder)
+            if self.failure is None and self._unwritten is not None:
+                self.failure = self._unwritten
+                warnings.warn(str(self.failure), RuntimeWarning, stacklevel=2)
         if self.failure is not None:
-            self._lose()
+            self._lose(self._batches)
+            self._batches = []
             self.state, self.error = "failed", f"interrupted: {type(self.failure).__name__}: {self.failure}"
         folder.close(self)
 
@@ -199,7 +232,9 @@ class Recording(Exports, Run):
         self.catalog.refresh()
         with self._lock:
             if self._table.events != self.events:
-                written = self.tables if self.folder is None or self.end is not None else self.folder.stored()
+                written = self.tables
+                if self.folder is not None and self._written is not None and self.end is None:
+                    written = self.folder.stored(self._written)
                 self._table = _Table(self.events, list(self._batches), written)
                 self._analyses.clear()
             return self._table

@@ -40,8 +40,7 @@ def emit(program: Any, count: int, plan: int = 0) -> None:
 def settled(run: Any) -> None:
     """Make the recording write what it has, as it does every two seconds."""
     pump.flush()
-    with run._lock:
-        run._store(run.folder)
+    run._store_all(run.folder)
 
 
 def test_a_recording_to_a_file_is_the_one_in_memory(program: Any, tmp_path: Path) -> None:
@@ -89,6 +88,7 @@ def test_events_leave_the_memory_and_groups_of_rows_are_joined(
         for _ in range(10):
             emit(program, 120)
             pump.flush()
+            run._writer.wait()
             assert sum(len(rows) for _, rows in run._batches) < 100
         assert len(list(path.glob("*.op.parquet"))) == 10
     assert [len(table["t0"]) for table in load_run(path).chunks("op")] == [360, 360, 360, 120]
@@ -128,8 +128,7 @@ with record("long", path=sys.argv[1]) as run:
             lane.pending += (schema.OP | number << schema.PLAN_SHIFT, t, t + 500, 0, j, lane.context, 0, 0)
         pump.flush()
         if i < 2:
-            with run._lock:
-                run._store(run.folder)
+            run._store_all(run.folder)
     sys.stdout.write("ready\\n")
     sys.stdout.flush()
     sys.stdin.readline()
@@ -196,6 +195,70 @@ def test_what_is_at_the_path_is_not_overwritten(run: Any, tmp_path: Path) -> Non
         load_run(other)
 
 
+class SlowDisk:
+    """Batches are written when `writes` is set; `waits` is set while one waits for that."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.waits, self.writes = threading.Event(), threading.Event()
+        write = stored.writer.write
+
+        def slow(to: Any, columns: Any) -> None:
+            self.waits.set()
+            assert self.writes.wait(30)
+            write(to, columns)
+
+        monkeypatch.setattr(stored.writer, "write", slow)
+        monkeypatch.setattr(folder, "ROWS", 100)
+
+
+def test_other_sinks_receive_events_while_a_batch_is_written(
+    program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, other, path = SlowDisk(monkeypatch), Collector(), tmp_path / "a.flnb"
+    with record(path=path) as run:
+        pump.attach(other)
+        emit(program, 110)
+        pump.flush()
+        assert disk.waits.wait(30)
+        emit(program, 60)
+        pump.flush()
+        assert len(other.rows()) == 170
+        assert run.ops[""].count == 170  # those that are being written are not lost from sight
+        emit(program, 40)
+        pump.flush(patience=0.01)  # two batches wait: the pump does, too, so that memory stays bounded
+        emit(program, 5)
+        pump.flush(patience=0.01)
+        assert len(other.rows()) == 170
+        disk.writes.set()
+        pump.flush()
+        pump.detach(other)
+        assert len(other.rows()) == run.ops[""].count == 215
+    assert load_run(path).events == run.events == 215
+
+
+def test_the_end_waits_for_the_batch_that_is_being_written_and_a_forked_child_does_not(
+    program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, path, block = SlowDisk(monkeypatch), tmp_path / "a.flnb", record(path=tmp_path / "a.flnb")
+    run = block.__enter__()
+    emit(program, 110)
+    pump.flush()
+    assert disk.waits.wait(30)
+    child = os.fork()
+    if child == 0:
+        run.finish()
+        os._exit(0 if path.is_dir() else 3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    emit(program, 10)
+    end = threading.Thread(target=block.__exit__, args=(None, None, None))
+    end.start()
+    end.join(0.05)
+    assert end.is_alive()
+    disk.writes.set()
+    end.join(30)
+    assert (run.state, load_run(path).events) == ("finished", 120)
+
+
 def full(*_: Any, **__: Any) -> Any:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -227,6 +290,7 @@ def test_a_full_disk_is_reported_and_what_was_written_stays(
             patch.setattr(folder.Folder, "_append", short)
         emit(program, 50)
         pump.flush()
+        run._writer.wait()
     emit(program, 50)  # the program goes on
     pump.detach(other)
     with pytest.warns(UserWarning, match=r"stopped recording early.*No space left.*the first 100 events are in it"):
@@ -317,6 +381,32 @@ def test_a_recording_collected_on_the_pump_s_thread_ends_without_waiting_for_it(
     assert pump.session is None
     run = load_run(path)
     assert (run.state, run.error, run.events) == ("failed", "GeneratorExit", 10)
+
+
+UNENDED = """
+import sys
+from flnb_telemetry import bus, pump, record, schema
+block = record("unended", path=sys.argv[1])
+run = block.__enter__()
+lane = bus.lanes.lane
+lane.pending += (schema.OP, run.start, run.start + 500, 0, 1, lane.context, 0, 0)
+pump.flush()
+run._store_all(run.folder)
+lane.pending += (schema.OP, run.start, run.start + 500, 0, 1, lane.context, 0, 0)
+class Held:
+    def __del__(self, end=block.end, sys=sys):
+        assert sys.is_finalizing()
+        end(None)
+held = Held()  # is deleted when no other thread runs any more
+del block
+"""
+
+
+def test_a_recording_that_ends_with_the_interpreter_waits_for_no_thread(tmp_path: Path) -> None:
+    path = tmp_path / "a.flnb"
+    done = subprocess.run([sys.executable, "-c", UNENDED, str(path)], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert load_run(path).events == 1  # the first batch
 
 
 def test_a_sink_detached_on_the_pump_s_thread_gets_what_was_emitted(program: Any, sink: Any) -> None:

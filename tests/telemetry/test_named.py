@@ -96,8 +96,7 @@ def test_runs_lists_what_is_in_a_folder(program: Any, tmp_path: Path) -> None:
         program.op("add")
         program.op("add")
         pump.flush()
-        with run._lock:
-            run._store(run.folder)
+        run._store_all(run.folder)
         listed = runs(tmp_path)
         assert {each.name: (each.events, each.state) for each in listed} == {
             "first": (1, "complete"), "second": (2, "recording"), "": (0, "unreadable")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import zipfile
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flnb_telemetry import RunFileError, load_run, pump, record
+from flnb_telemetry import RunFileError, load_run, pump, record, recording
 from flnb_telemetry.formats import folder, parquet, stored
 from flnb_telemetry.formats.listing import runs
 
@@ -191,38 +192,48 @@ def test_events_after_a_failed_write_are_dropped_and_nothing_else(
     assert [(one.state, one.events) for one in runs(tmp_path)] == [("interrupted", 10)]
 
 
-@pytest.mark.parametrize("where", ["before", "after"])
+@pytest.mark.parametrize("where", ["before", "after", "waiting"])
 def test_ctrl_c_in_the_last_write_loses_nothing(
     program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    write, left = folder.Folder.write, [1]
+    """The write is on a thread of its own: Ctrl-C arrives before or after its start, or while its end is awaited."""
+    start, join, left = pump.start, threading.Thread.join, [1]
 
-    def interrupted(self: Any, run: Any, batches: Any) -> None:
-        if where == "after":
-            write(self, run, batches)
-        if batches and left:
+    def interrupt() -> None:
+        if left:
             left.clear()
             raise KeyboardInterrupt
+
+    def started(thread: threading.Thread) -> None:
         if where == "before":
-            write(self, run, batches)
+            interrupt()
+        start(thread)
+        if where == "after":
+            interrupt()
+
+    def joined(thread: threading.Thread, timeout: float | None = None) -> None:
+        if where == "waiting" and thread.name == recording.WRITER:
+            interrupt()
+        join(thread, timeout)
 
     path = tmp_path / "a.flnb"
-    with suppress(KeyboardInterrupt), record(path=path):
+    with suppress(KeyboardInterrupt), record(path=path) as run:
         emit(program, 6)
-        monkeypatch.setattr(folder.Folder, "write", interrupted)
+        monkeypatch.setattr(pump, "start", started)
+        monkeypatch.setattr(threading.Thread, "join", joined)
     assert left == []
     found = load_run(path)
-    assert (found.events, found.dropped, path.is_file()) == (6, 0, True)
+    assert (found.events, found.dropped, path.is_file(), run.events) == (6, 0, True, 6)
 
 
-def test_ctrl_c_after_the_journal_s_line_writes_it_once(
+def test_ctrl_c_after_the_journal_s_last_line_writes_it_once(
     program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append, left = folder.Folder._append, [1]
 
     def interrupted(self: Any, line: dict[str, Any]) -> int:
         length = append(self, line)
-        if line.get("parts") and left:
+        if "end" in line and left:
             left.clear()
             raise KeyboardInterrupt
         return length

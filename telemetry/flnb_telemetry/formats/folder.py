@@ -28,7 +28,7 @@ import numpy as np
 from flnb_telemetry import device_words, quantity, schema
 from flnb_telemetry.extras import require
 from flnb_telemetry.formats import aside, parquet, target_of
-from flnb_telemetry.formats.stored import RunFileError, Source, Stored, checksum, files, regrouped, writer
+from flnb_telemetry.formats.stored import RunFileError, Source, Stored, checksum, encoded, files
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -52,7 +52,7 @@ os.register_at_fork(after_in_child=_open.clear)
 class Written(NamedTuple):
     """The state of a folder after the last batch that was written completely.
 
-    A new object replaces it after each batch, so that Ctrl-C cannot leave a half-changed state.
+    A new object replaces it after each batch, so that other threads never see a half-changed state.
 
     Attributes:
         batches: the number of lines in the journal; the next batch has this number.
@@ -117,14 +117,23 @@ class Folder:
             bool(batches) and monotonic() - self._at >= SECONDS - self.patience
         )
 
+    def late(self, batches: schema.Batches) -> bool:
+        """Return whether so many events wait in memory that they must be written before more are received."""
+        return sum(len(rows) for _, rows in batches) >= 2 * ROWS
+
+    @property
+    def own(self) -> bool:
+        """Whether this process writes the recording; a forked process does not write that of its parent."""
+        return os.getpid() == self._process
+
     def write(self, run: Recording, batches: schema.Batches) -> None:
         """Write the next events, and the names that are new since the last call, to the folder.
 
         Raises:
             OSError: the disk is full, or the folder cannot be written; what was written before stays readable.
         """
-        if os.getpid() != self._process:
-            return  # a forked process does not write its parent's recording
+        if not self.own:
+            return
         before, sizes, until = self.written, {}, 0
         made: list[tuple[str, Path, int]] = []
         try:
@@ -136,11 +145,9 @@ class Folder:
                     count = len(columns["lane"])
                     path = self.path / f"{before.batches:06}.{kind.name}.parquet"
                     made.append((kind.name, path, count))
-                    with open(path, "wb") as target, writer(kind.name, columns, target) as file:
-                        for group in regrouped([columns]):
-                            file.write(group)
-                    source = Source(partial(open, path, "rb"), count)
-                    sizes[kind.name] = [count, path.stat().st_size, checksum(source)]
+                    data = encoded(kind.name, columns)
+                    path.write_bytes(data)
+                    sizes[kind.name] = [count, len(data), zlib.crc32(data)]
                     until = max(until, *(int(columns[name].max()) for name in ("t", "t1") if name in columns))
             tables = {name: getattr(run.catalog, name).items for name in NAMES}
             names = {name: items[before.known[name] :] for name, items in tables.items()}
@@ -152,10 +159,9 @@ class Folder:
                 parts[kind_name] = [*parts.get(kind_name, ()), (path.name, count)]
             events = before.events + sum(count for *_, count in made)
             self._at, self.written = monotonic(), Written(before.batches + 1, length, known, parts, events)
-        except BaseException as error:
-            if self.written is before:
-                for _, path, _ in made:
-                    path.unlink(missing_ok=True)
+        except Exception as error:
+            for _, path, _ in made:
+                path.unlink(missing_ok=True)
             if isinstance(error, OSError):
                 raise self._failed(error) from error
             raise
@@ -191,16 +197,16 @@ class Folder:
             raise
         return before + len(data)
 
-    def stored(self) -> Stored:
-        """Return the events written so far, which are read from the files on demand."""
-        return Stored(self.path, files(self.path, self.written.parts))
+    def stored(self, written: Written) -> Stored:
+        """Return the events of a state of the folder, which are read from the files on demand."""
+        return Stored(self.path, files(self.path, written.parts))
 
     def close(self, run: Recording) -> None:
         """Replace the folder by one file, and let `run` read its events from that file; may be called twice.
 
         If the file cannot be written, the folder remains, and `flnb.load_run` can open it.
         """
-        if os.getpid() != self._process or self._lock.closed:
+        if not self.own or self._lock.closed:
             return
         try:
             self._close(run)
@@ -227,7 +233,7 @@ class Folder:
         if not self._begun:  # not a single fact of it could be written
             shutil.rmtree(self.path)
             return
-        run.tables = self.stored()
+        run.tables = self.stored(self.written)
         if not self._ended:
             facts = {name: getattr(run, name) for name in parquet.FACTS}
             self._append({"end": facts, "meta": run.meta, "stacks": parquet.called(run)})

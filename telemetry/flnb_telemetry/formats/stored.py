@@ -230,14 +230,14 @@ def _joined(tables: list[schema.Columns]) -> schema.Columns:
 
 
 class writer:
-    """Writes columns of one kind to a path or an open binary file as Parquet, a row group for each `write`.
+    """Writes columns of one kind to a stream as Parquet, a row group for each `write`.
 
     Slowly growing numbers are stored as differences, ids by dictionaries, times unchanged (see `ROWS_PER_BYTE`).
 
     Args:
         kind: the kind of the events.
         columns: a table with the columns that will be written; its rows are ignored.
-        target: a path, or a file, which need not be seekable.
+        target: an output stream of Arrow, or an open file of Python, which need not be seekable.
     """
 
     def __init__(self, kind: str, columns: schema.Columns, target: Any) -> None:
@@ -247,7 +247,7 @@ class writer:
         ids = [name for name, column in columns.items() if column.itemsize < 8 or name in IDS]
         deltas = dict.fromkeys(columns.keys() - plain - set(ids), "DELTA_BINARY_PACKED")
         self._writer = require("pyarrow.parquet", "lab", "saving a run").ParquetWriter(
-            target if isinstance(target, os.PathLike) else _Counted(target), fields,
+            target if isinstance(target, arrow.NativeFile) else _Counted(target), fields,
             compression="zstd", use_dictionary=ids, column_encoding=deltas,
         )  # fmt: skip
 
@@ -260,6 +260,19 @@ class writer:
 
     def __exit__(self, *_: object) -> None:
         self._writer.close()
+
+
+def encoded(kind: str, columns: schema.Columns) -> Any:
+    """Return a table as the bytes of a Parquet file, a buffer of Arrow.
+
+    Arrow encodes into its own memory without the interpreter's lock. A Python file would take that lock for each of
+    the small pieces of a Parquet file, and in a busy program each time wait for a millisecond.
+    """
+    stream = require("pyarrow", "lab", "recording to a file").BufferOutputStream()
+    with writer(kind, columns, stream) as file:
+        for group in regrouped([columns]):
+            file.write(group)
+    return stream.getvalue()
 
 
 IDS = ("context", "name", "place", "group")
