@@ -183,7 +183,7 @@ class MSEMeter(_Mean):
 
 
 class TimeMeter:
-    """A stopwatch: the seconds between all calls of `start` and `stop`, or in ``with`` blocks, are added up.
+    """A stopwatch: adds up the seconds between each `start` and `stop`, or inside ``with`` blocks.
 
     `add` counts units of work, such as examples, for the seconds per unit.
 

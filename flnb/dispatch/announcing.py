@@ -28,7 +28,7 @@ _asides: Living[MemoryManager] = Living()
 
 @with_block
 def aside(manager: MemoryManager) -> Iterator[None]:
-    """Context in which recordings count a manager's blocks separately, because its device does not compute."""
+    """Context in which recordings count a manager's blocks separately: tensors are not computed on its device."""
     users, user = manager.device.users, object()
     try:
         manager.device.aside = True

@@ -16,7 +16,7 @@ class Simplified(NamedTuple):
         nest: the simpler nest.
         ranged: the position, among the outer and then the inner loops, of the loop that contains the original nest's
             first outer loop.
-        unit: the number of iterations of that loop for one iteration of the original loop.
+        unit: the number of iterations of loop ``ranged`` for one iteration of the original nest's first outer loop.
     """
 
     nest: Nest

@@ -1,4 +1,4 @@
-"""Ordering: the order in which a program computes its fusion groups, of which several are often possible."""
+"""Ordering: chooses one of the possible orders in which a program can compute its fusion groups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ __all__ = ["Growth", "ordered"]
 
 
 class Growth:
-    """The bytes by which computing a group increases the memory in use, given the groups that are computed already.
+    """How many bytes more memory is in use after a group is computed than before, for each group.
+
+    This depends on the groups that are computed already, see `compute`.
 
     Args:
         grouping: the groups.
@@ -24,9 +26,9 @@ class Growth:
         updates: pairs of an existing value and the value that replaces it.
 
     Attributes:
-        of: for each group, the bytes of its values that other groups read, without the bytes of those values that no
-            other group has yet to read. A value that replaces an existing one takes no memory if it comes last of all
-            that read the existing one.
+        of: for each group, the growth in bytes: the bytes of the group's results that other groups read, minus the
+            bytes of values that this group is the last to read. A value that replaces an existing value takes no memory
+            if its group is the last to read the existing value.
     """
 
     def __init__(
@@ -51,13 +53,13 @@ class Growth:
             self._free(value)
 
     def _free(self, value: Value) -> None:
-        """Subtract a value's bytes from the growth of the group that has yet to read it, if this is only one."""
+        """If only one group has yet to read a value, subtract the value's bytes from the growth of that group."""
         if len(self._waiting[value]) == 1:
             (last,) = self._waiting[value]
             self.of[last] -= value.spec.nbytes
 
     def compute(self, group: Group) -> set[Group]:
-        """Take a group as computed; returns the groups whose growth is less from now on."""
+        """Record that a group is computed; return the groups whose growth becomes less by this."""
         found = set()
         for value in self._read[group]:
             self._waiting[value].discard(group)
@@ -67,11 +69,12 @@ class Growth:
 
 
 def ordered(grouping: Grouping, growth: Growth | None = None) -> list[Group]:
-    """Return the groups in an order in which they can be computed; independent groups by their last values.
+    """Return the groups in an order in which they can be computed; independent groups are sorted by their last values.
 
-    A group comes before others as soon as it takes no more memory than it frees, such as a weight's gradient that reads
-    an activation for the last time. Without ``growth``, backend methods come before loop nests that could be computed
-    at the same time, so that nests follow one another: then one launch can compute several.
+    With ``growth``, a group comes before others as soon as it takes no more memory than it frees; an example is a
+    weight's gradient that reads an activation for the last time. Without ``growth``, backend methods come before loop
+    nests that could be computed at the same time. Then nests follow one another, and one launch can compute several
+    nests.
     """
     followers = {group: grouping.followers(group) - {group} for group in grouping.groups}
     awaited = Counter([follower for each in followers.values() for follower in each])

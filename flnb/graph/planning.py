@@ -125,7 +125,7 @@ def plan_memory(
         donated: existing values whose memory may be used for an output.
         careful: ops whose methods may write to the memory of an operand, as NumPy's ufuncs may.
         scratch: the bytes of scratch memory that a group needs while it is computed, for groups that need some.
-        draft: whether to compute only the size that a block must have at least, and no offsets.
+        draft: whether to compute only a lower bound of the block's size, and no offsets.
 
     Returns:
         The plan; and for each group, a list of its values that are stored in memory.
@@ -213,9 +213,9 @@ def _most_alive(tenants: Sequence[_Tenant]) -> int:
 
 
 def _packed_well(tenants: Sequence[_Tenant]) -> int:
-    """Assign offsets to memory ranges, by the best of several orders of placing them; returns the total bytes.
+    """Assign offsets to memory ranges, placed in the best of several orders; returns the total bytes.
 
-    A block is as large as the range that ends highest. If that range is placed before others, it often ends lower.
+    The total is the end of the range that ends highest. If that range is placed before the others, it often ends lower.
     """
     enough = WELL * _most_alive(tenants)
     least, best = np.inf, [0] * len(tenants)

@@ -43,10 +43,10 @@ class _Kept:
         late: the values of the backward pass.
         kept: forward values that are stored because values in ``late`` read them.
         pinned: forward values that must be stored.
-        masks: whether conditions (bool values) are stored in any case; the values from which they follow are then free
+        masks: whether bool values are stored in any case; then the values from which they are computed can be freed
             earlier.
-        whole: forward values that backend methods read in the backward pass; if such a value is computed again, it is
-            stored from then until its last use.
+        whole: forward values that backend methods read in the backward pass. If such a value is computed again, the
+            copy is stored until its last use.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class _Kept:
                     self.whole.update(needed)
 
     def roots(self, value: Value) -> list[Value]:
-        """Return the computed values that own the memory of a value's inputs, without inputs that already exist."""
+        """Return the values that own the memory of a value's inputs, except values that existed before recording."""
         return [root for root in [self.layouts[x].root for x in value.inputs] if root.op is not None]
 
     def _is_early(self, value: Value, roots: list[Value]) -> bool:
@@ -92,7 +92,8 @@ class _Kept:
     def choose(self) -> None:
         """Replace stored values by smaller ones from which they can be recomputed, as long as this saves memory.
 
-        Values that methods read come first. From what is then stored, nests can compute most of the others.
+        Values that backend methods read are replaced first. From the values that are then stored, nests can compute
+        most of the other values.
         """
         waiting = [self._turn(x) for x in self.kept]
         heapq.heapify(waiting)
@@ -110,7 +111,7 @@ class _Kept:
                     self.pinned |= found & self.whole
 
     def _turn(self, value: Value) -> tuple[bool, int, Value]:
-        """Return a key by which values are sorted in the order in which `choose` tries to replace them."""
+        """Return a sort key for a value: `choose` tries to replace values in the order of these keys."""
         return value not in self.whole, -value.number, value
 
     def _sources(self, value: Value) -> set[Value] | None:
@@ -189,9 +190,10 @@ def recomputed(
 
 
 def _in_order(values: list[Value], plan: _Kept, layouts: Layouts) -> list[Value]:
-    """Order values for computation: bool masks stored for the backward pass, and its calls of methods, follow inputs.
+    """Order values for computation; some values of the backward pass directly follow their inputs.
 
-    So a matrix product that is a weight's gradient comes as soon as it can be computed: then what it reads is free.
+    These are stored bool masks, and values that backend methods compute. So the gradient of a weight, a matrix product,
+    is computed as soon as possible, and the memory that it reads is free early.
     """
     numbers: dict[Value, tuple[int, int]] = {}
     for x in values:

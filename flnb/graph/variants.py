@@ -1,4 +1,4 @@
-"""Variants: several rewrites and groupings of a graph, of which a program uses the one that needs the least memory."""
+"""Variants: several rewrites and groupings of a graph are made; a program uses the variant with the least memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class Variant(NamedTuple):
 
     Attributes:
         groups: the fusion groups, in order.
-        scratch: the bytes of scratch memory of groups, as far as they are known.
+        scratch: a dict from the number of a group to its bytes of scratch memory; groups whose bytes are 0 or unknown
+            are missing.
         outputs, updates: the program's outputs and updates in the rewritten graph.
         values: all values that the program computes, and views of them.
     """
@@ -40,8 +41,8 @@ class Variant(NamedTuple):
 def least_variant(program: Program, kept_apart: Collection[str]) -> Variant:
     """Return the variant that needs the least memory.
 
-    Forward and backward pass are fused or separate, and the backward pass computes values again or does not. Which one
-    is best depends on how many forward values the backward pass reads.
+    Variants differ in two points: whether forward and backward pass are fused, and which forward values the backward
+    pass computes again. Which variant is best depends on how many forward values the backward pass reads.
 
     Args:
         program: the program, whose outputs, updates and effects are set.
@@ -69,7 +70,10 @@ def least_variant(program: Program, kept_apart: Collection[str]) -> Variant:
 
 
 def _scratch(program: Program, groups: Sequence[Group], known: dict[Any, int]) -> dict[int, int]:
-    """Return the bytes of scratch memory of the groups that routines will compute; ``known`` caches them by shapes."""
+    """Return a dict from group number to bytes of scratch memory, for groups that library routines will compute.
+
+    ``known`` caches the bytes by op, shapes and attributes.
+    """
     found = {}
     for i, group in enumerate(groups):
         value = group.members[0]

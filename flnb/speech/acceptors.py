@@ -166,7 +166,8 @@ class _Words:
     def spell(self, word: int, share: bool = False) -> tuple[int, int]:
         """Add states for a word's letters, and return the first and the last.
 
-        ``word`` is the word's index. With ``share``, words that begin with the same letters share the states of these.
+        ``word`` is the word's index. With ``share``, words that begin with the same letters share the states of these
+        letters.
         """
         letters = tuple(self.words[word])
         states: list[int] = []
