@@ -83,7 +83,6 @@ class Program:
         kept_apart = self.kept_apart = OPS if self.kernels is None else overridden
         self._add_sites([*self.outputs, *[new for _, new in self.updates], *self.effects], fuse)
         self._routines: dict[int, Any] = {}
-        self._process = 0
         chosen = least_variant(self, kept_apart)
         self.groups, self.outputs, self.updates = chosen.groups, chosen.outputs, chosen.updates
         self.memory, self.stored = self.placed(self.groups, self.updates, self.outputs, chosen.scratch)
@@ -130,7 +129,6 @@ class Program:
             call.group: routine_of(call.value, self.site(call.value), self.layouts, self.kept_apart) for call in calls
         }
         self._routines = {i: routine for i, routine in found.items() if routine is not None}
-        self._process = os.getpid()
         if saves or self._routines:
             self._unbind()
         if saves:
@@ -142,6 +140,7 @@ class Program:
 
     def _bind(self) -> None:
         """Allocate the program's memory, and build its calls."""
+        self._process = os.getpid()
         self.arrays: dict[Value, Any] = {}
         self.patches: list[tuple[list[Any], int, Value, Value]] = []
         self.drawn: list[tuple[list[Any], int, Any]] = []
@@ -328,9 +327,11 @@ class Program:
 
     def _computed(self, inputs: Sequence[Any]) -> list[Any]:
         """Fill in this run's arrays, run all calls, and return the output arrays."""
-        if self._routines and self._process != os.getpid():  # a forked child has none of a library's other threads
+        if self._process != os.getpid():  # a forked child has none of a library's other threads
             self._routines, self.runs = {}, 0
             self._unbind()
+            for site in self.sites.values():
+                site.renew()
         self.runs += 1
         if self.runs == SETTLED:
             self._settle()

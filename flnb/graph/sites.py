@@ -29,10 +29,14 @@ class Site:
     """
 
     def __init__(self, here: State, fuse: bool) -> None:
-        self.here = here
-        self.kernels: Any = here.backend.kernels() if fuse else None
+        self.here, self.fuse = here, fuse
+        self.renew()
         self.block: Any = None
         self.scratch: Any = None
+
+    def renew(self) -> None:
+        """Ask the backend for its compiler of loop nests, which uses several threads, except in a forked child."""
+        self.kernels: Any = self.here.backend.kernels() if self.fuse else None
 
     def method(self, op: Op) -> Any:
         """Return the backend's method for an op."""

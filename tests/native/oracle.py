@@ -102,7 +102,7 @@ def value(op: str, operands: Sequence[Array], dtype: str) -> Array:
 def run(
     nest: Nest, arrays: Sequence[Array], ranges: Sequence[tuple[int, int]] | None = None, lane: int | None = None
 ) -> None:
-    """Call a nest's kernel on arrays, which it writes; by default for the whole of its first loop.
+    """Call a nest's kernel on arrays, which it writes; by default for the whole of the loop that can be divided.
 
     With ``lane`` the kernel computes the places of an outer loop, one of the simplified nest's, side by side.
     """
@@ -110,13 +110,16 @@ def run(
     if lane is not None:
         writer = SideBySide(simplified(nest), lane)
         address = compiler().address("kernel", f"{lane} {nest!r}", writer.text)
-        found = found._replace(address=address, scratch=writer.scratch)
-    scratch = np.full(found.scratch + 8, 0xAB, np.uint8)
+        found = found._replace(address=address, scratch=writer.scratch, extent=writer.extent)
+    scratch = np.full(2 * found.scratch + 8, 0xAB, np.uint8)
     pointers = (ctypes.c_void_p * (len(arrays) + 1))(*[a.ctypes.data for a in arrays], scratch.ctypes.data)
-    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(found.address)
+    words = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+    function = ctypes.CFUNCTYPE(None, *words)(found.address)
+    part = int(ranges is not None)
     for begin, end in [(0, found.extent)] if ranges is None else ranges:
-        function(pointers, begin, end)
-    assert (scratch[found.scratch :] == 0xAB).all()
+        function(pointers, begin, end, part)
+    assert (scratch[(1 + part) * found.scratch :] == 0xAB).all()
+    assert (scratch[: part * found.scratch] == 0xAB).all()
 
 
 def pointwise(op: str, operands: Sequence[Array], dtype: str) -> Array:

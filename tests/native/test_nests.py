@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flnb_backends.native.lanes import SideBySide
-from flnb_backends.native.nests import generator, kernel
+from flnb_backends.native.nests import divided, generator, kernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -228,7 +228,7 @@ def test_random_nests(drawn: tuple[Nest, list[Array], list[bool]]) -> None:
     run(nest, arrays)
     compare(nest, arrays, wanted, exact)
     if "outer" not in {each.over for each in nest.steps}:
-        for lane in range(len(simplified(nest).nest.outer)):
+        for lane in range(len(simplified(nest).outer)):
             for whole, content in zip(memory, before, strict=True):
                 whole[...] = content
             run(nest, arrays, lane=lane)
@@ -488,27 +488,46 @@ def test_spaces_without_places() -> None:
     assert (y == 7).all()
 
 
-@pytest.mark.parametrize("shape", [(1, 12), (12, 1), (3, 4), (6, 2)])
-def test_parts_of_the_first_loop(shape: tuple[int, int]) -> None:
-    x, y = numbers(12), np.zeros(12, "f")
-    way = access(x, (shape[1], 1))
-    for steps in ((load(0), step("negative", 0)), (load(0), step("sum", 0, over="inner"))):
-        y[:] = 0
-        run(Nest(shape, (), (way, way), steps, ((1, 1),)), [x, y], [(i, i + 1) for i in reversed(range(shape[0] // 2))])
-        half = shape[0] // 2 * shape[1]
-        np.testing.assert_array_equal(y[:half], -x[:half] if len(steps[1].over) == 0 else x[:half])
-        assert (y[half:] == 0).all()
+DIVIDED = {
+    "elementwise": (load(0), step("negative", 0)),
+    "sum of each row": (load(0), step("sum", 0, over="inner")),
+    "sum of each column": (load(0), step("sum", 0, over="outer")),
+    "softmax": SOFTMAX,
+}
+
+
+@pytest.mark.parametrize("case", DIVIDED)
+@pytest.mark.parametrize("shape", [(1, 12), (12, 1), (3, 4), (70, 33)])
+def test_a_kernel_in_parts_computes_the_same(shape: tuple[int, int], case: str) -> None:
+    x, whole, halves = numbers(*shape), np.zeros(shape, "f"), np.zeros(shape, "f")
+    steps = DIVIDED[case]
+    result = {"inner": (shape[1], 0), "outer": (0, 1), "": (shape[1], 1)}[steps[-1].over]
+    ways = (rows(x), access(whole, result[:1], result[1:]))
+    nest = Nest(shape[:1], shape[1:], ways, steps, ((len(steps) - 1, 1),))
+    run(nest, [x, whole])
+    extent = kernel(nest).extent
+    ranges = [(extent // 2, extent), (0, extent // 2)]
+    run(nest, [x, halves], ranges)
+    np.testing.assert_array_equal(halves, whole)
+    if extent > 1:
+        untouched = np.zeros(shape, "f")
+        run(nest, [x, untouched], ranges[:1])
+        assert (untouched != whole).any()
 
 
 def test_what_a_kernel_says_of_itself() -> None:
-    x, y = numbers(6, 8), np.zeros((6, 8), "f")
-    softmax = kernel(Nest((6,), (8,), (rows(x), rows(y)), SOFTMAX, ((5, 1),)))
-    assert softmax.splits
-    assert softmax.extent == 6
-    assert softmax.scratch >= 32
-    assert kernel(Nest((6,), (8,), (rows(x), rows(y)), SOFTMAX, ((5, 1),))) is softmax
-    columns = kernel(Nest((6,), (8,), (rows(x), column(y)), (load(0), step("sum", 0, over="outer")), ((1, 1),)))
-    assert not columns.splits
+    x, y = numbers(600, 80), np.zeros((600, 80), "f")
+    nest = Nest((600,), (80,), (rows(x), rows(y)), SOFTMAX, ((5, 1),))
+    softmax = kernel(nest)
+    assert (softmax.extent, softmax.begin, softmax.parts) == (600, 0, 1)
+    assert softmax.scratch >= 320
+    assert kernel(nest) is softmax
+    assert divided(softmax, nest, 2)[2:] == (2 * softmax.scratch, 0, 2)
+    assert divided(softmax, nest, 4).parts == 2  # more would be too little work for each
+    assert divided(softmax._replace(extent=1), nest, 4).parts == 1
+    steps = (load(0), step("sum", 0, over="outer"), step("sum", 0, over="inner"))
+    both = kernel(Nest((600,), (80,), (rows(x), column(y), Access("f", (1,), (0,))), steps, ((1, 1), (2, 2))))
+    assert both.extent == 1  # sums of rows and of columns: no loop can be divided
 
 
 def test_zeros_of_both_signs_are_different_constants() -> None:

@@ -18,26 +18,33 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import ExitStack
 
-    from flnb.graph.loops import Simplified
+    from flnb.graph.nests import Nest
 
 __all__ = ["Generator"]
 
 ALIGNMENT = 64
 SHORT = 64
 """The number of iterations of a loop below which 512-bit vectors are not faster than 256-bit vectors."""
+MANY = 64
+"""The number of iterations of a loop that is enough to divide the loop evenly among threads."""
 LONG, INTERLEAVED = 256, 4
 """The number of iterations of a loop from which on arithmetic is done on several vectors side by side, and of how many:
 instructions on one of them need not wait for results of those on another."""
 
 
 class Generator(ABC):
-    """Writes, for a nest, the LLVM IR of a function ``void kernel(void **arrays, int64 begin, int64 end)``.
+    """Writes, for a nest, the LLVM IR of ``void kernel(void **arrays, int64 begin, int64 end, int64 part)``.
 
-    The function computes the iterations from ``begin`` to before ``end`` of the nest's first outer loop.
+    The function computes the iterations from ``begin`` to before ``end`` of one of the nest's loops, and uses part
+    number ``part`` of the scratch memory.
+
+    Args:
+        nest: the nest, simplified.
 
     Attributes:
-        scratch: the bytes of scratch memory that a call of the function needs.
-        splits: whether the first outer loop may be divided among several calls, in any order.
+        scratch: the bytes of a part of the scratch memory.
+        divided: the number, among outer and then inner loops, of the loop that may be divided among several calls, in
+            any order; -1 if there is none, and each call computes the whole nest.
     """
 
     hoists: ClassVar[bool] = False
@@ -45,11 +52,11 @@ class Generator(ABC):
     together: ClassVar[int] = ROWS
     """How many values a sum in memory adds in its own dtype, before they are added to its total in float64."""
 
-    def __init__(self, simple: Simplified):
-        self.simple, self.nest = simple, simple.nest
+    def __init__(self, nest: Nest):
+        self.nest = nest
         self.plan = schedule(self.nest, self.hoists)
         self.rounded = rounded_steps(self.nest)
-        self.splits = all(step.over != "outer" for step in self.nest.steps)
+        self.divided = self._divided()
         self.width = self._width()
         self.summed: list[int] = []
         self.slots: dict[tuple[str, int], int] = {}
@@ -58,12 +65,11 @@ class Generator(ABC):
 
     def text(self) -> str:
         """Return the LLVM module that contains the function, as text."""
-        self.code = code = Code("kernel", "ptr %arrays, i64 %begin, i64 %end", self.width)
+        self.code = code = Code("kernel", "ptr %arrays, i64 %begin, i64 %end, i64 %part", self.width)
         code.interleaved = INTERLEAVED if self.width == 512 and self.nest.inner[-1] >= LONG else 0
         words = [code.element("%arrays", "q", str(i)) for i in range(len(self.nest.arrays) + 1)]
-        *self.bases, self.memory = [code.add(f"load ptr, ptr {word}") for word in words]
-        unit = self.simple.unit
-        self.range = code.add(f"mul nsw i64 %begin, {unit}"), code.add(f"mul nsw i64 %end, {unit}")
+        *self.bases, memory = [code.add(f"load ptr, ptr {word}") for word in words]
+        self.memory = code.element(memory, "b", "%part", self.scratch)
         self._write_loops()
         return code.text()
 
@@ -120,9 +126,27 @@ class Generator(ABC):
 
     # Loops
 
-    def _outer_bounds(self, loop: int) -> tuple[str, str]:
-        """Return the start and the stop of an outer loop, as they are written in LLVM IR."""
-        return self.range if loop == self.simple.ranged else ("0", str(self.nest.outer[loop]))
+    @property
+    def extent(self) -> int:
+        """Return the number of iterations of the loop that may be divided; 1 if there is none."""
+        return (*self.nest.outer, *self.nest.inner)[self.divided] if self.divided >= 0 else 1
+
+    def _divided(self) -> int:
+        """Return the loop to divide: the first outer one with many iterations, else that with the most; -1 if none.
+
+        The innermost loop is divided if no reduction goes over it, and nothing is written outside of it.
+        """
+        nest, over = self.nest, {step.over for step in self.nest.steps}
+        if nest.outer and "outer" not in over:
+            return max(range(len(nest.outer)), key=lambda i: (min(nest.outer[i], MANY), -i))
+        single = self.plan.single or any(s.over and not v for s, v in zip(nest.steps, self.plan.varies, strict=True))
+        return -1 if single else len(nest.outer) + len(nest.inner) - 1
+
+    def _bounds(self, loop: int) -> tuple[str, str]:
+        """Return the start and the stop of a loop, as they are written in LLVM IR; inner loops follow outer loops."""
+        if loop == self.divided:
+            return "%begin", "%end"
+        return "0", str((*self.nest.outer, *self.nest.inner)[loop])
 
     def _at(self, places: Sequence[str], loop: int, index: str) -> list[str]:
         """Emit and return the addresses of all arrays at an index of a loop; ``places`` has those at index 0.

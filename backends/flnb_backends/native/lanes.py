@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from flnb.graph.emitter import Scalar
-    from flnb.graph.loops import Simplified
+    from flnb.graph.nests import Nest
     from flnb_backends.native.schedule import Pass
 
 __all__ = ["SideBySide", "lane_of"]
@@ -31,13 +31,12 @@ KEPT = 1 << 18
 """The largest number of elements in scratch memory for one step's values, so that they fit in the L2 cache."""
 
 
-def lane_of(simple: Simplified) -> int | None:
-    """Return the outer loop to vectorize, or None if vectorizing the inner loops is faster.
+def lane_of(nest: Nest) -> int | None:
+    """Return the outer loop of a simplified nest to vectorize, or None if vectorizing the inner loops is faster.
 
     An outer loop is faster if more arrays are contiguous along it than along the innermost loop, or if the inner loops
     are too short for vectors and arithmetic takes most of the time.
     """
-    nest = simple.nest
     kinds = {step.over for step in nest.steps}
     if "outer" in kinds:
         return None
@@ -57,13 +56,13 @@ class SideBySide(Generator):
     """Vectorizes one outer loop in blocks, by making it the innermost loop.
 
     Args:
-        simple: the nest; it has no reductions over the outer space.
+        nest: the nest, simplified; it has no reductions over the outer space.
         lane: the number of the outer loop to vectorize.
     """
 
-    def __init__(self, simple: Simplified, lane: int):
+    def __init__(self, nest: Nest, lane: int):
         self.lane = lane
-        super().__init__(simple)
+        super().__init__(nest)
 
     def _reserve_all(self) -> None:
         steps = self.nest.steps
@@ -90,8 +89,8 @@ class SideBySide(Generator):
             places: Sequence[str] = self.bases
             for loop in range(len(self.nest.outer)):
                 if loop != self.lane:
-                    places = self._at(places, loop, loops.enter_context(self.code.loop(*self._outer_bounds(loop))))
-            start, stop = self._parts(loops, *self._outer_bounds(self.lane), self.block)
+                    places = self._at(places, loop, loops.enter_context(self.code.loop(*self._bounds(loop))))
+            start, stop = self._parts(loops, *self._bounds(self.lane), self.block)
             self.count = self.code.add(f"sub nsw i64 {stop}, {start}")
             self._write_block(self._at(places, self.lane, start))
 
@@ -148,7 +147,7 @@ class SideBySide(Generator):
         number, here = "0", places
         with ExitStack() as loops:
             for loop, extent in enumerate(inner):
-                low, high = self.range if self.simple.ranged == split + loop else ("0", str(extent))
+                low, high = "0", str(extent)
                 if summed and loop == len(inner) - 1:
                     low, high = self._parts(loops, low, high, self.together)
                     loops.callback(self._flush_lanes, summed)

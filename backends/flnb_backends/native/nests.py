@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from flnb.graph.loops import simplified
@@ -14,29 +15,31 @@ if TYPE_CHECKING:
     from flnb.graph.nests import Nest
     from flnb_backends.native.generator import Generator
 
-__all__ = ["Kernel", "generator", "kernel"]
+__all__ = ["Kernel", "divided", "generator", "kernel"]
+
+LEAST_WORK = 1 << 17
+"""The number of steps that a thread should compute, for all places: about ten microseconds."""
 
 
 class Kernel(NamedTuple):
     """The compiled machine code of a nest.
 
     Attributes:
-        address: the address of the function ``void f(void **arrays, int64 begin, int64 end)``. Its arguments are
-            pointers to the nest's arrays, followed by a pointer to scratch memory, and the range of iterations of the
-            first outer loop that the call computes.
-        extent: the number of iterations of the first outer loop, 1 if there is no outer loop. A call with the range
-            from 0 to ``extent`` computes the whole nest.
-        scratch: the bytes of scratch memory that a call needs, aligned for the largest dtype. Calls that run at the
-            same time must not share scratch memory.
-        splits: whether calls with different ranges are independent, and so may run in any order and at the same time.
+        address: the address of the function ``void f(void **arrays, int64 begin, int64 end, int64 part)``. Its
+            arguments are pointers to the nest's arrays, followed by a pointer to scratch memory, the range of
+            iterations of one loop that the call computes, and the number of the part of scratch memory that it uses.
+        extent: the number of iterations of that loop. A call with the range from 0 to ``extent`` computes the whole
+            nest. Calls with other ranges are independent, and may run in any order and at the same time.
+        scratch: the bytes of scratch memory, aligned for the largest dtype, for all calls that run at the same time.
         begin: the first iteration of a call that computes the whole nest.
+        parts: into how many calls, which run at the same time, the range is to be divided.
     """
 
     address: int
     extent: int
     scratch: int
-    splits: bool
     begin: int = 0
+    parts: int = 1
 
 
 _kernels: dict[str, Kernel] = {}
@@ -65,9 +68,15 @@ def kernel(nest: Nest) -> Kernel:
         _check(nest)
         writer = generator(nest)
         address = compiler().address("kernel", key, writer.text)
-        extent = nest.outer[0] if nest.outer else 1
-        found = _kernels[key] = Kernel(address, extent, writer.scratch, writer.splits)
+        found = _kernels[key] = Kernel(address, writer.extent, writer.scratch)
     return found
+
+
+def divided(found: Kernel, nest: Nest, threads: int) -> Kernel:
+    """Return a nest's kernel with as many parts as threads, or with fewer if the nest would be computed too quickly."""
+    work = math.prod((*nest.outer, *nest.inner, len(nest.steps)))
+    parts = max(1, min(threads, found.extent, work // LEAST_WORK))
+    return found._replace(parts=parts, scratch=parts * found.scratch)
 
 
 def _check(nest: Nest) -> None:

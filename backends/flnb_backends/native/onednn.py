@@ -77,6 +77,9 @@ int dnnl_primitive_destroy(dnnl_primitive_t);
 int dnnl_sgemm(char transposed_a, char transposed_b, int64_t m, int64_t n, int64_t k, float alpha, uintptr_t a,
     int64_t lda, uintptr_t b, int64_t ldb, float beta, uintptr_t c, int64_t ldc);
 void omp_set_num_threads(int);
+int omp_get_thread_num(void);
+int omp_get_num_threads(void);
+void GOMP_parallel(void (*function)(void *), void *data, unsigned threads, unsigned flags);
 """
 
 CPU, IN_ORDER, FLOAT32, ANY = 1, 1, 3, 1
@@ -110,6 +113,8 @@ class OneDnn:
             memory; otherwise oneDNN would allocate scratch memory for the thread that creates the primitive.
         threads: the number of threads that OpenMP uses by default.
         pointer: returns the pointer to a contiguous array's elements; raises ValueError for another array.
+        most_threads: the number of threads that it may use in this process.
+        team: the addresses of the OpenMP functions that run machine code on several threads; empty if there are none.
 
     Raises:
         ImportError: cffi is not installed.
@@ -129,6 +134,9 @@ class OneDnn:
         self.check(self.lib.dnnl_primitive_attr_set_scratchpad_mode(self.attributes, USER_SCRATCHPAD), "set attributes")
         self.most_threads = sys.maxsize
         self._set_threads: Any = getattr(self.lib, "omp_set_num_threads", None)  # of the OpenMP that it has loaded
+        names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+        runs = all(hasattr(self.lib, name) for name in names)
+        self.team = [self.word(self.ffi.addressof(self.lib, name)) for name in names if runs]
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)
 

@@ -42,10 +42,10 @@ class Routine:
         begin, extent: the last two arguments of the machine code in a segment: the address of an array of 64-bit words,
             from which it reads what to run, and 0; 1 in place of 0 lets it check the arrays' addresses first.
         scratch: the bytes of scratch memory that a call needs, at any alignment.
-        splits: whether calls with different ranges are independent: False, there is one call.
+        parts: into how many calls the range is divided: 1.
     """
 
-    extent, splits = 0, False
+    extent, parts = 0, 1
 
     def __init__(self, prepared: Prepared, threads: int) -> None:
         self.prepared, self.scratch = prepared, prepared.scratch

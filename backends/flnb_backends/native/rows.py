@@ -63,7 +63,7 @@ class PlaceByPlace(Generator):
 
     def _write_loops(self) -> None:
         split = len(self.nest.outer)
-        self.low, self.high = self.range if self.simple.ranged == split else ("0", str(self.nest.inner[-1]))
+        self.low, self.high = self._bounds(split + len(self.nest.inner) - 1)
         with ExitStack() as loops:
             if self.tiled:
                 self.low, self.high = self._parts(loops, self.low, self.high, TILE)
@@ -86,7 +86,7 @@ class PlaceByPlace(Generator):
         with ExitStack() as loops:
             places = self.bases
             for loop in range(len(self.nest.outer)):
-                places = self._at(places, loop, loops.enter_context(code.loop(*self._outer_bounds(loop))))
+                places = self._at(places, loop, loops.enter_context(code.loop(*self._bounds(loop))))
             self._write_place(places)
             if rows:
                 count = code.get(rows, "q") + 1

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flnb.graph.emitter import Scalar
-from flnb.graph.loops import Simplified
 from flnb.graph.nests import Access, Nest
 from flnb_backends.native.accumulators import CHUNK
 from flnb_backends.native.generator import ALIGNMENT, Generator
@@ -94,9 +93,12 @@ class AnySize(Generator):
     together = 16  # as precise as a product with ones by BLAS, which has several accumulators
 
     def __init__(self, nest: Nest, *lane: int):
-        super().__init__(Simplified(nest, 0, 1), *lane)
+        super().__init__(nest, *lane)
         # No product is contracted with a sum: what cancels in NumPy's methods is to cancel here.
         self.rounded = {j for j, step in enumerate(nest.steps) if step.op != "divide"}
+
+    def _divided(self) -> int:
+        return -1
 
     def room(self, columns: int) -> int:
         """Return the bytes of scratch memory that the function needs for this number of columns."""
@@ -104,7 +106,7 @@ class AnySize(Generator):
 
     def text(self) -> str:
         self.bases = [f"%array{i}" for i in range(len(self.nest.arrays))]
-        self.memory, self.range = "%scratch", ("0", str(self.nest.outer[0]))
+        self.memory = "%scratch"
         pointers = "".join(f"ptr {name}, " for name in (*self.bases, self.memory))
         self.code = code = Code("kernel", f"{pointers}i64 {ROWS}, i64 {COLUMNS}", self.width, "i64")
         fits = self._fits()

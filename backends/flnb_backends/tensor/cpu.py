@@ -32,7 +32,7 @@ from flnb_backends.native.timing import time_once
 from flnb_backends.tensor.choices import KEPT, Choice, Here, Shapes
 from flnb_backends.tensor.convolution import Array, Extents, brief_scratch
 from flnb_backends.tensor.cpu_composites import Composites
-from flnb_backends.tensor.numpy import NumpyBackend
+from flnb_backends.tensor.numpy import NumpyBackend, native
 
 __all__ = ["Choice", "CpuBackend", "Shapes"]
 
@@ -98,6 +98,12 @@ class CpuBackend(Composites, NumpyBackend):
 
     def libraries(self) -> str:
         return f"oneDNN {locate()._replace(threads=self.threads or locate().threads)}; {super().libraries()}"
+
+    def kernels(self) -> Any:
+        if super().kernels() is None:
+            return None
+        dnn = library()
+        return native()(min(self.threads or dnn.threads, dnn.most_threads), dnn.team)
 
     def conv2d(
         self, x: Array, w: Array, stride: Extents, padding: Extents, dilation: Extents, groups: int,

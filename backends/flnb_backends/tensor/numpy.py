@@ -133,7 +133,7 @@ class NumpyBackend(Whole, Convolution, Pooling, LinearAlgebra, Movement, TensorB
     # Buffers
 
     def kernels(self) -> Any:
-        return native() if find_spec("llvmlite") is not None else None
+        return native()() if find_spec("llvmlite") is not None else None
 
     def pooling(self, shape: tuple[int, ...], dtype: Any, kernel: tuple[int, ...], stride: tuple[int, ...]) -> Any:
         return pool_places(shape, dtype, kernel, stride) if find_spec("llvmlite") is not None else None

@@ -89,7 +89,7 @@ class _Rows:
 
     def __init__(self, nest: Nest, first: int) -> None:
         self.first, self.rounded = first, rounded_steps(nest)
-        found = simplified(nest).nest
+        found = simplified(nest)
         self.steps, self.stores, self.arrays = found.steps, found.stores, found.arrays
         over = {step.over for step in found.steps} - {""}
         self.kept: tuple[int, ...]
