@@ -32,7 +32,8 @@ from flnb_backends.native.timing import time_once
 from flnb_backends.tensor.choices import KEPT, Choice, Here, Shapes
 from flnb_backends.tensor.convolution import Array, Extents, brief_scratch
 from flnb_backends.tensor.cpu_composites import Composites
-from flnb_backends.tensor.numpy import NumpyBackend, native
+from flnb_backends.tensor.cpu_kernels import Kernels
+from flnb_backends.tensor.numpy import NumpyBackend
 
 __all__ = ["Choice", "CpuBackend", "Shapes"]
 
@@ -57,7 +58,7 @@ _here = Here()
 _timing = threading.Lock()  # two threads that time at once would measure each other
 
 
-class CpuBackend(Composites, NumpyBackend):
+class CpuBackend(Composites, Kernels):
     """Tensor backend for CPUs: convolutions, max pooling and matrix products of float32 by oneDNN, the rest by NumPy.
 
     At the first call with given shapes, the ways to compute an op (NumPy, and oneDNN on several memory layouts) are
@@ -98,12 +99,6 @@ class CpuBackend(Composites, NumpyBackend):
 
     def libraries(self) -> str:
         return f"oneDNN {locate()._replace(threads=self.threads or locate().threads)}; {super().libraries()}"
-
-    def kernels(self) -> Any:
-        if super().kernels() is None:
-            return None
-        dnn = library()
-        return native()(min(self.threads or dnn.threads, dnn.most_threads), dnn.team)
 
     def conv2d(
         self, x: Array, w: Array, stride: Extents, padding: Extents, dilation: Extents, groups: int,
