@@ -58,48 +58,25 @@ class _State(ctypes.Structure):
     _fields_ = (("address", ctypes.c_uint64), ("waits", ctypes.c_int), ("half", ctypes.c_uint32))
 
 
-def _text(dtype: str) -> str:
-    """Return the LLVM IR of ``void draw(uint64 *state, void *out, int64 count)``; ``count`` is in `LANES` states."""
-    step, following = pow(FACTOR, LANES, MODULUS), sum(pow(FACTOR, i, MODULUS) for i in range(LANES)) % MODULUS
-    first, lanes, before = [], ("poison", "poison"), "%state"
+def _first() -> tuple[str, str, str]:
+    """Return LLVM IR that computes the next `LANES` states, and the names of vectors of their low and high words."""
+    lines, low, high, before = [], "poison", "poison", "%state"
     for i in range(LANES):
-        first += [f"%m{i} = mul i128 {before}, {FACTOR}", f"%s{i} = add i128 %m{i}, %increment"]
-        first += [f"%low{i} = trunc i128 %s{i} to i64", f"%up{i} = lshr i128 %s{i}, 64"]
-        first += [f"%high{i} = trunc i128 %up{i} to i64"]
-        first += [f"%l{i} = insertelement {BITS} {lanes[0]}, i64 %low{i}, i64 {i}"]
-        first += [f"%h{i} = insertelement {BITS} {lanes[1]}, i64 %high{i}, i64 {i}"]
-        before, lanes = f"%s{i}", (f"%l{i}", f"%h{i}")
-    # The upper word of a product of words is computed from products of their halves.
+        lines += [f"%m{i} = mul i128 {before}, {FACTOR}", f"%s{i} = add i128 %m{i}, %increment"]
+        lines += [f"%low{i} = trunc i128 %s{i} to i64", f"%up{i} = lshr i128 %s{i}, 64"]
+        lines += [f"%high{i} = trunc i128 %up{i} to i64"]
+        lines += [f"%l{i} = insertelement {BITS} {low}, i64 %low{i}, i64 {i}"]
+        lines += [f"%h{i} = insertelement {BITS} {high}, i64 %high{i}, i64 {i}"]
+        low, high, before = f"%l{i}", f"%h{i}", f"%s{i}"
+    return "\n".join(lines), low, high
+
+
+def _step(step: int) -> str:
+    """Return LLVM IR that computes `LANES` states, ``step`` times the present ones plus %ML and %MH (low, high words).
+
+    The upper word of a product of two words is computed from products of their halves.
+    """
     return f"""
-declare {BITS} @llvm.fshr.v{LANES}i64({BITS}, {BITS}, {BITS})
-define void @draw(ptr %at, ptr %out, i64 %count) #0 {{
-entry:
-  %state = load i128, ptr %at, align 8
-  %second = getelementptr i64, ptr %at, i64 2
-  %increment = load i128, ptr %second, align 8
-  {chr(10).join(first)}
-  %more = mul i128 %increment, {following}
-  %more_low = trunc i128 %more to i64
-  %more_up = lshr i128 %more, 64
-  %more_high = trunc i128 %more_up to i64
-  %ml = insertelement {BITS} poison, i64 %more_low, i64 0
-  %mh = insertelement {BITS} poison, i64 %more_high, i64 0
-  %ML = shufflevector {BITS} %ml, {BITS} poison, <{LANES} x i32> zeroinitializer
-  %MH = shufflevector {BITS} %mh, {BITS} poison, <{LANES} x i32> zeroinitializer
-  br label %head
-head:
-  %i = phi i64 [ 0, %entry ], [ %next, %body ]
-  %low = phi {BITS} [ {lanes[0]}, %entry ], [ %new_low, %body ]
-  %high_word = phi {BITS} [ {lanes[1]}, %entry ], [ %new_high, %body ]
-  %again = icmp slt i64 %i, %count
-  br i1 %again, label %body, label %done
-body:
-  %index = mul i64 %i, {COUNTS[dtype]}
-  %place = getelementptr {"float" if dtype == "f" else "double"}, ptr %out, i64 %index
-  %mixed = xor {BITS} %low, %high_word
-  %turn = lshr {BITS} %high_word, {_equal("i64", 58)}
-  %bits = call {BITS} @llvm.fshr.v{LANES}i64({BITS} %mixed, {BITS} %mixed, {BITS} %turn)
-  {_CONVERSIONS[dtype]}
   %x0 = and {BITS} %low, {_equal("i64", 0xFFFFFFFF)}
   %x1 = lshr {BITS} %low, {_equal("i64", 32)}
   %p00 = mul {BITS} %x0, {_equal("i64", step & 0xFFFFFFFF)}
@@ -125,7 +102,44 @@ body:
   %new_low = add {BITS} %product_low, %ML
   %over = icmp ult {BITS} %new_low, %ML
   %carry = zext <{LANES} x i1> %over to {BITS}
-  %new_high = add {BITS} %u5, %carry
+  %new_high = add {BITS} %u5, %carry"""
+
+
+def _text(dtype: str) -> str:
+    """Return the LLVM IR of ``void draw(uint64 *state, void *out, int64 count)``; ``count`` is in `LANES` states."""
+    following = sum(pow(FACTOR, i, MODULUS) for i in range(LANES)) % MODULUS
+    first, low, high = _first()
+    return f"""
+declare {BITS} @llvm.fshr.v{LANES}i64({BITS}, {BITS}, {BITS})
+define void @draw(ptr %at, ptr %out, i64 %count) #0 {{
+entry:
+  %state = load i128, ptr %at, align 8
+  %second = getelementptr i64, ptr %at, i64 2
+  %increment = load i128, ptr %second, align 8
+  {first}
+  %more = mul i128 %increment, {following}
+  %more_low = trunc i128 %more to i64
+  %more_up = lshr i128 %more, 64
+  %more_high = trunc i128 %more_up to i64
+  %ml = insertelement {BITS} poison, i64 %more_low, i64 0
+  %mh = insertelement {BITS} poison, i64 %more_high, i64 0
+  %ML = shufflevector {BITS} %ml, {BITS} poison, <{LANES} x i32> zeroinitializer
+  %MH = shufflevector {BITS} %mh, {BITS} poison, <{LANES} x i32> zeroinitializer
+  br label %head
+head:
+  %i = phi i64 [ 0, %entry ], [ %next, %body ]
+  %low = phi {BITS} [ {low}, %entry ], [ %new_low, %body ]
+  %high_word = phi {BITS} [ {high}, %entry ], [ %new_high, %body ]
+  %again = icmp slt i64 %i, %count
+  br i1 %again, label %body, label %done
+body:
+  %index = mul i64 %i, {COUNTS[dtype]}
+  %place = getelementptr {"float" if dtype == "f" else "double"}, ptr %out, i64 %index
+  %mixed = xor {BITS} %low, %high_word
+  %turn = lshr {BITS} %high_word, {_equal("i64", 58)}
+  %bits = call {BITS} @llvm.fshr.v{LANES}i64({BITS} %mixed, {BITS} %mixed, {BITS} %turn)
+  {_CONVERSIONS[dtype]}
+  {_step(pow(FACTOR, LANES, MODULUS))}
   %next = add i64 %i, 1
   br label %head
 done:
