@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import json
 import os
 import re
@@ -35,6 +37,26 @@ def test_the_code_runs_block_after_block(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_a_block_that_needs_another_one_says_so() -> None:
+    sections = re.split(r"^## ", TEXT, flags=re.M)
+    blocks = [(section, code) for section in sections for code in re.findall(r"```python\n(.*?)```", section, re.S)]
+    ten, start = next((code, at) for at, (section, code) in enumerate(blocks) if section.startswith("Ten lines"))
+    shared = {"flnb", "net", "x", "y", "train"}
+    assert f"they use its {', '.join(f'`{n}`' for n in ('net', 'x', 'y'))} and `train`" in " ".join(TEXT.split())
+    for at, (section, code) in enumerate(blocks):
+        names = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)]
+        bound = {node.id for node in names if isinstance(node.ctx, ast.Store)} | set(dir(builtins))
+        for node in ast.walk(ast.parse(code)):
+            if isinstance(node, ast.alias):
+                bound.add((node.asname or node.name).split(".")[0])
+            elif isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.arg)):
+                bound.add(node.arg if isinstance(node, ast.arg) else node.name)
+        missing = {node.id for node in names} - bound
+        continues = start < at <= start + 3
+        assert missing <= (shared if continues else {"flnb"}), f"{section.splitlines()[0]}: {missing}"
+    assert ten.startswith("import flnb")
 
 
 def test_the_script_of_ranks_runs_on_two_of_them_and_a_killed_one_is_named(tmp_path: Path) -> None:
@@ -108,7 +130,7 @@ def test_the_commands_of_the_continuous_integration_are_the_readmes() -> None:
     assert command in TEXT
     assert command in (ROOT / ".ci" / "run").read_text()
     assert command in (ROOT / "CONTRIBUTING.md").read_text()
-    assert "python -m pip install uv && python -m uv run --extra lab --extra cpu flnb lab" in TEXT
+    assert "python -m pip install uv && python -m uv run --no-dev --extra lab --extra cpu flnb lab" in TEXT
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])

@@ -193,8 +193,9 @@ class RunComparison:
         shown = self.rows or self.outside
         titles, *rows = self.cells(4 * SHOWN)
         at = TITLES.index("changed")
-        for row in rows:  # each change stays in one line
+        for row in rows:  # each change stays in one line; shares of peaks are in a line of their own
             row[at] = ", ".join(change.replace(" ", "\u00a0") for change in row[at].split(", "))
+            row[-2:] = [tables.Markup(html_text(cell).replace(" (", "<br>(")) for cell in row[-2:]]
         table = tables.html([titles, *rows], SIDES) if shown else "<p>no op events</p>"
         return f"<div>{html_text(self.summary(), 1000)}</div>{table}"
 

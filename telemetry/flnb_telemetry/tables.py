@@ -8,7 +8,7 @@ from itertools import zip_longest
 from flnb_telemetry.safe_text import html_text, safe_text
 
 LONGEST = 120  # characters of a cell
-CELL = "padding:1px 8px;vertical-align:top;text-align:"
+CELL = "padding:1px 6px;vertical-align:top;text-align:"
 
 
 class Markup(str):
