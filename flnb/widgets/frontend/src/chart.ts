@@ -122,6 +122,8 @@ export class Chart {
     const { canvas } = this.surface;
     on(canvas, "pointermove", (event) => this.point(event.offsetX));
     on(canvas, "pointerleave", () => this.point(null));
+    on(canvas, "blur", () => this.point(null));
+    canvas.tabIndex = 0;
     on(canvas, "click", () => {
       if (this.hover !== null) this.onPick?.(this.hover);
     });
@@ -188,6 +190,19 @@ export class Chart {
         fillBox(c, colours.ink, at - 2, y(value) - 2, 4, 4);
       }
     }
+  }
+
+  /** Arrows read one point after another, Enter goes to the one that is read; true when taken. */
+  key(event: KeyboardEvent): boolean {
+    const { curve: { length }, hover } = this;
+    if (event.composedPath()[0] !== this.surface.canvas || !length) return false;
+    if (event.key === "Enter") {
+      if (hover !== null) this.onPick?.(hover);
+      return hover !== null;
+    }
+    const by = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
+    if (by) this.mark(hover === null ? length - 1 : Math.min(Math.max(hover + by, 0), length - 1));
+    return by !== 0;
   }
 
   /** Steps and values: at most so many evenly chosen points. */
@@ -277,7 +292,12 @@ export class Chart {
       const step = this.span[0] + ((offset - LEFT) / (this.surface.width - LEFT - RIGHT)) * (this.span[1] - this.span[0]);
       found = bisectCenter(curve.steps, step, 0, curve.length);
     }
-    if (found === this.hover && found === null) return;
+    if (found !== this.hover || found !== null) this.mark(found);
+  }
+
+  /** Show step and value of a point, or of none. */
+  private mark(found: number | null): void {
+    const { curve } = this;
     this.hover = found;
     this.tip.hidden = found === null;
     if (found !== null) {

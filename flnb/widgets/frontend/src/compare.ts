@@ -370,6 +370,11 @@ export class Comparison {
       event.stopPropagation();
       return;
     }
+    if (this.page === "metrics" && this.metrics.key(event)) {
+      event.preventDefault();
+      event.stopPropagation();
+      return;
+    }
     const at = this.sides[1].element.contains(target) ? 1 : 0;
     const { store, timeline, fragmentation, map } = this.sides[at]!;
     const pressed = target.closest("button, [role=radio]") !== null && (event.key === " " || event.key === "Enter");

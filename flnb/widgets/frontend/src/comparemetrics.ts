@@ -39,6 +39,10 @@ export class ComparedMetrics {
     return { caption: "Metrics of both recordings", columns: ["Metric", "Run", "Step", "Value"], rows };
   }
 
+  key(event: KeyboardEvent): boolean {
+    return [...this.charts.values()].some((chart) => chart.key(event));
+  }
+
   draw(a: Store, b: Store): void {
     const pairs = pairedCurves(a, b);
     this.none.hidden = pairs.length > 0;

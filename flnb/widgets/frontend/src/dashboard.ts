@@ -348,11 +348,12 @@ export class Dashboard {
     const target = event.composedPath()[0];
     if (!(target instanceof Element) || !event.composedPath().includes(this.element)) return;
     if (keepKeys(event, this.element) || target.matches("input, textarea, select, [contenteditable]") || target.closest("[role=menu]")) return;
-    // The browser presses the button by itself.
+    // The browser presses the button by itself, and in a group of choices the arrows go from one to the next.
     const press = target.closest("button, [role=radio]") !== null && (event.key === " " || event.key === "Enter");
-    if (press) return;
-    const view = this.pages.get(this.tab)?.views.find(({ view }) => view.element.contains(target))?.view
-      ?? this.pages.get(this.tab)?.views[0]?.view;
+    if (press || (event.key.startsWith("Arrow") && target.closest("[role=tablist], [role=radiogroup]"))) return;
+    const views = this.pages.get(this.tab)?.views.map(({ view }) => view) ?? [];
+    // Of the bar over the views the arrows move the time in sight, whatever a view does with them.
+    const view = this.recordingBar.element.contains(target) ? undefined : views.find(({ element }) => element.contains(target)) ?? views[0];
     if (view?.key?.(event) || this.command(event)) {
       event.preventDefault();
       event.stopPropagation();
@@ -363,7 +364,7 @@ export class Dashboard {
   private command(event: KeyboardEvent): boolean {
     const { store } = this;
     if (this.options.only === "tape" && !["/", "Escape"].includes(event.key)) return false;
-    const onArrows = (event.target as Element).closest("[role=tablist], [role=radiogroup], [role=grid]") === null;
+    const onArrows = (event.target as Element).closest("[role=grid]") === null;
     switch (event.key) {
       case " ": if (!store.memory.whole) this.setPaused(!store.paused); return true;
       case "/": this.viewBar.input.focus(); this.viewBar.input.select(); return true;

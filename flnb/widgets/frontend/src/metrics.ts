@@ -110,6 +110,10 @@ class Metrics implements View {
     this.sized = this.dirty = true;
   }
 
+  key(event: KeyboardEvent): boolean {
+    return [...this.charts.values()].some((chart) => chart.key(event));
+  }
+
   render(now: number): void {
     const { store, theme } = this.context;
     if (this.panel.update(now)) return;

@@ -19,7 +19,10 @@ export class Exposed {
   private readonly figures = [0, 1, 2].map(() => ({ value: h("b"), unit: h("span", "fl-unit"), name: h("div", "fl-dim") }));
   private model: CollectivesModel | null = null;
 
-  constructor(private readonly context: ViewContext, pick: (step: number) => void) {
+  /** The step whose figures are shown. */
+  private chosen = -1;
+
+  constructor(private readonly context: ViewContext, private readonly pick: (step: number) => void) {
     this.panel = new Panel("Exposed", () => this.describe());
     this.panel.sub = "mean of the ranks";
     this.host = h("div", { style: "position:relative;flex:1;min-height:0" }, this.surface.canvas);
@@ -29,6 +32,17 @@ export class Exposed {
       const row = this.rowAt(event.offsetX);
       if (row) pick(row.step);
     });
+    this.surface.canvas.tabIndex = 0;
+  }
+
+  /** The arrows go from step to step; true when taken. */
+  key(event: KeyboardEvent): boolean {
+    const by = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
+    if (!by || event.composedPath()[0] !== this.surface.canvas) return false;
+    const steps = this.model?.section.steps ?? [];
+    const next = steps[Math.min(Math.max(steps.findIndex(({ step }) => step === this.chosen) + by, 0), steps.length - 1)];
+    if (next) this.pick(next.step);
+    return true;
   }
 
   resize(): void {
@@ -47,10 +61,11 @@ export class Exposed {
       setText(unit, quantities[at]![1]);
       setText(name, names[at]!);
     });
-    this.draw(row?.step ?? -1);
+    this.chosen = row?.step ?? -1;
+    this.draw();
   }
 
-  private draw(chosen: number): void {
+  private draw(): void {
     const { theme } = this.context;
     const { colours } = theme;
     const { width, height } = this.surface;
@@ -66,7 +81,7 @@ export class Exposed {
     });
     const wide = this.barWidth(rows.length);
     rows.forEach((row, at) => {
-      c.fillStyle = row.step === chosen ? colours.ink : theme.family("communication");
+      c.fillStyle = row.step === this.chosen ? colours.ink : theme.family("communication");
       const x = LEFT + at * wide;
       const top = Math.min(y(row.exposed_ms), y(0) - 1);
       c.fillRect(x, top, Math.max(1, wide - (wide > 3 ? 1 : 0)), y(0) - top);

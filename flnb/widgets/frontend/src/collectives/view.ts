@@ -106,6 +106,7 @@ export class CollectivesView implements View {
   }
 
   key(event: KeyboardEvent): boolean {
+    if (this.exposed.key(event)) return true;
     switch (event.key) {
       case "j": case "J": this.go(1); return true;
       case "k": case "K": this.go(-1); return true;

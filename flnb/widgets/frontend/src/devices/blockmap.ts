@@ -195,13 +195,29 @@ export class DeviceBlocks {
   }
 
   private pick(x: number, y: number): void {
+    const found = this.at(x, y);
+    if (found) this.choose(found.row);
+    else this.context.actions.select(null);
+  }
+
+  /** The arrows go from block to block; true when taken. */
+  key(event: KeyboardEvent): boolean {
+    const by = event.key === "ArrowRight" || event.key === "ArrowDown" ? 1 : event.key === "ArrowLeft" || event.key === "ArrowUp" ? -1 : 0;
+    if (!by || event.composedPath()[0] !== this.surface.canvas) return false;
+    const { model, shown, context: { store: { selection } } } = this;
+    const at = selection?.kind === "block" ? shown.findIndex(({ row }) => model?.columns["block_id"]![row] === selection.block) : -1;
+    const next = shown[at < 0 ? (by > 0 ? 0 : shown.length - 1) : Math.min(Math.max(at + by, 0), shown.length - 1)];
+    if (next) this.choose(next.row);
+    return true;
+  }
+
+  private choose(row: number): void {
     const { model, context: { store, actions } } = this;
-    const found = model && this.at(x, y);
-    if (!model || !found) return actions.select(null);
+    if (!model) return;
     const { block_id: ids, block_size: sizes, block_plan: plans, block_context: contexts } = model.columns;
-    const [plan, context] = [store.plan(plans![found.row]!), store.context(contexts![found.row]!)];
+    const [plan, context] = [store.plan(plans![row]!), store.context(contexts![row]!)];
     actions.select({
-      kind: "block", label: blockName(model, store, found.row), block: ids![found.row]!, bytes: sizes![found.row]!,
+      kind: "block", label: blockName(model, store, row), block: ids![row]!, bytes: sizes![row]!,
       ...(plan ? { op: plan.op } : {}), ...(context ? { scope: context.scope, phase: context.phase } : {}),
     });
   }

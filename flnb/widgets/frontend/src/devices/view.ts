@@ -100,6 +100,7 @@ export class DevicesView implements View {
   }
 
   key(event: KeyboardEvent): boolean {
+    if (this.blocks.key(event)) return true;
     switch (event.key) {
       case "]": this.go(1); return true;
       case "[": this.go(-1); return true;

@@ -25,6 +25,7 @@ export class MemoryPlan {
     host.append(this.surface.canvas);
     this.tip = new Tip(host);
     const { canvas } = this.surface;
+    canvas.tabIndex = 0;
     on(canvas, "pointermove", (event) => this.hover(event.offsetX, event.offsetY));
     on(canvas, "pointerleave", () => this.hover(-1, -1));
     on(canvas, "click", ({ offsetX, offsetY }) => {

@@ -158,8 +158,13 @@ export class ProgramView {
     const commands: Record<string, (() => void) | undefined> = {
       "[": () => step(-1), "]": () => step(1), Escape: () => this.select(null),
       ...(within(this.stages) ? { ArrowUp: () => step(-1), ArrowDown: () => step(1) } : {}),
-      ...(within(this.main) ? { ArrowLeft: () => move(-1), ArrowRight: () => move(1) } : {}),
+      ...(within(this.main) || within(this.plan.surface.canvas) ? { ArrowLeft: () => move(-1), ArrowRight: () => move(1) } : {}),
     };
+    const row = within(this.below) && target instanceof HTMLTableRowElement ? target : null;
+    if (row) {
+      const focus = (next: Element | null): void => next instanceof HTMLElement ? next.focus() : undefined;
+      Object.assign(commands, { ArrowUp: () => focus(row.previousElementSibling), ArrowDown: () => focus(row.nextElementSibling), Enter: () => row.click() });
+    }
     const command = commands[event.key];
     if (!command) return;
     command();
@@ -230,8 +235,8 @@ export class ProgramView {
     const total = totalOf(data);
     const rows = costsOf(data.launches).slice(0, 60);
     return [section(total === null ? "Calls" : "What takes the time"),
-      h("table", "fl-table fl-ops fl-programcosts", h("tbody", {}, ...rows.map(({ name, family, count, ns, first }) => {
-        const row = h("tr", { tabindex: -1, title: `first: #${first}` },
+      h("table", "fl-table fl-ops fl-programcosts", h("tbody", {}, ...rows.map(({ name, family, count, ns, first }, at) => {
+        const row = h("tr", { tabindex: at ? -1 : 0, title: `first: #${first}` },
           h("td", "fl-left", swatch(this.theme, family), h("span", "fl-code", name)), h("td", {}, `${integer(count)}×`),
           h("td", {}, ...(total && ns !== null ? [shareBar(this.theme, family, ns / total), h("span", "fl-sharetext", percentText(ns / total))] : [UNKNOWN])));
         on(row, "click", () => this.select(first));
