@@ -123,7 +123,7 @@ class State:
         Return None if the backend has no such method, or if the user's class overrides a primitive of the composite.
         """
         kernel = self.table[index]
-        if not self.offers(plan, index):
+        if kernel is None or plan.spec.dtype.char not in self.backend.whole_dtypes:  # as `offers`
             return None
         if plan.primitives is None:  # the plan was made where no backend took it whole
             plan.op.complete(plan)

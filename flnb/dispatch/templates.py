@@ -102,8 +102,11 @@ if kernel is None:
 outs, alloc = None, 0
 if plan.weight >= here.min_block:
     category = {TAPED}
-    made = [{EMPTY.format(spec="spec", plan="plan", category="category")} for spec in (plan.spec, *plan.kept)]
-    outs, alloc = [buffer for buffer, _ in made], made[0][1]
+    buffer, alloc = {EMPTY.format(spec="plan.spec", plan="plan", category="category")}
+    outs = [buffer]
+    for spec in plan.kept:
+        buffer, _ = {EMPTY.format(spec="spec", plan="plan", category="category")}
+        outs.append(buffer)
 """
 RUN = """
 if lanes is not None:
@@ -223,12 +226,12 @@ if kernel is None:
 pull, lanes = plan.pull or pull_plan(plan), bus.lanes
 outs, alloc = None, 0
 if pull.weight >= here.min_block:
-    category = here.category or TEMPORARY
-    made = [
-        {EMPTY.format(spec="spec", plan="pull", category="category")} if want else (None, 0)
-        for spec, want in zip(plan.specs, wanted)
-    ]
-    outs, alloc = [buffer for buffer, _ in made], max(number for _, number in made)
+    outs, category = [], here.category or TEMPORARY
+    for spec, want in zip(plan.specs, wanted):
+        buffer, number = {EMPTY.format(spec="spec", plan="pull", category="category")} if want else (None, 0)
+        outs.append(buffer)
+        if number:
+            alloc = number
 """
     + RUN.format(method="kernel", plan="pull", operands="", arguments="g, *saved, *plan.attributes, out=outs")
     + EVENT.format(plan="pull", node="seq", edges="0, 0")

@@ -15,7 +15,7 @@ from flnb.dispatch.table import Op, Pull, describe
 from flnb.ops import elementwise as e
 from flnb.ops.arranging import roll
 from flnb.ops.creation import asarray
-from flnb.ops.movement import expand_dims, matrices, permute_dims, reshape, sum_to
+from flnb.ops.movement import expand_dims, matrices, permute_dims, reshape, sum_to, transposed
 from flnb.ops.reduction import sum
 from flnb.tensor import Tensor
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def adjoint(x: Any) -> Any:
     """Return matrices with their last two axes exchanged and complex elements conjugated."""
-    return conjugate(x.mT)
+    return conjugate(transposed(x))
 
 
 def conjugate(x: Any) -> Any:
@@ -94,7 +94,7 @@ def matmul(a: ArrayLike, b: ArrayLike, /, *, transpose_a: bool = False, transpos
     Tensor([3, 7], int64[2], numpy)
     """
     a, b = a if isinstance(a, Tensor) else asarray(a), b if isinstance(b, Tensor) else asarray(b)
-    a, b = a.mT if transpose_a else a, b.mT if transpose_b else b
+    a, b = transposed(a) if transpose_a else a, transposed(b) if transpose_b else b
     if a._spec.ndim > 1 and b._spec.ndim > 1:
         return _matmul.entries[2, ""](a, b, ())
     if a.ndim == 0 or b.ndim == 0:
