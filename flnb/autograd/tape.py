@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from heapq import heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -40,24 +39,29 @@ __all__ = ["Linked", "Walk", "backward", "grad_of", "walk"]
 def backward(root: Variable, grad: Any, retain_graph: bool, create_graph: bool) -> None:
     """Add the gradients of ``root`` to the leaves' ``.grad``; the arguments are those of `Variable.backward`."""
     node, cotangent = _start(root, grad)
-    state.run_in(_pulling(create_graph), _accumulate, node, cotangent, retain_graph, create_graph)
+    here = _pulling(create_graph)
+    state.run_in(here, _accumulate, here, node, cotangent, retain_graph, create_graph)
 
 
-def _accumulate(node: Node, cotangent: Any, retain_graph: bool, create_graph: bool) -> None:
-    """Run the backward pass from a node with its cotangent, and add the gradients of leaves to their ``.grad``."""
-    taken = {_memory(cotangent)}
+Variable.walk_back = staticmethod(backward)  # imported by none of its methods, at each call
+
+
+def _accumulate(here: state.State, node: Node, cotangent: Any, retain_graph: bool, create_graph: bool) -> None:
+    """Run a backward pass in the state ``here``, and add the gradients of leaves to their ``.grad``."""
     told = arrivals.Arrivals(node) if arrivals.listeners else None
     retain = retain_graph or create_graph
-    run = partial(walk, node, cotangent, retain, create_graph, told=told)
-    may_repeat = state.current().backend.defers and told is None and not retain
-    found = walk_or_repeat(node, cotangent, run) if may_repeat else run()
+    if told is None and not retain and here.backend.defers:
+        found = walk_or_repeat(node, cotangent, partial(walk, node, cotangent, retain, create_graph))
+    else:
+        found = walk(node, cotangent, retain, create_graph, told=told)
+    taken = {_memory(cotangent)}
     found.reverse()
     while found:
         leaf, gradient = found.pop()  # not kept here, so that one that is copied goes at once
-        old, memory = leaf[GRADIENT], _memory(gradient)
+        old = leaf[GRADIENT]
         if old is not None:
             gradient = e.add(old, gradient)
-        elif memory in taken or hasattr(gradient, "_root"):
+        elif (memory := _memory(gradient)) in taken or hasattr(gradient, "_root"):
             gradient = e.copy(gradient)  # a leaf's gradient is its own: writing to it must change no other
         else:
             taken.add(memory)
@@ -164,7 +168,7 @@ def walk(
     Returns:
         The nodes in ``stops`` and the leaves that were reached, with their cotangents.
     """
-    tape = _owner(root)
+    tape = LINKED if root[MARK] is None else _owner(root)
     finds_own = tape.keeps_nodes and type(tape).walk is not Tape.walk
     own = tape.mark if finds_own else LINKED
     under_way = (Toward if only_stops else Walk)(root, cotangent, retain, create_graph, stops, own)
@@ -174,8 +178,10 @@ def walk(
         under_way.pull = captured.pulling(under_way.pull)
     lane = bus.lanes.lane if bus.lanes is not None else None
     try:
-        if lane is None:
-            with nullcontext() if captured is None else bus.phase("backward"):
+        if lane is None and captured is None:
+            _walk_from(under_way, root, tape, finds_own)
+        elif lane is None:
+            with bus.phase("backward"):
                 _walk_from(under_way, root, tape, finds_own)
         else:
             outer = lane.node
@@ -198,7 +204,10 @@ def _walk_from(under_way: Walk, root: Node, tape: Tape, finds_own: bool) -> None
     if root[PLAN] is None:
         under_way.leaves.append(root)
         return
-    tape.walk(root, under_way)
+    if tape is LINKED:
+        under_way.reached.append(root)
+    else:
+        tape.walk(root, under_way)
     follow(under_way)
     if finds_own and any(seq > 0 for seq in under_way.cotangents):
         raise explain.skipped_error(root, tape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from flnb_telemetry import schema
@@ -56,6 +56,8 @@ class Variable(Tensor):
 
     __slots__ = ("_node", "_retained")
     _is_parameter = False
+    walk_back: ClassVar[Callable[..., None]]
+    """Runs a backward pass from a Variable; `flnb.autograd.tape` sets it to its function `backward`."""
     _retained: Tensor  # the gradient that `retain_grad` keeps; unset in most
 
     def __init__(self, data: Any, requires_grad: bool = True) -> None:
@@ -154,11 +156,9 @@ class Variable(Tensor):
             FloatingPointError: ``grad`` is missing and the scalar is NaN, so that every gradient would be NaN, too.
                 Values on another device are not checked.
         """
-        from flnb.autograd.tape import backward
-
         if grad is None:
             _refuse_nan(self)
-        backward(self, grad, retain_graph, create_graph)
+        self.walk_back(self, grad, retain_graph, create_graph)
 
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> Handle:
         """Register a function ``hook(gradient)``, which each ``backward`` calls with this Variable's complete gradient.

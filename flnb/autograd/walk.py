@@ -69,8 +69,8 @@ class Walk:
         self._backend = here.backend
         recorded = plain and self._lane is not None and not self._lane.node  # a pass inside a pull is part of that
         # values on another device are read only where a recording asks for norms: the program would wait for them
-        read = here.backend.has_values and (bus.want_grad_stats or here.backend.location in ("", "host"))
-        self._statistics = Statistics(root[SEQ], cotangent) if recorded and read else None
+        read = recorded and here.backend.has_values and (bus.want_grad_stats or here.backend.location in ("", "host"))
+        self._statistics = Statistics(root[SEQ], cotangent) if read else None
         self.buffers = plain and here.direct is cotangent._spec.kind and here.backend.plain_buffers
         self.cotangents: dict[int, Any] = {root[SEQ]: cotangent._data if self.buffers else cotangent}
         self.pull: Callable[[Node], None] = self._compiled(here) if self.buffers else self._pull
@@ -243,23 +243,25 @@ class Walk:
     def taken(self, leaf: Node) -> Tensor | None:
         """Remove and return the cotangent of a leaf after running its hooks; None if none arrived."""
         g = self.cotangents.pop(leaf[SEQ], None)
-        if g is not None and self.buffers:
-            g = self._tensor(g)
-        if g is not None and type(leaf[PARENTS]) is not tuple:
-            g = run_hooks(leaf, g)
+        if g is not None:
+            if self.buffers:
+                g = self._tensor(g)
+            if type(leaf[PARENTS]) is not tuple:
+                g = run_hooks(leaf, g)
         return g
 
     def end(self) -> list[tuple[Node, Any]]:
         """End the pass: return the nodes in ``stops``, then the leaves in order of creation, with their cotangents."""
-        found: list[tuple[Node, Any]] = [
-            *self.complete,
-            *[(leaf, self.taken(leaf)) for leaf in self.leaves if leaf[SEQ] in self.cotangents],
-        ]
+        found: list[tuple[Node, Any]] = list(self.complete)
+        for leaf in self.leaves:
+            g = self.taken(leaf)
+            if g is not None:  # else a listener has taken it
+                found.append((leaf, g))
         if len(found) > 1:
             found.sort(key=lambda pair: -pair[0][SEQ])
         if self._statistics is not None:
             self._statistics.end(found)
-        return [*self.arrived, *found]
+        return [*self.arrived, *found] if self.arrived else found
 
 
 class Toward(Walk):
