@@ -80,7 +80,7 @@ class Intercepted(Plan):
 
 def _asked_first(*_: Any) -> Any:
     """Placeholder for an `Intercepted` plan's gradient rule; backward calls that of `Intercepted.original` instead."""
-    raise RuntimeError("the gradient rule of a wrapping plan was called; backward must call the original's")
+    raise RuntimeError("backward called the gradient rule of an Intercepted plan; expected that of its original plan")
 
 
 class Hooked(Intercepted):

@@ -219,7 +219,7 @@ class Variable(Tensor):
     def data(self, value: Tensor) -> None:
         if value._spec is not self._spec:
             raise ValueError(
-                f"data: expected {self._spec!r} as before, got {value._spec!r}; make a new Variable for others"
+                f"data: expected {self._spec!r} as before, got {value._spec!r}; make a new Variable instead"
             )
         self._adopt(value)
         dispatch.mark_written(self, own=True)  # nodes that saved this Variable saw other values

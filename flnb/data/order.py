@@ -80,7 +80,7 @@ class SpanDataset(ResampleDataset):
         size, start = len(dataset), operator.index(start)
         stop = size if length is None else start + operator.index(length)
         if not 0 <= start <= stop <= size:
-            raise ValueError(f"flnb: SpanDataset from {start} to {stop} is not within the {size} samples")
+            raise ValueError(f"flnb: SpanDataset: expected a range within {size} samples, got {start} to {stop}")
         super().__init__(dataset, np.arange(start, stop))
 
 

@@ -88,7 +88,7 @@ def foreign(op: Op, tensors: Sequence[Any], here: State) -> TypeError:
     """Return the error for an op on tensors whose buffers belong to another backend."""
     kind = next((x._spec.kind for x in tensors if isinstance(x, Tensor) and x._spec.kind is not here.kind), here.kind)
     return TypeError(
-        f"{op.name}: the tensors keep {kind!r} buffers but the active backend {here.backend.name!r} computes on "
+        f"{op.name}: the tensors have {kind!r} buffers but the active backend {here.backend.name!r} computes on "
         f"{here.kind!r} buffers; convert them with .to({here.backend.name!r}), or use their backend"
     )
 

@@ -63,7 +63,7 @@ class _Shared:
                 os.unlink(made)
         if not reached[0]:
             raise CollectiveError(
-                f"not all ranks share the memory of host {host!r}: pass controller=0, a rank to send to"
+                f"not all ranks share the memory of host {host!r}: pass controller=0 to store the center on rank 0"
             )
         self.values = np.frombuffer(mmap.mmap(self._handle, max(1, values.nbytes)), values.dtype, values.size)
 

@@ -59,7 +59,7 @@ class Exchanging(Module):
             if getattr(part, "_differs", False):
                 raise TypeError(
                     f"{name}: {path or 'the module'}, {type(part).__name__}, has other parameters on each rank, "
-                    f"which {name} would make equal; train it without"
+                    f"which {name} would make equal; do not wrap this module in {name}"
                 )
         self._most, self._parts = 0 if bucket is None else bytes_of(bucket, f"{name}(bucket=...)"), parts
         for tensor in [*module.parameters(), *(b for _, b in module.named_buffers())]:

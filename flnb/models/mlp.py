@@ -29,7 +29,7 @@ class MLP(Module):
 
     def __init__(self, widths: Sequence[int], dropout: float = 0.0) -> None:
         if len(widths) < 2:
-            raise ValueError(f"MLP: expected the widths of inputs and outputs at least, got {tuple(widths)}")
+            raise ValueError(f"MLP: expected two widths or more, from inputs to outputs, got {tuple(widths)}")
         self.widths = tuple(widths)
         self.layers = ModuleList(Linear(before, after) for before, after in pairwise(widths))
         self.dropout = Dropout(dropout)

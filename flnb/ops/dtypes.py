@@ -93,7 +93,7 @@ def result_type(*arrays_and_dtypes: ArrayLike | DTypeLike) -> Dtype:
     dtype('float32')
     """
     if not arrays_and_dtypes:
-        raise ValueError("result_type: expected one tensor, dtype or number or more, got none")
+        raise ValueError("result_type: expected at least one tensor, dtype or number, got none")
     scalars = [type(x) for x in arrays_and_dtypes if type(x) in (bool, int, float, complex)]
     strong = [_dtype_of(x) for x in arrays_and_dtypes if type(x) not in (bool, int, float, complex)]
     return common_dtype(strong, scalars)

@@ -375,7 +375,7 @@ def test_a_write_to_elements_that_share_memory_is_refused_at_once() -> None:
 
 def test_a_write_into_a_tensor_of_another_backend_is_refused() -> None:
     x = flnb.asarray(X)
-    with flnb.use_backend("deferred"), pytest.raises(TypeError, match="add: the tensors keep 'ndarray' buffers"):
+    with flnb.use_backend("deferred"), pytest.raises(TypeError, match="add: the tensors have 'ndarray' buffers"):
         flnb.add(x, 1.0, out=x)
 
 

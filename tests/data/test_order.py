@@ -99,8 +99,8 @@ def test_batches_agree_with_slices(count, size, last):
     [
         (lambda: ResampleDataset(numbers(3), [0, 3]), IndexError, "TensorDataset of 3 has no item 3"),
         (lambda: ResampleDataset(numbers(3), [0.5]), TypeError, r"whole numbers, got shape \(1,\) of float64"),
-        (lambda: SpanDataset(numbers(3), 2, 2), ValueError, "from 2 to 4 is not within the 3 samples"),
-        (lambda: SpanDataset(numbers(3), -1), ValueError, "from -1 to 3 is not within"),
+        (lambda: SpanDataset(numbers(3), 2, 2), ValueError, "expected a range within 3 samples, got 2 to 4"),
+        (lambda: SpanDataset(numbers(3), -1), ValueError, "expected a range within 3 samples, got -1 to 3"),
         (lambda: round_robin(4, 2, 2), ValueError, "got samples 4, part 2 of 2, batch 1"),
         (lambda: ResampleDataset(numbers(0), [])[0], IndexError, "ResampleDataset of 0 has no item 0"),
     ],

@@ -71,14 +71,14 @@ def test_tensors_of_another_family_are_adopted_where_the_backend_does_so() -> No
         assert flnb.softmax(x).shape == (2,)
         assert (x + x).tolist() == [2.0, 4.0]  # whose plan is known already
     with pytest.raises(
-        TypeError, match=r"add: the tensors keep 'foreign' buffers but the active backend '(cpu|numpy)'"
+        TypeError, match=r"add: the tensors have 'foreign' buffers but the active backend '(cpu|numpy)'"
     ):
         own + x
 
 
 def test_a_variable_of_another_family_is_refused() -> None:
     x = flnb.Variable([1.0, 2.0])
-    with flnb.use_backend(Foreign), pytest.raises(TypeError, match="the tensors keep 'ndarray' buffers"):
+    with flnb.use_backend(Foreign), pytest.raises(TypeError, match="the tensors have 'ndarray' buffers"):
         x + flnb.asarray([3.0, 4.0])
 
 

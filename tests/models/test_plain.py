@@ -28,7 +28,7 @@ def test_shapes(name):
 WRONG = {
     "features": (lambda: MLP((6, 3))(flnb.ones((5, 4))), "MLP: expected x (N, ...) of 6 features, got (5, 4)"),
     "one axis": (lambda: MLP((6, 3))(flnb.ones(6)), "MLP: expected x (N, ...) of 6 features, got (6,)"),
-    "one width": (lambda: MLP((6,)), "MLP: expected the widths of inputs and outputs at least, got (6,)"),
+    "one width": (lambda: MLP((6,)), "MLP: expected two widths or more, from inputs to outputs, got (6,)"),
     "channels": (
         lambda: LeNet()(flnb.ones((2, 3, 32, 32))),
         "LeNet: expected images (N, 1, 32, 32), got (2, 3, 32, 32)",

@@ -113,7 +113,7 @@ def built(
 
 def _compiler() -> str:
     if (compiler := shutil.which("g++")) is None:
-        raise FileNotFoundError("the emulated device is built by g++, which is not installed")
+        raise FileNotFoundError("the emulated device is built by g++, which is not installed; install it")
     return compiler
 
 

@@ -280,5 +280,5 @@ def test_a_tensor_of_another_device_is_an_error_as_without_jit(cuda: EmulatedDev
     f = flnb.jit(lambda x: x + y)
     with flnb.use_backend("numpy"):
         for _ in range(2):
-            with pytest.raises(TypeError, match=r"add: the tensors keep .* convert them with \.to\("):
+            with pytest.raises(TypeError, match=r"add: the tensors have .* convert them with \.to\("):
                 f(flnb.ones(3))
