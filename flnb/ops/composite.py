@@ -62,6 +62,9 @@ class Composite(Op):
 
 def in_one_dtype(*tensors: Any) -> list[Any]:
     """Return tensors cast to their common dtype; the casts are recorded, so that gradients are cast back."""
+    first = tensors[0].dtype
+    if not [x for x in tensors if x.dtype is not first]:
+        return [*tensors]
     dtypes = {x.dtype for x in tensors}
     dtype = dtypes.pop() if len(dtypes) == 1 else result_type(*tensors)
     return [x if x.dtype == dtype else e.astype(x, dtype) for x in tensors]

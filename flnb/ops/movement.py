@@ -311,7 +311,7 @@ def concat(arrays: Sequence[ArrayLike], /, axis: int | None = 0) -> Tensor:
     >>> flnb.concat([[[1, 2]], [[3, 4]]]).tolist()
     [[1, 2], [3, 4]]
     """
-    parts = tuple(asarray(x) for x in arrays)
+    parts = tuple([x if isinstance(x, Tensor) else asarray(x) for x in arrays])
     if not parts:
         raise ValueError("concat: expected one tensor or more, got none")
     if axis is None:

@@ -138,6 +138,8 @@ _layer_norm_op = Composite("layer_norm", "norm", _layer_norm, _pull_layer_norm, 
 
 def _extents(shape: Any) -> tuple[int, ...]:
     """Convert the argument ``shape`` of layer norm, one int or several, to a tuple of ints."""
+    if type(shape) is int:
+        return (shape,)
     try:
         return tuple(map(index, shape)) if isinstance(shape, (tuple, list)) else (index(shape),)
     except (TypeError, ValueError):
@@ -166,7 +168,8 @@ def layer_norm(
     x = r.floating(x)
     extents = _extents(shape)
     affine = [parameter for parameter in (weight, bias) if parameter is not None]
-    if not extents or x.shape[-len(extents) :] != extents or any(p.shape != extents for p in affine):
+    unfit = [p for p in affine if p.shape != extents]
+    if not extents or x.shape[-len(extents) :] != extents or unfit:
         got = "".join(f", {name} {p.shape}" for name, p in (("weight", weight), ("bias", bias)) if p is not None)
         last = ", ".join(map(str, extents))
         raise ValueError(f"layer_norm: expected x (..., {last}) and weight and bias {extents}, got x {x.shape}{got}")
