@@ -264,3 +264,34 @@ def test_the_text_names_the_extents() -> None:
     text = ByRows(nest).text()
     assert "i64 %rows, i64 %columns)" in text.splitlines()[0]
     assert str(int(COLUMNS)) not in text
+
+
+@pytest.mark.parametrize("dtype", ["f", "d"])
+@pytest.mark.parametrize("shape", [(1,), (7, 9), (3, 5, 67)])
+def test_selected_elements_have_the_bits_of_numpy(dtype: str, shape: tuple[int, ...]) -> None:
+    a, b = (drawn(shape, seed, special=True).astype(dtype) for seed in (1, 2))
+    condition, number = drawn(shape, 3) < 0, np.array(-0.0, dtype)
+    for x, y in ((a, b), (a, number), (number, b), (number, number)):
+        out = np.full(shape, 7, dtype)
+        assert composites.select(condition, x, y, out)
+        np.testing.assert_array_equal(out.view(np.uint8), np.where(condition, x, y).view(np.uint8))
+    assert composites.select(condition, a, b, a)  # in the place of an operand
+    np.testing.assert_array_equal(a, out := np.where(condition, a, b))
+    assert out.dtype == dtype
+
+
+def test_numpy_selects_from_other_arrays() -> None:
+    x, condition, out = np.ones((4, 6), "f"), np.ones((4, 6), bool), np.zeros((4, 6), "f")
+    memory = np.ones((5, 6), "f")
+    for arguments in (
+        (condition, x[:1], x, out), (condition[:1], x, x, out), (condition, x.astype("d"), x, out),
+        (condition.view("b"), x, x, out), (condition, np.ones((6, 4), "f").T, x, out),
+        (condition, x, x.astype("i"), out), (condition, memory[1:], x, memory[:4]), (condition[0, 0], x, x, out),
+    ):  # fmt: skip
+        assert not composites.select(*arguments)
+    assert not out.any()
+    assert memory.all()
+    c = flnb.asarray(drawn((40, 40)) < 0)
+    with flnb.use_backend("cpu"):
+        y = flnb.where(c, flnb.ones((1, 40)), flnb.zeros((40, 40))).numpy()
+    np.testing.assert_array_equal(y, c.numpy().astype("f"))

@@ -17,20 +17,24 @@ from flnb.dispatch.plan import Plan, spec_of
 from flnb.dispatch.state import current, use
 from flnb.dispatch.table import OPS
 from flnb.dispatch.tracing import Traced, Tracing
+from flnb.graph.emitter import Scalar
 from flnb.graph.nests import Step
 from flnb.graph.scalars import APPROXIMATE, REDUCTIONS, supported
+from flnb_backends.native.instructions import type_of
 from flnb_backends.native.llvm import compiler
+from flnb_backends.native.preparation import prepares
 from flnb_backends.native.sizes import COLUMNS, ROWS, SHARES, ByColumns, ByRows, nest_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from flnb.dispatch.plan import Spec
     from flnb.dispatch.table import Op
     from flnb.dispatch.tracing import TracedOp
     from flnb.graph.nests import Nest
+    from flnb_backends.native.sizes import AnySize
 
-__all__ = ["MATRIX", "Composite", "Laid", "Shape", "composite", "lowered"]
+__all__ = ["MATRIX", "Composite", "Laid", "Shape", "composite", "lowered", "select"]
 
 MATRIX = int(ROWS), int(COLUMNS)
 """The shape of the matrix on which a composite's ops are traced."""
@@ -226,9 +230,60 @@ def composite(
     nest, laid, numbers, results = lowered(name, inputs, attributes, pulls, across)
     if any(step.op in APPROXIMATE and step.dtype == "d" for step in nest.steps):
         return None
-    ffi: Any = import_module("_cffi_backend").FFI()  # its methods are C functions; those of `cffi.FFI` call these
     writer = (ByColumns if across else ByRows)(nest)
-    address = compiler().address("kernel", f"any size: {nest!r}", writer.text)
-    pointers = "void *, " * (len(nest.arrays) + 1)
-    function = ffi.cast(f"int64_t (*)({pointers}int64_t, int64_t)", address)
-    return Composite(function, ffi.from_buffer, tuple(laid), numbers, tuple(results), writer.room)
+    return Composite(*function_of(writer), tuple(laid), numbers, tuple(results), writer.room)
+
+
+def function_of(writer: AnySize) -> tuple[Callable[..., int], Callable[[Any], Any]]:
+    """Compile a nest of any size; returns its function and the attribute ``pointer``, as in `Composite`."""
+    ffi: Any = import_module("_cffi_backend").FFI()  # its methods are C functions; those of `cffi.FFI` call these
+    address = compiler().address("kernel", f"any size: {writer.nest!r}", writer.text)
+    pointers = "void *, " * (len(writer.nest.arrays) + 1)
+    return ffi.cast(f"int64_t (*)({pointers}int64_t, int64_t)", address), ffi.from_buffer
+
+
+class _Selecting(ByRows):
+    """Writes the code of a nest whose loads are not to be replaced by one load from one of two addresses.
+
+    LLVM would do so where one of two values is selected, and could not use vectors then.
+    """
+
+    def _value(self, j: int, values: dict[int, Scalar], places: Sequence[str]) -> Scalar:
+        found, step = super()._value(j, values, places), self.nest.steps[j]
+        if step.op != "load":
+            return found
+        return Scalar(self.code, self.code.add(f"freeze {type_of(step.dtype)} {found.value}"), step.dtype)
+
+
+@lru_cache(None)
+@prepares
+def _selection(dtype: str, numbers: tuple[bool, bool]) -> tuple[Callable[..., int], Callable[[Any], Any]] | None:
+    """Compile the selection of elements of two arrays, each of which may be a number; None without llvmlite or cffi."""
+    if find_spec("llvmlite") is None or find_spec("cffi") is None:
+        return None
+    shapes = [() if number else MATRIX for number in numbers]
+    arrays = [("?", MATRIX), *[(dtype, shape) for shape in shapes], (dtype, MATRIX)]
+    loads = [Step("load", (), kind, attribute=i) for i, (kind, _) in enumerate(arrays[:3])]
+    return function_of(_Selecting(nest_of(arrays, [*loads, Step("where", (0, 1, 2), dtype)], [(3, 3)])))
+
+
+def select(condition: Any, a: Any, b: Any, out: Any) -> bool:
+    """Write to ``out`` the elements of a where ``condition`` is true, else those of b; both may be 0-d.
+
+    Return False, having written nothing, if NumPy has to do it: arrays are of other shapes or dtypes than ``out``,
+    float32 or float64, or not contiguous, or memory is shared.
+    """
+    dtype, shape = out.dtype, out.shape
+    if dtype.char not in "fd" or a.dtype is not dtype or b.dtype is not dtype or condition.dtype.char != "?":
+        return False
+    numbers = not a.ndim, not b.ndim
+    if condition.shape != shape or not shape or any(x.ndim and x.shape != shape for x in (a, b)):
+        return False
+    found = _selection(dtype.char, numbers)
+    if found is None:
+        return False
+    function, pointer = found
+    try:
+        return bool(function(*map(pointer, (condition, a, b, out)), pointer(b""), 1, out.size))
+    except ValueError:  # an array is not contiguous
+        return False

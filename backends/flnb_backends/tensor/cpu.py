@@ -18,6 +18,7 @@ from flnb_telemetry import bus, intern, schema
 from flnb.dispatch.quiet import unnamed
 from flnb.dispatch.state import use
 from flnb.ops.convolution import output
+from flnb_backends.native.composites import select
 from flnb_backends.native.gemm import Product
 from flnb_backends.native.locating import locate
 from flnb_backends.native.onednn import OneDnnError, library
@@ -176,6 +177,11 @@ class CpuBackend(Composites, Kernels):
         """
         name = self.prefer or (known.way if known else "")
         return GUESSES if name == GUESS else (name,) if name else EVERY_WAY
+
+    def where(self, condition: Array, a: Array, b: Array, out: Array | None = None) -> Array:
+        if out is not None and select(condition, a, b, out):
+            return out
+        return super().where(condition, a, b, out)
 
     def _add_rows(self, out: Array, rows: Array, g: Array) -> None:
         if not add_rows(out, rows, g):
