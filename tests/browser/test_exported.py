@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.browser.pixels import pixels_of
 
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
@@ -29,19 +30,6 @@ CELLS = (
 )
 
 
-INK = """async data => {
-    const image = new Image();
-    image.src = data;
-    await image.decode();
-    const canvas = Object.assign(document.createElement("canvas"), {width: image.width, height: image.height});
-    const context = canvas.getContext("2d");
-    context.drawImage(image, 0, 0);
-    const pixels = new Uint32Array(context.getImageData(0, 0, canvas.width, canvas.height).data.buffer);
-    return pixels.filter(pixel => pixel !== pixels[0]).length;
-}"""
-"""Counts the pixels of a picture, a data URL, that differ from its corner."""
-
-
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_the_exported_page_shows_a_picture_of_every_view_offline(page: Page, tmp_path: Path) -> None:
     made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in CELLS])
@@ -51,19 +39,18 @@ def test_the_exported_page_shows_a_picture_of_every_view_offline(page: Page, tmp
     page.context.set_offline(True)
     try:
         page.goto((tmp_path / "notebook.html").as_uri(), wait_until="domcontentloaded")
-        counts = [pixels_of(page, cell) for cell in page.locator(".jp-CodeCell").all()]
+        counts = [ink_of(page, cell) for cell in page.locator(".jp-CodeCell").all()]
     finally:
         page.context.set_offline(False)
     for source, pixels in zip(CELLS, counts, strict=True):
         assert (pixels > 300) == (not source.startswith("with")), (source, pixels)
 
 
-def pixels_of(page: Page, cell: Locator) -> int:
+def ink_of(page: Page, cell: Locator) -> int:
     """How many pixels of a cell's outputs differ from their background."""
     outputs = [
         one
         for one in cell.locator(".jp-OutputArea-output").all()
         if (one.bounding_box() or {"height": 0})["height"] > 4
     ]
-    urls = ["data:image/png;base64," + base64.b64encode(one.screenshot()).decode() for one in outputs]
-    return sum(page.evaluate(INK, url) for url in urls)
+    return sum(pixels_of(page, one)["ink"] for one in outputs)

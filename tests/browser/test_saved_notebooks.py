@@ -6,17 +6,18 @@ short notebook is run and converted here.
 
 from __future__ import annotations
 
-import base64
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.browser.pixels import pixels_of
+
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
+    from playwright.sync_api import Page
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = Path(os.environ.get("FLNB_NOTEBOOKS") or ROOT / "output" / "notebooks")
@@ -27,22 +28,6 @@ VIEWS = ".jp-OutputArea-output:is(:has(.plotly-graph-div), :has([class^=flnb-pic
 WIDGETS = """() => [...document.querySelectorAll("script[type='application/vnd.jupyter.widget-state+json']")]
     .flatMap(script => script.textContent.match(/flnb-picture-[0-9a-f]+/g) ?? [])"""
 """The classes of the elements with the pictures of all widgets whose state the page holds."""
-PIXELS = """async data => {
-    const image = new Image();
-    image.src = data;
-    await image.decode();
-    const canvas = Object.assign(document.createElement("canvas"), {width: image.width, height: image.height});
-    const context = canvas.getContext("2d");
-    context.drawImage(image, 0, 0);
-    const bytes = context.getImageData(0, 0, canvas.width, canvas.height).data;
-    const counts = new Map();
-    for (let at = 0; at < bytes.length; at += 4) {
-        const colour = (bytes[at] << 16) | (bytes[at + 1] << 8) | bytes[at + 2];
-        counts.set(colour, (counts.get(colour) ?? 0) + 1);
-    }
-    return {colours: counts.size, ink: canvas.width * canvas.height - Math.max(...counts.values())};
-}"""
-"""Counts in a picture, a data URL, the colours, and the pixels unlike the most frequent."""
 TEXTLESS = "* { color: transparent !important } svg text, svg tspan { fill: transparent !important }"
 """What remains to be seen of an output is more than text."""
 
@@ -92,11 +77,3 @@ def without_repeated_scripts(html: str) -> str:
             chunks[at] = before + "<script>" if script in seen else chunk
             seen.add(script)
     return "</script>".join(chunks)
-
-
-def pixels_of(page: Page, output: Locator) -> dict[str, Any]:
-    """Return the counts of an output's pixels, and the beginning of its text."""
-    text = output.inner_text()[:80]
-    return page.evaluate(PIXELS, "data:image/png;base64," + base64.b64encode(output.screenshot()).decode()) | {
-        "text": text
-    }
