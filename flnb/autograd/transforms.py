@@ -290,8 +290,8 @@ def jacobian(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -
 
     The derivatives of a result y with respect to an argument x have shape ``y.shape + x.shape``. They are computed by
     one forward pass, and one backward pass for all rows together (`vmap` of the vjp). Arguments and results may be
-    dicts, lists and tuples. In the output, each result is replaced by its derivatives, with the structure of the
-    argument (for several ``argnums``, by a tuple of these).
+    dicts, lists and tuples. The output has the structure of the results. In place of each result are the result's
+    derivatives, arranged like the argument; for several ``argnums`` there is a tuple of such derivatives.
 
     For a holomorphic function with a complex result, the derivative is dy/dz, and its product with a direction is the
     `jvp`. For other functions it is the Wirtinger derivative (dy/da - i dy/db) / 2 with respect to z = a + ib. The

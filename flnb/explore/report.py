@@ -86,7 +86,7 @@ class Report:
         return not self.failed
 
     def __getitem__(self, check: str) -> Result:
-        """Return the result of a check by its name; of several with that name, one that failed comes first."""
+        """Return the result of a check by its name; if several checks have that name, prefer one that failed."""
         found = sorted((r for r in self.results if r.check == check), key=lambda r: r.passed)
         if not found:
             raise KeyError(f"no check {check!r} in this report; it has {', '.join(r.check for r in self.results)}")

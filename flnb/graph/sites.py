@@ -35,7 +35,7 @@ class Site:
         self.scratch: Any = None
 
     def renew(self) -> None:
-        """Ask the backend for its compiler of loop nests, which uses several threads, except in a forked child."""
+        """Get a new compiler of loop nests from the backend; it uses several threads, but one in a forked process."""
         self.kernels: Any = self.here.backend.kernels() if self.fuse else None
 
     def method(self, op: Op) -> Any:

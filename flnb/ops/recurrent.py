@@ -182,8 +182,8 @@ def lstm(
 def _gru(inputs: Any, h: Any, w_hidden: Any, *bias: Any) -> Body:
     """Run all steps of gated recurrent units; ``inputs`` (T, N, 3H) are already multiplied by the weights.
 
-    The result holds h after each step. Kept for the gradient are the gates r, z and n of each step, and the part of the
-    argument of n by which r is multiplied.
+    The result holds h after each step. For the gradient, two more values of each step are returned: the gates r, z and
+    n, and the term ``h U_n^T + c_n``, which r multiplies.
     """
     cut, outputs, gates, given = 2 * h.shape[-1], [], [], []
     for t in range(inputs.shape[0]):

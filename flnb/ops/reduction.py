@@ -88,7 +88,7 @@ def reduced_last(x: Any, axes: tuple[int, ...]) -> tuple[Any, tuple[int, ...]]:
 
 
 def _product_of_others(x: Any) -> Any:
-    """Return a tensor with the product of all x[..., j] with j != i at [..., i], computed in log2(n) steps."""
+    """Return a tensor whose element [..., i] is the product of all x[..., j] with j != i, in log2(n) steps."""
     n = x.shape[-1]
     step = builtins.min(1, n)
     before, after = _shifted(x, step), _shifted(x, -step)

@@ -62,9 +62,9 @@ def taken_apart(whole: Problem, offsets: Ints) -> Iterator[tuple[Problem, Ints, 
     """Split a problem into independent parts; yield each as (part, rows of its blocks, offset).
 
     Blocks that are live during the whole time of a part are placed below all other blocks of the part, and their
-    offsets are written to ``offsets`` immediately. No better packing is excluded by this: in every packing, each other
-    block is entirely above or below such a block, and can be exchanged with it. The rest of the part may then be
-    divided further.
+    offsets are written to ``offsets`` immediately. This excludes no better packing: in every packing, such a block
+    overlaps no other block in memory, so it can be moved to the bottom and the blocks below it can be moved up. The
+    rest of the part may then be divided further.
     """
     todo = [(np.arange(len(whole.nbytes)), 0)]
     while todo:
