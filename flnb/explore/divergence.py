@@ -35,7 +35,7 @@ class Divergence:
         smallest: the difference of the results in the script, whose inputs were made small and simple.
         call: the op's inputs and attributes as the program had them.
         script: Python code that shows the difference in an empty namespace: at most ten lines, after the source of the
-            backend's class if that cannot be imported.
+            backend's class if the class cannot be imported.
     """
 
     op: str
@@ -72,10 +72,10 @@ def bisect(
 ) -> Divergence | None:
     """Find the first op of ``function()`` on which backend ``b`` differs from backend ``a``; None if none does.
 
-    The program runs on ``a``, and every op also on ``b`` with the same inputs, until one differs: by more than rounding
-    explains, in shape or dtype, by an exception, or by writing to an input. Then the op's inputs are made as small
-    and simple as possible while the backends still differ; dtypes stay the same, and the layout in memory if it
-    matters.
+    The program runs on ``a``, and every op also on ``b`` with the same inputs, until the two results of an op differ:
+    by more than rounding explains, in shape or dtype, by an exception, or by a write to an input. Then the op's inputs
+    are made as small and simple as possible while the backends still differ; dtypes stay the same, and the layout in
+    memory if it matters.
 
     Args:
         function: called once, without arguments; an exception ends it at the first difference.

@@ -56,8 +56,8 @@ def existing_names(f: Any, program: Program) -> dict[Value | None, str]:
     """Return names for the values that exist before a program runs: "input 0" or a parameter's name, else "".
 
     Args:
-        f: the function of `flnb.jit` that was captured as the program, from whose modules parameters get their names;
-            or the program itself; then parameters have no names.
+        f: the function of `flnb.jit` that was captured; parameters get their names from the modules of this function.
+            Or the program itself; then parameters have no names.
         program: the program.
     """
     referred_to = referred(getattr(f, "function", None))

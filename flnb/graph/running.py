@@ -131,8 +131,8 @@ def _run_whole(op: Op, tensors: tuple[Any, ...], attributes: tuple[Any, ...], fa
     Args:
         op: the composite, or its gradient.
         tensors: the arguments that are tensors.
-        attributes: a tuple of the composite's plan at recording; for each argument whether it is a tensor (else it is
-            None); for each result whether it is needed; and weak references to the values of the results.
+        attributes: a tuple of the composite's plan at recording; for each argument whether it is a tensor (other
+            arguments are None); for each result whether it is needed; and weak references to the values of the results.
         family: the family of the tensors' buffers.
     """
     plan: Plan

@@ -26,7 +26,7 @@ class Tunable:
 
     Attributes:
         name: the name of the constructor's argument.
-        default: the argument's default; the first of ``values`` if it has none.
+        default: the argument's default; the first of ``values`` if the argument has no default.
         values: the values to try, the default among them; empty if any text is possible.
         ordered: whether the values are numbers in order, for which a slider is suitable.
         required: whether the argument has no default, so that it must always be passed.

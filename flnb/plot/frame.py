@@ -93,7 +93,7 @@ class Frame:
         )
 
     def _ordered(self, name: str, values: list[Any]) -> list[Any]:
-        """Return the values on the axis ``name``, after a list of its categories if the layout sorts these by total."""
+        """Return the values on the axis ``name``; if categories are sorted by total, a sorted list precedes them."""
         if (self.layout.get(f"{name[0]}axis{name[1:]}") or {}).get("categoryorder") != "total ascending":
             return values
         totals: dict[str, float] = {}

@@ -327,7 +327,7 @@ class _Picture(Frame):
             self.parts.append(f'<line x1="{x0:.1f}" y1="{y0:.1f}" x2="{x1:.1f}" y2="{y1:.1f}" {style}/>')
 
     def _note(self, note: dict[str, Any]) -> None:
-        """Add an annotation; its text grows from the nearest edge of the plot unless the annotation has an anchor."""
+        """Add an annotation; without an anchor, its text is aligned to the nearest edge of the plot."""
         x, y = (self._point(note, letter, note.get(letter, 0.5)) for letter in "xy")
         if not np.isfinite(x + y):
             return
