@@ -196,7 +196,11 @@ class RunComparison:
         for row in rows:  # each change stays in one line; shares of peaks are in a line of their own
             row[at] = ", ".join(change.replace(" ", "\u00a0") for change in row[at].split(", "))
             row[-2:] = [tables.Markup(html_text(cell).replace(" (", "<br>(")) for cell in row[-2:]]
-        table = tables.html([titles, *rows], SIDES) if shown else "<p>no op events</p>"
+            row[:2] = [
+                tables.Markup("<br>".join(map(html_text, (cell for cell in row[:2] if cell != quantity.UNKNOWN))))
+            ]
+        titles[:2] = ["op, scope"]
+        table = tables.html([titles, *rows], SIDES[1:]) if shown else "<p>no op events</p>"
         return f"<div>{html_text(self.summary(), 1000)}</div>{table}"
 
     def to_pandas(self) -> Any:

@@ -24,7 +24,8 @@ import { TimelineChart } from "./timeline.ts";
 const SLOW = 12;
 
 /** Below the chart of fragmentation from the start: the chart's height is measured with them there. */
-const FORMULAS = "ratio = reserved/live · unusable(r) = Σ(free blocks < r)/Σ(free) · internal = Σ(size − requested)/Σ(size) · time average = ∫reserved/∫live";
+const FORMULAS = ["ratio = reserved/live", "unusable(r) = Σ(free blocks < r)/Σ(free)", "internal = Σ(size − requested)/Σ(size)", "time average = ∫reserved/∫live"]
+  .map((each) => each.replaceAll(" ", "\u00a0")).join(" · ");
 
 export class MemoryView implements View {
   readonly element: HTMLElement;
