@@ -150,7 +150,7 @@ def test_comparisons_and_programs_are_whole_and_accessible(stage: Stage, screens
 
 BELOW = """() => {
     const panel = document.querySelector("section[aria-label='Fragmentation']");
-    const formulas = [...panel.querySelectorAll("div")].find(each => each.textContent.startsWith("ratio"));
+    const formulas = [...panel.querySelectorAll("div")].find(each => each.textContent.startsWith("ratio\\u00a0="));
     const [below, chart] = [formulas, panel.querySelector("canvas")].map(each => each.getBoundingClientRect());
     return Math.round(below.top - chart.bottom);
 }"""
