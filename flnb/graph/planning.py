@@ -197,10 +197,11 @@ ORDERS: tuple[Callable[[_Tenant], Any], ...] = (
 """The orders in which memory ranges are placed: by size, by size x time in use, by last use (all descending)."""
 
 
-ROUNDS = 6
-"""How often memory ranges are placed again in each order, those first that ended highest before."""
-WELL = 1.01
-"""A block is small enough if it is at most this many times as large as it must be."""
+ROUNDS, MOST_PLACED = 32, 20_000
+"""How often memory ranges are placed in each order, each time first the one that ended highest before; fewer times if
+there are many ranges, so that at most ``MOST_PLACED`` are placed in each order."""
+WELL, SLIGHT = 1.01, 1 << 16
+"""A block is small enough if it is at most ``WELL`` times as large as it must be, or ``SLIGHT`` bytes larger."""
 
 
 def _most_alive(tenants: Sequence[_Tenant]) -> int:
@@ -217,11 +218,13 @@ def _packed_well(tenants: Sequence[_Tenant]) -> int:
 
     The total is the end of the range that ends highest. If that range is placed before the others, it often ends lower.
     """
-    enough = WELL * _most_alive(tenants)
+    needed = _most_alive(tenants)
+    enough = max(WELL * needed, needed + SLIGHT)
+    rounds = max(1, min(ROUNDS, MOST_PLACED // max(len(tenants), 1)))
     least, best = np.inf, [0] * len(tenants)
     for order in ORDERS:
         waiting = sorted(tenants, key=order)
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             size = _packed(waiting, lambda _: 0)
             if size < least:
                 least, best = size, [each.offset for each in tenants]

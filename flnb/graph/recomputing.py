@@ -32,6 +32,8 @@ MOST_STEPS = 12
 """The most ops that may be needed to compute a value again."""
 JUMPS = DISCRETE - {"maximum", "minimum"}
 """The ops that are computed again only from exactly the same operands."""
+LONGEST_CHAIN = 3
+"""The most values of a chain that are recomputed one from another. Methods read all of them, so all are stored then."""
 WORTH = 1 << 14
 """The smallest size in bytes of values that are recomputed."""
 
@@ -47,6 +49,7 @@ class _Kept:
             earlier.
         whole: forward values that backend methods read in the backward pass. If such a value is computed again, the
             copy is stored until its last use.
+        chains: for each value of ``whole``, the length of the longest chain of recomputed values that ends with it.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class _Kept:
         self.late: set[Value] = set()
         self.kept: set[Value] = set()
         self.whole: set[Value] = set()
+        self.chains: dict[Value, int] = {}
         self.pinned = {layouts[x].root for x in ends}
         for value in values:
             if is_view(value):
@@ -107,8 +111,16 @@ class _Kept:
                 for x in found - self.kept:
                     heapq.heappush(waiting, self._turn(x))
                 self.kept |= found
-                if value in self.whole:  # no chain of values, each of which needs the one before as a whole
-                    self.pinned |= found & self.whole
+                if value in self.whole:
+                    self._limit_chain(value, found & self.whole)
+
+    def _limit_chain(self, value: Value, sources: Collection[Value]) -> None:
+        """Pin the values of ``whole`` from which ``value`` is computed again if their chain is `LONGEST_CHAIN` long."""
+        length = self.chains[value] = self.chains.get(value, 0) + 1
+        for x in sources:
+            self.chains[x] = max(self.chains.get(x, 0), length)
+            if length >= LONGEST_CHAIN:
+                self.pinned.add(x)
 
     def _turn(self, value: Value) -> tuple[bool, int, Value]:
         """Return a sort key for a value: `choose` tries to replace values in the order of these keys."""
