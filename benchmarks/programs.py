@@ -3,8 +3,10 @@
 For each model under `flnb.jit`, in processes of their own: the first step with an empty cache of machine code and with
 a filled one, page faults of later steps, what a recording adds to a step, and the memory that a program predicts,
 compared with the memory that a recording measures. Then, for a chain of ops on arrays of shape (8, 8): the time of one
-op in a program and in torch, and the time to record an op on the backend "deferred", compared with computing it on
-"numpy".
+op in a program and in torch eager, without gradients and with the gradients of four leaves (the chain of `benchmarks
+overhead`); and the time to record an op on the backend "deferred", and to record and compute it, compared with
+computing it on "numpy". Each turn repeats a chain `REPEATS` times after once that is not counted, so caches are warm in
+all of them. A call of a program is counted from the call to its return, with the check of its arguments.
 """
 
 from __future__ import annotations
@@ -27,10 +29,17 @@ from flnb.bench.measure import threads
 from flnb.bench.training import Training
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 GOALS = {"cold": 6.0, "warm": 1.5, "faults": 50.0, "recording": 1.03, "predicted": 0.02}
-CHAIN_GOALS = {"jit / torch": 0.10, "recording / numpy": 0.85}
+CHAIN_GOALS = {
+    "jit / torch": 0.10,
+    "jit, gradients / torch, gradients": 0.10,
+    "recording / numpy": 0.85,
+    "deferred / numpy": 1.0,
+}
+REPEATS = 20
+"""How often a chain runs in each turn."""
 SETTLING = 6
 """The number of steps after which a program has planned its memory and chosen its methods for good."""
 STEPS = 10
@@ -110,30 +119,41 @@ def chain(ops: int, tanh: Callable[[Any], Any], *leaves: Any) -> Any:
     return y
 
 
+def gradients(ops: int, tanh: Callable[[Any], Any], leaves: Sequence[Any], cotangent: Any) -> None:
+    """Compute a chain of ops on (8, 8), and the gradients of four leaves."""
+    for leaf in leaves:
+        leaf.grad = None
+    chain(ops, tanh, *leaves).backward(cotangent)
+
+
 def per_op(run: Callable[[], object], ops: int) -> float:
     """Return the processor time of one of the ops of ``run``, in microseconds."""
-    start = time.process_time()
     run()
-    return 1e6 * (time.process_time() - start) / ops
+    start = time.process_time()
+    for _ in range(REPEATS):
+        run()
+    return 1e6 * (time.process_time() - start) / (REPEATS * ops)
 
 
 def chains(ops: int) -> dict[str, Callable[[], float]]:
     """Return functions that measure an op of the chain in microseconds: run in each way, and recorded only."""
     one = np.ones((8, 8), np.float32)
-    found: dict[str, Callable[[], float]] = {}
-    tensors, backends = {}, {}
+    backends: dict[str, Any] = {}
+    tensors: dict[str, list[Any]] = {}
     for name in ("numpy", "cpu", "deferred"):
         with flnb.use_backend(name) as backends[name]:  # a program belongs to one object
             tensors[name] = [flnb.asarray(one) for _ in range(4)]
+    with flnb.use_backend(backends["cpu"]):
+        variables = [flnb.Variable(one) for _ in range(4)]
     captured = flnb.jit(lambda *leaves: chain(ops, flnb.tanh, *leaves))
+    differentiated = flnb.jit(lambda cotangent: gradients(ops, flnb.tanh, variables, cotangent))
 
-    def in_numpy() -> float:
-        with flnb.use_backend(backends["numpy"]):
-            return per_op(lambda: chain(ops, flnb.tanh, *tensors["numpy"]), ops)
+    def measured(name: str, run: Callable[[], object]) -> Callable[[], float]:
+        def found() -> float:
+            with flnb.use_backend(backends[name]):
+                return per_op(run, ops)
 
-    def in_program() -> float:
-        with flnb.use_backend(backends["cpu"]):
-            return per_op(lambda: captured(*tensors["cpu"]), ops)
+        return found
 
     def recorded() -> float:
         with flnb.use_backend(backends["deferred"]) as backend:
@@ -142,13 +162,25 @@ def chains(ops: int) -> dict[str, Callable[[], float]]:
             backend.eval()
             return seconds
 
-    found = {"numpy": in_numpy, "jit": in_program, "recording": recorded}
+    def deferred() -> None:
+        y = chain(ops, flnb.tanh, *tensors["deferred"])
+        backends["deferred"].eval(y._data)
+
+    found = {
+        "numpy": measured("numpy", lambda: chain(ops, flnb.tanh, *tensors["numpy"])),
+        "jit": measured("cpu", lambda: captured(*tensors["cpu"])),
+        "jit, gradients": measured("cpu", lambda: differentiated(tensors["cpu"][0])),
+        "recording": recorded,
+        "deferred": measured("deferred", deferred),
+    }
     if find_spec("torch"):
         import torch
 
         torch.set_num_threads(1)
         leaves = [torch.ones(8, 8) for _ in range(4)]
+        learnt = [torch.ones(8, 8, requires_grad=True) for _ in range(4)]
         found["torch"] = lambda: per_op(lambda: chain(ops, torch.tanh, *leaves), ops)
+        found["torch, gradients"] = lambda: per_op(lambda: gradients(ops, torch.tanh, learnt, leaves[0]), ops)
     return found
 
 

@@ -158,7 +158,7 @@ class Captured:
         values = [x.of(*next(results)) if isinstance(x, _Tensor) else x for x in self.result]
         for call in self.effects.last if repeat else ():
             call()
-        return rebuild(self.tree, values)
+        return values[0] if self.tree == 0 else rebuild(self.tree, values)
 
 
 def _warn_if_long(function: Any, count: int) -> None:
@@ -253,9 +253,11 @@ class Jitted(Generic[P, R]):
         here = state.current()
         if effects.get() is not None or here.interpreters or not here.backend.programs:
             return self.function(*arguments, **keywords)
-        given = leaves((arguments, keywords))
-        tensors = [x for x in given if isinstance(x, Tensor)]
-        key = self._key(given, (arguments, keywords), here)
+        flat = not keywords and all(isinstance(x, Tensor) for x in arguments)
+        given: Sequence[Any] = arguments if flat else leaves((arguments, keywords))
+        tensors = given if flat else [x for x in given if isinstance(x, Tensor)]
+        containers = len(given) if flat else repr(rebuild((arguments, keywords), range(len(given))))
+        key = self._key(given, tensors, containers, here)
         with self._lock:  # a program has memory for one run at a time
             known = self.captured.setdefault(key, [])
             if len(self.captured) > MOST_KEYS:
@@ -282,7 +284,7 @@ class Jitted(Generic[P, R]):
         """Return the programs captured so far; ``print`` one to see its calls."""
         return [captured.program for known in self.captured.values() for captured in known]
 
-    def _key(self, given: Sequence[Any], tree: Any, here: State) -> Any:
+    def _key(self, given: Sequence[Any], tensors: Sequence[Tensor], containers: Any, here: State) -> Any:
         """Return the signature of a call: a key that is equal for calls that one captured program can serve.
 
         The key contains shapes and dtypes of tensors, other arguments, the structure of containers, and the state.
@@ -295,15 +297,11 @@ class Jitted(Generic[P, R]):
         Raises:
             TypeError: an argument is neither a tensor nor hashable.
         """
-        tensors = [x for x in given if isinstance(x, Tensor)]
         places = [(address_of(x._data), id(x._node)) for x in tensors]
         same = [places.index(place) for place in places]  # two may be one and the same
         described = [_described(x, here.grad) for x in given]
-        containers = repr(rebuild(tree, range(len(given))))
-        queue = [
-            here.backend.queue(),
-            *[each.queue() for each in residents.values()],
-        ]  # a program has memory for one run after another
+        # a program has memory for one run after another
+        queue = [here.backend.queue(), *[each.queue() for each in residents.values()]]
         key = (*described, *same, containers, *queue, here.backend, type(here.backend), here.manager, here.grad)
         try:
             hash(key)
