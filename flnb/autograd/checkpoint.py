@@ -194,8 +194,8 @@ def _name(function: Any) -> str:
 def _variables(function: Any, reached: set[int]) -> list[Any]:
     """Return the Variables to which a function refers and whose nodes have sequence numbers in ``reached``.
 
-    Searched are the function's closure variables and the globals that it names; of modules among these, the
-    parameters.
+    The search covers the function's closure variables, the globals that the function names, and the parameters of
+    modules among these.
     """
     code, known = getattr(function, "__code__", None), getattr(function, "__globals__", {})
     named = [known[name] for name in (code.co_names if code is not None else ()) if name in known]

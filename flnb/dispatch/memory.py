@@ -205,7 +205,7 @@ class Owner:
     block: Block
 
     def __init__(self, address: int) -> None:
-        """Make the owner of the memory at ``address``, which is not read; `allocate` sets `block`."""
+        """Make the owner of the memory at ``address``; the memory is not read. `allocate` sets `block`."""
 
 
 @lru_cache(4096)

@@ -94,7 +94,7 @@ class State:
         self.table = [self.bound(op) for op in operators]
 
     def locate(self) -> None:
-        """Choose the memory manager: the one that was set, or the backend's own if that one is for another device."""
+        """Choose the memory manager: the one that was set; if it is for another device, the backend's own manager."""
         if "manager" not in self.parts or "backend" not in self.parts:
             return
         manager: Any = self.parts["manager"]

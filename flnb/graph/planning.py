@@ -85,7 +85,7 @@ class _Lives:
         return max(self.readers.get(old, [-1])) <= self.written[new] and self.overwrites(new, old)
 
     def overwrites(self, value: Value, x: Value) -> bool:
-        """Return whether ``value`` may overwrite x: the group reads each element of x before it writes that element."""
+        """Return whether ``value`` may overwrite x: its group reads each element of x before writing that element."""
         i = self.written[value]
         if i not in self.readers.get(x, ()):
             return True
