@@ -6,6 +6,7 @@
  * `latest` (run and counters of the newest frame) goes on. Resuming applies what was held.
  */
 
+import { Attention } from "./attention.ts";
 import { Columns } from "./columns.ts";
 import { follows as tableFollows, FrameRate, intern } from "./arrivals.ts";
 import type { CollectivesModel } from "./collectives/model.ts";
@@ -15,20 +16,19 @@ import { MemoryLog } from "./memorylog.ts";
 import { type OpRow, OpRows } from "./oprows.ts";
 import { type Metric, NormHistory, takeMetrics } from "./norms.ts";
 import { takeKernels, takeSections } from "./sections.ts";
-import type { Selection } from "./selection.ts";
 import { withAnswer } from "./tape/answers.ts";
 import type { ThreadsModel } from "./threads/model.ts";
 import {
-  decodeColumns, decodeFrame, isFrame, isProposal, isStackAnswer, isStepTapeAnswer, isTapeAnswer, isTimelineMessage, PROTOCOL, type Context, type Counters, type Frame, type KernelInfo, type Plan, type Proposal,
+  decodeColumns, decodeFrame, isFrame, isProposal, isStackAnswer, isStepTapeAnswer, isTapeAnswer, isTimelineMessage, PROTOCOL, type Context, type Counters, type Frame, type KernelInfo, type Plan,
   type RunInfo, type StepTapeAnswer, type Tape, type TapeAnswer, type TimelineMessage, type TimelinePart, type ToKernel,
 } from "./protocol.ts";
 
 export type Steps = Columns<"index" | "t0" | "t1">;
-export interface Range { t0: number; t1: number }
+export type { Range } from "./attention.ts";
 /** Milliseconds after which a keyframe that has not come is asked for again. */
 const ASK_AGAIN = 700;
 
-export class Store {
+export class Store extends Attention {
   // Interned tables; an id is an index.
   strings: string[] = [];
   plans: Plan[] = [];
@@ -62,8 +62,6 @@ export class Store {
   answer: TapeAnswer | null = null;
   /** The last step whose tape was asked for and is not stored, and why. */
   tapeless: { step: number; why: string } | null = null;
-  /** Where the cursor was put when the whole recording had come: no wish of the reader. */
-  landedAt: number | null = null;
   readonly norms = new NormHistory(this);
   readonly tables = new OpRows((id) => this.string(id));
   /** Increase with every change of that kind; `text` when what is read is renewed, at most four times a second, all at once. */
@@ -83,22 +81,7 @@ export class Store {
   /** What the page knows of the kernel; null where it tells nothing. */
   kernel: "connected" | "restarted" | "disconnected" | null = null;
 
-  // What the reader looks at.
-  selection: Selection | null = null;
-  search = "";
   paused = false;
-  /** The one time cursor (seconds since run start); null follows the newest. */
-  cursor: number | null = null;
-  /** The capacity that the reader asks about, bytes; null: the device's own. */
-  limit: number | null = null;
-  /** What the kernel proposed for such a capacity last. */
-  proposal: Proposal | null = null;
-  /** A fixed range; null follows the newest with `span` seconds. */
-  private fixed: Range | null = null;
-  /** All of a recording that has ended is there. */
-  landed = false;
-  /** Seconds seen while following; 0 chooses six steps. */
-  span = 0;
 
   private readonly held = new HeldFrames();
   private askedAt = 0;
@@ -212,75 +195,9 @@ export class Store {
     return replies;
   }
 
-  select(selection: Selection | null): void {
-    this.selection = selection;
-    this.changed();
-  }
-
-  setSearch(text: string): void {
-    this.search = text.trim().toLowerCase();
-    this.changed();
-  }
-
-  setLimit(bytes: number | null): void {
-    this.limit = bytes;
-    if (bytes === null) this.proposal = null;
-    this.changed();
-  }
-
-  /** A cursor outside of the range takes the range along. */
-  setCursor(t: number | null): void {
-    if (t !== null && this.fixed === null) this.fixed = this.range;
-    if (t === null) this.fixed = null;
-    else if (this.fixed && (t < this.fixed.t0 || t > this.fixed.t1)) {
-      const span = this.fixed.t1 - this.fixed.t0;
-      const t0 = Math.max(0, t - span / 2);
-      this.fixed = { t0, t1: t0 + span };
-    }
-    this.cursor = t;
-    this.changed();
-  }
-
-  setRange(t0: number, t1: number): void {
-    const least = 1e-6;
-    this.fixed = { t0: Math.max(0, Math.min(t0, t1 - least)), t1 };
-    this.changed();
-  }
-
-  /** The newest again; of a recording that has ended, where most is live. */
-  follow(): void {
-    this.fixed = null;
-    this.cursor = null;
-    if (this.landed) this.land();
-    this.changed();
-  }
-
-  get following(): boolean {
-    return this.fixed === null && this.cursor === null;
-  }
-
   /** Seconds since run start of the newest data under the views. */
   get now(): number {
     return Math.max(this.memory.series.last("t") ?? 0, this.steps.last("t1") ?? 0, this.run?.state === "recording" ? 0 : 1e-3);
-  }
-
-  /** The one time range that time views show. */
-  get range(): Range {
-    if (this.fixed) return this.fixed;
-    const t1 = this.now;
-    const span = this.span || this.automaticSpan();
-    const running = this.run?.state === "recording"; // what has ended is shown without time that never was
-    return { t0: Math.max(0, t1 - span), t1: running ? Math.max(t1, span) : t1 };
-  }
-
-  /** What a range can show: the run, or a range that already reaches beyond it. */
-  get limits(): Range {
-    return { t0: 0, t1: Math.max(this.now, this.range.t1, 1e-3) };
-  }
-
-  /** The time that block map and details describe: the cursor, or the newest. */
-  get at(): number {
-    return this.cursor ?? this.now;
   }
 
   /** Index of the step that contains t, or null. */
@@ -301,11 +218,6 @@ export class Store {
 
   context(id: number): Context | undefined {
     return id > 0 ? this.contexts[id] : undefined;
-  }
-
-  /** Whether a text matches the search; everything matches an empty one. */
-  matches(...texts: (string | undefined)[]): boolean {
-    return this.search === "" || texts.some((text) => text !== undefined && text.toLowerCase().includes(this.search));
   }
 
   // ---- taking frames in
@@ -342,17 +254,6 @@ export class Store {
     this.versions.frame++;
   }
 
-  /** A recording that has ended opens where most is live, in the steps around that. */
-  private land(): void {
-    const { t, allocated } = this.memory.peak;
-    if (allocated === 0) return;
-    const { t0, t1 } = this.range;
-    const begin = Math.max(0, Math.min(t - (t1 - t0) / 2, this.now - (t1 - t0)));
-    this.fixed = { t0: begin, t1: begin + t1 - t0 };
-    this.cursor = this.landedAt = t;
-    this.versions.view++;
-  }
-
   private reset(): void {
     this.ops = this.scopes = this.kernels = [];
     this.kernelInfos.length = 0;
@@ -363,10 +264,8 @@ export class Store {
     this.memory.clear();
     this.tape = this.answer = this.newest = this.collectives = this.devices = this.timeline = this.timelineAnswer = null;
     this.stacks.clear();
-    this.selection = null;
-    this.cursor = this.limit = this.landedAt = this.tapeless = null;
-    this.proposal = null;
-    this.fixed = null;
+    this.tapeless = null;
+    this.forget();
     for (const name of Object.keys(this.versions) as (keyof Store["versions"])[]) this.versions[name]++;
   }
 
@@ -414,19 +313,6 @@ export class Store {
     }
     this.timelineAnswer = message;
     this.changed();
-  }
-
-  private automaticSpan(): number {
-    const { steps } = this;
-    const n = Math.min(steps.length, 6);
-    if (n < 2) return Math.max(this.now, 0.5);
-    const [first, last] = [steps.column("t0")[steps.length - n]!, steps.last("t1")!];
-    return Math.max((6 * (last - first)) / n, 1e-3);
-  }
-
-  private changed(): void {
-    this.versions.view++;
-    this.notify();
   }
 
   /** For whoever changes a public field of the connection (kernel, span). */

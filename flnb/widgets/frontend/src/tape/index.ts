@@ -1,28 +1,25 @@
 /** Where do gradients vanish, explode or become NaN? The Tape panel of the overview and the Tape view. */
 
-import { attribute, h, on, setText } from "../dom.ts";
-import { integer, joined } from "../format.ts";
+import { attribute, h, setText } from "../dom.ts";
+import { joined } from "../format.ts";
 import { Tip } from "../tip.ts";
 import { buttonGroup, Panel } from "../panel.ts";
 import type { DataTable, View, ViewContext } from "../view.ts";
+import { fitted, keepInSight, zoomAt } from "./camera.ts";
 import { TapeCanvas } from "./canvas.ts";
 import { TapeDetails } from "./details.ts";
 import { Finder } from "./finder.ts";
 import { isOpen } from "./groups.ts";
 import { type Layout, layoutTape, MEASURES, type Measures, renewed } from "./layout.ts";
-import { compactMeasures, EDGE, measuresOf, READABLE } from "./measures.ts";
+import { compactMeasures, EDGE, measuresOf } from "./measures.ts";
 import { tapeOf, type TapeModel } from "./model.ts";
 import { dragged, Motion, type Shifts } from "./motion.ts";
 import { Opening } from "./opening.ts";
 import { bind } from "./pointer.ts";
 import { platesOf, type Rows, rowsOf } from "./rows.ts";
+import { TapeSteps, whyNone } from "./steps.ts";
 import { nearest, selectionOfTarget, type Target } from "./targets.ts";
 import { about, legend, showFamilies, tableOf, tipOf } from "./words.ts";
-
-const [SMALLEST, LARGEST] = [0.06, 2.5]; // scales
-
-/** The tape of a step is asked for again after so long without an answer, ms. */
-const AGAIN = 2000;
 
 class TapeView implements View {
   readonly element: HTMLElement;
@@ -31,7 +28,6 @@ class TapeView implements View {
   private readonly canvas: TapeCanvas;
   private readonly host = h("div", { style: "position:relative;flex:1;min-height:0;overflow:hidden" });
   private readonly none = h("div", { class: "fl-none", style: "position:absolute;inset:0" });
-  private readonly newest = h("button", { class: "fl-button", hidden: true, title: "Show the newest tape in place of the one with NaN" });
   private readonly tip: Tip;
   private readonly details: TapeDetails | null;
   private readonly families: HTMLElement | null;
@@ -44,6 +40,7 @@ class TapeView implements View {
   private above = 0;
   private plates: ReadonlyMap<string, readonly number[]> = new Map();
   private readonly opening: Opening;
+  private readonly steps: TapeSteps;
   private readonly shifts: Shifts = new Map();
   /** What stays where it is while everything is laid out anew, and where that is on the screen. */
   private anchor: { key: string; x: number } | null = null;
@@ -55,11 +52,9 @@ class TapeView implements View {
   private drawn = "";
   /** The reader moved the picture: new steps leave it where it is. */
   private moved = false;
-  /** The step whose tape was asked for last, and when. */
-  private asked: { step: number; at: number } | null = null;
-
   constructor(private readonly context: ViewContext, private readonly full: boolean) {
     this.model = tapeOf(context.store);
+    this.steps = new TapeSteps(context, this.model);
     this.opening = new Opening(this.model, context.actions);
     this.panel = new Panel("Tape", () => this.describe());
     this.canvas = new TapeCanvas(context, this.model, !full);
@@ -68,8 +63,7 @@ class TapeView implements View {
     this.tip = new Tip(this.host);
     this.families = full ? h("div", { class: "fl-wideonly", style: "display:flex;gap:12px;font-size:11px;color:var(--fl-dim);overflow:hidden" }) : null;
     if (this.families) this.panel.tools.append(this.families);
-    on(this.newest, "click", () => context.actions.ask({ type: "tape", newest: true }));
-    this.panel.tools.append(this.newest, this.buttons());
+    this.panel.tools.append(this.steps.newest, this.buttons());
     this.finder = new Finder(context, this.model, full);
     this.details = full ? new TapeDetails(context, this.model) : null;
     this.element = this.details ? h("div", { class: "fl-split", style: "height:100%;width:100%" }, this.panel.element, this.details.element) : this.panel.element;
@@ -81,8 +75,7 @@ class TapeView implements View {
   resize(): void {
     const { clientWidth, clientHeight } = this.host;
     this.canvas.surface.resize(clientWidth, clientHeight);
-    this.laid = "";
-    this.drawn = "";
+    this.laid = this.drawn = "";
   }
 
   render(now: number): void {
@@ -95,20 +88,13 @@ class TapeView implements View {
     this.drawn = key;
     const { tape } = this.model;
     this.none.hidden = tape !== null && tape.count > 0;
-    if (!this.none.hidden) setText(this.none, this.why());
-    this.follow();
+    if (!this.none.hidden) setText(this.none, whyNone(store));
+    this.steps.follow();
     this.write();
     this.arrange();
     if (this.panel.update(now)) return;
     this.reveal();
     this.draw();
-  }
-
-  /** Why no graph is there. */
-  private why(): string {
-    const { store } = this.context;
-    if (store.kernels.length) return "No tape: these steps ran as programs, which compute their gradients inside. Ops by kernel and the Timeline show what they ran, flnb.program(f) how a function became one.";
-    return store.memory.whole ? "No tape: nothing was differentiated in this recording." : "No tape yet: the graph of a step appears after its backward().";
   }
 
   describe(): DataTable {
@@ -212,17 +198,10 @@ class TapeView implements View {
     if (anchor && place) canvas.camera.x = anchor.x - place.x * canvas.camera.scale;
   }
 
-  /** The whole picture where it stays readable; otherwise its height, and it scrolls. */
   private fit(everything = false): void {
     const { layout, canvas } = this;
     if (!layout) return;
-    const { width, height } = canvas.surface;
-    const wide = (width - 2 * EDGE) / Math.max(1, layout.width + 4);
-    const least = rowsOf(layout, this.plates, 0, !this.full, this.above).height;
-    const tall = height / least;
-    const whole = Math.min(1, wide, tall);
-    const scale = Math.max(SMALLEST, everything || whole >= READABLE ? whole : Math.min(1, Math.max(tall, READABLE * 0.86)));
-    canvas.camera = { scale, x: layout.width * scale <= width ? (width - layout.width * scale) / 2 : EDGE, y: 0 };
+    canvas.camera = fitted(layout.width, rowsOf(layout, this.plates, 0, !this.full, this.above).height, canvas.surface, everything);
     this.spread();
   }
 
@@ -273,39 +252,10 @@ class TapeView implements View {
   private write(): void {
     const { theme } = this.context;
     const { said, label } = this.model.tape ? about(this.model, this.opening.open) : { said: "", label: null };
-    this.panel.sub = joined([said, this.model.tape ? this.finder.text : "", this.elsewhere()]);
+    this.panel.sub = joined([said, this.model.tape ? this.finder.text : "", this.steps.elsewhere]);
     if (label !== null) attribute(this.canvas.surface.canvas, "aria-label", label);
-    const { newest } = this.context.store;
-    this.newest.hidden = newest === null;
-    if (newest !== null) setText(this.newest, `to step ${integer(newest)}`);
+    this.steps.update();
     if (label !== null && this.families) showFamilies(this.families, this.model, theme);
-  }
-
-  /** Where the time cursor is in another step than the tape's: which, and why its tape is not shown. */
-  private elsewhere(): string {
-    const { tapeless } = this.context.store;
-    const step = this.stepElsewhere();
-    if (step === null) return "";
-    return `not that of step ${integer(step)} under the cursor${tapeless?.step === step ? `: ${tapeless.why}` : ""}`;
-  }
-
-  /** The step under the cursor, where the tape that is shown is of another one. */
-  private stepElsewhere(): number | null {
-    const { store } = this.context;
-    const step = store.cursor === null ? null : store.stepAt(store.cursor);
-    return !this.model.tape || step === this.model.tape.step ? null : step;
-  }
-
-  /** Ask for the tape of the step to which the reader moved the cursor, once the question before is answered. */
-  private follow(): void {
-    const { store, actions } = this.context;
-    const step = this.stepElsewhere();
-    if (step === null || store.cursor === store.landedAt || store.tapeless?.step === step) return;
-    const now = performance.now();
-    const answered = this.asked === null || this.asked.step === this.model.tape?.step || this.asked.step === store.tapeless?.step;
-    if (!answered && now - this.asked!.at < AGAIN) return;
-    this.asked = { step, at: now };
-    actions.ask({ type: "tape", at: step });
   }
 
   private buttons(): HTMLElement {
@@ -319,8 +269,7 @@ class TapeView implements View {
 
   private again(change: () => void): void {
     change();
-    this.drawn = "";
-    this.moved = false;
+    [this.drawn, this.moved] = ["", false];
     this.render(performance.now());
   }
 
@@ -406,11 +355,7 @@ class TapeView implements View {
   }
 
   private zoom(factor: number, x: number, y: number): void {
-    const { camera } = this.canvas;
-    const scale = Math.min(LARGEST, Math.max(SMALLEST, camera.scale * factor));
-    camera.x = x - ((x - camera.x) * scale) / camera.scale;
-    camera.y = y - ((y - camera.y) * scale) / camera.scale;
-    camera.scale = scale;
+    zoomAt(this.canvas.camera, factor, x, y);
     this.moved = true;
     this.spread();
     this.draw();
@@ -418,13 +363,7 @@ class TapeView implements View {
 
   /** Some of the picture always stays in sight. */
   private clamp(): void {
-    const { layout, rows } = this;
-    const { camera, surface } = this.canvas;
-    if (!layout || !rows) return;
-    const keep = 60;
-    camera.x = Math.min(Math.max(camera.x, keep - layout.width * camera.scale), surface.width - keep);
-    const tall = rows.height * camera.scale;
-    camera.y = tall <= surface.height + 1 ? (surface.height - tall) / 2 : Math.min(Math.max(camera.y, surface.height - tall), 0);
+    if (this.layout && this.rows) keepInSight(this.canvas.camera, this.layout.width, this.rows.height, this.canvas.surface);
   }
 
   private enter(): boolean {

@@ -8,12 +8,13 @@ import { familyLabels } from "../palette.ts";
 import { Panel } from "../panel.ts";
 import type { TimelineEvent, TimelineMeasure, TimelineMessage } from "../protocol.ts";
 import { type Selection, selectionOfKernel } from "../selection.ts";
-import type { Band, Mark } from "../timeline/lanes.ts";
+import type { Mark } from "../timeline/lanes.ts";
 import type { Frame } from "../timeline/paint.ts";
 import type { Span } from "../timeline/scale.ts";
 import { HEADER, HEADING, Timeline } from "../timeline/timeline.ts";
 import type { Cell, DataTable, View, ViewContext } from "../view.ts";
 import { allocationsIn, drawArrows } from "./arrows.ts";
+import { stepBands } from "./bands.ts";
 import { aboutEvent, aboutMeasure, HELP } from "./details.ts";
 import { kernelOf, opName, ThreadLanes } from "./lanes.ts";
 import { keyOf, type Piece, Windows } from "./model.ts";
@@ -21,8 +22,6 @@ import { Tracks } from "./tracks.ts";
 
 /** A window is asked for with so many of its lengths on each side: panning stays within it. */
 const MARGIN = 1;
-/** So many steps back another rank's begin of the same step is looked for. */
-const RANKS = 8;
 /** Pixels under the lanes. */
 const SLACK = 8;
 
@@ -184,7 +183,7 @@ class ThreadsView implements View {
       lanes.content.footer = footer;
       this.timeline.resize(this.host.clientWidth, room); // the lanes have another height
     }
-    this.bands(lanes, span);
+    Object.assign(lanes.content, stepBands(store, span));
     this.timeline.cursor = store.cursor === null ? null : store.cursor * 1e3;
     this.timeline.show(span);
     this.timeline.redraw();
@@ -213,32 +212,6 @@ class ThreadsView implements View {
     clearTimeout(this.retry);
     this.retry = setTimeout(() => this.again(), Windows.SLOW + 20); // by then it has come, or the reader is told; what was not asked is
     if (id !== null) actions.ask({ type: "timeline", id, window: [span.t0 - MARGIN * length, span.t1 + MARGIN * length, Math.ceil(pixels * (1 + 2 * MARGIN))] });
-  }
-
-  /** The steps in sight; time counts from the one under the cursor, or the first in sight. */
-  private bands(lanes: ThreadLanes, { t0, t1 }: Span): void {
-    const { store } = this.context;
-    const { steps } = store;
-    const first = Math.max(0, steps.after("t0", t0 / 1e3) - 1);
-    const found: Band[] = [];
-    const step = store.cursor === null ? null : store.stepAt(store.cursor);
-    for (let at = first; at < steps.length && steps.column("t0")[at]! * 1e3 <= t1 && found.length < 2000; at++) {
-      const [start, end, index] = [steps.column("t0")[at]! * 1e3, steps.column("t1")[at]! * 1e3, steps.column("index")[at]!];
-      if (end < t0) continue;
-      const [before, label] = [found.at(-1), `step ${integer(index)}`];
-      if (found.slice(-RANKS).some((other) => other.label === label && start < other.end)) { // ranks are in the same step, each at its own pace
-        if (before!.label === label) [before!.end, before!.note] = [Math.max(before!.end, end), ""];
-        continue;
-      }
-      if (before && start < before.end) [before.end, before.note] = [start, ""];
-      found.push({ start, end, label, strong: index === step, note: durationText((end - start) * 1e6) });
-    }
-    const ended = Math.max(...Array.from(steps.column("t1").subarray(Math.max(0, steps.length - RANKS), steps.length))) * 1e3;
-    if (steps.length && store.run?.state === "recording" && ended < t1) { // what goes on is in no step yet
-      found.push({ start: ended, end: Math.max(store.now * 1e3, ended), label: `after step ${integer(steps.last("index")!)}`, strong: false });
-    }
-    lanes.content.bands = found;
-    lanes.content.origin = (found.find(({ strong }) => strong) ?? found.find(({ start }) => start >= t0) ?? found[0])?.start ?? 0;
   }
 
   private over(frame: Frame): void {
