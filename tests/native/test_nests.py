@@ -516,17 +516,17 @@ def test_a_kernel_in_parts_computes_the_same(shape: tuple[int, int], case: str) 
 
 
 def test_what_a_kernel_says_of_itself() -> None:
-    x, y = numbers(600, 80), np.zeros((600, 80), "f")
-    nest = Nest((600,), (80,), (rows(x), rows(y)), SOFTMAX, ((5, 1),))
+    x, y = numbers(1200, 80), np.zeros((1200, 80), "f")
+    nest = Nest((1200,), (80,), (rows(x), rows(y)), SOFTMAX, ((5, 1),))
     softmax = kernel(nest)
-    assert (softmax.extent, softmax.begin, softmax.parts) == (600, 0, 1)
+    assert (softmax.extent, softmax.begin, softmax.parts) == (1200, 0, 1)
     assert softmax.scratch >= 320
     assert kernel(nest) is softmax
     assert divided(softmax, nest, 2)[2:] == (2 * softmax.scratch, 0, 2)
     assert divided(softmax, nest, 4).parts == 2  # more would be too little work for each
     assert divided(softmax._replace(extent=1), nest, 4).parts == 1
     steps = (load(0), step("sum", 0, over="outer"), step("sum", 0, over="inner"))
-    both = kernel(Nest((600,), (80,), (rows(x), column(y), Access("f", (1,), (0,))), steps, ((1, 1), (2, 2))))
+    both = kernel(Nest((1200,), (80,), (rows(x), column(y), Access("f", (1,), (0,))), steps, ((1, 1), (2, 2))))
     assert both.extent == 1  # sums of rows and of columns: no loop can be divided
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Kernel", "divided", "generator", "kernel"]
 
-LEAST_WORK = 1 << 17
-"""The number of steps that a thread should compute, for all places: about ten microseconds."""
+LEAST_WORK = 1 << 18
+"""The number of steps, for all places, from which on another thread takes part: with fewer, the wait costs more."""
 
 
 class Kernel(NamedTuple):
