@@ -145,7 +145,7 @@ def test_questions_about_dtypes():
         flnb.iinfo(flnb.float32)
     with pytest.raises(TypeError, match="finfo: expected a floating-point dtype, got int8; use iinfo"):
         flnb.finfo(flnb.int8)
-    with pytest.raises(ValueError, match="result_type: expected one tensor, dtype or number"):
+    with pytest.raises(ValueError, match="result_type: expected at least one tensor, dtype or number, got none"):
         flnb.result_type()
 
 
