@@ -68,7 +68,7 @@ def prepare(broken: bool, number: int | None, record_to: str | None) -> None:
 
 
 def _cell_ended(result: Any) -> None:
-    """Report to waiting ranks that this rank makes no more calls in this cell, and the cell's end to the dashboard."""
+    """Report the end of a cell to the dashboard and to the other ranks: this rank makes no more calls in the cell."""
     _recording.close()
     if _watched and (message := _watched["source"].message(last=True)) is not None:
         _publish(message)

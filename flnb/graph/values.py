@@ -129,8 +129,8 @@ class Recorded(NamedTuple):
         updates: pairs of an existing value and the value that is written to the existing value's array.
         effects: values to compute in each run even if unused, such as random numbers, which change a generator's state.
         donated: inputs whose memory may be used for an output.
-        generators: a dict from the id of a NumPy generator to the object whose attribute ``numpy`` was that generator
-            during recording; later the object may have another generator.
+        generators: the random generators from which the program draws, as the values of a dict. Each key is the ``id``
+            that a generator's attribute ``numpy``, a NumPy generator, had during recording.
     """
 
     inputs: Sequence[Value]

@@ -48,7 +48,7 @@ _new_row = threading.Lock()
 
 
 def row_code(codes: tuple[int, ...]) -> int:
-    """Return the code of a single record for a sequence of ops with these codes."""
+    """Return the code of a record that stands for several successive ops, given the ops' codes."""
     with _new_row:
         code = _rows.get(codes)
         if code is None:

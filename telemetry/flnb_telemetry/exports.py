@@ -34,7 +34,7 @@ class Exports:
         getattr(self, method_for(path))(path)
 
     def save_html(self, path: str | os.PathLike[str]) -> None:
-        """Write the run as one HTML file with the dashboard's views, which needs no kernel and no network.
+        """Write the run as one HTML file with the dashboard's views. The file needs no kernel and no network.
 
         >>> import flnb
         >>> with flnb.record("demo") as run:
@@ -75,8 +75,8 @@ class Exports:
         """Write the memory events of the run as a PyTorch memory snapshot; `flnb.load_run` reads it again.
 
         pytorch.org/memory_viz and `python -m torch.cuda._memory_viz trace_plot FILE` display the file. Allocations have
-        the call stacks of the run; without recorded stacks they have one frame, which names the op as its function and
-        the scope as its file.
+        the call stacks of the run. If no stacks were recorded, each allocation has one frame, with the op in place of
+        the function's name and the scope in place of the file's name.
         """
         foreign("write snapshot")(self, path)
 

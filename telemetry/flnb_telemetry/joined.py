@@ -129,7 +129,7 @@ class RankSource:
 class JoinedLive(Live):
     """The live view of several ranks: their collective calls joined, and the view of one chosen rank.
 
-    `receive` takes messages of `RankSource` in any order, on any thread; it is a source of frames like `Live`.
+    `receive` takes messages of `RankSource` in any order, on any thread; `frame` returns frames, like that of `Live`.
 
     Args:
         name: the run's name on the dashboard until a rank sends a name.
@@ -175,7 +175,7 @@ class JoinedLive(Live):
             self._observe(message, rank, offset)
 
     def _observe(self, message: Message, rank: int, offset: int) -> None:
-        """Store the states of ranks in a message and, if the message is from the chosen rank, its frames."""
+        """Store the states of ranks that a message reports, and its frame if the message is from the chosen rank."""
         states: dict[int, str] = {}
         for one in self.ranks.values():
             states |= {int(other): text for other, text in json.loads(str(one["states"])).items()}

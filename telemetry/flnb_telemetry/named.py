@@ -49,12 +49,14 @@ def _text(value: Any) -> str:
 
 
 def columns(catalog: Catalog, found: schema.Columns, earlier: Ints = NONE) -> tuple[dict[str, Any], Ints]:
-    """Return a table with names in place of ids (arrays and `Names` by column), and all forward ops until its end.
+    """Return a table with names in place of ids, as arrays and `Names` by column, and all forward ops so far.
+
+    The forward ops are those of the table and of the tables before it, in the form that `Catalog.places` returns.
 
     Args:
         catalog: the names behind the ids.
         found: the table; its times are returned unchanged.
-        earlier: the forward ops of the preceding tables, in the form that `Catalog.places` returns.
+        earlier: the forward ops of the tables before this one, in the same form.
     """
     found, named = dict(found), dict[str, Any]()
     if "plan" in found:

@@ -145,7 +145,7 @@ class Session:
             raise failures[0]
 
     def later(self, work: Callable[[], None]) -> None:
-        """Run a function on the pump's thread as soon as it is free, without waiting for it."""
+        """Run a function on the pump's thread as soon as that thread is free, without waiting for the function."""
         self._asked.put(work)
 
     def _drain(self, everything: bool = True) -> None:
@@ -168,7 +168,7 @@ class Session:
         self.pump_ns += thread_time_ns() - began
 
     def _feed(self, sink: Sink, lane: int, records: schema.Records) -> None:
-        """Feed records to a sink; if it raises an error, it is removed, and the recorded program continues."""
+        """Feed records to a sink; a sink that raises an error is removed, and the recorded program continues."""
         try:
             sink.feed(lane, records)
         except Exception as error:

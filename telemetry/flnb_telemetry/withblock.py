@@ -27,20 +27,20 @@ T = TypeVar("T")
 
 
 def _leave(block: WithBlock[Any], _: object = None, error: BaseException | None = None, __: object = None) -> None:
-    """Do what `WithBlock.__exit__` does: end the block, then stop watching it."""
+    """End a `WithBlock`, then stop watching its bound ``__exit__``: this is what ``WithBlock.__exit__`` does."""
     block.end(error)
     block._watch = None
 
 
 class _Watch(weakref.ref):  # type: ignore[type-arg]
-    """A weak reference to the bound ``__exit__`` of a block, which detects that it was dropped."""
+    """A weak reference to the bound ``__exit__`` of a `WithBlock`, to notice when that object is dropped."""
 
     __slots__ = ("block",)
     block: WithBlock[Any]
 
 
 def _left(watch: _Watch) -> None:
-    """End a block whose bound ``__exit__`` was dropped before `_leave` finished."""
+    """End a `WithBlock` whose bound ``__exit__`` was dropped before `_leave` finished."""
     block: WithBlock[Any] | None = getattr(watch, "block", None)  # None: the block was not entered
     if block is not None and block._watch is watch:
         block._watch = None
@@ -48,7 +48,10 @@ def _left(watch: _Watch) -> None:
 
 
 class _Exit:
-    """The descriptor ``__exit__``: returns `_leave` bound to a block, and watches the returned object."""
+    """The descriptor ``__exit__``: returns `_leave` bound to a `WithBlock`.
+
+    A `_Watch` of the returned object notices when that object is dropped.
+    """
 
     def __get__(self, block: WithBlock[Any] | None, owner: type) -> Callable[..., None]:
         if block is None:  # `ExitStack` asks the class
@@ -63,8 +66,8 @@ class _Exit:
 class WithBlock(ContextDecorator, Generic[T]):
     """Base class of context managers that are also decorators: subclasses implement `begin` and `end`.
 
-    If Ctrl-C arrives in `begin`, in `end` or between, `end` is called again. So `end` must undo everything that is left
-    to undo, and nothing twice.
+    If Ctrl-C interrupts `begin` or `end`, `end` is called after that. So `end` must undo everything that is left to
+    undo, and nothing twice.
     """
 
     _watch: _Watch | None = None

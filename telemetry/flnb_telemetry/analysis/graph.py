@@ -45,8 +45,8 @@ class Graph:
     """The nodes of a tape in the order in which they ran, the leaves, and the edges between them.
 
     Row i of the columns `id`, `plan`, `context`, `forward` and `backward` (ns), `saved` (bytes) and `gradient` is one
-    node. It reads `parent[start[i]:start[i + 1]]`: an entry p >= 0 is the node in row p, a negative entry p is the leaf
-    in row -1 - p of the `leaf_*` columns.
+    node. The node's arguments are `parent[start[i]:start[i + 1]]`: an entry p >= 0 is the node in row p, a negative
+    entry p is the leaf in row -1 - p of the `leaf_*` columns.
     """
 
     id: Ints
@@ -259,8 +259,8 @@ def _gradients(sampled: schema.Columns, at: Ints, seen: Bools) -> Gradients:
 def _times(ops: schema.Columns, ids: Ints, catalog: Catalog) -> tuple[Ints, Ints, Ints]:
     """Return for each node the row of the op event that made it (-1: none), and its forward and backward times (ns).
 
-    The events of the ops inside a composite such as softmax name the composite's node. Those that ran during the
-    composite's own event add nothing to its time. ``ids`` are the nodes' ids.
+    An event of an op inside a composite, such as softmax, has the id of the composite's node. If the op ran during the
+    composite's own event, the op's time is not added again. ``ids`` are the nodes' ids.
     """
     size = len(ids)
     near = (ops["node"] >= ids.min(initial=1)) & (ops["node"] <= ids.max(initial=0))  # of a long run only a few

@@ -183,9 +183,10 @@ def step_of(view: View, t: Ints) -> Ints:
 
 
 def median(values: Ints, first: Any, count: Any) -> Ints:
-    """Return the median of some entries of each column: of the ``count`` sorted values from index ``first`` on.
+    """Return the median of some entries of each column of `values`.
 
-    The values of a column are sorted before. The result is 0 where ``count`` is 0.
+    Each column is sorted. Its median is that of the ``count`` sorted values from index ``first`` on. The result is 0
+    where ``count`` is 0.
     """
     ascending = np.sort(values, axis=0)
     columns, most = np.arange(values.shape[1]), max(len(values) - 1, 0)

@@ -1,8 +1,8 @@
 """Why a rank came last to a call: its time in each scope since the ranks last met, compared with the other ranks.
 
 Ranks *meet* in a call for which at least one of them stood still. From a meeting to the next call, a rank's time is
-attributed to the innermost open scope. There are two exceptions: the time of a backward op is attributed to the scope
-of its forward op, and the time of waiting for a message to "recv" or "send".
+attributed to the innermost open scope. There are two exceptions. The time of a backward op is attributed to the scope
+of its forward op. The time for which a `recv` or a `send` waits is attributed to a scope called "recv" or "send".
 """
 
 from __future__ import annotations

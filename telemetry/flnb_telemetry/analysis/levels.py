@@ -216,7 +216,8 @@ class Levels:
             group: the group that contains the entry.
             parts: the contents of that group.
             i: the index of the entry.
-            names: by name of a module, the number of its last call; updated. The key of a call contains its number.
+            names: a dict from a module's name to the number of the module's last call, which is updated. The number is
+                a part of the key of the call's group.
         """
         a, b = int(parts.cut[i]), int(parts.cut[i + 1])
         first, last = int(parts.bound[a]), int(parts.bound[b])
@@ -248,7 +249,10 @@ class Levels:
         return Group(f"{group.key}/{name.replace('/', '∕')}#{call}", name, path, first, last, depth=depth)
 
     def _fold_name(self, parts: Parts) -> str:
-        """Return a name for a repetition: its first and last module ("block0–11"), or the ops of one block."""
+        """Return a name for a repetition: its first and last module ("block0–11"), or the name of its first repeat.
+
+        The second form, by `_block_name`, is used if the repetition begins or ends with an op that is no module call.
+        """
         if NOT_A_MODULE in (parts.token[0], parts.token[-1]):
             return self._block_name(parts.between(0, 1))
         first, last = (self.catalog.strings.items[int(parts.token[i])] for i in (0, -1))
@@ -400,6 +404,9 @@ def folds(kind: NDArray[np.uint64], single: NDArray[np.bool_]) -> tuple[Ints, In
 
 
 def _shown(scope: list[str], depth: int) -> str:
-    """Return name number `depth` (from 1) of a scope path; a number such as "0" is returned as "layers.0"."""
+    """Return the name at position `depth` (from 1) of a scope path, such as "head".
+
+    If the name is a number, the name before it in the path is put in front, as in "layers.0".
+    """
     name = scope[depth - 1]
     return f"{scope[depth - 2]}.{name}" if name.isdigit() and depth > 1 else name

@@ -1,7 +1,7 @@
 """Memory over time: bytes by category, the blocks and segments at any moment, and fragmentation.
 
-A `Memory` pairs each allocation with its free once. At regular intervals it stores which blocks were live, so that the
-state at any time is found in a bounded number of steps. Times are seconds since the recording began.
+A `Memory` pairs each allocation with its free, and stores at regular intervals which blocks were live. So the state at
+any time is found in a bounded number of steps. Times are seconds since the recording began.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ class Owners:
 
     Args:
         state: the memory at that moment.
-        keys: what to group by: one or more of `KEYS`. Lines are known for the blocks of captured programs, lines and
-            call stacks for all blocks that were recorded with `flnb.record(stacks=True)`.
+        keys: what to group by: one or more of `KEYS`. Blocks that were recorded with `flnb.record(stacks=True)` have a
+            line and a call stack; blocks of captured programs always have a line.
     """
 
     def __init__(self, state: MemoryState, *keys: str) -> None:

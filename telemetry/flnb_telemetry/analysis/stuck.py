@@ -27,7 +27,7 @@ def stuck(calls: Collectives, ranks: list[View], now: int, states: dict[int, str
         calls: the joined calls of the ranks.
         ranks: the events of each rank.
         now: the current time, ns.
-        states: a dict from rank to a text that is not known from events, such as "has died".
+        states: a dict from rank to a text about the rank that the caller knows from elsewhere, such as "has died".
 
     Returns:
         A dict with the call's "seq" and "group", a "text" that describes it, the "seconds" since it began, and "rows":

@@ -407,9 +407,9 @@ def _origin(shown: Measured, origins: schema.Columns) -> int:
 
 
 def worth_showing(found: list[Measured]) -> Measured:
-    """Return the backward pass most worth showing: the last pass, or the pass in which NaN or Inf last began.
+    """Return the backward pass most worth showing: the last pass, unless a pass has NaN or Inf.
 
-    NaN or Inf began in the first pass of the latest uninterrupted sequence of passes with NaN or Inf.
+    In that case it is the first pass of the latest uninterrupted sequence of passes with NaN or Inf.
     """
     bad = [i for i, one in enumerate(found) if one.bad]
     if not bad:

@@ -21,7 +21,7 @@ SEGMENTS = ("segment_alloc", "segment_resize", "segment_free")
 class Memory:
     """The memory events of a trace by device; only those of the device with most events are put into the recording.
 
-    PyTorch's traces have no segments. For these, each block becomes a segment of its own, as with malloc and free.
+    Traces by PyTorch have no segments. In the recording of such a trace each block is in a segment of its own.
     """
 
     def __init__(self, trace: _Trace) -> None:

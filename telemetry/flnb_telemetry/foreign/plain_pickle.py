@@ -141,7 +141,10 @@ class _Machine:
         return kept
 
     def refuse(self, code: int, start: int) -> None:
-        """Raise an error for an opcode at byte `start` that builds no plain value; it names what would be imported."""
+        """Raise an error for an opcode that builds no plain value.
+
+        The message has the position of the opcode in the file, ``start``, and what the opcode would import or do.
+        """
         op = next((op for op in pickletools.opcodes if op.code.encode("latin-1")[0] == code), None)
         if op is None:
             raise PickleError(f"byte {start:,} is {code:#x}, which is not a pickle opcode")

@@ -45,7 +45,9 @@ LONG = b"\x8a\x08", "<i8"
 
 
 def save_snapshot(run: Recording, path: str | os.PathLike[str]) -> None:
-    """Write the memory events of a run as a PyTorch memory snapshot; an existing file is replaced when it is complete.
+    """Write the memory events of a run as a PyTorch memory snapshot.
+
+    An existing file is replaced only when the new one is complete.
 
     Addresses are those of the run; they are changed only if they do not fit in 53 bits, or if two managers used the
     same address at the same time.

@@ -174,7 +174,10 @@ class _Sweep:
             self.rows["segment_free"].append((t, number, address, size))
 
     def map(self, t: int, begin: int, end: int) -> None:
-        """Map the addresses from `begin` to `end` - 1 at time `t` (ns): an adjacent segment grows, or one begins."""
+        """Map the addresses from `begin` to `end` - 1 at time `t` (ns).
+
+        If a segment is adjacent to these addresses, it is enlarged; otherwise a new segment begins.
+        """
         inner = self.sorted_cuts[bisect_right(self.sorted_cuts, begin) : bisect_left(self.sorted_cuts, end)]
         self._count(1 + len(inner))
         for low, high in zip([begin, *inner], [*inner, end], strict=True):
@@ -206,7 +209,10 @@ class _Sweep:
                 self._resize(t, address, address, low - address)
 
     def _count(self, pieces: int) -> None:
-        """Count mapped or unmapped parts, and raise an error if there are too many; a crafted file would take hours."""
+        """Count mapped or unmapped parts, and raise an error if there are too many.
+
+        Without this limit, reading a crafted file could take hours.
+        """
         self.pieces -= pieces
         if self.pieces < 0:
             raise te.SnapshotError("its segments overlap in thousands of pieces, expected segments that do not overlap")

@@ -59,7 +59,7 @@ def load_snapshot(path: str | os.PathLike[str], device: int | None = None) -> Re
     Raises:
         FileNotFoundError: there is no such file.
         RunFileError: the file is damaged, is not such a snapshot, or names code to be executed.
-        ValueError: it has no such device.
+        ValueError: the file has no device with this number.
     """
     try:
         return _loaded(path, device)

@@ -88,7 +88,10 @@ def _manifest(run: Recording, kinds: dict[str, int], used: Used) -> dict[str, An
 
 
 def _chosen(items: list[Any], ids: set[int]) -> list[Any]:
-    """Return a list with the items of the given ids at these indices, and the first (empty) item at all others."""
+    """Return a copy of a table's items, up to the largest of `ids`.
+
+    Items whose ids are not in `ids` are replaced by the first item, which is empty.
+    """
     return [item if number in ids else items[0] for number, item in enumerate(items[: max(ids) + 1])]
 
 
@@ -149,7 +152,10 @@ def _place(path: str | os.PathLike[str]) -> Path:
 
 
 def _load(path: Path, earlier: Recording | None = None) -> Any:
-    """Open the run at a path: a file in any of the formats, or a folder, of which ``earlier`` may be an older state."""
+    """Open the run at a path: a file in any of the formats, or a folder.
+
+    ``earlier`` is the same folder's recording as it was read before, if it was.
+    """
     if not path.is_dir():
         with open(path, "rb") as file:
             first = file.read(64).removeprefix(codecs.BOM_UTF8).lstrip()[:2]
@@ -223,7 +229,7 @@ def member(archive: zipfile.ZipFile, name: str) -> bytes:
 
 
 def check(path: str | os.PathLike[str], manifest: Any, *formats: str) -> None:
-    """Raise an error if a manifest is not that of a run, or is of a newer version."""
+    """Raise an error if a manifest is not that of a run, or was written by a newer version of flnb."""
     if not isinstance(manifest, dict) or manifest.get("format") not in (formats or (FORMAT, RANKS)):
         raise RunFileError(
             f"flnb.load_run: {os.fspath(path)!r} is a ZIP file but no flnb run; expected one that run.save wrote"

@@ -38,7 +38,7 @@ class Source(NamedTuple):
     Attributes:
         open: opens the file.
         rows: its number of rows.
-        name: the name of a file that never changes, in the folder of a recording; "" for others.
+        name: the file's name in the folder of a recording, where files never change; "" for a source in a `.flnb` file.
     """
 
     open: Callable[[], Any]
@@ -114,7 +114,7 @@ class Stored(Mapping[str, schema.Columns]):
         return {source.name for sources in self.sources.values() for source in sources if source.name}
 
     def reuse(self, earlier: Stored) -> None:
-        """Take what an earlier object for the same folder has read and checked; only files since then are opened."""
+        """Take over the tables that an earlier object for the same folder has read; only newer files are opened."""
         for kind, sources in earlier.sources.items():
             names = [source.name for source in sources]
             if all(names) and names == [source.name for source in self.sources.get(kind, ())][: len(names)]:

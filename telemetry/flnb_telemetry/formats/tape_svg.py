@@ -40,7 +40,7 @@ def tape_picture(levels: Levels) -> str:
 def _opened(levels: Levels) -> list[Group | int]:
     """Return the items that have a box, in order of execution: groups, and row numbers of single nodes.
 
-    A group is replaced by its contents if there are at most `MOST` boxes then; the outermost group always is.
+    A group is replaced by its contents if there are at most `MOST` boxes then. The outermost group is always replaced.
     """
     items: list[Group | int] = [levels.root] if len(levels.graph) else []
     waiting = items[:1]

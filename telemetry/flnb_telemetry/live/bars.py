@@ -68,7 +68,10 @@ def merge(bars: Bars, resolution: int) -> Bars:
 
 
 def runs(pairs: Ints, t0: Ints, t1: Ints, breaks: NDArray[np.bool_]) -> Bars:
-    """Merge consecutive events with equal pairs into one event each, shape (5, n); `breaks` begins a new event."""
+    """Merge consecutive events with equal pairs into one event each; return the merged events, shape (5, n).
+
+    An event for which the mask `breaks` is True is never merged with the event before it.
+    """
     begins = breaks.copy()
     begins[:1] = True
     begins[1:] |= pairs[1:] != pairs[:-1]
@@ -135,7 +138,8 @@ class Row:
     """Bars that do not overlap, at every level of detail.
 
     Args:
-        most: the largest number of events, and twice that of the bars of each coarser level; None for no limit.
+        most: the largest number of events (bars of level 0); coarser levels have at most half as many bars. None for no
+            limit.
 
     Attributes:
         open: an event at the end of the row, shape (5, 1), that may still become longer; None if there is none.

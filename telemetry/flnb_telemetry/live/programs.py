@@ -60,7 +60,8 @@ class Kernels:
         """Return for each kernel event the index of its kernel; -1 if its ops were not recorded.
 
         Args:
-            kernel, op: the tables of the events of these two kinds, from the start of their threads or of a batch on.
+            kernel, op: the tables of the events of these two kinds: all events of a run, or those of one batch of
+                records.
         """
         found, order, first = _matched(kernel, op)
         numbers = np.full(len(kernel["t0"]), -1, np.int64)

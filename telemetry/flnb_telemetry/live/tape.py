@@ -135,7 +135,10 @@ class LiveTape:
         return list(dict.fromkeys(pairs))
 
     def _part(self, keys: Iterable[str], every_leaf: bool) -> dict[str, Any]:
-        """Return the levels with these keys, their nodes, and the leaves that these read (all with `every_leaf`)."""
+        """Return the levels with these keys, their nodes, and the leaves that the nodes read.
+
+        With `every_leaf`, all leaves of the tape are returned.
+        """
         graph = self.graph
         levels, rows = [], []
         for key in dict.fromkeys(keys):

@@ -93,7 +93,10 @@ class LiveTimeline:
         self.rows.take(tables, places)
 
     def look(self, shown: bool) -> None:
-        """Receive whether a browser shows the timeline now: it is sent often if one has done so in the last second."""
+        """Receive whether a browser shows the timeline now.
+
+        Sections of the timeline are sent often while a browser shows it, and for one second after that.
+        """
         now = clock()
         if shown and (self._looked or 0) < now - WHOLE_EVERY:
             self._due = 0
@@ -265,7 +268,7 @@ class LiveTimeline:
         return key, self.rows.rows.get(key) if kind in KINDS else None
 
     def _names(self, key: Key, what: int, context: int) -> tuple[str, str]:
-        """Return name and scope of an event of a row: what its counterpart in another recording also has."""
+        """Return the name and the scope of an event of a row, by which the same event is found in another recording."""
         catalog, kind = self.rows.catalog, KINDS[key.kind]
         scope = catalog.contexts.items[context].scope
         if kind in ("op", "part", "record"):
@@ -282,9 +285,10 @@ class LiveTimeline:
         return found
 
     def _ordinal(self, thread: int, kind: str, depth: int, number: int, since: float) -> dict[str, Any] | None:
-        """Return an event's name and scope, and how many events with these its row has before it, from ``since`` on.
+        """Return the name and scope of an event, and how many events before it in its row have the same name and scope.
 
-        None if there is no such event, or if the row no longer has all events since that time (ms).
+        Events that begin before the time ``since`` (ms) are not counted. Return None if there is no such event, or if
+        the row no longer has all events since that time.
         """
         key, row = self._row(thread, kind, depth)
         if row is None or not row.events.first <= number < row.events.first + row.events.used:
@@ -299,7 +303,11 @@ class LiveTimeline:
     def _nth(
         self, thread: int, kind: str, depth: int, name: str, scope: str, before: int, since: float
     ) -> dict[str, Any] | None:
-        """Return the event of a row with a name and scope and ``before`` such events before it since a time (ms)."""
+        """Return the event of a row before which the row has ``before`` other events with the same name and scope.
+
+        The event has the given name and scope. Events that begin before the time ``since`` (ms) are not counted. Return
+        None if there is no such event.
+        """
         key, row = self._row(thread, kind, depth)
         if row is None or before < 0 or (row.events.first and self._ns(since) < row.events.bars[T0, 0]):
             return None
