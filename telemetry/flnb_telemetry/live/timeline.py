@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from flnb_telemetry.live.bars import Bars, Row
     from flnb_telemetry.run import Run
-    from flnb_telemetry.schema import Batches, Columns, Ints
+    from flnb_telemetry.schema import Columns, Ints
 
     Arrays = dict[str, NDArray[Any]]
 
@@ -57,21 +57,6 @@ class LiveTimeline:
         self.ranks: dict[int, int] = {}
         self._version, self._due, self._whole_due = -1, 0, 0
         self._looked: int | None = None  # when (ns) a browser last showed the timeline; None: no browser told its tab
-
-    def take(self, batches: Batches, present: Ints, op: Columns, places: tuple[Ints, Ints]) -> None:
-        """Receive the next records of some threads.
-
-        Args:
-            batches: pairs of a thread's number and its records.
-            present: the number of these records of each kind, by the kind's number.
-            op: the table of the ops among the records.
-            places: the scope (string id) and the phase of each op.
-        """
-        tables = EMPTY | {"op": op}
-        for name in EMPTY:
-            if name != "op" and present[schema.KINDS[name].number]:
-                tables[name] = schema.table(schema.KINDS[name], batches)
-        self.add(tables, places)
 
     def add(self, tables: dict[str, Columns], places: tuple[NDArray[Any], NDArray[Any]]) -> None:
         """Receive the next events as tables (see `Timeline.take`)."""

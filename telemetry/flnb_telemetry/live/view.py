@@ -20,7 +20,7 @@ from flnb_telemetry.live.backward import Backwards
 from flnb_telemetry.live.collectives import LiveCollectives
 from flnb_telemetry.live.memory import LiveMemory
 from flnb_telemetry.live.tape import PROTOCOL, LiveTape
-from flnb_telemetry.live.timeline import LiveTimeline
+from flnb_telemetry.live.timeline import EMPTY, LiveTimeline
 from flnb_telemetry.run import Run
 from flnb_telemetry.safe_text import safe_lines, safe_text
 from flnb_telemetry.tally import Tally, buckets
@@ -133,7 +133,8 @@ class Live(Run):
             return
         self.catalog.refresh()
         rows = waiting[0][1] if len(waiting) == 1 else np.concatenate([part for _, part in waiting])
-        kinds = rows[:, 0] & 0xFF
+        each = [schema.numbers(part) for _, part in waiting]
+        kinds = each[0] if len(each) == 1 else np.concatenate(each)
         present = np.bincount(kinds, minlength=256)
 
         def of(kind: int) -> schema.Records:
@@ -141,8 +142,12 @@ class Live(Run):
 
         ops, drops = of(schema.OP), of(schema.DROPPED)
         if present[_TIMED].any():
-            table = schema.table(schema.KINDS["op"], waiting)
-            self.timeline.take(waiting, present, table, self._count(table))
+            tables = EMPTY | {
+                name: schema.table(schema.KINDS[name], waiting, each)
+                for name in EMPTY
+                if present[schema.KINDS[name].number]
+            }
+            self.timeline.add(tables, self._count(tables["op"]))
         if present[_MEMORY].any():
             self.memory.fold(rows[_MEMORY[kinds]], ops)
         for name, past in self._past.items():
