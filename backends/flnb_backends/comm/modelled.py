@@ -123,7 +123,10 @@ class Modelled(Forwarding):
             self._free = self._waiting.popleft().end or 0.0
 
     def _queued(self, op: str, nbytes: int, work: Work) -> Work:
-        """Put the call ``work`` on the simulated link; ranks exchange start times, from which all compute its end."""
+        """Put the call ``work`` on the simulated link, and return the call as a `Transfer`.
+
+        Ranks exchange the times at which they called. From these each rank computes when the call ends.
+        """
         begins = np.empty(self.size)
         told = self.inner.all_gather(np.array([clock()]), begins)
         transfer = Transfer(self, All([work, told]), begins, self.topology.seconds(op, nbytes, self.size))
@@ -131,23 +134,23 @@ class Modelled(Forwarding):
         return transfer
 
     def all_reduce(self, buffer: Any, op: str = "sum") -> Work:
-        """Call the wrapped `all_reduce`; it ends when the simulated link would."""
+        """Call the wrapped `all_reduce`; the returned call ends when the simulated link has carried it."""
         return self._queued("all_reduce", buffer.nbytes, self.inner.all_reduce(buffer, op))
 
     def all_gather(self, buffer: Any, out: Any) -> Work:
-        """Call the wrapped `all_gather`; it ends when the simulated link would."""
+        """Call the wrapped `all_gather`; the returned call ends when the simulated link has carried it."""
         return self._queued("all_gather", out.nbytes, self.inner.all_gather(buffer, out))
 
     def reduce_scatter(self, buffer: Any, out: Any, op: str = "sum") -> Work:
-        """Call the wrapped `reduce_scatter`; it ends when the simulated link would."""
+        """Call the wrapped `reduce_scatter`; the returned call ends when the simulated link has carried it."""
         return self._queued("reduce_scatter", buffer.nbytes, self.inner.reduce_scatter(buffer, out, op))
 
     def broadcast(self, buffer: Any, root: int = 0) -> Work:
-        """Call the wrapped `broadcast`; it ends when the simulated link would."""
+        """Call the wrapped `broadcast`; the returned call ends when the simulated link has carried it."""
         return self._queued("broadcast", buffer.nbytes, self.inner.broadcast(buffer, root))
 
     def barrier(self) -> Work:
-        """Call the wrapped `barrier`; it ends when the simulated link would."""
+        """Call the wrapped `barrier`; the returned call ends when the simulated link has carried it."""
         return self._queued("barrier", 0, self.inner.barrier())
 
     def send(self, buffer: Any, to: int, tag: int = 0) -> Work:
@@ -159,7 +162,7 @@ class Modelled(Forwarding):
         return Message(self, All(works), end, seconds)
 
     def recv(self, buffer: Any, source: int, tag: int = 0) -> Work:
-        """Call the wrapped `recv`; it ends when the simulated link would."""
+        """Call the wrapped `recv`; the returned call ends when the simulated link has carried the message."""
         end = np.empty(1)
         works = [self.inner.recv(end, source, tag), self.inner.recv(buffer, source, tag)]
         return Message(self, All(works), end, 0.0)

@@ -223,7 +223,7 @@ def _shared_files() -> list[str]:
 
 
 def _join() -> None:
-    """Wait for all ranks of `flnb launch` before MPI is initialized, which cannot be interrupted or diagnosed.
+    """Wait for all ranks of `flnb launch`, because MPI's own wait for them cannot be interrupted or diagnosed.
 
     Raises:
         CollectiveError: a rank has ended, or has not come before the timeout.

@@ -50,7 +50,7 @@ class Piece(Block):
         insort(self.pool.listed, (self.size, self.segment.id, self.address, self))
 
     def join(self, right: Piece) -> None:
-        """Merge the right neighbour into this piece; its object becomes a spare one."""
+        """Merge the right neighbour into this piece; the neighbour's object becomes a spare one."""
         self.size += right.size
         self.right = after = right.right
         if after is not None:
@@ -73,7 +73,8 @@ class Pool:
             address because operating systems return addresses in any order, and a program should get the same pieces in
             every run and in replays.
         loose: one free piece that is not listed, None if there is none. Mostly it is the rest of a segment, from which
-            blocks are split off and into which they are merged; listing it anew each time would take longer than that.
+            blocks are split off and into which they are merged. Adding it to ``listed`` after each split or merge would
+            take longer than the split or merge.
         least: the smallest rest, in bytes, that is split off a piece; a smaller rest remains a part of the block.
         recycling: a free piece of this many bytes or more is not used again; its segment is released when it is empty.
         end: in a growing segment, a piece of 0 bytes at the segment's end that is never free; its left neighbour is

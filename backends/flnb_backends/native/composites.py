@@ -51,8 +51,8 @@ class Composite(NamedTuple):
         pointer: returns the pointer to a C-contiguous array's elements; raises ValueError for another array.
         inputs: the shape, for a `MATRIX`, and dtype of each input; None for one that the function does not read.
         numbers: whether the function takes the numbers of the columns, int64, after the inputs.
-        results: the shape of each result, for a `MATRIX`; the position of an earlier result for one that is equal to
-            that; None for an input without gradient.
+        results: the shape of each result, for a `MATRIX`. A result equal to an earlier one has the earlier result's
+            position instead of a shape. None is in the place of a gradient that does not exist.
         room: returns the bytes of scratch memory for a number of columns.
     """
 
@@ -243,9 +243,10 @@ def function_of(writer: AnySize) -> tuple[Callable[..., int], Callable[[Any], An
 
 
 class _Selecting(ByRows):
-    """Writes the code of a nest whose loads are not to be replaced by one load from one of two addresses.
+    """Writes the code of a nest that selects one of two values, such that LLVM can vectorize the code.
 
-    LLVM would do so where one of two values is selected, and could not use vectors then.
+    LLVM would replace the two loads by one load from one of two addresses, and could not use vectors then. Therefore
+    loaded values are frozen (LLVM's instruction ``freeze``).
     """
 
     def _value(self, j: int, values: dict[int, Scalar], places: Sequence[str]) -> Scalar:
@@ -270,8 +271,9 @@ def _selection(dtype: str, numbers: tuple[bool, bool]) -> tuple[Callable[..., in
 def select(condition: Any, a: Any, b: Any, out: Any) -> bool:
     """Write to ``out`` the elements of a where ``condition`` is true, else those of b; both may be 0-d.
 
-    Return False, having written nothing, if NumPy has to do it: arrays are of other shapes or dtypes than ``out``,
-    float32 or float64, or not contiguous, or memory is shared.
+    Return whether the elements were written. If False, nothing was written, and NumPy must do the selection: ``out`` is
+    neither float32 nor float64, a or b has another dtype or another shape than ``out``, an array is not contiguous, or
+    arrays share memory.
     """
     dtype, shape = out.dtype, out.shape
     if dtype.char not in "fd" or a.dtype is not dtype or b.dtype is not dtype or condition.dtype.char != "?":

@@ -112,7 +112,11 @@ class Generator(ABC):
         return values[j]
 
     def _write(self, each: Pass, values: dict[int, Scalar], places: Sequence[str], index: str) -> None:
-        """Emit a pass's stores for one index: to arrays at the addresses ``places``, to scratch rows at ``index``."""
+        """Emit what a pass stores for one index.
+
+        The pass's stores go to arrays, at the addresses ``places``. Values for later passes go to rows in scratch
+        memory, at the position ``index``.
+        """
         for j in each.keeps:
             if self.plan.kept[j] < 0:
                 self.code.store(values[j], self._slot("kept", j, self.nest.steps[j].dtype, index))
@@ -132,9 +136,11 @@ class Generator(ABC):
         return (*self.nest.outer, *self.nest.inner)[self.divided] if self.divided >= 0 else 1
 
     def _divided(self) -> int:
-        """Return the loop to divide: the first outer one with many iterations, else that with the most; -1 if none.
+        """Return the number of the loop to divide; -1 if there is none.
 
-        The innermost loop is divided if no reduction goes over it, and nothing is written outside of it.
+        This is the first outer loop of at least `MANY` iterations, or else the outer loop with the most. If there are
+        no outer loops, or a reduction goes over them, it is the innermost loop, provided that no reduction goes over
+        that loop and nothing is written outside of it.
         """
         nest, over = self.nest, {step.over for step in self.nest.steps}
         if nest.outer and "outer" not in over:
@@ -143,7 +149,10 @@ class Generator(ABC):
         return -1 if single else len(nest.outer) + len(nest.inner) - 1
 
     def _bounds(self, loop: int) -> tuple[str, str]:
-        """Return the start and the stop of a loop, as they are written in LLVM IR; inner loops follow outer loops."""
+        """Return the start and the stop of a loop, as they are written in LLVM IR.
+
+        Inner loops are numbered after outer loops.
+        """
         if loop == self.divided:
             return "%begin", "%end"
         return "0", str((*self.nest.outer, *self.nest.inner)[loop])

@@ -113,7 +113,7 @@ class SideBySide(Generator):
             complete = each.reductions
 
     def _write_rows(self, each: Pass, places: Sequence[str], complete: Sequence[int], stores: Sequence[int]) -> None:
-        """Emit, for one lane, the steps between two passes, whose values are equal at all places of the inner space.
+        """Emit, for one lane, the steps between two passes: those whose values are equal at all inner places.
 
         Args:
             each: the later pass.

@@ -113,7 +113,7 @@ class OneDnn:
             memory; otherwise oneDNN would allocate scratch memory for the thread that creates the primitive.
         threads: the number of threads that OpenMP uses by default.
         pointer: returns the pointer to a contiguous array's elements; raises ValueError for another array.
-        most_threads: the number of threads that it may use in this process.
+        most_threads: the largest number of threads that oneDNN may use in this process.
         team: the addresses of the OpenMP functions that run machine code on several threads; empty if there are none.
 
     Raises:

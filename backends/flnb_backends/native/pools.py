@@ -53,7 +53,10 @@ class Pool(NamedTuple):
         return code.text()
 
     def spread(self) -> str:
-        """Return the IR of ``void pool(g, x, out, ...)``, which writes the gradient of x to out; g is the maxima's."""
+        """Return the IR of ``void pool(g, x, out, ...)``, which writes the gradient of x to out.
+
+        The parameter g is the gradient of the maxima.
+        """
         code = Code("pool", f"ptr %g, ptr %x, ptr %out, {PARAMETERS}", WIDTH)
         size = code.add(f"mul nsw i64 %planes, {code.add('mul nsw i64 %height, %width')}")
         nothing = Scalar(code, code.constant(0, self.dtype), self.dtype)

@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 
 def prepares(function: Callable[P, T]) -> Callable[P, T]:
-    """Return the function with an event `compile` for each of its calls, of one value and no calls of a program.
+    """Wrap a function so that each of its calls is recorded by an event `compile`.
 
-    The time of such an event is subtracted from that of the op in which it happened. A call that returns None, because
-    there is nothing to prepare, emits none.
+    The duration of the event is subtracted from the time of the op during which the function was called. If the
+    function returns None, because there is nothing to prepare, no event is emitted.
 
     >>> import flnb
     >>> compiled = prepares(lambda: "machine code")

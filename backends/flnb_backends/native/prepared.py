@@ -38,7 +38,7 @@ def channels_last(shape: Shape) -> Shape:
 def regular(shape: Shape, strides: Shape, itemsize: int = 4) -> Shape | None:
     """Convert strides from bytes to elements; returns None unless they are positive and elements do not overlap.
 
-    The stride of an axis of extent 1, which means nothing, becomes that of a C-contiguous array.
+    The stride of an axis of extent 1 has no meaning; it is replaced by the stride in a C-contiguous array.
     """
     if any(n > 1 and s % itemsize for n, s in zip(shape, strides, strict=True)):
         return None

@@ -51,8 +51,9 @@ def prepare(op: str, way: str, operands: Sequence[Laid], *attributes: Any) -> Pr
         op: the name of the op.
         way: the name of the way to compute it, one of ``WAYS[op]``.
         operands: the shape and the strides, in elements, of each operand and of the result.
-        attributes: for a convolution stride, padding and dilation (one number for each spatial dimension each) and
-            groups; for pooling the kernel's extents and the stride. Further ones are ignored.
+        attributes: for a convolution: stride, padding and dilation, each a tuple with a number for each spatial
+            dimension, and the number of groups. For pooling: the kernel's extents and the stride. Further attributes
+            are ignored.
 
     Raises:
         OneDnnError: oneDNN cannot compute the op in this way; the status is usually "unimplemented".

@@ -34,13 +34,14 @@ class Routine:
     """A prepared oneDNN primitive that a `Segment` can call like a `flnb_backends.native.nests.Kernel`, or `run` alone.
 
     Args:
-        prepared: the primitive; while the routine runs it, no other thread may do so.
+        prepared: the primitive; no other thread may run it at the same time.
         threads: how many threads oneDNN uses.
 
     Attributes:
         address: the address of the machine code.
-        begin, extent: the last two arguments of the machine code in a segment: the address of an array of 64-bit words,
-            from which it reads what to run, and 0; 1 in place of 0 lets it check the arrays' addresses first.
+        begin, extent: the last two arguments of the machine code in a segment. The first is the address of an array of
+            64-bit words that say what to run. The second is 0; with 1, the machine code first checks the arrays'
+            addresses.
         scratch: the bytes of scratch memory that a call needs, at any alignment.
         parts: into how many calls the range is divided: 1.
     """

@@ -72,8 +72,9 @@ def _first() -> tuple[str, str, str]:
 
 
 def _step(step: int) -> str:
-    """Return LLVM IR that computes `LANES` states, ``step`` times the present ones plus %ML and %MH (low, high words).
+    """Return LLVM IR that computes the next `LANES` states from the present ones, side by side.
 
+    Each new state is ``step`` times the old state, plus a constant whose low word is %ML and whose high word is %MH.
     The upper word of a product of two words is computed from products of their halves.
     """
     return f"""

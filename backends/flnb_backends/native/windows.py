@@ -66,7 +66,7 @@ class Windows(NamedTuple):
     def spread(self) -> str:
         """Return the IR of ``void spread(g, positions, out, planes)``, which writes the gradient of the images.
 
-        ``g`` is that of the maxima. Where windows overlap, their gradients are added in row-major order.
+        ``g`` is the gradient of the maxima. Where windows overlap, their gradients are added in row-major order.
         """
         code = Code("spread", "ptr %g, ptr %positions, ptr %out, i64 %planes", WIDTH)
         table = [*self.offsets, *[0] * (NOWHERE + 1 - math.prod(self.kernel))]

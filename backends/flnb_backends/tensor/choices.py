@@ -15,7 +15,7 @@ KEPT = 1024
 class Shapes(NamedTuple):
     """The shapes, layouts and settings for which a fastest way to compute was chosen.
 
-    They are the keys of `flnb_backends.tensor.cpu.CpuBackend.choices`.
+    Objects of this class are the keys of `flnb_backends.tensor.cpu.CpuBackend.choices`.
 
     Attributes:
         op: the name of the op, one of `flnb_backends.native.primitives.WAYS`.
@@ -55,7 +55,10 @@ class Here(threading.local):
         self.ready: OrderedDict[Any, Any] = OrderedDict()
 
     def find(self, key: Any) -> Any:
-        """Return the value stored under a key, if any; in a cache that is half full, it becomes the last used one."""
+        """Return the value stored under a key; None if there is none.
+
+        If the cache is more than half full, the value becomes the one that was used last.
+        """
         found = self.ready.get(key)
         if found is not None and len(self.ready) > KEPT // 2:
             self.ready.move_to_end(key)

@@ -64,8 +64,8 @@ class CpuBackend(Composites, Kernels):
 
     At the first call with given shapes, the ways to compute an op (NumPy, and oneDNN on several memory layouts) are
     timed. The fastest is used for all further calls; see `choices`. Results of the ways differ in the last digits.
-    Arrays whose channels are last in memory (a permuted view) are used without a copy. oneDNN leaves out products with
-    the zeros of the padding, so a weight that is NaN or infinite does not spread from there as on the NumPy backend.
+    Arrays whose channels are last in memory (a permuted view) are used without a copy. oneDNN does not multiply weights
+    by the zeros of the padding. On the NumPy backend, such a product is NaN if the weight is NaN or infinite.
 
     Args:
         threads: the number of threads of oneDNN; ``OMP_NUM_THREADS`` or the number of processors by default. If oneDNN

@@ -1,7 +1,8 @@
 """Composites of the backend "cpu" by machine code that passes over memory once, called as `whole` describes.
 
-The code is used from the first call on, so that results do not depend on how often an op has run. NumPy computes
-arrays that are not contiguous, aligned float32 (or float64, without exponentials), and everything without llvmlite.
+The code is used from the first call on, so that results do not depend on how often an op has run. The machine code is
+for contiguous, aligned arrays of float32, and of float64 if the composite has no exponentials. NumPy computes all other
+arrays, and all arrays if llvmlite is not installed.
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ class Rows(NamedTuple):
         kept: the number of values that the composite stores for its gradient.
         matrix: a function of the shape of the first input and the attributes. It returns the number of the last axes
             that make a row, and the attributes for a matrix; None if there is no machine code.
-        more: the shape, for a `MATRIX`, of the inputs after the first, and their dtype, None for that of the first.
+        more: the shape, for a `MATRIX`, and the dtype of the inputs after the first; a dtype of None is that of the
+            first input.
         leader: the argument of the pull that has the shape of the first input.
         across: whether the composite reduces columns (over the rows) rather than rows.
     """

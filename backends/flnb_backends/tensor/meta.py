@@ -2,7 +2,7 @@
 
 Its primitives are not written one by one: the op table has a shape rule for every op, and the shape and dtype of a
 result are computed before a backend's method is called. Views also need strides. NumPy computes the strides, on an
-array with the shape and strides of the tensor whose elements are never read.
+array that has the shape and the strides of the tensor; the array's elements are never read.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ _WHOLE = {("slice", None, None, None)}
 
 @lru_cache(4096)
 def _axis(key: tuple[Any, ...]) -> int:
-    """Return the axis that an array indexes, given an encoded index that takes all others whole; else -1."""
+    """Return the axis that is indexed by an array, if the encoded index ``key`` takes all other axes whole; else -1."""
     places = [i for i, each in enumerate(key) if each == ("index", 0)]
     return places[0] if len(places) == 1 and _WHOLE.issuperset(key[: places[0]] + key[places[0] + 1 :]) else -1
 

@@ -53,10 +53,10 @@ def tiling(shape: Extents, kernel: Extents, stride: Extents) -> tuple[Extents, E
 
 
 def tiled(x: Array, split: Extents, order: Extents, starts: Array) -> tuple[Array, Array]:
-    """Reorder images so that each window is a row; return the flattened rows, and each window's index of its maximum.
+    """Reorder images so that each window is a row; return the flattened rows, and the indices of the windows' maxima.
 
-    The index counts in the flattened array; it is that of the first maximum, or of the first NaN. ``split``, ``order``
-    and ``starts`` are the results of `tiling`.
+    The indices are positions in the flattened rows. If a window has several maxima, the first one counts; if a window
+    has NaN, the first NaN. ``split``, ``order`` and ``starts`` are the results of `tiling`.
     """
     tiles = x.reshape(split).transpose(order).reshape(len(starts), -1)
     chosen = tiles.argmax(1)

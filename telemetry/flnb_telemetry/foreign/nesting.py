@@ -18,7 +18,7 @@ OPTIMIZER = "Optimizer.step#"
 
 
 class Slices:
-    """Collects the ops and annotations of each thread, in any order, and makes tables of ops and scopes of them."""
+    """Collects the ops and annotations of each thread, in any order, and returns them as tables."""
 
     def __init__(self) -> None:
         self._ops: dict[int, list[tuple[Any, ...]]] = {}

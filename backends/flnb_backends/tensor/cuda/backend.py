@@ -156,7 +156,9 @@ class CudaBackend(
 
     @with_block
     def stream(self) -> Iterator[int]:
-        """Run a ``with`` block in another stream, which first waits for the current one; yields its handle (an int).
+        """Run a ``with`` block in another stream, and yield the stream's handle (an int).
+
+        The block's stream first waits for the work queued in the current stream.
 
         The current stream does not wait for the block's stream; call `wait_for` if it must. Streams are reused and
         never destroyed, because the records of free memory refer to the streams that have used it.

@@ -106,8 +106,8 @@ class LinearAlgebra(CudaBuffers, linalg.LinearAlgebra):
     def _multiply(self, a: Buffer, b: Buffer, y: Buffer) -> None:
         """Write the matrix products of a and b into y, which is C-contiguous.
 
-        cuBLAS assumes column-major matrices. Read that way, y is its own transpose, ``b.T @ a.T``, so the first factor
-        in the call is b.
+        cuBLAS assumes column-major matrices, so it reads and writes the transpose of each matrix here. The transpose of
+        y is ``b.T @ a.T``; therefore b is the first factor in the call.
         """
         batch, (m, k), n = y.shape[:-2], a.shape[-2:], b.shape[-1]
         if not y.size or not k:

@@ -64,7 +64,10 @@ class Pooling(CudaBuffers):
         return self.finished(y, out)
 
     def _largest_places(self, x: Buffer, kernel: Extents, stride: Extents) -> tuple[Buffer, Any]:
-        """Return each window's index of the maximum in its flattened image (-1: NaN), and the struct of the windows."""
+        """Return for each window the index of its maximum in the flattened image, and the struct of the windows.
+
+        The index is -1 for a window with NaN.
+        """
         every, fit = windows(x.shape[2:], kernel, stride)
         places = self.new((*x.shape[:2], *fit), PLACE)
         count = math.prod(places.shape)
