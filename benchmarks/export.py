@@ -1,4 +1,4 @@
-"""Exports of a run: events a second and memory of the trace, of reading it again, and of the page in one file.
+"""Exports of a run: events per second and memory for writing a trace, reading it, and writing an HTML page.
 
 The run is synthetic: forward and backward ops with tape nodes, each with a block of memory that lives for 100 ops.
 """

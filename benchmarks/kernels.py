@@ -99,7 +99,9 @@ def active_blocks(cases: list[tuple[int, ...]]) -> list[int]:
     """Ask `cuda_occupancy.h` how many blocks a multiprocessor holds.
 
     Args:
-        cases: the numbers of `Limits`, registers of a thread, static shared memory, threads of a block, dynamic memory.
+        cases: a tuple of ints for each case: the fields of `Limits`, followed by the registers of a thread, the bytes
+            of static shared memory of a block, the threads of a block, and the bytes of dynamic shared memory of a
+            block.
     """
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder, "occupancy")

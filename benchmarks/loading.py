@@ -1,11 +1,11 @@
 """Records per second of a dataset on disk: `PrefetchDataset` beside torch's `DataLoader`, where torch is installed.
 
-`python -m benchmarks loading` writes sets of synthetic uint8 images with labels: as arrays, compressed by zlib, and
-as JPEG where Pillow is installed (decoding then costs most of the time). Both sides read them with the same function,
-one record at a time: bytes from the file, float32, normalised, every other image mirrored. Both batch in two workers
-that stay between epochs, and run in turn, an epoch each; ratios are taken round by round. That both give the same
-batches is checked before. Nothing is done with a batch, so the rates are those of loading alone, of files that the
-system has in memory.
+`python -m benchmarks loading` writes sets of synthetic uint8 images with labels: as arrays, compressed by zlib, and as
+JPEG where Pillow is installed (decoding then costs most of the time). Both sides read them with the same function, one
+record at a time: bytes from the file, float32, normalised, every other image mirrored. Both make batches in two worker
+processes or threads, which are started once. They take turns, an epoch each; ratios are taken round by round. First it
+is checked that both return the same batches. Batches are not used, so the rates are those of loading alone. The system
+has the files in memory.
 """
 
 from __future__ import annotations
@@ -43,7 +43,11 @@ SETS = {
 
 
 def make(path: Path, records: int, side: int, kept: str) -> None:
-    """Write a dataset of random uint8 images (3, side, side), of 32 grey levels so that they compress, and labels."""
+    """Write a dataset of random uint8 images (3, side, side) with labels.
+
+    Pixels have 32 different values, so that images can be compressed. ``kept`` says how images are stored: "array",
+    "zlib" or "jpeg".
+    """
     random = np.random.default_rng(0)
 
     def image() -> Any:
@@ -167,7 +171,7 @@ def measure(kind: str, options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def row(kind: str, side: int, records: int, name: str, times: dict[str, list[float]], start: float) -> dict[str, Any]:
-    """Make a row of the table: records per second, and the ratios to torch's of the same round.
+    """Make a row of the table: records per second, and their ratio to torch's, taken round by round.
 
     The goal is set for processes, because torch's workers are processes.
     """

@@ -1,11 +1,11 @@
 """Training steps of whole models, flnb beside torch: `python -m benchmarks models [MODEL...] --size small`.
 
-Every contestant is a process of its own: flnb on each of its backends; torch eager, with malloc's default
-settings and with settings by which glibc keeps freed memory (`TUNED`); with ``--peers`` also torch with channels last,
-compiled, and JAX's jit. All begin with flnb's initial weights, see the same batch, and must agree on loss and
-gradients, dropout off, before anything is timed. Then they take turns in many short rounds, after a warm-up; ratios are
-taken round by round. Loading data is not
-in these times: ``--data`` measures it apart (`benchmarks.loading`). Without torch flnb is measured alone.
+Every contestant is a process of its own: flnb on each of its backends; torch eager, with malloc's default settings and
+with settings by which glibc keeps freed memory (`TUNED`); with ``--peers`` also torch with channels last, compiled, and
+JAX's jit. All begin with flnb's initial weights, see the same batch, and must agree on loss and gradients, dropout off,
+before anything is timed. Then they take turns in many short rounds, after a warm-up; ratios are taken round by round.
+These times do not include the loading of data, which ``--data`` measures separately (`benchmarks.loading`). If torch is
+not installed, flnb is measured alone.
 """
 
 from __future__ import annotations

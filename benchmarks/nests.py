@@ -184,7 +184,9 @@ def measured(rounds: int, seconds: float, clock: str) -> tuple[list[dict[str, An
 
 
 def apart(case: str, expected: list[Any], found: list[Any]) -> float:
-    """Return the largest difference of results over the largest element; for dropout, of the shares of zeros.
+    """Return the largest difference between elements of two results, divided by the largest element.
+
+    For dropout, return the largest difference between the share of zeros and the requested share.
 
     Raises:
         ValueError: the difference is more than rounding explains.

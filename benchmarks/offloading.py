@@ -1,8 +1,9 @@
 """Time and memory of a training step whose saved tensors are offloaded: `python -m benchmarks offloading`.
 
-A multilayer perceptron of square layers with ReLUs, whose saved activations are one block a layer, four times as large
-as its weights, trained without and with `flnb.memory.offload` and `compress`, in turns. Peaks are live bytes of the
-manager that computes; "back, of step" is the share of a step in which it waits for what comes back.
+The model is a multilayer perceptron of square layers with ReLUs. For each layer one block of activations is saved, four
+times as large as the layer's weights. Steps without offloading, with `flnb.memory.offload` and with `compress` take
+turns. Peaks are live bytes of the manager from which results are allocated. "back, of step" is the share of a step in
+which the program waits for tensors that are moved back.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MIB = 1 << 20
 
 
 class Case:
-    """A network on a device of its own, whose steps are timed."""
+    """A network in the memory of a separate manager; its training steps are timed."""
 
     def __init__(self, name: str, width: int, layers: int, wrap: Callable[[], AbstractContextManager[Any]]) -> None:
         import flnb

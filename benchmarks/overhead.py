@@ -34,7 +34,10 @@ PROFILER = 0.2
 
 
 def chain(ops: int, leaf: Callable[[], Any], tanh: Callable[[Any], Any], cotangent: Any) -> Callable[[], float]:
-    """Return a function that runs ``ops`` ops on (8, 8) float32 forward and backward to four leaves, in seconds."""
+    """Return a function that runs a chain of ``ops`` ops forward and backward, and returns the seconds that they took.
+
+    Arrays are float32 of shape (8, 8); the gradients of four leaves are computed.
+    """
 
     def run() -> float:
         x, a, b, c = (leaf() for _ in range(4))
@@ -233,7 +236,7 @@ def step_rows(steps: int, rounds: int, collector: str) -> list[dict[str, Any]]:
 
 
 def _until_its_end(run: Callable[[], float], rounds: int) -> float:
-    """Return the median seconds from a call to its return: a profiler's or a file's end counts, too."""
+    """Return the median seconds of a call of ``run``, including work after its ops, such as writing a file."""
     times = []
     for _ in range(min(rounds, 3)):
         gc.collect()

@@ -5,8 +5,8 @@ a filled one, page faults of later steps, what a recording adds to a step, and t
 compared with the memory that a recording measures. Then, for a chain of ops on arrays of shape (8, 8): the time of one
 op in a program and in torch eager, without gradients and with the gradients of four leaves (the chain of `benchmarks
 overhead`); and the time to record an op on the backend "deferred", and to record and compute it, compared with
-computing it on "numpy". Each turn repeats a chain `REPEATS` times after once that is not counted, so caches are warm in
-all of them. A call of a program is counted from the call to its return, with the check of its arguments.
+computing it on "numpy". In each turn a chain is run once without being timed, so that caches are warm, and then
+`REPEATS` times. A call of a program is counted from the call to its return, with the check of its arguments.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Graphs of a million tiny nodes: `python -m benchmarks tape`, flnb beside torch where that is installed.
 
 A *chain* multiplies and adds 0-d float32 numbers in turn; a *lattice* adds each cell's two predecessors and multiplies
-by the weight of its column, as the forward scores of alignments do. Forward and backward with gradients to all leaves.
-Each measurement is a process of its own (so that its peak memory is its own); the variants alternate, and ratios are
-taken round by round. Times are CPU seconds of the one thread: other programs on the machine cost less of them.
+by the weight of its column, as the forward scores of alignments do. The forward pass is measured, and the backward pass
+with the gradients of all leaves. Each measurement is made in a separate process, so that it has a separate peak of
+memory. The variants alternate, and ratios are taken round by round. Times are CPU seconds of one thread, because other
+programs on the machine disturb these less than elapsed time.
 """
 
 from __future__ import annotations

@@ -26,8 +26,9 @@ FRAMEWORKS = {"flnb": ("flnb",), "torch": ("torch",), "jax": ("jax", "jaxlib"), 
 
 
 def files(name: str, omitted: Set[str] = frozenset({"__pycache__", "frontend"})) -> list[Path]:
-    """Return the files of an installed distribution, except in some folders; for flnb, the files of this checkout's
-    wheel.
+    """Return the files of an installed distribution, without those in the folders ``omitted``.
+
+    For flnb these are the files of this checkout that its wheel would contain.
     """
     if name == "flnb":
         held = [path for package in PACKAGES for path in (ROOT / package).rglob("*")]
@@ -38,7 +39,7 @@ def files(name: str, omitted: Set[str] = frozenset({"__pycache__", "frontend"}))
 
 
 def required(names: tuple[str, ...]) -> list[str]:
-    """Return the distributions that these need on this machine, without extras, directly or indirectly."""
+    """Return the distributions that the named ones need on this machine, directly or indirectly, without extras."""
     from packaging.requirements import Requirement
 
     found: list[str] = []
@@ -87,7 +88,10 @@ def _version(name: str) -> str:
 
 
 def import_times(frameworks: list[str], rounds: int) -> dict[str, list[float]]:
-    """Return the seconds of ``import NAME`` in new processes, in turn; a first, uncounted one fills the cache."""
+    """Return the seconds of ``import NAME``, measured in new processes; the frameworks take turns.
+
+    The first round is not counted, because it fills the cache of bytecode.
+    """
     program = "import time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
     times: dict[str, list[float]] = {name: [] for name in frameworks}
     with tempfile.TemporaryDirectory() as cache:

@@ -1,8 +1,8 @@
 """How long until a change is active: a source file and its tests, and a class in a notebook's cell.
 
 A file is chosen with a probability proportional to its lines, without replacement, as the paper chooses files for
-incremental builds (appendix A.1.2), and changed in a copy of this checkout. Its tests are the test file of its name, or
-all of its folder's where there is none. These tests are run once before the measurement, so that caches are filled.
+incremental builds (appendix A.1.2), and changed in a copy of this checkout. Its tests are the file ``test_NAME.py``, or
+if there is none, all tests of the folder. These tests are run once before the measurement, so that caches are filled.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COPIED = ("flnb", "telemetry", "backends", "tests", "benchmarks", "notebooks", "
 
 
 def mirror(source: Path, root: Path) -> Path | None:
-    """Return the tests of a source file: the test file of its name, or the tests' folder of its name, or None."""
+    """Return the path of a source file's tests: the file ``test_NAME.py``, else a folder; None if there are none."""
     inside = source.relative_to(root).parts[:-1]
     folders = [root / "tests" / name.removeprefix("flnb_") for name in reversed(inside[1:])]
     files = [folder / f"test_{source.stem}.py" for folder in (*folders, root / "tests", root / "tests" / inside[0])]

@@ -1,9 +1,8 @@
-"""The operators of each framework, from its own registry, and those whose name says that they add, convolve or sum.
+"""The operators of each framework, from the framework's registry, and how many of them add, convolve or sum.
 
-The paper (appendix A.2.1) counts the entries of PyTorch's and TensorFlow's operator schemas, and of those the ones
-that perform a function "even if those operators perform other functions". Here the
-registries are read in the running process, and operators are recognized by their names. The JSON file has every name
-that was counted.
+The paper (appendix A.2.1) counts the entries of PyTorch's and TensorFlow's operator schemas. It then counts the
+operators that add, convolve or sum, "even if those operators perform other functions". Here the registries are read in
+the running process, and operators are recognized by their names. The JSON file has every name that was counted.
 """
 
 from __future__ import annotations

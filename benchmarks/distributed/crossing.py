@@ -43,7 +43,7 @@ def measure(rounds: int, quick: bool) -> list[dict[str, Any]]:
 
 
 def launched(settings: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
-    """Run two processes; returns for each size and variant the least, quartile, median and mean of its seconds."""
+    """Run two processes; returns the least, quartile, median and mean seconds of a call, by size and variant."""
     from flnb.distributed.launching import find_mpiexec
 
     with tempfile.TemporaryDirectory() as folder:

@@ -1,11 +1,11 @@
 """The fragmentation study: `python -m benchmarks memory [--quick]`.
 
-Section 5.2.2 of the Flashlight paper (Kahn et al. 2022) describes a caching manager that does not split large
-blocks, with which "internal fragmentation" fell by over 20 % for most models. It does not say how that was computed,
-for which models, or with which limits. Here the six models of its Table 3 are traced: training at the paper's sizes,
-with batches whose size varies, and small on the CPU. Each trace is replayed through the caching manager with every pair
-of limits of splitting and of recycling, and through every other manager, beside two bounds: the most bytes that are
-live, and the best offline packing found.
+Section 5.2.2 of the Flashlight paper (Kahn et al. 2022) describes a caching manager that does not split large blocks,
+with which "internal fragmentation" fell by over 20 % for most models. The paper does not say how that was computed, for
+which models, or with which limits. Here the training of the six models of the paper's Table 3 is traced in three ways:
+at the paper's sizes, with batches of varying size, and with small models on the CPU. Each trace is replayed through the
+caching manager with every pair of limits of splitting and of recycling, and through every other manager, beside two
+bounds: the most bytes that are live, and the best offline packing found.
 """
 
 from __future__ import annotations

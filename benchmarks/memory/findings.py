@@ -31,10 +31,11 @@ class Result:
     """One trace and what was measured on it.
 
     Attributes:
-        largest: request, bytes.
-        packed: bytes of the best offline packing found; `optimal` where none can be lower.
-        sweep: the caching manager's measures by limits, NO_LIMIT being the default.
-        others: those of the other managers by name.
+        largest: the largest request, in bytes.
+        packed: the bytes of the best offline packing found.
+        optimal: whether no packing can take fewer bytes.
+        sweep: the caching manager's measures, by limits; the default manager has the limits NO_LIMIT.
+        others: the measures of the other managers, by name.
     """
 
     kind: str
@@ -52,8 +53,9 @@ class Result:
         return self.sweep[NO_LIMIT]
 
     def at(self, limits: Limits) -> Measures:
-        """Return the caching manager's measures with these limits; limits beyond every block of the trace count as
-        none.
+        """Return the caching manager's measures with these limits.
+
+        A limit that is larger than every block of the trace has no effect; it is treated as no limit.
         """
         return self.sweep[effective(limits, self.largest)]
 
@@ -121,7 +123,8 @@ class Moved(NamedTuple):
 def moved(results: Sequence[Result], reading: str, limits: Iterable[Limits]) -> Moved:
     """Find the largest limit of splitting with which a measure falls by more than 20 % for most models.
 
-    If there is none, it is the one with which it falls for most models, and of these the one with the lowest median.
+    If there is no such limit, find the one with which the measure falls by more than 20 % for the largest number of
+    models. Of equal limits, the one with the lowest median of the measure is returned.
     """
     found = [_moved(results, reading, pair) for pair in limits]
     holding = [one for one in found if one.holds]

@@ -31,8 +31,10 @@ __all__ = ["drawn", "section", "told"]
 
 
 def managers(results: Sequence[Result]) -> list[dict[str, str]]:
-    """Make a row for each model: reserved / live at the peak by manager, in brackets the smallest sufficient device /
-    live.
+    """Make a row for each model with two ratios for each manager, the second in brackets.
+
+    The first is reserved / live bytes at the peak. The second is the bytes of the smallest device that is sufficient,
+    divided by the live bytes at the peak.
     """
     rows = []
     for result in results:

@@ -44,7 +44,7 @@ def traced(model: str, kind: str) -> Trace:
 
 
 def trained(recipe: Recipe, scale: str, kind: str) -> None:
-    """Return a new model and a function that runs its training steps."""
+    """Build a new model and train it, for one step with each of the batch sizes."""
     flnb.manual_seed(0)
     model = recipe.build(scale)
     optimizer = SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)

@@ -19,7 +19,7 @@ CIFAR_GOAL = 40.0
 
 
 def on_cifar(experiment: Experiment) -> Experiment:
-    """Return the experiment with CIFAR-10's images, under the name that it has with them."""
+    """Return a copy of an experiment that uses CIFAR-10's images and is named accordingly."""
     title = experiment.title.replace("patches of pictures", "CIFAR-10")
     return replace(experiment, name=f"{experiment.name}-cifar10", title=title, goal=CIFAR_GOAL)
 

@@ -30,8 +30,8 @@ def language_model(
 ) -> Training:
     """Return the training of a language model; `logits(model, x)` are the scores for x (N, length).
 
-    Every piece of text is predicted from its own beginning, in training and in the test, which takes 256 pieces of the
-    validation files.
+    Each character of a piece of text is predicted from the characters before it in the same piece. The test uses 256
+    pieces of the validation files.
     """
     train, validation = texts()
     held_out = spread(Windows(validation, length), 256)

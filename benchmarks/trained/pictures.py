@@ -57,7 +57,8 @@ def patches(pictures: list[Images], seed: int = 0) -> list[tuple[Images, Any]]:
     """Return patches (N, 3, 32, 32) of the pictures with the number of their picture, for training and for test.
 
     A picture is cut into cells of 64 x 64 pixels, a third of them for test. A patch is within one cell, so that no
-    pixel is in both sets: anywhere in a cell for training, in one of its quarters for test, each at most once.
+    pixel is in both sets. A patch for training is anywhere in its cell; patches for test are quarters of cells, each
+    used at most once.
     """
     rng = np.random.default_rng(seed)
     parts: tuple[list[Images], list[Images]] = ([], [])

@@ -81,10 +81,10 @@ def spread(windows: Windows, count: int) -> ResampleDataset:
 
 
 def entropies(train: Codes, x: Any, y: Any) -> dict[str, float]:
-    """Return the bits per character of predicting `y` by counted frequencies: of characters, and of pairs with `x`
-    before.
+    """Return the bits per character of two simple predictions of the characters `y`, which follow the characters `x`.
 
-    The frequencies are those of the training text, each count raised by one.
+    The "unigram" prediction uses the frequency of each character in the training text, the "bigram" prediction the
+    frequency of each pair of neighbouring characters. One is added to each count.
     """
     size = len(CHARACTERS)
     single = np.bincount(train, minlength=size) + 1.0
