@@ -81,7 +81,7 @@ class Activation(NamedTuple):
 
 
 class Step:
-    """Predicts tensor lifetimes from a recording of training steps, in which it finds the calls of modules.
+    """Predicts the lifetimes of tensors from a recording of training steps and the calls of modules in it.
 
     Args:
         run: the recording.

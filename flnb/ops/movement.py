@@ -28,8 +28,8 @@ def reshape(x: ArrayLike, /, shape: int | Sequence[int], *more: int, copy: bool 
     """Return the elements, in row-major order, in another shape; an extent of -1 is computed from the others.
 
     The result is a view if x is contiguous, else a copy. ``copy=True`` always copies; ``copy=False`` never does.
-    Whether an op on a tensor that is not contiguous returns a contiguous one depends on the backend and on the size, so
-    that a write to the reshaped result may or may not change such a tensor.
+    If x is the result of an op on a tensor that is not contiguous, it depends on the backend and on the size whether x
+    is contiguous. So a write to the reshaped tensor may or may not change x in this case.
 
     Raises:
         ValueError: the shape has another number of elements, or a copy is needed but ``copy`` is False.

@@ -93,7 +93,10 @@ class Frame:
         )
 
     def _ordered(self, name: str, values: list[Any]) -> list[Any]:
-        """Return the values on the axis ``name``; if categories are sorted by total, a sorted list precedes them."""
+        """Return the values on the axis ``name``, in the order in which a scale lists its categories.
+
+        If the axis sorts its categories by total, a list of all categories in this order is put before the values.
+        """
         if (self.layout.get(f"{name[0]}axis{name[1:]}") or {}).get("categoryorder") != "total ascending":
             return values
         totals: dict[str, float] = {}

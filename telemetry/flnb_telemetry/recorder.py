@@ -107,7 +107,7 @@ _latest: list[weakref.ref[Recording]] = []
 
 
 def latest() -> Recording | None:
-    """Return this process's recording that ended last; None if there is none, or if it no longer exists."""
+    """Return this process's recording that ended last; None if there is none, or if nothing refers to it any more."""
     return _latest[0]() if _latest else None
 
 

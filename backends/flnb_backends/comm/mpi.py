@@ -40,7 +40,7 @@ SHARED = ("/dev/shm/mpich_shm_", "/dev/shm/sm_segment.")
 
 
 class Converted(Work):
-    """An MPI request on a copy of a buffer in another dtype; once finished, the result is cast into the buffer."""
+    """An MPI request on a copy of a buffer in another dtype; `test` casts the result into the buffer at the end."""
 
     def __init__(self, request: Any, wide: Any, buffer: Any, sent: Any = None) -> None:
         self._request, self._wide, self._buffer = request, wide, buffer

@@ -49,7 +49,7 @@ class Meeting:
 
 
 class Met(Work):
-    """One rank's handle of a `Meeting`; once all ranks have called, it copies the result into this rank's buffer."""
+    """One rank's handle of a `Meeting`; `test` copies the result to this rank's buffer once all ranks have called."""
 
     def __init__(self, world: World, key: Any, rank: int, count: int, given: Any, result: Any, take: Any) -> None:
         self._world, self._key, self._take, self._over = world, key, take, False

@@ -168,7 +168,10 @@ class Planned(Caching):
         return True
 
     def _miss(self, nbytes: int, turn: int) -> Block:
-        """Serve a request that differs from the plan; the next request is compared with the allocation ``turn``."""
+        """Serve a request that differs from the plan.
+
+        The next request is compared with the allocation number ``turn`` of the plan.
+        """
         self.turn = turn
         self.missed += 1
         return super().alloc(nbytes)

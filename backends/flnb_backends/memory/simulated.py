@@ -38,7 +38,7 @@ class SimulatedDevice(MemoryDevice):
         return self._range(nbytes, nbytes)
 
     def reserve_growing(self, nbytes: int) -> Segment:
-        """Return a segment that can grow to the device's capacity, or to 1 TiB if it has none."""
+        """Return a segment that can grow to the device's capacity, or to 1 TiB if the capacity is not limited."""
         return self._range(nbytes, max(nbytes, self.capacity or 1 << 40))
 
     def resize(self, segment: Segment, nbytes: int) -> bool:

@@ -163,7 +163,7 @@ attributes #0 = {{ nounwind "prefer-vector-width"="512" }}
 def _function(dtype: str) -> Callable[[int, int, int], None] | None:
     """Return the compiled function for a dtype; None without llvmlite or cffi, or if it draws other numbers than NumPy.
 
-    That would be so if a version of NumPy stored the generator's state in another way.
+    The last is possible if a version of NumPy stores the generator's state in another way.
     """
     if find_spec("llvmlite") is None or find_spec("cffi") is None:
         return None

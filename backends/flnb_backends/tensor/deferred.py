@@ -318,7 +318,7 @@ class DeferredBackend(meta.MetaBackend):
         return method
 
     def eval(self, *buffers: Buffer) -> None:
-        """Compute the values of these buffers; without arguments, all of this thread that are still referenced."""
+        """Compute the values of these buffers; without arguments, all values of this thread that are still used."""
         if buffers:
             self._compute([x.read() for x in buffers])
         else:

@@ -86,7 +86,11 @@ def _reason(
 
 
 def _chosen(calls: Collectives) -> tuple[dict[int, list[int]], Ints]:
-    """Return the calls to explain, each with the calls that share its reason, and the ranks' last meetings (ns)."""
+    """Return the late calls to explain, and the times (ns) of each rank's last meeting before each call.
+
+    The first result is a dict: its keys are the numbers of the calls that cost most, its values are lists of all calls
+    that share the key's reason. The times have the shape (ranks, calls).
+    """
     met = np.flatnonzero((calls.waited > 0).any(axis=0) & (calls.last > 0))
     since, meeting = np.zeros((2, *calls.begin.shape), np.int64)
     for row, view in enumerate(calls.views):

@@ -95,8 +95,8 @@ def points(ops: schema.Columns, catalog: Catalog) -> list[Point]:
 def measured() -> Peaks:
     """Measure the limits of this process in float32, by a matrix product and by copies of a large and a small array.
 
-    Measuring takes half a second to a second, and 128 MiB. A copy counts as twice its bytes, as it reads and writes
-    them.
+    Measuring takes half a second to a second, and 128 MiB. A copy of n bytes counts as 2 n bytes moved, because each
+    byte is read and written.
     """
     a = np.random.default_rng(0).random((SIDE, SIDE), np.float32)
     c = np.empty_like(a)

@@ -2,8 +2,8 @@
 
 Events are written kind by kind in batches, so that the file may be larger than memory. Times are µs since the run
 began, with decimals for the ns; `baseTimeNanoseconds` is the time at which the run began, in ns since 1970. Facts for
-which Kineto has no keys (scope, phase, line, block) are stored as further arguments of an event, which other readers
-show or ignore.
+which Kineto has no keys (scope, phase, line, block) are stored as further arguments of an event. Other readers show or
+ignore these arguments.
 """
 
 from __future__ import annotations

@@ -266,7 +266,7 @@ def _with_final(block: Columns, final: list[Final], start: int) -> Columns:
 
 
 def _catalog(stacks: te.Stacks) -> tuple[Catalog, Ints, Ints]:
-    """Return a catalog with a plan (op, shape) and a context (scope) for each call stack, and their ids."""
+    """Return a catalog with a plan (op, shape) and a context (scope) for each call stack, and the ids of both."""
     contexts, plans = list[Context](), Table([Plan("", "", (), "", 0)])
     of_stack = []
     for frames in stacks.rows:

@@ -302,7 +302,7 @@ def restored(manifest: dict[str, Any], tables: Stored) -> Recording:
 
 
 def _sound(value: Any, kind: Any) -> bool:
-    """Return whether a value has the type `kind` and, if it is an int, is small enough to be added within int64."""
+    """Return whether a value has the type `kind` and, if it is an int, is so small that sums of values fit in int64."""
     return isinstance(value, kind) and not (isinstance(value, int) and (value.bit_length() > 61 or value is True))
 
 

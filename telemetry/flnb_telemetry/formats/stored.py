@@ -171,7 +171,7 @@ class Stored(Mapping[str, schema.Columns]):
                 raise damaged(self.path, error, f"the events {kind!r} of ") from error
 
     def inspect(self) -> None:
-        """Check the metadata of all Parquet files, with the smallest and largest ids, without reading events."""
+        """Check the metadata of all Parquet files, including the smallest and the largest ids; no events are read."""
         for kind, sources in self.sources.items():
             empty = schema.table(schema.kind_of(kind), [])
             for source in sources[self._inspected.get(kind, 0) :]:

@@ -344,9 +344,10 @@ class LiveCollectives:
         self._due = self._stuck_due = 0
 
     def news(self, run: Run, keyframe: bool) -> tuple[dict[str, Any], Arrays]:
-        """Return the section for a frame's head and arrays; empty unless it has changed and is due.
+        """Return the section for a frame's head and arrays; two empty dicts if there is nothing to send yet.
 
-        A keyframe always has the section. Otherwise it is made so rarely that it takes at most 10 % of the time.
+        A keyframe always has the section. Other frames have the section if it has changed, but so rarely that making it
+        takes at most 10 % of the time.
         """
         began, window = clock(), self.window
         changed = window.version != self._version or began > self._stuck_due

@@ -241,9 +241,10 @@ class LiveDevices:
         self._due = 0
 
     def news(self, run: Run, keyframe: bool) -> tuple[dict[str, Any], Arrays]:
-        """Return the section for a frame's head and arrays; empty unless it has changed or ``keyframe`` is set.
+        """Return the section for a frame's head and arrays; two empty dicts if there is nothing to send yet.
 
-        The section is made so rarely that it takes at most 10 % of the time.
+        A keyframe always has the section. Other frames have the section if it has changed, but so rarely that making it
+        takes at most 10 % of the time.
         """
         began, window = clock(), self.window
         due = window.version != self._version and began >= self._due

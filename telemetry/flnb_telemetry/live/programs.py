@@ -173,7 +173,7 @@ class LivePrograms:
                 self._events += len(kernel["t0"])
 
     def news(self, run: Run, keyframe: bool) -> tuple[dict[str, Any], Arrays]:
-        """Return the section for a frame's head and arrays; empty unless kernels ran or ``keyframe`` is set."""
+        """Return the section for a frame's head and arrays; empty dicts unless kernels ran or ``keyframe`` is set."""
         if not keyframe and (self._events == self._sent_events or clock() < self._due):
             return {}, {}
         self._sent_events, self._due = self._events, clock() + EVERY

@@ -88,9 +88,10 @@ class LiveTimeline:
         self._looked = now if shown else self._looked or 0
 
     def news(self, run: Run, keyframe: bool) -> tuple[dict[str, Any], Arrays]:
-        """Return the section for a frame's head and arrays; empty unless it has changed or ``keyframe`` is set.
+        """Return the section for a frame's head and arrays; two empty dicts if there is nothing to send yet.
 
-        The section is made so rarely that it takes at most 5 % of the time.
+        A keyframe always has the section. Other frames have the section if it has changed, but so rarely that making it
+        takes at most 5 % of the time.
         """
         began = clock()
         if not keyframe and (self.rows.version == self._version or began < self._due):

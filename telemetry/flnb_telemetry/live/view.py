@@ -247,8 +247,8 @@ class Live(Run):
         """Answer a browser's request about the timeline (see `LiveTimeline.answer`) or the tape (`LiveTape.answer`).
 
         Return None for a request about the tape if there is no tape. Levels of the tape that were opened are included
-        in all later frames. A request with "at", the number of a step, is answered with the tape of the step, or with
-        the reason why it has none. A request with "newest" has no answer; after it, frames contain the newest tape
+        in all later frames. A request with "at", the number of a step, is answered with the step's tape, or with the
+        reason why there is none. A request with "newest" has no answer; after it, frames contain the newest tape
         instead of a tape with NaN or Inf.
         """
         with self._lock:

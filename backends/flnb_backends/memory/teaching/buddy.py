@@ -59,7 +59,7 @@ class Buddy(Cached):
         return Block(address, size, segment)
 
     def free(self, block: Block) -> None:
-        """Free a block, and merge it repeatedly with its other half while that is free."""
+        """Free a block. As long as the block's other half is free, too, merge both into one block of twice the size."""
         address, size, segment = block.address, block.size, block.segment
         begin, whole = segment.address, segment.size
         while size < whole:
