@@ -291,7 +291,8 @@ class Jitted(Generic[P, R]):
 
         Args:
             given: the arguments, without the containers around them.
-            tree: the arguments in their containers.
+            tensors: the tensors among the arguments.
+            containers: a hashable description of the containers.
             here: the active state (`flnb.dispatch.state.State`).
 
         Raises:

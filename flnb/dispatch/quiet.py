@@ -115,9 +115,10 @@ def quiet_methods(cls: Class) -> Class:
 
 
 def unnamed(function: Function) -> Function:
-    """Return a copy of a function in globals without a module name, so that C functions called in it do not warn.
+    """Return a copy of a function during whose calls Python drops the warnings of C functions, such as NumPy's.
 
-    This is a decorator. The copy does not see names that the module defines later.
+    This is a decorator. The globals of the copy are a copy of the function's globals in which ``__name__`` is None. So
+    the copy does not see names that the module defines later.
     """
     names = {**function.__globals__, "__name__": None}
     made = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)

@@ -337,7 +337,7 @@ class entered(holding[State]):
         return super().begin()
 
     def chosen(self) -> State:
-        """Return the state to enter; subclasses make it here, when the block begins."""
+        """Return the state to enter when the block begins; subclasses override this method."""
         return self._value
 
 

@@ -35,7 +35,7 @@ class Pull(NamedTuple):
 
 
 def _one_each(plan: Plan) -> int:
-    """Return the number of floating-point operations of an elementwise op, one per element of its result; else 0."""
+    """Return the floating-point operations of an op: one per element of the result if the op is elementwise, else 0."""
     return plan.spec.size if plan.op.family == "elementwise" else 0
 
 

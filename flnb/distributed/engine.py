@@ -32,7 +32,9 @@ _recording = ExitStack()
 
 
 def begin(kernel: int, controller: int, folder: str) -> tuple[int, int, int]:
-    """Make this process a rank, which ends when the kernel ends; returns its number, process id and parent's id.
+    """Make this process a rank, which ends when the kernel ends; return three numbers.
+
+    The numbers are the rank, the id of this process, and the id of the parent process.
 
     Args:
         kernel: the process id of the notebook's kernel.

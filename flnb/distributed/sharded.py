@@ -155,7 +155,7 @@ class Sharded(Exchanging):
 
     @with_block
     def gathered(self) -> Iterator[None]:
-        """Gather the whole parameters on all ranks inside the block, to read them or to write equal values everywhere.
+        """Gather the whole parameters on all ranks for a ``with`` block, to read them or write equal values everywhere.
 
         >>> import flnb, flnb.nn as nn
         >>> layer = nn.Linear(2, 1)

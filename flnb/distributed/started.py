@@ -89,7 +89,7 @@ def all_reduce_multiple(xs: Sequence[ArrayLike], op: str = "sum", contiguous: bo
         xs: the tensors, of any shapes and dtypes, which are the same on every rank.
         op: ``"sum"``, ``"max"`` or ``"min"``.
         contiguous: whether to copy the tensors of each dtype into one buffer first; this is quicker for many small
-        tensors.
+            tensors.
 
     Raises:
         CollectiveError: as `all_reduce`.

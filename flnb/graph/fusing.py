@@ -141,7 +141,10 @@ class Grouping:
     count = 0
 
     def _joined(self, value: Value) -> Group | None:
-        """Add a value to the group of an input, or of another reader of an input; return the group or None."""
+        """Add a value to the group of an input, or of another reader of an input.
+
+        Return the group, or None if no group can contain the value.
+        """
         roots = [self.layouts[x].root for x in value.inputs]
         writers = [self.of[root] for root in roots if root in self.of]
         readers = [self.of[self.readers[x][-1]] for x in roots if x in self.readers and x.spec.size > 1]

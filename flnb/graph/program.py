@@ -209,7 +209,10 @@ class Program:
             self._add_call(call, i)
 
     def _append(self, item: NestCall | Launch) -> None:
-        """Append machine code to the last segment of consecutive calls, if that is on the same site."""
+        """Append machine code to the last segment of consecutive calls.
+
+        A new segment begins if the last one runs on another `Site`.
+        """
         last = self.steps[-1] if self.steps else None
         if not isinstance(last, list) or self._site_of(last[-1]) is not self._site_of(item):
             self.steps.append([])

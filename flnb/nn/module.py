@@ -201,9 +201,9 @@ class Module:
                 _rename(member, path)
 
     def _path(self, name: str) -> str:
-        """Return the name of the member ``name`` in recordings, relative to this module's parent or to this module.
+        """Return the name that recordings show for the member ``name``, relative to this module or to its parent.
 
-        Here it is ``name``. `ModuleList`, which is never called itself, adds its own name: "blocks.0".
+        The default is ``name``. `ModuleList`, which is never called itself, puts its own name in front: "blocks.0".
         """
         return name
 

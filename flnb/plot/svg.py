@@ -275,7 +275,10 @@ class _Picture(Frame):
                 self._write(min(a, b) + 4, y + 4, text, fill=ink)
 
     def _stacked(self, trace: dict[str, Any], at: Array, values: Array) -> Array:
-        """Return the value at which each bar of a trace begins: the top of the bars drawn before at pixel ``at``."""
+        """Return the value at which each bar of a trace begins: the top of the bars that were drawn there before.
+
+        ``at`` has the pixel at which each bar is drawn, and ``values`` the length of each bar.
+        """
         tops = self.tops.setdefault((trace.get("xaxis"), trace.get("yaxis")), {})
         found = np.array([tops.get(round(float(pixel), 2), 0.0) for pixel in at])
         tops.update({round(float(pixel), 2): top for pixel, top in zip(at, found + values, strict=True)})

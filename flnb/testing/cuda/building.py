@@ -121,7 +121,8 @@ def _shared_spans(symbols: str) -> str:
     """Return C++ source with a table of the begin and end of each shared-memory array, from an object file's symbols.
 
     The arrays are adjacent, so that an access beyond the end of one is detected only by this table; a gap follows the
-    last array. The source also has for each kernel the bytes of all arrays except those of other kernels.
+    last array. For each kernel the source also has the total bytes of shared memory: of the arrays that the kernel
+    declares, and of the arrays that belong to no kernel.
     """
     found = re.findall(r"^(\w+) .{7} flnb_shared\t(\w+) +(\S+)", symbols, re.M)
     arrays = [(int(begin, 16), int(size, 16), _function_of(name)) for begin, size, name in found if int(size, 16)]
