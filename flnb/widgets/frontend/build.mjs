@@ -13,12 +13,15 @@ const BUNDLES = [
   ["src/card-main.ts", "card.js", "iife"], ["src/page-main.ts", "page.js", "iife"],
 ];
 const at = (path) => fileURLToPath(new URL(path, import.meta.url));
-/** Imports of a .css file give its minified text. */
+/** Imports of a .css file give its minified text. There `$line` stands for `var(--fl-line)`, which is written out where it is imported. */
 const styles = {
   name: "styles",
-  setup: ({ onLoad }) => onLoad({ filter: /\.css$/ }, async ({ path }) => ({
-    contents: (await transform(await readFile(path, "utf8"), { loader: "css", minify: true, charset: "utf8" })).code, loader: "text",
-  })),
+  setup: ({ onLoad }) => onLoad({ filter: /\.css$/ }, async ({ path }) => {
+    const { code } = await transform(await readFile(path, "utf8"), { loader: "css", minify: true, charset: "utf8" });
+    if (code.includes("$")) throw new Error(`${path} has a $, which stands for a variable in the bundle; write the rule without it`);
+    const short = JSON.stringify(code.replace(/var\(--fl-(\w+)\)/g, "$$$1"));
+    return { contents: `export default ${short}.replace(/\\$(\\w+)/g, "var(--fl-$1)")`, loader: "js" };
+  }),
 };
 /** Names of private members may be shortened. */
 const privates = {

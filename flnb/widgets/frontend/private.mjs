@@ -6,8 +6,10 @@ import { fileURLToPath } from "node:url";
 
 /** Public members that are nobody else's: no browser, no message of the kernel and no test in a browser knows them. */
 export const OWN = [
-  "actions", "announce", "colours", "completeSince", "deviceSpan", "element", "hostSpan", "kernelInfos", "labelOn", "lateRank",
-  "lifetimes", "section", "setCursor", "setRange", "stepAt", "store", "surface", "theme", "timelineAnswer", "versions",
+  "actions", "announce", "arrivesBad", "byCategory", "colours", "completeSince", "deviceSpan", "distantName", "element",
+  "groupArrivesBad", "hostSpan", "kernelInfos", "labelOn", "lastKeyframeAt", "lateRank", "leafBad", "leafName", "legible",
+  "lifetimes", "moduleWidth", "sameInstant", "section", "setCursor", "setRange", "stepAt", "stepOf", "stepsBehind", "store",
+  "surface", "tapeless", "theme", "timelineAnswer", "totalsAt", "urgent", "versions",
 ];
 
 /** What esbuild may shorten. */
@@ -19,8 +21,11 @@ const CLASS = /^(?:export )?class .*?^\}$/gms;
 const FIELD = /^  ((?:private )?(?:readonly )?)(\w+\$?: [^=\n;]+);$/gm;
 const CONSTRUCTOR = /^  constructor\([^\n]*\{\}$|^  constructor\(.*?^  (?:\}|\).*\{\})$/ms;
 
-/** The source with `$` after the name of every private member. */
-export const marked = (source) => source.replace(CLASS, (text) => {
+/** A function of a module. As a constant it is joined to the constants around it: `function name(value){}` becomes `name=value=>{}`. */
+const FUNCTION = /^(export )?(async )?function (\w+)((?:<[^\n]*?>)?\(.*?) \{\n(.*?)^\}$/gms;
+
+/** The source with `$` after the name of every private member, and functions as constants. */
+export const marked = (source) => source.replace(FUNCTION, "$1const $3 = $2$4 => {\n$5};").replace(CLASS, (text) => {
   const names = new Set([...text.matchAll(new RegExp(`\\bprivate ${MODIFIERS}(\\w+)`, "g"))].map(([, name]) => name));
   if (!names.size) return text;
   const any = [...names].join("|");

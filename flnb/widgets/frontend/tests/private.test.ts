@@ -32,6 +32,13 @@ describe("names that the bundles shorten", () => {
 }`);
   });
 
+  it("stand in functions that are constants, which stay exported, asynchronous and typed", () => {
+    const source = (head: string): string => `${head} {\n  if (a) {\n    return b;\n  }\n  return c;\n}\n`;
+    const body = "{\n  if (a) {\n    return b;\n  }\n  return c;\n};\n";
+    expect(marked(source("function of(a: A): a is B"))).toBe(`const of = (a: A): a is B => ${body}`);
+    expect(marked(source("export async function of<T>(\n  a: (n: T) => A,\n): Promise<B>"))).toBe(`export const of = async <T>(\n  a: (n: T) => A,\n): Promise<B> => ${body}`);
+  });
+
   it("are in no message of the kernel", () => {
     const words = new Set(readFileSync(new URL("../src/protocol.ts", import.meta.url), "utf8").replace(/\/\*.*?\*\/|\/\/.*/gs, "").match(/\w+/g));
     expect(OWN.filter((name: string) => words.has(name))).toEqual([]);
