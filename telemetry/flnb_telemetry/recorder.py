@@ -70,15 +70,18 @@ class record(WithBlock[Recording]):
         if limit is None and path is None:
             limit = "1GiB"
         self._limit = None if limit is None else quantity.bytes_of(limit, "record(limit=...)")
+        self._folder: Folder | None = None
         self._run: Recording | None = None
 
     def begin(self) -> Recording:
-        folder: Folder | None = None
+        self._folder = self._run = None
         if self._path is not None:
             from flnb_telemetry.formats.folder import Folder
 
-            folder = Folder(self._path, self._replace)
-        self._run = run = Recording(self._name, limit=self._limit, grad_interval=self._grad_interval, folder=folder)
+            self._folder = Folder(self._path, self._replace)
+            self._folder.open()
+        limit, every, folder = self._limit, self._grad_interval, self._folder
+        self._run = run = Recording(self._name, limit=limit, grad_interval=every, folder=folder)
         run.buffer = self._buffer
         _tell(run)
         run.begin()
@@ -86,6 +89,8 @@ class record(WithBlock[Recording]):
 
     def end(self, error: BaseException | None) -> None:
         if self._run is None:
+            if self._folder is not None:  # its path is taken, or Ctrl-C interrupted `begin`
+                self._folder.discard()
             return
         # Python's garbage collector found the block on a thread for which the end, or the pump, has to wait
         if pump.is_pump() or threading.current_thread().name == recording.WRITER:

@@ -272,8 +272,8 @@ def test_a_full_disk_is_reported_and_what_was_written_stays(
 
     def short(self: Any, line: Any) -> None:
         if "parts" in line:
-            self._journal.write(json.dumps(line).encode()[:20])  # the part of the line that had space
-            os.ftruncate(self._journal.fileno(), self._journal.tell() - 20)
+            self._files[1].write(json.dumps(line).encode()[:20])  # the part of the line that had space
+            os.ftruncate(self._files[1].fileno(), self._files[1].tell() - 20)
             full()
         append(self, line)
 

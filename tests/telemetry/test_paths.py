@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import threading
 import zipfile
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flnb_telemetry import RunFileError, load_run, pump, record, recording
+from flnb_telemetry import RunFileError, load_run, pump, record, recorder, recording
 from flnb_telemetry.formats import folder, parquet, stored
 from flnb_telemetry.formats.listing import runs
 
@@ -224,6 +225,35 @@ def test_ctrl_c_in_the_last_write_loses_nothing(
     assert left == []
     found = load_run(path)
     assert (found.events, found.dropped, path.is_file(), run.events) == (6, 0, True, 6)
+
+
+def test_ctrl_c_at_any_line_of_a_beginning_leaves_the_path_free(program: Any, tmp_path: Path) -> None:
+    path, lines, left, before = tmp_path / "a.flnb", 0, 0, sys.gettrace()
+
+    def traced(frame: Any, event: str, _: Any) -> Any:
+        nonlocal left
+        left -= event == "line"
+        if left < 0:
+            sys.settrace(before)
+            raise KeyboardInterrupt
+        return traced if frame.f_code.co_filename in (folder.__file__, recorder.__file__) else None
+
+    class Begun(Exception):
+        pass
+
+    with suppress(Begun):
+        for lines in range(1000):
+            left = lines
+            with suppress(KeyboardInterrupt):
+                sys.settrace(traced)
+                with record(path=path):
+                    sys.settrace(before)
+                    raise Begun
+            if path.exists():
+                assert path.is_file()  # it had begun: a whole file without events
+                path.unlink()
+    sys.settrace(before)
+    assert 30 < lines < 999
 
 
 def test_ctrl_c_after_the_journal_s_last_line_writes_it_once(

@@ -32,6 +32,7 @@ from flnb_telemetry.formats.stored import RunFileError, Source, Stored, checksum
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
+    from typing import IO
 
     from flnb_telemetry.recording import Recording
 
@@ -43,7 +44,7 @@ NAMES = ("strings", "contexts", "plans", "groups", *device_words.TABLES)
 PART = re.compile(rf"\d{{6,}}\.({'|'.join(schema.KINDS)})\.parquet|\.({MANIFEST}|{WHOLE})\.[0-9a-f]{{16}}\.part")
 """The names of files that this module writes, beside those above."""
 
-_open: set[tuple[int, int]] = set()
+_open: set[tuple[int, int] | None] = set()
 """The device and inode of each folder that this process writes. Their lock files must not be opened again, because
 closing such a file releases the lock."""
 os.register_at_fork(after_in_child=_open.clear)
@@ -70,31 +71,50 @@ class Written(NamedTuple):
 
 
 class Folder:
-    """The folder of a running recording.
+    """The folder of a running recording, made by `open`.
 
     Args:
         path: the path of the recording's final file.
-        replace: whether to delete an existing recording at `path`.
+        replace: whether `open` deletes an existing recording at `path`.
 
     Raises:
         ValueError: `path` names no file.
-        FileExistsError: `path` exists, and `replace` is False or it is not a recording.
-        FileNotFoundError: the parent folder of `path` does not exist.
     """
 
     def __init__(self, path: str | os.PathLike[str], replace: bool = False) -> None:
         require("pyarrow.parquet", "lab", "recording to a file")
         self.path = Path(os.path.abspath(target_of(path)))  # the program may change its folder
-        _vacate(self.path, replace)
-        self.path.mkdir()
-        self._process, self._at = os.getpid(), monotonic()
+        self._replace, self._process, self._at = replace, os.getpid(), monotonic()
         self.written = Written(0, 0, dict.fromkeys(NAMES, 0), {}, 0)
-        self._lock = open(self.path / LOCK, "wb")  # noqa: SIM115  # both are closed by `close`
-        fcntl.lockf(self._lock, fcntl.LOCK_EX)
+        self._made = self._begun = self._ended = False
+        self._identity: tuple[int, int] | None = None
+        self._files: list[IO[bytes]] = []
+
+    def open(self) -> None:
+        """Make the folder and lock it. After an error or Ctrl-C, `discard` undoes what was done.
+
+        Raises:
+            FileExistsError: the path exists, and may not be replaced or is not a recording.
+            FileNotFoundError: the parent folder does not exist.
+        """
+        _vacate(self.path, self._replace)
+        self._made = True  # before it is so: Ctrl-C could arrive right after it
+        try:
+            self.path.mkdir()
+        except OSError:
+            self._made = False
+            raise
+        for name in (LOCK, JOURNAL):
+            self._files.append(open(self.path / name, "ab", buffering=0))  # noqa: SIM115  # closed by `_release`
+        fcntl.lockf(self._files[0], fcntl.LOCK_EX)
         self._identity = _identity(self.path)
         _open.add(self._identity)
-        self._journal = open(self.path / JOURNAL, "ab", buffering=0)  # noqa: SIM115
-        self._begun = self._ended = False
+
+    def discard(self) -> None:
+        """Delete the folder if `open` made it, and unlock it: nothing will be written."""
+        if self._made:
+            shutil.rmtree(self.path, ignore_errors=True)
+        self._release()
 
     def begin(self, run: Recording) -> None:
         """Write the facts and names that are known at the beginning; then `flnb.load_run` can open the folder."""
@@ -187,13 +207,13 @@ class Folder:
 
         A line that an earlier call wrote before Ctrl-C ended that call is overwritten.
         """
-        data, before = json.dumps(line).encode() + b"\n", self.written.length
+        data, before, journal = json.dumps(line).encode() + b"\n", self.written.length, self._files[1]
         try:
-            os.ftruncate(self._journal.fileno(), before)
-            if self._journal.write(data) != len(data):
+            os.ftruncate(journal.fileno(), before)
+            if journal.write(data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except BaseException:
-            os.ftruncate(self._journal.fileno(), before)
+            os.ftruncate(journal.fileno(), before)
             raise
         return before + len(data)
 
@@ -206,7 +226,7 @@ class Folder:
 
         If the file cannot be written, the folder remains, and `flnb.load_run` can open it.
         """
-        if not self.own or self._lock.closed:
+        if not self.own or not self._files:
             return
         try:
             self._close(run)
@@ -242,8 +262,9 @@ class Folder:
             self._pack(run)
 
     def _release(self) -> None:
-        self._journal.close()
-        self._lock.close()
+        for file in self._files:
+            file.close()
+        self._files = []
         _open.discard(self._identity)
 
     def _pack(self, run: Recording) -> None:
