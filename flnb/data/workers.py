@@ -58,7 +58,7 @@ class Job(NamedTuple):
 
 
 class Array(NamedTuple):
-    """Describes an array of an item that is in shared memory; ``tensor`` says whether it was a Tensor in the item."""
+    """An array that is stored in shared memory as a part of an item; ``tensor`` says whether it was a Tensor."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]

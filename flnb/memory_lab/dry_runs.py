@@ -123,7 +123,7 @@ class DryRun:
         return f"{step}{'' if phase == 'other' else f'{phase}, '}in {op!r}{f' of {scope}' if scope else ''}"
 
     def _facts(self) -> list[str]:
-        """Return the lines above the tables: whether it fits, peak, reserved bytes and fragmentation."""
+        """Return the lines above the tables: whether the program fits, peak, reserved bytes and fragmentation."""
         room = "a device without limit" if self.capacity is None else f"a device of {quantity.size(self.capacity)}"
         took = quantity.duration(self.seconds * 1e9)
         lines = [f"{self.title} on {self.manager} and {room}: {'fits' if self.fits else 'DOES NOT FIT'} ({took})"]

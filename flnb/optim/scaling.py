@@ -156,7 +156,7 @@ class LossScaler:
 
 
 class _Scaled(Variable):
-    """A loss whose ``backward`` runs even if the loss is NaN; other Variables raise an error then."""
+    """A loss whose ``backward`` runs even if the loss is NaN; other Variables raise an error for a loss of NaN."""
 
     __slots__ = ()
 

@@ -18,7 +18,7 @@ class Action(NamedTuple):
 
 
 def action(what: str) -> Action:
-    """Convert a remedy, such as a call of a context manager to run the program in, to code for a notebook cell.
+    """Convert a remedy, such as the call of a context manager that must enclose the program, to code for a cell.
 
     For `flnb.use_memory_manager` the code sets the manager for the whole session instead. For other context managers
     it is a ``with`` block into which the user puts the program.

@@ -75,7 +75,7 @@ class Hub:
 
     @property
     def running(self) -> bool:
-        """Return whether the thread is alive; a forked process has none."""
+        """Return whether the hub's thread is alive. A forked process does not have this thread."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:

@@ -111,7 +111,7 @@ class Folder:
         _open.add(self._identity)
 
     def discard(self) -> None:
-        """Delete the folder if `open` made it, and unlock it: nothing will be written."""
+        """Delete the folder if `open` made it, and release its lock; after this call nothing can be written."""
         if self._made:
             shutil.rmtree(self.path, ignore_errors=True)
         self._release()
