@@ -79,6 +79,26 @@ def test_the_first_call_of_an_op_does_not_count_the_making_of_its_machine_code(n
     assert "not in these times" not in repr(again.ops)
 
 
+def test_the_first_random_numbers_do_not_count_the_making_of_their_machine_code() -> None:
+    pytest.importorskip("llvmlite")
+    pytest.importorskip("cffi")
+    from flnb_backends.native import uniform
+
+    try:
+        backend = flnb.backends.CpuBackend(threads=1)
+    except (ImportError, OSError) as error:
+        pytest.skip(str(error))
+    uniform._function.cache_clear()  # another test may have drawn before
+    with flnb.use_backend(backend), flnb.record() as run:
+        for _ in range(2):
+            flnb.random.rand((uniform.LEAST,))
+    made, op = run.table("compile"), run.table("op")
+    spent = made["t1"] - made["t0"]
+    assert len(spent) == 1
+    assert op["t0"][0] - spent[0] <= made["t0"][0] < made["t1"][0] <= op["t1"][0]
+    assert run.ops.prepared == spent[0]
+
+
 def test_the_choice_for_a_new_shape_is_not_the_ops_own_time() -> None:
     pytest.importorskip("cffi")
     from flnb.backends import CpuBackend

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb_backends.native.llvm import compiler
+from flnb_backends.native.preparation import prepares
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -160,6 +161,7 @@ attributes #0 = {{ nounwind "prefer-vector-width"="512" }}
 
 
 @cache
+@prepares
 def _function(dtype: str) -> Callable[[int, int, int], None] | None:
     """Return the compiled function for a dtype; None without llvmlite or cffi, or if it draws other numbers than NumPy.
 
