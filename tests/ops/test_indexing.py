@@ -181,3 +181,12 @@ def test_a_mask_over_the_first_axes_selects_as_in_numpy_and_gradients_return(sha
         expected = np.zeros_like(values)
         expected[mask] = values[mask]
         np.testing.assert_array_equal(x.grad.numpy(), expected)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "uint32", "uint64"])
+def test_gradients_reach_the_rows_that_indices_of_any_dtype_name(dtype):
+    """The places of their elements do not fit 8 or 16 bits."""
+    rows = np.array([5, 120, 5])
+    x = flnb.Variable(flnb.zeros((300, 400)))
+    flnb.take(x, flnb.asarray(rows, dtype=dtype), axis=0).sum().backward()
+    assert np.array_equal(x.grad.numpy(), np.repeat(np.bincount(rows, minlength=300), 400).reshape(300, 400))

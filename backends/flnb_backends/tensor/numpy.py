@@ -330,7 +330,7 @@ class NumpyBackend(Whole, Convolution, Pooling, LinearAlgebra, Movement, TensorB
         if not indices:  # slices: no element is met twice
             out[decode(key, ())] = g
         elif len(indices) == 1 and not _axis(key) and out.flags.c_contiguous:
-            self._add_rows(out, indices[0], g)
+            self._add_rows(out, indices[0].astype(np.int64, copy=False), g)  # a place may not fit a smaller dtype
         else:
             np.add.at(out, decode(key, tuple(indices)), g)
         return out
