@@ -210,7 +210,7 @@ def test_tensors_of_another_backend_are_refused_with_the_remedy():
     v = flnb.Variable([1.0, 2.0])
     with flnb.use_backend(Strings):
         for call in (lambda: v + v, lambda: v + 1.0, lambda: flnb.tanh(v), lambda: v.sum()):
-            with pytest.raises(TypeError, match=r"keep 'ndarray' buffers but the active backend 'strings' .*\.to\('"):
+            with pytest.raises(TypeError, match=r"have 'ndarray' buffers but the active backend 'strings' .*\.to\('"):
                 call()
         with pytest.raises(TypeError, match=r"this tensor has a 'ndarray' buffer, backend 'strings' works on 'str'"):
             v.detach().numpy()
