@@ -99,7 +99,7 @@ def coo(values: ArrayLike, places: tuple[ArrayLike, ArrayLike], shape: tuple[int
     """
     values, (m, n) = asarray(values), _shape("coo", shape)
     if len(places) != 2:
-        raise ValueError(f"sparse.coo: expected places (rows, columns), got {len(places)} arrays; {ORDER['coo']}")
+        raise ValueError(f"sparse.coo: expected two arrays, (rows, columns), got {len(places)}; {ORDER['coo']}")
     rows, columns = places
     return Sparse(values, _places("coo", "row", rows, values, m), _places("coo", "column", columns, values, n), (m, n))
 
@@ -203,8 +203,8 @@ def dot(a: Any, b: Any) -> Any:
     dense = asarray(b)
     if dense.ndim not in (1, 2) or dense.shape[0] != a.shape[1]:
         raise ValueError(
-            f"sparse.dot: a sparse {a.shape} expects {a.shape[1]} rows (or columns, on its left), "
-            f"got a dense {dense._spec!r}"
+            f"sparse.dot: expected a dense vector or matrix whose inner extent is {a.shape[1]}, that of the sparse "
+            f"matrix, got {dense._spec!r}"
         )
     values = a.values if dense.ndim == 1 else expand_dims(a.values, axis=1)
     return put_add(values * dense[a.columns], (a.rows,), (a.shape[0], *dense.shape[1:]))

@@ -55,7 +55,7 @@ def vectors_of(what: str, name: str, given: Any, like: Any, tensors: list[Any]) 
     """
     found = leaves(given)
     if len(found) != len(tensors):
-        raise ValueError(f"{name}: {what} must be like {_shapes(leaves(like))}, got {_shapes(found)}")
+        raise ValueError(f"{name}: {what} must be {_shapes(leaves(like))}, got {_shapes(found)}")
     vectors = [asarray(v, dtype=x.dtype) for v, x in zip(found, tensors, strict=True)]
     for i, (v, x) in enumerate(zip(vectors, tensors, strict=True)):
         if v.shape != x.shape:

@@ -83,8 +83,8 @@ class _Run:
                 what = repr(x.name) if getattr(x, "name", "") else "a value"
                 raise RuntimeError(
                     f"backward: {what}, {x._spec!r}, was read by the checkpointed {_name(self.function)} and then "
-                    f"written in place (write {x._last_write} after {self.since}), before it ran again for the "
-                    f"gradient; write to a copy, or move the write after backward"
+                    f"written in place (write {x._last_write} after {self.since}), before backward ran the function "
+                    f"again; write to a copy, or move the write after backward"
                 )
 
     def _again(self) -> Any:
@@ -95,8 +95,8 @@ class _Run:
             specs = [y._spec for y in found]
             if specs != self.specs:
                 raise RuntimeError(
-                    f"checkpoint: {_name(self.function)} returned {specs} when backward ran it again, {self.specs} "
-                    f"before; a checkpointed function must compute the same each time"
+                    f"checkpoint: {_name(self.function)} returned {specs} when backward ran it again, but "
+                    f"{self.specs} the first time; a checkpointed function must compute the same each time"
                 )
             return join(found)
 

@@ -80,7 +80,7 @@ class Intercepted(Plan):
 
 def _asked_first(*_: Any) -> Any:
     """Placeholder for an `Intercepted` plan's gradient rule; backward calls that of `Intercepted.original` instead."""
-    raise RuntimeError("backward called the gradient rule of an Intercepted plan; expected that of its original plan")
+    raise RuntimeError("an Intercepted plan has no gradient rule of its own; call the rule of its `original` plan")
 
 
 class Hooked(Intercepted):

@@ -291,7 +291,7 @@ def _keeping(
     ``what`` is the name of the public function, for error messages.
     """
     if keep_last < 0:
-        raise ValueError(f"{what}: keep_last is how many idle blocks stay, 0 or more, got {keep_last}")
+        raise ValueError(f"{what}: keep_last, the number of idle blocks to keep, must be 0 or more, got {keep_last}")
     nbytes = quantity.bytes_of(min_bytes, f"{what}(min_bytes=...)")
     tape = Keeping(store, nbytes, keep_last, select, unpacked_tape())
     with state.use(tape=tape):

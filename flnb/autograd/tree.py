@@ -60,12 +60,12 @@ def spread(prefix: Any, tree: Any, what: str) -> list[Any]:
     """
     if isinstance(prefix, dict):
         if not isinstance(tree, dict) or prefix.keys() != tree.keys():
-            got = list(tree) if isinstance(tree, dict) else type(tree).__name__
-            raise ValueError(f"{what}: the keys {list(prefix)} do not match {got}")
+            got = f"the keys {list(tree)}" if isinstance(tree, dict) else f"a {type(tree).__name__}"
+            raise ValueError(f"{what}: got the keys {list(prefix)} for {got}; give the same keys, or one entry for all")
         return [value for key, child in tree.items() for value in spread(prefix[key], child, what)]
     if isinstance(prefix, (list, tuple)):
         if not isinstance(tree, (list, tuple)) or len(prefix) != len(tree):
-            got = f"{len(tree)} values" if isinstance(tree, (list, tuple)) else type(tree).__name__
-            raise ValueError(f"{what}: {len(prefix)} entries {prefix!r} do not match {got}")
+            got = f"{len(tree)} values" if isinstance(tree, (list, tuple)) else f"a {type(tree).__name__}"
+            raise ValueError(f"{what}: got {len(prefix)} entries {prefix!r} for {got}; give one for each, or for all")
         return [value for p, child in zip(prefix, tree, strict=True) for value in spread(p, child, what)]
     return [prefix] * len(leaves(tree))

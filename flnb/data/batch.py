@@ -128,7 +128,7 @@ def padded(samples: list[tuple[Any, ...]], value: float = 0) -> tuple[Tensor, ..
         arrays = [np.asarray(item) for item in column]
         if len({array.ndim for array in arrays}) != 1:
             shapes = [array.shape for array in arrays]
-            raise ValueError(f"flnb: padded: entry {number} of the samples has different numbers of axes: {shapes}")
+            raise ValueError(f"flnb: padded: samples have different numbers of axes in entry {number}: {shapes}")
         extents = np.max([array.shape for array in arrays], axis=0).astype(int)
         whole = np.full((len(arrays), *extents), value, np.result_type(*arrays))
         for i, array in enumerate(arrays):

@@ -117,8 +117,8 @@ def _batch(name: str, content: bytes) -> tuple[np.ndarray[Any, Any], np.ndarray[
     got = (width, dtype.args[0], by_columns, labels.shape)
     if got != expected or not ((labels >= 0) & (labels < len(CIFAR10_CLASSES))).all():
         raise ValueError(
-            f"flnb: cifar10: {name}: expected (row's length, dtype, by columns, labels' shape) {expected} and labels "
-            f"from 0 to 9, got {got} and labels {labels.ravel()[:4].tolist()} ...; {ANEW}"
+            f"flnb: cifar10: {name}: expected (bytes per image, dtype, whether column-major, shape of the labels) = "
+            f"{expected} and labels from 0 to 9, got {got} and labels {labels.ravel()[:4].tolist()} ...; {ANEW}"
         )
     return images, labels
 

@@ -61,7 +61,7 @@ def announce_manager(lane: Lane, manager: MemoryManager) -> None:
     try:
         states = manager.snapshot()
     except Exception as error:  # a manager under test must not stop a recording
-        warnings.warn(f"flnb: {manager!r} is missing from the recording's start: {error!r}", stacklevel=2)
+        warnings.warn(f"flnb: the recording lacks the earlier blocks of {manager!r}: {error!r}", stacklevel=2)
         return
     for segment, blocks in states:
         if manager.device.aside:

@@ -82,5 +82,5 @@ def _check(communicator: Communicator, name: str, arguments: tuple[Any, ...], ar
         if whole.size != part.size * size or whole.dtype != part.dtype:
             raise ValueError(
                 f"{name}: on {size} ranks the large buffer must have {size} times the elements of the small one, and "
-                f"its dtype; got {whole.dtype.name}[{whole.size}] and {part.dtype.name}[{part.size}]"
+                f"the same dtype; got {whole.dtype.name}[{whole.size}] and {part.dtype.name}[{part.size}]"
             )

@@ -160,7 +160,7 @@ def release(manager: MemoryManager, block: Block) -> None:
     """
     manager._check_live(block, "release")
     if block.dropped > FREED:
-        raise ValueError(f"release: {block!r} was freed before and only waits for its last user_unlock")
+        raise ValueError(f"release: {block!r} was released before; its last user_unlock will free it")
     if block.owner is not None:
         raise ValueError(f"release: {block!r} holds an array; it is freed when the array and its views are deleted")
     block.dropped = FREED

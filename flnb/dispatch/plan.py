@@ -133,8 +133,8 @@ class Plan:
             buffer = backend.from_numpy(_array(value, dtype))
         except OverflowError:
             raise OverflowError(
-                f"{self.op.name}: the number {value} does not fit {dtype.name}, the tensor's dtype, which a number "
-                f"does not change; cast the tensor with .astype first"
+                f"{self.op.name}: the number {value} does not fit {dtype.name}, the tensor's dtype, and a "
+                f"Python number does not change a tensor's dtype; cast the tensor with .astype first"
             ) from None
         if value and len(self.constants) < 64:
             self.constants[value] = backend.settled(buffer)

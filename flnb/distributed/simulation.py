@@ -173,7 +173,7 @@ def recorded(run: Any) -> Program:
     """
     found = run if hasattr(run, "waited") else run.collectives
     if found.partial:
-        raise ValueError(f"simulate: the recording is of {found.partial}; {MERGE}")
+        raise ValueError(f"simulate: the recording contains only {found.partial}; {MERGE}")
     steps = [
         _step(found, index, began, ended)
         for index in np.unique(found.step[found.step >= 0]).tolist()

@@ -143,7 +143,7 @@ def compute_alike(asked: Sequence[Value], recorder: Callable[[Place], Any]) -> N
         compute(asked)  # the rest; nothing else references the values now, so that memory lives no longer than needed
     if failure:  # and the ops did not: otherwise they would have raised an error about the user's mistake
         warnings.warn(
-            f"flnb: deferred computed values op by op, which is slower, as their program failed: {failure}",
+            f"flnb: deferred computed values op by op, which is slower, because their program failed: {failure}",
             RuntimeWarning,
             stacklevel=2,
         )

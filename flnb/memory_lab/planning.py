@@ -56,8 +56,8 @@ def plan(source: Any, step: int | None = None, seconds: float = 5.0) -> Plan:
     begin, end, lane = _window(source, step)
     made = (rows["t"] >= begin) & (rows["t"] < end) & ((rows["lane"] == lane) | (lane < 0))
     if not made.any():
-        where = "it" if step is None else f"its step {step}"
-        raise ValueError(f"flnb.memory.plan: of the run {source.name!r}, no allocation is made in {where}")
+        where = "" if step is None else f" in its step {step}"
+        raise ValueError(f"flnb.memory.plan: the run {source.name!r} makes no allocation{where}")
     born, died, nbytes = rows["t"][made], rows["end"][made], rows["requested"][made]
     # tensors dropped last are freed by the next allocation, which counts as within the step
     until = NEVER if end == NEVER else int(rows["t"][rows["t"] >= end].min(initial=NEVER - 1))
@@ -74,7 +74,7 @@ def _window(run: Recording, step: int | None) -> tuple[int, int, int]:
     if count := len(steps["t0"]):
         step = -min(2, count) if step is None else step
         if not -count <= step < count:
-            raise IndexError(f"flnb.memory.plan: the run {run.name!r} has no step {step}; it has {count}")
+            raise IndexError(f"flnb.memory.plan: the run {run.name!r} has no step {step}; it has {count} steps")
         return int(steps["t0"][step]), int(steps["t1"][step]), int(steps["lane"][step])
     rows = run.memory.block
     told = (rows["plan"] == 0) & (rows["context"] == 0)  # so blocks are announced that were there before

@@ -187,7 +187,7 @@ def _prepared(of: Module | Recipe | str, inputs: tuple[Any, ...], scale: str) ->
     if isinstance(of, Recipe):
         batch = [ops.asarray(x) for x in of.batch(scale)]
         return model, lambda: of.loss(model, *batch)
-    raise ValueError(f"summary: {type(of).__name__} needs inputs to be called with: summary(model, x), or a recipe")
+    raise ValueError(f"summary: {type(of).__name__} needs inputs: call summary(model, x), or give a recipe")
 
 
 @contextmanager

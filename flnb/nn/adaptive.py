@@ -85,7 +85,7 @@ class AdaptiveSoftmaxLoss(Module):
         head = softmax.scores(x)
         if targets.shape != x.shape[:1] or targets.dtype.kind not in "iu" or targets.size == 0:
             raise ValueError(
-                f"AdaptiveSoftmaxLoss: expected integer targets ({x.shape[0]},), one or more, got {targets._spec!r}"
+                f"AdaptiveSoftmaxLoss: expected integer targets ({x.shape[0]},), not empty, got {targets._spec!r}"
             )
         _check_range("AdaptiveSoftmaxLoss: targets", targets, softmax.classes)
         found, order = [], []

@@ -136,7 +136,7 @@ class WeightNorm(Module):
         if not isinstance(weight, Parameter):
             raise TypeError(
                 f"WeightNorm: expected a module with a parameter {name!r}, got "
-                f"{type(module).__name__} with {brief(weight)}"
+                f"{type(module).__name__}, whose {name!r} is {brief(weight)}"
             )
         self.parameter = name
         self._others = tuple(i for i in range(weight.ndim) if i != axis % weight.ndim)

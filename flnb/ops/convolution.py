@@ -63,10 +63,15 @@ def _infer(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> tuple
         raise ValueError(
             f"{op.name}: expected x (N, C, {axes(rank)}) and weight (O, C / groups, K...), got {describe(specs)}"
         )
-    if x.shape[1] != w.shape[1] * groups or w.shape[0] % groups:
+    if x.shape[1] != w.shape[1] * groups:
         raise ValueError(
-            f"{op.name}: x has {x.shape[1]} channels, the weight expects {w.shape[1]} in each of {groups} groups, "
-            f"which divide its {w.shape[0]} outputs: {describe(specs)}"
+            f"{op.name}: x has {x.shape[1]} channels, the weight expects {w.shape[1]} in each of {groups} groups: "
+            f"{describe(specs)}"
+        )
+    if w.shape[0] % groups:
+        raise ValueError(
+            f"{op.name}: expected a weight (O, C / groups, K...) with O a multiple of groups={groups}, got "
+            f"{describe(specs)}"
         )
     return (x.shape[0], w.shape[0], *output(op.name, x.shape[2:], w.shape[2:], *placing)), x.dtype
 

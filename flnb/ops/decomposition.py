@@ -183,9 +183,10 @@ def _of_first(op: str, count: int, g: Any, vectors: Any) -> Any:
     turn = e.abs(along - adjoint(along))
     if turn.size and turn._bounds()[1] > finfo(g.dtype).eps ** 0.5 * e.abs(g)._bounds()[1]:
         raise ValueError(
-            f"{op}: the last {others.shape[-1]} columns of {vectors._spec!r} complete a basis; they are not unique, as "
-            f"they can be rotated among themselves, and this gradient depends on that rotation; use functions that do "
-            f"not, such as their projection Q2 @ Q2.mT, or {_WITHOUT[op]}, which leaves these columns out"
+            f"{op}: the last {others.shape[-1]} columns of {vectors._spec!r} complete a basis. They are not unique, "
+            f"because they can be rotated among themselves, and this gradient depends on that rotation. Call these "
+            f"columns Q2: use a function that no rotation changes, such as Q2 @ Q2.mT, or leave Q2 out by "
+            f"{_WITHOUT[op]}"
         )
     return g[..., :count] - others @ (adjoint(of_others) @ first)
 

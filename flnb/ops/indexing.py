@@ -335,7 +335,9 @@ def take_along_axis(x: ArrayLike, indices: ArrayLike, /, axis: int = -1) -> Tens
     grid = [indices if a == position else along_axis(arange(n), a, x.ndim) for a, n in enumerate(x.shape)]
     for a, (n, m) in enumerate(zip(x.shape, indices.shape, strict=True)):
         if a != position and n != m and 1 not in (n, m):
-            raise ValueError(f"take_along_axis: shapes {x.shape} and {indices.shape} do not fit in axis {a}")
+            raise ValueError(
+                f"take_along_axis: x {x.shape}, indices {indices.shape}: expected equal extents or 1 in axis {a}"
+            )
     return getitem(x, tuple(grid))
 
 

@@ -202,7 +202,7 @@ def cross(a: ArrayLike, b: ArrayLike, /, *, axis: int = -1) -> Tensor:
     """
     a, b = asarray(a), asarray(b)
     if not -min(a.ndim, b.ndim) <= axis < 0 or (a.shape[axis], b.shape[axis]) != (3, 3):
-        raise ValueError(f"cross: expected extent 3 in axis {axis} (negative) of both, got {a._spec!r} and {b._spec!r}")
+        raise ValueError(f"cross: expected a negative axis of extent 3, got axis={axis} of {a._spec!r} and {b._spec!r}")
     return roll(a, -1, axis) * roll(b, -2, axis) - roll(a, -2, axis) * roll(b, -1, axis)
 
 

@@ -45,7 +45,7 @@ def modes(runs: Mapping[str, Recording], asked: str = "ask") -> Any:
     'When the work happens'
     """
     if not runs:
-        raise ValueError("flnb.plot.modes: got no recordings; expected one for each mode, by its name")
+        raise ValueError("flnb.plot.modes: got no recordings; expected a dict from a name to a recording")
     figure = require("plotly.subplots", "lab", "drawing a figure").make_subplots(
         rows=len(runs), cols=1, subplot_titles=[html_text(name, plot.LONGEST) for name in runs]
     )
@@ -78,7 +78,7 @@ def _row(name: str, run: Recording, asked: str) -> list[Any]:
     begins = scope["t"][inside & (scope["enter"] > 0)]
     if not len(begins):
         raise ValueError(
-            f"flnb.plot.modes: {name!r} has no scope {asked!r}: read the value inside `flnb.scope({asked!r})`"
+            f"flnb.plot.modes: recording {name!r} has no scope {asked!r}: read the value inside `flnb.scope({asked!r})`"
         )
     origin, begin = int(scope["t"][0]), int(begins[0])
     ends = scope["t"][(scope["enter"] == 0) & (scope["t"] > begin)]

@@ -183,10 +183,11 @@ def digraph(who: str) -> Any:
 def _check_dot(who: str) -> None:
     """Raise an error that says how to install graphviz if the `dot` program is missing."""
     if shutil.which("dot") is None:
-        besides = "; flnb.dashboard() draws tapes without it" if who == "flnb.plot.tape" else ""
+        besides = "; flnb.dashboard() draws tapes without graphviz" if who == "flnb.plot.tape" else ""
         raise FileNotFoundError(
             f"{who}: drawing needs graphviz's `dot` program, which is not on the PATH; install it with: "
-            f"apt install graphviz, brew install graphviz or conda install graphviz. The source is in .source{besides}"
+            f"apt install graphviz, brew install graphviz or conda install graphviz. The graph as text is the "
+            f"attribute source{besides}"
         )
 
 

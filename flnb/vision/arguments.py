@@ -77,7 +77,7 @@ def floats(op: str, name: str, given: Any, shape: tuple[int, ...]) -> Any:
         made = np.empty(0)
     if made.shape != shape or not (known or np.isfinite(made).all()):
         raise ValueError(
-            f"vision.{op}: expected a {name} of shape {shape}, in (row, column), of finite numbers, got "
+            f"vision.{op}: expected {name} to be finite numbers of shape {shape}, in the order (row, column), got "
             f"{given._spec if known else brief(given)}"
         )
     return asarray(made)

@@ -27,8 +27,8 @@ def _edges(op: str, x: Any, bins: int, bounds: Any) -> Matrix:
     low, high = pair(op, "bounds", _bounds(x.dtype) if bounds is None else bounds, "(low, high)")
     if not whole(bins) or not low < high:
         raise ValueError(
-            f"vision.{op}: expected a whole number of bins, 1 or more, between rising bounds, got {brief(bins)} "
-            f"between {low:g} and {high:g}"
+            f"vision.{op}: expected bins to be a whole number of 1 or more, and bounds (low, high) with low < high, "
+            f"got {brief(bins)} and ({low:g}, {high:g})"
         )
     return np.linspace(low, high, bins + 1)
 

@@ -95,6 +95,6 @@ def _written(run: Recording, ending: str, beside: Recording | None) -> bytes:
         if (size := path.stat().st_size) > LARGEST:
             most = quantity.size(LARGEST)
             raise ValueError(
-                f"it has {quantity.size(size)}, more than {most}; write it with run.save_as('run.{ending}')"
+                f"the file has {quantity.size(size)}, more than {most}; write it with run.save_as('run.{ending}')"
             )
         return path.read_bytes()

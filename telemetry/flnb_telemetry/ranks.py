@@ -167,8 +167,8 @@ def _rank_of(run: Recording) -> int:
             f"Ranks: the recording {run.name!r} does not say of which rank it is; record after flnb.distributed.init()"
         )
     raise ValueError(
-        f"Ranks: the recording {run.name!r} is of the ranks {', '.join(map(str, ranks))}, threads of one process; "
-        f"its own run.collectives joins them"
+        f"Ranks: expected recordings of one rank each, but {run.name!r} is of the ranks {', '.join(map(str, ranks))}, "
+        f"threads of one process; use run.collectives of that recording instead"
     )
 
 

@@ -170,7 +170,7 @@ def test_a_mask_per_example_is_an_error():
         ((np.ones(3), np.ones(4)), 0, ValueError, r"equal lengths, got \[3, 4\] for leaves \[0, 1\]"),
         ((np.ones(3), 2.0), 0, TypeError, r"leaf 1 of the arguments has shape \(\) and no axis 0.*None in in_axes"),
         ((np.ones(3), np.ones(3)), None, ValueError, "nothing to map over"),
-        ((np.ones(3), np.ones(3)), (0,), ValueError, r"in_axes: 1 entries \(0,\) do not match 2 values"),
+        ((np.ones(3), np.ones(3)), (0,), ValueError, r"in_axes: got 1 entries \(0,\) for 2 values; give one"),
         ((np.ones((3, 2)), np.ones(3)), (2, 0), TypeError, "no axis 2"),
     ],
 )

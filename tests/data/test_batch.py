@@ -56,7 +56,7 @@ ragged = [(np.ones(2),), (np.ones(3),)]
         ),
         (lambda: stacked([]), r"one sample or more, .*; got \[\] entries"),
         (lambda: stacked([(1,), (1, 2)]), r"got \[1, 2\] entries"),
-        (lambda: padded([(np.ones(2),), (np.ones((2, 2)),)]), "entry 0 of the samples has different numbers of axes"),
+        (lambda: padded([(np.ones(2),), (np.ones((2, 2)),)]), "samples have different numbers of axes in entry 0"),
     ],
 )
 def test_errors(make, text):

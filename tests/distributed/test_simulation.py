@@ -173,7 +173,9 @@ def test_more_ranks_on_a_link_without_cost_take_no_longer() -> None:
 
 
 def test_the_recording_of_one_rank_alone_is_answered() -> None:
-    with pytest.raises(ValueError, match=r"simulate: the recording is of rank 0 of 2; merge the others, by flnb merge"):
+    with pytest.raises(
+        ValueError, match=r"simulate: the recording contains only rank 0 of 2; merge the others, by flnb merge"
+    ):
         distributed.simulate(recording(0, [(10, 20)]), 4, LINK)
 
 

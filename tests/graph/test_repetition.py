@@ -465,5 +465,7 @@ def test_a_program_that_fails_where_its_ops_do_not_is_told(monkeypatch: pytest.M
 
         with monkeypatch.context() as patch:
             patch.setattr(Program, "run", broken)
-            with pytest.warns(RuntimeWarning, match="op by op, which is slower, as their program failed: KeyError"):
+            with pytest.warns(
+                RuntimeWarning, match="op by op, which is slower, because their program failed: KeyError"
+            ):
                 np.testing.assert_array_equal(loop(flnb.asarray(X)).numpy(), expected)

@@ -231,7 +231,7 @@ def test_misuse_is_refused():
         release(manager, block_of(a))
     manager.user_lock(block)
     release(manager, block)
-    with pytest.raises(ValueError, match="only waits for its last user_unlock"):
+    with pytest.raises(ValueError, match="was released before; its last user_unlock will free it"):
         release(manager, block)
     manager.user_unlock(block)
     with pytest.raises(ValueError, match="it is free"):

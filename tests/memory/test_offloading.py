@@ -344,7 +344,7 @@ def test_managers_to_move_to(manager):
     with pytest.raises(ValueError, match=r"offload: .* is on the device that tensors are on"), offload(manager):
         pass
     with (
-        pytest.raises(ValueError, match=r"keep_last is how many idle blocks stay, 0 or more, got -1"),
+        pytest.raises(ValueError, match=r"keep_last, the number of idle blocks to keep, must be 0 or more, got -1"),
         offload(keep_last=-1),
     ):
         pass

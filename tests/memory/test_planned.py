@@ -256,7 +256,7 @@ def test_a_step_that_is_not_there() -> None:
         flnb.memory.plan(run, step=3)
     with flnb.record() as run, flnb.step():
         pass
-    with pytest.raises(ValueError, match="no allocation is made in its step 0"):
+    with pytest.raises(ValueError, match="makes no allocation in its step 0"):
         flnb.memory.plan(run, step=0)
 
 

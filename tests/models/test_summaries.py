@@ -117,7 +117,7 @@ def test_a_part_of_a_model_inside_a_scope_and_a_recording():
 
 def test_errors_leave_no_hook_behind():
     net = Net()
-    with pytest.raises(ValueError, match="summary: Net needs inputs to be called with: summary"):
+    with pytest.raises(ValueError, match="summary: Net needs inputs: call summary"):
         summary(net)
     with pytest.raises(ValueError, match="x has 4 channels, the weight expects 3"):
         summary(net, flnb.ones((1, 4, 8, 8)))

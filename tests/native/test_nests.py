@@ -541,7 +541,7 @@ def test_zeros_of_both_signs_are_different_constants() -> None:
     "wrong", [step("exp", 0, dtype="l"), step("matmul", 0), step("sum", 0), step("exp", 0, over="inner"), load(0, "F")]
 )
 def test_what_has_no_machine_code_is_an_error(wrong: Step) -> None:
-    with pytest.raises(TypeError, match="has no machine code: expected ops and dtypes"):
+    with pytest.raises(TypeError, match=r"has no machine code: (flnb.*supported is False|expected over=)"):
         kernel(Nest((3,), (), (access(np.zeros(3, "f"), (1,)),), (load(0), wrong), ()))
 
 

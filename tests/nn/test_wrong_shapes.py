@@ -202,7 +202,9 @@ def test_made_wrong(name):
 def test_indices_that_are_no_row_and_modules_without_a_weight():
     with pytest.raises(IndexError, match=r"index 10 is out of range for axis 0 of shape \(10, 3\)"):
         nn.Embedding(10, 3)(flnb.asarray([10]))
-    with pytest.raises(TypeError, match="expected a module with a parameter 'weight', got ReLU with None"):
+    with pytest.raises(
+        TypeError, match="expected a module with a parameter 'weight', got ReLU, whose 'weight' is None"
+    ):
         nn.WeightNorm(nn.ReLU())
 
 

@@ -91,15 +91,15 @@ def test_nothing_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pr
         (b"\x80\x04NN.", "stops at byte 4 within a value"),
         (b"\x80\x04e.", "ends a list or dict that never began"),
         (b"\x80\x04N(Ne.", "appends to NoneType, expected a list"),
-        (b"\x80\x04}(Nu.", "expected pairs for a dict"),
-        (b"\x80\x04}]Ns.", "sets a key that is list, expected a string"),
-        (b"\x80\x04}K\x01Ns.", "sets a key that is int, expected a string"),
+        (b"\x80\x04}(Nu.", "expected pairs in a dict"),
+        (b"\x80\x04}]Ns.", "sets a key of type list, expected a string"),
+        (b"\x80\x04}K\x01Ns.", "sets a key of type int, expected a string"),
         (b"\x80\x04\x8c\x01a\x94}(h\x00\x8c\x01\xffu.", "no pickle of plain values"),
         (b"\x80\x04\x8c\x03\x1b[m\x94\x93.", r"would import \\x1b\[m "),
         (b"\x80\x04\x86.", "needs 2 values, got 0"),
         (b"\x80\x04\xff.", "byte 2 is 0xff, which is not a pickle opcode"),
         (b"\x80\x04X\x01\x00\x00\x00\xff.", "no pickle of plain values"),
-        (b"\x80\x04B\x01\x00\x00\x00a.", "would do BINBYTES"),
+        (b"\x80\x04B\x01\x00\x00\x00a.", "would execute the opcode BINBYTES"),
         (b"\x80\x02cos\nsystem\n(X\x01\x00\x00\x00atR.", r"would import os\.system"),
     ],
 )
@@ -130,9 +130,9 @@ NESTED = b")" + b"\x86".join([b"\x94h" + bytes([i]) for i in range(200)]) + b"\x
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"}" + NESTED + b"Ns", "a key that is tuple"),
-        (b"}(" + NESTED + b"Nu", "a key that is tuple"),
-        (b"(" + NESTED + b"Nd", "a key that is tuple"),
+        (b"}" + NESTED + b"Ns", "a key of type tuple"),
+        (b"}(" + NESTED + b"Nu", "a key of type tuple"),
+        (b"(" + NESTED + b"Nd", "a key of type tuple"),
         (b"\x8c\x01a" + NESTED + b"\x93", "would import a "),
     ],
 )

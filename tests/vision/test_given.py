@@ -29,19 +29,21 @@ REFUSED = [
     (lambda: vision.affine(X, np.eye(2), size=(-1, 3)), "whole numbers of 1 or more, got (-1, 3)"),
     (
         lambda: vision.affine(X, np.eye(3)),
-        "vision.affine: expected a matrix of shape (2, 2), in (row, column), of finite numbers, got ndarray float64",
+        "vision.affine: expected matrix to be finite numbers of shape (2, 2), in the order (row, column), got "
+        "ndarray float64",
     ),
     (
         lambda: vision.affine(X, flnb.eye(3)),
-        "vision.affine: expected a matrix of shape (2, 2), in (row, column), of finite numbers, got float32[3,3]",
+        "vision.affine: expected matrix to be finite numbers of shape (2, 2), in the order (row, column), got "
+        "float32[3,3]",
     ),
     (
         lambda: vision.translate(X, 3),
-        "vision.translate: expected a shift of shape (2,), in (row, column), of finite numbers, got 3",
+        "vision.translate: expected shift to be finite numbers of shape (2,), in the order (row, column), got 3",
     ),
     (
         lambda: vision.translate(X, (0, np.nan)),
-        "vision.translate: expected a shift of shape (2,), in (row, column), of finite numbers, got",
+        "vision.translate: expected shift to be finite numbers of shape (2,), in the order (row, column), got",
     ),
     (lambda: vision.rotate(X, np.inf), "vision.rotate: expected degrees to be a finite number, got inf"),
     (lambda: vision.rotate(X, "left"), "vision.rotate: expected degrees to be a finite number, got 'left'"),
@@ -86,13 +88,13 @@ REFUSED = [
     *(
         (
             lambda bins=bins: vision.histogram(X, bins),
-            f"vision.histogram: expected a whole number of bins, 1 or more, between rising bounds, got {bins!r} "
-            f"between 0 and 1",
+            f"vision.histogram: expected bins to be a whole number of 1 or more, and bounds (low, high) with low < "
+            f"high, got {bins!r} and (0, 1)",
         )
         for bins in (0, 2.5, "many")
     ),
-    (lambda: vision.equalize(X, -1), "vision.equalize: expected a whole number of bins, 1 or more"),
-    (lambda: vision.histogram(X, 4, (1.0, 1.0)), "vision.histogram: expected a whole number of bins"),
+    (lambda: vision.equalize(X, -1), "vision.equalize: expected bins to be a whole number of 1 or more"),
+    (lambda: vision.histogram(X, 4, (1.0, 1.0)), "vision.histogram: expected bins to be a whole number"),
     (lambda: vision.equalize(X, 4, 3), "vision.equalize: expected bounds to be two numbers (low, high), got 3"),
     (lambda: vision.histogram(X, 4, (0, np.inf)), "expected both of bounds (low, high) to be a finite number, got inf"),
     (

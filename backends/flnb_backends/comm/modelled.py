@@ -110,7 +110,7 @@ class Modelled(Forwarding):
         self._calls += 1
         fault = self._faults.get((self.rank, self._calls), self._faults.get((self.rank, 0), 0.0))
         if fault == "raises":
-            raise RuntimeError(f"modelled: rank {self.rank} fails before its call {self._calls}, as faults= says")
+            raise RuntimeError(f"modelled: rank {self.rank} fails before its call {self._calls}, set by faults=")
         while fault == "never comes":
             sleep(0.01)
             if self.board is None or any(self.board.row(rank).state >= LEFT for rank in range(self.size)):
@@ -186,7 +186,7 @@ def _seconds(value: Any, what: str, others: str = "") -> float:
 
 def _checked(faults: Any) -> dict[tuple[int, int], Any]:
     """Return the setting ``faults``; raises a ValueError for keys other than (rank, call number), or wrong values."""
-    form = 'expected a dict such as {(1, 2): "raises"}, by rank and number of the call'
+    form = 'expected a dict such as {(1, 2): "raises"}, with (rank, number of the call) as keys'
     if not hasattr(faults, "items"):
         raise ValueError(f"modelled: got faults={faults!r}, {form}")
     for key, fault in faults.items():

@@ -65,7 +65,7 @@ class Topology:
         if self.algorithm not in ALGORITHMS:
             raise ValueError(f"Topology: got algorithm {self.algorithm!r}, expected one of {', '.join(ALGORITHMS)}")
         if self.per_host > 1 and self.host is None:
-            raise ValueError(f"Topology: got per_host={self.per_host} without host, the links within a host")
+            raise ValueError(f"Topology: got per_host={self.per_host} without host; give the links within a host")
         if not self.latency >= 0:
             raise ValueError(f"Topology: got latency={self.latency}, expected seconds, 0 or more")
         for name, value in (("bandwidth", self.bandwidth), ("reduction", self.reduction)):

@@ -140,11 +140,10 @@ class _Lowering:
             return
         over = self.over[plan.attributes[0]] if name in REDUCTIONS else ""
         dtypes = [self.steps[i].dtype for i in inputs]
-        if not supported(name, dtypes, dtype) or any(self.steps[i].over == "outer" for i in inputs):
-            raise TypeError(
-                f"{name} of {dtypes} with a result of dtype {dtype!r} has no machine code: expected ops that loop "
-                f"nests can compute, of values that are no sums over the outer space"
-            )
+        known = supported(name, dtypes, dtype)
+        if not known or any(self.steps[i].over == "outer" for i in inputs):
+            why = "an operand is a reduction over the outer space" if known else "loop nests cannot compute this op"
+            raise TypeError(f"{name} of {dtypes} with a result of dtype {dtype!r} has no machine code: {why}")
         self.known[id(result)] = self.step(Step(name, tuple(inputs), dtype, over))
 
     def sum_of_products(self) -> int:

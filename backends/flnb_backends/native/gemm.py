@@ -38,7 +38,7 @@ class Product:
         self.dnn, self.extents = library(), [span(*each) for each in operands]
         (how_a, lda), (how_b, ldb), (how_y, self._ldy) = (layout(*each) for each in operands)
         if how_y != b"N":
-            raise Unsuitable("the columns of the result are contiguous")
+            raise Unsuitable("dnnl_sgemm needs a result with contiguous rows, got contiguous columns")
         self._gemm, self._lda, self._ldb = self.dnn.lib.dnnl_sgemm, lda, ldb
         self._head = how_a, how_b, rows, columns, inner, 1.0
 
@@ -69,4 +69,4 @@ def layout(shape: Shape, strides: Shape) -> tuple[bytes, int]:
         return b"N", max(columns, 1 if rows == 1 else down)
     if rows == 1 or down == 1:
         return b"T", max(rows, along)
-    raise Unsuitable("neither rows nor columns of a matrix are contiguous")
+    raise Unsuitable(f"dnnl_sgemm needs contiguous rows or columns, got the shape {shape} with the strides {strides}")

@@ -86,8 +86,13 @@ def _check(nest: Nest) -> None:
         op = step.op
         if op in ("load", "constant"):
             op, inputs = "copy", [nest.arrays[step.attribute].dtype if op == "load" else step.dtype]
-        if not supported(op, inputs, step.dtype) or bool(step.over) != (op in REDUCTIONS):
+        if not supported(op, inputs, step.dtype):
             raise TypeError(
-                f"{step.op} of {inputs} over {step.over!r} with a result of dtype {step.dtype!r} has no machine code: "
-                f"expected ops and dtypes for which flnb.graph.scalars.supported is true, and reductions over a space"
+                f"{step.op} of {inputs} with a result of dtype {step.dtype!r} has no machine code: "
+                f"flnb.graph.scalars.supported is False for this op with these dtypes"
+            )
+        if bool(step.over) != (op in REDUCTIONS):
+            raise TypeError(
+                f"{step.op} with over={step.over!r} has no machine code: expected over='inner' or 'outer' for a "
+                f"reduction, '' for any other op"
             )

@@ -187,7 +187,7 @@ class Segment:
             raise IndexError(f"got call {call} of {len(self._calls)}, expected 0 to {len(self._calls) - 1}")
         count = int(self._starts[call + 1] - self._starts[call]) - 1
         if not 0 <= position < count:
-            raise IndexError(f"got array {position} of call {call}, expected 0 to {count - 1}")
+            raise IndexError(f"got array number {position} of call {call}, expected 0 to {count - 1}")
         return int(self._starts[call]) + position
 
 

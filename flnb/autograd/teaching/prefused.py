@@ -71,8 +71,8 @@ class Sequence:
     def body(self, *_: Any) -> Any:
         """Raise an error: a second derivative needs the inputs of the sequence, which were not saved."""
         raise RuntimeError(
-            f"the fused gradient of {self.name!r} cannot be differentiated again; record what is differentiated "
-            f"twice on another tape: with flnb.use_tape('linked'): ..."
+            f"the fused gradient of {self.name!r} cannot be differentiated again; for second derivatives, record "
+            f"the ops on another tape: with flnb.use_tape('linked'): ..."
         )
 
     remake = body

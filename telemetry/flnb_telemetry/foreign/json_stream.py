@@ -66,7 +66,7 @@ class _Reader:
         else:
             raise TraceError(f"it begins with {brief(first)}, expected an object with traceEvents, or a list of events")
         if self.peek(end=True):
-            raise TraceError(f"{brief(self.text[self.at : self.at + 20])} follows its end, expected nothing")
+            raise TraceError(f"after its end it has {brief(self.text[self.at : self.at + 20])}, expected nothing")
 
     def members(self, head: dict[str, Any]) -> Iterator[Any]:
         """Parse the outermost object: yield its events, and store the values of its other keys in `head`."""

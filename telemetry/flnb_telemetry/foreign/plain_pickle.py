@@ -148,13 +148,13 @@ class _Machine:
         op = next((op for op in pickletools.opcodes if op.code.encode("latin-1")[0] == code), None)
         if op is None:
             raise PickleError(f"byte {start:,} is {code:#x}, which is not a pickle opcode")
-        asked = f"would do {op.name}"
+        asked = f"would execute the opcode {op.name}"
         if op.name == "GLOBAL":
             names = self.data[self.at : self.at + 200].decode("utf-8", "replace").split("\n")[:2]
             asked = "would import " + safe_text(".".join(names))
         elif op.name == "STACK_GLOBAL":
             asked = "would import " + safe_text(".".join(name for name in self.stack[-2:] if isinstance(name, str)))
-        raise PickleError(f"it {asked} (byte {start:,}); plain values need no code, and nothing was executed")
+        raise PickleError(f"it {asked} (byte {start:,}); expected plain values only; nothing was executed")
 
     def take(self, count: int) -> bytes:
         """Return the next `count` bytes, or fewer at the end of the file, where the next opcode is then missing."""
@@ -206,11 +206,11 @@ class _Machine:
         """Set items of the dict on top of the stack; keys and values alternate."""
         target = self.stack[-1]
         if target.__class__ is not dict or len(items) % 2:
-            raise PickleError(f"byte {self.at - 1:,} sets items of {type(target).__name__}, expected pairs for a dict")
+            raise PickleError(f"byte {self.at - 1:,} puts items in a {type(target).__name__}, expected pairs in a dict")
         keys = items[::2]
         if not TEXTS.issuperset(map(type, keys)):
             strange = next(key for key in keys if key.__class__ is not str)
-            raise PickleError(f"byte {self.at - 1:,} sets a key that is {type(strange).__name__}, expected a string")
+            raise PickleError(f"byte {self.at - 1:,} sets a key of type {type(strange).__name__}, expected a string")
         target.update(zip(keys, items[1::2], strict=True))
 
     def put(self, number: int) -> None:

@@ -311,7 +311,7 @@ def _check_ids(known: dict[str, Sized], kind: str, table: schema.Columns) -> Non
     for name, names in known.items():
         ids = table.get(name, np.empty(0, np.int64))
         if not 0 <= int(ids.min(initial=0)) <= int(ids.max(initial=0)) < len(names):
-            raise ValueError(f"{kind}.parquet has {name} id {ids.max()}, the manifest names {len(names)} of them")
+            raise ValueError(f"{kind}.parquet has {name} id {ids.max()}, the manifest has ids 0 to {len(names) - 1}")
 
 
 def _optional(manifest: dict[str, Any], name: str) -> Table[Any]:

@@ -120,7 +120,7 @@ for use in (lambda: flnb.set_backend("cuda:7"), lambda: flnb.ones(3).to("cuda:7"
         print(error)
 assert flnb.set_backend("cuda:1").name == "cuda:1"
 """)
-    expected = "cuda: got device 7, expected one of the 2 devices from 0 on"
+    expected = "cuda: got device 7, expected a number from 0 to 1 (devices: 2)"
     assert (done.stdout.splitlines(), done.returncode) == ([expected] * 2, 0), done.stderr
 
 

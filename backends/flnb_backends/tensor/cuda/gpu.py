@@ -94,7 +94,7 @@ class Gpu:
         self.cupy = require("cupy", extra="cuda", purpose="the cuda backend")
         count = driver.devices()
         if ordinal not in range(count):
-            raise ValueError(f"cuda: got device {ordinal}, expected one of the {count} devices from 0 on")
+            raise ValueError(f"cuda: got device {ordinal}, expected a number from 0 to {count - 1} (devices: {count})")
         self.driver, self.ordinal, self.name = driver, ordinal, location_of(ordinal)
         self.memory = CudaDevice(driver=driver, ordinal=ordinal)
         driver.current_stream = lambda device: _gpu(driver, device).stream()
