@@ -366,7 +366,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _output_after(arguments: list[str], output: str | None) -> tuple[list[str], str | None]:
-    """Return a script's arguments and the output file, which may be given as `-o FILE` before the arguments."""
+    """Return a script's arguments without `-o FILE` or `--` at the beginning, and the output file, if any."""
     if output is None and len(arguments) >= 2 and arguments[0] in ("-o", "--output"):
         return arguments[2:], arguments[1]
     return (arguments[1:] if arguments[:1] == ["--"] else arguments), output

@@ -120,7 +120,7 @@ class FileBlobDataset(BlobDataset):
 
     def add(self, *entries: Any) -> None:
         """Raise a TypeError: a file cannot grow."""
-        raise TypeError("flnb: a FileBlobDataset cannot grow; write its samples anew with FileBlobDataset.write")
+        raise TypeError("flnb: a FileBlobDataset cannot grow; write a new file with FileBlobDataset.write")
 
     def __len__(self) -> int:
         return len(self._file.first) - 1
@@ -145,7 +145,7 @@ class BlobFile:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size < HEADER.size:
-                raise self._error(f"it has {size} bytes, the header alone {HEADER.size}")
+                raise self._error(f"it has {size} bytes, fewer than the {HEADER.size} of a header")
             self.bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         magic, version, crc, start, length = HEADER.unpack_from(self.bytes)
         if magic != MAGIC:

@@ -66,7 +66,12 @@ def _key(value: Value) -> Any:
 
 
 def _rewritten(values: Sequence[Value], poolings: dict[Any, Any]) -> dict[Value, Value]:
-    """Return the copy of each value in which poolings and their gradients use stored places."""
+    """Return a dict from each value to its copy; copies of poolings store places of maxima, gradients read these.
+
+    Args:
+        values: the values to copy, in an order in which inputs come first.
+        poolings: a dict from `_key` to the `flnb.interface.Pooling` that stores the places.
+    """
     now: dict[Value, Value] = {}
     places: dict[Any, Value] = {}
 

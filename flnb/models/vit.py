@@ -35,7 +35,7 @@ class VisionTransformer(Module):
         feedforward: int = 3072, classes: int = 1000, dropout: float = 0.0, channels: int = 3,
     ) -> None:  # fmt: skip
         if image % patch:
-            raise ValueError(f"VisionTransformer: expected a patch that divides images of {image}, got {patch}")
+            raise ValueError(f"VisionTransformer: expected a patch that divides the image size {image}, got {patch}")
         self.channels, self.image = channels, image
         positions = (image // patch) ** 2 + 1
         self.class_token = Parameter(ops.zeros((1, 1, features), dtype=default_dtype()))

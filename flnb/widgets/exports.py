@@ -63,7 +63,7 @@ def view_svg(run: Recording, view: str) -> str:
         plot = tool("flnb.plot", view)
         return str(tool("flnb.plot.svg", "svg")(plot(run)))
     if view not in ("ops", "memory", "tape", "metrics", "overview"):
-        raise ValueError(f"there is no figure of the view {view[:20]!r}; save its picture as PNG")
+        raise ValueError(f"the view {view[:20]!r} has no SVG figure; save its picture as PNG")
     images = svg.pictures(run) if view == "overview" else list(_PICTURES[view](run))
     if not any(images):
         raise ValueError(f"the recording has nothing for the view {view!r}")

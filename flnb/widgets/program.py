@@ -129,13 +129,13 @@ def _results(program: Program) -> int:
 def _rewritten(
     program: Program, where: dict[Value, int]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int, int]:
-    """Return descriptions of the recorded values and of the rewrites that replaced some of them.
+    """Return a list that describes each recorded value, and a list that describes the rewrites of values.
 
-    The last two results are the number of views that remain, and the number of all values that remain.
+    Two numbers follow: how many views, and how many values in all, the program has after the rewrites.
 
     Args:
         program: the program.
-        where: by value, the number of the launch that computes it.
+        where: a dict from each value to the number of the launch that computes the value.
     """
     (sweep,) = history(program)
     change = {each.value: each for each in sweep.changes}

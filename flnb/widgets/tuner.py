@@ -99,7 +99,7 @@ class Tuner(Pictured, ipywidgets.VBox):  # type: ignore[misc]
         for name, value in settings.items():
             values = self.tunables[name].values
             if values and value not in values:
-                raise ValueError(f"{name}={value!r} is none of its choices: {', '.join(map(as_text, values))}")
+                raise ValueError(f"{name}={value!r} is not one of its choices: {', '.join(map(as_text, values))}")
         self._silent = True
         try:
             for name, value in settings.items():

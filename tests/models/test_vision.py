@@ -54,7 +54,7 @@ MADE = {
     "ResNet": (lambda: ResNet((1,), "wide"), "ResNet: block must be 'basic' or 'bottleneck', got 'wide'"),
     "VisionTransformer": (
         lambda: VisionTransformer(image=30, patch=8),
-        "VisionTransformer: expected a patch that divides images of 30, got 8",
+        "VisionTransformer: expected a patch that divides the image size 30, got 8",
     ),
     "GoogLeNet": (
         lambda: GoogLeNet(0.05, image=64, auxiliary=True),

@@ -190,7 +190,7 @@ def test_what_is_wrong_is_said(trace: Any, tuner: Tuner, monkeypatch: pytest.Mon
         flnb.memory.tune(trace, "cashing")
     with pytest.raises(TypeError, match="no setting 'limit'; Caching has split_limit, recycling_limit"):
         tuner.set(limit=3)
-    with pytest.raises(ValueError, match=r"split_limit='3MB' is none of its choices: default, 512B, 1KiB"):
+    with pytest.raises(ValueError, match=r"split_limit='3MB' is not one of its choices: default, 512B, 1KiB"):
         tuner.set(split_limit="3MB")
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
     with pytest.raises(

@@ -1,7 +1,8 @@
 """Machine code for composites and their gradients, such as softmax and its pull, in a single pass over memory.
 
-The nest is made from the ops of which the op table says that the composite consists: they are traced on a matrix of
-typical extents (`flnb_backends.native.sizes`). So one kernel serves all shapes, and is ready at the first call.
+The op table has the body of each composite, a function of simpler ops. The body is traced on a matrix of typical
+extents (`flnb_backends.native.sizes`), and the traced ops become a loop nest. The nest's kernel works for matrices of
+any shape.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ class Composite(NamedTuple):
         function: the compiled function (`AnySize`); it takes pointers to the inputs that it reads, to the results and
             to scratch memory, and the numbers of rows and columns.
         pointer: returns the pointer to a C-contiguous array's elements; raises ValueError for another array.
-        inputs: the shape, for a `MATRIX`, and dtype of each input; None for one that the function does not read.
+        inputs: the shape and dtype of each input when the first one is a `MATRIX`; None if the function ignores it.
         numbers: whether the function takes the numbers of the columns, int64, after the inputs.
-        results: the shape of each result, for a `MATRIX`. A result equal to an earlier one has the earlier result's
-            position instead of a shape. None is in the place of a gradient that does not exist.
+        results: for each result its shape when the input is a `MATRIX`. If the result equals an earlier one, the
+            position of the earlier one replaces the shape. None stands for a gradient that does not exist.
         room: returns the bytes of scratch memory for a number of columns.
     """
 
@@ -65,7 +66,7 @@ class Composite(NamedTuple):
 
 
 class _Tracing(Tracing):
-    """A trace that lists in ``numbers`` the arrays whose elements are the numbers of the columns, 0, 1, ..."""
+    """A trace whose list ``numbers`` has the traced arrays that contain the numbers of the columns (0, 1, ...)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,14 +148,14 @@ class _Lowering:
         self.known[id(result)] = self.step(Step(name, tuple(inputs), dtype, over))
 
     def sum_of_products(self) -> int:
-        """Replace (sum over the outer space) times a factor, the last two steps, by the sum of the products."""
+        """Replace the last two steps, a sum over the outer space and a product with a factor, by a sum of products."""
         total, factor = self.steps[-2:]
         self.steps[-2:] = [factor]
         product = self.step(Step("multiply", (*total.inputs, len(self.steps) - 1), total.dtype))
         return self.step(total._replace(inputs=(product,)))
 
     def operand(self, x: Any, dtype: str) -> int:
-        """Return the number of the step that has an operand's value; the operand is a traced array or a number."""
+        """Return the number of the step that computes an operand, which is a traced array or a Python number."""
         if isinstance(x, Traced):
             return self.known[id(x)]
         return self.step(Step("constant", (), dtype, attribute=next((share for share in SHARES if share == x), x)))

@@ -74,7 +74,7 @@ class Generator(ABC):
         return code.text()
 
     def _width(self) -> int:
-        """Return the bits of the widest vectors to use: 512 if arithmetic, not memory, is the bottleneck, else 256."""
+        """Return the width of vectors in bits: 512 if arithmetic takes longer than memory access, otherwise 256."""
         cheap = all(step.over or step.op in ("load", "constant") or step.op in CHEAP for step in self.nest.steps)
         return 256 if cheap or self.nest.inner[-1] < SHORT else 512
 
@@ -232,7 +232,7 @@ class Generator(ABC):
         self.code.store(combine(step.op, self.code.load(step.dtype, address), x), address)
 
     def _flush(self, j: int, index: str) -> None:
-        """Emit the addition of reduction ``j``'s partial sum at ``index`` to the total, and the partial sum's reset."""
+        """Emit code that adds reduction ``j``'s partial sum at ``index`` to the total, and resets the partial sum."""
         step = self.nest.steps[j]
         part, total = self._slot("part", j, step.dtype, index), self._slot("total", j, "d", index)
         more = self.code.load(step.dtype, part).to("d")

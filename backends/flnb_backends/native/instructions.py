@@ -120,7 +120,7 @@ class Code:
     # Memory
 
     def variable(self, x: Scalar) -> str:
-        """Append a local variable with the initial value ``x``, and return its address; LLVM will use a register."""
+        """Append a local variable with the initial value ``x``, and return the variable's address as text."""
         name = self.name()
         self.variables.append(f"{name} = alloca {type_of(x.dtype)}")
         self.set(name, x)
@@ -177,7 +177,7 @@ class Code:
         self.lines += [f"br label {head}{mark}", f"{done[1:]}:"]
 
     def _parallel(self, brief: bool) -> str:
-        """Mark the following memory accesses as independent of other iterations, and return the loop's metadata."""
+        """Mark memory accesses emitted from now on as independent of other iterations; returns the loop's metadata."""
         number = len(self.metadata)
         more = f", !{number + 3}" if brief else f", !{number + 4}" if self.interleaved else ""
         self.metadata += [

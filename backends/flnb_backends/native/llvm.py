@@ -124,12 +124,12 @@ class Compiler:
         return module
 
     def compiled(self, text: str) -> bytes:
-        """Return the machine code of an LLVM module, given as text: the bytes of an object file."""
+        """Compile an LLVM module, given as text, and return its machine code as the bytes of an object file."""
         code: bytes = self.machine.emit_object(self.optimized(text))
         return code
 
     def assembly(self, text: str) -> str:
-        """Return the machine code of an LLVM module, given as text: in assembly language."""
+        """Compile an LLVM module, given as text, and return its machine code as a listing in assembly language."""
         listing: str = self.machine.emit_assembly(self.optimized(text))
         return listing
 

@@ -81,7 +81,7 @@ def locate() -> Found:
 
 
 def _asked(path: str) -> Found:
-    """Open the oneDNN library at a path, and query its version, instruction set and number of threads."""
+    """Return a description of the oneDNN library at a path: version, instruction set, number of threads."""
     opened = ctypes.CDLL(path)
     try:
         ask = opened.dnnl_version

@@ -20,10 +20,11 @@ NAMES = [f"{prefix}openblas_{{}}_num_threads{suffix}" for prefix in ("scipy_", "
 
 @cache
 def _threads() -> tuple[Callable[[int], object], int, Callable[[], int]] | None:
-    """Return functions for the number of OpenBLAS's threads; None if NumPy does not come with OpenBLAS.
+    """Return functions that set and read OpenBLAS's number of threads; None if NumPy does not come with OpenBLAS.
 
     Returns:
-        A function that sets the number, the number at the first call, and a function that returns the number.
+        A function that sets the number of threads, the number that was set at the first call of `_threads`, and a
+        function that returns the present number.
     """
     for path in sorted((Path(np.__file__).parent.parent / "numpy.libs").glob("*openblas*")):
         opened: Any = ctypes.CDLL(str(path))  # the one that NumPy has opened

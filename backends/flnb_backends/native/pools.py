@@ -1,4 +1,4 @@
-"""Max pooling of images of any size as machine code; the windows' extents and distances are part of the code.
+"""Max pooling of images of any size as machine code; the kernel's extents and the stride are constants in it.
 
 The results are NumPy's: of equal maxima the first counts, and a window with NaN has NaN and no gradient.
 """
@@ -53,9 +53,9 @@ class Pool(NamedTuple):
         return code.text()
 
     def spread(self) -> str:
-        """Return the IR of ``void pool(g, x, out, ...)``, which writes the gradient of x to out.
+        """Return the IR of ``void pool(g, x, out, ...)``, which writes the gradient with respect to x to ``out``.
 
-        The parameter g is the gradient of the maxima.
+        The parameter ``g`` is the gradient with respect to the maxima.
         """
         code = Code("pool", f"ptr %g, ptr %x, ptr %out, {PARAMETERS}", WIDTH)
         size = code.add(f"mul nsw i64 %planes, {code.add('mul nsw i64 %height, %width')}")

@@ -169,7 +169,7 @@ class Prepared:
         names = [self._implementation(stage.made) for stage in stages]
         self.implementation = names[-1]
         if any(name.startswith("ref") for name in names):
-            raise Unsuitable(self.what)
+            raise Unsuitable(f"{self.what}: oneDNN has only its slow reference code")
         placed: dict[int, Any] = {}
         calls = []
         for stage in stages:

@@ -1,4 +1,4 @@
-"""Routines: prepared primitives of oneDNN among the calls of a segment, with no Python between them."""
+"""Machine code that runs oneDNN's primitives, so that a segment calls them like kernels, without Python."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Routine:
 
     Attributes:
         address: the address of the machine code.
-        begin, extent: the last two arguments of the machine code in a segment. The first is the address of an array of
-            64-bit words that say what to run. The second is 0; with 1, the machine code first checks the arrays'
-            addresses.
+        begin: an argument of the machine code: the address of the block, an array of 64-bit words with the primitives,
+            their arguments and the number of threads.
+        extent: the last argument of the machine code, 0 in a segment; 1 makes the code check the arrays' addresses.
         scratch: the bytes of scratch memory that a call needs, at any alignment.
         parts: into how many calls the range is divided: 1.
     """
@@ -73,14 +73,15 @@ class Routine:
         self._run_at = dnn.function("int64_t (*)(uintptr_t *, uintptr_t, int64_t)", self.address)
 
     def report_to(self, word: int) -> None:
-        """Set the address of the word to which the machine code writes the address of this block if a call fails."""
+        """Set where a failure is reported: the machine code writes the address of `block` to ``word``, an address."""
         self.block[FAILED] = word
 
     def run(self, arrays: Sequence[Any], scratch: Any) -> bool:
         """Compute the op on arrays, the last of which is written, with an array of scratch memory.
 
         Returns:
-            True; or False, having done nothing, if an array is not aligned, or the last one shares memory with others.
+            Whether the op was computed. If False, nothing was written: an array is not aligned, or the last array
+            shares memory with another one.
 
         Raises:
             OneDnnError: oneDNN reports a failure.
@@ -127,7 +128,7 @@ class _Text:
         return self.code.add(f"add i64 {a}, {b}")
 
     def call(self, function: str, *arguments: str) -> None:
-        """Emit a call of oneDNN, and what is done if it fails."""
+        """Emit a call of a oneDNN function, and the code that reports a failure of the call."""
         code = self.code
         status = code.add(f"call i32 {function}({', '.join(arguments)})")
         with code.when(code.add(f"icmp ne i32 {status}, 0")):
@@ -136,7 +137,7 @@ class _Text:
             code.set(self.result, Scalar(code, str(ERROR), "q"))
 
     def check(self, outer: str, table: str) -> str:
-        """Emit the test of the arrays' addresses; returns whether none is unaligned or in the result's memory."""
+        """Emit a test of the arrays' addresses; returns 1 if all are aligned and the result overlaps no input."""
         code = self.code
         last = code.add(f"sub i64 {outer}, 1")
         y = self.word(last, "%arrays")

@@ -138,7 +138,7 @@ class PlaceByPlace(Generator):
     def _over_inner(
         self, places: Sequence[str], sums: Sequence[Accumulator] = (), chunked: bool = False, brief: bool = False
     ) -> Iterator[tuple[Sequence[str], str]]:
-        """Emit a loop over the inner space around the ``with`` block; each chunk has a partial result in ``sums``.
+        """Emit a loop over the inner space around the ``with`` block; ``sums`` accumulate a partial result per chunk.
 
         Yield the arrays' addresses at a place, and the index of the place in rows of scratch memory.
         """

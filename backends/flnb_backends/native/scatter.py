@@ -80,7 +80,7 @@ _calls = count()
 @cache
 @prepares
 def _function(dtype: str) -> tuple[Callable[..., None], Any] | None:
-    """Return the compiled function for a dtype, and cffi's object for pointers; None without llvmlite or cffi."""
+    """Return the compiled function for a dtype, and cffi's ``ffi`` object; None if llvmlite or cffi is missing."""
     if find_spec("llvmlite") is None or find_spec("cffi") is None:
         return None
     ffi: Any = import_module("_cffi_backend").FFI()  # its methods are C functions; those of `cffi.FFI` call these

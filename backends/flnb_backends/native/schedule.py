@@ -100,7 +100,7 @@ class _Scheduler:
         self.passes: list[Pass] = []
 
     def result(self) -> Schedule:
-        """Rebuild the passes until they do not change any more; return the schedule."""
+        """Return the schedule: build the passes again and again until they do not change any more."""
         while not self._consistent():
             pass
         for j, step in enumerate(self.nest.steps):

@@ -43,7 +43,7 @@ class Size(int):
 
 
 class Share(float):
-    """The reciprocal of an extent, as the constant of a step."""
+    """The reciprocal 1 / extent of a `Size`, used as the constant of a step."""
 
     size: Size
 

@@ -54,7 +54,7 @@ _CONVERSIONS = {
 
 
 class _State(ctypes.Structure):
-    """NumPy's state of PCG64: the address of state and increment, and half an output that waits to be used."""
+    """NumPy's struct for PCG64: a pointer to state and increment, and the unused half of an output, if any."""
 
     _fields_ = (("address", ctypes.c_uint64), ("waits", ctypes.c_int), ("half", ctypes.c_uint32))
 

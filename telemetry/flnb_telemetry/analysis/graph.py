@@ -211,7 +211,7 @@ def _ascending(values: Ints) -> Ints:
 
 
 def _again(row: Ints, up: Ints) -> Bools:
-    """Return for each pair (row[i], up[i]) whether an equal pair has a smaller i; `row` must be ascending."""
+    """Return a mask: True where the pair (row[i], up[i]) is equal to an earlier pair; `row` must be ascending."""
     found = np.zeros(len(row), np.bool_)
     most = int(np.bincount(row).max(initial=0)) if len(row) else 0
     for back in range(1, most):

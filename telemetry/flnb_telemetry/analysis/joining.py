@@ -145,7 +145,7 @@ def _calls(view: View, names: dict[str, int], sizes: dict[int, int]) -> Columns:
     met = np.array([plan.op not in PAIRS and plan.family == "communication" for plan in plans], np.bool_)
 
     def only(table: Columns) -> Columns:
-        """Return the last event of each call in a table, sorted by a new column "key" that identifies the call."""
+        """Return the last event of each call, sorted by a new column "key", the number that identifies the call."""
         group = number[table["group"]]
         key = np.where((group >= 0) & met[table["plan"]], (group << SEQ_BITS) | table["seq"], -1)
         order = np.argsort(key, kind="stable")

@@ -78,10 +78,11 @@ class Group:
 
 
 class Level(NamedTuple):
-    """The contents of an open group: items (groups, and rows of single nodes) and the edges between them.
+    """The contents of an open group: its items, and the edges between them.
 
-    `edges` are pairs (from, to) of indices in `items`. `entered` has the indices of items that read results from
-    outside the group. `left` has the indices of items whose results are read outside the group.
+    An item is a `Group`, or an int: the row of a single node in the graph's columns. `edges` are pairs (from, to) of
+    indices in `items`. `entered` has the indices of items that read results from outside the group. `left` has the
+    indices of items whose results are read outside the group.
     """
 
     items: list[Group | int]
@@ -189,7 +190,7 @@ class Levels:
         return group.parts
 
     def _children(self, group: Group) -> list[Group | int]:
-        """Return the items of a group: other groups, and rows of single nodes."""
+        """Return the items of a group: other groups, and for a single node its row (an int) in the graph."""
         parts = self._parts(group)
         count = len(parts.period)
         if count > WIDEST:

@@ -77,7 +77,7 @@ class Timeline(NamedTuple):
     by_category: Ints
 
     def spread(self, most: int, since: float = -np.inf) -> Timeline:
-        """Return the rows of at most `most` moments from `since` (s) on, so that a curve of them shows all peaks."""
+        """Return a shorter timeline from `since` (s) on: at most `most` rows, chosen so that no peak is lost."""
         late = Timeline._make(column[np.searchsorted(self.t, since) :] for column in self)
         rows = svg.extremes(most, late.allocated, late.reserved)
         return Timeline._make(column[rows] for column in late)
@@ -321,7 +321,7 @@ def timeline(block: schema.Columns, segment: schema.Columns, start: int) -> Time
     nothing, none = np.zeros(len(segment["t"]), np.int64), np.zeros(len(block["t"]), np.int64)
 
     def held(of_block: Ints, of_segment: Ints = nothing) -> Ints:
-        """Return the sum after each moment of the bytes that the existing blocks and segments have."""
+        """Return for each moment the sum of the given numbers over the blocks and segments that exist then."""
         summed = np.cumsum(np.concatenate([of_block, of_segment, -of_block, -of_segment])[order])
         found: Ints = summed[final]
         return found
@@ -334,7 +334,10 @@ def timeline(block: schema.Columns, segment: schema.Columns, start: int) -> Time
 
 
 def _lifetimes(begins: schema.Columns, ends: schema.Columns, key: str) -> schema.Columns:
-    """Return the first begin event of each id (column `key`) in order of time; the new column "end" is ns or NEVER."""
+    """Return the first begin event of each id, in order of time, with a new column "end" (ns, or NEVER).
+
+    `key` is the name of the column that has the ids.
+    """
     if (begins[key][1:] > begins[key][:-1]).all():  # each id once, as is usual: nothing is copied
         rows = dict(begins)
     else:

@@ -52,7 +52,7 @@ def why(tape: Tape, x: Any) -> Why:
 
 
 def _asked(tape: Tape, x: Any) -> int | Why:
-    """Return the id of the node or leaf that `x` denotes; for a tensor without gradient, a `Why` with the reason."""
+    """Return the id of the node or leaf that `x` names; if `x` has no gradient, return a `Why` with the reason."""
     if isinstance(x, str):
         named = [leaf for leaf in tape.leaves if leaf.name == x] or [
             leaf for leaf in tape.leaves if leaf.name.endswith(f".{x}")

@@ -1,4 +1,4 @@
-"""Rows of bars at several levels of detail, so that any window of a row has few bars.
+"""Rows of bars at several levels of detail, so that any window of a row is drawn with few bars.
 
 A *row* is a sequence of bars that do not overlap, in order of time. Each row has several levels: level 0 has a bar for
 every event, and each further level has the bars of the level before, merged where they are shorter than its resolution.
@@ -82,7 +82,9 @@ def runs(pairs: Ints, t0: Ints, t1: Ints, breaks: NDArray[np.bool_]) -> Bars:
 
 
 class Level:
-    """The bars of one level, in growing columns for at most `most` bars; beyond that the older half is dropped.
+    """The bars of one level of detail of a row, stored in columns that grow.
+
+    If there are more than `most` bars, the older half is dropped.
 
     `first` is the number of bars dropped so far, so that the bar in column i has the number ``first + i``. `merged` is
     the number of the first bar that the next level does not contain yet.
@@ -135,7 +137,7 @@ class Level:
 
 
 class Row:
-    """Bars that do not overlap, at every level of detail.
+    """A sequence of bars that do not overlap, such as the ops of a thread, at several levels of detail.
 
     Args:
         most: the largest number of events (bars of level 0); coarser levels have at most half as many bars. None for no

@@ -220,9 +220,10 @@ class Timeline:
         breaks: NDArray[np.bool_],
         found: dict[int, list[Bars]],
     ) -> None:
-        """Add the forward scopes of backward ops to `found`, below the scopes that were open when each op ran.
+        """Add to `found` a bar for the module of each backward op, so that the timeline shows the module.
 
-        So the timeline shows of each backward op to which module it belongs.
+        The module is the scope of the op's forward op. Its bar is drawn below the scopes that were open when the
+        backward op ran. Consecutive ops of one module share a bar.
 
         Args:
             lane: the number of the thread.
@@ -230,7 +231,7 @@ class Timeline:
             places: the scope and the phase of each op, shape (2, n).
             outer: the number of scopes that were open when each op began.
             breaks: the ops before which bars are not merged.
-            found: by depth, the scopes that have ended.
+            found: a dict from depth to lists of bars, to which bars that have ended are added.
         """
         rows = np.flatnonzero(places[1] == schema.BACKWARD)
         if not len(rows):

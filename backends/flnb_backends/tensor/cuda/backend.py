@@ -88,7 +88,7 @@ class CudaBackend(
 
     @cached_property
     def by_cudnn(self) -> Cudnn | None:  # type: ignore[override]
-        """Return cuDNN on this device; None if it is not installed or was switched off."""
+        """Return the `Cudnn` of this device; None if cuDNN is not installed or ``cudnn=False`` was given."""
         return cudnn_of(self.gpu, self.tf32) if self.cudnn else None
 
     def own_manager(self) -> MemoryManager:
@@ -115,7 +115,7 @@ class CudaBackend(
         return getattr(_numpy, name)
 
     def issued(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a function that queues GPU work: the wrapper selects the device, stores the stream, and emits events.
+        """Wrap a function that queues GPU work: the wrapper selects the device and emits a launch event.
 
         ``name`` is the name of the work in events and errors. If the device reports an error, the wrapper raises a
         `DriverError` with the names of the ops that may have caused the error.
@@ -318,7 +318,7 @@ def report_launch(task: devices.Task, name: str, arguments: tuple[Any, ...], res
 
 
 def note_uses(stream: int, arguments: tuple[Any, ...]) -> None:
-    """Store in the blocks of an op's buffers, including buffers in tuples and lists, that a stream uses the blocks."""
+    """Note in the memory blocks of an op's arguments that a stream uses them; arguments may be nested in lists."""
     for x in arguments:
         if isinstance(x, cp.ndarray):
             block = block_of(x)

@@ -28,7 +28,7 @@ NUMBERS = 1, 2, 3
 
 
 def cudnn_of(gpu: Gpu, tf32: bool) -> Cudnn | None:
-    """Return cuDNN for a device; None if the device is emulated, or cuDNN or its frontend is not installed."""
+    """Return the `Cudnn` of a device; None if the device is emulated, or cuDNN or its frontend is not installed."""
     if gpu.driver.emulated is not None:
         return None
     try:

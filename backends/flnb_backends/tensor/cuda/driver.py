@@ -113,7 +113,11 @@ class Driver(Capture):
         self._pinned: dict[int, int] = {}  # bytes by address
 
     def blame(self, error: str) -> str:
-        """Return text for an error's message on its likely cause; "" unless the error's name is in `LASTING`."""
+        """Return a text about the likely cause of an error, given its name; "" if the name is not in `LASTING`.
+
+        The text is added to the error's message. It names the ops that were launched last, or says that an earlier
+        error has made the device unusable.
+        """
         if error not in LASTING:
             return ""
         if self.failed:
@@ -123,7 +127,7 @@ class Driver(Capture):
         return f"; {self.culprit() or 'a kernel that was launched before'}; the last ops, the newest first: {newest}"
 
     def culprit(self) -> str:
-        """Return a description of the kernel that failed; "" on a GPU, which does not report the kernel."""
+        """Return a description of the kernel that failed; "" on a GPU, because a GPU does not report which kernel."""
         return ""
 
     def _check(self, name: str, error: int) -> None:
@@ -360,7 +364,7 @@ class Driver(Capture):
         return None if failed else found.value / 1e3
 
     def counted(self, kernel: str) -> tuple[int, int, int, int]:
-        """Return a kernel's memory traffic, the fields of `flnb.testing.cuda.Traffic`; zeros on a GPU."""
+        """Return a kernel's memory traffic, the fields of `flnb.testing.cuda.Traffic`; all fields are 0 on a GPU."""
         return 0, 0, 0, 0
 
     def _finished(self, name: str, handle: int) -> bool:

@@ -257,7 +257,7 @@ class _Rows:
 
     @staticmethod
     def _away(strides: tuple[int, ...], letter: str) -> str:
-        """Return the C expression of an element's distance from the start of its array, in elements.
+        """Return a C expression for the distance of an element from the start of its array, in elements.
 
         ``strides`` are the array's strides along the loops; ``letter`` + number are the names of the loop indices.
         """

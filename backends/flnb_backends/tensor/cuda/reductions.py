@@ -70,7 +70,7 @@ class Reductions(RowKernels):
     def _reduce(
         self, name: str, x: Buffer, axes: Axes, keepdims: bool, dtype: np.dtype[Any], none: Any, out: Buffer | None
     ) -> Buffer:
-        """Reduce x by the kernel ``name`` to a result of dtype ``dtype``; for no elements the result is ``none``."""
+        """Reduce x by the kernel ``name`` to the dtype ``dtype``; if there are no elements, the result is ``none``."""
         y = self.written(out, reduced(x.shape, axes, keepdims), dtype)
         x, computed = self.contiguous(x), accumulator(dtype)
 

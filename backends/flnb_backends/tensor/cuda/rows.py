@@ -49,7 +49,7 @@ class Rows(NamedTuple):
         return -(-self.n // self.chunk) if 0 < self.chunk < self.n else 1
 
     def block(self) -> tuple[int, int, int]:
-        """Return the extents of a block of threads: the rows of a tile, the threads along each row, and the tiles."""
+        """Return the extents of a block of threads: rows per tile, threads per row, and tiles per block."""
         across = min(LANES, _power_of_two(self.inner))
         along = min(THREADS // across, _power_of_two(min(self.n, self.chunk or self.n)))
         along = max(along, THREADS // MOST_TILES // across)

@@ -59,7 +59,7 @@ class Sorting(CudaBuffers):
         return self._argsort(x, axis, k, largest, out, "argtopk")
 
     def _argsort(self, x: Buffer, axis: int, keep: int, descending: bool, out: Buffer | None, op: str) -> Buffer:
-        """Return, for the first ``keep`` elements of each row of x sorted along an axis, their positions in the row."""
+        """Sort x along an axis; return the positions, before sorting, of the first ``keep`` elements along the axis."""
         y = self.written(out, (*x.shape[:axis], keep, *x.shape[axis + 1 :]), INDEX)
         if y.size:
             x = self.contiguous(x)

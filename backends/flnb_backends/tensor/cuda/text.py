@@ -110,7 +110,7 @@ class Text:
 
     @staticmethod
     def _unsigned(dtype: str) -> str:
-        """Return the unsigned C type that is as wide as a dtype, or as int if that is wider."""
+        """Return the name of an unsigned C type for a dtype: 64 bits wide for dtypes of 64 bits, else 32 bits wide."""
         return "unsigned long long" if np.dtype(dtype).itemsize == 8 else "unsigned"
 
     @staticmethod
