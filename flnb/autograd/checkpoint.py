@@ -83,8 +83,8 @@ class _Run:
                 what = repr(x.name) if getattr(x, "name", "") else "a value"
                 raise RuntimeError(
                     f"backward: {what}, {x._spec!r}, was read by the checkpointed {_name(self.function)} and then "
-                    f"written in place (write {x._last_write} after {self.since}), before backward ran the function "
-                    f"again; write to a copy, or move the write after backward"
+                    f"written in place before backward ran the function again; write to a copy, or move the write "
+                    f"after backward"
                 )
 
     def _again(self) -> Any:

@@ -79,8 +79,8 @@ def check_unwritten(node: Node) -> None:
                 what = "the output" if last else f"input {i}" if i < len(plan.specs) else "a value"
                 raise RuntimeError(
                     f"backward: {what} of {plan.op.name!r}, {x._spec!r}, was saved for the gradient and then written "
-                    f"in place (write {written} after node {seq}); write to a copy, or move the write after "
-                    f"backward.\n  It was saved by {describe_node(node)}"
+                    f"in place; write to a copy, or move the write after backward.\n  It was saved by "
+                    f"{describe_node(node)}"
                 )
 
 

@@ -293,7 +293,7 @@ def checked_target(op: Op, plan: Plan, here: State, tensors: tuple[Any, ...]) ->
     if out._spec is not plan.spec:
         raise ValueError(f"{op.name}: the result is {plan.spec!r} but out is {out._spec!r}; they must be equal")
     if not op.writes_out:
-        raise TypeError(f"{op.name}: makes a view and takes no out; assign the result with flnb.assign(out, value)")
+        raise TypeError(f"{op.name}: got out=, but the result is a view; use flnb.assign(out, value)")
     return out
 
 

@@ -57,7 +57,7 @@ class Lent:
         return count - self.alone
 
     def view(self, value: Value, make: Callable[[Value], Any]) -> Any:
-        """Return the array of a value that is a view of this output; ``make`` makes it at the first request."""
+        """Return the array of a value that is a view of this output; ``make`` is called at the first request."""
         found = self.views.get(value)
         if found is None:
             found = make(value)

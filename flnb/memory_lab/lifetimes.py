@@ -276,10 +276,10 @@ class Step:
         return any(not first <= node.first < last for node in self.nodes.read_by[row])
 
     def _outside(self, row: int, call: Call) -> int:
-        """Return when an output would be freed if ``call`` saved nothing, as the index of a call of the trace.
+        """Return when the output of a module call would be freed if the module call saved nothing for backward.
 
-        The output is still needed by ops outside of the call, and by their backward. ``row`` is the output's row in the
-        trace.
+        The time is the index of an allocation or free in the trace. Ops outside of the module call still need the
+        output, also in their backward. ``row`` is the output's row in the trace.
         """
         until = call.end
         for node in self.nodes.read_by[row]:

@@ -34,7 +34,7 @@ class VGG(Convolutional):
         image: int = 224, classes: int = 1000, dropout: float = 0.5, channels: int = 3,
     ) -> None:  # fmt: skip
         if len(depths) != len(widths):
-            raise ValueError(f"VGG: expected a width for each stage, got depths {depths} and widths {widths}")
+            raise ValueError(f"VGG: expected one width for each depth, got depths {depths} and widths {widths}")
         features, maps = _stages(channels, depths, widths), (widths[-1], hidden, hidden, classes)
         super().__init__(channels, image, features, maps, dropout, before=False)
 

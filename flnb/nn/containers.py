@@ -167,7 +167,7 @@ class Residual(Module):
         past = x if self.shortcut is None else self.shortcut(x)
         if y.shape != past.shape:
             raise ValueError(
-                f"Residual: {type(self.module).__name__} returned {y.shape} for {x.shape}, but is added to "
+                f"Residual: {type(self.module).__name__} returned {y.shape} for {x.shape}, but the result is added to "
                 f"{past.shape}; pass a shortcut that returns the same shape"
             )
         return past + y

@@ -50,7 +50,7 @@ def test_other_images_are_refused(name):
 MADE = {
     "AlexNet": (lambda: AlexNet(image=32), "images of 32 x 32 are too small: nothing is left of them after a kernel"),
     "OverFeat": (lambda: OverFeat(image=32), "after a kernel of 5 with stride 1 and padding 0; take larger images"),
-    "VGG": (lambda: VGG((1, 1)), "VGG: expected a width for each stage, got depths (1, 1) and widths (64, 128, 256"),
+    "VGG": (lambda: VGG((1, 1)), "VGG: expected one width for each depth, got depths (1, 1) and widths (64, 128, 256"),
     "ResNet": (lambda: ResNet((1,), "wide"), "ResNet: block must be 'basic' or 'bottleneck', got 'wide'"),
     "VisionTransformer": (
         lambda: VisionTransformer(image=30, patch=8),

@@ -56,7 +56,7 @@ CALLS = {
     "sum of Residual": (
         lambda: nn.Residual(nn.Linear(4, 1)),
         [(5, 4)],
-        "Residual: Linear returned (5, 1) for (5, 4), but is added to (5, 4)",
+        "Residual: Linear returned (5, 1) for (5, 4), but the result is added to (5, 4)",
     ),
     "length of PositionEmbedding": (
         lambda: nn.PositionEmbedding(6, 4),

@@ -110,7 +110,7 @@ class Modelled(Forwarding):
         self._calls += 1
         fault = self._faults.get((self.rank, self._calls), self._faults.get((self.rank, 0), 0.0))
         if fault == "raises":
-            raise RuntimeError(f"modelled: rank {self.rank} fails before its call {self._calls}, set by faults=")
+            raise RuntimeError(f"modelled: rank {self.rank} fails before its call {self._calls} (set by faults=)")
         while fault == "never comes":
             sleep(0.01)
             if self.board is None or any(self.board.row(rank).state >= LEFT for rank in range(self.size)):

@@ -113,7 +113,7 @@ def built(
 
 def _compiler() -> str:
     if (compiler := shutil.which("g++")) is None:
-        raise FileNotFoundError("the emulated device is built by g++, which is not installed; install it")
+        raise FileNotFoundError("the emulated device is built by g++, which is missing; install g++")
     return compiler
 
 

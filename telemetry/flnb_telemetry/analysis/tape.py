@@ -407,9 +407,9 @@ def _origin(shown: Measured, origins: schema.Columns) -> int:
 
 
 def worth_showing(found: list[Measured]) -> Measured:
-    """Return the backward pass most worth showing: the last pass, unless a pass has NaN or Inf.
+    """Return the backward pass most worth showing: the last pass, if no gradient of any pass has NaN or Inf.
 
-    In that case it is the first pass of the latest uninterrupted sequence of passes with NaN or Inf.
+    Otherwise consecutive passes with NaN or Inf form sequences, and the result is the first pass of the last sequence.
     """
     bad = [i for i, one in enumerate(found) if one.bad]
     if not bad:

@@ -44,7 +44,7 @@ class Capture:
         if not self.captures:
             missing = ", ".join(sorted(CAPTURE.keys() - self._calls.keys()))
             raise NotImplementedError(
-                f"stream capture: the driver's library lacks {missing}; it is older than CUDA 11.4"
+                f"stream capture: the driver's library lacks {missing}; it is older than CUDA 11.4; update the driver"
             )
         self._run("cuStreamBeginCapture_v2", stream, RELAXED if relaxed else THREAD_LOCAL)
         self.capturing.add(stream)
