@@ -163,6 +163,7 @@ def _clusters(targets: Any, bounds: tuple[int, ...]) -> Iterator[tuple[int, Any,
     A position is an index of ``targets`` (N,). A target's index is its class, counted from the first class of the
     cluster. ``bounds`` has the end of each cluster.
     """
+    targets = ops.astype(targets, "int64", copy=False)  # the bounds may not fit a smaller dtype
     for i, (low, high) in enumerate(itertools.pairwise((0, *bounds))):
         (places,) = ops.nonzero(ops.logical_and(targets >= low, targets < high))
         if places.size:

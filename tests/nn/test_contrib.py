@@ -205,6 +205,14 @@ def test_waves_lose_spans_of_samples_of_any_leading_axes():
     assert module(flnb.ones((3, 400))).shape == (3, 400)
 
 
+def test_adaptive_modules_take_indices_of_a_dtype_that_their_bounds_do_not_fit():
+    embedding, loss = nn.AdaptiveEmbedding(300, 8, [4, 10]), nn.AdaptiveSoftmaxLoss(nn.AdaptiveSoftmax(8, 300, [4, 10]))
+    wide, small = flnb.asarray([0, 5, 120]), flnb.asarray([0, 5, 120], dtype="int8")
+    assert np.array_equal(values(embedding(small)), values(embedding(wide)))
+    x = flnb.ones((3, 8))
+    assert loss(x, small).item() == loss(x, wide).item()
+
+
 def test_embeddings_by_cluster_say_what_is_no_entry():
     embedding = nn.AdaptiveEmbedding(20, 8, [4, 10])
     assert embedding(flnb.zeros((0, 3), dtype="int64")).shape == (0, 3, 8)
