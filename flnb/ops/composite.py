@@ -376,6 +376,7 @@ def batch_norm(
     Tensor([[-1.],
             [ 1.]], float32[2,1], numpy)
     """
+    x, weight, bias = [a if isinstance(a, Tensor) else asarray(a) for a in (x, weight, bias)]
     if x.ndim < 2 or weight.shape != (x.shape[1],):
         raise ValueError(
             f"batch_norm: expected x of shape (N, C, ...) and weight of shape (C,), "

@@ -9,18 +9,18 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from numbers import Integral
+from typing import Any
 
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch.brief import brief
 from flnb.dispatch.table import Op, Pull, describe, named
 from flnb.ops import elementwise as e
+from flnb.ops.creation import asarray
 from flnb.ops.movement import pad, reshape
 from flnb.ops.reduction import floating
-
-if TYPE_CHECKING:
-    from flnb.tensor import ArrayLike, Tensor
+from flnb.tensor import ArrayLike, Tensor
 
 Extents = tuple[int, ...]
 
@@ -34,11 +34,11 @@ def extents(value: Any, rank: int, op: str, name: str, least: int) -> Extents:
     """Return the argument ``name`` of ``op``, an int >= ``least`` or one for each dimension, as a tuple of ints."""
     if type(value) is int and value >= least:
         return (value,) * rank
-    each = (value,) * rank if isinstance(value, int) else tuple(value)
-    if len(each) != rank or any(not isinstance(n, int) or n < least for n in each):
+    each = tuple(value) if isinstance(value, Iterable) else (value,) * rank
+    if len(each) != rank or any(not isinstance(n, Integral) or n < least for n in each):
         wanted = "one int" if rank == 1 else f"one or {('two', 'three')[rank - 2]} ints"
         raise ValueError(f"{op}: {name} must be {wanted} >= {least}, got {brief(value)}")
-    return each
+    return tuple(map(int, each))
 
 
 def output(op: str, size: Extents, kernel: Extents, stride: Extents, padding: Extents, dilation: Extents) -> Extents:
@@ -140,8 +140,9 @@ def _convolution(rank: int) -> Callable[..., Any]:
         y = op.entries[2, ""](x, weight, placing)
         if bias is None:
             return y
-        if bias.shape != (weight.shape[0],):
-            raise ValueError(f"{op.name}: expected a bias of shape ({weight.shape[0]},), got {bias.shape}")
+        bias = bias if isinstance(bias, Tensor) else asarray(bias)
+        if bias.shape != y.shape[1:2]:
+            raise ValueError(f"{op.name}: expected a bias of shape {y.shape[1:2]}, got {bias.shape}")
         return e.biased(y, reshape(bias, (1, bias.shape[0], *(1,) * rank)))
 
     apply.__doc__ = f"""Cross-correlation of x (N, C, {axes(rank)}) with weight (O, C / groups, K...), plus bias (O,).

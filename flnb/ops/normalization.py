@@ -167,10 +167,11 @@ def layer_norm(
     """
     x = r.floating(x)
     extents = _extents(shape)
-    affine = [parameter for parameter in (weight, bias) if parameter is not None]
+    affine = [p if isinstance(p, Tensor) else asarray(p) for p in (weight, bias) if p is not None]
     unfit = [p for p in affine if p.shape != extents]
     if not extents or x.shape[-len(extents) :] != extents or unfit:
-        got = "".join(f", {name} {p.shape}" for name, p in (("weight", weight), ("bias", bias)) if p is not None)
+        names = [name for name, p in (("weight", weight), ("bias", bias)) if p is not None]
+        got = "".join(f", {name} {p.shape}" for name, p in zip(names, affine, strict=True))
         last = ", ".join(map(str, extents))
         raise ValueError(f"layer_norm: expected x (..., {last}) and weight and bias {extents}, got x {x.shape}{got}")
     if weight is None and bias is not None:
@@ -194,7 +195,7 @@ def group_norm(
     Tensor([[-1.,  1., -1.,  1.]], float32[1,4], numpy)
     """
     x = r.floating(x)
-    affine = [parameter for parameter in (weight, bias) if parameter is not None]
+    affine = [p if isinstance(p, Tensor) else asarray(p) for p in (weight, bias) if p is not None]
     if not isinstance(groups, Integral):
         raise TypeError(f"group_norm: groups must be one int, got {brief(groups)}")
     if x.ndim < 2 or groups < 1 or x.shape[1] % groups or any(p.shape != (x.shape[1],) for p in affine):

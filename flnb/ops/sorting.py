@@ -306,6 +306,7 @@ def embedding(indices: ArrayLike, weight: ArrayLike, /) -> Tensor:
         TypeError: indices that are no integers.
         IndexError: an index out of range.
     """
+    weight = weight if isinstance(weight, Tensor) else asarray(weight)
     if weight.ndim != 2:
         raise ValueError(f"embedding: expected a weight (entries, features), got {weight._spec!r}")
-    return take_at(asarray(weight), integers("embedding", indices), 0)
+    return take_at(weight, integers("embedding", indices), 0)

@@ -42,3 +42,26 @@ def test_the_gradient_of_each_argument_has_its_dtype(name, dtype):
     assert y.dtype == (dtype if name == "batch_norm" else np.result_type(dtype, np.float32))
     assert [v.grad.dtype.name for v in (x, weight, bias)] == [dtype, "float32", "float32"]
     assert float(flnb.sum(flnb.abs(weight.grad))) > 0
+
+
+@pytest.mark.parametrize("given", [np.asarray, np.ndarray.tolist], ids=["arrays", "lists"])
+def test_parameters_may_be_arrays_and_lists(given):
+    x, w, b = np.ones((2, 3, 4, 4), np.float32), np.arange(3.0, dtype=np.float32), np.ones(3, np.float32)
+    kernel, rows = np.ones((3, 3, 1, 1), np.float32), np.ones((4, 3), np.float32)
+    calls = {
+        "layer_norm": lambda to: flnb.layer_norm(to(x[:, :, 0, 0]), 3, to(w), to(b)),
+        "group_norm": lambda to: flnb.group_norm(to(x), 3, to(w), to(b)),
+        "batch_norm": lambda to: flnb.batch_norm(to(x), to(w), to(b)),
+        "conv2d": lambda to: flnb.conv2d(to(x), to(kernel), to(b)),
+        "embedding": lambda to: flnb.embedding(to(np.asarray([3, 0])), to(rows)),
+    }
+    for name, call in calls.items():
+        np.testing.assert_array_equal(call(given).numpy(), call(flnb.asarray).numpy(), err_msg=name)
+
+
+def test_numbers_of_windows_may_be_numpys():
+    x, kernel = flnb.ones((1, 1, 5, 5)), flnb.ones((1, 1, 2, 2))
+    assert flnb.conv2d(x, kernel, stride=np.int64(2), padding=np.array([0, 1])).shape == (1, 1, 2, 3)
+    assert flnb.max_pool2d(x, np.int32(2)).shape == (1, 1, 2, 2)
+    with pytest.raises(ValueError, match=r"conv2d: stride must be one or two ints >= 1, got 1\.5"):
+        flnb.conv2d(x, kernel, stride=1.5)
