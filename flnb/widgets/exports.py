@@ -66,7 +66,7 @@ def view_svg(run: Recording, view: str) -> str:
         raise ValueError(f"the view {view[:20]!r} has no SVG figure; save its picture as PNG")
     images = svg.pictures(run) if view == "overview" else list(_PICTURES[view](run))
     if not any(images):
-        raise ValueError(f"the recording has nothing for the view {view!r}")
+        raise ValueError(f"the recording has no events for the view {view!r}")
     return svg.stacked([image for image in images if image])
 
 

@@ -91,7 +91,7 @@ def test_nothing_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pr
         (b"\x80\x04NN.", "stops at byte 4 within a value"),
         (b"\x80\x04e.", "ends a list or dict that never began"),
         (b"\x80\x04N(Ne.", "appends to NoneType, expected a list"),
-        (b"\x80\x04}(Nu.", "expected pairs in a dict"),
+        (b"\x80\x04}(Nu.", "sets items of dict, expected a dict and pairs"),
         (b"\x80\x04}]Ns.", "sets a key of type list, expected a string"),
         (b"\x80\x04}K\x01Ns.", "sets a key of type int, expected a string"),
         (b"\x80\x04\x8c\x01a\x94}(h\x00\x8c\x01\xffu.", "no pickle of plain values"),

@@ -206,7 +206,7 @@ class _Machine:
         """Set items of the dict on top of the stack; keys and values alternate."""
         target = self.stack[-1]
         if target.__class__ is not dict or len(items) % 2:
-            raise PickleError(f"byte {self.at - 1:,} puts items in a {type(target).__name__}, expected pairs in a dict")
+            raise PickleError(f"byte {self.at - 1:,} sets items of {type(target).__name__}, expected a dict and pairs")
         keys = items[::2]
         if not TEXTS.issuperset(map(type, keys)):
             strange = next(key for key in keys if key.__class__ is not str)

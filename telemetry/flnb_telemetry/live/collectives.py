@@ -47,9 +47,8 @@ STEP_SPAN, WAIT_SPAN, SCOPE_SPAN = 0, 5, 4
 class Window:
     """The latest events of ranks: collective calls, steps, scopes, and ops.
 
-    Consecutive ops of the same family (such as "matmul") and scope are merged into one bar. Events
-    are stored only from the time on at which a group of several ranks communicates. Its `table` works like that of a
-    `Recording`.
+    Consecutive ops of the same family (such as "matmul") and scope are merged into one bar. No events are stored before
+    a group of several ranks has communicated. The method `table` works like that of a `Recording`.
 
     Args:
         catalog: the names behind the ids in records.

@@ -47,8 +47,8 @@ def default_driver() -> Driver:
                 "there is no NVIDIA driver" if isinstance(error, OSError) else "the NVIDIA driver finds no usable GPU"
             )
             raise RuntimeError(
-                f"cuda: {lacks} ({error}); without a GPU, flnb.testing.cuda.emulate() makes a device of host "
-                "memory, for its numbers and order, not for its speed"
+                f"cuda: {lacks} ({error}); without a GPU, flnb.testing.cuda.emulate() makes a slow emulated "
+                "device for tests"
             ) from error
     return _default[0]
 
