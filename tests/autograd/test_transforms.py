@@ -296,7 +296,7 @@ def test_a_gradient_leaves_a_graph_alone_that_its_function_closes_over():
         (lambda: flnb.grad(cubes, has_aux=True)(X), ValueError, r"pair \(number, aux\), it .* a Variable"),
         (lambda: flnb.vjp(cubes, X)[1](flnb.ones(3)), ValueError, r"cotangent 0 must have shape \(\), got \(3,\)"),
         (lambda: flnb.jvp(cubes, X, Y), ValueError, r"tangents 0 must have shape \(3, 4\), got \(4, 2\)"),
-        (lambda: flnb.jvp(mixed, (X, Y), X), ValueError, r"like 2 tensors of shapes \(3, 4\), \(4, 2\), got 1 tensors"),
+        (lambda: flnb.jvp(mixed, (X, Y), X), ValueError, r"be 2 tensors of shapes \(3, 4\), \(4, 2\), got 1 tensors"),
         (lambda: flnb.hvp(cubes, X, Y), ValueError, r"vectors 0 must have shape \(3, 4\)"),
         (lambda: flnb.hvp(lambda x: x, X, X), ValueError, "hvp: the function must return one number"),
         (lambda: flnb.vjp(lambda x: None, X), TypeError, "the function returned nothing; end it with `return`"),
