@@ -118,6 +118,10 @@ def use_generator(generator: Generator) -> holding[Generator]:
 def manual_seed(seed: int) -> Generator:
     """Seed and return the current generator, which is the session's unless `use_generator` chose another.
 
+    The random numbers are the same in every process. The last bits of what is computed from them may differ between
+    processes on the backend "cpu", which chooses convolutions and products of matrices by their time; on "numpy" with
+    one thread they are the same.
+
     >>> import flnb
     >>> flnb.manual_seed(0).seed
     0

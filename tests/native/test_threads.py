@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from typing import Any
@@ -100,3 +102,16 @@ with flnb.use_backend("cpu:threads=2"):
 def test_a_forked_child_computes_on_one_thread() -> None:
     done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=100, check=False)
     assert (done.returncode, done.stdout) == (0, "[2]\n"), done.stderr
+
+
+@pytest.mark.parametrize("given", [{}, {"GOMP_SPINCOUNT": "70"}, {"OMP_WAIT_POLICY": "active"}], ids=str)
+def test_idle_threads_sleep_soon_unless_the_user_says_otherwise(given: dict[str, str]) -> None:
+    own = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    text = "import os; before = dict(os.environ); import flnb, flnb_backends.native.locating as l; l.locate()\n"
+    run = subprocess.run(
+        [sys.executable, "-c", f"{text}assert before == dict(os.environ); print(l.SPINS)"],
+        env=own | given | {"OMP_DISPLAY_ENV": "verbose"}, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    (spins,) = set(re.findall(r"GOMP_SPINCOUNT = '(\d+)'", run.stderr))
+    assert spins == given.get("GOMP_SPINCOUNT", spins if given else run.stdout.strip())
+    assert not given or spins != run.stdout.strip()
