@@ -27,7 +27,6 @@ from flnb.distributed.ranks import init
 __all__ = ["begin", "prepare", "remove_shared", "watch"]
 
 _watched: dict[str, RankSource] = {}
-_running = threading.Event()
 _recording = ExitStack()
 
 
@@ -42,6 +41,7 @@ def begin(kernel: int, controller: int, folder: str) -> tuple[int, int, int]:
         folder: the cluster's folder, which is deleted when the kernel has died.
     """
     rank = init("mpi").rank
+    get_ipython().events.register("pre_run_cell", _cell_begins)
     get_ipython().events.register("post_run_cell", _cell_ended)
     get_ipython().set_custom_exc((KeyboardInterrupt,), _place)
     threading.Thread(target=_end_with, args=(kernel, controller, folder, rank), daemon=True).start()
@@ -57,7 +57,6 @@ def prepare(broken: bool, number: int | None, record_to: str | None) -> None:
         number: the cell's number in the notebook, which tracebacks show; None outside of notebooks.
         record_to: the folder to which the recording of the cell is saved; None for no recording.
     """
-    _running.set()
     if number is not None:
         get_ipython().execution_count = number
     if broken:
@@ -69,12 +68,17 @@ def prepare(broken: bool, number: int | None, record_to: str | None) -> None:
         run = _recording.enter_context(record("ranks"))
 
 
+def _cell_begins(_: Any) -> None:
+    """Publish telemetry again: only now does what is published belong to the cell."""
+    if _watched:
+        _watched["source"].resume()
+
+
 def _cell_ended(result: Any) -> None:
     """Report the end of a cell to the dashboard and to the other ranks: this rank makes no more calls in the cell."""
     _recording.close()
-    if _watched and (message := _watched["source"].message(last=True)) is not None:
-        _publish(message)
-    _running.clear()
+    if _watched:
+        _watched["source"].pause()
     communicator = current()
     error = result.error_before_exec or result.error_in_exec
     if error is not None:
@@ -85,12 +89,12 @@ def _cell_ended(result: Any) -> None:
 
 def watch(chosen: int) -> None:
     """Publish this rank's collective calls for the kernel's dashboard, and on the rank ``chosen`` all its telemetry."""
-    _watched["source"] = RankSource(_publish, "ranks", frames=current().rank == chosen).start()
+    source = _watched["source"] = RankSource(_publish, "ranks", frames=current().rank == chosen)
+    source.start().pause()
 
 
 def _publish(message: Message) -> None:
-    if _running.is_set():
-        publish_data({f"flnb {message['number']!s}": message})
+    publish_data({f"flnb {message['number']!s}": message})
 
 
 def _place(shell: Any, kind: Any, error: Any, trace: Any, tb_offset: Any = None) -> None:

@@ -181,7 +181,8 @@ class Processes:
         for rank in busy:
             with suppress(ProcessLookupError):
                 os.kill(self.pids[rank], signal.SIGINT)
-        result.wait(PATIENCE)
+        if result.wait(PATIENCE):
+            result.wait_for_output(PATIENCE)
         return {rank: _place(each) for rank, each in busy.items()}
 
 

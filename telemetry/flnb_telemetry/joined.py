@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from flnb_telemetry import intern, schema
+from flnb_telemetry import intern, pump, schema
 from flnb_telemetry.live.collectives import LiveCollectives, known_states
 from flnb_telemetry.live.view import Live, packed
 
@@ -29,6 +29,8 @@ IDLE = 1.0
 """Seconds between two messages of a rank while it emits no events."""
 SILENT = 5.0
 """Seconds without a message after which a rank counts as ended."""
+PATIENCE = 1.0
+"""The most seconds that a rank waits for its own last events before it pauses."""
 WHOLE = 0.5
 """Seconds between two frames of the rank that is chosen on the dashboard."""
 LARGE = ("rows", "lanes", "tables", "buffer", "frame")
@@ -63,6 +65,8 @@ class RankSource:
         self._told: tuple[Any, ...] = ()
         self._said = self._framed = 0
         self._halt = threading.Event()
+        self._paused = False
+        self._sending = threading.Lock()
         self._thread = threading.Thread(target=self._loop, name="flnb-rank", daemon=True)
 
     def start(self) -> RankSource:
@@ -79,6 +83,18 @@ class RankSource:
             self._thread.join(2.0)
         self.live.finish(error)
         self._send(last=True)
+
+    def pause(self) -> None:
+        """Send all events emitted until now; later events are stored until `resume`, and sent then."""
+        with self._sending:
+            if not self._paused:
+                pump.flush(PATIENCE)
+                self._paused = True
+                self._send(last=True)
+
+    def resume(self) -> None:
+        """Send messages again after `pause`."""
+        self._paused = False
 
     def __enter__(self) -> RankSource:
         return self.start()
@@ -123,7 +139,9 @@ class RankSource:
 
     def _loop(self) -> None:
         while not self._halt.wait(INTERVAL):
-            self._send()
+            with self._sending:
+                if not self._paused:
+                    self._send()
 
 
 class JoinedLive(Live):

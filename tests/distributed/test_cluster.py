@@ -187,6 +187,21 @@ def test_calls_of_processes_are_joined_in_the_kernel_while_they_run(cluster: Clu
     assert frame["run"]["name"] == "ranks"
 
 
+def test_all_calls_of_a_cell_are_shown_once_it_has_ended(cluster: Cluster) -> None:
+    if cluster.kind == "threads":
+        pytest.skip("the dashboard follows the threads of its own process")
+    cluster.run(SUM)
+    hub = Board()
+    cluster.show_on(hub, 0)
+    cluster.run(SUM)
+    for calls in (40, 30, 1):  # a rank ends at once after its last call
+        ends = len(hub.source.collectives.window.table("collective")["t1"])
+        rows = hub.source.frame(keyframe=True)[0]["collectives"]["rows"]
+        cluster.run(f"for _ in range({calls}):\n    flnb.distributed.all_reduce(flnb.ones(2))")
+        assert hub.source.frame(keyframe=True)[0]["collectives"]["rows"] == rows + calls
+        assert len(hub.source.collectives.window.table("collective")["t1"]) == ends + 3 * calls
+
+
 def test_a_rank_that_died_is_named_and_the_next_cell_says_what_to_do() -> None:
     pytest.importorskip("ipyparallel")
     pytest.importorskip("mpi4py")
