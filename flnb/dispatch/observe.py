@@ -66,7 +66,7 @@ def observe(*observers: Observer) -> Iterator[None]:
 
 
 class _Observing(Interpreter):
-    """Calls one observer for the ops that really run; an interpreter outside of all other interpreters."""
+    """Calls one observer for the ops that run on the backend, after other interpreters have replaced or batched ops."""
 
     def __init__(self, observer: Observer) -> None:
         self.observer = observer

@@ -81,7 +81,8 @@ class _Shared:
                 sleep(0)
                 if monotonic() - began > timeout:
                     raise CollectiveError(
-                        f"rank {current().rank} has waited {timeout:.0f} s for the center's lock, held by another rank"
+                        f"rank {current().rank} has waited {timeout:.0f} s for the lock of the shared parameters (the "
+                        f"center), which another rank holds"
                     )
             yield
         finally:  # also after an interrupt as the lock was got; unlocking what another holds does nothing

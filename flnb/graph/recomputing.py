@@ -204,8 +204,8 @@ def recomputed(
 def _in_order(values: list[Value], plan: _Kept, layouts: Layouts) -> list[Value]:
     """Order values for computation; some values of the backward pass directly follow their inputs.
 
-    These are stored bool masks, and values that backend methods compute. So the gradient of a weight, a matrix product,
-    is computed as soon as possible, and the memory that it reads is free early.
+    These are stored bool masks, and values that are not computed by generated kernels, such as matrix products. Thus
+    the gradient of a weight is computed as soon as its inputs are, and the memory of these inputs is free early.
     """
     numbers: dict[Value, tuple[int, int]] = {}
     for x in values:

@@ -239,7 +239,7 @@ def _root(value: Value) -> Value:
 
 
 def _program(trace: Trace | None, recorder: Callable[[Place], Any]) -> tuple[Trace, Known] | None:
-    """Return a trace and its history, with a program for it; None if the trace must be computed op by op.
+    """Return the trace and its history, which then has a program for the trace; None to compute the ops one by one.
 
     A program is made if the history has none that is valid for the trace. ``recorder`` makes a backend that records ops
     for a place.

@@ -86,7 +86,10 @@ def _folded(value: Value, inputs: tuple[Value, ...], layouts: Layouts) -> Value 
 
 
 def _constant(x: Value) -> Any:
-    """Return the tensor of a constant: an existing number, a filled value, or a view of one; None for others."""
+    """Return the tensor of a value that is the same in every run, and small; None for other values.
+
+    Such values are recorded constants, results of `flnb.full`, and views of either.
+    """
     if x.op is None:
         return x.tensor if x.attributes is CONSTANT and x.spec.nbytes <= MOST_FOLDED else None
     if x.op is OPS["full"]:

@@ -137,7 +137,7 @@ class Optimizer:
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> float:
-            """Return the value of a setting, such as ``lr``; `__init__` stores settings as attributes."""
+            """Declare to type checkers that settings, such as ``momentum``, are attributes; never called."""
 
     def coefficients(self) -> tuple[float, ...]:
         """Return the numbers for `update` that may change from step to step, such as the learning rate.

@@ -145,7 +145,7 @@ def test_a_center_that_stays_locked_is_an_error() -> None:
                 done.wait(10)
         else:
             held.wait(10)
-            with pytest.raises(distributed.CollectiveError, match=r"rank 1 has waited 0 s for the center"):
+            with pytest.raises(distributed.CollectiveError, match=r"rank 1 has waited 0 s for the lock of the shared"):
                 center.exchange()
             done.set()
 

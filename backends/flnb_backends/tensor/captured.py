@@ -97,7 +97,7 @@ class CapturedBackend(DeferredBackend):
         return any(each.buffer == family for each in self.recorders.values())
 
     def counterpart(self, other: TensorBackend) -> TensorBackend:
-        """Return the backend that records the ops of ``other``, which the captured function has activated."""
+        """Return the recording backend for ``other``, a backend that the captured function has activated."""
         if not other.programs:
             return other
         made = self.recorders.get(other.buffer)

@@ -86,10 +86,10 @@ def _reason(
 
 
 def _chosen(calls: Collectives) -> tuple[dict[int, list[int]], Ints]:
-    """Return the late calls to explain, and the times (ns) of each rank's last meeting before each call.
+    """Return the late calls to explain, and when each rank last left a collective before each call (ns).
 
-    The first result is a dict: its keys are the numbers of the calls that cost most, its values are lists of all calls
-    that share the key's reason. The times have the shape (ranks, calls).
+    The first result is a dict: its keys are the numbers of the calls that cost most; its values are the numbers of all
+    calls to which the same rank came late after the same earlier call. The times have the shape (ranks, calls).
     """
     met = np.flatnonzero((calls.waited > 0).any(axis=0) & (calls.last > 0))
     since, meeting = np.zeros((2, *calls.begin.shape), np.int64)

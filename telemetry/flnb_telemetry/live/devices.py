@@ -142,7 +142,7 @@ class _Late:
         self._since = int(begun[-TASKS]) if len(begun) > TASKS else -NEVER
 
     def table(self, kind: str) -> Columns:
-        """Return the events of one kind, except old events."""
+        """Return the events of one kind, without those that ended before the first task of the frame began."""
         found = self._source.table(kind)
         if kind == "alloc":
             freed = self._source.table("free_completed")
