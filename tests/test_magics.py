@@ -31,6 +31,22 @@ def shell(started: Any) -> Iterator[Any]:
     started.extension_manager.loaded.discard("flnb")
 
 
+def test_a_cluster_brings_the_magics(started: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    from flnb.distributed import Cluster
+
+    magics = started.magics_manager.magics["cell"]
+    magics.pop("ranks", None)
+    started.extension_manager.loaded.discard("flnb")
+    try:
+        with Cluster(2, kind="threads") as cluster:
+            started.run_cell_magic("ranks", "", "import flnb\nx = 2 * flnb.distributed.rank()")
+            assert cluster["x"] == [0, 2]
+        with Cluster(2, kind="threads"):  # the extension is there already
+            assert capsys.readouterr().out == "2 ranks, threads of this process\n" * 2
+    finally:
+        started.extension_manager.loaded.discard("flnb")
+
+
 def test_record_keeps_the_run_and_shows_it(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
     run = shell.run_cell_magic("record", "two additions", "import flnb\nx = flnb.add(1.0, 2.0)\nflnb.add(x, x)")
     assert run.name == "two additions"

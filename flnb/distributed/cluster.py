@@ -63,11 +63,12 @@ class Cluster:
     """Several ranks started from a notebook, each with its own variables, on which cells run.
 
     The ranks are MPI processes on this machine, started by ipyparallel (extras "parallel" and "mpi"). Without these
-    extras, the ranks are threads of this process, and a message is printed. After ``%load_ext flnb``, a cell that
-    begins with ``%%ranks`` runs on all ranks, and `flnb.dashboard` shows them live. Interrupting the cell raises
-    KeyboardInterrupt on every rank, also in a collective call that other ranks have not made. After an interrupt or an
-    error, the next cell gets a new communicator. There is one cluster at a time: creating a new one ends the previous
-    one. A cluster also ends by `stop`, at the end of its ``with`` block, or with this program.
+    extras, the ranks are threads of this process, and a message is printed. In IPython, this loads the
+    extension "flnb": a cell that begins with ``%%ranks`` runs on all ranks. `flnb.dashboard` shows them live.
+    Interrupting the cell raises KeyboardInterrupt on every rank, also in a collective call that other ranks have not
+    made. After an interrupt or an error, the next cell gets a new communicator. There is one cluster at a time:
+    creating a new one ends the previous one. A cluster also ends by `stop`, at the end of its ``with`` block, or with
+    this program.
 
     Args:
         ranks: the number of ranks.
@@ -109,6 +110,8 @@ class Cluster:
         else:
             self._ranks = Threads(ranks)
         Cluster.active = self
+        if (ipython := sys.modules.get("IPython")) and (shell := ipython.get_ipython()):
+            shell.extension_manager.load_extension("flnb")  # %%ranks, even without %load_ext flnb
         atexit.register(self.stop)
         print(f"{ranks} ranks, {self._ranks.name}{reason}")
 
