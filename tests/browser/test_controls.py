@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CELLS = [
     """import threading, flnb, ipywidgets
 from benchmarks.tune import example
-from flnb.widgets import Memory, Metrics, Ops
+from flnb.widgets import Memory, Metrics, Ops, Timeline
 
 tuner = flnb.memory.tune(example(50_000), flnb.memory.Caching, seconds=0.1, split_limit=["1MiB", "4MiB"])
 tuner""",
@@ -32,9 +32,10 @@ with flnb.record("boxed") as run:
         with flnb.step():
             net(flnb.ones((256, 256))).sum().backward()
             flnb.log(loss=1 / (1 + i))
-ops, memory = Ops(run, height=300), Memory(run, height=300)
-link = ipywidgets.link((ops, "selection"), (memory, "selection"))
-ipywidgets.VBox([ops, memory])""",
+ops, memory, timeline = Ops(run, height=300), Memory(run, height=300), Timeline(run, height=300)
+links = [ipywidgets.link((ops, "selection"), (other, "selection")) for other in (memory, timeline)]
+ops.selection = {"kind": "op", "label": "sum", "op": "sum"}  # before any of them is drawn
+ipywidgets.VBox([ops, memory, timeline])""",
     """managers = {"caching": "caching", "best-fit": "best-fit"}
 menu = ipywidgets.Dropdown(options=list(managers), description="manager")
 served = ipywidgets.Label()
@@ -118,10 +119,15 @@ def test_a_move_of_a_slider_redraws_the_figure(notebook: Page, screenshots: Path
 @pytest.mark.timeout(120)
 def test_views_in_a_box_share_a_selection_by_linked_traits(notebook: Page, screenshots: Path) -> None:
     page = notebook
-    ops, memory = page.locator(".fl-root.fl-alone").nth(0), page.locator(".fl-root.fl-alone").nth(1)
+    ops, memory, timeline = (page.locator(".fl-root.fl-alone").nth(number) for number in range(3))
     ops.scroll_into_view_if_needed()
+    for view in (ops, memory, timeline):
+        view.locator(".fl-status", has_text="sum").wait_for()
+    timeline.get_by_text("The bars of sum stand out").wait_for()
     ops.get_by_text("matmul", exact=True).first.click()
     memory.locator(".fl-status", has_text="matmul").wait_for()
+    timeline.scroll_into_view_if_needed()  # out of sight it is not drawn
+    timeline.get_by_text("The bars of matmul stand out").wait_for()
     redrawn(page)
     page.screenshot(path=screenshots / "controls-views.png")
     assert not page.flnb_errors  # type: ignore[attr-defined]

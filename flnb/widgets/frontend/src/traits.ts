@@ -14,11 +14,24 @@ export interface TraitModel {
 
 const same = (one: unknown, two: unknown): boolean => JSON.stringify(one ?? null) === JSON.stringify(two ?? null);
 
-/** Keep the traits "selection" and "cursor" (seconds since the run began) equal to the store's; returns the function that ends it. */
+/** Whether a cursor can be set: the data is there and, of a recording that has ended, all of it, since it then opens at its peak. */
+const ready = (store: Store): boolean => store.run !== null && (store.landed || !store.run.whole);
+
+/**
+ * Keep the traits "selection" and "cursor" (seconds since the run began) equal to the store's; returns the function that ends it.
+ * What they are at the start was set before this view was drawn and is taken, a cursor as soon as the data is there.
+ */
 export function syncTraits(model: TraitModel, store: Store): () => void {
+  let held: number | null = null;
   let sent: { selection: unknown; cursor: unknown } = { selection: store.selection, cursor: store.cursor };
   const send = (): void => {
-    const now = { selection: store.selection, cursor: store.cursor };
+    if (held !== null && ready(store)) {
+      const cursor = held;
+      held = null;
+      sent.cursor = cursor;
+      if (cursor !== store.cursor) return store.setCursor(cursor);
+    }
+    const now = { selection: store.selection, cursor: held ?? store.cursor };
     if (same(now.selection, sent.selection) && same(now.cursor, sent.cursor)) return;
     sent = now;
     model.set?.("selection", now.selection);
@@ -30,9 +43,11 @@ export function syncTraits(model: TraitModel, store: Store): () => void {
     const [selection, cursor] = [model.get("selection") as Selection | null, (model.get("cursor") ?? null) as number | null];
     if (same(selection, store.selection) && same(cursor, store.cursor)) return;
     sent = { selection, cursor };
+    held = ready(store) ? null : cursor;
     if (!same(selection, store.selection)) store.select(selection);
-    if (!same(cursor, store.cursor)) store.setCursor(cursor);
+    if (held === null && !same(cursor, store.cursor)) store.setCursor(cursor);
   };
+  take();
   const ends = [store.subscribe(send)];
   for (const name of ["change:selection", "change:cursor"]) {
     model.on(name, take);

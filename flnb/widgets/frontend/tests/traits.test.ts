@@ -1,4 +1,5 @@
 import { describe, expect, it } from "vitest";
+import type { RunInfo } from "../src/protocol.ts";
 import { Store } from "../src/store.ts";
 import { syncTraits } from "../src/traits.ts";
 
@@ -36,6 +37,7 @@ describe("traits", () => {
 
   it("set selection and cursor, and are not sent back", () => {
     const [model, store] = [new Model(), new Store()];
+    store.run = { whole: false } as RunInfo;
     syncTraits(model, store);
     store.select(op);
     model.values.delete("selection");
@@ -50,5 +52,36 @@ describe("traits", () => {
     model.put("cursor", null);
     expect(store.cursor).toBe(null);
     expect(model.saved).toEqual([]);
+  });
+
+  it("are taken when they were set before the view was drawn: the selection at once, the cursor with the data", () => {
+    const [model, store] = [new Model(), new Store()];
+    model.values.set("selection", op);
+    model.values.set("cursor", 0.25);
+    syncTraits(model, store);
+    expect([store.selection, store.cursor]).toEqual([op, null]);
+    store.notify(); // still without a frame
+    expect([model.get("selection"), model.get("cursor"), model.saved.length]).toEqual([op, 0.25, 0]);
+    store.run = { whole: true } as RunInfo;
+    store.notify(); // the first part of a recording, which opens at its peak when the last has come
+    expect(store.cursor).toBe(null);
+    store.landed = true;
+    store.cursor = 0.75;
+    store.notify();
+    expect([store.selection, store.cursor]).toEqual([op, 0.25]);
+    expect([model.get("selection"), model.get("cursor")]).toEqual([op, 0.25]);
+    store.setCursor(0.5);
+    expect(model.saved.at(-1)).toEqual([op, 0.5]);
+  });
+
+  it("hold a cursor that another view sends before the data is there", () => {
+    const [model, store] = [new Model(), new Store()];
+    syncTraits(model, store);
+    model.put("selection", op);
+    model.put("cursor", 1);
+    expect([store.selection, store.cursor, store.range.t1 <= 0.001]).toEqual([op, null, true]);
+    store.run = { whole: false } as RunInfo;
+    store.notify();
+    expect([store.selection, store.cursor]).toEqual([op, 1]);
   });
 });

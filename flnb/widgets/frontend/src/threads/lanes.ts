@@ -4,6 +4,7 @@ import { bisectLeft, bisectRight } from "d3-array";
 import { durationText, integer } from "../format.ts";
 import type { KernelInfo, TimelineRow } from "../protocol.ts";
 import { familyOfKernel } from "../sections.ts";
+import { inScope, type Selection } from "../selection.ts";
 import type { Store } from "../store.ts";
 import type { Theme } from "../theme.ts";
 import { Bars } from "../timeline/bars.ts";
@@ -42,13 +43,15 @@ export class ThreadLanes {
   /** The versions of what it was made from. */
   readonly themed: number;
   readonly plans: number;
+  readonly marked: string;
   /** Pixels that the lanes need. */
   readonly natural: number;
   private stretched = 1;
 
-  constructor(private readonly store: Store, theme: Theme, model: ThreadsModel, readonly piece: Piece) {
+  constructor(private readonly store: Store, theme: Theme, model: ThreadsModel, readonly piece: Piece, private readonly lit: Selection | null = null) {
     this.themed = theme.version;
     this.plans = store.plans.length;
+    this.marked = markedBy(store);
     const threads = new Map<number, TimelineRow[]>();
     for (const row of model.rows) threads.set(row.thread, [...(threads.get(row.thread) ?? []), row]);
     this.rows = [...threads.values()].sort((one, other) => (one[0]!.rank ?? -1) - (other[0]!.rank ?? -1));
@@ -128,12 +131,16 @@ export class ThreadLanes {
     const { store } = this;
     switch (row.kind) {
       case "phase": return what[at] ? PHASE! : 255; // "other" is no phase
-      case "scope": return store.search && !store.matches(store.contexts[context[at]!]?.scope) ? FAINT! : SCOPE!;
+      case "scope": {
+        const scope = store.contexts[context[at]!]?.scope;
+        return (store.search && !store.matches(scope)) || (this.lit?.kind === "scope" && !inScope(scope, this.lit.scope)) ? FAINT! : SCOPE!;
+      }
       case "record": return RECORD!;
       case "compile": return COMPILE!;
       case "materialize": return COMPUTE!;
       default: {
         if (store.search && !matchesOp(store, what[at]!, context[at]!)) return FAINT!;
+        if (this.lit && !isLit(store, this.lit, what[at]!, context[at]!)) return FAINT!;
         const family = familyOf(store, what[at]!, context[at]!);
         this.families.add(family);
         return FAMILIES! + Math.max(0, FAMILY.indexOf(family));
@@ -141,6 +148,19 @@ export class ThreadLanes {
     }
   }
 }
+
+/** The op or scope whose bars stand out: one that was selected in another view. What is selected here is one bar, and has a time. */
+export const litOf = ({ selection }: Store): Selection | null =>
+  selection && selection.t === undefined && (selection.kind === "op" || selection.kind === "scope") ? selection : null;
+
+/** What decides which bars are faint. */
+export const markedBy = (store: Store): string => {
+  const lit = litOf(store);
+  return JSON.stringify([store.search, lit?.op, lit?.scope]);
+};
+
+const isLit = (store: Store, lit: Selection, plan: number, context: number): boolean =>
+  lit.kind === "op" ? store.plan(plan)?.op === lit.op : inScope(store.context(context)?.scope, lit.scope);
 
 const matchesOp = (store: Store, plan: number, context: number): boolean =>
   store.matches(store.plan(plan)?.op, store.context(context)?.scope, store.context(context)?.line);

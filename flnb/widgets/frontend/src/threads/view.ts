@@ -16,7 +16,7 @@ import type { Cell, DataTable, View, ViewContext } from "../view.ts";
 import { allocationsIn, drawArrows } from "./arrows.ts";
 import { stepBands } from "./bands.ts";
 import { aboutEvent, aboutMeasure, HELP } from "./details.ts";
-import { kernelOf, opName, ThreadLanes } from "./lanes.ts";
+import { kernelOf, litOf, markedBy, opName, ThreadLanes } from "./lanes.ts";
 import { keyOf, type Piece, Windows } from "./model.ts";
 import { Tracks } from "./tracks.ts";
 
@@ -73,7 +73,7 @@ class ThreadsView implements View {
   render(now: number): void {
     const { store, theme } = this.context;
     if (!store.timeline) return;
-    if (this.event && store.selection === null && this.event.kind !== "phase") this.event = null; // cleared elsewhere
+    if (this.event && (litOf(store) || (store.selection === null && this.event.kind !== "phase"))) this.event = null; // chosen or cleared elsewhere
     if (store.timelineAnswer !== this.answer) this.hear((this.answer = store.timelineAnswer));
     if (this.windows.late(performance.now()) !== this.late) {
       this.late = !this.late;
@@ -192,11 +192,11 @@ class ThreadsView implements View {
   /** Draw another piece from now on. */
   private adopt(piece: Piece): void {
     const { store, theme } = this.context;
-    const key = `${store.timeline!.version} ${theme.version} ${store.search} ${store.plans.length} ${store.kernelInfos.length} ${this.host.clientHeight} ${piece.t0} ${piece.t1} ${piece.pixel}`;
+    const key = `${store.timeline!.version} ${theme.version} ${markedBy(store)} ${store.plans.length} ${store.kernelInfos.length} ${this.host.clientHeight} ${piece.t0} ${piece.t1} ${piece.pixel}`;
     if (key === this.arranged && this.lanes) return;
     this.arranged = key;
-    if (this.lanes?.piece === piece && !store.search && this.lanes.themed === theme.version && this.lanes.plans === store.plans.length) return;
-    this.lanes = new ThreadLanes(store, theme, store.timeline!, piece);
+    if (this.lanes?.piece === piece && this.lanes.marked === markedBy(store) && this.lanes.themed === theme.version && this.lanes.plans === store.plans.length) return;
+    this.lanes = new ThreadLanes(store, theme, store.timeline!, piece, litOf(store));
     this.timeline.set(this.lanes.content);
   }
 
@@ -261,11 +261,12 @@ class ThreadsView implements View {
       this.panel.tools.dataset["legend"] = legend;
       this.panel.tools.replaceChildren(h("div", "fl-calllegend", ...families.map((name) => h("span", "fl-legenditem fl-wideonly", swatch(theme, name), familyLabels[name] ?? name))));
     }
-    const key = JSON.stringify([this.event, this.count, this.range, this.range && !this.range.to ? store.cursor : 0, theme.version, store.versions.text && 0]);
+    const lit = litOf(store)?.label;
+    const key = JSON.stringify([lit, this.event, this.count, this.range, this.range && !this.range.to ? store.cursor : 0, theme.version, store.versions.text && 0]);
     if (key === this.wrote) return;
     this.wrote = key;
     this.side.replaceChildren(...(this.range ? aboutMeasure(this.context, { ...this.range, to: this.range.to ?? (store.cursor ?? this.range.from / 1e3) * 1e3 }) : []),
-      ...(this.event ? aboutEvent(this.context, this.event, this.count, this.nameOf(this.event), (one) => this.follow(one)) : this.range ? [] : [nothing(HELP)]));
+      ...(this.event ? aboutEvent(this.context, this.event, this.count, this.nameOf(this.event), (one) => this.follow(one)) : this.range ? [] : [nothing(lit ? `The bars of ${lit} stand out. ${HELP}` : HELP)]));
   }
 
   private nameOf(event: TimelineEvent): string {
