@@ -88,6 +88,7 @@ class Live(Run):
         self._drop_times: list[int] = []
         self._past = {kind: np.empty((0, schema.WORDS), np.int64) for kind in (*TOLD, "leaf")}
         self._history_rows: float = HISTORY
+        self._left_out = np.zeros(2, np.int64)  # of steps that _past no longer has: how many, and their time in ns
         self._told: Counter[str] = Counter()  # the numbers of steps, metrics and names sent so far
         self._table_due = 0.0
         self._rate: deque[tuple[int, int, int]] = deque(maxlen=24)  # (time, events, frames) of the last frames
@@ -300,7 +301,8 @@ class Live(Run):
     def _counters(self, now: int, thinned: bool) -> dict[str, Any]:
         """Return the values in the dashboard's header (step, events per second, drops, ...) at the time `now`, ns.
 
-        While the program runs, "events_per_s" is the rate of the last frames; later it is the rate of the whole run.
+        While the program runs, "events_per_s" is the rate of the last frames and "step_seconds" the mean of the last
+        ten steps; later both are those of the whole run.
         `thinned` says whether the frame leaves out blocks of memory because there are too many.
         """
         self._rate.append((now, self.events, self._sequence))
@@ -309,6 +311,7 @@ class Live(Run):
         rate = (self.events - events) / span if self.end is None else self.events / max(1e-9, seconds)
         steps, session = self._past["step"], self.session
         recent = steps[-10:]
+        timed, spent = _number_and_time(recent) if self.end is None else _number_and_time(steps) + self._left_out
         step, total = recent[-1, 3:5].tolist() if len(recent) else (None, 0)
         if self.end is not None and step is not None:
             total = total or step + 1  # the last step of a run that has ended is the last of all
@@ -328,7 +331,7 @@ class Live(Run):
             "buffer_used": session.buffer_used if session else 0,
             "buffer_capacity": session.capacity if session else 0,
             "tick_hz": (self._sequence - frames) / span,
-            "step_seconds": float((recent[:, 2] - recent[:, 1]).mean() / 1e9) if len(recent) else None,
+            "step_seconds": float(spent / timed / 1e9) if timed else None,
             "small_bytes": self._small_bytes,
             "memory_thinned": thinned,
         }
@@ -354,7 +357,10 @@ class Live(Run):
             news = self.in_seconds(schema.columns(schema.KINDS[kind], rows[self._told[kind] :]))
             found |= {f"{kind}.{name}": news[name] for name in names if len(news[name])}
             if len(rows) > self._history_rows:
+                before = rows
                 self._past[kind] = rows = _shortened(rows, 3 if kind == "step" else 2)
+                if kind == "step":
+                    self._left_out += _number_and_time(before) - _number_and_time(rows)
             self._told[kind] = len(rows)
         return found
 
@@ -392,6 +398,11 @@ def _shortened(rows: schema.Records, step: int) -> schema.Records:
     old = rows[:half]
     numbers = np.unique(old[:, step])
     return np.concatenate([old[np.isin(old[:, step], numbers[::2])], rows[half:]])
+
+
+def _number_and_time(steps: schema.Records) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Return how many steps there are and the sum of their durations, ns: int64 (2,)."""
+    return np.array([len(steps), (steps[:, 2] - steps[:, 1]).sum()], np.int64)
 
 
 def tape_frame(shown: LiveTape, name: str) -> dict[str, Any]:

@@ -241,6 +241,29 @@ def test_the_figures_of_a_run_that_has_ended_stand(program: Any, live: Any, tota
     assert "10 steps (1000 to 1009)" in run.summary()[0]
 
 
+@pytest.mark.parametrize("history", [8, 1000], ids=["shortened", "whole"])
+def test_the_time_of_a_step_is_that_of_the_last_ten_and_at_the_end_that_of_all(
+    program: Any, live: Any, history: int
+) -> None:
+    live._history_rows = history
+    live.begin()
+    with record() as run:
+        for index in range(24):
+            with step(index):
+                program.op()
+                time.sleep(0.01 if index == 0 else 0)
+            if index % 6 == 5:
+                pump.flush()
+                running = live.frame(keyframe=False)[0]["counters"]["step_seconds"]
+    live.finish()
+    table = run.table("step")
+    seconds = (table["t1"] - table["t0"]) / 1e9
+    assert running == pytest.approx(seconds[-10:].mean())
+    ended = [live.frame(keyframe=True)[0]["counters"], next(iter(LiveRecording(run).frames()))[0]["counters"]]
+    assert [one["step_seconds"] for one in ended] == pytest.approx([seconds.mean()] * 2)
+    assert running != pytest.approx(seconds.mean())
+
+
 def test_small_outputs_outside_blocks_are_added_up(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bus, "describers", [lambda: {"min_block": 1024, "backend": "numpy", "capacity": 1 << 30}])
     live = Live()

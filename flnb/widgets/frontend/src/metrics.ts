@@ -53,9 +53,10 @@ export function listSeries(store: Store): Series[] {
   const rate = stepRate(store.steps);
   if (rate.values.length) {
     const recent = rate.values.subarray(-20);
+    const all = store.run?.state === "recording" ? 0 : store.counters?.step_seconds; // of a run that has ended: the mean of all steps
     logged.push({
       name: "steps/s", curve: { steps: rate.steps, values: rate.values, length: rate.values.length }, times: rate.times,
-      value: recent.reduce((sum, value) => sum + value, 0) / recent.length, format: significant,
+      value: all ? 1 / all : recent.reduce((sum, value) => sum + value, 0) / recent.length, format: significant,
     });
   }
   return logged;

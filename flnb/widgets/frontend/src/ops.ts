@@ -190,9 +190,10 @@ class Ops implements View {
     this.reorder = false;
     const things = `${this.grouping}s`;
     const perStep = store.counters?.step_seconds;
+    const lately = store.run?.state === "recording" && store.steps.length > 10 ? " (last 10 steps)" : "";
     this.panel.sub = store.search
       ? `${matching.length} of ${all.length} ${things} match`
-      : `${all.length} ${things}${perStep ? ` · ${durationText(perStep * 1e9)} a step` : ""}`;
+      : `${all.length} ${things}${perStep ? ` · ${durationText(perStep * 1e9)} a step${lately}` : ""}`;
     this.none.hidden = shown.length > 0;
     setText(this.none, store.search ? `No ${things} match “${store.search}”.` : `No ${this.grouping === "kernel" ? "kernel of several ops" : "op"} recorded yet.`);
     const largest = all.reduce((most, row) => Math.max(most, row.share), 0);

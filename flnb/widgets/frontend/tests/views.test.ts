@@ -96,6 +96,16 @@ describe("metrics", () => {
     const store = followed(1.5);
     expect(listSeries(store).map((series) => series.name)).toEqual(["loss", "gradient norm", "test accuracy", "steps/s"]);
   });
+
+  it("give the speed lately of a run that goes on, and of one that has ended that of all its steps", () => {
+    const store = followed(1.5);
+    const speed = (): number => listSeries(store).at(-1)!.value!;
+    const lately = stepRate(store.steps).values.subarray(-20);
+    expect(speed()).toBeCloseTo(lately.reduce((sum, value) => sum + value, 0) / lately.length, 9);
+    store.run = { ...store.run!, state: "finished" };
+    store.counters = { ...store.counters!, step_seconds: 0.25 };
+    expect(speed()).toBe(4);
+  });
 });
 
 function followed(seconds: number, simulation = new Simulation(), store = new Store()): Store {
