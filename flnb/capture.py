@@ -173,7 +173,7 @@ def _warn_if_long(function: Any, count: int) -> None:
 
 
 def _now(found: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:
-    """Return ``found`` with each int replaced by the argument tensor at that position."""
+    """Return a copy of the list ``found`` in which each int is replaced by the argument tensor at that position."""
     return [tensors[x] if type(x) is int else x for x in found]
 
 
@@ -228,7 +228,8 @@ class Jitted(Generic[P, R]):
     """A function wrapped by `jit`, with its captured programs.
 
     Attributes:
-        captured: a dict from a signature to a list of its captures, which is empty after the first call.
+        captured: a dict from a call's signature to the list of its captured programs, which is empty after the first
+            call with this signature.
     """
 
     def __init__(self, function: Callable[P, R], fuse: bool, donate: Sequence[int]) -> None:

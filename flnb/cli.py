@@ -46,7 +46,7 @@ def doctor(_: argparse.Namespace) -> None:
 
 
 def cache(options: argparse.Namespace) -> None:
-    """Print where compiled kernels are stored, how many there are and how large, or delete them.
+    """Print where compiled kernels are stored, their number and total size; or delete them.
 
     The folder is $FLNB_CACHE/native if that variable is set, otherwise one in the user's cache folder. Deleted kernels
     are compiled again when needed.
@@ -273,9 +273,10 @@ def parser() -> argparse.ArgumentParser:
     commands = root.add_subparsers(metavar="COMMAND", required=True)
 
     def command(act: Callable[[argparse.Namespace], int | None], example: str) -> Callable[..., argparse.Action]:
-        """Add a subcommand that runs the function ``act``, and return its `add_argument` method.
+        """Add a subcommand that runs the function ``act``; returns the `add_argument` method of its parser.
 
-        Name and help are the function's name and docstring; ``example`` has the arguments of an example call.
+        The name and the help of the subcommand are the function's name and docstring. ``example`` has the arguments of
+        an example call, for the help.
         """
         name, text = act.__name__.replace("_", "-"), inspect.getdoc(act) or ""
         line = text.split("\n")[0].rstrip(".")
@@ -325,7 +326,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_files(command: Callable[..., Callable[..., argparse.Action]]) -> None:
-    """Add the subcommands that show saved recordings, by calling ``command``, a function inside `parser`."""
+    """Add the subcommands that show saved recordings; ``command`` is the function inside `parser` that adds one."""
     one = command(view, "run.flnb --browser")
     one("runs", metavar="RUN", nargs="+", help="a saved recording, or a memory snapshot or profiler trace of PyTorch")
     one("--browser", action="store_true", help="serve the dashboard on this machine, and open it in the browser")

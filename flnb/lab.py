@@ -60,9 +60,9 @@ def shipped(name: str, folder: Path | None = None) -> Path:
 
 
 def opened(named: str | None) -> Path:
-    """Return the path to open: the file or folder ``named``, or a new copy of one of flnb's notebooks.
+    """Return the path to open: the file or folder ``named``, or a copy if ``named`` is one of flnb's own notebooks.
 
-    If ``named`` is None, the copy of the first notebook is returned.
+    If ``named`` is None, return a copy of the first of these notebooks.
     """
     if named is None:
         return shipped(NOTEBOOKS[0])

@@ -90,7 +90,7 @@ def current_generator() -> Generator:
 
 
 def host_generator(generator: Generator | None = None) -> np.random.Generator:
-    """Return the NumPy generator inside a `Generator` (by default the current one), for numbers that Python code uses.
+    """Return the NumPy generator inside a `Generator` (by default the current one), for random numbers used in Python.
 
     Raises:
         RuntimeError: `flnb.jit` is capturing a function, so that all later calls would repeat the same numbers.
@@ -118,9 +118,9 @@ def use_generator(generator: Generator) -> holding[Generator]:
 def manual_seed(seed: int) -> Generator:
     """Seed and return the current generator, which is the session's unless `use_generator` chose another.
 
-    The random numbers are the same in every process. The last bits of what is computed from them may differ between
-    processes on the backend "cpu", which chooses convolutions and products of matrices by their time; on "numpy" with
-    one thread they are the same.
+    The same seed yields the same random numbers in every process. Results computed from them are equal to the last bit
+    on the backend "numpy" with one thread. On "cpu", which times several algorithms for convolutions and matrix
+    products and uses the fastest, the last bits of results may differ between processes.
 
     >>> import flnb
     >>> flnb.manual_seed(0).seed

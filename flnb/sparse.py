@@ -139,7 +139,7 @@ def csc(values: ArrayLike, rows: ArrayLike, starts: ArrayLike, shape: tuple[int,
 def from_dense(x: ArrayLike) -> Sparse:
     """Make a sparse matrix of the elements of a dense one (M, N) that are not 0.
 
-    If ``x`` is a Variable, gradients flow back to it; they are 0 where no element is stored.
+    If ``x`` is a Variable, gradients flow back to it. The gradient of an element that is not stored is 0.
 
     >>> import flnb
     >>> flnb.sparse.from_dense([[0.0, 2.0]]).values
@@ -153,7 +153,7 @@ def from_dense(x: ArrayLike) -> Sparse:
 
 
 def from_scipy(matrix: Any) -> Sparse:
-    """Make a sparse matrix of a ``scipy.sparse`` matrix or array of any format, whose values are copied.
+    """Make a sparse matrix from a ``scipy.sparse`` matrix or array of any format; the values are copied.
 
     >>> import flnb
     >>> from types import SimpleNamespace as Like  # a scipy.sparse.csr_array(...) in its place
@@ -243,7 +243,7 @@ def _places(name: str, what: str, given: Any, values: Tensor, extent: int) -> In
 
 
 def _uncompressed(name: str, what: str, values: Any, inner: Any, starts: Any, outer: int, extent: int) -> Sparse:
-    """Make a matrix (outer, extent) from compressed rows; a matrix of compressed columns is the transpose of one.
+    """Make a matrix (outer, extent) from compressed rows (CSR); `csc` transposes the matrix that this function returns.
 
     ``inner`` has the column of each value, and ``starts`` the position of each row's first value. Errors contain the
     name of the public function, ``name``, and the word ``what`` for the numbers in ``inner``: "row" or

@@ -85,7 +85,7 @@ class Tensor:
 
     @property
     def _last_write(self) -> int:
-        """Sequence number of the last known in-place write to this tensor's memory; 0 if there was none."""
+        """Sequence number of the last in-place write to this tensor's memory known to flnb; 0 if there was none."""
         (own,), (roots,) = getattr(self, "_written", (0,)), getattr(getattr(self, "_root", self), "_written", (0,))
         return max(own, roots)
 
@@ -158,7 +158,7 @@ class Tensor:
     # Conversion to Python and NumPy ---------------------------------------------------------------------------------
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """Return the values as a NumPy array, which shares the tensor's memory if that is host memory."""
+        """Return the values as a NumPy array; the array shares the tensor's memory if the tensor is in host memory."""
         return self._values()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -176,7 +176,7 @@ class Tensor:
     def __dlpack__(
         self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
     ) -> Any:
-        """Return the buffer as a DLPack capsule for another library's ``from_dlpack``; shared unless ``copy`` is True.
+        """Return a DLPack capsule for another library's ``from_dlpack``; it shares the buffer unless ``copy`` is True.
 
         Raises:
             RuntimeError: this is a Variable that requires grad.

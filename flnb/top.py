@@ -70,8 +70,8 @@ def read(path: str | os.PathLike[str], before: Reading | None = None) -> Reading
 
     Args:
         path: a folder that `flnb.record(path=...)` is writing, or a saved recording.
-        before: an earlier reading, since which the events per second are counted; events that it has read are not read
-            again. None counts from the beginning.
+        before: an earlier reading. Only later events are read, and the events per second are those since then. None
+            reads all events, and counts them from the beginning.
 
     Raises:
         FileNotFoundError: there is no recording.
@@ -147,7 +147,7 @@ def top(path: str | os.PathLike[str], every: float = 1.0, console: Any = None) -
 
 
 def _drawn(reading: Reading, console: Any) -> Any:
-    """Return what `rich` draws of a reading: its facts, and as many rows of ops as the terminal has room for."""
+    """Return a `rich` object that draws a reading: its facts, and as many rows of ops as the terminal has room for."""
     text, group = require("rich.text", extra="lab"), require("rich.console", extra="lab")
     head, *rest = reading.facts
     if reading.waiting:

@@ -124,7 +124,10 @@ class Compiled:
         self.ways: list[Callable[..., Any] | None] = [None] * 4
 
     def write(self, way: int) -> Callable[..., Any]:
-        """Write, compile and return the version ``way``, the sum of the bits `TOLD` (emit events) and `BLOCKS`."""
+        """Compile one of the four versions, store it in `ways`, and return it.
+
+        ``way`` is the version's index in `ways`. The version emits events if ``way`` has the bit `TOLD`. It allocates
+        results as blocks of the memory manager if ``way`` has the bit `BLOCKS`."""
         script = _Script(self.plan, bool(way & TOLD), bool(way & BLOCKS))
         script.add(", ".join(f"p{i}" for i in range(len(self.plan.specs))) + ", = node[1]", depth=1)
         for branch in self.branches:
@@ -252,7 +255,7 @@ class _Script:
         return self.name(x._data)
 
     def find(self, places: Sequence[int], depth: int) -> None:
-        """Add the lines that look up the cotangents' sums so far, for the parents at positions ``places``."""
+        """Add the lines that look up the sums of cotangents that the parents ``places`` (positions) have received."""
         for i in places:
             self.add(f"key{i} = p{i}[2]", f"before{i} = cotangents.get(key{i})", depth=depth)
 

@@ -106,7 +106,9 @@ class CustomOp(Composite):
         return self.arguments[i] if i < len(self.arguments) else str(i)
 
     def _forward(self, *values: Any) -> tuple[Any, tuple[Any, ...]]:
-        """Call the user's function with tensors and attributes; return (result, ()), as no further values are saved.
+        """Call the user's function with tensors and attributes; return the pair (result, ()).
+
+        The empty tuple means that no values besides inputs and result are saved for the gradient.
 
         The function runs in a scope with the op's name. An event for the op is emitted only if the function returns an
         array. If it returns a Tensor, the ops that it calls emit events.
@@ -215,7 +217,7 @@ class _Transposed(Op):
         self.op, self.position, self.count = op, position, count
 
     def _cotangent(self, g: Any, *values: Any) -> tuple[Any, tuple[Any, ...]]:
-        """Return the tensor's cotangent (zeros if the user's vjp returns None), and (): no other values are saved."""
+        """Return the pair (the tensor's cotangent, ()); the cotangent is zeros if the user's vjp returns None."""
         end = len(values) - len(self.op.keywords)
         *tensors, y = values[:end]
         found = self.op._cotangents(g, values[end:], tensors, y)[self.position]

@@ -79,7 +79,7 @@ class SavedBlock:
         store.held.add(self, block.id)
 
     def watch(self, x: Tensor) -> None:
-        """Share a tensor's record of in-place writes with this block, which outlives the tensor."""
+        """Store in this block the list in which a tensor records in-place writes; the block outlives the tensor."""
         note = getattr(x, "_root", x)._write_note
         if all(note is not known for known in self.notes):
             self.notes.append(note)

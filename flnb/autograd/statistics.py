@@ -133,7 +133,7 @@ class Statistics:
             self._emit(schema.GRAD_STAT | code, leaf[SEQ], encoding.float_bits(norm), bad, size, name)
 
     def _emit(self, code: int, node: int, *words: int) -> None:
-        """Emit an event with kind ``code`` about a node; before the first one, emit that the pass has begun."""
+        """Emit an event of kind ``code`` about a node; the first call also emits an event that the pass has begun."""
         lanes = bus.lanes
         if lanes is None:
             return

@@ -40,7 +40,7 @@ def _differentiate() -> Iterator[bool]:
 
 
 def _place(x: Any) -> Any:
-    """Return a tensor with the values of ``x`` that is a node of its own on the tape, to get its gradient.
+    """Return a tensor with the values of ``x`` and a new node on the tape, at which the gradient will be read.
 
     The result is a view of ``x`` if x is on the tape, otherwise a new leaf (see `_leaf`).
     """
@@ -59,7 +59,9 @@ def _on_tape(trees: Any) -> bool:
 
 
 def _untaped(tree: Any, nested: bool) -> Any:
-    """Return a container with plain Tensors in place of Variables; with ``nested`` (an outer transform), unchanged."""
+    """Return a container with plain Tensors in place of Variables; if ``nested``, return ``tree`` itself.
+
+    ``nested`` says that an outer transform will differentiate the result."""
     return tree if nested else rebuild(tree, [x.data if isinstance(x, Variable | Batched) else x for x in leaves(tree)])
 
 

@@ -156,7 +156,7 @@ class Walk:
         return tensor
 
     def _sum(self, key: int, before: Any, g: Any) -> Any:
-        """Return the sum of two cotangents of node ``key``; written to ``before`` if it has no other references."""
+        """Return the sum of two cotangents of node ``key``; ``before`` is overwritten if nothing else refers to it."""
         if self.create_graph:
             return e.add(before, g)
         if key in self._owned:

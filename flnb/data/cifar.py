@@ -134,7 +134,7 @@ class _Kept:
 
 
 class _Reader(pickle.Unpickler):
-    """An unpickler that executes no code: `_Kept` replaces the three NumPy names in a pickle; others are an error."""
+    """An unpickler that executes no code: it replaces three names of NumPy by `_Kept`, and rejects all other names."""
 
     def find_class(self, module: str, name: str) -> type[_Kept]:
         if (module, name) in {("numpy.core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype")}:

@@ -27,7 +27,7 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass
 class Position:
-    """A position in the iteration over a dataset: the number of the epoch, and the number of the next item in it."""
+    """A position in the iteration over a dataset: the number of the epoch, and the number of the epoch's next item."""
 
     epoch: int
     index: int = 0
@@ -82,7 +82,9 @@ class Dataset:
 
     @staticmethod
     def _follow(fixed: Dataset, position: Position) -> Iterator[tuple[Any, ...]]:
-        """Yield the items of an epoch from a position on, and update the position; ``fixed`` is the epoch's dataset."""
+        """Yield the items of an epoch from a position on, and update the position.
+
+        ``fixed`` is the copy of the dataset in the order of this epoch."""
         with closing(fixed._items(position.epoch, position.index)) as items:
             for item in items:
                 position.index += 1

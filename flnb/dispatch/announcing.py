@@ -28,7 +28,9 @@ _asides: Living[MemoryManager] = Living()
 
 @with_block
 def aside(manager: MemoryManager) -> Iterator[None]:
-    """Context in which recordings count a manager's blocks separately: tensors are not computed on its device."""
+    """Context manager in which recordings count a manager's blocks separately.
+
+    It is for managers that store data away from the device on which tensors are computed."""
     users, user = manager.device.users, object()
     try:
         manager.device.aside = True

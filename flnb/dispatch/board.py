@@ -157,7 +157,7 @@ class Board:
         return found
 
     def call(self, rank: int, seq: int) -> str:
-        """Return the text of a rank's call number ``seq``; "" if the board does not hold it."""
+        """Return the text of a rank's call number ``seq``; "" if that call is not on the board, or not any more."""
         known, _, _, text = _CALL.unpack_from(self.memory, rank * _ROW + _CALLS + seq % CALLS * _CALL.size)
         return text.rstrip(b"\0").decode(errors="replace") if known == seq else ""
 
@@ -208,7 +208,7 @@ class Board:
         return self._alive(row.process) if row.host == self._host else LIVES[row.life]
 
     def last(self, rank: int) -> str:
-        """Return the last call of a rank and its time, as a part of a sentence."""
+        """Return a clause for a message: a rank's last call, and how long ago the rank last changed its row."""
         row = self.row(rank)
         if not row.seq:
             return "it has made no call"
@@ -248,7 +248,7 @@ class Board:
                 _PLACE.pack_into(self.memory, place, row.number, host, LIVES.index("silent"))
 
     def trouble(self) -> int:
-        """Return the number of the call in which ranks of different hosts seem to differ, or 0 if there is none."""
+        """Return the number of the call in which ranks of different hosts seem to differ; 0 if none is suspected."""
         return int.from_bytes(self.memory[-8:], "little")
 
     def clear_trouble(self) -> None:

@@ -23,7 +23,9 @@ MEETING = frozenset(COLLECTIVES) - {"broadcast"}
 
 
 class Call:
-    """The description of a collective call, which is equal on all ranks: text and key for the board, event codes."""
+    """The description of a collective call: its text and key on the board, and the codes of its events.
+
+    Ranks that make the same call have equal texts and keys."""
 
     __slots__ = ("begins", "ends", "key", "meets", "name", "numbered", "text", "waits", "words")
 
@@ -43,7 +45,9 @@ class Call:
 
 
 def described(known: dict[Any, Call], communicator: Communicator, name: str, arguments: tuple[Any, ...]) -> Call:
-    """Return the description of an operation from ``known``; for a new operation, check the arguments and add it."""
+    """Return the `Call` that describes a communicator's operation; check the arguments if the operation is new.
+
+    The dict ``known`` caches the descriptions. New ones are added to it."""
     if len(arguments) == 2 and type(first := arguments[0]) is np.ndarray is not type(arguments[1]):
         key: Any = (name, first.dtype, first.size, first.flags.c_contiguous, arguments[1])
     else:

@@ -45,7 +45,7 @@ LONG = 1.0
 
 
 class Group:
-    """The state of one group of ranks in this process: the number of calls, and the reason if it is unusable."""
+    """The state of one group of ranks in this process: its calls, and the reason why it is unusable after a failure."""
 
     def __init__(self, communicator: Communicator) -> None:
         self.seq = 0
@@ -71,7 +71,9 @@ class Group:
 
 
 def _facts() -> dict[str, Any]:
-    """Return this rank's number and related facts, for the metadata of a new recording."""
+    """Return the rank, the number of ranks, the host and the process id, for the metadata of a new recording.
+
+    The result is empty if there is a single rank."""
     here = current()
     if here.size == 1:
         return {}
@@ -218,7 +220,7 @@ def _usable(communicator: Communicator, name: str) -> Group:
 
 
 def difference(board: Board, seq: int, call: Call | None = None) -> str:
-    """Return a sentence with the ranks whose call ``seq`` differs; "" if a second check finds none."""
+    """Return a sentence that names the ranks whose call ``seq`` differs; "" if a second look shows no difference."""
     sleep(0.002)  # a row may have been read while it was written
     words, ranks = board.call(board.rank, seq), board.differing(seq, call.key if call else 0)
     words = words or (call.words if call else "")
@@ -367,7 +369,9 @@ class Pending:
         self._fail(f"{'; '.join(said)}; {board.name(board.rank)} waits in {place}")
 
     def _not_done(self, name: str) -> str:
-        """Return the beginning of a message that says what the rank called ``name`` has not done yet."""
+        """Return the beginning of a message: "rank 3 has not come:", or which message to or from that rank is missing.
+
+        ``name`` is the name of the rank, such as "rank 3"."""
         if self._peer is None:
             return f"{name} has not come:"
         tag = self._buffers[2] if len(self._buffers) > 2 else 0
@@ -395,9 +399,10 @@ class Pending:
                 lane.pending += (call.waits, self._asked, now, seq, number, 0, 0, context)
 
     def _refuse(self, outcome: str, seq: int = 0) -> None:
-        """Raise an error if the ranks' calls number ``seq`` (0: this operation's number) differ at a second check.
+        """Check once more whether the ranks' calls number ``seq`` differ, and raise an error if they do.
 
-        ``outcome`` is the end of the message: what follows from the difference.
+        ``seq`` 0 stands for this operation's number. ``outcome`` is the end of the message: a clause that says what
+        follows from the difference.
         """
         board = self._communicator.board
         if message := difference(board, seq or self._seq, None if seq else self._call):

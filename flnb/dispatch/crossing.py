@@ -132,10 +132,11 @@ def create(op: Op, spec: Spec, arguments: tuple[Any, ...], category: int = 0) ->
 
 
 def update(op: Update, tensors: tuple[Any, ...], numbers: tuple[float, ...]) -> bool:
-    """Update tensors in place by one backend method, which only reads the first tensor; return False if not possible.
+    """Update tensors in place by one call of a backend's method; return False if the method cannot be called.
 
-    The arguments of the method are the tensors' buffers and the numbers, which may change from call to call. If the
-    tensors differ in shape, dtype or device, the method is not called: the caller then runs ops, which raise errors.
+    The method reads the first tensor and writes the others. Its arguments are the tensors' buffers and the numbers,
+    which may change from call to call. The method is not called if the backend lacks it, or if the tensors differ in
+    shape, dtype or device. After False, the caller runs ops instead, which raise errors for wrong tensors.
     """
     here = scoped() or state.session
     specs = tuple([x._spec for x in tensors])
@@ -269,7 +270,7 @@ def emit_edges(lane: Any, plan: Plan, seq: int, edges: list[int]) -> None:
 
 
 def note_cuts(plan: Plan, nodes: tuple[Any, ...]) -> None:
-    """Emit an event that an op without a gradient read the results of ``nodes``, for `run.tape.why`."""
+    """Emit for each of ``nodes`` that an op without a gradient has read its result; `run.tape.why` shows this."""
     reason = schema.INTEGER if plan.spec.dtype.kind in "biu" else schema.NO_RULE
     for place in nodes:
         if place is not None:
@@ -300,7 +301,7 @@ def checked_target(op: Op, plan: Plan, here: State, tensors: tuple[Any, ...]) ->
 def mark_written(tensor: Tensor, own: bool = False) -> None:
     """Record an in-place write to a tensor's memory, in the tensor that owns the memory.
 
-    If ``own`` is true, the write is recorded in ``tensor`` itself: its values changed because it got other memory.
+    If ``own`` is true, the write is recorded in ``tensor`` itself, because its values changed by a change of memory.
     """
     global last_write
     root = tensor if own else getattr(tensor, "_root", tensor)

@@ -194,7 +194,8 @@ class Watch:
 
     Attributes:
         queued: for each stream, the tasks whose times are not known yet.
-        events: a dict from the handle of a device event to its number in telemetry at its last recording.
+        events: a dict from the handle of a device event to the number that telemetry gave to the event when it was last
+            recorded in a stream.
         pool: timed events that can be used again.
         mine: the number of launches and copies that this thread has emitted.
         unknown: whether the device's memory in use must still be emitted to a new recording.
@@ -247,7 +248,7 @@ class Watch:
             lane.emit(device_words.DEVICE, clock(), self._info)
 
     def context(self, lane: Lane, stream: int) -> int:
-        """Return the id in `intern.contexts` of a copy of a lane's current context with this device and ``stream``."""
+        """Return the number under which telemetry stores a lane's current context on this device and ``stream``."""
         with self.lock:  # two threads may number new streams at once
             number = self._numbers.setdefault(0 if 0 <= stream <= 2 else stream, len(self._numbers))  # 1, 2: default
         found = self._contexts.get((lane.context, number))
@@ -274,7 +275,7 @@ class Watch:
                 bus.emit(device_words.TRAFFIC | intern.strings.id_of(name) << schema.PLAN_SHIFT, clock(), *counts)
 
     def _read(self, task: Queued) -> bool:
-        """Emit the times of a task if it is done; returns whether it is."""
+        """Emit the times of a task if the task is done; returns whether it is done."""
         anchor, times = task.anchor, list[int]()
         for event in (task.end, task.begin):
             seconds = self.driver.seconds_if_over(anchor.event, event)
@@ -286,7 +287,10 @@ class Watch:
         return True
 
     def _current_anchor(self) -> Anchor | None:
-        """Return the anchor for a new task, a new anchor if one is due; None if no anchor could be made in time."""
+        """Return the anchor for a new task; None if no anchor could be made yet.
+
+        A new anchor is made if the last one is old. If the device does not reach the new one in time, the last one is
+        used."""
         if clock() < self._anchor_due:
             return self._anchor
         self._idle = self._idle or self.driver.stream()
@@ -342,7 +346,7 @@ def awaits(driver: Driver, stream: int, event: int) -> None:
 
 
 def host_waited(driver: Driver, t0: int, stream: int = ALL, event: int = 0) -> None:
-    """Emit that the host has waited since ``t0`` (ns) for a stream or event, and the times of finished tasks."""
+    """Emit a wait of the host, from ``t0`` (ns) until now, for a stream or event; also emit times of finished tasks."""
     if bus.lanes is not None:
         watch, lane = _watch(driver), bus.lanes.lane
         number = max(each.events.get(event, 0) for each in list(_watches.values()))

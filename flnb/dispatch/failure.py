@@ -1,6 +1,6 @@
 """Errors of ops: add a note with the op, its inputs and the user's line, and emit an event to recordings.
 
-An event of an op refers to leaves by number; other events contain the names of leaves.
+The event refers to leaves of the tape by number. Separate events give recordings the names of these leaves.
 """
 
 from __future__ import annotations
@@ -105,7 +105,10 @@ def _brief(x: Any) -> str:
 
 
 def emit_leaf(lane: Any, leaf: Node, spec: Spec) -> tuple[int, int]:
-    """Emit a leaf's name; returns the number for further events about the leaf, and the number of the name."""
+    """Emit an event with a leaf's name.
+
+    Returns: The code of the leaf's shape and dtype, to be added to the kind of further events; and the number of the
+        name."""
     plan = intern.plans.id_of(intern.Plan("leaf", "memory", spec.shape, spec.dtype.name, spec.nbytes))
     name = intern.strings.id_of(leaf[NAME]) if leaf[NAME] else 0
     code = plan << schema.PLAN_SHIFT

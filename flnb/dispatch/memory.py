@@ -161,9 +161,10 @@ keepers: Living[Any] = Living()
 
 
 def end(manager: MemoryManager) -> None:
-    """Release what is stored for a manager whose ``with`` block has ended: programs' memory, and cached data.
+    """Release a manager's memory that programs and caches hold, after the manager's ``with`` block has ended.
 
-    Blocks of tensors stay valid. A program that runs on the manager later allocates its memory again.
+    Blocks of tensors stay valid. Functions under `flnb.jit` discard their programs for this manager. Nothing is
+    released if the manager is still the session's.
     """
     if state.session.manager is not manager:
         reclaim(manager)

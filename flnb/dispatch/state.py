@@ -114,13 +114,16 @@ class State:
         return method
 
     def offers(self, plan: Any, index: int) -> bool:
-        """Return whether the backend has a method, in the plan's dtype, for a composite or gradient at ``index``."""
+        """Return whether the backend has a method for the composite op, or composite's gradient, number ``index``.
+
+        False if the method does not compute in the dtype of ``plan``, the plan of the call."""
         return self.table[index] is not None and plan.spec.dtype.char in self.backend.whole_dtypes
 
     def whole(self, plan: Any, index: int) -> Callable[..., Any] | None:
-        """Return the backend's method for a composite op or its gradient, if it may be used; else None.
+        """Return the backend's method for a composite op, or a composite's gradient; None if it must run op by op.
 
-        Return None if the backend has no such method, or if the user's class overrides a primitive of the composite.
+        That is so if the backend has no such method for the plan's dtype, or if the user's class overrides a primitive
+        of the composite. ``index`` is the number of the op in the table.
         """
         kernel = self.table[index]
         if kernel is None or plan.spec.dtype.char not in self.backend.whole_dtypes:  # as `offers`

@@ -143,7 +143,7 @@ def joined(named: Iterable[tuple[str, Parameter]], most: int, parts: int) -> lis
 
 
 def _held(names: list[str]) -> str:
-    """Return the first and the last module of some parameters and their number as text: "fc1, fc2 · 4 params"."""
+    """Describe parameters by their first and last module and by their number, as text: "fc1, fc2 · 4 params"."""
     modules = list(dict.fromkeys(name.rpartition(".")[0] or name for name in names))
     ends = (", " if len(modules) == 2 else " … ").join(dict.fromkeys((modules[0], modules[-1])))
     return f"{ends} · {len(names)} params" if len(names) > 1 else names[0]

@@ -73,7 +73,7 @@ class Exchanging(Module):
             listen(self)
 
     def _join(self) -> None:
-        """Group the parameters that require gradients into buckets."""
+        """Make the buckets: group the parameters that require gradients."""
         self._buckets = joined(self._members, self._most, self._parts)
         self._bucket_of = {number: bucket for bucket in self._buckets for number in bucket.numbers}
         self.leaves = set(self._bucket_of)
@@ -95,7 +95,9 @@ class Exchanging(Module):
         )
 
     def _changed(self) -> Parameter | None:
-        """Return a parameter with a new dtype, or a new need of a gradient, since buckets were made; else None."""
+        """Return a parameter for which the buckets must be made again; None if there is none.
+
+        Since the buckets were made, its dtype has changed, or it has begun to require a gradient."""
         of = self._bucket_of
         for _, p in self._members:
             if p._node is not None:

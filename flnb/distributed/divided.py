@@ -41,9 +41,9 @@ class Shard(Parameter):
         Variable.__init__(self, data)
 
     def _everywhere(self, items: Sequence[Any], norms: Sequence[float], p: float) -> list[float]:
-        """Return the p-norm of each rank's shards, and the given norms of gradients that are not divided.
+        """Return one p-norm for the shards of each rank, then the norms of the gradients that are not divided.
 
-        Called by `flnb.optim.clipping.everywhere`.
+        Called by `flnb.optim.clipping.everywhere`, on every rank.
 
         Args:
             items: the parameters and shards of this rank.

@@ -1,6 +1,6 @@
 """Functions that a notebook's kernel runs in the MPI processes of its `Cluster`.
 
-Live telemetry is published while a cell runs, because ipyparallel forwards only what belongs to a running request.
+Live telemetry is published only while a cell runs, because ipyparallel drops messages outside of a running request.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def prepare(broken: bool, number: int | None, record_to: str | None) -> None:
 
 
 def _cell_begins(_: Any) -> None:
-    """Publish telemetry again: only now does what is published belong to the cell."""
+    """Start to publish telemetry again, because a cell begins to run; `_cell_ended` pauses it."""
     if _watched:
         _watched["source"].resume()
 
@@ -98,7 +98,7 @@ def _publish(message: Message) -> None:
 
 
 def _place(shell: Any, kind: Any, error: Any, trace: Any, tb_offset: Any = None) -> None:
-    """Report an interrupt by the line of the cell that was running, instead of a traceback; IPython calls this."""
+    """Show the line of the cell that an interrupt has stopped, instead of a traceback; IPython calls this function."""
     frames = traceback.extract_tb(trace)
     frame = next((each for each in reversed(frames) if "ipykernel_" in each.filename), frames[-1])
     shell._showtraceback(kind, error, [f"line {frame.lineno}, {frame.line}"])

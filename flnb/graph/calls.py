@@ -28,8 +28,8 @@ class Call:
     """A call of a backend method, with its arguments, that computes one value of a program.
 
     Attributes:
-        values: for each argument, the value whose elements are in this array; None if the argument is not an array. The
-            last entry is ``value``.
+        values: for each argument, the value whose elements the argument holds; None if the argument is not an array.
+            The last entry is ``value``.
         arguments: the arguments of the method; the last is the array to write to.
         value: the value that the call computes.
         event: the code of the call's event, and the number of the event's context.
@@ -155,7 +155,7 @@ def call_of(members: Sequence[Value], method_of: Callable[[Op], Any], in_place: 
 
 
 def _pooled(pooling: Any, value: Value, items: Sequence[Value]) -> Call:
-    """Return the call for a max pooling that stores the places of its maxima, or for the gradient from these places."""
+    """Return the call that computes a max pooling and the places of the maxima, or the gradient from stored places."""
     if not items:
         return Call(pooling.spread, value.inputs, (), value)
     found: dict[int, Value] = {item.attributes[0]: item for item in items}
@@ -165,7 +165,9 @@ def _pooled(pooling: Any, value: Value, items: Sequence[Value]) -> Call:
 
 
 def _put(value: Value, method_of: Callable[[Op], Any], in_place: bool) -> Callable[..., Any]:
-    """Return a function that copies a base array (unless ``in_place``) and overwrites the elements of a view of it."""
+    """Return a function ``put(base, elements, out)`` that writes elements into a view of ``out``, a copy of ``base``.
+
+    If ``in_place`` is true, ``out`` has the memory of ``base``, and nothing is copied."""
     step, attributes = value.attributes
     copy, view = method_of(OPS["copy"]), method_of(step)
 

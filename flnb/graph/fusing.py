@@ -48,7 +48,7 @@ class Group:
         inner: the axes of ``shape`` that belong to the inner loops, over which "inner" reductions run; `UNDECIDED` if
             the group has no reduction.
         strides: for each member its strides, in elements, along the axes of ``shape``.
-        over: for each reduction whether it runs over the "inner" or the "outer" loops.
+        over: a dict from each reduction to the loops over which it runs, "inner" or "outer".
         loads: the values that the group reads from memory.
         mask: an int with a single bit, which identifies this group.
         before: an int with the bits of all groups that must be computed before this group.
@@ -87,7 +87,7 @@ def space_of(value: Value, kept_apart: Collection[str]) -> tuple[int, ...] | Non
 
 
 def aligned(shape: tuple[int, ...], strides: Strides, itemsize: int, space: tuple[int, ...]) -> Strides | None:
-    """Return an array's strides, in elements, after broadcasting it to the shape ``space``; None if it cannot be."""
+    """Return an array's strides, in elements, after broadcasting to the shape ``space``; None if that is impossible."""
     lead = len(space) - len(shape)
     if lead < 0 or any(n not in (1, m) for n, m in zip(shape, space[lead:], strict=True)):
         return None
@@ -236,7 +236,7 @@ class Grouping:
         return found.pop() if len(found) == 1 else None
 
     def _operand(self, x: Value, group: Group) -> Strides | None:
-        """Return the strides, in elements, with which a group's loops can read a value; None if they cannot."""
+        """Return the strides, in elements, with which a group's loops can read a value; None if there are none."""
         root, offset, strides = self.layouts[x]
         assert group.shape is not None
         found = aligned(x.spec.shape, strides, x.spec.dtype.itemsize, group.shape)

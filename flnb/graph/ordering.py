@@ -16,9 +16,9 @@ __all__ = ["Growth", "ordered"]
 
 
 class Growth:
-    """How many bytes more memory is in use after a group is computed than before, for each group.
+    """For each fusion group, the change of the memory in use, in bytes, when the group is computed.
 
-    This depends on the groups that are computed already, see `compute`.
+    The change depends on the groups that are computed already, see `compute`.
 
     Args:
         grouping: the groups.

@@ -92,7 +92,7 @@ def compute(values: Sequence[Value]) -> None:
 
 
 def _compute(value: Value) -> None:
-    """Compute a value whose inputs are computed; several results of its op are stored in their own values."""
+    """Compute a value whose inputs are computed; each of several results is stored in the value of that result."""
     try:
         found = at_once(value.place, run, value, tuple([x.tensor for x in value.inputs]), value.place.backend.buffer)
     except Exception as error:

@@ -170,7 +170,7 @@ def _floor_divide(a: Scalar, b: Scalar) -> Scalar:
 
 
 def _divisor(a: Scalar, b: Scalar) -> tuple[Scalar, Scalar]:
-    """Return whether the integer division a / b is defined, and a safe divisor: b, or 1 where it is not."""
+    """Return whether the integer division a / b is defined, and a safe divisor: b, or 1 where a / b is undefined."""
     valid = b.not_equal(0)
     if kind(a.dtype) == "i":
         valid = valid & ~(a.equal(int(np.iinfo(a.dtype).min)) & b.equal(-1))

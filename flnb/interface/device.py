@@ -27,7 +27,7 @@ ADDRESSES = 1 << 60
 
 
 def in_words(nbytes: int) -> str:
-    """Return a number of bytes as text, with a unit and exactly: ``64.0 MiB (67108864 bytes)``."""
+    """Return a number of bytes as text, rounded with a unit and then exactly: ``64.0 MiB (67108864 bytes)``."""
     return f"{size(nbytes)} ({nbytes} bytes)" if nbytes >= 1024 else f"{nbytes} bytes"
 
 
@@ -36,7 +36,7 @@ class OutOfMemoryError(MemoryError):
 
     Attributes:
         request: the bytes that were requested.
-        free: all unused bytes: in holes of the manager's segments, or not reserved from the device.
+        free: the unused bytes: those in holes of the manager's segments, and those not reserved from the device.
         unreserved: the part of ``free`` that is not reserved from the device; 0 if the capacity is unknown.
         largest_hole: the bytes of the largest free range in any segment.
         reserved: the bytes of the manager's segments.
@@ -139,12 +139,12 @@ class MemoryDevice(Part, kind="memory device", slot="device"):
 
     @property
     def place(self) -> str:
-        """Return the device's name in telemetry, such as "cuda:0"; "" for the host."""
+        """The device's name in telemetry, such as "cuda:0"; "" for the host."""
         return "" if self.location == "host" else self.location
 
     @property
     def reserved(self) -> int:
-        """Return the number of bytes that all managers together have reserved now."""
+        """The number of bytes that all managers together have reserved now."""
         return self._apart + sum([lease.reserved for lease in self._leases])
 
     @reserved.setter

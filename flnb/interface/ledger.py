@@ -37,7 +37,7 @@ class Ledger:
         self.lock = threading.RLock()
 
     def vacate(self, address: int, size: int) -> None:
-        """Remove a block of ``size`` bytes from `places`, if it is there."""
+        """Remove the block of ``size`` bytes at ``address`` from `places`, if `places` has this block."""
         places, place = self.places, (address, address + size)
         index = bisect_left(places, place)
         if places[index : index + 1] == [place]:

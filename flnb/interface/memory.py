@@ -29,7 +29,7 @@ ALIGNMENT = 64
 
 @dataclass(slots=True)
 class AllocHint:
-    """Information on an allocation: shape, dtype and category of the tensor, and the op and scope that allocate it.
+    """Facts about an allocation: the tensor's shape, dtype and category, and the op and scope that allocate it.
 
     A manager that does not need hints sets ``wants_hint = False``, which saves half a microsecond per allocation.
     """
@@ -190,7 +190,7 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
         name: the name in errors and in the dashboard; by default the name of the class.
         device: the `Lease` from which segments come, by ``self.device.reserve(nbytes)`` and ``.release(segment)``.
         min_block: NumPy allocates tensors of fewer bytes; by default the device's ``min_block``.
-        wants_hint: whether `alloc` is called with an `AllocHint`, which takes 0.5 us each, instead of None.
+        wants_hint: whether `alloc` is called with an `AllocHint` (making one takes 0.5 us) instead of None.
         checked: whether each new block is checked to be in a segment of the manager and to overlap no other block.
         told: the constructor's arguments by name, except the device; an equal manager can be made from them.
     """
@@ -223,7 +223,7 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
             )
 
     def attach(self, state: Any) -> None:
-        """Activate this manager in a state, if the state's backend computes in this manager's memory."""
+        """Make this manager the active one of a `State`, if the state's backend computes in this manager's memory."""
         state.locate()
 
     @cached_property
@@ -315,7 +315,9 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
         return [(segment, inside[number]) for number, segment in list(self.device.segments.items())]
 
     def settle(self, block: Block | None = None) -> None:
-        """Free every block whose array was deleted. Errors of `free` become warnings, except about ``block``."""
+        """Free every block whose array was deleted. If `free` raises an error, a warning is issued.
+
+        An error about ``block``, if one is given, is raised instead."""
         Ledger.drain(block)
 
     def _check_live(self, block: Block, call: str) -> None:
@@ -329,7 +331,7 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
 
 
 def _named(cls: type[MemoryManager], given: tuple[Any, ...]) -> dict[str, Any]:
-    """Return the positional arguments of a call of a manager class by name; the first is the device.
+    """Return a dict from parameter names to the positional arguments ``given`` to a manager class; the device is first.
 
     If the signature cannot be inspected (it is written in C, or behind a decorator), placeholder names are used. Then
     creating an equal manager fails with an error instead of losing settings silently.

@@ -37,8 +37,8 @@ class Walk(Protocol):
     """A running backward pass, as seen by a tape.
 
     Attributes:
-        pull: a function of a node that computes the cotangents of the node's parents; it then empties the node, unless
-            ``retain`` is true.
+        pull: a function that is called with a node and computes the cotangents of the node's parents. The function then
+            empties the node, unless ``retain`` is true.
         reached: the nodes that have received their first cotangent; the tape may remove nodes from this list.
         retain: whether nodes are not emptied, so that another backward can follow.
         create_graph: whether the pass is itself recorded.

@@ -154,7 +154,7 @@ class TensorBackend(Part, kind="backend"):
         return other
 
     def viewer(self, name: str) -> Any:
-        """Return a function of a NumPy array that computes the view op ``name``, to find the view's strides."""
+        """Return a function that applies the view op ``name`` to a NumPy array, from which programs learn strides."""
         return self.method(name)
 
     def eval(self, *buffers: Any) -> None:
@@ -207,7 +207,7 @@ class TensorBackend(Part, kind="backend"):
         raise self.lacks("from_numpy")
 
     def settled(self, buffer: Any) -> Any:
-        """Wait until every stream can read a buffer, then return it; called for buffers that later ops use."""
+        """Wait until every stream can read a buffer, then return the buffer; called for buffers that later ops use."""
         return buffer
 
     def to_numpy(self, buffer: Any) -> Any:

@@ -57,9 +57,11 @@ class Call(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """One or several modules to recompute or to offload (the method), with the benefit and the cost.
+    """One or several modules that can be recomputed or offloaded together, with the benefit and the cost.
 
     Attributes:
+        method: "recompute" or "offload".
+        scopes: the paths of the modules.
         worth: the benefit: the sum, over blocks, of bytes x the number of trace calls during which a block is freed.
         seconds: the cost: the seconds that recomputing or moving takes.
     """

@@ -195,7 +195,7 @@ def stand_in(device: Lease | MemoryDevice, capacity: int) -> MemoryDevice:
 
 
 def _tried(candidate: Candidate, same: Outcome, device: MemoryDevice) -> Remedy:
-    """Replay a remedy; ``same`` is the replay of the failure without it, for comparison."""
+    """Replay a remedy; ``same`` is the replay of the failure without a remedy, for comparison."""
     try:
         outcome = play(candidate.trace, candidate.spec, device)
     except (TypeError, ValueError, MemoryError):  # the manager accepts no device that small, or no other device

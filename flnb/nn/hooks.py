@@ -22,7 +22,7 @@ scope_hooks: list[Callable[[Module, tuple[Any, ...], dict[str, Any]], Any]] = []
 
 
 def run_forward(module: Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """Call the last function in ``scope_hooks`` or, if there is none, `module.forward`; return the result."""
+    """Return the result of `module.forward`, or of the last function in `scope_hooks`, which then replaces the call."""
     for hook in scope_hooks[-1:]:  # a loop, because another thread may remove the last one meanwhile
         return hook(module, inputs, options)
     return module.forward(*inputs, **options)
@@ -68,12 +68,12 @@ class _Passage:
         self.grad_output: tuple[Any, ...] = ()
 
     def enter(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Pass the inputs through an op whose backward function calls `arrive` with their gradients; return them."""
+        """Return the inputs, passed through an identity op whose backward calls `arrive` with their gradients."""
         self.inputs = _specs(inputs)
         return _through(inputs, self.arrive)
 
     def leave(self, output: Any) -> Any:
-        """Pass the call's result through an op whose backward function calls `begin` with its gradients; return it."""
+        """Return the call's output, passed through an identity op whose backward calls `begin` with its gradients."""
         self.outputs = _specs(output)
         return _through(output, self.begin)
 
@@ -84,7 +84,9 @@ class _Passage:
             self.call_hooks(tuple(self.inputs))
 
     def arrive(self, g: Any) -> Any:
-        """Call the hooks with the gradients of the inputs; return the replacements, joined into one tensor, or None."""
+        """Call the hooks with the gradients of the inputs; return the replacing gradients, joined into one tensor.
+
+        None is returned if no hook replaces the gradients."""
         replaced = self.call_hooks(_spread(g, self.inputs))
         return None if replaced is None else join([r for r in replaced if r is not None])
 

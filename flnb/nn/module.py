@@ -288,7 +288,7 @@ class Module:
         return {name: ops.asarray(_plain(item), copy=True) for name, item in self._named_tensors()}
 
     def mismatches(self, state: Mapping[str, Any]) -> list[str]:
-        """Return the reasons why `load_state_dict(state)` would fail, a line each; empty if it would not."""
+        """Return the reasons why `load_state_dict(state)` would fail, one line each; none if it would succeed."""
         return mismatches(dict(self._named_tensors()), state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -133,7 +133,7 @@ def _is_int(k: Any) -> bool:
 
 
 def _dimensions(k: Any) -> int:
-    """Return to how many dimensions of the indexed tensor a part of a key applies."""
+    """Return the number of dimensions of the indexed tensor to which a part of a key applies."""
     if k is None or k is Ellipsis or isinstance(k, (bool, np.bool_)):
         return 0
     return int(k.ndim) if np.dtype(getattr(k, "dtype", np.int64)).kind == "b" else 1
@@ -258,7 +258,10 @@ def getitem(x: Any, key: Any) -> Any:
 
 
 def _masks(mask: Any, x: Any) -> bool:
-    """Return whether a mask of this spec covers the first axes of x, which can be joined to one without a copy."""
+    """Return whether x can be indexed by a mask after both are flattened without a copy.
+
+    That is so if the mask has the extents of the first axes of x, and these axes can be joined. ``mask`` may be the
+    spec of the mask."""
     shape = x._spec.shape
     return mask.ndim and mask.size and shape[: mask.ndim] == mask.shape and (mask.ndim == 1 or x._is_contiguous())
 
@@ -310,7 +313,7 @@ def take_at(x: Any, indices: Any, axis: int) -> Any:
 
 @lru_cache(1024)
 def _only(axis: int, ndim: int) -> tuple[tuple[Any, ...], ...]:
-    """Return the attributes of `gather`: an encoded key with an index tensor for ``axis`` and whole other axes."""
+    """Return the attributes of `gather` for an index tensor on ``axis``; all other axes are taken whole."""
     whole = ("slice", None, None, None)
     return ((*(whole,) * axis, ("index", 0), *(whole,) * (ndim - axis - 1)),)
 

@@ -58,7 +58,7 @@ def _ordered(op: Op, x: Any, axis: int, descending: bool, stable: bool) -> Any:
 
 
 class UniqueAll(NamedTuple):
-    """Results of `unique_all`: the distinct values, their first positions in x, an index per element, and counts."""
+    """Results of `unique_all`: distinct values, where each occurs first, each element's value's index, and counts."""
 
     values: Tensor
     indices: Tensor

@@ -106,7 +106,10 @@ def _clip_recorded(gradients: Sequence[Tensor], max_norm: float, p: float) -> Te
 
 
 def everywhere(items: Sequence[Variable], norms: list[float], p: float) -> list[float]:
-    """Return the p-norms of the gradients of ``items``; the norms of shards are replaced by one norm for each rank."""
+    """Return norms from which the p-norm of the gradients of all ranks can be computed.
+
+    ``norms`` are the p-norms of the gradients of ``items``. Shards, this rank's parts of divided parameters, are
+    replaced by one norm for each rank: that of all shards of the rank. Without shards, ``norms`` is returned."""
     part: Any = next((item for item in items if hasattr(item, "_everywhere")), None)
     return norms if part is None else part._everywhere(items, norms, p)
 

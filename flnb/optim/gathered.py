@@ -79,7 +79,7 @@ class Gathered:
         return done
 
     def _fits(self, i: int) -> bool:
-        """Return whether parameter ``i`` has a gradient of the parameter's shape and dtype, and its original memory.
+        """Return whether parameter ``i`` still has its original memory, and a gradient of its shape and dtype.
 
         If the memory was replaced, by `Module.to` for example, other parameters may share it; then the parameter is
         updated alone.
@@ -118,13 +118,14 @@ class Gathered:
 
 
 def gathered(optimizer: Optimizer, like: Sequence[Tensor]) -> list[Gathered]:
-    """Make the vectors of an optimizer's small parameters, leaving out those that share memory with another.
+    """Make the vectors of an optimizer's small parameters; parameters that share memory with another are left out.
+
+    The result is empty in three cases. `Optimizer.gathers` is false. The backend has one method for a whole update. Or
+    the backend `defers`, so that a kernel updates several parameters anyway. The last case does not count if the user
+    overrides ops of the backend, so that these methods are called as often as on other backends.
 
     Args:
-        optimizer: the optimizer. There are no vectors if its `gathers` is false, if the backend has its algorithm as
-            one method, or if the backend `defers`, so that one kernel updates several parameters. A backend that
-            defers and overrides ops with the user's methods has vectors nevertheless, so that these methods are called
-            as often as on other backends.
+        optimizer: the optimizer.
         like: for each parameter, a tensor of the shape and dtype in which it is updated.
     """
     here = current()

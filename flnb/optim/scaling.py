@@ -27,7 +27,7 @@ __all__ = ["LossScaler"]
 
 
 class LossScaler:
-    """Multiply the loss by ``scale``, divide the gradients by it, and skip steps whose gradients are not finite.
+    """Multiply the loss and divide the gradients by ``scale``, and skip steps whose gradients are not finite.
 
     After a skipped step the scale is multiplied by ``backoff``; after ``every`` steps of which none was skipped it is
     multiplied by ``growth``, as in torch's GradScaler. Micikevicius et al., 2018, "Mixed precision training", section

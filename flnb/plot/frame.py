@@ -145,7 +145,7 @@ class Frame:
         return self.axes[trace.get("xaxis") or "x"], self.axes[trace.get("yaxis") or "y"]
 
     def _anchor(self, axis: Axis) -> Axis:
-        """Return the axis of the other direction at whose beginning this axis is drawn."""
+        """Return the axis to which another axis is anchored: for an x axis, the y axis at whose end it is drawn."""
         letter = "y" if axis.name[0] == "x" else "x"
         found = self.axes.get(str(axis.spec.get("anchor") or f"{letter}{axis.name[1:]}"))
         return found or self.axes[letter]

@@ -164,7 +164,7 @@ class _Picture(Frame):
             self._write(left + 20, at, short(label))
 
     def _tick(self, axis: Axis, beside: Axis, at: float, label: str) -> None:
-        """Write the label of a tick of ``axis`` at pixel ``at``; ``axis`` is drawn at the beginning of ``beside``."""
+        """Write a tick's label: at pixel ``at`` along ``axis``, and outside of an end of the other axis, ``beside``."""
         if axis.slanted:
             x, y = at + 4, beside.begin + 14
             self._write(x, y, label, "end", transform=f"rotate(-35 {x:.1f} {y:.1f})")

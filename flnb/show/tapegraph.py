@@ -146,7 +146,7 @@ class _Drawing:
                 graph.edge(_id(int(columns.leaf_id[-1 - a])) if a < 0 else ends[a], ends[b])
 
     def _names(self) -> dict[int, str]:
-        """Return each box's name in graphviz (the name of its last node), by the box's first node."""
+        """Return a dict from the number of each box's first node to the name in graphviz of the box's last node."""
         first = np.unique(self.box)
         last = np.append(first[1:], len(self.box)) - 1
         return {a: _id(int(self.tape.graph.id[b])) for a, b in zip(first.tolist(), last.tolist(), strict=True)}

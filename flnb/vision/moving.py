@@ -83,7 +83,7 @@ def affine(
     x: Any, matrix: Any, shift: Any = (0.0, 0.0), size: Sequence[int] | None = None, method: str = "linear",
     value: float = 0.0,
 ) -> Any:  # fmt: skip
-    """Move each point p, measured from the picture's centre, to ``matrix @ p + shift`` from the new picture's centre.
+    """Apply an affine map: the point p moves to ``matrix @ p + shift``, both measured from the pictures' centres.
 
     Args:
         x: pictures (..., H, W).

@@ -230,7 +230,10 @@ def _key(problem: Problem, letter: str) -> Ints:
 
 
 def _result(first: Answer) -> bool:
-    """Return the result of a recursive search; its functions are generators, so that no recursion limit applies."""
+    """Run a recursive search and return its result.
+
+    The search consists of generators; each yields the generator of a sub-problem and receives the result. So the depth
+    is not limited by Python's recursion limit."""
     waiting: list[Answer] = [first]
     value: bool | None = None
     while waiting:
