@@ -156,7 +156,10 @@ class Exchange:
         return host
 
     def watch(self, parent: int) -> None:
-        """Mark hosts that have stopped reporting, until some seconds after the process with id ``parent`` ends."""
+        """Mark on the board the hosts that have stopped reporting.
+
+        Return some seconds after the process with the id ``parent`` has ended.
+        """
         end = float("inf")
         while time.monotonic() < end:
             time.sleep(EVERY)
@@ -170,7 +173,10 @@ class Exchange:
 
 
 def main() -> None:
-    """Read settings, one JSON line on stdin, and exchange rows until the ranks end; the server prints its port."""
+    """Read settings (one line of JSON) from stdin, then exchange the board's rows until the ranks end.
+
+    Before that, print the number of the port on which the server listens, or 0 on a host without the server.
+    """
     told = json.loads(sys.stdin.readline())
     nbytes, host = Board.nbytes(told["size"]), told["host"]
     exchange = Exchange(Board(mmap.mmap(told["handle"], nbytes), host, told["size"], process_alive, host), host)

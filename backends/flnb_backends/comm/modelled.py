@@ -39,7 +39,10 @@ class Transfer(Work):
         self.end: float | None = None
 
     def begin(self, free: float) -> bool:
-        """Set `end` if all ranks have called, and return whether it was set; ``free`` is when the link becomes free."""
+        """Set `end` if all ranks have called, and return whether `end` is set.
+
+        ``free`` is the time at which the link becomes free, in seconds on the clock of all ranks.
+        """
         if self._work.test():
             self.end = max(free, float(self._begins.max())) + self._seconds
         return self.end is not None
@@ -52,7 +55,7 @@ class Transfer(Work):
 
 
 class Message(Transfer):
-    """A message between two ranks on the simulated link; the sender also sends the time at which the message ends."""
+    """A message between two ranks on the simulated link; the sender also sends the time at which the transfer ends."""
 
     def test(self) -> bool:
         """Return whether the simulated transfer has ended."""
@@ -60,7 +63,7 @@ class Message(Transfer):
 
 
 class Modelled(Forwarding):
-    """Wraps a communicator, by default the active one, and delays its calls as on a link of the given speed.
+    """Wraps a communicator, by default the active one, and delays each call as a link of the given speed would.
 
     All ranks must share a clock, as processes of one host do.
 
@@ -118,14 +121,14 @@ class Modelled(Forwarding):
         sleep(float(fault))
 
     def advance(self) -> None:
-        """Schedule waiting calls on the link, in order, as soon as all ranks have made them."""
+        """Set the end of each waiting call, in order, up to the first call that some rank has not made yet."""
         while self._waiting and self._waiting[0].begin(self._free):
             self._free = self._waiting.popleft().end or 0.0
 
     def _queued(self, op: str, nbytes: int, work: Work) -> Work:
         """Put the call ``work`` on the simulated link, and return the call as a `Transfer`.
 
-        Ranks exchange the times at which they called. From these each rank computes when the call ends.
+        Ranks exchange the times at which they called. From these times each rank computes when the transfer ends.
         """
         begins = np.empty(self.size)
         told = self.inner.all_gather(np.array([clock()]), begins)
@@ -134,27 +137,27 @@ class Modelled(Forwarding):
         return transfer
 
     def all_reduce(self, buffer: Any, op: str = "sum") -> Work:
-        """Call the wrapped `all_reduce`; the returned call ends when the simulated link has carried it."""
+        """Call the inner communicator's `all_reduce`; the returned `Work` ends when the simulated transfer ends."""
         return self._queued("all_reduce", buffer.nbytes, self.inner.all_reduce(buffer, op))
 
     def all_gather(self, buffer: Any, out: Any) -> Work:
-        """Call the wrapped `all_gather`; the returned call ends when the simulated link has carried it."""
+        """Call the inner communicator's `all_gather`; the returned `Work` ends when the simulated transfer ends."""
         return self._queued("all_gather", out.nbytes, self.inner.all_gather(buffer, out))
 
     def reduce_scatter(self, buffer: Any, out: Any, op: str = "sum") -> Work:
-        """Call the wrapped `reduce_scatter`; the returned call ends when the simulated link has carried it."""
+        """Call the inner communicator's `reduce_scatter`; the returned `Work` ends when the simulated transfer ends."""
         return self._queued("reduce_scatter", buffer.nbytes, self.inner.reduce_scatter(buffer, out, op))
 
     def broadcast(self, buffer: Any, root: int = 0) -> Work:
-        """Call the wrapped `broadcast`; the returned call ends when the simulated link has carried it."""
+        """Call the inner communicator's `broadcast`; the returned `Work` ends when the simulated transfer ends."""
         return self._queued("broadcast", buffer.nbytes, self.inner.broadcast(buffer, root))
 
     def barrier(self) -> Work:
-        """Call the wrapped `barrier`; the returned call ends when the simulated link has carried it."""
+        """Call the inner communicator's `barrier`; the returned `Work` ends when the simulated transfer ends."""
         return self._queued("barrier", 0, self.inner.barrier())
 
     def send(self, buffer: Any, to: int, tag: int = 0) -> Work:
-        """Call the wrapped `send`; messages to different ranks travel on separate simulated links."""
+        """Call the inner communicator's `send`; messages to different ranks travel on separate simulated links."""
         seconds = self.topology.seconds("send", buffer.nbytes, self.size)
         end = np.array([max(self._busy.get(to, 0.0), clock()) + seconds])
         self._busy[to] = float(end[0])
@@ -162,7 +165,7 @@ class Modelled(Forwarding):
         return Message(self, All(works), end, seconds)
 
     def recv(self, buffer: Any, source: int, tag: int = 0) -> Work:
-        """Call the wrapped `recv`; the returned call ends when the simulated link has carried the message."""
+        """Call the inner communicator's `recv`; the returned `Work` ends when the simulated transfer ends."""
         end = np.empty(1)
         works = [self.inner.recv(end, source, tag), self.inner.recv(buffer, source, tag)]
         return Message(self, All(works), end, 0.0)

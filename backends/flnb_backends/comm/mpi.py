@@ -40,7 +40,10 @@ SHARED = ("/dev/shm/mpich_shm_", "/dev/shm/sm_segment.")
 
 
 class Converted(Work):
-    """An MPI request on a copy of a buffer in another dtype; `test` casts the result into the buffer at the end."""
+    """An MPI request on a copy of a buffer, converted to a dtype that MPI can reduce.
+
+    When the request has finished, `test` converts the result to the buffer's dtype and writes it to the buffer.
+    """
 
     def __init__(self, request: Any, wide: Any, buffer: Any, sent: Any = None) -> None:
         self._request, self._wide, self._buffer = request, wide, buffer
@@ -130,7 +133,7 @@ class Mpi(Communicator):
         return work
 
     def barrier(self) -> Work:
-        """Wait for all ranks, by ``MPI_Ibarrier``."""
+        """Start a barrier by ``MPI_Ibarrier``; the returned `Work` ends when all ranks have called."""
         return self._work(self._engine.Ibarrier())
 
     def split(self, color: int, key: int) -> Communicator:
@@ -260,7 +263,7 @@ def _library() -> Any:
 
 @cache
 def _requests(mpi: Any) -> Any:
-    """Return a subclass of MPI's request with a method `test`; this is faster than wrapper objects."""
+    """Return a subclass of mpi4py's ``Request`` that has the method `test`; wrapper objects would be slower."""
 
     class Request(mpi.Request):  # type: ignore[misc]
         """An MPI request with the method `test`."""

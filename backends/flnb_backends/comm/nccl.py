@@ -36,7 +36,7 @@ HALVES = {"F": "f", "D": "d"}
 
 
 class Queued(Work):
-    """A collective call queued in a stream; it is done when the event recorded after it has happened."""
+    """A collective call queued in a stream, followed by an event; the call is done when the event has happened."""
 
     def __init__(self, driver: Driver, stream: int) -> None:
         self._driver, self._event = driver, driver.event()
@@ -55,8 +55,8 @@ class Nccl(Forwarding):
 
     Calls are queued in the current stream. Messages between two ranks, and arrays in host memory, go through the
     communicator ``inner``: NCCL has no tags, and two ranks that both send first would deadlock. A tensor on any device
-    but the one active when this was created is copied through the host. Unmeasured: it has never run on a GPU, only on
-    emulated devices with a substitute for NCCL's library.
+    but the one active when this communicator was created is copied through the host. Unmeasured: this class has never
+    run on a GPU, only on emulated devices with a substitute for NCCL's library.
 
     Args:
         inner: the communicator for host memory and messages; by default the active one.
@@ -132,7 +132,7 @@ class Nccl(Forwarding):
         return type(self)(self.inner.split(color, key))
 
     def close(self) -> None:
-        """Destroy the NCCL communicator; after an error abort its pending calls, which would never finish."""
+        """Destroy the NCCL communicator; after an error, abort its pending calls, which would never finish."""
         broken = self.ranks_group is not None and self.ranks_group.broken
         (self._engine.abort if broken else self._engine.destroy)()
 
@@ -168,7 +168,7 @@ class Nccl(Forwarding):
 
 
 def _library() -> Any:
-    """Import CuPy's module for NCCL; raises ImportError if it finds no library."""
+    """Import CuPy's module for NCCL; raises ImportError if CuPy finds no NCCL library."""
     with warnings.catch_warnings():  # CuPy warns if there is no library
         warnings.simplefilter("ignore")
         nccl = require("cupy.cuda.nccl", extra="cuda", purpose="the communicator nccl")

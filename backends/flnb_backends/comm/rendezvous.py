@@ -23,7 +23,10 @@ PAUSE = 0.01
 
 
 def wait_for(rendezvous: Rendezvous, key: str, timeout: float, look: Callable[[], bytes | None]) -> bytes:
-    """Poll ``look`` until it returns bytes, and return them; raises TimeoutError after ``timeout`` seconds."""
+    """Call ``look`` repeatedly until the result is bytes, and return these.
+
+    After ``timeout`` seconds a TimeoutError is raised, whose message names ``key``.
+    """
     end = monotonic() + timeout
     while (found := look()) is None:
         if monotonic() > end:

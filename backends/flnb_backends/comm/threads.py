@@ -145,7 +145,7 @@ class Threads(Communicator):
         return Met(self.world, (channel, number), end, 2, given, lambda all: all[0], take)
 
     def barrier(self) -> Work:
-        """Wait for all ranks of the group."""
+        """Start a barrier; the returned `Work` ends when all ranks of the group have called."""
         return self._meet(None, lambda all: None, lambda result: None)
 
     def split(self, color: int, key: int) -> Communicator:

@@ -31,7 +31,7 @@ class Cached(MemoryManager):
         return self._shrink()
 
     def _shrink(self) -> int:
-        """Release free segments like `release_cached`, but without a lock, which this thread may already hold."""
+        """Release free segments like `release_cached`, but do not free the blocks of deleted arrays first."""
         lease = self.device
         try:
             with self.ledger.lock:

@@ -49,7 +49,7 @@ class HostDevice(MemoryDevice):
             return self._map(nbytes, nbytes)
 
     def resize(self, segment: Segment, nbytes: int) -> bool:
-        """Return whether a segment can be resized to ``nbytes`` bytes; if it shrinks, free the memory at its end."""
+        """Return whether a segment can have ``nbytes`` bytes from now on; if it shrinks, free the memory at its end."""
         slab, anchor = segment.handle
         offset = segment.address - ctypes.addressof(anchor)
         if nbytes > len(slab) - offset:

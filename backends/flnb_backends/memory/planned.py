@@ -159,7 +159,10 @@ class Planned(Caching):
         return super().stats() | {"missed": self.missed}
 
     def _follows(self, here: bus.Place, size: int) -> bool:
-        """Return whether the thread ``here``, which requests ``size`` bytes, uses the plan for this request."""
+        """Return whether the calling thread may use the plan for its request of ``size`` bytes.
+
+        ``here`` is the scope, phase and step of that thread.
+        """
         before = self.here
         begins = here.step is not None or (not self.taken and size == self.sizes[0])
         if before is not None and (before.step is not None or not begins):

@@ -26,7 +26,7 @@ _PAIRWISE = {
 
 
 def wide(op: str, dtype: str) -> str:
-    """Return the dtype in which the results of chunks are combined: float64 for sums and products of floats."""
+    """Return the dtype for combining the results of chunks: float64 for sums and products of floats, else ``dtype``."""
     return "d" if op in ("sum", "prod") and kind(dtype) == "f" else dtype
 
 

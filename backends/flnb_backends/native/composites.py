@@ -148,7 +148,11 @@ class _Lowering:
         self.known[id(result)] = self.step(Step(name, tuple(inputs), dtype, over))
 
     def sum_of_products(self) -> int:
-        """Replace the last two steps, a sum over the outer space and a product with a factor, by a sum of products."""
+        """Multiply a sum over the outer space by a factor, where these are the last two steps of the nest.
+
+        Instead of the sum, each of its terms is multiplied: sum(x) * factor becomes sum(x * factor). Return the number
+        of the new sum's step.
+        """
         total, factor = self.steps[-2:]
         self.steps[-2:] = [factor]
         product = self.step(Step("multiply", (*total.inputs, len(self.steps) - 1), total.dtype))
@@ -161,7 +165,7 @@ class _Lowering:
         return self.step(Step("constant", (), dtype, attribute=next((share for share in SHARES if share == x), x)))
 
     def stores(self, results: Iterable[Traced | None]) -> tuple[list[tuple[int, int]], list[Shape | int | None]]:
-        """Add the arrays of results; returns the nest's stores and the attribute ``results`` of `Composite`."""
+        """Add an array to the nest for each result; returns the nest's stores and `Composite`'s ``results``."""
         first: dict[int, int] = {}
         stores: list[tuple[int, int]] = []
         shapes: list[Shape | int | None] = []
@@ -259,7 +263,12 @@ class _Selecting(ByRows):
 @lru_cache(None)
 @prepares
 def _selection(dtype: str, numbers: tuple[bool, bool]) -> tuple[Callable[..., int], Callable[[Any], Any]] | None:
-    """Compile the selection of elements of two arrays, each of which may be a number; None without llvmlite or cffi."""
+    """Compile the selection of elements from two arrays; returns None if llvmlite or cffi is not installed.
+
+    Args:
+        dtype: the dtype of both arrays, as NumPy's character.
+        numbers: for each of the two arrays, whether it is 0-d, that is, a single number.
+    """
     if find_spec("llvmlite") is None or find_spec("cffi") is None:
         return None
     shapes = [() if number else MATRIX for number in numbers]
@@ -269,7 +278,7 @@ def _selection(dtype: str, numbers: tuple[bool, bool]) -> tuple[Callable[..., in
 
 
 def select(condition: Any, a: Any, b: Any, out: Any) -> bool:
-    """Write to ``out`` the elements of a where ``condition`` is true, else those of b; both may be 0-d.
+    """Write to ``out`` the elements of a where ``condition`` is true, and elsewhere those of b; a and b may be 0-d.
 
     Return whether the elements were written. If False, nothing was written, and NumPy must do the selection: ``out`` is
     neither float32 nor float64, a or b has another dtype or another shape than ``out``, an array is not contiguous, or

@@ -89,7 +89,10 @@ class Generator(ABC):
     # Steps
 
     def _value(self, j: int, values: dict[int, Scalar], places: Sequence[str]) -> Scalar:
-        """Emit the instructions of step ``j`` and return its value; ``places`` has the addresses of array elements."""
+        """Emit the instructions of step ``j`` and return the step's value.
+
+        ``values`` has the values of the steps emitted before; ``places`` has an element's address for each array.
+        """
         step = self.nest.steps[j]
         if step.op == "load":
             found = self.code.load(self.nest.arrays[step.attribute].dtype, places[step.attribute])
@@ -112,10 +115,10 @@ class Generator(ABC):
         return values[j]
 
     def _write(self, each: Pass, values: dict[int, Scalar], places: Sequence[str], index: str) -> None:
-        """Emit what a pass stores for one index.
+        """Emit the stores to memory that the pass ``each`` executes in one iteration of its innermost loop.
 
-        The pass's stores go to arrays, at the addresses ``places``. Values for later passes go to rows in scratch
-        memory, at the position ``index``.
+        Results go to the nest's arrays, at the addresses ``places``. Values for later passes go to rows in scratch
+        memory, at the position ``index``. ``values`` has the values of the nest's steps.
         """
         for j in each.keeps:
             if self.plan.kept[j] < 0:
@@ -124,7 +127,7 @@ class Generator(ABC):
             self._store(i, values, places)
 
     def _store(self, i: int, values: dict[int, Scalar], places: Sequence[str]) -> None:
-        """Emit the nest's store number ``i``, to its array's address in ``places``."""
+        """Emit store number ``i`` of the nest, to the address that ``places`` has for the store's array."""
         j, array = self.nest.stores[i]
         self.code.store(self._operand(j, values).to(self.nest.arrays[array].dtype), places[array])
 
@@ -158,9 +161,9 @@ class Generator(ABC):
         return "0", str((*self.nest.outer, *self.nest.inner)[loop])
 
     def _at(self, places: Sequence[str], loop: int, index: str) -> list[str]:
-        """Emit and return the addresses of all arrays at an index of a loop; ``places`` has those at index 0.
+        """Emit the computation of all arrays' addresses at an index of a loop; returns these addresses.
 
-        Inner loops are numbered after outer loops.
+        ``places`` has the addresses at index 0 of the loop. Inner loops are numbered after outer loops.
         """
         strides = [(*a.outer, *a.inner)[loop] for a in self.nest.arrays]
         return [
@@ -169,9 +172,9 @@ class Generator(ABC):
         ]
 
     def _parts(self, loops: ExitStack, low: str, high: str, size: int) -> tuple[str, str]:
-        """Emit the beginning of a loop over parts of a range, of ``size`` indices each; it ends when ``loops`` closes.
+        """Emit the beginning of a loop that divides the range from ``low`` to ``high`` into parts of ``size`` indices.
 
-        Return the bounds of a part; the last part may be smaller.
+        The loop ends when ``loops`` closes. Return the bounds of a part; the last part may be smaller.
         """
         start = loops.enter_context(self.code.loop(low, high, size))
         stop = self.code.add(f"add nsw i64 {start}, {size}")
@@ -193,7 +196,7 @@ class Generator(ABC):
         self.scratch += -(-count * np.dtype(dtype).itemsize // ALIGNMENT) * ALIGNMENT
 
     def _slot(self, use: str, j: int, dtype: str, index: str) -> str:
-        """Emit and return the address of an element of step ``j``'s row in scratch memory.
+        """Emit the computation of the address of an element in step ``j``'s row of scratch memory; returns the address.
 
         ``use`` is the purpose of the row, such as "part" for partial sums; ``index`` is the index of the element.
         """

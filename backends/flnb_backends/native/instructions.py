@@ -112,7 +112,10 @@ class Code:
         return self.call(function, type_of(dtype), [f"{type_of(o.dtype)} {o.value}" for o in operands])
 
     def call(self, function: str, result: str, operands: Sequence[str]) -> str:
-        """Append a call of a function without side effects, whose result has the type ``result``; returns its name."""
+        """Append a call of a function that has no side effects; returns the name of the call's result.
+
+        ``result`` is the LLVM type of the result.
+        """
         types = ", ".join(o.split()[0] for o in operands)
         self.declarations.add(f"declare {result} {function}({types}) #1")
         return self.add(f"call {result} {function}({', '.join(operands)})")
@@ -145,7 +148,7 @@ class Code:
         self.lines.append(f"store {memory_type(x.dtype)} {value}, ptr {address}{self.group}")
 
     def element(self, address: str, dtype: str, index: str, stride: int = 1) -> str:
-        """Append and return the address of the array element ``index * stride`` elements after ``address``."""
+        """Append the computation of the address ``index * stride`` elements after ``address``; returns its name."""
         if stride == 0 or index == "0":
             return address
         offset = index if stride == 1 else self.add(f"mul nsw i64 {index}, {stride}")

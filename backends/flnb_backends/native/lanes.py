@@ -131,7 +131,7 @@ class SideBySide(Generator):
             self._store(i, values, places)
 
     def _row(self, j: int) -> str:
-        """Emit the address in scratch memory of the value of step ``j``, one per lane; returns the address."""
+        """Emit the address of step ``j``'s value in scratch memory, where each lane has its own; return the address."""
         return self._slot("row", j, self.nest.steps[j].dtype, self.index)
 
     def _operand(self, j: int, values: dict[int, Scalar]) -> Scalar:

@@ -80,7 +80,7 @@ class Compiler:
 
     @cached_property
     def version(self) -> str:
-        """Return a key of everything besides the nest that affects machine code: LLVM, processor, and generators."""
+        """Return a text that changes if LLVM, the processor or flnb's code generators change."""
         from flnb.graph import approximations, emitter, loops, nests, scalars
 
         binding = self.llvm

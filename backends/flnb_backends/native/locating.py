@@ -114,9 +114,10 @@ those that compute: training steps on digits took 2 to 9 times as long on two bu
 
 @contextmanager
 def _short_waits() -> Iterator[None]:
-    """Context in which libgomp, which reads its settings when it is loaded, gets `SPINS` unless the user has a setting.
+    """Let idle threads of libgomp sleep soon (see `SPINS`) if libgomp is loaded inside the ``with`` block.
 
-    Does nothing if another library has loaded libgomp before.
+    libgomp reads its settings from environment variables when it is loaded. If the user has set one of these variables,
+    or if another library has loaded libgomp before, the context manager has no effect.
     """
     if {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
         yield

@@ -137,7 +137,7 @@ class Prepared:
         what: a description of the op and its operands, for errors.
         implementation: oneDNN's name for the code that it chose, such as "brgconv:avx2".
         scratch: the bytes of scratch memory that a run needs, at any alignment.
-        zeros: the offset and size, in bytes, of each padded image in scratch memory; `run` first sets it to zero.
+        zeros: the offset and size, in bytes, of each padded image in scratch memory; `run` first fills it with zeros.
         calls: the calls of a run, in order: reorders of inputs, the primitives, reorders of results.
         runs: how often `run` was called.
     """

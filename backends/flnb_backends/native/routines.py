@@ -21,11 +21,14 @@ if TYPE_CHECKING:
 __all__ = ["Routine"]
 
 STATUS, FAILED, SET, EXECUTE, STREAM, SET_THREADS, THREADS, IGNORED, OUTER, INNER, ZEROS, CALLS = range(12)
-"""The words at the beginning of a block: the status of the last call that failed; the address of the word to which the
-address of the block is written then, such as that of the word IGNORED; the addresses of oneDNN's functions and stream,
-and of the function that sets the number of threads (0: there is none); that number; the lengths of four tables. These
-follow: the memory objects of operands, each with its size in bytes; those in scratch memory with their offsets; the
-offsets and sizes of what is set to zero; and primitives with the number and the address of their arguments."""
+"""The positions of the words at the beginning of a routine's block of 64-bit words, whose contents are, in order:
+
+the status of the last call that failed; the address of a word to which a failing call writes the block's address (word
+IGNORED by default); the addresses of oneDNN's functions and stream, and of the function that sets the number of threads
+(0 if there is none); that number; a word without meaning; the lengths of four tables. The tables follow: the memory
+objects of operands, each with its size in bytes; the memory objects in scratch memory, each with its offset; the offset
+and the size of each part of scratch memory that is filled with zeros; each primitive with the number and the address of
+its arguments."""
 UNFIT, DONE, ERROR = range(3)
 """Results of the machine code: the arrays are not aligned or share memory, and nothing was done; or a call failed."""
 
@@ -43,7 +46,7 @@ class Routine:
             their arguments and the number of threads.
         extent: the last argument of the machine code, 0 in a segment; 1 makes the code check the arrays' addresses.
         scratch: the bytes of scratch memory that a call needs, at any alignment.
-        parts: into how many calls the range is divided: 1.
+        parts: the number of calls into which a segment divides the computation: always 1.
     """
 
     extent, parts = 0, 1
@@ -73,7 +76,7 @@ class Routine:
         self._run_at = dnn.function("int64_t (*)(uintptr_t *, uintptr_t, int64_t)", self.address)
 
     def report_to(self, word: int) -> None:
-        """Set where a failure is reported: the machine code writes the address of `block` to ``word``, an address."""
+        """Set ``word``, the address of a memory word to which the machine code writes `block`'s address if it fails."""
         self.block[FAILED] = word
 
     def run(self, arrays: Sequence[Any], scratch: Any) -> bool:

@@ -152,7 +152,7 @@ class AnySize(Generator):
 
 
 class ByRows(AnySize, PlaceByPlace):
-    """Writes the code of a nest whose inner space is a row; scratch memory is a row for each entry of ``slots``."""
+    """Writes the code of a nest whose inner space is a row; scratch memory has one row for each entry of ``slots``."""
 
     def room(self, columns: int) -> int:
         return len(self.slots) * (-(-columns * WIDEST // ALIGNMENT) * ALIGNMENT)

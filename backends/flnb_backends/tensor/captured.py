@@ -45,8 +45,8 @@ class CapturedBackend(DeferredBackend):
             composites are recorded as one op.
 
     Attributes:
-        leaves: the arrays from outside that the function reads or writes. The key is an array's address and layout;
-            the entry has the array, the value of its elements before the function began, and its recording buffer.
+        leaves: the arrays made before the function began that it reads or writes, by address and layout. An entry has
+            the array, the `Value` of its elements before the first write, and its recording buffer.
         recorders: for the buffers of each backend that the function uses (by family name), the backend that records
             ops on them. All recorders share their leaves.
         context: the id of the scope and phase of recorded values; None for the scope and phase that are active.
@@ -139,7 +139,7 @@ class CapturedBackend(DeferredBackend):
         return self.leaves[_key(array)][1]
 
     def written(self) -> list[tuple[Value, Value]]:
-        """Return (value before, value after) for each array from outside to which the function wrote.
+        """Return (value before, value after) for each array that the function wrote and did not make itself.
 
         Raises:
             RuntimeError: the memory of such an array overlaps that of another tensor that the function used.
@@ -159,7 +159,7 @@ class CapturedBackend(DeferredBackend):
         return found
 
     def refuse_kept(self) -> None:
-        """Check that the function stored no recorded tensor, because later runs of the program could not update it.
+        """Check that the function stored no recorded tensor, which later runs of the program could not update.
 
         Raises:
             RuntimeError: a recorded tensor is still referenced.
@@ -214,7 +214,10 @@ class CapturedBackend(DeferredBackend):
         )
 
     def recorder(self, plan: Plan, index: int) -> Callable[..., Any] | None:  # type: ignore[override]
-        """Return the function that records a composite as one op; None if its body's ops are to be recorded instead."""
+        """Return a function that records a composite as one op; None if the ops of its body are to be recorded instead.
+
+        ``index`` is the index, among all ops, of the composite or of its gradient.
+        """
         opened = self.opens and plan.primitives and plan.primitives <= FUSED
         return None if opened else super().recorder(plan, index)
 

@@ -1,4 +1,4 @@
-"""What the backend "cpu" stores about shapes: the fastest way to compute an op, and the primitives of each thread."""
+"""The backend "cpu" remembers the fastest way to compute an op on given shapes, and caches oneDNN's primitives."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class Choice(NamedTuple):
 
 
 class Here(threading.local):
-    """A thread's cache of the `KEPT` primitives that it used last.
+    """A cache of oneDNN's prepared primitives; each thread has its own, with at most `KEPT` primitives.
 
-    Threads cannot share primitives, because these store the addresses of arrays.
+    Threads cannot share primitives, because a primitive stores the addresses of the arrays on which it runs.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Here(threading.local):
     def find(self, key: Any) -> Any:
         """Return the value stored under a key; None if there is none.
 
-        If the cache is more than half full, the value becomes the one that was used last.
+        If the cache is more than half full, the value is marked as the most recently used one.
         """
         found = self.ready.get(key)
         if found is not None and len(self.ready) > KEPT // 2:
@@ -65,7 +65,7 @@ class Here(threading.local):
         return found
 
     def keep(self, key: Any, value: Any) -> Any:
-        """Store a value under a key, and forget the value that was used least recently if there are too many."""
+        """Store a value under a key and return the value; a full cache drops its least recently used value."""
         self.ready[key] = value
         if len(self.ready) > KEPT:
             self.ready.popitem(last=False)

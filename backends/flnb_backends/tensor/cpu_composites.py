@@ -56,7 +56,7 @@ def make(function, pointer, empty, dtype, rows, columns, room, between, sizes, d
 
 @lru_cache(None)
 def maker(name: str, pulls: bool, found: Composite, tensors: int, attributes: int) -> Callable[..., Run]:
-    """Return a function that makes a `Run`: the function that runs a composite's machine code on arrays of one shape.
+    """Return a factory of `Run` functions, each of which runs a composite's machine code on arrays of one shape.
 
     Args:
         name: the composite's name.
@@ -105,7 +105,7 @@ class Rows(NamedTuple):
             that make a row, and the attributes for a matrix; None if there is no machine code.
         more: the shape, for a `MATRIX`, and the dtype of the inputs after the first; a dtype of None is that of the
             first input.
-        leader: the argument of the pull that has the shape of the first input.
+        leader: the number of the pull's argument that has the shape of the first input.
         across: whether the composite reduces columns (over the rows) rather than rows.
     """
 
@@ -158,7 +158,7 @@ def call(
     n, width = math.prod(shape[:split]), math.prod(shape[split:])
 
     def placed_as(typical: Shape) -> Shape:
-        """Return the shape of an array, given its shape for a `MATRIX`."""
+        """Return the shape of an array, given the shape that it would have if the input were a `MATRIX`."""
         if typical == (MATRIX[0], 1):
             return (*shape[:split], *(1,) * count)
         extents = {MATRIX[0]: shape[:split], MATRIX[1]: shape[split:], 1: (1,)}

@@ -47,7 +47,7 @@ class Buffer(meta.Buffer):
     """A tensor's buffer on the deferred backend, which refers to the tensor's present value.
 
     Attributes:
-        place: the backend and memory manager that compute its values.
+        place: the backend that computes the buffer's values, and the memory manager that allocates them.
         value: the present value, computed or not yet computed; views have none.
         steps: for a view, the op and the attributes that make it from its base.
         last: for a view, weak references to two values at the time of its last read: the base's and the view's.
@@ -162,7 +162,10 @@ class DeferredBackend(meta.MetaBackend):
         return super().overridden() | self.over.overridden()
 
     def recorder(self, plan: Plan, index: int) -> Callable[..., list[Buffer | None]]:
-        """Return a function that records a composite, or its gradient, with results in the buffers ``out``."""
+        """Return a function that records a composite, or its gradient, with results in the buffers ``out``.
+
+        ``index`` is the index, among all ops, of the composite or of its gradient.
+        """
         known = self._recorders.get((plan, index))
         if known is not None:
             return known
@@ -385,7 +388,7 @@ class DeferredBackend(meta.MetaBackend):
 
 
 def _recorder(place: Place) -> Any:
-    """Return the backend that records values once more, to make a program of them."""
+    """Return a backend for recording the values of a place again, as the ops of a program."""
     from flnb_backends.tensor.captured import CapturedBackend
 
     return CapturedBackend(place.backend, opens=place.fuse and place.backend.kernels() is not None)

@@ -112,9 +112,10 @@ class Normalization:
 
 
 def _added(eps: float) -> float:
-    """Return the number to add to variances: ``eps``, or NaN for -inf.
+    """Return the number to add to variances: NaN if ``eps`` is -inf, else ``eps``.
 
-    1 / sqrt(-inf) is NaN, as `sqrt(1 / (variance + eps))` is not: 1 / -inf is -0, and so is its square root.
+    The methods here compute sqrt(1 / (variance + eps)) instead of 1 / sqrt(variance + eps). If ``eps`` is -inf, the
+    former is -0 and the latter is NaN. Adding NaN to the variance makes both equal.
     """
     return math.nan if eps == -math.inf else eps
 

@@ -63,6 +63,6 @@ def pool_places(shape: Extents, dtype: np.dtype[Any], kernel: Extents, stride: E
 
 
 def _loaded(symbol: str, windows: Windows) -> Callable[..., None]:
-    """Compile a function of windows, "find" or "spread"; returns it."""
+    """Compile and return the function ``symbol`` of ``windows``: "find" or "spread"."""
     address = compiler().address(symbol, repr(windows), getattr(windows, symbol))
     return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, ctypes.c_int64)(address)

@@ -71,7 +71,7 @@ class Buddy(Cached):
         self.holes[size][address] = segment
 
     def mend(self) -> None:
-        """Rebuild the free blocks by halving every segment around its live blocks."""
+        """Rebuild the lists of free blocks: halve every segment until its live blocks are apart from free blocks."""
         self.holes.clear()
         for segment, blocks in self._tiled():
             waiting = [(segment.address, segment.size, blocks)]

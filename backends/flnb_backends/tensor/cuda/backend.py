@@ -233,7 +233,7 @@ class CudaBackend(
             self.gpu.leave(before)
 
     def settled(self, buffer: Buffer) -> Buffer:
-        """Wait for the upload of a buffer and return the buffer, which any stream may then read; for caches."""
+        """Wait until a buffer is uploaded, and return the buffer, which a cache may then share among streams."""
         with self.gpu.driver.using(self.gpu.ordinal):
             self.gpu.driver.wait(self.gpu.stream())
         return buffer

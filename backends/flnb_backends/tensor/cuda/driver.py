@@ -62,7 +62,7 @@ _default: list[Driver] = []
 
 
 class Memory(NamedTuple):
-    """A device's memory in bytes: what is still available, and the total."""
+    """The available and the total memory of a device, in bytes."""
 
     available: int
     total: int

@@ -84,7 +84,8 @@ class Gpu:
         kernels: compiles and launches the kernels of programs.
         staging: pinned buffers for copies from and to the host.
         idle_streams: CuPy streams that no ``with backend.stream()`` uses now.
-        several_streams: whether a stream other than the default stream was used; then blocks store their streams.
+        several_streams: whether a stream other than the default one was ever used. If so, blocks store the streams
+            that use them.
 
     Raises:
         ValueError: there is no device of that number.

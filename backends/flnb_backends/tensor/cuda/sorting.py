@@ -32,7 +32,10 @@ def bits_of(dtype: np.dtype[Any], op: str) -> Bits:
 
 
 def key_rules(dtype: np.dtype[Any], bits: Bits) -> tuple[Any, Any]:
-    """Return the constants from which sort keys are made: a mask of the sign bit, and the bits of infinity, or 0."""
+    """Return the constants from which sort keys are made: a mask of the sign bit, and the bits of infinity.
+
+    The mask is 0 for a dtype without a sign, the bits of infinity are 0 for a dtype that is not floating-point.
+    """
     is_float = dtype.kind in "fV"  # bfloat16 is of kind "V"
     top = 1 << 8 * dtype.itemsize - 1 if is_float or dtype.kind == "i" else 0
     infinity = np.array(np.inf, dtype).view(bits)[()] if is_float else 0
