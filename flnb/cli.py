@@ -1,6 +1,6 @@
-"""The `flnb` command line: lab, record, launch, merge, view, top, export, diff, bench, dry-run, replay, doctor, cache.
+"""The `flnb` command line; `flnb --help` lists its commands.
 
-Example: `flnb record train.py -o run.flnb && flnb view run.flnb --browser`
+Example: `flnb record -o run.flnb train.py && flnb view run.flnb --browser`
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import inspect
+import os
 import re
-import runpy
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-EXAMPLE = """Example:  flnb record train.py -o run.flnb && flnb view run.flnb --browser
+EXAMPLE = """Example:  flnb record -o run.flnb train.py && flnb view run.flnb --browser
 flnb COMMAND --help describes a command and its arguments."""
 
 
@@ -27,7 +27,7 @@ def _say(text: str) -> None:
 
 
 def lab(options: argparse.Namespace) -> int:
-    """Open a notebook or a folder in JupyterLab; without PATH the quickstart notebook.
+    """Open a notebook or a folder in JupyterLab; without PATH the quickstart, with flnb's other notebooks beside it.
 
     PATH may also be models.ipynb, backends.ipynb, autograd_graphs.ipynb, memory_managers.ipynb, telemetry.ipynb,
     distributed.ipynb or cuda.ipynb, the other notebooks that come with flnb. All other flags are JupyterLab's own.
@@ -67,36 +67,12 @@ def cache(options: argparse.Namespace) -> None:
 def record(options: argparse.Namespace) -> int:
     """Run a Python script, record every op and allocation, and save the recording.
 
-    The recording is also saved if the script fails. The exit status is the script's.
+    Options of `flnb record` come before SCRIPT; what follows SCRIPT is passed to it. The recording is also saved if the
+    script fails. The exit status is the script's.
     """
-    from flnb_telemetry.extras import require
+    from flnb.scripts import record_script
 
-    import flnb
-
-    arguments, output = _output_after(options.arguments, options.output)
-    path = Path(options.script)
-    if not path.is_file():
-        raise FileNotFoundError(f"flnb record: no file {options.script!r}; expected a Python script")
-    require("pyarrow", extra="lab")  # before the script runs, not after an hour of training
-    target = Path(output) if output is not None else path.with_suffix(".flnb")
-    saved_arguments, saved_path = sys.argv, sys.path[0]
-    sys.argv, sys.path[0] = [options.script, *arguments], str(path.resolve().parent)
-    status = 0
-    try:
-        with flnb.record(name=path.stem) as run:
-            runpy.run_path(options.script, run_name="__main__")
-    except KeyboardInterrupt:
-        status = 130
-    except SystemExit as stop:
-        status = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except Exception:
-        sys.excepthook(*sys.exc_info())
-        status = 1
-    finally:
-        sys.argv, sys.path[0] = saved_arguments, saved_path
-    run.save(target)
-    _say(f"record: saved {target}; look at it with: flnb view {target}")
-    return status
+    return record_script(options.script, _script_arguments(options), options.output)
 
 
 def launch(options: argparse.Namespace) -> int:
@@ -107,8 +83,7 @@ def launch(options: argparse.Namespace) -> int:
     """
     from flnb.distributed.launching import launch
 
-    arguments, _ = _output_after(options.arguments, "")
-    return launch(options.ranks, [options.script, *arguments])
+    return launch(options.ranks, [options.script, *_script_arguments(options)])
 
 
 def merge(options: argparse.Namespace) -> None:
@@ -130,6 +105,13 @@ def merge(options: argparse.Namespace) -> None:
         _say(f"merge: no recording of rank {', '.join(map(str, missing))}")
     ranks.save(options.output)
     _say(f"merge: wrote {options.output}, {len(ranks)} ranks; look at it with: flnb view {options.output}")
+
+
+def runs(options: argparse.Namespace) -> None:
+    """Print the recordings in a folder as a table, the newest first."""
+    import flnb
+
+    print(flnb.runs(options.folder))
 
 
 def view(options: argparse.Namespace) -> None:
@@ -327,6 +309,8 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_files(command: Callable[..., Callable[..., argparse.Action]]) -> None:
     """Add the subcommands that show saved recordings; ``command`` is the function inside `parser` that adds one."""
+    one = command(runs, "output")
+    one("folder", nargs="?", default=".", metavar="FOLDER", help="where the .flnb files are (default: here)")
     one = command(view, "run.flnb --browser")
     one("runs", metavar="RUN", nargs="+", help="a saved recording, or a memory snapshot or profiler trace of PyTorch")
     one("--browser", action="store_true", help="serve the dashboard on this machine, and open it in the browser")
@@ -345,20 +329,27 @@ def _add_files(command: Callable[..., Callable[..., argparse.Action]]) -> None:
 def _add_script(one: Callable[..., argparse.Action]) -> None:
     """Add the script and its arguments to a subcommand, whose `add_argument` method is ``one``."""
     one("script", metavar="SCRIPT", help="the Python script to run")
-    one("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="the script's own arguments")
+    one("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="all that follows is passed to the script")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with these arguments, by default those of the process, and return the exit status.
 
-    Status 2 is an error that the user can correct as the message describes, 130 is Ctrl-C.
+    Status 2 is an error that the user can correct as the message describes, 130 is Ctrl-C, and 141 means that the
+    output's reader has closed it, as `head` does.
     """
     line = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        if line[:1] == ["lab"] and not {"-h", "--help"} & set(line):  # flags such as --port are JupyterLab's
-            return lab(argparse.Namespace(arguments=line[1:]))
-        options = parser().parse_args(line)
-        return options.act(options) or 0
+        try:
+            if line[:1] == ["lab"] and not {"-h", "--help"} & set(line):  # flags such as --port are JupyterLab's
+                return lab(argparse.Namespace(arguments=line[1:]))
+            options = parser().parse_args(line)
+            return options.act(options) or 0
+        finally:
+            print(end="", flush=True)  # here, not when Python ends, which would report a closed pipe
+    except BrokenPipeError:
+        _drop_output()
+        return 141  # 128 + SIGPIPE, as shells report of other programs
     except (ImportError, OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
@@ -366,11 +357,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _output_after(arguments: list[str], output: str | None) -> tuple[list[str], str | None]:
-    """Return a script's arguments without `-o FILE` or `--` at the beginning, and the output file, if any."""
-    if output is None and len(arguments) >= 2 and arguments[0] in ("-o", "--output"):
-        return arguments[2:], arguments[1]
-    return (arguments[1:] if arguments[:1] == ["--"] else arguments), output
+def _drop_output() -> None:
+    """Send the rest of the output nowhere: whoever read it, such as `head`, has closed the pipe."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            os.dup2(nowhere, stream.fileno())
+
+
+def _script_arguments(options: argparse.Namespace) -> list[str]:
+    """Return the arguments of the script, without a `--` that separates them from it."""
+    found: list[str] = options.arguments
+    return found[1:] if found[:1] == ["--"] else found
 
 
 if __name__ == "__main__":

@@ -62,10 +62,15 @@ def shipped(name: str, folder: Path | None = None) -> Path:
 def opened(named: str | None) -> Path:
     """Return the path to open: the file or folder ``named``, or a copy if ``named`` is one of flnb's own notebooks.
 
-    If ``named`` is None, return a copy of the first of these notebooks.
+    If ``named`` is None, return a copy of the first of these notebooks, beside copies of the others, none of which
+    overwrites a file.
     """
     if named is None:
-        return shipped(NOTEBOOKS[0])
+        first = shipped(NOTEBOOKS[0])
+        for other in NOTEBOOKS[1:]:
+            if not (first.parent / other).exists():
+                shipped(other, first.parent)
+        return first
     target = Path(named)
     if target.exists():
         return target

@@ -1,27 +1,19 @@
-"""The command line: what it says, what it writes, and that nothing stays behind after Ctrl-C."""
+"""The command line: what it says and what it writes."""
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import signal
 import subprocess
 import sys
-import time
-import urllib.error
 import urllib.request
-from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 import flnb
-from flnb import cli, doctor, lab
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from flnb import cli, doctor, scripts
 
 SCRIPT = """
 import sys
@@ -128,14 +120,6 @@ def test_view_serves_the_page_until_ctrl_c(tmp_path: Path) -> None:
         process.communicate()
 
 
-def test_ctrl_c_while_jupyterlab_is_imported_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(arguments: object) -> int:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("flnb.lab.run", interrupted)
-    assert cli.main(["lab"]) == 130
-
-
 def test_what_a_broken_installation_left_behind_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken-1.0.dist-info").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
@@ -144,9 +128,9 @@ def test_what_a_broken_installation_left_behind_is_no_package(tmp_path: Path, mo
 
 def test_record_then_view(script: Path, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
-    done = run("record", "train.py", "-o", "a.flnb", "one", "-x", folder=tmp_path)
+    done = run("record", "-o", "a.flnb", "train.py", "one", "-x", "-o", "its own", folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "arguments ['one', '-x'] __main__" in done.stdout
+    assert "arguments ['one', '-x', '-o', 'its own'] __main__" in done.stdout
     assert "saved a.flnb" in done.stderr
     assert len(flnb.load_run(tmp_path / "a.flnb").steps) > 0
     shown = run("view", "a.flnb", folder=tmp_path)
@@ -176,6 +160,78 @@ def test_replay_compares_managers_and_writes_a_page(
     assert "<script src" not in html
     assert cli.main(["replay", "small.flnb", "--managers", "nosuch"]) == 2
     assert "unknown memory manager 'nosuch'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option", "first", "second"),
+    [
+        (["200", "-o", "b.flnb"], "-o", "-o b.flnb train.py 200", "-o train.flnb train.py 200 -o b.flnb"),
+        (["--output=b c"], "--output", "-o 'b c' train.py", "-o train.flnb train.py '--output=b c'"),
+        (["-o"], "-o", "-o FILE train.py", "-o train.flnb train.py -o"),
+    ],
+)
+def test_an_output_after_the_script_is_refused_before_it_runs(
+    arguments: list[str],
+    option: str,
+    first: str,
+    second: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("open('has run', 'w').close()")
+    assert cli.main(["record", "train.py", *arguments]) == 2
+    shown = capsys.readouterr().err
+    assert shown == (
+        f"flnb record: {option} stands after train.py, so it may be the script's own. Options of flnb record come "
+        f"before the script; write one of:\n  flnb record {first}\n  flnb record {second}\n"
+        f"The first names the recording, the second passes {option} to the script.\n"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_a_script_may_have_its_own_output_if_the_recording_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("import sys; print(sys.argv)")
+    assert scripts.record_script("train.py", ["-o", "b"], "a.flnb") == 0
+    assert capsys.readouterr().out == "['train.py', '-o', 'b']\n"
+    assert Path("a.flnb").exists()
+
+
+def test_runs_lists_the_recordings_of_a_folder(tmp_path: Path, capsys: Any) -> None:
+    with flnb.record("first", path=tmp_path / "a.flnb"):
+        flnb.ones(3) + 1.0
+    assert cli.main(["runs", str(tmp_path)]) == 0
+    title, row = capsys.readouterr().out.splitlines()
+    assert title.split() == ["name", "began", "duration", "events", "state", "file"]
+    assert (row.split()[0], *row.split()[-2:]) == ("first", "complete", "a.flnb")
+    assert cli.main(["runs", str(tmp_path / "none")]) == 2
+    assert "none'; name another one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", [["doctor"], ["--help"], ["record", "loud.py"]])
+def test_a_closed_pipe_ends_a_command_quietly(line: list[str], tmp_path: Path) -> None:
+    (tmp_path / "loud.py").write_text("import sys\nprint('x')")
+    reading, writing = os.pipe()
+    os.close(reading)  # as `head` does when it has seen enough
+    command = [sys.executable, "-m", "flnb.cli", *line]
+    environment = {**os.environ, "PYTHONUNBUFFERED": ""}
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=environment,
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    os.close(writing)
+    saved = "flnb record: saved loud.flnb; look at it with: flnb view loud.flnb\n"
+    assert (done.returncode, done.stderr) == (141, saved if "record" in line else "")
 
 
 @pytest.mark.parametrize(("word", "status", "said"), [("fail", 1, "the script's own fault"), ("leave", 3, "saved")])
@@ -216,176 +272,9 @@ def test_an_unknown_command_lists_the_known_ones(capsys: pytest.CaptureFixture[s
         assert known in error
 
 
-def test_without_jupyterlab_the_extra_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "jupyterlab", None)
-    assert cli.main(["lab"]) == 2
-    error = capsys.readouterr().err
-    assert "jupyterlab" in error
-    assert "pip install 'flnb[lab]'" in error
-
-
-def test_a_free_name_never_overwrites(tmp_path: Path) -> None:
-    assert lab.free_name(tmp_path, "a.ipynb").name == "a.ipynb"
-    (tmp_path / "a.ipynb").touch()
-    (tmp_path / "a-1.ipynb").touch()
-    assert lab.free_name(tmp_path, "a.ipynb").name == "a-2.ipynb"
-
-
-@pytest.mark.parametrize("name", lab.NOTEBOOKS)
-def test_from_a_wheel_notebooks_are_copied(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = tmp_path / "site" / "flnb"
-    (package / "notebooks").mkdir(parents=True)
-    (package / "notebooks" / name).write_text("{}")
-    monkeypatch.setattr(lab, "__file__", str(package / "lab.py"))
-    working = tmp_path / "work"
-    working.mkdir()
-    assert lab.shipped(name, working) == working / name
-    assert lab.shipped(name, working) == working / name, "a copy that is as it was made is used again"
-    (working / name).write_text('{"changed": true}')
-    again = lab.shipped(name, working)
-    assert again == working / name.replace(".ipynb", "-1.ipynb")
-    assert again.read_text() == "{}"
-    (package / "notebooks" / name).unlink()
-    with pytest.raises(FileNotFoundError, match="reinstall flnb"):
-        lab.shipped(name, working)
-
-
-def test_a_path_is_a_file_a_folder_or_the_name_of_a_notebook_of_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    root = tmp_path / "clone"
-    (root / "flnb").mkdir(parents=True)
-    (root / "notebooks").mkdir()
-    (root / "pyproject.toml").touch()
-    for name in ("quickstart.ipynb", "autograd_graphs.ipynb"):
-        (root / "notebooks" / name).write_text(name)
-    monkeypatch.setattr(lab, "__file__", str(root / "flnb" / "lab.py"))
-    for asked, name in ((None, "quickstart.ipynb"), ("autograd_graphs.ipynb", "autograd_graphs.ipynb")):
-        copy = lab.opened(asked)
-        assert copy == root / "output" / "lab" / name, "the tracked notebook stays as it is"
-        assert copy.read_text() == name
-        assert lab.opened(asked) == copy, "nobody has changed it"
-        copy.write_text("changed")
-        assert lab.opened(asked).name == name.replace(".ipynb", "-1.ipynb")
-    assert lab.opened(".") == Path()
-    Path("autograd_graphs.ipynb").touch()
-    assert lab.opened("autograd_graphs.ipynb") == Path("autograd_graphs.ipynb")
-    with pytest.raises(FileNotFoundError, match=r"no file or folder 'other.ipynb'; .* one of flnb's notebooks: q"):
-        lab.opened("other.ipynb")
-
-
 @pytest.mark.parametrize(
-    ("line", "path", "flags"),
-    [
-        ([], None, []),
-        (["a.ipynb"], "a.ipynb", []),
-        (["folder", "--no-browser"], "folder", ["--no-browser"]),
-        (["--no-browser", "--port", "8899"], None, ["--no-browser", "--port", "8899"]),
-        (["--port=8899", "a.ipynb"], "a.ipynb", ["--port=8899"]),
-    ],
+    "command", ["lab", "doctor", "record", "runs", "view", "export", "diff", "bench", "dry-run", "replay"]
 )
-def test_path_and_flags_are_told_apart(line: list[str], path: str | None, flags: list[str]) -> None:
-    assert lab.split(line) == (path, flags)
-
-
-@contextmanager
-def started(arguments: list[str], folder: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """`flnb lab` in the background; whatever happens, it does not outlive the test."""
-    log = folder / "lab.log"
-    environment = {
-        **os.environ,
-        "JUPYTER_RUNTIME_DIR": str(folder / "run"),
-        "JUPYTER_CONFIG_DIR": str(folder / "config"),
-    }
-    with log.open("w") as stream:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "flnb.cli", "lab", *arguments],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-    try:
-        yield process, log
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-
-
-def status_of(process_id: int) -> tuple[str, int]:
-    """A process's state letter and its parent; a zombie counts as gone."""
-    fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
-    if fields[0] == "Z":
-        raise ProcessLookupError(process_id)
-    return fields[0], int(fields[1])
-
-
-def alive(process_id: int) -> bool:
-    """Whether a process still runs."""
-    try:
-        return bool(status_of(process_id))
-    except OSError:
-        return False
-
-
-def descendants(process_id: int) -> set[int]:
-    """Every process below this one."""
-    parents = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            parents[int(folder.name)] = status_of(int(folder.name))[1]
-    found: set[int] = set()
-    waiting = {process_id}
-    while waiting:
-        waiting = {pid for pid, parent in parents.items() if parent in waiting} - found
-        found |= waiting
-    return found
-
-
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-def test_lab_serves_prints_its_address_and_ends_with_its_kernels(tmp_path: Path, number: signal.Signals) -> None:
-    pytest.importorskip("jupyterlab")
-    notebook = tmp_path / "own.ipynb"
-    notebook.write_text(json.dumps({"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
-    flags = ["--no-browser", "--port=0", "--LabApp.extension_manager=readonly"]
-    with started(["own.ipynb", *flags], tmp_path) as (process, log):
-        deadline = time.monotonic() + 60
-        while not (found := re.search(r"flnb lab: (http://(?:localhost|127\.0\.0\.1):\d+/)(\S+)", log.read_text())):
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.1)
-        address, rest = found.groups()
-        assert rest.startswith("lab/tree/own.ipynb?token=")
-        with pytest.raises(urllib.error.HTTPError):  # a token is needed
-            urllib.request.urlopen(f"{address}api/kernels", timeout=10)
-        token = rest.partition("token=")[2]
-        with urllib.request.urlopen(f"{address}lab?token={token}", timeout=30) as answer:
-            settings = re.search(r'id="jupyter-config-data"[^>]*>(.*?)</script>', answer.read().decode(), re.S)
-        assert settings is not None
-        disabled = json.loads(settings[1])["disabledExtensions"]
-        assert "@jupyterlab/apputils-extension:announcements" in disabled, "no question about news covers the page"
-        request = urllib.request.Request(f"{address}api/kernels?token={token}", data=b"{}", method="POST")
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            assert json.load(answer)["id"]
-        below = descendants(process.pid)
-        assert below, "a kernel"
-        process.send_signal(number)
-        assert process.wait(30) == 0, log.read_text()
-        assert "JupyterLab and its kernels have ended" in log.read_text()
-        deadline = time.monotonic() + 5
-        while any(map(alive, below)) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not [pid for pid in below if alive(pid)]
-
-
-@pytest.mark.parametrize("command", ["lab", "doctor", "record", "view", "export", "diff", "bench", "dry-run", "replay"])
 def test_help_describes_a_command_its_arguments_and_an_example(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
