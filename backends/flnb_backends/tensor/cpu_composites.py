@@ -47,7 +47,7 @@ def make(function, pointer, empty, dtype, rows, columns, room, between, sizes, d
         try:
             done = function({pointers}, {room}, rows, columns)
         except ValueError:  # an array is not contiguous
-            return None
+            done = False
         return ({results}) if done else None
     return run
 """
