@@ -90,7 +90,7 @@ def merge(options: argparse.Namespace) -> None:
     """Merge the recordings of all ranks of a program into one file, with times on one clock.
 
     Each rank saves its own recording: run.save(f"run-{flnb.distributed.rank()}.flnb"). flnb.load_run reads the merged
-    file as a mapping from rank to recording, whose attribute `collectives` says which rank was late and why.
+    file as a mapping from rank to recording. The mapping's attribute `collectives` says which rank was late and why.
     """
     from flnb_telemetry.ranks import Ranks
 

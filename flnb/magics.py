@@ -108,7 +108,11 @@ class Magics:
 
 
 def _target(words: list[str]) -> tuple[list[str], str]:
-    """Return the words of a line without ``--to FILE``, and FILE, or "" without that option; check FILE's ending."""
+    """Separate the option ``--to FILE`` from the words of a line: return the other words and FILE, "" if it is missing.
+
+    Raises:
+        ValueError: FILE is missing, or has an ending that `Recording.save_as` does not know.
+    """
     if "--to" not in words:
         return words, ""
     at = words.index("--to")

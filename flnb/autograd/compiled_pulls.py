@@ -127,7 +127,8 @@ class Compiled:
         """Compile one of the four versions, store it in `ways`, and return it.
 
         ``way`` is the version's index in `ways`. The version emits events if ``way`` has the bit `TOLD`. It allocates
-        results as blocks of the memory manager if ``way`` has the bit `BLOCKS`."""
+        results as blocks of the memory manager if ``way`` has the bit `BLOCKS`.
+        """
         script = _Script(self.plan, bool(way & TOLD), bool(way & BLOCKS))
         script.add(", ".join(f"p{i}" for i in range(len(self.plan.specs))) + ", = node[1]", depth=1)
         for branch in self.branches:

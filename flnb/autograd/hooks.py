@@ -99,7 +99,8 @@ class Hooked(Intercepted):
 def call_in_turn(functions: dict[int, Any], g: Any) -> Any:
     """Call hooks in order of registration; return the gradient after all hooks.
 
-    Each hook is called with the gradient as the previous hooks have replaced it."""
+    Each hook is called with the gradient as the previous hooks have replaced it.
+    """
     if g._node is None and hasattr(g, "data"):
         g = g.data  # a plain Tensor, where the walk is not recorded
     for function in list(functions.values()):

@@ -30,9 +30,9 @@ Found = list[tuple[Node, Any]]
 def walk_or_repeat(root: Node, cotangent: Any, walk: Callable[[], Found]) -> Found:
     """Return the leaves that a backward pass reaches, with their cotangents.
 
-    If an earlier pass was equal, its ops are repeated and the nodes are emptied. Otherwise ``walk`` is called. It is
-    also called if `flnb.jit` captures the program, if there are hooks or another tape than the default tape, or if the
-    user's own functions compute gradients.
+    If an earlier pass was equal, its ops are repeated and the nodes are emptied. Otherwise ``walk`` is called. ``walk``
+    is also called if `flnb.jit` captures the program, if there are hooks or another tape than the default tape, or if
+    the user's own functions compute gradients.
 
     Args:
         root: the node at which the pass begins.

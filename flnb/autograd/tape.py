@@ -227,7 +227,8 @@ LINKED = Linked()
 def follow(walk: contract.Walk, pull: Callable[[Node], None] | None = None) -> None:
     """Call ``pull`` (by default ``walk.pull``) for all nodes in ``walk.reached``, the latest node first.
 
-    Nodes that the calls add to ``walk.reached`` are included."""
+    Nodes that the calls add to ``walk.reached`` are included.
+    """
     pull = pull or walk.pull
     reached = walk.reached
     waiting: dict[int, Node] = {}

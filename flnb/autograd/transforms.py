@@ -61,7 +61,8 @@ def _on_tape(trees: Any) -> bool:
 def _untaped(tree: Any, nested: bool) -> Any:
     """Return a container with plain Tensors in place of Variables; if ``nested``, return ``tree`` itself.
 
-    ``nested`` says that an outer transform will differentiate the result."""
+    ``nested`` says that an outer transform will differentiate the result.
+    """
     return tree if nested else rebuild(tree, [x.data if isinstance(x, Variable | Batched) else x for x in leaves(tree)])
 
 

@@ -79,7 +79,8 @@ def _needs_none(x: Variable) -> str:
 def _path(loss: Variable, x: Variable) -> Why:
     """Return a `Why` with the shortest path on the tape from a loss to ``x``.
 
-    If there is no path, the `Why` only says that the tape has none, not which line has cut it."""
+    If there is no path, the `Why` only says that the tape has none, not which line has cut it.
+    """
     root, goal = loss._node, x._node
     if root is None:
         return Why(False, reason=f"the loss itself is not on the tape; {AGAIN}")

@@ -84,7 +84,8 @@ class Dataset:
     def _follow(fixed: Dataset, position: Position) -> Iterator[tuple[Any, ...]]:
         """Yield the items of an epoch from a position on, and update the position.
 
-        ``fixed`` is the copy of the dataset in the order of this epoch."""
+        ``fixed`` is the copy of the dataset in the order of this epoch.
+        """
         with closing(fixed._items(position.epoch, position.index)) as items:
             for item in items:
                 position.index += 1

@@ -51,7 +51,7 @@ class Threads:
 
 
 class Job(NamedTuple):
-    """An item that a worker process loads, and the number of the shared block that it may write to, if any."""
+    """An item that a worker process loads, and the number of the shared block to which the worker may write, if any."""
 
     future: Future[Any]
     slot: int | None

@@ -30,7 +30,8 @@ _asides: Living[MemoryManager] = Living()
 def aside(manager: MemoryManager) -> Iterator[None]:
     """Context manager in which recordings count a manager's blocks separately.
 
-    It is for managers that store data away from the device on which tensors are computed."""
+    It is for managers that store data away from the device on which tensors are computed.
+    """
     users, user = manager.device.users, object()
     try:
         manager.device.aside = True

@@ -136,8 +136,12 @@ class autocast(state.use):
 def _known(which: str, names: Collection[Any]) -> set[str]:
     """Return a set of op names in which ``"*"`` is replaced by all ops that compute.
 
-    Raise a ValueError for a name that is not in the op table.
-    ``which`` is the name of the argument of `autocast` that had these names, for the error's message."""
+    ``which`` is the name of the argument of `autocast` that had these names, for error messages.
+
+    Raises:
+        ValueError: a name is not in the op table.
+        TypeError: ``names`` is a single text.
+    """
     if isinstance(names, str):
         raise TypeError(f"autocast: {which} must be a list of op names, got the text {names!r}; write [{names!r}]")
     given = {item if isinstance(item, str) else item.name for item in names}

@@ -215,7 +215,10 @@ class Board:
         return f"its last call was {row.seq}, {row.call}, {row.seconds:.1f} s ago"
 
     def report(self, to: int | None = None) -> bytes:
-        """Return this host's rows as bytes for `take` on another host; given ``to``, all rows except that host's."""
+        """Return rows as bytes, for `take` on another host; by default the rows of this host's ranks.
+
+        If ``to``, the number of a host, is given, the result has the rows of all ranks that are not on that host.
+        """
         found = [self._host.to_bytes(8, "little")]
         for rank in range(self.size):
             row = self.row(rank)

@@ -25,7 +25,8 @@ MEETING = frozenset(COLLECTIVES) - {"broadcast"}
 class Call:
     """The description of a collective call: its text and key on the board, and the codes of its events.
 
-    Ranks that make the same call have equal texts and keys."""
+    Ranks that make the same call have equal texts and keys.
+    """
 
     __slots__ = ("begins", "ends", "key", "meets", "name", "numbered", "text", "waits", "words")
 
@@ -47,7 +48,8 @@ class Call:
 def described(known: dict[Any, Call], communicator: Communicator, name: str, arguments: tuple[Any, ...]) -> Call:
     """Return the `Call` that describes a communicator's operation; check the arguments if the operation is new.
 
-    The dict ``known`` caches the descriptions. New ones are added to it."""
+    The dict ``known`` caches the descriptions. New ones are added to it.
+    """
     if len(arguments) == 2 and type(first := arguments[0]) is np.ndarray is not type(arguments[1]):
         key: Any = (name, first.dtype, first.size, first.flags.c_contiguous, arguments[1])
     else:

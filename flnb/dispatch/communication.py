@@ -73,7 +73,8 @@ class Group:
 def _facts() -> dict[str, Any]:
     """Return the rank, the number of ranks, the host and the process id, for the metadata of a new recording.
 
-    The result is empty if there is a single rank."""
+    The result is empty if there is a single rank.
+    """
     here = current()
     if here.size == 1:
         return {}
@@ -371,7 +372,8 @@ class Pending:
     def _not_done(self, name: str) -> str:
         """Return the beginning of a message: "rank 3 has not come:", or which message to or from that rank is missing.
 
-        ``name`` is the name of the rank, such as "rank 3"."""
+        ``name`` is the name of the rank, such as "rank 3".
+        """
         if self._peer is None:
             return f"{name} has not come:"
         tag = self._buffers[2] if len(self._buffers) > 2 else 0

@@ -71,7 +71,10 @@ def _entry(op: Op, operands: int, into: str) -> Callable[..., Any]:
 
 
 class Entries(dict[tuple[int, str], Any]):
-    """The functions that run one op, by ``(number of operands, "out" or "")``, each compiled when first needed."""
+    """A dict of the functions that run one op; a key is ``(number of operands, "out" or "")``.
+
+    A function is compiled at the first access to its key.
+    """
 
     def __init__(self, op: Op) -> None:
         self.op = op
@@ -301,7 +304,7 @@ def checked_target(op: Op, plan: Plan, here: State, tensors: tuple[Any, ...]) ->
 def mark_written(tensor: Tensor, own: bool = False) -> None:
     """Record an in-place write to a tensor's memory, in the tensor that owns the memory.
 
-    If ``own`` is true, the write is recorded in ``tensor`` itself, because its values changed by a change of memory.
+    If ``own`` is true, the write is recorded in ``tensor`` itself: the tensor was given other memory with new values.
     """
     global last_write
     root = tensor if own else getattr(tensor, "_root", tensor)

@@ -290,7 +290,8 @@ class Watch:
         """Return the anchor for a new task; None if no anchor could be made yet.
 
         A new anchor is made if the last one is old. If the device does not reach the new one in time, the last one is
-        used."""
+        used.
+        """
         if clock() < self._anchor_due:
             return self._anchor
         self._idle = self._idle or self.driver.stream()

@@ -107,8 +107,10 @@ def _brief(x: Any) -> str:
 def emit_leaf(lane: Any, leaf: Node, spec: Spec) -> tuple[int, int]:
     """Emit an event with a leaf's name.
 
-    Returns: The code of the leaf's shape and dtype, to be added to the kind of further events; and the number of the
-        name."""
+    Returns:
+        The code of the leaf's shape and dtype, to be added to the kind of further events; and the number of the
+        name.
+    """
     plan = intern.plans.id_of(intern.Plan("leaf", "memory", spec.shape, spec.dtype.name, spec.nbytes))
     name = intern.strings.id_of(leaf[NAME]) if leaf[NAME] else 0
     code = plan << schema.PLAN_SHIFT

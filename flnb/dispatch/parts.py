@@ -1,6 +1,7 @@
 """Exchange of parts (backend, memory manager, ...) for a ``with`` block or for the session.
 
-The new part is given by name, class or instance."""
+The new part is given by name, class or instance.
+"""
 
 from __future__ import annotations
 

@@ -124,7 +124,10 @@ class Plan:
         self.code = kind | encoding.FLOAT_TIMES | intern.plans.id_of(described) << schema.PLAN_SHIFT
 
     def constant(self, value: float, backend: Any) -> Any:
-        """Return a Python number as a 0-d buffer, which is cached, except for 0.0 and -0.0, whose keys are equal."""
+        """Return a Python number as a 0-d buffer of the backend; the buffer is cached.
+
+        The buffers of 0.0 and -0.0 are not cached, because the two numbers are equal as keys of a dict.
+        """
         if value in self.constants:
             return self.constants[value]
         promoted = [s for i, s in enumerate(self.specs) if i not in self.op.unpromoted]

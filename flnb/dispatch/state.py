@@ -116,7 +116,8 @@ class State:
     def offers(self, plan: Any, index: int) -> bool:
         """Return whether the backend has a method for the composite op, or composite's gradient, number ``index``.
 
-        False if the method does not compute in the dtype of ``plan``, the plan of the call."""
+        False if the method does not compute in the dtype of ``plan``, the plan of the call.
+        """
         return self.table[index] is not None and plan.spec.dtype.char in self.backend.whole_dtypes
 
     def whole(self, plan: Any, index: int) -> Callable[..., Any] | None:

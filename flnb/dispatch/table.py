@@ -109,7 +109,7 @@ class Op:
             self.gradient = JointPull(f"{self.name}_pull", self.family, body=self.joint, joint=self.joint)
 
     def key(self, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
-        """Return the key of a call's plan in ``plans``: specs and attributes, or the spec of a single tensor."""
+        """Return the key of a call's plan in the dict `plans`: specs and attributes, or the spec of a single tensor."""
         return (*specs, attributes) if not self.arity else specs[0] if len(specs) == 1 else specs
 
     def _pulls(self, count: int) -> list[Pull | None]:

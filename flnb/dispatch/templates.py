@@ -333,7 +333,7 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 def compiled(text: str, filename: str, names: dict[str, Any]) -> dict[str, Any]:
-    """Run generated source text with the globals ``names``, and return them with the names that the text defines.
+    """Run generated source text with the globals ``names``; return ``names``, to which the text has added definitions.
 
     Tracebacks and debuggers show the lines of the text; ufuncs called in it issue no warnings (`flnb.dispatch.quiet`).
     """

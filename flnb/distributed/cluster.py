@@ -123,8 +123,8 @@ class Cluster:
             record: whether to record what every rank does.
 
         Returns:
-            With ``record``, the recordings of all ranks on one clock, whose attribute ``collectives`` says which rank
-            was late and why; else None.
+            With ``record``, an object with all ranks' recordings, with times on one clock; its attribute
+            ``collectives`` says which rank was late and why. Otherwise None.
 
         Raises:
             RankError: the code failed on some rank.

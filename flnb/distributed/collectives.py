@@ -27,7 +27,10 @@ def _contiguous(x: Any) -> Any:
 
 
 def communicating(forward: Callable[..., Any]) -> CustomOp:
-    """Make a custom op from a function that communicates; its name is the function's without the leading underscore."""
+    """Make a custom op from a function that communicates.
+
+    The op has the name of the function, without the leading underscore.
+    """
     op = custom_op(forward)
     op.name, op.family = forward.__name__.lstrip("_"), "communication"
     return op

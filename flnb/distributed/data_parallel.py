@@ -97,7 +97,8 @@ class Exchanging(Module):
     def _changed(self) -> Parameter | None:
         """Return a parameter for which the buckets must be made again; None if there is none.
 
-        Since the buckets were made, its dtype has changed, or it has begun to require a gradient."""
+        Since the buckets were made, its dtype has changed, or it has begun to require a gradient.
+        """
         of = self._bucket_of
         for _, p in self._members:
             if p._node is not None:

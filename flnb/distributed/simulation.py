@@ -166,7 +166,7 @@ def simulate(run: Any, ranks: int, topology: Topology, strategy: str = "recorded
 
 
 def recorded(run: Any) -> Program:
-    """Return those recorded steps that have the most frequent sequence of calls.
+    """Return as a `Program` those recorded steps that have the most frequent sequence of calls.
 
     Raises:
         ValueError: no step has collective calls, or the recordings of some ranks are missing.
@@ -269,7 +269,10 @@ def _replayed(program: Program, ranks: int, topology: Topology) -> Simulation:
 
 
 def _at_the_end(program: Program) -> Program:
-    """Return a program in which the calls of a step start when the last one does, except those waited for earlier."""
+    """Return a program in which all calls of a step start together, when the last one starts.
+
+    A call for whose end the program waits before that time keeps its start.
+    """
     last = max(i for i, point in enumerate(program.points) if not point.asks)
     early = {point.call for point in program.points[:last] if point.asks}
     points: list[Point] = []

@@ -125,7 +125,10 @@ def bisect(
 
 
 def _script(small: Minimised, step: ComparedOp, backends: list[Any], tolerance: float) -> str:
-    """Return code that shows the difference of a call on two backends, each a class or a name as a Python literal."""
+    """Return Python code that shows how the results of a call differ on two backends.
+
+    Each of ``backends`` is the class of a backend, or a backend's name as a Python literal.
+    """
     call = small.call
     names = [one if isinstance(one, str) else one.__name__ for one in backends]
     lines = ["import numpy as np, flnb"]

@@ -61,7 +61,7 @@ class Work(NamedTuple):
     traffic: float = 0.0
 
     def per_call(self, number: float) -> float:
-        """Return a number of all calls divided by the number of calls."""
+        """Return ``number``, a sum over all calls, divided by the number of calls."""
         return number / self.calls
 
 

@@ -58,7 +58,7 @@ def routine_of(value: Value, site: Site, layouts: Layouts, kept_apart: Collectio
 def launches(
     calls: Sequence[NestCall | Launch], span: Callable[[Value], Span], site: Site, contexts: dict[Value, int]
 ) -> list[Launch]:
-    """Compile consecutive nests to kernels; returns the launches of these and of the routines among them, in order.
+    """Compile consecutive nests to kernels; returns the launches of kernels and of the routines in ``calls``, in order.
 
     Args:
         calls: nests, and launches of routines.

@@ -175,7 +175,10 @@ class Program:
             site.block = site.scratch = None
 
     def release(self) -> bool:
-        """Free the program's memory until its next run; returns False if it has none or is running."""
+        """Free the program's memory until its next run; returns False if nothing was freed.
+
+        That is so if the program has no memory at present, or is running.
+        """
         if not self._in_use.acquire(blocking=False):  # perhaps by this thread, whose allocation found no memory
             return False
         try:
@@ -329,7 +332,7 @@ class Program:
                     arguments[i] = None
 
     def _computed(self, inputs: Sequence[Any]) -> list[Any]:
-        """Fill in this run's arrays, run all calls, and return the output arrays."""
+        """Set the arrays that differ from run to run, run all calls, and return the output arrays."""
         if self._process != os.getpid():  # a forked child has none of a library's other threads
             self._routines, self.runs = {}, 0
             self._unbind()

@@ -58,7 +58,8 @@ def at_once(place: Place, function: Callable[..., T], *arguments: Any) -> T:
 def materializing() -> Iterator[list[int]]:
     """Emit an event with the time of the ``with`` block and the number of values computed in it.
 
-    Yield a list with one element, in which the block counts the computed values."""
+    Yield a list with one element, in which the block counts the computed values.
+    """
     t0, count = perf_counter_ns(), [0]
     lane = bus.lanes.lane if bus.lanes is not None else Lane(0)
     before = lane.base, lane.node

@@ -317,7 +317,8 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
     def settle(self, block: Block | None = None) -> None:
         """Free every block whose array was deleted. If `free` raises an error, a warning is issued.
 
-        An error about ``block``, if one is given, is raised instead."""
+        An error about ``block``, if one is given, is raised instead.
+        """
         Ledger.drain(block)
 
     def _check_live(self, block: Block, call: str) -> None:

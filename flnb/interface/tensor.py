@@ -147,14 +147,17 @@ class TensorBackend(Part, kind="backend"):
         return None
 
     def uses(self, buffers: Any) -> None:
-        """Store that the next work in the queue uses these buffers; the work itself has only their addresses."""
+        """Store that the next work in the queue uses these buffers; called for work that gets only their addresses."""
 
     def counterpart(self, other: TensorBackend) -> TensorBackend:
         """Return the backend to use if ``other`` is activated while this one is active; by default ``other``."""
         return other
 
     def viewer(self, name: str) -> Any:
-        """Return a function that applies the view op ``name`` to a NumPy array, from which programs learn strides."""
+        """Return a function that applies the view op ``name`` to a NumPy array.
+
+        Programs (`flnb.jit`) call the function to find the strides of the view.
+        """
         return self.method(name)
 
     def eval(self, *buffers: Any) -> None:

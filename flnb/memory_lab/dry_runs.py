@@ -176,14 +176,14 @@ def _bar(category: str, share: float) -> Markup:
 
 
 def _scopes(run: Recording, rows: Any) -> Any:
-    """Return the modules in which some blocks were allocated; for a backward op, the module of its forward op.
+    """Return for each block the module in which it was allocated; for a backward op, the module of its forward op.
 
     Args:
         run: the recording.
         rows: int64 (n,), the blocks as rows of `Memory.block`.
 
     Returns:
-        Ids of strings of the recording.
+        (n,), the paths of the modules, as ids of strings of the recording.
     """
     block, op = run.memory.block, run.table("op")
     scope, _, _ = run.catalog.places(op["context"], op["node"])

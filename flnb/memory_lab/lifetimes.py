@@ -108,7 +108,7 @@ class Step:
 
     @cached_property
     def movable(self) -> dict[int, Idle]:
-        """The blocks that can be offloaded, as a dict with the row of the trace as key."""
+        """A dict of the blocks that can be offloaded; a key is the block's row in the trace."""
         return movable(self)
 
     def own(self, scope: str) -> str:

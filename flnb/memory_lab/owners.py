@@ -153,7 +153,8 @@ def _add(found: dict[int, Owner], tensor: Tensor, owner: Owner) -> None:
 def _tensors(variables: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
     """Yield (expression, tensor) for each tensor in variables, and for its gradient.
 
-    Tensors inside lists, tuples, dicts and modules are found, too."""
+    Tensors inside lists, tuples, dicts and modules are found, too.
+    """
     shown = [(name, value) for name, value in variables.items() if not name.startswith("_")]
     for name, value in sorted(shown, key=lambda item: not isinstance(item[1], Tensor)):  # plain variables first
         for path, tensor in _inside(name, value):

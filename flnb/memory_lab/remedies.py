@@ -187,7 +187,8 @@ def with_request(trace: Trace, at: Shortage, request: int) -> Trace:
 def stand_in(device: Lease | MemoryDevice, capacity: int) -> MemoryDevice:
     """Return a simulated device with a capacity (bytes) and with the granularity of ``device``.
 
-    Segments can grow if those of ``device`` can."""
+    Segments can grow if those of ``device`` can.
+    """
     real = device if isinstance(device, MemoryDevice) else device.device
     grows = type(real).resize is not MemoryDevice.resize
     kind: Any = SimulatedDevice if grows else type("StandIn", (SimulatedDevice,), {"resize": MemoryDevice.resize})
@@ -213,7 +214,10 @@ def _tried(candidate: Candidate, same: Outcome, device: MemoryDevice) -> Remedy:
 def _candidates(
     at: Shortage, trace: Trace, rows: Columns, blockers: tuple[Blocker, ...], cached: int, models: Mapping[str, Model]
 ) -> Iterator[tuple[str, Candidate]]:
-    """Yield (group, candidate), the most promising first; only the best candidate of each group is shown."""
+    """Yield pairs (name of a group of remedies, candidate remedy), the most promising first.
+
+    Only the best candidate of each group will be shown.
+    """
     if cached:
         yield "release", Candidate("flnb.memory.release_cached()", trace, _releasing(at.manager, len(trace.nbytes)))
     yield from _deleted(at, trace, rows, blockers)

@@ -133,7 +133,10 @@ class Trace:
 
     @cached_property
     def lifetimes(self) -> tuple[Ints, Ints]:
-        """Return for each block the index of the call that allocates it, and of the call that frees it (n if none)."""
+        """Return for each block the index of the call that allocates it, and the index of the call that frees it.
+
+        The second index is n, the number of calls, for a block that is never freed.
+        """
         born, died = np.zeros(len(self.nbytes), np.int64), np.full(len(self.nbytes), len(self.calls), np.int64)
         made = self.calls > 0
         born[self.calls[made] - 1] = np.flatnonzero(made)

@@ -81,7 +81,10 @@ def as_text(value: Any) -> str:
 
 
 def _parameters(kind: type) -> dict[str, tuple[Parameter, Any]]:
-    """Return the arguments of the class's constructor, and of its bases', except the device, with their annotations."""
+    """Return the settings of a class: a dict from the name of an argument to the argument and its annotation.
+
+    The arguments are those of the constructor, and of the constructors of base classes, without the device.
+    """
     found: dict[str, tuple[Parameter, Any]] = {}
     for base in kind.__mro__:
         init = base.__dict__.get("__init__")
@@ -173,7 +176,10 @@ def _values(hint: Any, default: Any, largest: int) -> tuple[tuple[Any, ...], boo
 
 
 def _sizes(default: Any, largest: int) -> tuple[Any, ...]:
-    """Return powers of two and the default (first if it is None): ints if the default is an int, else texts."""
+    """Return the sizes to try: powers of two, and the default, which comes first if it is None.
+
+    The sizes are ints if the default is an int, otherwise texts such as "2MiB".
+    """
     powers = range(SMALLEST.bit_length() - 1, max(SMALLEST, largest - 1).bit_length() + 1)
     sizes = {1 << power: 1 << power if isinstance(default, int) else _size(1 << power) for power in powers}
     if default is None:

@@ -113,7 +113,7 @@ class Recipe:
         return draw(np.random.default_rng(seed), size)
 
     def _of(self, table: Mapping[str, Any], scale: str) -> Any:
-        """Return the entry for a scale in one of the dicts above, or raise a ValueError that lists the scales."""
+        """Return the entry of ``table``, a dict by scale, for ``scale``; for an unknown scale raise a ValueError."""
         if scale not in table:
             raise ValueError(f"{self.name}: expected the scale {' or '.join(map(repr, table))}, got {scale!r}")
         return table[scale]

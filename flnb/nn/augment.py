@@ -172,7 +172,7 @@ class RawWavSpecAugment(_Masks):
         Args:
             x: waves (N, ..., T).
             kernels: a filter for each example, (N, K).
-            wide: (N, 1, ..., 1), with as many extents as x has axes before the last.
+            wide: the shape (N, 1, ..., 1) with as many extents as x has axes before the last.
         """
         length, taps = x.shape[-1], kernels.shape[-1]
         whole = length + taps - 1

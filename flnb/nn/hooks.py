@@ -86,7 +86,8 @@ class _Passage:
     def arrive(self, g: Any) -> Any:
         """Call the hooks with the gradients of the inputs; return the replacing gradients, joined into one tensor.
 
-        None is returned if no hook replaces the gradients."""
+        None is returned if no hook replaces the gradients.
+        """
         replaced = self.call_hooks(_spread(g, self.inputs))
         return None if replaced is None else join([r for r in replaced if r is not None])
 

@@ -385,5 +385,5 @@ def _become(item: Tensor, new: Tensor) -> None:
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    """Return the Tensor of a Variable, and a Tensor itself."""
+    """Return the values of a Variable as a plain Tensor; a plain Tensor is returned unchanged."""
     return tensor.data if isinstance(tensor, Variable) else tensor

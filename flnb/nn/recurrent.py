@@ -45,7 +45,9 @@ class _Recurrent(Module):
         """Run one layer in one direction: x (T, N, features), each state (N, hidden).
 
         Args:
-            parameters: weights of input and state, biases of input and state (None without biases).
+            x, state: the inputs, and a tuple of the initial states.
+            parameters: the weight of the input, the weight of the state, the bias of the input, the bias of the state.
+                The biases are None if the module has none.
 
         Returns:
             The outputs (T, N, hidden) and the last states.

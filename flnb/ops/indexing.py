@@ -27,7 +27,10 @@ TRUTHS = (("truth", True), ("truth", False))
 
 @lru_cache(4096)
 def basic(key: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the NumPy key for an encoded key without index tensors, with ... added, so that NumPy returns a view."""
+    """Return the NumPy key for an encoded key without index tensors.
+
+    An Ellipsis is added to the key, so that NumPy returns a view and never a scalar.
+    """
     return (*decode(key), ...)
 
 
@@ -261,7 +264,8 @@ def _masks(mask: Any, x: Any) -> bool:
     """Return whether x can be indexed by a mask after both are flattened without a copy.
 
     That is so if the mask has the extents of the first axes of x, and these axes can be joined. ``mask`` may be the
-    spec of the mask."""
+    spec of the mask.
+    """
     shape = x._spec.shape
     return mask.ndim and mask.size and shape[: mask.ndim] == mask.shape and (mask.ndim == 1 or x._is_contiguous())
 

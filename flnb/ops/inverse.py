@@ -55,7 +55,7 @@ def packed(
         shapes: ``shapes(M, N, *attributes)`` returns the shapes of the results without their batch dimensions.
         pull: returns the gradient of x, called as ``pull(gradients, x, results, *attributes)``; ``gradients`` lists the
             gradient of each of the results.
-        reads: what ``pull`` reads, as in `Pull`: 0 for x, "y" for the results. It gets None for what it does not read.
+        reads: the values that ``pull`` reads, as in `Pull`: 0 for x, "y" for the results. It gets None for the others.
         only_square: whether M and N must be equal.
     """
 
@@ -219,7 +219,7 @@ _pinv = Op(
 
 
 def relative_tolerance(x: Any, rtol: Any) -> Any:
-    """Return ``rtol``, or ``max(M, N) * eps`` if that is None, as one number for each matrix of x (..., M, N)."""
+    """Return ``rtol`` as one number for each matrix of x (..., M, N); if it is None, ``max(M, N) * eps`` is used."""
     *batch, m, n = x.shape
     value = asarray(float(max(m, n) * finfo(x.dtype).eps) if rtol is None else rtol)
     return broadcast_to(e.astype(value, real_dtype(x.dtype)), tuple(batch))

@@ -182,8 +182,8 @@ def lstm(
 def _gru(inputs: Any, h: Any, w_hidden: Any, *bias: Any) -> Body:
     """Run all steps of gated recurrent units; ``inputs`` (T, N, 3H) are already multiplied by the weights.
 
-    The result holds h after each step. For the gradient, two more values of each step are returned: the gates r, z and
-    n, and the term ``h U_n^T + c_n``, which r multiplies.
+    The result holds h after each step. Two more tensors are returned for the gradient. The first has the gates r, z and
+    n of each step, the second the term ``h U_n^T + c_n`` of each step, which r multiplies.
     """
     cut, outputs, gates, given = 2 * h.shape[-1], [], [], []
     for t in range(inputs.shape[0]):

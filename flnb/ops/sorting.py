@@ -58,7 +58,10 @@ def _ordered(op: Op, x: Any, axis: int, descending: bool, stable: bool) -> Any:
 
 
 class UniqueAll(NamedTuple):
-    """Results of `unique_all`: distinct values, where each occurs first, each element's value's index, and counts."""
+    """Results of `unique_all`: the distinct values, and for each value its first position in x and its count.
+
+    ``inverse_indices`` has for each element of x the index of its value.
+    """
 
     values: Tensor
     indices: Tensor

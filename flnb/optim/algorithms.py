@@ -171,7 +171,7 @@ class Adam(_Decaying):
         _subtract(data, work, rate, work)
 
     def coefficients(self) -> tuple[float, ...]:
-        """Return the two numbers of `decays`, beta1, beta2, and eps and learning rate with the bias corrections."""
+        """Return the numbers of `decays`, beta1, beta2, and eps and the learning rate, both with bias correction."""
         # Both bias corrections are folded into the last two numbers, as in the paper's section 2.
         root = math.sqrt(1.0 - self.beta2**self.count)
         rate = self.lr * root / (1.0 - self.beta1**self.count)

@@ -109,7 +109,8 @@ def everywhere(items: Sequence[Variable], norms: list[float], p: float) -> list[
     """Return norms from which the p-norm of the gradients of all ranks can be computed.
 
     ``norms`` are the p-norms of the gradients of ``items``. Shards, this rank's parts of divided parameters, are
-    replaced by one norm for each rank: that of all shards of the rank. Without shards, ``norms`` is returned."""
+    replaced by one norm for each rank: that of all shards of the rank. Without shards, ``norms`` is returned.
+    """
     part: Any = next((item for item in items if hasattr(item, "_everywhere")), None)
     return norms if part is None else part._everywhere(items, norms, p)
 

@@ -122,7 +122,7 @@ def gathered(optimizer: Optimizer, like: Sequence[Tensor]) -> list[Gathered]:
 
     The result is empty in three cases. `Optimizer.gathers` is false. The backend has one method for a whole update. Or
     the backend `defers`, so that a kernel updates several parameters anyway. The last case does not count if the user
-    overrides ops of the backend, so that these methods are called as often as on other backends.
+    overrides ops of the backend, so that the user's methods are called as often as on other backends.
 
     Args:
         optimizer: the optimizer.

@@ -93,9 +93,10 @@ class Frame:
         )
 
     def _ordered(self, name: str, values: list[Any]) -> list[Any]:
-        """Return the values on the axis ``name``, in the order in which a scale lists its categories.
+        """Return lists of values on the axis ``name``, in which categories first occur in the order of the axis.
 
-        If the axis sorts its categories by total, a list of all categories in this order is put before the values.
+        If the axis sorts its categories by their totals, a list of all categories in that order is put before
+        ``values``.
         """
         if (self.layout.get(f"{name[0]}axis{name[1:]}") or {}).get("categoryorder") != "total ascending":
             return values

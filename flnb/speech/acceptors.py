@@ -206,7 +206,8 @@ class _Words:
 class Numbers(dict[int, Any]):
     """A dict from an index to the element of a vector, as a 0-d tensor, which is made at its first use.
 
-    All uses of an element share the tensor, and so one node of the tape."""
+    All uses of an element share the tensor, and so one node of the tape.
+    """
 
     def __init__(self, row: Any) -> None:
         self.row = row

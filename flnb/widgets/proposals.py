@@ -137,7 +137,7 @@ def choices(run: Recording, plan: Fit) -> list[dict[str, Any]]:
     held, time = _held(run), _forward_seconds(run)
 
     def total(of: dict[str, float], scope: str) -> float:
-        """Return the sum of the values in ``of`` of a module, ``scope``, and of the modules inside it."""
+        """Add up the values in the dict ``of`` for the module ``scope`` and for the modules inside it."""
         return sum(value for name, value in of.items() if name == scope or name.startswith(scope + "."))
 
     moved = sum(total(held, scope) for scope in plan.offload)

@@ -149,7 +149,7 @@ class _Slices:
         self.born_before = np.searchsorted(begin, np.arange(int(end.max()) + 1)).tolist()
 
     def add(self, row: int, born: int, died: int) -> None:
-        """Add the placed block number ``row``, which lives from ``born`` to before ``died``."""
+        """Add the placed block number ``row``, which lives in the time [born, died)."""
         first, last = born // self.width, (died - 1) // self.width + 1
         if last - first == 1:
             self.table[first, self.used[first]] = row

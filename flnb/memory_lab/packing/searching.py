@@ -101,8 +101,8 @@ class _Search:
 
     Args:
         order: the keys by which blocks are ordered, as letters of `ATTEMPTS`.
-        block_first: how the section to decide next is chosen. If true: among the sections in which one block lives, the
-            first block that can be at the lowest offset. If false: among all sections with the lowest free offset.
+        block_first: whether the section to decide next is one in which the first block that can be at the lowest
+            offset lives. If false, it may be any section whose lowest free offset is the lowest of all.
     """
 
     def __init__(self, problem: Problem, capacity: int, deadline: float, order: str, block_first: bool) -> None:
@@ -233,7 +233,8 @@ def _result(first: Answer) -> bool:
     """Run a recursive search and return its result.
 
     The search consists of generators; each yields the generator of a sub-problem and receives the result. So the depth
-    is not limited by Python's recursion limit."""
+    is not limited by Python's recursion limit.
+    """
     waiting: list[Answer] = [first]
     value: bool | None = None
     while waiting:

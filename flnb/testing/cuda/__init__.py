@@ -88,7 +88,7 @@ class EmulatedDriver(Driver):
     def tell_free(self, address: int, nbytes: int, streams: Sequence[int]) -> None:
         """Mark a range of memory as a freed block, which ``streams`` have used: the checks report later accesses to it.
 
-        A block that several streams have used is not checked yet.
+        Accesses to a block that several streams have used are not reported.
         """
         if len(streams) == 1:
             self._tell(address, nbytes, 0, streams[0])
