@@ -57,12 +57,15 @@ def build_torch(state: dict[str, np.ndarray[Any, Any]]) -> Any:
 
 
 def schedule(lr: float, steps: int) -> Callable[[int], float]:
-    """Return the learning rate as a function of the step: half a cosine from `lr` to 0."""
+    """Return a function from a step's number to its learning rate, which falls from `lr` to 0 on half a cosine."""
     return lambda step: lr * (1.0 + math.cos(math.pi * step / steps)) / 2.0
 
 
 def shuffled(samples: int, batch: int, epochs: int, seed: int) -> Epochs:
-    """Return the sample numbers of every batch of every epoch; an incomplete last batch is left out."""
+    """Shuffle the numbers of the samples for each epoch, and divide them into batches.
+
+    Return, for each epoch, its batches of sample numbers. An incomplete last batch is left out.
+    """
     rng, full = np.random.default_rng(seed), samples // batch
     return [np.split(rng.permutation(samples)[: full * batch], full) for _ in range(epochs)]
 
@@ -116,7 +119,7 @@ def percent(logits: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> float
 
 
 def limit_threads(count: int) -> bool:
-    """Let NumPy's BLAS, and torch if it is installed, use this many threads; returns whether torch is installed."""
+    """Let NumPy's BLAS and, if it is installed, torch use ``count`` threads; returns whether torch is installed."""
     from threadpoolctl import threadpool_limits  # comes with scikit-learn, which the digits need anyway
 
     with_torch = find_spec("torch") is not None
@@ -129,7 +132,7 @@ def limit_threads(count: int) -> bool:
 
 
 def main(argv: list[str]) -> int:
-    """Run the benchmark, and print and store the table."""
+    """Run the benchmark with the options ``argv``, and print and store the results; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks digits")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=15)
@@ -157,7 +160,7 @@ def main(argv: list[str]) -> int:
 
 
 def report(rows: list[dict[str, Any]], options: argparse.Namespace) -> int:
-    """Print the rows with their medians, and whether the goals were reached."""
+    """Print the rows with their medians, and whether the goals were reached; returns the exit status."""
     median = {name: statistics.median(row[name] for row in rows) for name in rows[0]} | {"seed": "median"}
     lines = [*rows, median]
     print(table([{name: f"{v:.2f}" if isinstance(v, float) else v for name, v in line.items()} for line in lines]))

@@ -50,7 +50,13 @@ def synthetic(ops: int) -> Recording:
 
 
 def measured(action: str, path: Path, ops: int) -> None:
-    """Do one action in this process; print its seconds, and the peak of the process's memory beyond that of the run."""
+    """Write or read a file in this process; print the seconds, and the process's peak memory before and after.
+
+    Args:
+        action: "read", or "write" to write a synthetic run first.
+        path: the file; its ending selects the format.
+        ops: the number of ops in the run to write.
+    """
     from flnb_telemetry import load_run
 
     run = synthetic(0 if action == "read" else ops)
@@ -71,7 +77,7 @@ def measured(action: str, path: Path, ops: int) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Measure each export in a process of its own."""
+    """Measure each export in a separate process, and print a line for each."""
     parser = argparse.ArgumentParser(prog="benchmarks export", description=__doc__)
     parser.add_argument("--ops", type=int, default=1_000_000, help="number of ops (default: 1,000,000)")
     parser.add_argument("--quick", action="store_true", help="a smoke size of 2,000 ops, in this process")

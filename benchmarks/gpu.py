@@ -44,7 +44,7 @@ def unmeasured() -> str:
 
 
 def cases(gpu: Gpu, n: int) -> Iterator[tuple[str, int, Callable[[], Any]]]:
-    """Yield the cases for arrays of n by n float32: a name, the bytes that must be read and written, and a function."""
+    """Yield the cases to time on n x n arrays of float32: name, bytes read and written at least, and a function."""
     driver, nbytes = gpu.driver, 4 * n * n
     x, y = (flnb.asarray(np.random.default_rng(i).random((n, n), np.float32)) for i in range(2))
     pinned, (here, there) = driver.allocate_host(nbytes), (each._data.data.ptr for each in (x, flnb.copy(y)))
@@ -66,7 +66,7 @@ def cases(gpu: Gpu, n: int) -> Iterator[tuple[str, int, Callable[[], Any]]]:
 
 
 def seconds(gpu: Gpu, call: Callable[[], Any], calls: int) -> float:
-    """Return the seconds per call on the device, measured over several calls in a row."""
+    """Return the device's seconds per call of ``call``, measured over ``calls`` calls in a row."""
     begin, end = (gpu.driver.event(timed=True) for _ in range(2))
     gpu.driver.record(begin, gpu.stream())
     for _ in range(calls):
@@ -80,7 +80,7 @@ def seconds(gpu: Gpu, call: Callable[[], Any], calls: int) -> float:
 
 
 def measure(n: int = SIZE, calls: int = 20, rounds: int = 5) -> list[dict[str, Any]]:
-    """Return a row for each case: the median microseconds of some rounds, and GB/s."""
+    """Time all cases; returns a row of the table for each: the median of the rounds in microseconds, and GB/s."""
     gpu, rows = gpu_at(), []
     with flnb.use_backend("cuda"), gpu.driver.using(0):
         for name, nbytes, call in cases(gpu, n):
@@ -92,7 +92,10 @@ def measure(n: int = SIZE, calls: int = 20, rounds: int = 5) -> list[dict[str, A
 
 
 def main(argv: list[str]) -> int:
-    """Measure, print, and store the result under the device's name; without a GPU print what is unmeasured."""
+    """Measure on a GPU, and print and store the results under the device's name.
+
+    On a machine without a GPU, print the list of everything that has never been measured.
+    """
     parser = argparse.ArgumentParser(prog="python -m benchmarks gpu")
     parser.add_argument("--quick", action="store_true", help="small arrays, store nothing")
     options = parser.parse_args(argv)

@@ -24,9 +24,9 @@ print(middle - start, time.perf_counter() - middle)
 
 
 def measure(rounds: int) -> list[tuple[float, float]]:
-    """Measure the seconds of importing numpy and then flnb, in several new processes.
+    """Return for each of several new processes the seconds of importing numpy, and then of importing flnb.
 
-    An uncounted first process fills a bytecode cache, such as an installed package has.
+    An additional first process, which is not counted, fills a cache of bytecode, as the installation of a package does.
     """
     with tempfile.TemporaryDirectory() as cache:
         environment = {**os.environ, "PYTHONPYCACHEPREFIX": cache}
@@ -41,7 +41,7 @@ def measure(rounds: int) -> list[tuple[float, float]]:
 
 
 def main(argv: list[str]) -> int:
-    """Run the benchmark, and print and store the times."""
+    """Run the benchmark with the options ``argv``, and print and store the results; returns the exit status, 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks imports")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--quick", action="store_true", help="a smoke size, for CI")

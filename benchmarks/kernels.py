@@ -73,12 +73,15 @@ int main() {
 
 
 def _code(text: str) -> str:
-    """Return a source text without its comments, in one line."""
+    """Return CUDA C source without its comments, in one line."""
     return " ".join(re.sub(r"//[^\n]*", "", text).split())
 
 
 def text_of(file: str, **types: str) -> str:
-    """Return the source of a file of kernels, with float32 for each open floating-point type that ``types`` lacks."""
+    """Return the CUDA C source of a file of kernels, with a dtype for each type name that the file does not define.
+
+    ``types`` has dtypes by these names; for a floating-point type that it lacks, float32 is used.
+    """
     code = _code(kernel_text(file, ()))
     names = sorted(set(re.findall(r"\b[A-Z]\b", code)) - set(re.findall(r"class ([A-Z])\b", code)))
     known = OTHER_TYPES | types
@@ -113,7 +116,7 @@ def active_blocks(cases: list[tuple[int, ...]]) -> list[int]:
 
 
 def measure() -> list[dict[str, Any]]:
-    """Return a row for each kernel and architecture."""
+    """Compile all CUDA kernels; returns a row with the resources of each kernel on each architecture."""
     rows, cases = [], []
     for file in files():
         text = text_of(file)
@@ -130,7 +133,10 @@ def measure() -> list[dict[str, Any]]:
 
 
 def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row for each kernel; a number that is equal for all architectures is shown once."""
+    """Join the rows of each kernel into one row of the printed table.
+
+    A number that is equal for all architectures is shown once.
+    """
     lines = []
     for file, kernel in dict.fromkeys((row["file"], row["kernel"]) for row in rows):
         own = [row for row in rows if (row["file"], row["kernel"]) == (file, kernel)]

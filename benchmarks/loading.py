@@ -39,14 +39,18 @@ SETS = {
     "compressed": (224, "zlib"),
     "jpeg": (224, "jpeg"),
 }
-"""Pixels of an image's side, and how it is kept."""
+"""For each data set the side of its square images in pixels, and how the images are stored."""
 
 
 def make(path: Path, records: int, side: int, kept: str) -> None:
-    """Write a dataset of random uint8 images (3, side, side) with labels.
+    """Write a dataset of random uint8 images (3, side, side) with labels to a folder.
 
-    Pixels have 32 different values, so that images can be compressed. ``kept`` says how images are stored: "array",
-    "zlib" or "jpeg".
+    Args:
+        path: the folder.
+        records: the number of images.
+        side: the height and the width of an image.
+        kept: the form in which images are stored: "array" (uncompressed), "zlib" or "jpeg". Only 32 of the 256 possible
+            values of a pixel are drawn, so that compression has an effect.
     """
     random = np.random.default_rng(0)
 
@@ -67,7 +71,7 @@ def jpeg(pixels: Any) -> bytes:
 
 
 def decoded(kept: Any) -> Any:
-    """Decode an image that a function of `COMPRESS` encoded, to uint8 pixels (3, side, side)."""
+    """Decode an image that was compressed by zlib or as JPEG; returns uint8 pixels (3, side, side)."""
     if kept[:2].tobytes() == JPEG_BEGINS:
         from PIL import Image
 
@@ -82,7 +86,7 @@ JPEG_BEGINS = b"\xff\xd8"
 
 
 def record(blob: FileBlobDataset, index: int) -> tuple[Any, Any]:
-    """Read and prepare one image with its label, as a user's own dataset would."""
+    """Read image number ``index`` and its label, and prepare the image, as the dataset of a user would."""
     image, label = blob.arrays(index)
     if image.ndim == 1:
         image = decoded(image)
@@ -93,7 +97,7 @@ def record(blob: FileBlobDataset, index: int) -> tuple[Any, Any]:
 
 
 class Records(Dataset):
-    """The dataset on disk as a dataset of flnb."""
+    """A dataset of flnb that reads the images on disk."""
 
     def __init__(self, path: Path) -> None:
         self.blob = FileBlobDataset(path)
@@ -106,7 +110,7 @@ class Records(Dataset):
 
 
 class PlainRecords:
-    """The dataset on disk for torch, which needs no base class."""
+    """A dataset for torch that reads the images on disk; torch requires no base class."""
 
     def __init__(self, path: Path) -> None:
         self.blob = FileBlobDataset(path)
@@ -119,7 +123,7 @@ class PlainRecords:
 
 
 def torch_loader(path: Path, batch: int) -> Iterable[Any]:
-    """Return torch's loader of the dataset, with two workers."""
+    """Return torch's `DataLoader` of the dataset at ``path``, with two worker processes."""
     from torch.utils.data import DataLoader
 
     data: Any = PlainRecords(path)
@@ -127,7 +131,10 @@ def torch_loader(path: Path, batch: int) -> Iterable[Any]:
 
 
 def first_batch(loader: Iterable[Any]) -> tuple[float, list[Any]]:
-    """Read an epoch; returns the seconds until its first batch, with the start of the workers, and that batch."""
+    """Read a whole epoch; returns the seconds until the first batch, and that batch.
+
+    The seconds include the start of the workers.
+    """
     began = time.perf_counter()
     batches = iter(loader)
     batch = next(batches)
@@ -138,7 +145,7 @@ def first_batch(loader: Iterable[Any]) -> tuple[float, list[Any]]:
 
 
 def epoch(loader: Iterable[Any]) -> float:
-    """Return the seconds of an epoch."""
+    """Read a whole epoch, and return the seconds that this took."""
     began = time.perf_counter()
     for _ in loader:
         pass
@@ -146,7 +153,7 @@ def epoch(loader: Iterable[Any]) -> float:
 
 
 def measure(kind: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Measure one size of images; returns the rows of the table."""
+    """Measure one kind of data set, a key of `SETS`; returns the rows of the printed table."""
     side, kept = SETS[kind]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "records.blob"
@@ -171,9 +178,17 @@ def measure(kind: str, options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def row(kind: str, side: int, records: int, name: str, times: dict[str, list[float]], start: float) -> dict[str, Any]:
-    """Make a row of the table: records per second, and their ratio to torch's, taken round by round.
+    """Return a row of the table: records per second, and the median ratio of these to torch's in the same round.
 
-    The goal is set for processes, because torch's workers are processes.
+    Only the row for worker processes has a goal, because torch's workers are processes.
+
+    Args:
+        kind: the kind of data set, a key of `SETS`.
+        side: the height and the width of an image.
+        records: the number of images in an epoch.
+        name: the loader, a key of ``times``.
+        times: for each loader the seconds of its epochs.
+        start: the seconds until the loader's first batch.
     """
     found = {
         "images": f"{kind}, 3x{side}x{side}",

@@ -37,7 +37,10 @@ BASELINES = {"torch": "over torch", "torch, malloc tuned": "over tuned"}
 
 @dataclass(frozen=True)
 class Entry:
-    """A candidate in a comparison: its name, and the class that its process makes. An optional one may fail."""
+    """A contestant: its name, and the class and arguments of the object that its process creates.
+
+    An optional contestant that fails is left out of the table.
+    """
 
     name: str
     target: str
@@ -47,7 +50,7 @@ class Entry:
 
 
 def entries(name: str, options: argparse.Namespace, weights: str) -> list[Entry]:
-    """Return the candidates for a model; the first is flnb, which writes the initial weights."""
+    """Return the contestants for a model; the first, flnb, writes its initial weights to the file ``weights``."""
     given = {"model": name, "scale": options.size, "weights": weights}
     found = [
         Entry(f"flnb {backend}", TRAINING, {**given, "backend": backend}) for backend in options.backend or ["numpy"]
@@ -64,7 +67,7 @@ def entries(name: str, options: argparse.Namespace, weights: str) -> list[Entry]
 
 
 def compared(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Check every candidate's results against flnb's, measure all, and return their rows of the table."""
+    """Compare the results of all contestants for a model, then time them; returns a row for each contestant."""
     workers: dict[str, Worker] = {}
     rows: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
@@ -94,7 +97,7 @@ def compared(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def over(found: dict[str, Measured], who: str) -> dict[str, str]:
-    """Return the columns that compare a candidate with torch."""
+    """Return the columns of the table that compare the times of the contestant ``who`` with torch's."""
     line = {}
     for baseline, title in BASELINES.items():
         spread = ratios(found[who].trained, found[baseline].trained) if baseline in found else None
@@ -104,7 +107,7 @@ def over(found: dict[str, Measured], who: str) -> dict[str, str]:
 
 
 def shown(line: dict[str, Any]) -> dict[str, Any]:
-    """Convert a row to the table's texts."""
+    """Convert the row of a contestant, as `compared` returns it, to the columns of the printed table."""
     line = dict(line)
     measured, memory = Measured(**line.pop("measured")), line.pop("memory")
     head = {title: line.pop(title) for title in ("model", "framework")}
@@ -112,7 +115,7 @@ def shown(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def bars(rows: list[dict[str, Any]]) -> Any:
-    """Draw the seconds per 100 iterations by model and framework as a plotly figure, with minimum and maximum."""
+    """Return a plotly figure of the seconds per 100 iterations by model and framework, with minimum and maximum."""
     from plotly import graph_objects
 
     figure = graph_objects.Figure()
@@ -135,7 +138,7 @@ def bars(rows: list[dict[str, Any]]) -> Any:
 
 
 def main(argv: list[str]) -> int:
-    """Run the benchmark, and print and store the table."""
+    """Run the benchmark with the options ``argv``, and print and store the results; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks models")
     parser.add_argument("models", nargs="*", metavar="MODEL", help="of flnb.models (default: the six of table 3)")
     parser.add_argument("--size", default="small", choices=("small", "paper"))

@@ -53,9 +53,10 @@ def arrays() -> list[np.ndarray[Any, Any]]:
 
 
 class Kernels:
-    """Base of the contestants: functions without arguments, by the name of the case; each returns the results.
+    """Base class of the contestants, which run in processes of their own.
 
-    A derived class sets ``cases`` in its constructor.
+    The constructor of a derived class sets ``cases``: for the name of each case a function without arguments, which
+    computes the case and returns the results.
     """
 
     cases: Mapping[str, Callable[[], Any]]
@@ -71,7 +72,7 @@ class Kernels:
         return [np.array(x) for x in (made if isinstance(made, (list, tuple)) else [made])]
 
     def run(self, case: str, calls: int) -> dict[str, float]:
-        """Call a case ``calls`` times; returns the seconds of one call: elapsed, and of the processor."""
+        """Run a case ``calls`` times; returns the elapsed ("wall") and the "processor" seconds per run."""
         call = self.cases[case]
         wall, processor = perf_counter(), process_time()
         for _ in range(calls):
@@ -80,7 +81,7 @@ class Kernels:
 
 
 class FlnbKernels(Kernels):
-    """The cases by flnb on the backend cpu, op by op or captured."""
+    """flnb on the backend "cpu": with `flnb.jit` if ``jit`` is True, otherwise op by op."""
 
     def __init__(self, jit: bool) -> None:
         flnb.set_backend("cpu")
@@ -123,7 +124,7 @@ class FlnbKernels(Kernels):
 
 
 class CKernels(Kernels):
-    """The loop in C, compiled with -O3 for this processor."""
+    """A loop in C for the case "a + b * c", compiled with -O3 for this processor."""
 
     def __init__(self, compiler: str) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -143,7 +144,7 @@ class CKernels(Kernels):
 
 
 def contestants() -> dict[str, tuple[str, dict[str, Any]]]:
-    """Return the class and its arguments of each contestant that can run here."""
+    """Return the contestants that this machine can run: by name, the class (as text) and the class's arguments."""
     found: dict[str, tuple[str, dict[str, Any]]] = {
         "flnb, jit": (f"{__name__}:FlnbKernels", {"jit": True}), "flnb": (f"{__name__}:FlnbKernels", {"jit": False}),
     }  # fmt: skip
@@ -156,7 +157,12 @@ def contestants() -> dict[str, tuple[str, dict[str, Any]]]:
 
 
 def measured(rounds: int, seconds: float, clock: str) -> tuple[list[dict[str, Any]], str]:
-    """Compare the results of all contestants, then time them.
+    """Compare the results of all contestants, then time them in turn.
+
+    Args:
+        rounds: the number of turns of each contestant.
+        seconds: the approximate duration of a turn.
+        clock: "wall" for elapsed time, or "processor".
 
     Returns:
         A row for each case and contestant, and a description of the backend's libraries.
@@ -184,7 +190,7 @@ def measured(rounds: int, seconds: float, clock: str) -> tuple[list[dict[str, An
 
 
 def apart(case: str, expected: list[Any], found: list[Any]) -> float:
-    """Return the largest difference between elements of two results, divided by the largest element.
+    """Return the largest difference between elements of two contestants' results, divided by the largest element.
 
     For dropout, return the largest difference between the share of zeros and the requested share.
 
@@ -204,7 +210,7 @@ def apart(case: str, expected: list[Any], found: list[Any]) -> float:
 
 
 def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a line of the table for each case and contestant."""
+    """Return a row of the printed table for each case and contestant, given the rows that `measured` returns."""
     times = {(row["case"], row["contestant"]): row["seconds"] for row in rows}
     lines = []
     for (case, who), seconds in times.items():

@@ -23,7 +23,13 @@ MIB = 1 << 20
 
 
 class Case:
-    """A network in the memory of a separate manager; its training steps are timed."""
+    """A network whose training steps are timed, with a memory manager of its own.
+
+    Args:
+        name: the case's name in the table.
+        width, layers: the width and the number of the network's linear layers.
+        wrap: returns the context manager in which a step runs, such as that of `flnb.memory.offload`.
+    """
 
     def __init__(self, name: str, width: int, layers: int, wrap: Callable[[], AbstractContextManager[Any]]) -> None:
         import flnb
@@ -53,8 +59,10 @@ class Case:
         return seconds
 
     def row(self, plain: float) -> dict[str, Any]:
-        """Return a row of the table: the quickest step, the peak beyond what is always allocated, and the cost of
-        moving a MiB.
+        """Return a row of the table: the fastest step, the peak of memory in a step, and the cost of moving a MiB.
+
+        ``plain`` is the seconds of the fastest step without offloading. Memory that the network always uses is not a
+        part of the peak.
         """
         best, moves = min(self.seconds), self.moves
         found = {"saved tensors": self.name, "step, ms": round(1e3 * best, 1), "of plain": round(best / plain, 2)}
@@ -70,7 +78,7 @@ class Case:
 
 
 def main(argv: list[str]) -> int:
-    """Run the benchmark, and print and store the table."""
+    """Run the benchmark with the options ``argv``, and print and store the results; returns the exit status, 0."""
     import flnb
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks offloading")

@@ -47,7 +47,10 @@ INPUTS = {
 
 
 def flnb_functions(mask: Any, rows: Any) -> dict[str, Callable[..., Any]]:
-    """Return the measured ops as functions of flnb, by name."""
+    """Return functions that compute the ops by flnb, by the op's name, for ops that are not called by name alone.
+
+    ``mask`` is an array of bools, and ``rows`` one of row numbers, which some of the functions use.
+    """
     mask, rows = flnb.asarray(mask), flnb.asarray(rows)
     return {
         "sum": lambda x: flnb.sum(x, axis=1),
@@ -71,7 +74,7 @@ def flnb_functions(mask: Any, rows: Any) -> dict[str, Callable[..., Any]]:
 
 
 def torch_functions(mask: Any, rows: Any) -> dict[str, Callable[..., Any]]:
-    """Return the measured ops as functions of torch, by name."""
+    """Return functions that compute the ops by torch, in the form of `flnb_functions`."""
     import torch
     from torch.nn import functional
 
@@ -112,13 +115,13 @@ class Contestant:
     ones: Any = None
 
     def once(self) -> list[Any]:
-        """Run the op forward and backward; returns its result and the gradients as arrays."""
+        """Run the op forward and backward; returns the op's result and the inputs' gradients as arrays."""
         y = self.function(*self.leaves)
         y.backward(self.ones)
         return [y.detach().numpy(), *(leaf.grad.numpy() for leaf in self.leaves)]
 
     def seconds(self, times: int) -> tuple[float, float]:
-        """Return the processor time of a call, forward alone and with backward, as the mean of several calls."""
+        """Return two mean processor times of a call, in seconds: of forward alone, and of forward and backward."""
         function, leaves, ones = self.function, self.leaves, self.ones
         start = time.process_time()
         for _ in range(times):
@@ -132,10 +135,10 @@ class Contestant:
 
 
 def contestants(op: str, size: str) -> list[Contestant]:
-    """Return the op in flnb and, if it is installed, in torch, with equal inputs.
+    """Return the op in flnb and, if torch is installed, the same op in torch, with equal inputs.
 
     Raises:
-        AssertionError: their results or gradients differ.
+        AssertionError: flnb's and torch's results or gradients differ.
     """
     draw = np.random.default_rng(0)
     values = [draw.normal(size=SIZES[size][letter]).astype(np.float32) for letter in INPUTS[op]]
@@ -156,13 +159,16 @@ def contestants(op: str, size: str) -> list[Contestant]:
 
 
 def check_agreement(what: str, results: list[Any], expected: list[Any]) -> None:
-    """Raise an AssertionError if results or gradients differ by more than rounding."""
+    """Raise an AssertionError if flnb's results or gradients differ from those expected by more than rounding.
+
+    ``what`` is the name of the op in the error.
+    """
     for got, wanted in zip(results, expected, strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=2e-5, err_msg=f"{what}: flnb beside torch")
 
 
 def measured(op: str, size: str, rounds: int, seconds: float) -> dict[str, Any]:
-    """Measure an op; returns a row with microseconds of forward and backward, of forward alone, and ratios to torch."""
+    """Measure an op; returns its row of the table: microseconds of both passes and of forward, and ratios to torch."""
     both = contestants(op, size)
     once = sum(in_turn(both, lambda each: each.seconds(20), 2)[0][-1])  # the first turn warms up
     gc.collect()
@@ -173,7 +179,12 @@ def measured(op: str, size: str, rounds: int, seconds: float) -> dict[str, Any]:
 
 
 def _columns(part: str, seconds: list[list[float]]) -> dict[str, Any]:
-    """Return the columns of one part of the work, forward or both, from the seconds of all rounds."""
+    """Return the columns about forward alone, or about forward and backward.
+
+    Args:
+        part: the beginning of the columns' names: "forward ", or "" for both passes.
+        seconds: the seconds of all rounds, for flnb and perhaps for torch.
+    """
     micros = [round(1e6 * Spread.of(each).median, 2) for each in seconds]
     ratio = ratios(*seconds) if len(seconds) == 2 else None
     return {
@@ -185,7 +196,7 @@ def _columns(part: str, seconds: list[list[float]]) -> dict[str, Any]:
 
 
 def summary(rows: list[dict[str, Any]]) -> str:
-    """Describe the geometric mean of the ratios, and the largest."""
+    """Return a sentence with the geometric mean of the ratios to torch, and the largest ratio."""
     mean, forward = (statistics.geometric_mean(row[part] for row in rows) for part in ("ratio", "forward ratio"))
     worst = max(rows, key=lambda row: row["ratio"])
     return (
@@ -195,7 +206,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Run the benchmark, and print and store the table."""
+    """Run the benchmark with the options ``argv``, and print and store the results; returns the exit status, 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks ops")
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=INPUTS, help=f"of {', '.join(INPUTS)}; not stored")
     parser.add_argument("--rounds", type=int, default=15)

@@ -34,9 +34,15 @@ PROFILER = 0.2
 
 
 def chain(ops: int, leaf: Callable[[], Any], tanh: Callable[[Any], Any], cotangent: Any) -> Callable[[], float]:
-    """Return a function that runs a chain of ``ops`` ops forward and backward, and returns the seconds that they took.
+    """Return a function that runs a chain of ``ops`` ops forward and backward, and returns the seconds that this took.
 
     Arrays are float32 of shape (8, 8); the gradients of four leaves are computed.
+
+    Args:
+        ops: the number of ops.
+        leaf: returns a new leaf of the framework to measure.
+        tanh: the framework's function.
+        cotangent: the gradient of the chain's result.
     """
 
     def run() -> float:
@@ -102,7 +108,10 @@ def profiled(run: Callable[[], float]) -> Callable[[], float]:
 
 
 def watched(run: Callable[[], float]) -> Callable[[], float]:
-    """Return a function that calls ``run`` while a live dashboard shows the recording, to a quick browser."""
+    """Return a function that calls ``run`` while a recording is shown by a live dashboard.
+
+    The browser is simulated: it acknowledges every message at once.
+    """
     from flnb.telemetry import Live, attach, detach
     from flnb.widgets.hub import Hub
 
@@ -122,7 +131,10 @@ def watched(run: Callable[[], float]) -> Callable[[], float]:
 
 
 def measure(variants: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Time each variant in each round, in turn, after one round that is not counted; returns the seconds."""
+    """Call every variant once in each of ``rounds`` rounds, after a round that is not counted.
+
+    Return, for each variant, the list of the seconds that its calls returned.
+    """
     for run in variants.values():
         run()
     seconds: dict[str, list[float]] = {name: [] for name in variants}
@@ -135,7 +147,10 @@ def measure(variants: dict[str, Callable[[], float]], rounds: int) -> dict[str, 
 
 
 def ratios(seconds: dict[str, list[float]], over: str, under: str) -> tuple[float, float, float]:
-    """Return the median and the quartiles of the ratios of two variants, taken round by round."""
+    """Return the median, the lower and the upper quartile of the ratios of two variants' seconds in the same round.
+
+    ``over`` is the name of the numerator's variant, ``under`` that of the denominator's.
+    """
     values = sorted(a / b for a, b in zip(seconds[over], seconds[under], strict=True))
     if len(values) < 2:
         return values[0], values[0], values[0]
@@ -167,7 +182,7 @@ def training_steps(times: int) -> Callable[[], float]:
 
 
 def main(argv: list[str]) -> int:
-    """Run the benchmark, and print and store the table."""
+    """Run the benchmark with the options ``argv``, and print and store the results; returns the exit status, 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks overhead")
     parser.add_argument("--ops", type=int, default=20_000)
     parser.add_argument("--steps", type=int, default=30, help="training steps of the quickstart, in tens")
@@ -187,7 +202,10 @@ def main(argv: list[str]) -> int:
 
 
 def chain_rows(ops: int, rounds: int, collector: str) -> list[dict[str, Any]]:
-    """Measure the chain of ops: without recording, recorded, with a dashboard, and in torch; returns rows."""
+    """Measure a chain of ops without recording, with each kind of recording, and in torch; returns rows of the table.
+
+    ``collector`` is the name of the garbage collector's setting in the rows.
+    """
     off = flnb_chain(ops)
     variants = {"off": off, "recorder": recorded(off), "disk": stored(off), "dashboard": watched(off)}
     try:
@@ -220,7 +238,7 @@ def chain_rows(ops: int, rounds: int, collector: str) -> list[dict[str, Any]]:
 
 
 def step_rows(steps: int, rounds: int, collector: str) -> list[dict[str, Any]]:
-    """Measure a training step of the quickstart; returns the table's rows.
+    """Measure a training step of the quickstart, without recording and with each kind of recording; returns rows.
 
     A round has some thirty steps: enough that gradient norms, which a recording samples twice a second, count as much
     as in a long run, and few enough that changes of the machine's speed meet all variants alike. There are more rounds
@@ -236,7 +254,7 @@ def step_rows(steps: int, rounds: int, collector: str) -> list[dict[str, Any]]:
 
 
 def _until_its_end(run: Callable[[], float], rounds: int) -> float:
-    """Return the median seconds of a call of ``run``, including work after its ops, such as writing a file."""
+    """Return the median elapsed seconds of a few calls of ``run``, including work after its ops, such as writing."""
     times = []
     for _ in range(min(rounds, 3)):
         gc.collect()
@@ -249,7 +267,15 @@ def _until_its_end(run: Callable[[], float], rounds: int) -> float:
 def _row(
     case: str, collector: str, name: str, seconds: dict[str, list[float]], over: str, under: str, goal: float
 ) -> dict[str, Any]:
-    """Make a row of the table with the ratio of two variants, and whether it reaches the goal."""
+    """Return a row of the table: the ratio of two variants' seconds, and whether the ratio meets the goal.
+
+    Args:
+        case, collector: the program, and the setting of the garbage collector, as texts.
+        name: the ratio's name.
+        seconds: the seconds of each variant in each round.
+        over, under: the names of the numerator's and of the denominator's variant.
+        goal: the largest ratio that meets the goal; 0 if there is no goal.
+    """
     median, low, high = ratios(seconds, over, under)
     return {
         "case": case,

@@ -1,12 +1,12 @@
-"""What programs cost besides their time: `python -m benchmarks programs [MODEL...]`.
+"""The costs of programs (captured functions) besides their time: `python -m benchmarks programs [MODEL...]`.
 
-For each model under `flnb.jit`, in processes of their own: the first step with an empty cache of machine code and with
-a filled one, page faults of later steps, what a recording adds to a step, and the memory that a program predicts,
-compared with the memory that a recording measures. Then, for a chain of ops on arrays of shape (8, 8): the time of one
-op in a program and in torch eager, without gradients and with the gradients of four leaves (the chain of `benchmarks
-overhead`); and the time to record an op on the backend "deferred", and to record and compute it, compared with
-computing it on "numpy". In each turn a chain is run once without being timed, so that caches are warm, and then
-`REPEATS` times. A call of a program is counted from the call to its return, with the check of its arguments.
+For each model under `flnb.jit`, in separate processes: the first step with an empty cache of machine code and with a
+filled one, page faults of later steps, the time that a recording adds to a step, and the memory that a program
+predicts, compared with the memory that a recording measures. Then, for a chain of ops on arrays of shape (8, 8): the
+time of one op in a program and in torch eager, without gradients and with the gradients of four leaves (the chain of
+`benchmarks overhead`); and the time to record an op on the backend "deferred", and to record and compute the op,
+compared with computing it on "numpy". In each turn a chain is run once without being timed, so that caches are warm,
+and then `REPEATS` times. A call of a program is timed until it returns, including the check of its arguments.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ STEPS = 10
 
 
 class Steps(Training):
-    """A model that is trained by `flnb.jit`; its methods measure single steps."""
+    """A model whose training steps run under `flnb.jit`; the methods measure such steps."""
 
     def first(self) -> float:
-        """Return the processor time of the first step, which captures, plans and compiles, in seconds."""
+        """Run the first step, which captures, plans and compiles; returns its processor time in seconds."""
         return self._steps(1)
 
     def _steps(self, count: int = STEPS) -> float:
-        """Return the processor time of some steps, in seconds."""
+        """Run ``count`` steps; returns their processor time in seconds."""
         start = time.process_time()
         for _ in range(count):
             self.iteration(update=True)
@@ -68,7 +68,7 @@ class Steps(Training):
         return (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / STEPS
 
     def recording(self, rounds: int) -> float:
-        """Return processor time of recorded steps / processor time of other steps, the median of several rounds."""
+        """Return the processor time of recorded steps divided by that of other steps, as the median over the rounds."""
         found = []
         for _ in range(rounds):
             plain = self._steps()
@@ -78,7 +78,10 @@ class Steps(Training):
         return statistics.median(found)
 
     def predicted(self) -> float:
-        """Return the predicted / the measured peak memory of a step, without memory in use before the step."""
+        """Return the predicted peak memory of a step divided by the measured one.
+
+        Memory that is in use before the step is subtracted from the measured peak.
+        """
         (program,) = self.iterations[True].programs
         for parameter in self.model.parameters():
             parameter.grad = None
@@ -112,7 +115,7 @@ def model_row(name: str, rounds: int) -> dict[str, Any]:
 
 
 def chain(ops: int, tanh: Callable[[Any], Any], *leaves: Any) -> Any:
-    """Compute a chain of ops on (8, 8)."""
+    """Compute a chain of ``ops`` ops on four arrays of shape (8, 8), and return the result."""
     y, a, b, c = leaves
     for _ in range(ops // 4):
         y = tanh(y * a + b) * c
@@ -120,14 +123,14 @@ def chain(ops: int, tanh: Callable[[Any], Any], *leaves: Any) -> Any:
 
 
 def gradients(ops: int, tanh: Callable[[Any], Any], leaves: Sequence[Any], cotangent: Any) -> None:
-    """Compute a chain of ops on (8, 8), and the gradients of four leaves."""
+    """Compute a chain of ``ops`` ops on four leaves of shape (8, 8), and the leaves' gradients."""
     for leaf in leaves:
         leaf.grad = None
     chain(ops, tanh, *leaves).backward(cotangent)
 
 
 def per_op(run: Callable[[], object], ops: int) -> float:
-    """Return the processor time of one of the ops of ``run``, in microseconds."""
+    """Return the processor time of ``run`` divided by the number ``ops`` of its ops, in microseconds."""
     run()
     start = time.process_time()
     for _ in range(REPEATS):
@@ -136,7 +139,10 @@ def per_op(run: Callable[[], object], ops: int) -> float:
 
 
 def chains(ops: int) -> dict[str, Callable[[], float]]:
-    """Return functions that measure an op of the chain in microseconds: run in each way, and recorded only."""
+    """Return, for each way to run the chain, a function that measures the processor time of an op in microseconds.
+
+    The way "recording" records the ops on the backend "deferred", and does not count the time to compute them.
+    """
     one = np.ones((8, 8), np.float32)
     backends: dict[str, Any] = {}
     tensors: dict[str, list[Any]] = {}
@@ -188,7 +194,7 @@ def chains(ops: int) -> dict[str, Callable[[], float]]:
 
 
 def chain_rows(ops: int, rounds: int) -> list[dict[str, Any]]:
-    """Measure the chain in each way, in turn; returns the rows of ratios."""
+    """Measure the chain in each of its ways, in turn; returns a row of the table for each ratio of two ways."""
     ways = chains(ops)
     times: dict[str, list[float]] = {name: [] for name in ways}
     for i in range(SETTLING + rounds):
@@ -213,7 +219,7 @@ def chain_rows(ops: int, rounds: int) -> list[dict[str, Any]]:
 
 
 def main(argv: list[str]) -> int:
-    """Run the benchmark, and print and store the tables."""
+    """Run the benchmark with the options ``argv``, and print and store the results; returns the exit status, 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks programs")
     parser.add_argument("models", nargs="*", metavar="MODEL", help="of flnb.models (default: the six of table 3)")
     parser.add_argument("--rounds", type=int, default=9, help="how often each takes its turn")

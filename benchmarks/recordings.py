@@ -33,7 +33,7 @@ MORE = 1.05
 
 
 def record(path: Path, count: int) -> dict[str, Any]:
-    """Record ops of a pretended program to a file; returns what was measured."""
+    """Record ``count`` events of a simulated program to a file; returns a row of the table with rates and memory."""
     import flnb_telemetry as telemetry
     from flnb_telemetry import bus, pump, schema
     from flnb_telemetry.intern import Plan, plans
@@ -71,7 +71,10 @@ def record(path: Path, count: int) -> dict[str, Any]:
 
 
 def sustain(path: Path, minutes: float) -> dict[str, Any]:
-    """Record events to a file at a steady rate, and print the memory after each minute; returns what was measured."""
+    """Record events to a file at a steady rate, and print the memory after each minute.
+
+    Return a row of the table with the number and the rate of the events, and the memory.
+    """
     import flnb_telemetry as telemetry
     from flnb_telemetry import bus, schema
     from flnb_telemetry.intern import Plan, plans
@@ -112,13 +115,13 @@ def sustain(path: Path, minutes: float) -> dict[str, Any]:
 
 
 def resident_mib() -> float:
-    """Return the memory that this process has now, MiB."""
+    """Return the memory that this process uses now, in MiB."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return round(pages * resource.getpagesize() / 2**20, 1)
 
 
 def opened(path: Path) -> dict[str, Any]:
-    """Open a recording in this process and count its events."""
+    """Open a recording in this process and read all its ops; returns the seconds for opening, and peaks of memory."""
     import flnb_telemetry as telemetry
 
     began = time.perf_counter()
@@ -131,19 +134,19 @@ def opened(path: Path) -> dict[str, Any]:
 
 
 def peak_mib() -> float:
-    """Return the most memory that this process has had, MiB."""
+    """Return the peak of the memory that this process has used, in MiB."""
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
 
 
 def measured(what: str, path: Path, count: int) -> dict[str, Any]:
-    """Call `record` or `opened` in a process of its own."""
+    """Call `record` or `opened`, as ``what`` says, in a new process, and return the result."""
     command = [sys.executable, "-m", "benchmarks", "recordings", "--do", what, str(path), str(count)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=3600)
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 def main(argv: list[str]) -> int:
-    """Run the benchmark, and print and store the figures."""
+    """Run the benchmark with the options ``argv``, and print and store the results; returns the exit status, 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks recordings")
     parser.add_argument("--quick", action="store_true", help="a smoke size, for CI")
     parser.add_argument("--do", nargs=3, metavar=("WHAT", "PATH", "COUNT"), help=argparse.SUPPRESS)

@@ -22,7 +22,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def machine() -> dict[str, Any]:
-    """Return the processor, its cores, and the versions of the libraries."""
+    """Return the facts about this machine that each result has: processor, cores, and versions of the libraries."""
     versions = {}
     for name in ("flnb", "numpy", "torch", "jax"):
         try:
@@ -38,7 +38,15 @@ def machine() -> dict[str, Any]:
 
 
 def write(name: str, rows: Any, options: dict[str, Any]) -> Path:
-    """Store a result under benchmarks/results; the result of a quick run is not stored."""
+    """Store a benchmark's result as ``benchmarks/results/NAME.json``, unless the option "quick" is set.
+
+    Return the path of the file.
+
+    Args:
+        name: the name of the benchmark.
+        rows: the result, for JSON.
+        options: the benchmark's options by name, which are stored too.
+    """
     path = RESULTS / f"{name}.json"
     if options.get("quick"):
         return path
@@ -49,7 +57,10 @@ def write(name: str, rows: Any, options: dict[str, Any]) -> Path:
 
 
 def page(name: str, figure: Any, options: dict[str, Any]) -> Path:
-    """Store a plotly figure as an HTML page that needs no network; that of a quick run is not stored."""
+    """Store a plotly figure as ``benchmarks/results/NAME.html``, which needs no network, unless "quick" is set.
+
+    Return the path of the file.
+    """
     path = RESULTS / f"{name}.html"
     if not options.get("quick"):
         RESULTS.mkdir(exist_ok=True)
@@ -65,7 +76,10 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def insert(name: str, text: str, folder: Path = RESULTS) -> None:
-    """Replace a section of the folder's README.md, between the marks with its name, or append it."""
+    """Replace the section ``name`` of a folder's README.md by ``text``; append the section if there is none.
+
+    Comments with the section's name mark its beginning and its end.
+    """
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     path = folder / "README.md"
     page = path.read_text() if path.exists() else "# Results\n"

@@ -29,7 +29,10 @@ TIME_GOAL, MEMORY_GOAL, ARENA_GOAL, FLAT_GOAL = 0.5, 1.0, 1.0, 1.3
 
 
 def chain(leaf: Any, nodes: int) -> Any:
-    """Compute y = y a + b for half as many times as there are nodes; a is so near 1 that no gradient underflows."""
+    """Compute y = y a + b repeatedly, with a multiplication and an addition each time: ``nodes`` ops in all.
+
+    ``leaf`` makes a leaf from a number. The leaf a is so near 1 that no gradient underflows.
+    """
     y, a, b = leaf(0.5), leaf(0.99999), leaf(0.00001)
     for _ in range(nodes // 2):
         y = y * a
@@ -38,7 +41,10 @@ def chain(leaf: Any, nodes: int) -> Any:
 
 
 def lattice(leaf: Any, nodes: int) -> Any:
-    """Compute rows of cells, each the sum of two predecessors times the column's weight; returns the last row's sum."""
+    """Compute rows of cells: each cell is the sum of two cells of the previous row, times the weight of its column.
+
+    Return the sum of the last row. ``leaf`` makes a leaf from a number.
+    """
     weights = [leaf(0.5) for _ in range(WIDTH)]
     row = weights
     for _ in range(nodes // (2 * WIDTH)):
@@ -54,9 +60,16 @@ GRAPHS = {"chain": chain, "lattice": lattice}
 
 
 def measure(variant: str, graph: str, nodes: int, tuned: bool, times: int = 1) -> dict[str, float]:
-    """Measure the seconds of forward and of backward, and the bytes by which the process grew.
+    """Build a graph ``times`` times, and run forward and backward each time; must be called in a new process.
 
-    Several graphs are built one after the other. It must be called in a new process.
+    Return the mean seconds of "forward" and of "backward", and the bytes by which the process's peak "memory" grew.
+
+    Args:
+        variant: "torch", or the name of a tape of flnb.
+        graph: the name of the graph, a key of `GRAPHS`.
+        nodes: the number of ops in the graph.
+        tuned: whether the garbage collector runs with the settings of `flnb.tune_gc`.
+        times: how often the graph is built, one after the other.
     """
     if variant == "torch":
         import torch
@@ -95,7 +108,7 @@ def measure(variant: str, graph: str, nodes: int, tuned: bool, times: int = 1) -
 
 
 def in_process(variant: str, graph: str, nodes: int, tuned: bool, times: int = 1) -> dict[str, float]:
-    """Call `measure` in a new process."""
+    """Call `measure` in a new process, and return the result."""
     call = f"measure({variant!r}, {graph!r}, {nodes}, {tuned}, {times})"
     program = f"import json; from benchmarks.tape import measure; print(json.dumps({call}))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -104,12 +117,12 @@ def in_process(variant: str, graph: str, nodes: int, tuned: bool, times: int = 1
 
 
 def seconds(result: dict[str, float]) -> float:
-    """Return the seconds of forward and backward together."""
+    """Return the sum of the seconds of forward and backward in a result of `measure`."""
     return result["forward"] + result["backward"]
 
 
 def rounds(variants: list[str], graph: str, options: argparse.Namespace, tuned: bool) -> dict[str, list[Any]]:
-    """Measure each variant once a round; returns the results of all rounds."""
+    """Measure each variant once in each round; returns for each variant the results of all rounds."""
     found: dict[str, list[Any]] = {name: [] for name in variants}
     for i in range(options.rounds):
         for name in variants[i % len(variants) :] + variants[: i % len(variants)]:
@@ -120,7 +133,15 @@ def rounds(variants: list[str], graph: str, options: argparse.Namespace, tuned: 
 def against(
     graph: str, collector: str, name: str, over: list[Any], under: list[Any], what: Any, goal: float
 ) -> dict[str, Any]:
-    """Make a row of the table: median and spread of the ratios of two variants, taken round by round."""
+    """Return a row of the table: median, minimum and maximum of the ratio of two variants in the same round.
+
+    Args:
+        graph, collector: the names of the graph and of the garbage collector's setting.
+        name: the name of the ratio.
+        over, under: the results of the numerator's and of the denominator's variant, one per round.
+        what: returns the number to compare in a result: `seconds` or `memory`.
+        goal: the largest median that meets the goal.
+    """
     ratios = sorted(what(a) / what(b) for a, b in zip(over, under, strict=True))
     median = statistics.median(ratios)
     return {
@@ -136,18 +157,18 @@ def against(
 
 
 def _typical(results: list[Any], what: Any) -> str:
-    """Return the median of one number over all rounds."""
+    """Return as text the median, over all rounds, of the number that ``what`` returns for a result."""
     value = statistics.median(map(what, results))
     return f"{value / 1e6:.0f} MB" if what is memory else f"{value:.2f} s"
 
 
 def memory(result: dict[str, float]) -> float:
-    """Return the bytes by which the process grew."""
+    """Return the bytes by which the process's memory grew, from a result of `measure`."""
     return result["memory"]
 
 
 def compare(graph: str, options: argparse.Namespace, tuned: bool) -> list[dict[str, Any]]:
-    """Return the rows with all ratios for one graph."""
+    """Measure all variants on a graph; returns a row of the table for each ratio of two variants."""
     collector = "tune_gc" if tuned else "default gc"
     variants = ["linked", "arena"] + (["torch"] if find_spec("torch") else [])
     found = rounds(variants, graph, options, tuned)
@@ -178,7 +199,10 @@ def flatness(graph: str, options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _flat_row(graph: str, name: str, found: dict[int, list[float]]) -> dict[str, Any]:
-    """Make the row of the table that says how flat the time per node is."""
+    """Return the table's row about one framework: the longest time per node of any size, divided by the shortest.
+
+    ``found`` has, for each size of the graph, the seconds per node in each round.
+    """
     ratios = sorted(max(values) / min(values) for values in zip(*found.values(), strict=True))
     median, ours = statistics.median(ratios), name == "linked"
     return {

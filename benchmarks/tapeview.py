@@ -1,4 +1,4 @@
-"""How long the kernel takes to open the tape of a recorded program, to expand a block and to search in it.
+"""How long the Python kernel takes to open the tape of a recorded program, to expand a block and to search the tape.
 
 `python -m benchmarks tapeview`; the browser adds its part (`tests/browser/test_tape.py -s` prints it).
 Goals: a million nodes open collapsed in 3 s, a block expands in 0.2 s, the browser's part included.
@@ -23,7 +23,7 @@ SIZES = (10_000, 100_000, 1_000_000)
 
 
 def recorded(nodes: int) -> Any:
-    """Record a chain of small ops on a Variable, forward and backward."""
+    """Record a chain of small ops on a Variable, forward and backward; returns the recording, with ``nodes`` nodes."""
     import flnb
 
     with flnb.record("chain", buffer="1GiB", limit="2GiB", grad_interval=0) as run:
@@ -38,14 +38,18 @@ def recorded(nodes: int) -> Any:
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Call a function; returns the seconds and its result."""
+    """Call a function; returns the elapsed seconds and the function's result."""
     began = time.perf_counter()
     result = work()
     return time.perf_counter() - began, result
 
 
 def measure(nodes: int, rounds: int) -> dict[str, Any]:
-    """Measure one size; returns a row with the seconds to the first message, and milliseconds to each further one."""
+    """Measure a tape of ``nodes`` nodes; returns the row of the table.
+
+    The row has the seconds until the first message to the browser, and the most milliseconds that any of ``rounds``
+    requests of each kind took.
+    """
     from flnb_telemetry.live.tape import LiveTape
 
     run = recorded(nodes)
@@ -73,19 +77,19 @@ def measure(nodes: int, rounds: int) -> dict[str, Any]:
 
 
 def _answered(live: Any, request: dict[str, Any]) -> str:
-    """Ask for a part of the tape and return the answer."""
+    """Return the answer to a browser's request, such as that for a part of the tape, as JSON."""
     return json.dumps(live.answer(request))
 
 
 def _first(live: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the first message about the tape."""
+    """Make the first message about a tape; returns ``live`` and the content of the message."""
     content = tape_frame(live, "tape")
     json.dumps(content)
     return live, content
 
 
 def main(argv: list[str]) -> int:
-    """Run the benchmark, and print and store the times."""
+    """Run the benchmark with the options ``argv``, and print and store the results; returns the exit status, 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks tapeview")
     parser.add_argument("--quick", action="store_true", help="a smoke size, for CI")
     options = parser.parse_args(argv)

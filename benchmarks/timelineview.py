@@ -79,7 +79,10 @@ def recorded(ops: int) -> Recording:
 
 
 def _rows(count: int, code: Any, *words: Any) -> Records:
-    """Return ``count`` records with the given code and first words; the other words are 0."""
+    """Return ``count`` telemetry records, each of eight words: the code, then those given, then zeros.
+
+    ``code`` and each of ``words`` is one number, or an array with a number for each record.
+    """
     made = np.zeros((count, schema.WORDS), np.int64)
     made[:, 0] = code
     for word, values in enumerate(words, start=1):
@@ -88,7 +91,10 @@ def _rows(count: int, code: Any, *words: Any) -> Records:
 
 
 def measure(ops: int, rounds: int) -> dict[str, Any]:
-    """Measure the kernel's part for one size: opening the timeline, its first section, windows and a search."""
+    """Measure how long the Python kernel takes for a timeline of ``ops`` ops; returns the row of the table.
+
+    Measured are opening the timeline with its first message, ``rounds`` requests for windows, and a search.
+    """
     run = recorded(ops)
     before, began, spent = _peak(), time.perf_counter(), time.process_time()
     live = LiveRecording(run)
@@ -116,7 +122,7 @@ def measure(ops: int, rounds: int) -> dict[str, Any]:
 
 
 def _peak() -> float:
-    """Return the most memory that the process has had, MiB."""
+    """Return the peak of the memory that this process has used, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -183,7 +189,7 @@ def in_browser(ops: int, steps: int) -> dict[str, Any]:
 
 
 def main(argv: list[str]) -> int:
-    """Run the benchmark, and print and store the times."""
+    """Run the benchmark with the options ``argv``, and print and store the results; returns the exit status, 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks timelineview")
     parser.add_argument("--quick", action="store_true", help="a smoke size, for CI")
     parser.add_argument("--browser", action="store_true", help="measure the browser's part, too")

@@ -1,4 +1,4 @@
-"""How long `flnb.memory.tune` takes from a control's move until the figure is redrawn: `python -m benchmarks tune`.
+"""How long `flnb.memory.tune` takes to redraw its figure after a control is moved: `python -m benchmarks tune`.
 
 Goals, for a trace of 50,000 calls: 0.5 s with `Caching`, 3 s with a manager in plain Python as one types it in a cell.
 The kernel's part alone; the browser's is printed by `tests/browser/test_tune.py -s`.
@@ -56,7 +56,7 @@ class FirstFit(MemoryManager):
 
 
 def example(calls: int) -> Any:
-    """Return a trace of some calls: steps that allocate many sizes, and free most in reverse order."""
+    """Return a trace of ``calls`` allocations and frees: many sizes, most of which are freed in reverse order."""
     rng, order, sizes, live = np.random.default_rng(0), [], [], list[int]()
     while len(order) < calls:
         for _ in range(60):
@@ -72,7 +72,13 @@ def example(calls: int) -> Any:
 
 
 def measure(trace: Any, kind: type[MemoryManager], moves: dict[str, list[Any]]) -> dict[str, Any]:
-    """Move each control to some values, and return the slowest time from the move to the figure."""
+    """Move each control to some values, and measure the time until the figure is redrawn; returns the table's row.
+
+    Args:
+        trace: the trace to replay.
+        kind: the class of the memory manager.
+        moves: for each control (a setting of the manager) its values, one after the other.
+    """
     tuner = flnb.memory.tune(trace, kind, seconds=0.1)
     took = []
     for name, values in moves.items():
@@ -95,7 +101,7 @@ def measure(trace: Any, kind: type[MemoryManager], moves: dict[str, list[Any]]) 
 
 
 def main(argv: list[str]) -> int:
-    """Run the benchmark, and print and store the times."""
+    """Run the benchmark with the options ``argv``, and print and store the results; returns the exit status, 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks tune")
     parser.add_argument("--quick", action="store_true", help="a smoke size, for CI")
     options = parser.parse_args(argv)

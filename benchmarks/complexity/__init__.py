@@ -29,7 +29,12 @@ GOAL = 1.0
 
 
 def measured(frameworks: list[str], rounds: int) -> dict[str, dict[str, Any]]:
-    """Return version, lines, bytes, operators and import times of each framework that is installed."""
+    """Return the version, lines of code, bytes, operators and import times of each installed framework, by name.
+
+    Args:
+        frameworks: the names of the frameworks, of `installed.FRAMEWORKS`.
+        rounds: how often each framework is imported.
+    """
     found = {name: row for name in frameworks if (row := installed.row(name))}
     times = installed.import_times(list(found), rounds)
     return {
@@ -38,7 +43,11 @@ def measured(frameworks: list[str], rounds: int) -> dict[str, dict[str, Any]]:
 
 
 def overview(name: str, row: dict[str, Any]) -> dict[str, Any]:
-    """Make a line of the table. "primitives" are the ops that a backend must implement; "schemas" count overloads."""
+    """Return a framework's row of the printed table, given its name and its entry in the result of `measured`.
+
+    The column "primitives" counts the ops that a tensor backend must implement; the column "schemas" counts each
+    overload of an operator separately.
+    """
     counts = row["operators"]["counts"]
     return {
         "framework": f"{name} {row['version']}",
@@ -57,7 +66,10 @@ def overview(name: str, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def edited_classes(rounds: int) -> list[dict[str, Any]]:
-    """Make a line of the table for each kind of class that can be redefined in a notebook cell."""
+    """Measure how soon an edited class is active in a notebook, for each kind of class that a cell can redefine.
+
+    Return a row of the printed table for each kind.
+    """
     rows = []
     for part in iteration.PARTS:
         times = iteration.active_in_notebook(part, rounds)

@@ -1,4 +1,4 @@
-"""What an installation holds (files, bytes, lines), by its metadata, and how long an import takes."""
+"""The files, bytes and lines of code of an installed framework, found by its metadata, and its import time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["FRAMEWORKS", "files", "import_times", "median", "required", "row"]
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("flnb", "telemetry/flnb_telemetry", "backends/flnb_backends")
 FRAMEWORKS = {"flnb": ("flnb",), "torch": ("torch",), "jax": ("jax", "jaxlib"), "numpy": ("numpy",)}
-"""Each with the distributions that are its own."""
+"""The distributions of each framework, without those that it requires."""
 
 
 def files(name: str, omitted: Set[str] = frozenset({"__pycache__", "frontend"})) -> list[Path]:
@@ -39,7 +39,10 @@ def files(name: str, omitted: Set[str] = frozenset({"__pycache__", "frontend"}))
 
 
 def required(names: tuple[str, ...]) -> list[str]:
-    """Return the distributions that the named ones need on this machine, directly or indirectly, without extras."""
+    """Return the distributions that those in ``names`` require on this machine, directly or indirectly.
+
+    Requirements of extras, and the distributions in ``names`` themselves, are left out.
+    """
     from packaging.requirements import Requirement
 
     found: list[str] = []
@@ -60,7 +63,7 @@ def _size(names: tuple[str, ...] | list[str]) -> int:
 
 
 def row(framework: str) -> dict[str, Any] | None:
-    """Return lines by language and bytes of a framework, or None if it is not installed."""
+    """Return the version, the lines of code by language and the bytes of a framework; None if it is not installed."""
     names = FRAMEWORKS[framework]
     if not find_spec(framework):
         return None
@@ -80,7 +83,7 @@ def row(framework: str) -> dict[str, Any] | None:
 
 
 def _version(name: str) -> str:
-    """Return the version of an installed distribution, or None."""
+    """Return the version of an installed distribution, or "from a checkout" if it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -88,9 +91,9 @@ def _version(name: str) -> str:
 
 
 def import_times(frameworks: list[str], rounds: int) -> dict[str, list[float]]:
-    """Return the seconds of ``import NAME``, measured in new processes; the frameworks take turns.
+    """Return the seconds that ``import NAME`` takes in new processes, for each framework a list of ``rounds`` times.
 
-    The first round is not counted, because it fills the cache of bytecode.
+    The frameworks take turns. An additional first round fills the cache of bytecode and is not counted.
     """
     program = "import time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
     times: dict[str, list[float]] = {name: [] for name in frameworks}
@@ -106,5 +109,5 @@ def import_times(frameworks: list[str], rounds: int) -> dict[str, list[float]]:
 
 
 def median(times: list[float]) -> float:
-    """Return the median, rounded to milliseconds."""
+    """Return the median of times in seconds, rounded to milliseconds."""
     return round(statistics.median(times), 3)

@@ -1,4 +1,4 @@
-"""How long until a change is active: a source file and its tests, and a class in a notebook's cell.
+"""The time until an edited source file has passed its tests, and until a class edited in a notebook is active.
 
 A file is chosen with a probability proportional to its lines, without replacement, as the paper chooses files for
 incremental builds (appendix A.1.2), and changed in a copy of this checkout. Its tests are the file ``test_NAME.py``, or
@@ -37,7 +37,7 @@ def mirror(source: Path, root: Path) -> Path | None:
 
 
 def chosen(number: int, seed: int = 0) -> list[Path]:
-    """Draw source files of this checkout that have tests, with probabilities by their lines, without replacement."""
+    """Draw ``number`` source files that have tests, without replacement, with probabilities proportional to lines."""
     files = [
         path for package in PACKAGES for path in sources(ROOT / package) if path.suffix == ".py" and mirror(path, ROOT)
     ]
@@ -51,7 +51,10 @@ def chosen(number: int, seed: int = 0) -> list[Path]:
 
 
 def file_to_tests(files: list[Path]) -> list[dict[str, Any]]:
-    """Edit source files in a copy, one after the other; returns the seconds until each one's tests have passed."""
+    """Edit source files in a copy of this checkout, one after the other, and run the tests of each.
+
+    Return a row of the printed table for each file, with the seconds from the edit until the tests have passed.
+    """
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         for name in COPIED:
@@ -99,9 +102,9 @@ def _children() -> float:
 
 
 def from_scratch() -> dict[str, Any] | None:
-    """Return the seconds, elapsed and of processors, of building and installing this checkout's wheel.
+    """Build and install this checkout's wheel, and return the elapsed seconds ("s") and the "processor s".
 
-    None is returned without pip, or if the build fails.
+    Return None if pip is not installed, or if the build fails.
     """
     if not find_spec("pip"):
         return None
@@ -143,9 +146,13 @@ PARTS = {
 
 
 def active_in_notebook(part: str, rounds: int) -> list[float] | None:
-    """Return the seconds from sending a notebook cell with an edited class until a later cell used the new code.
+    """Return the seconds from sending a notebook cell with an edited class until a later cell has used the new code.
 
-    None is returned if the extra "lab" is not installed.
+    Return None if the extra "lab" is not installed.
+
+    Args:
+        part: the kind of class, a key of `PARTS`.
+        rounds: the number of edits, each of which is measured.
     """
     if not (find_spec("jupyter_client") and find_spec("ipykernel")):
         return None
@@ -174,7 +181,7 @@ def active_in_notebook(part: str, rounds: int) -> list[float] | None:
 
 
 def _answer(client: Any, code: str) -> str:
-    """Run a cell and return what it prints, or its error."""
+    """Run ``code`` as a notebook cell, and return the text that it prints, or its error."""
     printed: list[str] = []
 
     def hear(message: dict[str, Any]) -> None:

@@ -79,7 +79,7 @@ def _python(text: str) -> set[int]:
 
 
 def sources(folder: Path) -> Iterator[Path]:
-    """Return the files of a folder that are counted."""
+    """Return the files in a folder whose lines are counted."""
     for parent, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in OMITTED and not name.startswith("."))
         here = type(folder)(parent)

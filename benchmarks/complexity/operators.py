@@ -25,7 +25,7 @@ MATCH = {
 
 
 def flnb() -> dict[str, list[str]]:
-    """Return flnb's ops; composites consist of other ops, so a backend needs to implement only the rest."""
+    """Return the names of flnb's ops; "primitives" are the ops that a backend must implement, others are composites."""
     import flnb
     from flnb.dispatch.table import OPS
     from flnb.ops.composite import Composite
@@ -36,7 +36,7 @@ def flnb() -> dict[str, list[str]]:
 
 
 def torch() -> dict[str, list[str]]:
-    """Return the operators of torch's dispatcher in the namespace ``aten``; a schema is a name with an overload."""
+    """Return the names of torch's operators in the namespace ``aten``, and their schemas, one for each overload."""
     import torch
 
     schemas = [name.removeprefix("aten::") for name in torch._C._dispatch_get_all_op_names() if name[:4] == "aten"]
@@ -44,14 +44,14 @@ def torch() -> dict[str, list[str]]:
 
 
 def jax() -> dict[str, list[str]]:
-    """Return JAX's public primitives, of ``jax.extend.core.primitives``."""
+    """Return the names of JAX's public primitives, those in ``jax.extend.core.primitives``."""
     from jax.extend.core import primitives
 
     return {"operators": sorted({value.name for name, value in vars(primitives).items() if name.endswith("_p")})}
 
 
 def numpy() -> dict[str, list[str]]:
-    """Return NumPy's public functions, as it has no registry of operators."""
+    """Return the names of NumPy's public functions, because NumPy has no registry of operators."""
     import numpy
 
     found: set[str] = set()
@@ -75,7 +75,7 @@ def matching(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def operators(framework: str) -> dict[str, Any] | None:
-    """Return the numbers of operators and their names, or None if the framework is not installed."""
+    """Return the numbers and the names of a framework's operators; None if the framework is not installed."""
     if not find_spec(framework):
         return None
     found = REGISTRIES[framework]()

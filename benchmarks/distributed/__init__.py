@@ -1,7 +1,7 @@
 """What communication costs, hides and is predicted to take: `python -m benchmarks distributed [SECTION ...]`.
 
 Sections: `crossing` (two processes: our calls beside raw mpi4py and, where torch is installed, its gloo), `overlap`
-(transfers on a modelled link beside a backward pass), `arrivals` (what it costs to report complete gradients) and
+(transfers on a modelled link beside a backward pass), `arrivals` (the cost of reporting complete gradients) and
 `predictions` (of the simulator). Variants take turns in one run. The least time, the lower quartile and the median are
 reported, because machines are busy: the least time shows the cost of the code, the median includes waiting.
 """
@@ -18,7 +18,7 @@ SECTIONS = ("crossing", "overlap", "arrivals", "predictions")
 
 
 def main(argv: list[str]) -> int:
-    """Run some sections or all; the exit status is 1 if a goal is missed."""
+    """Run the sections named in ``argv``, or all; returns the exit status, which is 1 if a goal is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks distributed")
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"of {', '.join(SECTIONS)}; by default all")
     parser.add_argument("--rounds", type=int, default=15)

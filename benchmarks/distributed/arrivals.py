@@ -1,4 +1,4 @@
-"""Measures the time of backward passes with and without a listener for complete gradients."""
+"""The time of backward passes with and without a listener, which is called for each leaf with a complete gradient."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ GOALS = {"models": 1.02, "tiny nodes": 1.10}
 
 
 class Counting:
-    """A listener that counts the gradients that arrive."""
+    """A listener for `flnb.autograd.arrivals.listen` that counts the gradients of leaves as they are complete."""
 
     def __init__(self, leaves: set[int]) -> None:
         self.leaves, self.count = leaves, 0
 
     def began(self, first: bool) -> None:
-        """Do nothing."""
+        """Do nothing at the beginning of a backward pass."""
 
     def arrived(self, leaf: Any, gradient: Any) -> None:
-        """Count a gradient."""
+        """Count the complete gradient of a leaf."""
         self.count += 1
 
     def ended(self) -> None:
-        """Do nothing."""
+        """Do nothing at the end of a backward pass."""
 
 
 def measure(rounds: int, quick: bool) -> list[dict[str, Any]]:
-    """Return the rows of the table."""
+    """Measure backward passes of several networks; returns a row of the printed table for each network."""
     found = []
     for name in ("lenet", "lstm-lm-200", "vit", "bert"):
         recipe = models.get(name)
@@ -53,7 +53,18 @@ def perceptron(width: int, layers: int) -> nn.Module:
 
 
 def _row(name: str, kind: str, net: nn.Module, loss: Callable[[], Any], rounds: int, quick: bool) -> dict[str, Any]:
-    """Measure a network: backward passes with and without a listener, in turn, in seconds of this thread's CPU time."""
+    """Measure a network's backward passes with and without a listener, in turn; returns the row of the table.
+
+    Times are CPU times of this thread.
+
+    Args:
+        name: the network's name in the table.
+        kind: the key of the network's goal in `GOALS`.
+        net: the network.
+        loss: runs a forward pass and returns the loss.
+        rounds: a measure of the number of passes.
+        quick: whether to measure only three pairs of passes.
+    """
     loss()
     began = time.thread_time()
     loss().backward()

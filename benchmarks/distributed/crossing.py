@@ -26,7 +26,7 @@ ADDED, RATIO, LARGE = 5.0, 1.10, 1 << 20
 
 
 def measure(rounds: int, quick: bool) -> list[dict[str, Any]]:
-    """Measure on a machine as it is, then with a busy process for each core; returns the rows of the table."""
+    """Measure on the machine as it is, then with a busy process for each core; returns the rows of the table."""
     if find_spec("mpi4py") is None:
         print("mpi4py is not installed here: nothing to compare with")
         return []
@@ -43,7 +43,11 @@ def measure(rounds: int, quick: bool) -> list[dict[str, Any]]:
 
 
 def launched(settings: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
-    """Run two processes; returns the least, quartile, median and mean seconds of a call, by size and variant."""
+    """Start two processes that time all-reduce calls, and wait for them.
+
+    Return four times of a call in seconds (minimum, lower quartile, median and mean), by size in bytes and by variant.
+    ``settings`` is the argument of `rank` in these processes.
+    """
     from flnb.distributed.launching import find_mpiexec
 
     with tempfile.TemporaryDirectory() as folder:
@@ -55,10 +59,11 @@ def launched(settings: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
 
 
 def _row(size: int, found: dict[str, list[float]], loaded: bool) -> dict[str, Any]:
-    """Return a row: least / quartile / median / mean microseconds of each variant, and whether the goal is met.
+    """Return the table's row for one size: four times of each variant, and whether the goal is met.
 
-    With more programs than cores, a call takes either its usual time or the time until the scheduler runs the process
-    again. The mean is the time per call of a loop of calls.
+    The times are the minimum, lower quartile, median and mean of a call in microseconds. On a busy machine (``loaded``)
+    the goal is about the mean: with more programs than cores, a call takes either its usual time or the time until the
+    scheduler runs the process again, and the mean is the time per call of a loop.
     """
     us = {name: [1e6 * s for s in seconds] for name, seconds in found.items()}
     (raw, _, raw_median, raw_mean), (ours, _, our_median, our_mean) = us[RAW], us[OURS]
@@ -79,7 +84,7 @@ def _row(size: int, found: dict[str, list[float]], loaded: bool) -> dict[str, An
 
 
 def rank(settings: dict[str, Any]) -> None:
-    """Time all variants on one of the processes; the first writes the result."""
+    """Time all variants in one of the two processes; rank 0 writes the result to a file."""
     from mpi4py import MPI
 
     import flnb
@@ -127,7 +132,7 @@ def timed(call: Callable[[], Any], times: int) -> list[float]:
 
 
 def _tested(test: Callable[[], bool]) -> None:
-    """Wait until ``test()`` is true, in the same way as the crossing."""
+    """Wait until ``test()`` returns True, in the same way as flnb waits for a call."""
     asked = 0
     while not test():
         asked += 1

@@ -24,26 +24,26 @@ HIDDEN, AT_END = 0.90, 0.05
 
 
 class Twin(Communicator):
-    """The first of two ranks; the other rank is assumed to make the same calls at the same time."""
+    """The communicator of rank 0 of 2; rank 1 does not exist and is assumed to make the same calls at the same time."""
 
     name, size = "twin", 2
 
     def all_reduce(self, buffer: Any, op: str = "sum") -> Work:
-        """Start nothing: only the time on the link is measured."""
+        """Return a finished call and leave the buffer unchanged: only the time on the simulated link is measured."""
         return Done()
 
     def all_gather(self, buffer: Any, out: Any) -> Work:
-        """Write the buffer to ``out`` twice."""
+        """Write the buffer to ``out`` twice, as the data of both ranks; returns a finished call."""
         out.reshape(2, -1)[:] = buffer.reshape(-1)
         return Done()
 
     def broadcast(self, buffer: Any, root: int = 0) -> Work:
-        """Start nothing: only the time on the link is measured."""
+        """Return a finished call and leave the buffer unchanged: only the time on the simulated link is measured."""
         return Done()
 
 
 def measure(rounds: int, quick: bool) -> list[dict[str, Any]]:
-    """Return the rows of the table."""
+    """Measure how much of the transfers is hidden; returns a row for each speed of the link and size of buckets."""
     layers, steps, times = (4, 2, 1) if quick else (24, 4, max(3, rounds // 4))
     alone = min(float(seconds(recorded(layers, steps, "1MiB", 0.0)).min()) for _ in range(3))
     nbytes = layers * (512 * 512 + 512) * 4
@@ -56,7 +56,14 @@ def measure(rounds: int, quick: bool) -> list[dict[str, Any]]:
 
 
 def recorded(layers: int, steps: int, bucket: str, per_byte: float) -> Any:
-    """Record backward passes on a link on which each byte of a gradient takes ``per_byte`` seconds."""
+    """Record backward passes whose gradients are reduced over a simulated link; returns the recording.
+
+    Args:
+        layers: the number of the network's linear layers.
+        steps: the number of backward passes to measure; one more is run before them.
+        bucket: the size of `DataParallel`'s buckets; "" to reduce all gradients in one call after the pass.
+        per_byte: the seconds that the link takes for each byte; 0 for a link that takes no time.
+    """
     bandwidth = 1.0 / per_byte if per_byte else 1e15  # a ring of two moves the buffer's bytes
     with flnb.record() as run, distributed.use_communicator(Modelled(0.0, bandwidth, inner=Twin())):
         parts = [part for _ in range(layers) for part in (nn.Linear(512, 512), nn.ReLU())]
@@ -75,13 +82,13 @@ def recorded(layers: int, steps: int, bucket: str, per_byte: float) -> Any:
 
 
 def seconds(run: Any) -> Any:
-    """Return the seconds of each pass except the first."""
+    """Return the seconds of each backward pass in a recording, except the first pass."""
     steps = run.table("step")
     return (steps["t1"] - steps["t0"])[1:] * 1e-9
 
 
 def exposed(run: Any) -> Any:
-    """Return the seconds in each pass except the first for which the program stood still for the link."""
+    """Return for each backward pass, except the first, the seconds for which the program waited for the link."""
     waits, steps = run.table("wait"), run.table("step")
     number = np.searchsorted(steps["t0"], waits["t0"], "right") - 1
     stood = np.bincount(number.clip(0), (waits["t1"] - waits["t0"]) * 1e-9, len(steps["t0"]))
@@ -89,7 +96,14 @@ def exposed(run: Any) -> Any:
 
 
 def _row(share: float, name: str, alone: float, shares: list[float]) -> dict[str, Any]:
-    """Return a row: the hidden share of the link's time, in the median step and in the best and the worst step."""
+    """Return a row of the table: the median, the least and the greatest share of the link's time that was hidden.
+
+    Args:
+        share: the time on the link, as a multiple of the time of a backward pass.
+        name: how the gradients were reduced, a key of `BUCKETS`.
+        alone: the seconds of a backward pass without transfers.
+        shares: the hidden share (0 to 1) of each pass.
+    """
     median = float(np.median(shares))
     met = median >= HIDDEN if name == IN_BUCKETS else median <= AT_END
     return {

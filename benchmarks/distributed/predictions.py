@@ -1,4 +1,4 @@
-"""Compare what `flnb.distributed.simulate` predicts with measured steps and published figures.
+"""Compare the predictions of `flnb.distributed.simulate` with measured steps and published figures.
 
 Steps on a modelled link sleep instead of computing, so that two cores suffice for four ranks. The recording is of two
 ranks. Of several pairs of runs, the one with the median error is shown.
@@ -24,7 +24,7 @@ NCCL, MODELLED, SECONDS = 0.02, 0.05, 5.0
 
 
 def measure(rounds: int, quick: bool) -> list[dict[str, Any]]:
-    """Return the rows of the table."""
+    """Measure steps and compare them with predictions; returns a row of the printed table for each prediction."""
     start = Topology(latency=0.0, bandwidth=1e10)
     link = start.fitted([(8 * nodes, 8, PUBLISHED[nodes] * 1e-6) for nodes in (2, 4)])
     rows = [_row("nccl-tests of 8 nodes, 8 B, us", 1e6 * link.seconds("all_reduce", 8, 64), PUBLISHED[8], NCCL)]
@@ -51,7 +51,10 @@ def measure(rounds: int, quick: bool) -> list[dict[str, Any]]:
 
 
 def recorded(ranks: int, bandwidth: float, steps: int) -> Any:
-    """Record steps with eight buckets of 100 kB each, one every 5 ms."""
+    """Record training steps that only sleep and all-reduce eight buckets of 100 kB, one every 5 ms.
+
+    ``bandwidth`` is that of the simulated link, in bytes per second. Return the recording of all ranks.
+    """
 
     def work() -> None:
         with distributed.use_communicator(Modelled(LATENCY, bandwidth)):
@@ -73,7 +76,10 @@ def recorded(ranks: int, bandwidth: float, steps: int) -> Any:
 
 
 def _row(what: str, predicted: float, measured: float, most: float) -> dict[str, Any]:
-    """Return a row of the table: the predicted and the measured value, and the error of the prediction."""
+    """Return a row of the table: the predicted and the measured value of ``what``, and the prediction's error.
+
+    ``most`` is the largest relative error that meets the goal.
+    """
     off = predicted / measured - 1.0
     return {
         "what": what, "predicted": round(predicted, 2), "measured": round(measured, 2), "off": f"{100 * off:+.2f} %",

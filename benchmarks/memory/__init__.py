@@ -35,7 +35,13 @@ PACKING = 3.0
 
 
 def study(model: str, kind: str, quick: bool = False) -> Result:
-    """Measure one trace with all managers and settings."""
+    """Trace a model's training, and replay the trace on all managers with all settings; returns the measurements.
+
+    Args:
+        model: the model's name in `flnb.models`.
+        kind: the kind of trace, a key of `KINDS`.
+        quick: whether to measure few settings.
+    """
     trace = traced(model, kind)
     largest = int(trace.nbytes.max())
     limits = SMALL_LIMITS if kind == "cpu" else LIMITS
@@ -49,7 +55,7 @@ def study(model: str, kind: str, quick: bool = False) -> Result:
 
 
 def studied(tasks: list[tuple[str, str]], processes: int) -> Iterator[Result]:
-    """Study several traces in some processes, and yield each result as it is ready."""
+    """Call `study` for each task (model, kind) in one of several processes; yield each result as soon as possible."""
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         for done in as_completed([pool.submit(study, model, kind) for model, kind in tasks]):
             yield done.result()

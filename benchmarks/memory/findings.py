@@ -28,7 +28,7 @@ def name_of(limits: Limits) -> str:
 
 @dataclass(frozen=True)
 class Result:
-    """One trace and what was measured on it.
+    """A trace of a model's training, and the measurements of all managers on it.
 
     Attributes:
         largest: the largest request, in bytes.
@@ -60,7 +60,7 @@ class Result:
         return self.sweep[effective(limits, self.largest)]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result for the file: rows of numbers in the order of the measures."""
+        """Return the result in its form for a JSON file; the measurements are lists in the order of `COLUMNS`."""
         about = {
             key: getattr(self, key) for key in ("kind", "model", "calls", "peak_live", "largest", "packed", "optimal")
         }
@@ -74,7 +74,7 @@ def _row(measures: Measures) -> list[float]:
 
 
 def peak(result: Result, measures: Measures) -> float:
-    """Return the peak of reserved bytes divided by the peak of live bytes."""
+    """Return the peak of the bytes that a manager reserved, divided by the peak of the trace's live bytes."""
     return measures.peak_reserved / result.peak_live
 
 
@@ -121,10 +121,15 @@ class Moved(NamedTuple):
 
 
 def moved(results: Sequence[Result], reading: str, limits: Iterable[Limits]) -> Moved:
-    """Find the largest limit of splitting with which a measure falls by more than 20 % for most models.
+    """Return the effect of the largest limit of splitting with which a measure falls by over 20 % for most models.
 
-    If there is no such limit, find the one with which the measure falls by more than 20 % for the largest number of
-    models. Of equal limits, the one with the lowest median of the measure is returned.
+    If there is no such limit, return the effect of the limit with which the measure falls by over 20 % for the largest
+    number of models; of several such limits, the one with the lowest median of the measure.
+
+    Args:
+        results: the measurements of each model.
+        reading: the name of the measure, a key of `READINGS`.
+        limits: the limits to compare.
     """
     found = [_moved(results, reading, pair) for pair in limits]
     holding = [one for one in found if one.holds]
@@ -146,7 +151,7 @@ def _moved(results: Sequence[Result], reading: str, limits: Limits) -> Moved:
 
 
 def change_of(results: Sequence[Result], limits: Limits, measure: Any) -> float:
-    """Return the change of a measure with limits, relative to the default, as the geometric mean over the models."""
+    """Return by which fraction limits change a measure, compared with no limits: a geometric mean over the models."""
     ratios = [measure(result, result.at(limits)) / measure(result, result.default) for result in results]
     return geometric_mean(ratios) - 1
 
@@ -159,12 +164,12 @@ def _change(before: float, after: float) -> float:
 
 
 def splits(results: Sequence[Result]) -> list[Limits]:
-    """Return the measured limits that restrict splitting only."""
+    """Return the measured pairs of limits that limit splitting and not recycling."""
     return [limits for result in results for limits in result.sweep if limits[0] is not None and limits[1] is None]
 
 
 def best(result: Result, measure: Any = peak) -> Limits:
-    """Return the limits with which a measure is least for a model; of equal ones those with fewer limits."""
+    """Return the pair of limits with which a model's measure is least; of equally good pairs, one with fewer limits."""
     return min(result.sweep, key=lambda limits: (measure(result, result.sweep[limits]), 2 - limits.count(None)))
 
 
@@ -177,10 +182,10 @@ def best_over_all(results: Sequence[Result], measure: Any = peak) -> tuple[Limit
 
 
 def less_than_default(result: Result) -> dict[str, float]:
-    """Return, for each other manager, by which fraction it reserves less at its peak than the default caching manager.
+    """Return by which fraction each other manager reserves less at its peak than the default caching manager, by name.
 
-    A negative number means that it reserves more. "best setting" is the caching manager with its best limits, and
-    "offline packing" the best packing found with knowledge of all requests.
+    The fraction is negative for a manager that reserves more. The entry "best setting" is the caching manager with its
+    best limits, the entry "offline packing" is the best packing found with knowledge of all requests.
     """
     reserved = {name: measures.peak_reserved for name, measures in result.others.items()}
     reserved |= {"best setting": result.sweep[best(result)].peak_reserved, "offline packing": result.packed}

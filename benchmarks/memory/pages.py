@@ -31,10 +31,10 @@ __all__ = ["drawn", "section", "told"]
 
 
 def managers(results: Sequence[Result]) -> list[dict[str, str]]:
-    """Make a row for each model with two ratios for each manager, the second in brackets.
+    """Return a row of the table for each model, with two ratios for each manager, the second in brackets.
 
-    The first is reserved / live bytes at the peak. The second is the bytes of the smallest device that is sufficient,
-    divided by the live bytes at the peak.
+    The first ratio is the peak of reserved bytes, the second the bytes of the smallest sufficient device, both divided
+    by the peak of live bytes.
     """
     rows = []
     for result in results:
@@ -48,7 +48,7 @@ def managers(results: Sequence[Result]) -> list[dict[str, str]]:
 
 
 def defaults(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """Make a row for each model, with every measure of the default caching manager."""
+    """Return a row of the table for each model, with every measure of the default caching manager."""
     rows = []
     for result in results:
         of = result.default
@@ -68,7 +68,11 @@ def defaults(results: Sequence[Result]) -> list[dict[str, Any]]:
 
 
 def settings(results: Sequence[Result]) -> list[dict[str, str]]:
-    """Make rows with the best limits of each model and of all together, by peak and by smallest device."""
+    """Return rows of the table with the caching manager's best limits, for each model and for all models together.
+
+    Half of the rows are about the limits with the lowest peak of reserved bytes, the others about the limits with the
+    smallest sufficient device.
+    """
     rows = []
     measures = {"most reserved": peak, "smallest device": lambda result, of: of.needed / result.peak_live}
     for title, measure in measures.items():
@@ -89,12 +93,12 @@ def settings(results: Sequence[Result]) -> list[dict[str, str]]:
 
 
 def found(results: Sequence[Result]) -> list[Moved]:
-    """Return the effect of restricted splitting, for every reading of the paper's sentence."""
+    """Return the effect of limited splitting for every measure that the paper may mean by "internal fragmentation"."""
     return [moved(results, reading, splits(results)) for reading in READINGS]
 
 
 def readings(results: Sequence[Result]) -> list[dict[str, str]]:
-    """Format what `found` returns as rows."""
+    """Return the results of `found` as rows of the table."""
     return [
         {
             "bytes that are not live, per live byte": one.reading,
@@ -112,7 +116,7 @@ STRANDED, WASTE = "free in segments in use, on average", "in blocks, on average"
 """Readings of "internal fragmentation": the one that falls, and the one of the textbooks."""
 
 BOUNDS = ("offline packing", "native")
-"""No managers to compare with: native asks the device at every call, and so reserves what is live."""
+"""Entries that are bounds rather than competitors: the native manager reserves only the live bytes, at a high cost."""
 
 
 def _signed(change: float) -> str:
@@ -156,7 +160,7 @@ def kinds(results: Sequence[Result]) -> dict[str, list[Result]]:
 
 
 def told(results: Sequence[Result]) -> str:
-    """Return all tables as text."""
+    """Return all tables and conclusions as text for the terminal."""
     lines = []
     for kind, group in kinds(results).items():
         lines += ["", f"=== {KINDS[kind]}", "", "the default caching manager (parts: at the peak / on average)"]
@@ -167,7 +171,7 @@ def told(results: Sequence[Result]) -> str:
 
 
 def section(results: Sequence[Result]) -> str:
-    """Return a summary in Markdown."""
+    """Return the summary of the study in Markdown."""
     parts = [
         "## Memory managers (`python -m benchmarks memory`)",
         "The most that is reserved, per byte of the most that is live; in brackets the smallest device on which the "
@@ -183,7 +187,7 @@ def section(results: Sequence[Result]) -> str:
 
 
 def drawn(results: Sequence[Result]) -> Any:
-    """Draw reserved / live at the peak of every trace at every pair of limits, as a plotly figure."""
+    """Return a plotly figure of the peak of reserved / live bytes, for every trace and every pair of limits."""
     from plotly.subplots import make_subplots
 
     groups = kinds(results)

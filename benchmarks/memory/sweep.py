@@ -1,4 +1,4 @@
-"""One trace through many managers and settings, and everything that is measured of each."""
+"""Replays one trace on many managers with many settings, and measures each."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ SMALL_LIMITS = (None, 20, 8, 4, 2, 0.5)
 """For models whose tensors have a few MiB."""
 
 WITHIN = 0.01
-"""The smallest capacity is found to within this part of what is live at most."""
+"""The smallest sufficient capacity is found to within this fraction of the peak of live bytes."""
 
 Limits = tuple[float | None, float | None]
-"""Of splitting and of recycling, in MiB."""
+"""The caching manager's limits of splitting and of recycling, in MiB; None for no limit."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A memory manager by its name, with its settings."""
+    """The name of a memory manager, and the options with which to create it."""
 
     manager: str
     options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def spec(self) -> str:
-        """Return the setting in the form that `flnb.memory.replay` takes."""
+        """Return the setting as text that `flnb.memory.replay` accepts, such as "caching:split_limit=64KiB"."""
         told = ",".join(f"{key}={value}" for key, value in self.options.items())
         return f"{self.manager}:{told}" if told else self.manager
 
     def make(self, lease: Lease) -> MemoryManager:
-        """Make a new manager."""
+        """Return a new manager with these options, whose segments ``lease`` holds."""
         found: MemoryManager = registry.find("memory manager", self.manager)(lease, **self.options)
         return found
 
@@ -59,17 +59,20 @@ MANAGERS = (
     *map(Setting, ("native", "exact", "expandable", "best-fit", "buddy", "slab", "by-category")),
     Setting("reserved", {"reserve": "1.0"}),
 )
-"""All others. The reserved pool is all of the device, so what it needs is the smallest device on which the run ends."""
+"""All managers other than the caching one.
+
+The manager "reserved" reserves its whole device, so it is measured on the smallest device on which the trace succeeds.
+"""
 
 
 def caching(split: float | None, recycling: float | None) -> Setting:
-    """Return the caching manager with limits in MiB."""
+    """Return the `Setting` of the caching manager with limits of splitting and recycling in MiB; None for no limit."""
     limits = {"split_limit": split, "recycling_limit": recycling}
     return Setting("caching", {name: f"{int(mib * 1024)}KiB" for name, mib in limits.items() if mib is not None})
 
 
 def effective(limits: Limits, largest: int) -> Limits:
-    """Return the limits without those that no block can reach, because they exceed the largest segment.
+    """Return the pair of limits in which a limit that exceeds the largest segment, and so has no effect, is None.
 
     Args:
         largest: the largest request of the trace, in bytes.
@@ -85,8 +88,9 @@ def grid(largest: int, limits: tuple[float | None, ...] = LIMITS) -> list[Limits
 
 
 class Watched(MemoryManager):
-    """A memory manager around another one; counts live bytes, and the bytes of segments with live blocks, after each
-    call.
+    """A memory manager that passes each call on to another manager, and then stores two sums of bytes.
+
+    The sums are those of the live blocks (`held`) and of the segments that have a live block (`in_use`).
     """
 
     wants_hint = True
@@ -133,13 +137,13 @@ class Measures:
     Attributes:
         peak_reserved: the most bytes that are reserved from a device without a limit.
         needed: the bytes of the smallest device on which the trace can be replayed, to within `WITHIN`.
-        at_peak, average: reserved / live.
+        at_peak, average: reserved / live, at the peak of live bytes and on average.
         waste_at_peak, waste: the bytes of blocks beyond the requested bytes, from rounding or from pieces not split.
         stranded_at_peak, stranded: free bytes in segments with a live block, which cannot be released.
         idle_at_peak, idle: the bytes of segments without any block.
         internal: waste / size of the live blocks, at the peak.
         unusable: at the peak, the fraction of the free bytes in holes that are smaller than the largest request.
-        largest_hole: at the peak, in bytes.
+        largest_hole: the largest hole at the peak, in bytes.
         native_calls: how often a segment was reserved, resized or released.
         ns_per_call: the time of one alloc or free.
     """
@@ -162,7 +166,7 @@ class Measures:
 
 
 def measured(trace: Trace, setting: Setting) -> Measures:
-    """Measure one setting on a trace."""
+    """Replay a trace on the manager that ``setting`` describes, and return the measurements."""
     capacity = None
     if "reserve" in setting.options:  # all of a device, so there must be one
         capacity = needed(trace, setting, 2 * trace.peak_live + (64 << 20))
@@ -188,11 +192,16 @@ def measured(trace: Trace, setting: Setting) -> Measures:
 
 
 def needed(trace: Trace, setting: Setting, enough: int) -> int:
-    """Search the smallest capacity on which the trace runs, by halving; `enough` is known to suffice.
+    """Return the smallest capacity in bytes on which a trace succeeds, found by bisection.
 
-    A manager that reaches the limit releases idle segments and tries again, so the result can be less than the peak
-    that it reserves without a limit. A manager may fail on a larger device than that; the result is one capacity that
-    suffices.
+    A manager that reaches the capacity releases idle segments and tries again. So the result can be less than the peak
+    of the bytes that the manager reserves without a limit. For some managers a larger capacity than the result may not
+    suffice.
+
+    Args:
+        trace: the trace.
+        setting: the manager.
+        enough: a capacity that suffices.
     """
     low, high = trace.peak_live, enough
     step = max(1, int(WITHIN * trace.peak_live))

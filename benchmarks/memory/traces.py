@@ -28,7 +28,7 @@ PARTS = {"paper": (1.0, 1.0), "varying": (0.7, 1.0, 0.55, 0.85), "cpu": (1.0, 1.
 
 
 def sizes(kind: str, whole: int) -> list[int]:
-    """Return the batch size of every step, where the model's usual size is ``whole``."""
+    """Return the batch size of every training step in a trace of this kind; ``whole`` is the model's usual size."""
     return [max(1, round(part * whole)) for part in PARTS[kind]]
 
 

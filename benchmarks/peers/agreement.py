@@ -20,12 +20,13 @@ convolution's bias before a batch norm, say, the gradient is zero and what is co
 
 
 def disagreement(who: str, reference: tuple[float, str], other: tuple[float, str]) -> str:
-    """Return how far two results are apart, as text such as "loss 1e-07, gradients 3e-06".
+    """Return the differences between the results of two frameworks, as text: "loss 1e-07, gradients 3e-06".
 
     A result is a pair of the loss and the path of an .npz file with gradients.
 
     Raises:
-        ValueError: they are further apart than `LOSS` or `GRADIENT`; the message has the number of the parameter.
+        ValueError: the losses differ by more than `LOSS`, or the gradients of a parameter by more than `GRADIENT`. The
+            message has the number of the parameter.
     """
     off = abs(reference[0] - other[0]) / max(abs(reference[0]), 1e-12)
     with np.load(reference[1]) as expected, np.load(other[1]) as got:

@@ -1,8 +1,7 @@
 """Some of the models of `flnb.models` in JAX: functions of the parameters, which come in flnb's order.
 
-Sizes are read from the arrays; only those settings are passed that do not follow from the arrays. Batch norm normalises
-by the
-batch and keeps no running statistics here: a little less work than the others have.
+Sizes are read from the arrays; only the settings that do not follow from the arrays are arguments. Batch norm here
+normalises by the batch and stores no running statistics, which is a little less work than in the other frameworks.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def layer_norm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
 
 
 class Dropout:
-    """Drop the share `rate` of the elements, with another key at each call; without a key do nothing."""
+    """Dropout of the share `rate` of the elements, with a new random key at each call; without a key, the identity."""
 
     def __init__(self, key: Any, rate: float) -> None:
         self.key, self.rate = key, rate

@@ -25,7 +25,7 @@ def on_cifar(experiment: Experiment) -> Experiment:
 
 
 def main(argv: list[str]) -> int:
-    """Train the named models, or all; the exit status is 1 if one misses its goal."""
+    """Train the models named in ``argv``, or all; returns the exit status, which is 1 if a model misses its goal."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks trained")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; by default all")
     parser.add_argument("--quick", action="store_true", help="a smoke size, for CI: seconds, the loss must fall")

@@ -1,4 +1,4 @@
-"""What the two character models share: text in batches, bits per character, and a text that the model writes."""
+"""The common parts of the two character models: batches of text, bits per character, and text written by the model."""
 
 from __future__ import annotations
 

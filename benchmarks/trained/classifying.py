@@ -1,4 +1,4 @@
-"""What the classifiers share: batches, the loss, the accuracy on held-out images, and what needs no training."""
+"""The common parts of the classifiers: batches, loss, accuracy on held-out images, and predictors without training."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ def classifier(
     model: nn.Module, optimizer: Optimizer, train: TensorDataset, test: TensorDataset, seed: int, steps: int,
     batch: int, references: dict[str, float],
 ) -> Training:  # fmt: skip
-    """Return the training of a classifier: the learning rate rises for 5 % of the steps, then falls to 0 on half a
-    cosine.
+    """Return the training of a classifier, with the learning rate's schedule.
+
+    The learning rate rises for 5 % of the steps, and then falls to 0 on half a cosine.
     """
     warm = max(1, steps // 20)
     return Training(

@@ -36,7 +36,10 @@ class Experiment:
     seeds: int = 1
 
     def run(self, options: Namespace) -> bool:
-        """Train, print and store; returns whether the goal was reached. In a quick run the loss must only fall."""
+        """Train the model with each seed, print and store the results; returns whether every seed reached the goal.
+
+        In a quick run, the loss must only fall.
+        """
         folder = Path(options.output)
         folder.mkdir(parents=True, exist_ok=True)
         print(f"\n{self.title}", flush=True)

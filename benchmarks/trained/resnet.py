@@ -1,4 +1,4 @@
-"""A small ResNet (He et al., 2016) that tells of which picture a patch is."""
+"""A small ResNet (He et al., 2016) that recognizes the picture from which a patch was cut."""
 
 from __future__ import annotations
 

@@ -36,8 +36,7 @@ def decoded(codes: Any) -> str:
 
 
 def texts(folder: Path | None = None) -> tuple[Codes, Codes]:
-    """Return training text and validation text: the modules at the top of the standard library, in order of their
-    names.
+    """Return training text and validation text: the top-level modules of the standard library, in order of their names.
 
     One file in ten is for validation, chosen by the CRC-32 of its name, so that the choice does not depend on which
     others there are. Files written by Python's build (`_sysconfigdata...`) are left out.

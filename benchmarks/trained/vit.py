@@ -1,4 +1,4 @@
-"""A small vision transformer (Dosovitskiy et al., 2021) that tells of which picture a patch is."""
+"""A small vision transformer (Dosovitskiy et al., 2021) that recognizes the picture from which a patch was cut."""
 
 from __future__ import annotations
 
