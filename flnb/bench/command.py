@@ -53,7 +53,7 @@ def bench(
 def _rows(
     name: str, scale: str, backends: Sequence[str], rounds: int, seconds: float, count: int
 ) -> list[dict[str, Any]]:
-    """Train one model on each backend in turn and return its rows of the table."""
+    """Train the model ``name`` on each backend in turn, and return its rows of the table; arguments as for `bench`."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         arguments = {"model": name, "scale": scale, "weights": str(Path(folder) / "weights.npz")}
         workers = []

@@ -45,16 +45,17 @@ class Contestant:
         raise NotImplementedError
 
     def counted(self) -> dict[str, Any]:
-        """Return the framework's own counts.
+        """Return a dict of numbers that the framework itself counts.
 
-        ``live`` is the peak number of bytes of tensors, ``allocations`` the number of allocations in an iteration.
+        "live" is the peak number of bytes of tensors, "allocations" the number of allocations in an iteration.
         """
         raise NotImplementedError
 
     def run(self, iterations: int, update: bool) -> dict[str, float]:
-        """Run iterations, with a step of the optimizer in each if ``update``; return the total time in seconds.
+        """Run iterations, with a step of the optimizer in each if ``update``; return the total time.
 
-        The result has the elapsed time as ``wall``, and the processor time of all threads as ``processor``.
+        Returns:
+            A dict of seconds: "wall" is the elapsed time, "processor" the processor time of all threads.
         """
         gc.collect()
         wall, processor = perf_counter(), process_time()

@@ -184,7 +184,7 @@ class Board:
         return [other for other, row in rows if row.seq < seq or row.state != LEFT]
 
     def gone(self, ranks: list[int], seq: int) -> dict[int, str]:
-        """Return the ranks among ``ranks`` that will not make call ``seq``, with the reason: ended, died, or stopped.
+        """Return a dict from each of ``ranks`` that will not make call ``seq`` to the reason: ended, died, or stopped.
 
         A rank that started the call and then ended normally is not reported in the first second, because its last data
         may still arrive. For a message (``seq`` 0), this applies to every rank that ended normally.

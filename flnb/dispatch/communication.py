@@ -135,7 +135,7 @@ def run(name: str, *arguments: Any, on: Communicator | None = None, bucket: int 
 
 
 def start(name: str, *arguments: Any, on: Communicator | None = None, bucket: int = -1, holds: str = "") -> Pending:
-    """Start a communicator's operation without waiting (see `run`); ``bucket`` and ``holds`` label it in recordings."""
+    """Start the operation ``name`` of a communicator without waiting; the arguments are those of `run`."""
     return _started(_begin(name, arguments, on, bucket, holds))
 
 
@@ -155,7 +155,10 @@ def _begin(name: str, arguments: tuple[Any, ...], on: Communicator | None, bucke
 
 
 def start_multiple(buffers: Sequence[Any], op: str, on: Communicator | None = None) -> Pending:
-    """Start to reduce several buffers in one operation, without waiting; all ranks must pass the same sizes."""
+    """Start to reduce several buffers in one operation, without waiting; all ranks must pass the same sizes.
+
+    ``op`` is "sum", "max" or "min". The communicator is ``on``, or else the active one.
+    """
     communicator = on or current()
     group = _usable(communicator, "all_reduce_multiple")
     sizes = ",".join(f"{b.dtype.name}[{b.size}]" for b in buffers)

@@ -281,7 +281,10 @@ def note_cuts(plan: Plan, nodes: tuple[Any, ...]) -> None:
 
 
 def checked_target(op: Op, plan: Plan, here: State, tensors: tuple[Any, ...]) -> Tensor:
-    """Return the last tensor, which an op will write to; raise an error if the op cannot write to it."""
+    """Return the last of ``tensors``, to which an op will write; raise an error if the op cannot write to it.
+
+    ``here`` is the active state. A tensor of another backend is converted if the conversion shares memory.
+    """
     out = tensors[-1]
     if not isinstance(out, Tensor):
         raise TypeError(f"{op.name}: out must be a flnb Tensor, got {type(out).__name__}")

@@ -121,7 +121,10 @@ def _no_block(manager: MemoryManager, found: Any, nbytes: int) -> TypeError:
 
 
 def _hint(like: Any, plan_code: int, category: int) -> AllocHint:
-    """Return facts about an allocation for a manager that wants them; the arguments are those of `allocate`."""
+    """Return facts about an allocation for a manager that wants them.
+
+    The arguments are those of `allocate`; ``like`` is its argument ``hint``. An `AllocHint` is returned unchanged.
+    """
     if isinstance(like, AllocHint):
         return like
     op = intern.plans.items[plan_code >> schema.PLAN_SHIFT][0]

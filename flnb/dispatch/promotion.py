@@ -29,7 +29,7 @@ def plan_for(
 ) -> tuple[Plan, tuple[Any, ...]]:
     """Return the plan of a call, and the operands converted to tensors of one dtype.
 
-    If the op broadcasts, one operand may stay a Python number.
+    If the op broadcasts, one operand may stay a Python number. ``here`` is the active state.
     """
     if op.body is not None:
         arguments = adopted(op, arguments, here)
@@ -45,7 +45,10 @@ def plan_for(
 
 
 def find_plan(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...], here: State) -> Plan:
-    """Return the plan of an op for these specs and attributes; make it if there is none yet."""
+    """Return the plan of an op for these specs and attributes; make a plan if there is none yet.
+
+    ``here`` is the active state.
+    """
     key = op.key(specs, attributes)
     plan = op.plans.get(key)
     if plan is None:
@@ -64,7 +67,9 @@ def plan_of_composite(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...
 
 
 def adopted(op: Op, operands: Sequence[Any], here: State) -> tuple[Any, ...]:
-    """Return the operands of an op, with tensors on another backend's buffers converted to the active backend's.
+    """Return the operands of an op, with tensors of other backends converted to the active backend.
+
+    ``here`` is the active state, which has the backend.
 
     Raises:
         TypeError: the active backend does not convert them (`TensorBackend.adopt`), or one of them requires a gradient.

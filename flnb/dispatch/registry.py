@@ -82,6 +82,8 @@ def find(kind: str, name: str) -> type:
 def parsed(kind: str, text: str) -> tuple[type, dict[str, str]]:
     """Split a name such as ``"caching:split_limit=64MiB,recycling_limit=1GiB"`` into the class and a dict of settings.
 
+    ``kind`` is the kind of part that is named, such as "memory manager".
+
     Raises:
         ValueError: the name or a setting is unknown, or a setting is given twice; the message lists the known ones.
     """
@@ -110,7 +112,7 @@ def parsed(kind: str, text: str) -> tuple[type, dict[str, str]]:
 
 
 def make(kind: str, what: Any) -> Any:
-    """Return an instance of a part, given its name (settings may follow, see `parsed`), its class or an instance.
+    """Return an instance of a part of a kind, given its name (settings may follow, see `parsed`), class or instance.
 
     Raises:
         ValueError: the name or a setting is unknown; the message lists those that are known.

@@ -203,7 +203,11 @@ class Threads:
         self._cells = 0
 
     def run(self, source: str, output: Output, recorded: bool) -> tuple[dict[int, Failure], Any]:
-        """Run a cell on all ranks; returns the errors by rank, and the recording if ``recorded``, else None."""
+        """Run a cell on all ranks, and print their output as it arrives.
+
+        Returns:
+            A dict from each rank that failed to its error; and the recording if ``recorded``, else None.
+        """
         import linecache
 
         self._cells += 1

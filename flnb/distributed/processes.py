@@ -82,7 +82,12 @@ class Processes:
         self._dead: list[int] = []
 
     def run(self, source: str, output: Output, recorded: bool) -> tuple[dict[int, Failure], Any]:
-        """Run a cell on all ranks and print their output as it arrives; returns errors by rank, and the recordings."""
+        """Run a cell on all ranks, and print their output as it arrives.
+
+        Returns:
+            A dict from each rank that failed to its error; and the recordings of the ranks if ``recorded``, else
+            None.
+        """
         if self._dead:
             died = ", ".join(f"rank {rank} (process {self.pids[rank]})" for rank in self._dead)
             raise RuntimeError(

@@ -53,7 +53,7 @@ def programs_of(f: Any, who: str) -> list[Program]:
 
 
 def existing_names(f: Any, program: Program) -> dict[Value | None, str]:
-    """Return names for the values that exist before a program runs: "input 0" or a parameter's name, else "".
+    """Return a dict of names for the values that exist before a program runs: "input 0" or a parameter's name, else "".
 
     Args:
         f: the function of `flnb.jit` that was captured; parameters get their names from the modules of this function.

@@ -107,7 +107,7 @@ class Program:
     def placed(
         self, groups: Any, updates: Any, outputs: Sequence[Value], scratch: Mapping[int, int], draft: bool = False
     ) -> tuple[MemoryPlan, list[list[Value]]]:
-        """Plan the memory of fusion groups; ``scratch`` has the bytes of scratch memory that groups need."""
+        """Plan the memory of fusion groups of this program; arguments and result are those of `plan_memory`."""
         careful = {op for op in OPS.values() if op.name == "copy" or isinstance(self.here.table[op.index], np.ufunc)}
         donated = self.recorded.donated
         return plan_memory(groups, self.layouts, updates, dict.fromkeys(outputs), donated, careful, scratch, draft)

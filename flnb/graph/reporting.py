@@ -24,7 +24,7 @@ __all__ = ["contexts", "kernel_code", "kernel_event", "op_event", "shares"]
 
 
 def contexts(values: Sequence[Value]) -> dict[Value, int]:
-    """Return each value's telemetry context (scope, phase and source line), as an interned number.
+    """Return a dict from each value to the number of its telemetry context (scope, phase and source line).
 
     A value belongs to the forward phase if a backward pass depends on it.
     """

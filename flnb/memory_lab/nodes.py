@@ -215,7 +215,8 @@ class Nodes:
     def held_alone(self, row: int) -> bool | None:
         """Return whether the tape held the last reference to a block; None if unknown.
 
-        This is true if the block was freed right after the backward of the last node that saved it.
+        This is true if the block was freed right after the backward of the last node that saved it. ``row`` is the
+        block's row in the trace.
         """
         (born, died), n = self.trace.lifetimes, len(self.trace)
         last = max((node.pulled[1] if node.pulled else n for node in self.saved_by.get(row, ())), default=n)

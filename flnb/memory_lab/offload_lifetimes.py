@@ -118,7 +118,13 @@ def shortest(step: Step, modules: Collection[str], again: Collection[Call] = ())
 
 
 def _returns(step: Step, nodes: list[Node], going: Collection[int]) -> dict[int, list[tuple[int, int]]]:
-    """Return, for each offloaded block, the intervals [begin, end) in ticks in which a copy is back for backward."""
+    """Return, for each offloaded block, the intervals [begin, end) in ticks in which a copy is back for backward.
+
+    Args:
+        step: the recorded training step.
+        nodes: the nodes that saved blocks.
+        going: the rows of the offloaded blocks in the trace.
+    """
     tick, n = Trace.TICK, len(step.trace)
     _, died = step.trace.lifetimes
     found: dict[int, list[tuple[int, int]]] = {row: [] for row in going}

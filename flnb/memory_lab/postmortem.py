@@ -188,12 +188,18 @@ def closest_segment(at: Shortage, request: int) -> Closest | None:
 
 
 def _cost(tile: BlockState, at: Shortage) -> int:
-    """Return the cost of freeing a block: its bytes, far more if it is locked; 0 for a hole."""
+    """Return the cost of freeing a block: its bytes, far more if ``at``, the state of memory, has a lock of it.
+
+    The cost of a hole is 0.
+    """
     return (tile.size << 32 if tile.id in at.locks else tile.size) if tile.id else 0
 
 
 def _described(at: Shortage, held: dict[int, Owner]) -> Callable[[BlockState], Blocker]:
-    """Return a function that describes a block by its recorded op and the variables that refer to it."""
+    """Return a function that describes a block by its recorded op and the variables that refer to it.
+
+    ``at`` is the state of memory at the failure, and ``held`` maps ids of blocks to the references to the blocks.
+    """
     rows: dict[int, tuple[Any, Any, int]] = {}
     if at.run is not None:
         plans, contexts = at.run.catalog.plans.items, at.run.catalog.contexts.items

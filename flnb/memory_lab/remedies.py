@@ -217,6 +217,14 @@ def _candidates(
     """Yield pairs (name of a group of remedies, candidate remedy), the most promising first.
 
     Only the best candidate of each group will be shown.
+
+    Args:
+        at: the state of memory at the failure.
+        trace: the program's allocations and frees up to the failed request.
+        rows: the blocks of the trace, as rows of `Memory.block`.
+        blockers: the blocks that may be freed.
+        cached: the bytes in segments of the manager without any block.
+        models: modules in variables, by the scope in which they are called.
     """
     if cached:
         yield "release", Candidate("flnb.memory.release_cached()", trace, _releasing(at.manager, len(trace.nbytes)))
@@ -253,7 +261,10 @@ def _releasing(manager: MemoryManager, last: int) -> Callable[[Lease], MemoryMan
 def _deleted(
     at: Shortage, trace: Trace, rows: Columns, blockers: tuple[Blocker, ...]
 ) -> Iterator[tuple[str, Candidate]]:
-    """Yield candidates that delete variables or remove user locks of tensors without other references."""
+    """Yield candidates that delete variables, or remove user locks, of tensors without other references.
+
+    The arguments are those of `_candidates`.
+    """
     row_of = {number: row for row, number in enumerate(rows["alloc_id"].tolist())}
     free = [b for b in dict.fromkeys(blockers) if b.id in row_of and b.category not in STEADY and _by_hand(b)]
     for chosen in [[b] for b in free] + ([free] if len(free) > 1 else []):
@@ -285,7 +296,8 @@ def _leaner(
 ) -> Iterator[tuple[str, Candidate]]:  # fmt: skip
     """Yield candidates that recompute or offload more and more modules, beginning with the cheapest modules.
 
-    The last candidate has all modules, because a program that gets past this request may soon request more.
+    The last candidate has all modules, because a program that gets past this request may soon request more. The
+    arguments are those of `_candidates`.
     """
     if not models or len(at.run.table("op")["t0"]) > READ:
         return
@@ -336,7 +348,7 @@ def _levels(found: list[str], models: Mapping[str, Model]) -> Iterator[tuple[str
 
 
 def _tuned(at: Shortage, trace: Trace) -> Iterator[tuple[str, Candidate]]:
-    """Yield candidates that change settings of the manager."""
+    """Yield candidates that change settings of the manager; the arguments are those of `_candidates`."""
     manager = at.manager
     parameters = inspect.signature(type(manager).__init__).parameters
     largest = int(trace.nbytes.max())

@@ -91,7 +91,7 @@ class Captioner(Module):
         return self.output(self.dropout(ops.tanh(scored)))
 
     def _over_time(self, frames: Any, before: Any) -> tuple[Any, Any]:
-        """Run the LSTM over the embeddings of the previous words (N, L, word_features), one at a time.
+        """Run the LSTM over ``before``, the embeddings of the previous words (N, L, word_features), one word at a time.
 
         Returns:
             The LSTM's states (N, L, hidden), and the attended, gated frames (N, L, features).

@@ -177,7 +177,10 @@ class EveryTensor(Native):
 
 
 def _prepared(of: Module | Recipe | str, inputs: tuple[Any, ...], scale: str) -> tuple[Module, Callable[[], Any]]:
-    """Return the model that `summary` runs, and a function without arguments that runs it."""
+    """Return the model of a call of `summary`, and a function without arguments that runs the model.
+
+    The arguments are those of `summary`.
+    """
     if isinstance(of, str):
         of = models.get(of)
     model = of.build(scale) if isinstance(of, Recipe) else of

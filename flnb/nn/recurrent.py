@@ -74,7 +74,10 @@ class _Recurrent(Module):
         return x, last_states if self.states > 1 else last_states[0]
 
     def _first(self, x: Any, state: Any, count: int) -> tuple[Any, ...]:
-        """Return the initial states, each (layers * directions, N, hidden): those passed, or zeros."""
+        """Return a tuple of the initial states, (``count``, N, hidden) each: those passed as ``state``, or zeros.
+
+        ``count`` is the number of layers times the number of directions.
+        """
         shape = (count, x.shape[1], self.hidden)
         if state is None:
             return (ops.zeros(shape, dtype=x.dtype),) * self.states

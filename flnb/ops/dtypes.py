@@ -122,7 +122,7 @@ class Info:
     """Capabilities, devices and dtypes of the active backend. Get one from ``flnb.__array_namespace_info__()``."""
 
     def capabilities(self) -> dict[str, Any]:
-        """Return whether bool arrays can index, whether shapes may depend on values, and the largest possible ndim."""
+        """Return a dict: whether bool arrays can index, whether shapes may depend on values, and the largest ndim."""
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
 
     def default_device(self) -> str:

@@ -138,7 +138,7 @@ class LossScaler:
         return False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the scale and the number of steps since it was last changed, for a checkpoint."""
+        """Return a dict for a checkpoint: the scale, and as "good" the number of steps since the scale last changed."""
         return {"scale": self.scale, "good": self.good}
 
     def mismatches(self, state: Mapping[str, Any]) -> list[str]:

@@ -53,7 +53,7 @@ class Schedule:
             part.lr = base * factor
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of steps and the initial learning rates, for a checkpoint; the rule is not included."""
+        """Return a dict for a checkpoint: the number of steps and the initial learning rates, but not the rule."""
         return {"steps": self.steps, "base": list(self.base)}
 
     def mismatches(self, state: Mapping[str, Any]) -> list[str]:

@@ -68,7 +68,7 @@ class Frame:
         return found
 
     def _made(self, names: list[str], seen: dict[str, list[Any]]) -> dict[str, Axis]:
-        """Return the axes with these names; ``seen`` has the values that must be visible on each."""
+        """Return a dict of the axes with these names; ``seen`` has for each name the values that must be visible."""
         from_zero = {
             trace.get(f"{letter}axis") or letter
             for trace in self.traces

@@ -91,7 +91,10 @@ def _chosen(calls: Collectives, steps: tuple[int, int] | None) -> Ints:
 
 
 def _bars(figure: Any, calls: Collectives, chosen: Ints) -> None:
-    """Add a hatched bar for each wait, a filled bar for each transfer, and lines that connect the bars of each call."""
+    """Add a hatched bar for each wait, a filled bar for each transfer, and lines that connect the bars of each call.
+
+    ``chosen`` has the indices of the calls to draw.
+    """
     if not len(chosen):
         return
     begin = calls.begin[:, chosen]
@@ -159,7 +162,7 @@ def _heat(figure: Any, calls: Collectives) -> None:
 
 
 def _say(figure: Any, calls: Collectives, chosen: Ints) -> None:
-    """Write into the subtitle why the slowest rank was late, and mark that rank."""
+    """Write into the subtitle why the slowest rank was late in the calls ``chosen`` (indices), and mark that rank."""
     known = [call for call in chosen.tolist() if call in calls.reasons]
     if not known:
         return

@@ -268,7 +268,14 @@ class _Picture(Frame):
             )
 
     def _write_inside(self, texts: list[str], middles: Array, first: Array, last: Array, colours: list[str]) -> None:
-        """Write texts inside horizontal bars. As in plotly, a text for which a bar is too small is left out."""
+        """Write texts inside horizontal bars. As in plotly, a text for which a bar is too small is left out.
+
+        Args:
+            texts: a text for each bar.
+            middles: the vertical position of each bar's middle, in pixels.
+            first, last: the horizontal positions of each bar's ends, in pixels.
+            colours: the colour of each bar.
+        """
         for text, y, a, b, colour in zip(texts, middles, first, last, colours, strict=True):
             if 7 * len(marks.plain(text)) + 8 < abs(b - a):
                 ink = "#fff" if colour.startswith("#") else self.ink

@@ -70,7 +70,7 @@ def path_score(
 
 
 def _arrivals(acceptor: Acceptor, alive: dict[int, Any], frame: Numbers) -> dict[int, Any]:
-    """Compute the scores of the states after a frame from those before it (``alive``).
+    """Return a dict from each state that can be reached after a frame to its score.
 
     Args:
         acceptor: the graph.

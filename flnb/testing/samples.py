@@ -166,7 +166,7 @@ def _arrangements(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _put(x: Any, values: Any, index: Any) -> Any:
-    """Return a copy of ``x`` with ``values`` written to columns of its first row."""
+    """Return a copy of ``x`` with ``values`` written to the columns ``index`` of its first row."""
     target = x.copy()
     target[0, index] = values
     return target
