@@ -285,7 +285,10 @@ class step(WithBlock[int]):
 
 
 def mark_step(total: int = 0) -> None:
-    """End an implicit step now, unless a `step` block is open. Optimizers call this, so that plain loops have steps."""
+    """End an implicit step now, unless a `step` block is open; optimizers call this, so that plain loops have steps.
+
+    ``total`` is the number of steps that the whole run will have, 0 if unknown.
+    """
     if threads.here.step is None and lanes is not None:
         steps = _steps.get()
         steps.number += 1
@@ -300,7 +303,10 @@ def _end_step(t0: int, index: int, total: int) -> None:
 
 
 def current_step() -> int:
-    """Return the index of the open step; between steps, of the last step or (after a backward pass) the next step."""
+    """Return the index of the open step.
+
+    Between steps, return the index of the last step or, after a backward pass, that of the next step.
+    """
     if threads.here.step is not None:
         return threads.here.step
     number = _steps.get().number

@@ -99,7 +99,7 @@ def count_events(numbers: list[Any]) -> int:
 
 
 def _opened(records: schema.Records, rows: NDArray[np.bool_]) -> schema.Records:
-    """Replace each marked record of several ops by one record per op."""
+    """Replace each record of several ops by one record per op; ``rows`` is the mask of the records of several ops."""
     numbers, which = np.unique(records[rows, 0] >> schema.PLAN_SHIFT, return_inverse=True)
     known = [_row_ops[number] for number in numbers.tolist()]
     counts = np.ones(len(records), np.int64)
@@ -116,7 +116,10 @@ def _opened(records: schema.Records, rows: NDArray[np.bool_]) -> schema.Records:
 
 
 def _own_times(records: schema.Records, excluded: NDArray[np.bool_]) -> schema.Records:
-    """Apply and remove the marked records, each of which says by how many ns to shorten the op that follows."""
+    """Apply and remove the records that shorten the op after them; ``excluded`` is the mask of these records.
+
+    Each of them has the ns by which to move the beginning and the end of the op.
+    """
     kept = np.flatnonzero(~excluded)
     rows = np.flatnonzero(excluded)
     op = np.searchsorted(kept, rows)
@@ -128,7 +131,7 @@ def _own_times(records: schema.Records, excluded: NDArray[np.bool_]) -> schema.R
 
 
 def _both(records: schema.Records, freed: NDArray[np.bool_]) -> schema.Records:
-    """Replace each marked record by two: the request to free a block, and the free itself."""
+    """Replace each record in the mask ``freed`` by two: the request to free a block, and the free itself."""
     opened = np.repeat(records, 1 + freed, axis=0)
     first = np.flatnonzero(freed) + np.arange(np.count_nonzero(freed))
     opened[first, 0], opened[first, 1] = schema.FREE_REQUESTED, opened[first, 5]

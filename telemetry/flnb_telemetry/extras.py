@@ -16,7 +16,7 @@ def require(module: str, extra: str, purpose: str = "") -> Any:
         purpose: what the module is needed for, such as "saving a run".
 
     Raises:
-        ImportError: the module is not installed; the message says what needs it and how to install it.
+        ImportError: the module is not installed; the message has the purpose, and the command that installs the extra.
 
     >>> require("json", extra="lab").dumps(1)
     '1'

@@ -77,7 +77,7 @@ class RankSource:
         return self
 
     def stop(self, error: BaseException | None = None) -> None:
-        """Send the remaining events and stop."""
+        """Send the remaining events and stop; ``error`` is the error that ended the program, if any."""
         self._halt.set()
         if self._thread.is_alive():
             self._thread.join(2.0)
@@ -193,7 +193,10 @@ class JoinedLive(Live):
             self._observe(message, rank, offset)
 
     def _observe(self, message: Message, rank: int, offset: int) -> None:
-        """Store the states of ranks that a message reports, and its frame if the message is from the chosen rank."""
+        """Store the states of ranks that a message of ``rank`` reports; if ``rank`` is the chosen one, also its frame.
+
+        ``offset`` is the ns to add to the message's times.
+        """
         states: dict[int, str] = {}
         for one in self.ranks.values():
             states |= {int(other): text for other, text in json.loads(str(one["states"])).items()}
@@ -211,7 +214,7 @@ class JoinedLive(Live):
                 self._whole = (json.loads(str(message["frame"])), bytes(message["buffer"]))  # type: ignore[arg-type]
 
     def frame(self, keyframe: bool) -> tuple[dict[str, Any], bytes]:
-        """Return what changed since the last frame, or with `keyframe` everything; see `Live.frame`."""
+        """Return a frame with the changes since the last frame or, with `keyframe`, everything (see `Live.frame`)."""
         with self._lock:
             whole = self._whole
         if whole is None:
@@ -240,7 +243,7 @@ def _age(message: Message) -> tuple[int, int]:
 
 
 def _each(rows: schema.Records, change: dict[str, Callable[[schema.Ints], schema.Ints]]) -> schema.Records:
-    """Return records in which the fields that `change` names are replaced by the results of its functions."""
+    """Return a copy of records with some fields converted; `change` has, by the field's name, the function to apply."""
     rows, numbers = rows.copy(), rows[:, 0] & 0xFF
     for kind in schema.KINDS.values():
         chosen = numbers == kind.number

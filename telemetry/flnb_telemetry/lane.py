@@ -87,7 +87,7 @@ class Lane:
 
     @property
     def base(self) -> int:
-        """The id of the current context without a call stack; code that changes the context temporarily restores it."""
+        """The id of the current context without its call stack, to restore after the context is changed temporarily."""
         return self.context
 
     @property

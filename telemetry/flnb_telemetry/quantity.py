@@ -65,7 +65,7 @@ def bytes_of(text: str | int, what: str = "a size") -> int:
     """Return the number of bytes that a text ("16MiB", "1.5 GB") or an int stands for.
 
     Raises:
-        ValueError: `text` is neither a size nor an int, or is less than one byte; `what` names it in the message.
+        ValueError: `text` is neither a size nor an int, or is less than one byte; `what` is its name in the message.
     """
     number = text if isinstance(text, int) and not isinstance(text, bool) else 0
     if isinstance(text, str) and (found := _SIZE.fullmatch(text)):

@@ -173,7 +173,10 @@ def _rank_of(run: Recording) -> int:
 
 
 def _only(run: Recording, rank: int, offset: int = 0, bound: int = 0) -> View:
-    """Return the view of a recording that has a single rank."""
+    """Return the `View` of a recording that has a single rank.
+
+    ``offset`` is the ns to add to the recording's times, ``bound`` the largest error of these times in ns.
+    """
     (view,) = of_recording(run, offset, bound)
     return view._replace(rank=rank)
 
@@ -230,7 +233,10 @@ def _from_calls(view: View, base: View) -> tuple[int, int] | None:
 
 
 def _ended(view: View) -> dict[tuple[str, int], tuple[int, int]]:
-    """Return begin and end (ns) of calls that end after all ranks have made them, by group and sequence number."""
+    """Return the begin and end (ns) of a rank's calls, by group and sequence number.
+
+    Only calls are returned that cannot end before all ranks have made them.
+    """
     ended, plans, groups = view.table("collective"), view.catalog.plans.items, view.catalog.groups.items
     columns = (ended[name].tolist() for name in ("plan", "group", "seq", "t0", "t1"))
     return {

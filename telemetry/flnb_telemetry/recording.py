@@ -177,7 +177,7 @@ class Recording(Exports, Run):
         self._complete()
 
     def _complete(self) -> None:
-        """Close the folder, and add to `meta` what is known after the last event."""
+        """Close the folder, and add to `meta` the facts that are known only after the last event."""
         if self.folder is not None:
             self._close(self.folder)
         else:

@@ -94,7 +94,7 @@ class Run:
 
 
 def _facts() -> dict[str, Any]:
-    """Describe this process for `meta`: versions, platform, and what `bus.describers` add (backend, manager, ...)."""
+    """Return the facts about this process for `meta`: versions, platform, and those that `bus.describers` return."""
     facts: dict[str, Any] = {"began": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "schema": schema.VERSION}
     facts |= {"python": platform.python_version(), "numpy": np.__version__, "platform": sys.platform}
     for describe in bus.describers:

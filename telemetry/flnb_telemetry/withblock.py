@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def _leave(block: WithBlock[Any], _: object = None, error: BaseException | None = None, __: object = None) -> None:
-    """End a `WithBlock`, then stop watching its bound ``__exit__``: this is what ``WithBlock.__exit__`` does."""
+    """End a `WithBlock`, then stop watching its bound ``__exit__``: the implementation of ``WithBlock.__exit__``."""
     block.end(error)
     block._watch = None
 

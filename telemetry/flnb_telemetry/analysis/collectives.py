@@ -235,7 +235,10 @@ class Collectives:
         return facts + [reason.text for _, reason in worst[:1]]
 
     def cells(self) -> list[list[str]]:
-        """Return the table of ranks as rows of texts, titles first, worst rank first; empty if ranks are missing."""
+        """Return the printed table of ranks as rows of texts, the titles first; empty if recordings are missing.
+
+        The rank that cost the other ranks most time comes first.
+        """
         if self.partial:
             return []
         rows = self.who()[:SHOWN]

@@ -121,7 +121,7 @@ class Devices:
         return np.where(known, np.maximum(0, self.task["ran0"] - self.task["t1"]), np.nan)
 
     def gaps(self, place: str) -> list[Gap]:
-        """Return the idle gaps of a device between its tasks; none for an emulated device."""
+        """Return the idle gaps between the tasks of the device at ``place`` ("cuda:0"); none for an emulated device."""
         return _gaps(self, place)
 
     def __len__(self) -> int:
@@ -195,7 +195,10 @@ def devices(source: Source) -> Devices:
 
 
 def _where(catalog: Catalog, context: Ints, places: list[str]) -> tuple[Ints, Ints]:
-    """Return the device (an index into `places`) and the stream of each context; new devices are added to `places`."""
+    """Return the device and the stream of each context id; a device is an index into the list `places`.
+
+    Devices that are not in `places` yet are added to it. ``catalog`` has the contexts behind the ids.
+    """
     known, which = np.unique(context, return_inverse=True)
     pairs = []
     for number in known.tolist():
@@ -236,7 +239,10 @@ def _ran(seq: Ints, ran: Columns) -> Columns:
 
 
 def _gaps(all_of: Devices, place: str) -> list[Gap]:
-    """Return the intervals in which no stream of a device was busy, with their causes."""
+    """Return the intervals in which no stream of the device at ``place`` was busy, with their causes.
+
+    ``all_of`` has the tasks of all devices.
+    """
     task, at = all_of.task, all_of.places.index(place)
     rows = np.flatnonzero((task["device"] == at) & (task["ran1"] > 0) & (task["bound"] >= 0))
     rows = rows[np.argsort(task["ran0"][rows], kind="stable")]
@@ -256,7 +262,10 @@ def _gaps(all_of: Devices, place: str) -> list[Gap]:
 
 
 def _awaiting(all_of: Devices) -> NDArray[np.bool_]:
-    """Return for each task whether its stream was made to wait for an event since the stream's previous task."""
+    """Return for each task whether, since the previous task of its stream, the stream had to wait for an event.
+
+    ``all_of`` has the tasks and events of all devices.
+    """
     task, event = all_of.task, all_of.event
     awaited = event["awaited"] == 1
     both = {name: np.concatenate([task[name], event[name][awaited]]) for name in ("device", "stream", "seq")}
@@ -271,7 +280,7 @@ def _awaiting(all_of: Devices) -> NDArray[np.bool_]:
 
 
 def _busiest(op: Columns, lane: int, t0: int, t1: int) -> int:
-    """Return the plan id of the op that ran longest in an interval (ns) on the thread `lane`; 0 for none."""
+    """Return the plan id of the op that ran longest between `t0` and `t1` (ns) on the thread `lane`; 0 for none."""
     first = max(int(np.searchsorted(op["t0"], t0)) - NESTED, 0)
     near = slice(first, int(np.searchsorted(op["t0"], t1)))
     covered = np.minimum(op["t1"][near], t1) - np.maximum(op["t0"][near], t0)

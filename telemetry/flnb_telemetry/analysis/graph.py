@@ -75,7 +75,7 @@ class Graph:
 
     @cached_property
     def child(self) -> Ints:
-        """Return, for each entry of `parent`, the row of the node that reads it."""
+        """Return, for each entry of `parent`, the row of the node that has this argument."""
         return np.repeat(np.arange(len(self.id)), np.diff(self.start))
 
     @cached_property
@@ -101,7 +101,7 @@ class Graph:
         return np.flatnonzero(self.health == ORIGIN)
 
     def parents(self, row: int) -> list[int]:
-        """Return the ids of the nodes and leaves (negative) that a node reads, in the order of its arguments."""
+        """Return the ids of the nodes and leaves (negative) that node `row` reads, in the order of its arguments."""
         above = self.parent[self.start[row] : self.start[row + 1]]
         return [int(self.id[p] if p >= 0 else self.leaf_id[-1 - p]) for p in above.tolist()]
 
@@ -193,7 +193,7 @@ def read(
 
 
 def pairs(ops: schema.Columns, edges: schema.Columns) -> tuple[Ints, Ints]:
-    """Return two columns with one entry for each argument of each op on the tape: the node ids of op and argument.
+    """Return two columns with an entry for each argument of each op on the tape: node ids of the op and the argument.
 
     The first arguments of all ops come first, then all second arguments, and so on.
     """

@@ -183,7 +183,7 @@ def step_of(view: View, t: Ints) -> Ints:
 
 
 def median(values: Ints, first: Any, count: Any) -> Ints:
-    """Return the median of some entries of each column of `values`.
+    """Return for each column of `values` the median of some of its entries.
 
     Each column is sorted. Its median is that of the ``count`` sorted values from index ``first`` on. The result is 0
     where ``count`` is 0.

@@ -167,7 +167,7 @@ class MemoryState:
 
     @property
     def besides(self) -> str:
-        """Return a sentence about small results, which have no block and are in no sum here; "" if there are none."""
+        """Return a sentence about small results, which have no block and are not counted here; "" if there are none."""
         count, nbytes = self._memory.small(self._ns)
         if not count:
             return ""
@@ -271,7 +271,7 @@ class Memory:
         return self.at(float(line.t[np.argmax(line.allocated)]) if len(line.t) else 0.0)
 
     def by(self, *keys: str) -> Owners:
-        """Return the blocks that are live at the peak, grouped by what allocated them (see `MemoryState.by`)."""
+        """Return the blocks that are live at the peak, grouped by one or more keys (see `MemoryState.by`)."""
         return self.peak.by(*keys)
 
     def fragmentation(self, request: int | None = None, points: int = 512) -> Fragmentation:

@@ -53,7 +53,7 @@ class OpStats:
     Args:
         ops: the columns of the op events.
         catalog: the names behind the ids in them.
-        keys: what to group by: one or more of `KEYS`.
+        keys: one or more of `KEYS`, by which to group.
         prepared: the time, in ns, that first calls took for compiling and for choosing a way to compute. It is not in
             the times of ops; a line below the table states it.
     """
@@ -132,7 +132,7 @@ class OpStats:
 
     @property
     def _rest(self) -> str:
-        """Return a sentence that states the time of preparing first calls; "" if there was none."""
+        """Return a sentence about the time that first calls took for compiling and the like; "" if there was none."""
         spent = quantity.duration(self.prepared)
         return f"not in these times: {spent} of preparing first calls (compiling, choosing)" if self.prepared else ""
 

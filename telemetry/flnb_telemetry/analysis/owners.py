@@ -1,4 +1,4 @@
-"""Live memory by what allocated it: category, op, scope, line, or call stack."""
+"""Live memory grouped by the category, op, scope, line or call stack that allocated it."""
 
 from __future__ import annotations
 
@@ -29,11 +29,13 @@ class OwnerRow(NamedTuple):
 
 
 class Owners:
-    """The blocks that are live at one moment, grouped by what allocated them; the group with most bytes comes first.
+    """The blocks that are live at one moment, grouped by the op, scope, line or the like that allocated them.
+
+    The group with most bytes comes first.
 
     Args:
         state: the memory at that moment.
-        keys: what to group by: one or more of `KEYS`. Blocks that were recorded with `flnb.record(stacks=True)` have a
+        keys: one or more of `KEYS`, by which to group. Blocks that were recorded with `flnb.record(stacks=True)` have a
             line and a call stack; blocks of captured programs always have a line.
     """
 

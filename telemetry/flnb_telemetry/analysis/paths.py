@@ -79,7 +79,7 @@ def _asked(tape: Tape, x: Any) -> int | Why:
 
 
 def _way(tape: Tape, row: int) -> list[int]:
-    """Return the shortest path from the loss to a node or leaf, as rows of the graph; leaf i is -1 - i."""
+    """Return the rows on the shortest path from the loss to the node or leaf in a row; leaf i has the row -1 - i."""
     start, parent = tape.graph.start.tolist(), tape.graph.parent.tolist()
     return shortest(len(tape.graph) - 1, row, lambda node: parent[start[node] : start[node + 1]] if node >= 0 else ())
 
@@ -107,7 +107,10 @@ def shortest(root: int, goal: int, above: Callable[[int], Iterable[int]]) -> lis
 
 
 def _told(tape: Tape, row: int) -> str:
-    """Return a line of text about a node (leaf i has row -1 - i): op or name, shape, scope, gradient norm."""
+    """Return a line of text about the node or leaf in a row: op or name, shape, scope, gradient norm.
+
+    Leaf i has the row -1 - i.
+    """
     if row < 0:
         leaf = tape.leaves[-1 - row]
         about = f"{leaf.name or f'leaf {-leaf.id}'} {quantity.extents(leaf.shape)}"
@@ -121,7 +124,10 @@ def _told(tape: Tape, row: int) -> str:
 
 
 def _cut(tape: Tape, number: int) -> Why:
-    """Return the reason why the loss does not depend on a node or leaf, found by following the ops that use it."""
+    """Return the reason why the loss does not depend on the node or leaf with the id ``number``.
+
+    The reason is found by following the ops that use the node or leaf.
+    """
     ops, cuts = acts(tape.table), tape.table("cut")
     child, parent = pairs(ops, tape.table("edge"))
     below, fresh = np.array([number]), np.array([number])

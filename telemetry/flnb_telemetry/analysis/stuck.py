@@ -1,4 +1,4 @@
-"""Detection of a collective call that does not end: which ranks have started it, and what the others do."""
+"""Detection of a collective call that does not end: which ranks have started it, and the state of the other ranks."""
 
 from __future__ import annotations
 

@@ -401,15 +401,19 @@ def measured(stats: schema.Columns, walks: schema.Columns) -> list[Measured]:
 
 
 def _origin(shown: Measured, origins: schema.Columns) -> int:
-    """Return the id of the node where NaN or Inf first appeared in a backward pass, 0 if none is recorded."""
+    """Return the id of the node where NaN or Inf first appeared in the backward pass ``shown``; 0 if unknown.
+
+    ``origins`` are the events of nodes where NaN or Inf first appeared.
+    """
     own = (origins["lane"] == shown.lane) & (shown.t0 <= origins["t"]) & (origins["t"] <= shown.t1)
     return int(origins["node"][own].max(initial=0))
 
 
 def worth_showing(found: list[Measured]) -> Measured:
-    """Return the backward pass most worth showing: the last pass, if no gradient of any pass has NaN or Inf.
+    """Return the backward pass that is most worth showing: the last one, if no gradient of any pass has NaN or Inf.
 
     Otherwise consecutive passes with NaN or Inf form sequences, and the result is the first pass of the last sequence.
+    ``found`` are the passes in order of time.
     """
     bad = [i for i, one in enumerate(found) if one.bad]
     if not bad:

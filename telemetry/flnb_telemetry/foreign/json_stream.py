@@ -23,7 +23,7 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 
 
 class TraceError(ValueError):
-    """Error for a file that is not a JSON trace; its message has the value that was found and the expected one."""
+    """Raised if a file is not a JSON trace; the message has the value that was found and the expected one."""
 
 
 def read_trace(path: str | os.PathLike[str], head: dict[str, Any]) -> Iterator[Any]:
@@ -137,7 +137,7 @@ class _Reader:
             self.more()
 
     def more(self) -> None:
-        """Read the next part of the file into the window, and drop what has been parsed already."""
+        """Read the next part of the file into the window, and drop the text that has been parsed."""
         if self.ended:
             raise TraceError("it ends in the middle: it was cut off, or is still being written")
         if len(self.text) - self.at > LONGEST:
@@ -149,7 +149,7 @@ class _Reader:
 
 
 def text(value: Any, name: str) -> str:
-    """Return a value that must be a string, with lone surrogates replaced, as UTF-8 files cannot hold them.
+    """Return a string with lone surrogates replaced, because UTF-8 files cannot contain these.
 
     Raises:
         ValueError: the value is not a string; the message calls it `name`.
@@ -160,14 +160,14 @@ def text(value: Any, name: str) -> str:
 
 
 def integer(value: Any, bits: int = 62) -> int:
-    """Return a value that must be an integer of at most `bits` bits."""
+    """Return a value after a check that it is an integer of at most `bits` bits; raises a ValueError otherwise."""
     if type(value) is not int or value.bit_length() > bits:
         raise ValueError(f"a number is {brief(value)}, expected an integer of at most {bits} bits")
     return value
 
 
 def amount(value: Any) -> int:
-    """Return a value that must be a number of bytes or FLOPs, of at most 50 bits, so that sums fit in 64."""
+    """Return a number of bytes or FLOPs, after a check that it has at most 50 bits, so that sums fit in 64 bits."""
     return integer(value, 50)
 
 

@@ -233,7 +233,7 @@ def columns(rows: list[tuple[Any, ...]], *names: str) -> Columns:
 
 
 def began(ns: int) -> str:
-    """Return a time in ns since 1970 as the text that `Run.meta` has for the begin of a run; "" if it is not a date."""
+    """Return a time in ns since 1970 in the text form that `Run.meta` has for a run's beginning; "" if out of range."""
     if not 0 < ns < 1 << 62:
         return ""
     return datetime.fromtimestamp(ns // 1_000_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S%z")

@@ -46,7 +46,10 @@ class Devices:
         self.kernels, self.infos = Table([Kernel("")]), Table([DeviceInfo("", "")])
 
     def slice(self, event: dict[str, Any], category: str, name: str, t0: int, t1: int) -> bool:
-        """Store an event that lasted from `t0` to `t1` (ns); return False if it is no event of a device."""
+        """Store an event of a device that lasted from `t0` to `t1` (ns); return False if it is not about a device.
+
+        ``category`` and ``name`` are those of the event in the trace.
+        """
         about = event.get("args") or {}
         if category == "cuda_runtime" and name == "cudaSynchronize":  # those of `save_trace`
             self._waits.append((t0, t1, self._trace.lane(event), about))

@@ -27,7 +27,8 @@ class Slices:
     def op(self, lane: int, t0: int, t1: int, name: str, details: tuple[int, ...]) -> None:
         """Add an op of the thread `lane` from `t0` to `t1` (ns).
 
-        `details` are the ids of plan, node and block, whether the time is estimated (0 or 1), and the context id or -1.
+        `details` are the ids of plan, node and block, whether the time is estimated (0 or 1), and the context id, -1 if
+        the context follows from the annotations around the op.
         """
         phase = schema.BACKWARD if name.startswith(BACKWARD) else 0
         self._ops.setdefault(lane, []).append((t0, -t1, 1, phase, details))

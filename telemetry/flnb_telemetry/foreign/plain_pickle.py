@@ -32,7 +32,7 @@ TEXTS = frozenset({str})
 
 
 class PickleError(ValueError):
-    """Error for bytes that are not a complete pickle of plain values; its message has the position and the problem."""
+    """Raised if bytes are not a complete pickle of plain values; the message has the position and the problem."""
 
 
 def read(path: str | os.PathLike[str], gather: Callable[[list[Any]], list[Any]] = lambda items: items) -> Any:
@@ -43,8 +43,8 @@ def read(path: str | os.PathLike[str], gather: Callable[[list[Any]], list[Any]] 
     Args:
         path: a pickle of protocol 2 to 5.
         gather: a function that is called each time the file appends items to a list (`pickle` appends a thousand at a
-            time). Its argument is the list of new items; it returns the items to store. Dicts that it empties are
-            released.
+            time). Its argument is the list of new items; it returns the items to store. The memory of dicts that this
+            function empties is released.
 
     Raises:
         PickleError: the file is not a complete pickle of plain values.
@@ -128,7 +128,7 @@ class _Machine:
         return values
 
     def gathered(self, items: list[Any]) -> list[Any]:
-        """Return the result of `gather` for the items of a list; dicts that it emptied are removed from the memo."""
+        """Return the result of `gather` for the items of a list; remove dicts that `gather` emptied from the memo."""
         kept = self.gather(items)
         if emptied := {id(item) for item in items if item.__class__ is dict and not item}:
             for number in range(self.swept, len(self.memo)):
@@ -141,9 +141,12 @@ class _Machine:
         return kept
 
     def refuse(self, code: int, start: int) -> None:
-        """Raise an error for an opcode that builds no plain value.
+        """Raise a `PickleError` for a byte that is no opcode, or an opcode that does more than build a plain value.
 
-        The message has the position of the opcode in the file, ``start``, and what the opcode would import or do.
+        Args:
+            code: the opcode as a byte.
+            start: the opcode's position in the file. The message states this position, and the import or the action
+                for which the opcode stands.
         """
         op = next((op for op in pickletools.opcodes if op.code.encode("latin-1")[0] == code), None)
         if op is None:

@@ -44,7 +44,7 @@ CATEGORY = {name: number for number, name in enumerate(schema.CATEGORIES)} | {
 
 
 class SnapshotError(ValueError):
-    """Error for a value that is not part of a PyTorch memory snapshot; its message says what was expected instead."""
+    """Raised if a file has a value that a PyTorch memory snapshot cannot have; the message names the expected value."""
 
 
 class Stacks:
@@ -92,7 +92,13 @@ class Stacks:
 
 
 def _kept(known: dict[int, tuple[Any, int]], told: Any, number: int) -> int:
-    """Store a number for the object ``told`` in ``known``, under the object's ``id``, and return the number."""
+    """Add an entry to a cache of numbers by object identity, and return the number.
+
+    Args:
+        known: the cache: for the ``id`` of an object, the object and its number. If it is full, it is cleared first.
+        told: the object, a frame or a list of frames of a snapshot.
+        number: the object's number.
+    """
     if len(known) >= KEPT:
         known.clear()
     known[id(told)] = told, number
@@ -130,7 +136,7 @@ class Events(NamedTuple):
 
     Attributes:
         ooms: for each row that is an out-of-memory event, the numbers of bytes in it (size, free, ...), by name.
-        action: what happened, a value of `ACTIONS`.
+        action: the kind of event, a value of `ACTIONS`.
         address: the address of the block or segment; in out-of-memory events, the bytes that were free on the device.
         size: the requested bytes.
         us, ns: the time: whole µs (0 if the file has no times), and the ns beyond these.
@@ -185,7 +191,11 @@ def _numbers(row: dict[str, Any]) -> dict[str, int]:
 
 
 def _ints(name: str, values: list[Any], most: int, kind: Any) -> Ints:
-    """Return values as a column of dtype `kind`, or raise an error: they must be integers from 0 to `most`."""
+    """Return the values of the field `name` as a column of dtype `kind`.
+
+    Raises:
+        SnapshotError: a value is not an integer from 0 to `most`.
+    """
     if not INTEGERS.issuperset(map(type, values)) or min(values) < 0 or max(values) > most:
         for value in values:
             integer("an event", name, value, most)
@@ -200,7 +210,10 @@ def integer(what: str, name: str, value: Any, most: int = LARGEST) -> int:
 
 
 def gatherer(stacks: Stacks) -> Callable[[list[Any]], list[Any]]:
-    """Return a `gather` for `plain_pickle.read`: a function that replaces consecutive events by one `Events`."""
+    """Return a function to be passed as `gather` to `plain_pickle.read`: it joins consecutive events in one `Events`.
+
+    ``stacks`` is the table of call stacks to which the events refer.
+    """
 
     def is_event(item: Any) -> bool:
         return item.__class__ is dict and "action" in item
@@ -216,7 +229,10 @@ def gatherer(stacks: Stacks) -> Callable[[list[Any]], list[Any]]:
 
 
 def joined_events(parts: list[Any], name: str) -> Events:
-    """Join the `Events` of one device, which make up the list `name` of a file, and empty the list."""
+    """Join a list of the `Events` of one device to one object, and empty the list.
+
+    ``name`` is the list's name in errors.
+    """
     for part in parts:
         if not isinstance(part, Events):
             raise SnapshotError(f"{name} holds {brief(part)}, expected events (dicts with an action)")

@@ -209,7 +209,7 @@ class _Sweep:
                 self._resize(t, address, address, low - address)
 
     def _count(self, pieces: int) -> None:
-        """Count mapped or unmapped parts, and raise an error if there are too many.
+        """Add ``pieces`` to the number of mapped or unmapped parts, and raise an error if there are too many.
 
         Without this limit, reading a crafted file could take hours.
         """
@@ -226,7 +226,10 @@ class _Sweep:
         self._hold("segment_resize", t, address, (number, size, growing))
 
     def _hold(self, table: str, t: int, address: int, what: tuple[int, int, bool]) -> None:
-        """Store a segment (number, size, whether it is growing) at an address, and add a row to a table."""
+        """Store a segment at an address, and add a row for the time ``t`` to the table named ``table``.
+
+        ``what`` is the segment's number, its size, and whether it is growing.
+        """
         self.held[address] = what
         self.rows[table].append((t, what[0], address, what[1]))
 

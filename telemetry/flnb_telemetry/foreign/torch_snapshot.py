@@ -188,7 +188,10 @@ def _recording(
 
 
 def _told(about: dict[str, Any], name: str) -> int:
-    """Return the time (ns) in a field that flnb adds, a tuple (whole µs, further ns); 0 without the field."""
+    """Return the time in ns that the field ``name`` of a snapshot has; 0 if ``about`` lacks this field.
+
+    flnb writes the field as a tuple: whole µs, and further ns.
+    """
     time = about.get(name)
     if isinstance(time, tuple) and len(time) == 2 and all(type(part) is int for part in time):
         us, ns = time
@@ -202,7 +205,7 @@ def _like(empty: Columns, given: Columns) -> Columns:
 
 
 def _times(events: te.Events, exact: bool) -> Ints:
-    """Return the time of each event in ns; unless times are `exact`, equal times are changed to increasing ones."""
+    """Return the time of each event in ns; equal times are changed to increasing ones, unless times are `exact`."""
     t, ordinal = events.us * 1000 + events.ns, np.arange(len(events.us))
     found: Ints = np.maximum.accumulate(t if exact else t - ordinal)
     return found if exact else found + ordinal

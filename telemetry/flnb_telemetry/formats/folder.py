@@ -71,7 +71,7 @@ class Written(NamedTuple):
 
 
 class Folder:
-    """The folder of a running recording, made by `open`.
+    """The folder in which a running recording stores its events; `open` makes the folder.
 
     Args:
         path: the path of the recording's final file.
@@ -91,10 +91,12 @@ class Folder:
         self._files: list[IO[bytes]] = []
 
     def open(self) -> None:
-        """Make the folder and lock it. After an error or Ctrl-C, `discard` undoes what was done.
+        """Make the folder at `path`, and lock it while this process writes the recording.
+
+        If this method raises an error or is interrupted by Ctrl-C, call `discard` to delete the folder.
 
         Raises:
-            FileExistsError: the path exists, and may not be replaced or is not a recording.
+            FileExistsError: there is a file or folder at the path, and `replace` is False or it is not a recording.
             FileNotFoundError: the parent folder does not exist.
         """
         _vacate(self.path, self._replace)
@@ -132,7 +134,7 @@ class Folder:
         return {"path": os.fspath(self.path), "batch_events": ROWS, "batch_seconds": SECONDS}
 
     def due(self, batches: schema.Batches) -> bool:
-        """Return whether the events in memory should be written now."""
+        """Return whether the events in memory, ``batches``, are so many or so old that they should be written now."""
         return sum(len(rows) for _, rows in batches) >= ROWS or (
             bool(batches) and monotonic() - self._at >= SECONDS - self.patience
         )
@@ -150,7 +152,7 @@ class Folder:
         """Write the next events, and the names that are new since the last call, to the folder.
 
         Raises:
-            OSError: the disk is full, or the folder cannot be written; what was written before stays readable.
+            OSError: the disk is full, or the folder cannot be written; events written before remain readable.
         """
         if not self.own:
             return
@@ -195,7 +197,7 @@ class Folder:
         )  # fmt: skip
 
     def _advice(self, error: OSError) -> str:
-        """Return advice on what to do before the next recording, as the beginning of a sentence."""
+        """Return the beginning of a sentence, ended by "record again", that advises the user to repair the cause."""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return "Free some space and "
         if not self.path.is_dir():
@@ -218,7 +220,7 @@ class Folder:
         return before + len(data)
 
     def stored(self, written: Written) -> Stored:
-        """Return the events of a state of the folder, which are read from the files on demand."""
+        """Return the events that the folder has in the state ``written``; they are read from the files on demand."""
         return Stored(self.path, files(self.path, written.parts))
 
     def close(self, run: Recording) -> None:
@@ -431,7 +433,7 @@ def read_folder(place: Path, earlier: Recording | None = None) -> Recording:
 
     Args:
         place: the folder.
-        earlier: the same recording as it was read before; the files that were read then are not read again.
+        earlier: the result of an earlier call for the same folder, whose files are not read again; None for none.
 
     Raises:
         RunFileError: `place` is not a folder of a recording.

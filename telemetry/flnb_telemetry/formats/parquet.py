@@ -115,7 +115,7 @@ def load_run(path: str | os.PathLike[str], *, earlier: Recording | None = None) 
     Args:
         path: a `.flnb` file or folder, which needs pyarrow; a pickle of `torch.cuda.memory._dump_snapshot` (see
             `flnb.memory.load_snapshot`); or the JSON, perhaps compressed by gzip, of `torch.profiler` or `save_trace`.
-        earlier: for a recording that still runs, what an earlier call returned: only events since then are read.
+        earlier: for a recording that still runs, the result of an earlier call: only events since then are read.
 
     Returns:
         A `Recording`; for a file that ``flnb merge`` wrote, a `Ranks` with the recordings of all ranks.
@@ -154,7 +154,7 @@ def _place(path: str | os.PathLike[str]) -> Path:
 def _load(path: Path, earlier: Recording | None = None) -> Any:
     """Open the run at a path: a file in any of the formats, or a folder.
 
-    ``earlier`` is the same folder's recording as it was read before, if it was.
+    ``earlier`` is the result of an earlier call for the same folder; None for none.
     """
     if not path.is_dir():
         with open(path, "rb") as file:

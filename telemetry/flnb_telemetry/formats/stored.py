@@ -29,7 +29,7 @@ GROUP = 1 << 18
 
 
 class RunFileError(ValueError):
-    """Error for a recording's file that cannot be read; its message names the file, the problem, and what to do."""
+    """Raised if the file of a recording cannot be read; the message names the file, the problem and a remedy."""
 
 
 class Source(NamedTuple):
@@ -148,7 +148,7 @@ class Stored(Mapping[str, schema.Columns]):
 
         Args:
             kind: the kind.
-            first: the number of sources to leave out.
+            first: the number of sources (files) to skip; reading begins with the next one.
 
         Raises:
             RunFileError: a part cannot be read.

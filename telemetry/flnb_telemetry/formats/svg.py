@@ -164,7 +164,7 @@ def memory_timeline(memory: Memory, until: float | None = None) -> str:
 
 
 def block_map(state: MemoryState) -> str:
-    """Return the segments at one moment as SVG bars, with the blocks in them."""
+    """Return an SVG picture of the segments at one moment as bars, with the blocks in them."""
     held = f"{quantity.size(state.allocated)} in {quantity.size(state.reserved)} at {state.t:.3f} s"
     return segment_bars(state.segments, held) + (f"<div>{html_text(state.besides)}</div>" if state.besides else "")
 

@@ -37,7 +37,7 @@ Bars: TypeAlias = "NDArray[np.int64]"
 
 
 def pair(what: Any, context: Any) -> Any:
-    """Combine each plan id (or phase) and its context id into one number, a *pair*."""
+    """Combine each plan id or phase (``what``) with its context id into one number, a *pair*."""
     return np.asarray(what, np.int64) | np.asarray(context, np.int64) << SHIFT
 
 

@@ -184,7 +184,7 @@ def _kernel(kernel: device_words.Kernel, found: Devices) -> dict[str, Any]:
 
 
 def _others(found: Devices, origin: int) -> Arrays:
-    """Return the events of streams and the waits of the host, as arrays."""
+    """Return the events of streams and the waits of the host since `origin` (ns), as arrays for a frame."""
     event, wait = found.event, found.wait
     late, still = event["t"] >= origin, wait["t1"] >= origin
     arrays: Arrays = {f"event_{name}": event[name][late] for name in ("seq", "event", "awaited", "device", "stream")}
@@ -194,7 +194,10 @@ def _others(found: Devices, origin: int) -> Arrays:
 
 
 def _blocks(source: Source, found: Devices, origin: int) -> Arrays:
-    """Return segments and their blocks as arrays; ``segment_device`` is a device's index, -1 for pinned memory."""
+    """Return the segments, and the blocks in use since `origin` (ns), as arrays for a frame.
+
+    The array ``segment_device`` has the index of each segment's device, -1 for pinned memory.
+    """
     names = [source.catalog.strings.id_of(place) for place in found.places]
     block, segment = found.block, source.table("segment_alloc")
     kept = np.flatnonzero((block["end"] >= origin) | (block["until"] >= origin))[-BLOCKS:]
@@ -223,7 +226,7 @@ def _blocks(source: Source, found: Devices, origin: int) -> Arrays:
 
 
 def _ops(found: Devices, task: Columns, origin: int) -> Arrays:
-    """Return the ops of the thread with the most tasks, as arrays."""
+    """Return the ops since `origin` (ns) of the thread that queued the most tasks, as arrays for a frame."""
     lanes, count = np.unique(task["lane"], return_counts=True)
     op = found.op
     mine = op["lane"] == (lanes[count.argmax()] if len(lanes) else -1)

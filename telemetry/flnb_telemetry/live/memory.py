@@ -1,4 +1,4 @@
-"""The live view of memory: the blocks and segments that exist now, and what changed since the last frame.
+"""The live view of memory: the blocks and segments that exist now, and the changes since the last frame.
 
 A block or segment is a row of twelve numbers: the eight of its event; a block's tape node and offset in its segment;
 the time of its end (ns; NEVER while it exists); and the time of the request to free it (0 if there was none).
@@ -46,7 +46,10 @@ class Lives:
         self._ended.append(rows[~lives])
 
     def resize(self, changes: Records) -> Records:
-        """Set the new sizes in `changes`, records in order of time, and return the records of segments that exist."""
+        """Set the new sizes of segments, and return those records in `changes` whose segment exists.
+
+        `changes` are the records of resized segments, in order of time.
+        """
         sizes = joined(self.live[:, ID], changes[::-1, ID], changes[::-1, SIZE], NEVER)
         self.live[:, SIZE] = np.where(sizes == NEVER, self.live[:, SIZE], sizes)
         return changes[_in(changes[:, ID], self.live[:, ID])]
@@ -91,7 +94,7 @@ class LiveMemory:
         self.blocks.fold(born, rows[kinds == schema.FREE_COMPLETED])
 
     def news(self, keyframe: bool, start: int) -> tuple[Arrays, bool]:
-        """Return what changed since the last call, or with `keyframe` everything, as arrays for a frame.
+        """Return the changes since the last call or, with `keyframe`, everything, as arrays for a frame.
 
         Returns:
             The arrays, with times in seconds since `start` (ns); and whether there were so many changes that blocks
@@ -117,9 +120,14 @@ class LiveMemory:
 
 
 def arrays(born: Records, freed: Records, came: Records, went: Records, start: int) -> Arrays:
-    """Return a frame's arrays about blocks that were made and freed, and segments that were reserved and released.
+    """Return a frame's arrays about blocks and segments, with times in seconds since `start` (ns).
 
-    Times are in seconds since `start` (ns); empty arrays are left out.
+    Empty arrays are left out.
+
+    Args:
+        born, freed: the rows of blocks that were allocated, and of blocks that were freed.
+        came, went: the rows of segments that were reserved, and of segments that were released.
+        start: the time at which the run began, ns.
     """
     alloc = {"id": ID, "segment": SEGMENT, "offset": OFFSET, "size": SIZE, "requested": REQUESTED}
     alloc |= {"context": CONTEXT, "node": NODE}

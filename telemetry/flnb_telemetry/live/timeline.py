@@ -78,7 +78,7 @@ class LiveTimeline:
         self.rows.take(tables, places)
 
     def look(self, shown: bool) -> None:
-        """Receive whether a browser shows the timeline now.
+        """Store whether a browser shows the timeline now (``shown``).
 
         Sections of the timeline are sent often while a browser shows it, and for one second after that.
         """
@@ -192,7 +192,7 @@ class LiveTimeline:
             request: a dict with an "id" and one of these, where times are ms: "window": [t0, t1, pixels]; "event":
                 [thread, kind, depth, number]; "measure": [t0, t1]; "ops": [t0, t1]; "search": a text, with "after": a
                 time; "ordinal": [thread, kind, depth, number, since]; "nth": [thread, kind, depth, name, scope, n,
-                since], which finds in another recording what "ordinal" has counted in this one.
+                since], by which the event of an "ordinal" request is found in another recording.
 
         Returns:
             The answer as a message. The answer about a window also has the bars, as "columns".
@@ -249,12 +249,18 @@ class LiveTimeline:
         return found | {"related": related}
 
     def _row(self, thread: int, kind: str, depth: int) -> tuple[Key, Row | None]:
-        """Return the key of a row that the browser names, and the row; None if there is no such row."""
+        """Return the key of the row of a thread, kind and depth, and the row; None if there is no such row."""
         key = Key(int(thread), KINDS.index(kind), int(depth)) if kind in KINDS else Key(0, 0)
         return key, self.rows.rows.get(key) if kind in KINDS else None
 
     def _names(self, key: Key, what: int, context: int) -> tuple[str, str]:
-        """Return the name and the scope of an event of a row, by which the same event is found in another recording."""
+        """Return the name and the scope of an event, by which the same event is found in another recording.
+
+        Args:
+            key: the key of the event's row.
+            what: the event's plan id, or its phase.
+            context: the event's context id.
+        """
         catalog, kind = self.rows.catalog, KINDS[key.kind]
         scope = catalog.contexts.items[context].scope
         if kind in ("op", "part", "record"):
@@ -289,10 +295,10 @@ class LiveTimeline:
     def _nth(
         self, thread: int, kind: str, depth: int, name: str, scope: str, before: int, since: float
     ) -> dict[str, Any] | None:
-        """Return the event of a row before which the row has ``before`` other events with the same name and scope.
+        """Return the event number ``before`` (from 0) among a row's events with the given name and scope.
 
-        The event has the given name and scope. Events that begin before the time ``since`` (ms) are not counted. Return
-        None if there is no such event.
+        The row is that of a thread, kind and depth. Events that begin before the time ``since`` (ms) are not counted.
+        Return None if there is no such event.
         """
         key, row = self._row(thread, kind, depth)
         if row is None or before < 0 or (row.events.first and self._ns(since) < row.events.bars[T0, 0]):

@@ -1,4 +1,4 @@
-"""The live view of a run: statistics that are updated with each batch of records, and frames of what changed.
+"""The live view of a run: statistics that are updated with each batch of records, and frames with the changes.
 
 `Live.begin` starts to receive events. The dashboard calls `frame` from a thread of its own, as often as the browser can
 take frames, and sends the result.
@@ -56,7 +56,7 @@ _TIMED = schema.among(
 class Live(Run):
     """Statistics of a running program for a dashboard, sent as frames.
 
-    A frame is a message with what changed since the last one; a keyframe contains everything.
+    A frame is a message with the changes since the last frame; a keyframe contains everything.
 
     Args:
         name: the name of the run on the dashboard.
@@ -124,7 +124,7 @@ class Live(Run):
             pump.flush(PATIENCE)
 
     def look(self, tab: str) -> None:
-        """Receive the name of the tab that a browser shows: what other tabs show is sent once a second only."""
+        """Store the name of the tab that a browser shows; data for other tabs is sent only once a second."""
         self.timeline.look(tab == "timeline")
 
     def _fold(self) -> None:
@@ -197,7 +197,7 @@ class Live(Run):
         return fresh, newest
 
     def frame(self, keyframe: bool) -> tuple[dict[str, Any], bytes]:
-        """Return what changed since the last frame, or with `keyframe` everything.
+        """Return a frame with the changes since the last frame or, with `keyframe`, everything.
 
         Returns:
             The content, for JSON, and the bytes of all arrays; ``content["arrays"]`` says which bytes are which array.
