@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flnb_backends.native import pools
+from flnb_backends.native import llvm, pools
 from flnb_backends.tensor.cpu import CpuBackend
 from flnb_backends.tensor.numpy import NumpyBackend
 from hypothesis import given, settings
@@ -76,8 +76,8 @@ def test_what_numpy_or_onednn_compute() -> None:
 
 
 def test_nothing_is_compiled_without_llvmlite(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pools, "find_spec", lambda name: None)
-    assert pools._function.__wrapped__("maxima", pools.Pool("f", (2, 2), (2, 2))) is None
+    monkeypatch.setattr(llvm, "find_spec", lambda name: None)
+    assert pools._function.__wrapped__("maxima", "f", (2, 2), (2, 2)) is None
 
 
 def test_it_is_used_from_the_first_call() -> None:

@@ -9,6 +9,8 @@ import os
 import sys
 import tempfile
 from functools import cache, cached_property
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from threading import Lock
@@ -19,7 +21,9 @@ from flnb_telemetry.extras import require
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Compiler", "cache_folder", "compiler"]
+    Function = tuple[Callable[..., Any], Callable[[Any], Any]]
+
+__all__ = ["Compiler", "cache_folder", "compiler", "function"]
 
 DIGEST = hashlib.sha256().digest_size
 
@@ -47,6 +51,23 @@ def _compiler() -> Compiler:
 
 
 _making = Lock()
+
+
+def function(symbol: str, signature: str, key: str, text: Callable[[], str]) -> Function | None:
+    """Compile a function, and return it as one that Python calls.
+
+    Args:
+        symbol, key, text: as for `Compiler.address`.
+        signature: the type of a pointer to the function, in C.
+
+    Returns:
+        The function, and another function that returns the pointer to a contiguous array. None if llvmlite or cffi is
+        not installed.
+    """
+    if find_spec("llvmlite") is None or find_spec("cffi") is None:
+        return None
+    ffi: Any = import_module("_cffi_backend").FFI()  # its methods are C functions; those of `cffi.FFI` call these
+    return ffi.cast(signature, compiler().address(symbol, key, text)), ffi.from_buffer
 
 
 class Compiler:

@@ -1,9 +1,8 @@
-"""Max pooling as machine code: the maxima of windows with their positions, and the gradient from these positions."""
+"""Max pooling as machine code: the maxima of windows, and the gradient from the images or from places of the maxima."""
 
 from __future__ import annotations
 
 import itertools
-import math
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["MOST", "NOWHERE", "Windows"]
 
 NOWHERE = 255
-"""The position of the maximum in a window with NaN, whose gradient goes nowhere."""
+"""The place of the maximum in a window with NaN, whose gradient goes nowhere."""
 MOST = 121
 """The largest window, in elements; each has instructions of its own, which are compiled in 1 ms."""
 WIDTH = 256
@@ -26,88 +25,114 @@ WIDTH = 256
 class Windows(NamedTuple):
     """The windows of a max pooling, and the LLVM IR of functions that pool contiguous images.
 
-    A position is the number of an element in its window, in row-major order, as a byte. Of several equal maxima the
-    first counts.
+    A place is the number of an element in its window, in row-major order, as a byte. Of several equal maxima the first
+    counts. The last parameters of a function are the number of planes (channels of images), and the extents that are
+    not known.
 
     Attributes:
         dtype: the dtype of images and maxima, as NumPy's character: "f" or "d".
-        image: the extents of an image, or of one channel of it (a plane).
-        fit: the number of windows along each axis.
         kernel: the extents of a window.
         stride: the distances between windows.
+        image: the extents of a plane: numbers, or names such as ``%width``, which become parameters.
+        fit: the number of windows along each axis, also numbers or names.
+        places: whether `maxima` writes places, too, and `spread` reads these instead of images.
     """
 
     dtype: str
-    image: tuple[int, ...]
-    fit: tuple[int, ...]
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
+    image: tuple[int | str, ...]
+    fit: tuple[int | str, ...]
+    places: bool
 
-    @property
-    def offsets(self) -> list[int]:
-        """Return for each element of a window its distance in memory from the window's first element, in elements."""
-        return [self._distance(index) for index in itertools.product(*map(range, self.kernel))]
-
-    def find(self) -> str:
-        """Return the IR of ``void find(x, y, positions, planes)``, which writes maxima to y, and their positions."""
-        code = Code("find", "ptr %x, ptr %y, ptr %positions, i64 %planes", WIDTH)
-        with self._over_planes(code) as (plane, first), self._over_windows(code, plane, first) as (window, start):
-            top, position = Scalar(code, "", self.dtype), Scalar(code, "", "i")
-            for i, offset in enumerate(self.offsets):
-                x = code.load(self.dtype, code.element(code.element("%x", self.dtype, start), self.dtype, str(offset)))
-                own = select(x.not_equal(x), Scalar(code, str(NOWHERE), "i"), Scalar(code, str(i), "i"))
-                taken = (x > top) | x.not_equal(x) if i else x.equal(x) | x.not_equal(x)
-                top = select(taken, x, top) if i else x
-                position = select(taken, own, position) if i else own
+    def maxima(self) -> str:
+        """Return the IR of ``void pool(x, y, ...)``, which writes maxima to y; or of ``pool(x, y, places, ...)``."""
+        code = self._code("%x", "%y", *["%places"] * self.places)
+        with self._over_windows(code, parallel=True) as (window, start):
+            top, place = self._largest(code, start)
             code.store(top, code.element("%y", self.dtype, window))
-            code.store(position.make("convert", dtype="B"), code.element("%positions", "B", window))
+            if self.places:
+                code.store(place.make("convert", dtype="B"), code.element("%places", "B", window))
         return code.text()
 
     def spread(self) -> str:
-        """Return the IR of ``void spread(g, positions, out, planes)``, which writes the gradient of the images.
+        """Return the IR of ``void pool(g, x, out, ...)``, which writes the gradient of the images to ``out``.
 
-        ``g`` is the gradient of the maxima. Where windows overlap, their gradients are added in row-major order.
+        ``g`` is the gradient of the maxima; x has the images or the places. Where windows overlap, their gradients are
+        added in row-major order.
         """
-        code = Code("spread", "ptr %g, ptr %positions, ptr %out, i64 %planes", WIDTH)
-        table = [*self.offsets, *[0] * (NOWHERE + 1 - math.prod(self.kernel))]
-        words = ", ".join(f"i64 {offset}" for offset in table)
-        code.declarations.add(f"@offsets = private unnamed_addr constant [{len(table)} x i64] [{words}]")
+        code = self._code("%g", "%x", "%out")
         nothing = Scalar(code, code.constant(0, self.dtype), self.dtype)
-        with self._over_planes(code) as (plane, first):
-            image = code.element("%out", self.dtype, first)
-            with code.loop("0", str(math.prod(self.image)), parallel=True, brief=True) as index:
-                code.store(nothing, code.element(image, self.dtype, index))
-            with self._over_windows(code, plane, first, ordered=True) as (window, start):
-                position = code.load("B", code.element("%positions", "B", window))
-                offset = code.load("q", code.element("@offsets", "q", str(position.make("convert", dtype="Q").value)))
-                to = code.element(code.element("%out", self.dtype, start), self.dtype, str(offset.value))
-                g = code.load(self.dtype, code.element("%g", self.dtype, window))
-                code.store(code.load(self.dtype, to) + select(position.equal(NOWHERE), nothing, g), to)
+        offsets, apart = self._offsets(code), self.kernel == self.stride and not self.places
+        table = "" if apart else code.name()
+        if table:  # distances by place
+            code.variables.append(f"{table} = alloca [{NOWHERE + 1} x i64]")
+            for i, offset in [(NOWHERE, "0"), *enumerate(offsets)]:
+                code.store(Scalar(code, offset, "q"), code.element(table, "q", str(i)))
+        with self._over_windows(code, parallel=apart, zeroed="%out") as (window, start):
+            if self.places:
+                place = code.load("B", code.element("%x", "B", window))
+            else:
+                _, place = self._largest(code, start)
+            g = select(place.equal(NOWHERE), nothing, code.load(self.dtype, code.element("%g", self.dtype, window)))
+            image = code.element("%out", self.dtype, start)
+            if apart:  # each element is written, for which vectors can be used
+                for i, offset in enumerate(offsets):
+                    code.store(select(place.equal(i), g, nothing), code.element(image, self.dtype, offset))
+            else:
+                offset = code.load("q", code.element(table, "q", str(place.make("convert", dtype="Q").value))).value
+                here = code.element(image, self.dtype, str(offset))
+                code.store(code.load(self.dtype, here) + g, here)
         return code.text()
 
-    def _distance(self, index: tuple[int, ...]) -> int:
-        """Return the distance in memory, in elements, between an image's first element and the one at an index."""
-        return sum(i * math.prod(self.image[axis + 1 :]) for axis, i in enumerate(index))
+    def _code(self, *arrays: str) -> Code:
+        """Return the beginning of a function of arrays."""
+        unknown = [f"i64 {n}" for n in (*self.image, *self.fit) if isinstance(n, str)]
+        return Code("pool", ", ".join([*[f"ptr {x}" for x in arrays], "i64 %planes", *unknown]), WIDTH)
+
+    def _offsets(self, code: Code) -> list[str]:
+        """Emit for each element of a window its distance in memory from the window's first; returns the distances."""
+        found = []
+        for index in itertools.product(*map(range, self.kernel)):
+            offset = str(index[0])
+            for i, extent in zip(index[1:], self.image[1:], strict=True):
+                offset = _plus(code, offset, extent, str(i))
+            found.append(offset)
+        return found
+
+    def _largest(self, code: Code, start: str) -> tuple[Scalar, Scalar]:
+        """Emit the search for the maximum of the window that begins at the index ``start``; also returns its place."""
+        found: list[Scalar] = []
+        for i, offset in enumerate(self._offsets(code)):
+            x = code.load(self.dtype, code.element(code.element("%x", self.dtype, start), self.dtype, offset))
+            own = [x, select(x.not_equal(x), Scalar(code, str(NOWHERE), "i"), Scalar(code, str(i), "i"))]
+            larger = (x > found[0]) | x.not_equal(x) if found else None
+            found = own if larger is None else [select(larger, a, b) for a, b in zip(own, found, strict=True)]
+        return found[0], found[1]
 
     @contextmanager
-    def _over_planes(self, code: Code) -> Iterator[tuple[str, str]]:
-        """Emit a loop over the planes; yields a plane's number, and the index of its first element."""
-        with code.loop("0", "%planes") as plane:
-            yield plane, code.add(f"mul nsw i64 {plane}, {math.prod(self.image)}")
+    def _over_windows(self, code: Code, parallel: bool, zeroed: str = "") -> Iterator[tuple[str, str]]:
+        """Emit loops over all windows; yields a window's number, and the index of its first element.
 
-    @contextmanager
-    def _over_windows(self, code: Code, plane: str, first: str, ordered: bool = False) -> Iterator[tuple[str, str]]:
-        """Emit loops over a plane's windows; yields a window's number, and the index of its first element.
-
-        Unless ``ordered``, the windows of a row may be computed in any order.
+        With ``parallel``, the windows of a row may be computed in any order. Each plane of the array ``zeroed`` is set
+        to zero before its windows.
         """
-        window, start = code.add(f"mul nsw i64 {plane}, {math.prod(self.fit)}"), first
         with ExitStack() as loops:
-            for axis, n in enumerate(self.fit):
-                inner = axis == len(self.fit) - 1
-                index = loops.enter_context(code.loop("0", str(n), parallel=inner and not ordered))
-                steps = math.prod(self.fit[axis + 1 :]), self._distance((0,) * axis + (self.stride[axis],))
-                further = [code.add(f"mul nsw i64 {index}, {step}") for step in steps]
-                window = code.add(f"add nsw i64 {window}, {further[0]}")
-                start = code.add(f"add nsw i64 {start}, {further[1]}")
+            window = start = loops.enter_context(code.loop("0", "%planes"))
+            if zeroed:
+                nothing, size = Scalar(code, code.constant(0, self.dtype), self.dtype), "1"
+                for extent in self.image:
+                    size = _plus(code, size, extent)
+                plane = code.element(zeroed, self.dtype, _plus(code, start, size))
+                with code.loop("0", size, parallel=True, brief=True) as index:
+                    code.store(nothing, code.element(plane, self.dtype, index))
+            for axis, (extent, fit, step) in enumerate(zip(self.image, self.fit, self.stride, strict=True), 1):
+                index = loops.enter_context(code.loop("0", str(fit), parallel=parallel and axis == len(self.fit)))
+                window = _plus(code, window, fit, index)
+                start = _plus(code, start, extent, _plus(code, index, step))
             yield window, start
+
+
+def _plus(code: Code, whole: str, extent: int | str, part: str = "0") -> str:
+    """Emit ``whole * extent + part``; returns the sum."""
+    return code.add(f"add nsw i64 {code.add(f'mul nsw i64 {whole}, {extent}')}, {part}")

@@ -39,8 +39,8 @@ class PoolPlaces:
         fit = tuple([(n - k) // s + 1 for n, k, s in zip(shape[2:], kernel, stride, strict=True)])
         self.planes = math.prod(shape[:2])
         self.nbytes = self.planes * math.prod(fit)
-        windows = Windows(dtype.char, tuple(shape[2:]), fit, tuple(kernel), tuple(stride))
-        self._find, self._spread = _loaded("find", windows), _loaded("spread", windows)
+        windows = Windows(dtype.char, tuple(kernel), tuple(stride), tuple(shape[2:]), fit, places=True)
+        self._find, self._spread = _loaded("maxima", windows), _loaded("spread", windows)
 
     def find(self, x: Array, y: Array, places: Array) -> Array:
         """Write the maxima of the windows of x to y, and their positions to ``places``; returns ``places``."""
@@ -62,7 +62,7 @@ def pool_places(shape: Extents, dtype: np.dtype[Any], kernel: Extents, stride: E
     return PoolPlaces(shape, dtype, kernel, stride)
 
 
-def _loaded(symbol: str, windows: Windows) -> Callable[..., None]:
-    """Compile and return the function ``symbol`` of ``windows``: "find" or "spread"."""
-    address = compiler().address(symbol, repr(windows), getattr(windows, symbol))
+def _loaded(name: str, windows: Windows) -> Callable[..., None]:
+    """Compile and return the function ``name`` of ``windows``: "maxima" or "spread"."""
+    address = compiler().address("pool", f"{name} {windows!r}", getattr(windows, name))
     return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, ctypes.c_int64)(address)
