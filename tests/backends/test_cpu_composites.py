@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from flnb_backends.native import composites
+from flnb_backends.native import composites, llvm
 from flnb_backends.native.llvm import Compiler
 from flnb_backends.native.sizes import COLUMNS, ROWS, ByRows
 from flnb_backends.tensor import cpu_composites
@@ -203,7 +203,7 @@ def test_results_are_the_same_at_every_call_and_without_llvmlite_numpys(monkeypa
     x = drawn((40, 50)).astype("f")
     first, *others = (CODE.softmax(x, 1)[0] for _ in range(30))
     assert all((y == first).all() for y in others)
-    monkeypatch.setattr(composites, "find_spec", lambda name: None)
+    monkeypatch.setattr(llvm, "find_spec", lambda name: None)
     for cached in (cpu_composites.call, composites.composite):
         cached.cache_clear()
     try:

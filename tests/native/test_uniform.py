@@ -12,7 +12,7 @@ import flnb
 
 pytest.importorskip("llvmlite")
 pytest.importorskip("cffi")
-from flnb_backends.native import uniform
+from flnb_backends.native import llvm, uniform
 from flnb_backends.native.uniform import LEAST, draw
 
 
@@ -84,5 +84,5 @@ def test_the_cpu_backend_draws_the_same_tensors_as_numpy_also_in_programs() -> N
 
 
 def test_without_llvmlite_numpy_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uniform, "find_spec", lambda name: None)
+    monkeypatch.setattr(llvm, "find_spec", lambda name: None)
     assert uniform._function.__wrapped__("f") is None

@@ -8,8 +8,6 @@ any shape.
 from __future__ import annotations
 
 from functools import lru_cache
-from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,7 +20,7 @@ from flnb.graph.emitter import Scalar
 from flnb.graph.nests import Step
 from flnb.graph.scalars import APPROXIMATE, REDUCTIONS, supported
 from flnb_backends.native.instructions import type_of
-from flnb_backends.native.llvm import compiler
+from flnb_backends.native.llvm import function
 from flnb_backends.native.preparation import prepares
 from flnb_backends.native.sizes import COLUMNS, ROWS, SHARES, ByColumns, ByRows, nest_of
 
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
     from flnb.dispatch.table import Op
     from flnb.dispatch.tracing import TracedOp
     from flnb.graph.nests import Nest
+    from flnb_backends.native.llvm import Function
     from flnb_backends.native.sizes import AnySize
 
 __all__ = ["MATRIX", "Composite", "Laid", "Shape", "composite", "lowered", "select"]
@@ -227,23 +226,21 @@ def composite(
     The arguments are those of `lowered`. Returns None if llvmlite or cffi is not installed. It also returns
     None if the code would call the C library for each element, as for exponentials in float64, where NumPy is faster.
     """
-    if find_spec("llvmlite") is None or find_spec("cffi") is None:
-        return None
     if any(each in SHARES for each in attributes):  # such a number would be taken for the reciprocal of an extent
         return None
     nest, laid, numbers, results = lowered(name, inputs, attributes, pulls, across)
     if any(step.op in APPROXIMATE and step.dtype == "d" for step in nest.steps):
         return None
     writer = (ByColumns if across else ByRows)(nest)
-    return Composite(*function_of(writer), tuple(laid), numbers, tuple(results), writer.room)
+    found = function_of(writer)
+    return found and Composite(*found, tuple(laid), numbers, tuple(results), writer.room)
 
 
-def function_of(writer: AnySize) -> tuple[Callable[..., int], Callable[[Any], Any]]:
+def function_of(writer: AnySize) -> Function | None:
     """Compile a nest of any size; returns its function and the attribute ``pointer``, as in `Composite`."""
-    ffi: Any = import_module("_cffi_backend").FFI()  # its methods are C functions; those of `cffi.FFI` call these
-    address = compiler().address("kernel", f"any size: {writer.nest!r}", writer.text)
     pointers = "void *, " * (len(writer.nest.arrays) + 1)
-    return ffi.cast(f"int64_t (*)({pointers}int64_t, int64_t)", address), ffi.from_buffer
+    signature = f"int64_t (*)({pointers}int64_t, int64_t)"
+    return function("kernel", signature, f"any size: {writer.nest!r}", writer.text)
 
 
 class _Selecting(ByRows):
@@ -262,15 +259,13 @@ class _Selecting(ByRows):
 
 @lru_cache(None)
 @prepares
-def _selection(dtype: str, numbers: tuple[bool, bool]) -> tuple[Callable[..., int], Callable[[Any], Any]] | None:
+def _selection(dtype: str, numbers: tuple[bool, bool]) -> Function | None:
     """Compile the selection of elements from two arrays; returns None if llvmlite or cffi is not installed.
 
     Args:
         dtype: the dtype of both arrays, as NumPy's character.
         numbers: for each of the two arrays, whether it is 0-d, that is, a single number.
     """
-    if find_spec("llvmlite") is None or find_spec("cffi") is None:
-        return None
     shapes = [() if number else MATRIX for number in numbers]
     arrays = [("?", MATRIX), *[(dtype, shape) for shape in shapes], (dtype, MATRIX)]
     loads = [Step("load", (), kind, attribute=i) for i, (kind, _) in enumerate(arrays[:3])]
@@ -293,8 +288,8 @@ def select(condition: Any, a: Any, b: Any, out: Any) -> bool:
     found = _selection(dtype.char, numbers)
     if found is None:
         return False
-    function, pointer = found
+    choose, pointer = found
     try:
-        return bool(function(*map(pointer, (condition, a, b, out)), pointer(b""), 1, out.size))
+        return bool(choose(*map(pointer, (condition, a, b, out)), pointer(b""), 1, out.size))
     except ValueError:  # an array is not contiguous
         return False

@@ -6,19 +6,18 @@ Rows are added in the same order as by NumPy, so the results have the same bits.
 from __future__ import annotations
 
 from functools import cache
-from importlib import import_module
-from importlib.util import find_spec
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flnb_backends.native.instructions import type_of
-from flnb_backends.native.llvm import compiler
+from flnb.graph.emitter import Scalar, select
+from flnb_backends.native.instructions import Code
+from flnb_backends.native.llvm import function
 from flnb_backends.native.preparation import prepares
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from flnb_backends.native.llvm import Function
 
 __all__ = ["USES", "add_rows"]
 
@@ -26,68 +25,39 @@ USES = 8
 """The number of calls that NumPy computes before the code is compiled."""
 INDEX = np.dtype(np.int64)
 
-_TEXT = """
-define void @add_rows(ptr %out, ptr %rows, ptr %g, i64 %count, i64 %width, i64 %length) {{
-entry:
-  %any = icmp sgt i64 %count, 0
-  %wide = icmp sgt i64 %width, 0
-  %some = and i1 %any, %wide
-  br i1 %some, label %row, label %done
-row:
-  %i = phi i64 [ 0, %entry ], [ %following, %end ]
-  %place = getelementptr i64, ptr %rows, i64 %i
-  %index = load i64, ptr %place
-  %inside = icmp ult i64 %index, %length
-  br i1 %inside, label %add, label %wrap
-wrap:
-  %rest = srem i64 %index, %length
-  %negative = icmp slt i64 %rest, 0
-  %wrapped = add i64 %rest, %length
-  %found = select i1 %negative, i64 %wrapped, i64 %rest
-  br label %add
-add:
-  %target = phi i64 [ %index, %row ], [ %found, %wrap ]
-  %to = mul nsw i64 %target, %width
-  %from = mul nsw i64 %i, %width
-  %sums = getelementptr {type}, ptr %out, i64 %to
-  %terms = getelementptr {type}, ptr %g, i64 %from
-  br label %column
-column:
-  %j = phi i64 [ 0, %add ], [ %next, %column ]
-  %a = getelementptr {type}, ptr %sums, i64 %j
-  %b = getelementptr {type}, ptr %terms, i64 %j
-  %x = load {type}, ptr %a
-  %y = load {type}, ptr %b
-  %sum = fadd {type} %x, %y
-  store {type} %sum, ptr %a
-  %next = add nsw i64 %j, 1
-  %more = icmp slt i64 %next, %width
-  br i1 %more, label %column, label %end
-end:
-  %following = add nsw i64 %i, 1
-  %again = icmp slt i64 %following, %count
-  br i1 %again, label %row, label %done
-done:
-  ret void
-}}
-"""
-"""LLVM IR of the function; {type} is the type of the elements. An index is taken modulo the number of rows, so that the
-code never accesses memory outside of the array."""
+WIDTH = 256
+"""The bits of the widest vectors to use."""
 
 _calls = count()
 
 
+def _text(dtype: str) -> str:
+    """Return the LLVM IR of ``void add_rows(out, rows, g, count, width, length)`` for elements of a dtype.
+
+    An index is taken modulo the number of rows, so that the code never accesses memory outside of the array.
+    """
+    code = Code("add_rows", "ptr %out, ptr %rows, ptr %g, i64 %count, i64 %width, i64 %length", WIDTH)
+    with code.loop("0", "%count") as i:
+        index = code.load("q", code.element("%rows", "q", i))
+        found = code.variable(index)
+        with code.when(code.add(f"icmp uge i64 {index.value}, %length")):
+            rest = index.make("remainder", length := Scalar(code, "%length", "q"))
+            code.set(found, select(rest < 0, rest + length, rest))
+        row = code.get(found, "q").value
+        sums = code.element("%out", dtype, code.add(f"mul nsw i64 {row}, %width"))
+        terms = code.element("%g", dtype, code.add(f"mul nsw i64 {i}, %width"))
+        with code.loop("0", "%width") as j:
+            here = code.element(sums, dtype, j)
+            code.store(code.load(dtype, here) + code.load(dtype, code.element(terms, dtype, j)), here)
+    return code.text()
+
+
 @cache
 @prepares
-def _function(dtype: str) -> tuple[Callable[..., None], Any] | None:
-    """Return the compiled function for a dtype, and cffi's ``ffi`` object; None if llvmlite or cffi is missing."""
-    if find_spec("llvmlite") is None or find_spec("cffi") is None:
-        return None
-    ffi: Any = import_module("_cffi_backend").FFI()  # its methods are C functions; those of `cffi.FFI` call these
-    text = _TEXT.format(type=type_of(dtype))
-    address = compiler().address("add_rows", text, lambda: text)
-    function = ffi.cast("void (*)(void *, void *, void *, int64_t, int64_t, int64_t)", address)
-    return function, ffi.from_buffer
+def _function(dtype: str) -> Function | None:
+    """Return the compiled function for a dtype; None if llvmlite or cffi is missing."""
+    types = "void *, void *, void *, int64_t, int64_t, int64_t"
+    return function("add_rows", f"void (*)({types})", dtype, lambda: _text(dtype))
 
 
 def _readable(x: Any) -> bool:
@@ -117,6 +87,6 @@ def add_rows(out: Any, rows: Any, g: Any) -> bool:
     found = _function(out.dtype.char)
     if found is None:
         return False
-    function, pointer = found
-    function(pointer(out), pointer(rows), pointer(g), rows.size, out.size // len(out), len(out))
+    add, pointer = found
+    add(pointer(out), pointer(rows), pointer(g), rows.size, out.size // len(out), len(out))
     return True

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
-from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flnb_backends.native.llvm import compiler
+from flnb_backends.native.llvm import function
 from flnb_backends.native.preparation import prepares
 
 if TYPE_CHECKING:
@@ -167,22 +165,20 @@ def _function(dtype: str) -> Callable[[int, int, int], None] | None:
 
     The last is possible if a version of NumPy stores the generator's state in another way.
     """
-    if find_spec("llvmlite") is None or find_spec("cffi") is None:
-        return None
     ours, theirs = np.random.default_rng(0), np.random.default_rng(0)
     state = _State.from_address(ours.bit_generator.ctypes.state_address)
     words = ours.bit_generator.state["state"]
     numbers = [words["state"] & WORD, words["state"] >> 64, words["inc"] & WORD, words["inc"] >> 64]
     if state.waits or [*(ctypes.c_uint64 * 4).from_address(state.address)] != numbers:
         return None
-    ffi: Any = import_module("_cffi_backend").FFI()
     text = _text(dtype)
-    address = compiler().address("draw", text, lambda: text)
-    function: Callable[[int, int, int], None] = ffi.cast("void (*)(uintptr_t, uintptr_t, int64_t)", address)
+    found = function("draw", "void (*)(uintptr_t, uintptr_t, int64_t)", text, lambda: text)
+    if found is None:
+        return None
     drawn = np.empty(3 * COUNTS[dtype], dtype)
-    function(state.address, drawn.ctypes.data, 3)
+    found[0](state.address, drawn.ctypes.data, 3)
     same = np.array_equal(drawn, theirs.random(drawn.shape, drawn.dtype))
-    return function if same and ours.bit_generator.state["state"] == theirs.bit_generator.state["state"] else None
+    return found[0] if same and ours.bit_generator.state["state"] == theirs.bit_generator.state["state"] else None
 
 
 def draw(source: np.random.Generator, out: np.ndarray[Any, Any]) -> bool:
@@ -195,8 +191,8 @@ def draw(source: np.random.Generator, out: np.ndarray[Any, Any]) -> bool:
     dtype, bits = out.dtype.char, source.bit_generator
     if out.size < LEAST or dtype not in "fd" or type(bits) is not np.random.PCG64 or not out.flags.carray:
         return False
-    function = _function(dtype)
-    if function is None:
+    fill = _function(dtype)
+    if fill is None:
         return False
     flat = out.reshape(-1)
     with bits.lock:
@@ -206,6 +202,6 @@ def draw(source: np.random.Generator, out: np.ndarray[Any, Any]) -> bool:
         end = begin + count * COUNTS[dtype]
         if begin:
             source.random(dtype=flat.dtype, out=flat[:begin])
-        function(state.address, flat[begin:].ctypes.data, count)
+        fill(state.address, flat[begin:].ctypes.data, count)
         source.random(dtype=flat.dtype, out=flat[end:])
     return True
