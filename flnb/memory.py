@@ -73,7 +73,7 @@ _LAB = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name of `_LAB` at its first access."""
+    """Import a function or class of the memory lab, listed in `_LAB`, when it is first used."""
     for home, names in _LAB.items():
         if name in names.split():
             value = globals()[name] = _tool(home, name)

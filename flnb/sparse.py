@@ -246,8 +246,7 @@ def _uncompressed(name: str, what: str, values: Any, inner: Any, starts: Any, ou
     """Make a matrix (outer, extent) from compressed rows (CSR); `csc` transposes the matrix that this function returns.
 
     ``inner`` has the column of each value, and ``starts`` the position of each row's first value. Errors contain the
-    name of the public function, ``name``, and the word ``what`` for the numbers in ``inner``: "row" or
-    "column".
+    name of the public function, ``name``, and the word ``what`` for the numbers in ``inner``: "row" or "column".
     """
     values = asarray(values)
     places = _places(name, what, inner, values, extent)

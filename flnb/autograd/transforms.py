@@ -95,7 +95,10 @@ def _inner(left: Any, right: Any) -> Any:
 
 
 def _finish(gradients: list[Any], inputs: list[Any], nested: bool) -> list[Any]:
-    """Return the gradients of ``inputs``, with zeros in place of None, and as plain Tensors unless ``nested``."""
+    """Return the gradients of ``inputs``, with zeros in place of None.
+
+    They are plain Tensors unless ``nested``: unless an outer transform will differentiate them.
+    """
     filled = [zeros_like(x) if g is None else g for g, x in zip(gradients, inputs, strict=True)]
     return _untaped(filled, nested)
 
@@ -317,7 +320,14 @@ def jacobian(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -
 
 
 def _rows(y: Any, inputs: list[Any], nested: bool, conjugate: bool = False) -> list[Any]:
-    """Return the derivatives of one result with respect to each input, of shape ``y.shape + input.shape``."""
+    """Return the derivatives of one result with respect to each input, of shape ``y.shape + input.shape``.
+
+    Args:
+        y: the result.
+        inputs: the inputs.
+        nested: whether an outer transform will differentiate the derivatives.
+        conjugate: for a complex y, return the gradient of each element's real part instead of the element's derivative.
+    """
 
     def pulled(basis: Any) -> list[Any]:
         rows = vmap(lambda u: _finish(_pull_back([y], inputs, [u], nested, True), inputs, nested))(basis)

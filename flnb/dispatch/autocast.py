@@ -199,7 +199,10 @@ class Region(Interpreter):
         ])  # fmt: skip
 
     def _parameter(self, x: Any, target: np.dtype[Any], grad: bool) -> Any:
-        """Return the parameter ``x`` cast to ``target``: a stored cast if it is still valid, else a new cast."""
+        """Return the parameter ``x`` cast to ``target``: a stored cast if it is still valid, else a new cast.
+
+        ``grad`` says whether gradients must be able to flow back through the cast to ``x``.
+        """
         kept = self.casts.get((id(x), target))
         if kept is None or not kept.serves(x, grad):
             kept = self.casts[id(x), target] = _Cast(x, x._last_write, x.astype(target))
@@ -207,7 +210,13 @@ class Region(Interpreter):
 
 
 class _Cast(NamedTuple):
-    """A stored cast of a parameter, with the number of the parameter's last write before the cast."""
+    """A stored cast of a parameter.
+
+    Attributes:
+        parameter: the parameter.
+        written: the sequence number of the last write to the parameter before the cast.
+        result: the cast parameter.
+    """
 
     parameter: Any
     written: int

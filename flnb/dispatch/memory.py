@@ -220,7 +220,10 @@ def memory_of(size: int) -> Any:
 
 
 def owner_of(size: int) -> Any:
-    """Return `Owner`, for memory that the host cannot read."""
+    """Return the class `Owner`, whose objects own memory that the host cannot read.
+
+    It can be called as the function that `memory_of` returns, ``owner_of(size)(address)``; the size is not used.
+    """
     return Owner
 
 

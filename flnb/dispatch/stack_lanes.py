@@ -40,7 +40,7 @@ class StackLane(Lane):
 
     @property
     def base(self) -> int:
-        """The number of the context as it was set, without a stack."""
+        """The number of the context that was last assigned to `context`, to which no call stack is added."""
         return int(_context.__get__(self))
 
 

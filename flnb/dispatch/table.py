@@ -175,13 +175,16 @@ class Op:
 
 
 def not_inferred(op: Op, *_: Any) -> Any:
-    """Raise an error: an op without a shape rule cannot be planned from specs."""
+    """Raise a TypeError: the composite ``op`` has no shape rule; its body must run to find the result's shape."""
     raise TypeError(f"{op.name} is a composite without a shape rule: its shape is found by running its body")
 
 
 @dataclass(eq=False, repr=False)
 class JointPull(Op):
-    """The gradient of the composite NAME as a separate op, for which a backend may have a method ``NAME_pull``."""
+    """The gradient of a composite op as a separate op; for the composite "gelu", the backend's method is ``gelu_pull``.
+
+    The method is optional. Without it, the gradient is computed op by op.
+    """
 
     infer: Callable[..., Any] = not_inferred
 

@@ -155,7 +155,13 @@ def call_of(members: Sequence[Value], method_of: Callable[[Op], Any], in_place: 
 
 
 def _pooled(pooling: Any, value: Value, items: Sequence[Value]) -> Call:
-    """Return the call that computes a max pooling and the places of the maxima, or the gradient from stored places."""
+    """Return the call that computes a max pooling and the places of the maxima, or the gradient from stored places.
+
+    Args:
+        pooling: the `flnb.interface.Pooling` that stores and reads the places.
+        value: the value of the max pooling or of its gradient.
+        items: the values of the results of a max pooling; empty for a gradient.
+    """
     if not items:
         return Call(pooling.spread, value.inputs, (), value)
     found: dict[int, Value] = {item.attributes[0]: item for item in items}

@@ -115,7 +115,11 @@ class _Kept:
                     self._limit_chain(value, found & self.whole)
 
     def _limit_chain(self, value: Value, sources: Collection[Value]) -> None:
-        """Pin the values of ``whole`` from which ``value`` is computed again if their chain is `LONGEST_CHAIN` long."""
+        """Note that ``value`` will be computed again from ``sources``, values of ``whole``.
+
+        If this makes a chain of `LONGEST_CHAIN` recomputed values, the sources are added to ``pinned``: they are
+        stored.
+        """
         length = self.chains[value] = self.chains.get(value, 0) + 1
         for x in sources:
             self.chains[x] = max(self.chains.get(x, 0), length)

@@ -277,7 +277,10 @@ def _program(trace: Trace | None, recorder: Callable[[Place], Any]) -> tuple[Tra
 
 
 def _is_too_long(trace: Trace, found: Known) -> bool:
-    """Return whether planning a program for a trace would take too long; emits a warning the first time."""
+    """Return whether planning a program for a trace would take too long; issues a warning the first time.
+
+    ``found`` is the history of the traces with the key of ``trace``.
+    """
     count = sum([len(x.op.rows) if isinstance(x.op, Segment) else 1 for x in trace.values])
     if count > MOST_OPS and not found.reported:
         found.reported = True
@@ -346,7 +349,10 @@ def _state(place: Place) -> state.State:
 
 
 def _run_program(trace: Trace, found: Known) -> str:
-    """Run the program of a trace to compute its outputs; returns the error text if that fails, else ""."""
+    """Run the program of a trace to compute its outputs; returns the error text if that fails, else "".
+
+    ``found`` is the history of the traces with the key of ``trace``; it has the program.
+    """
     assert found.program is not None
     arrays = [leaf.tensor._data for i, leaf in enumerate(trace.leaves) if i not in found.constants]
     try:

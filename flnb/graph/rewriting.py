@@ -32,9 +32,10 @@ def _copied(value: Value, inputs: tuple[Value, ...], layouts: Layouts) -> Value 
 
 
 def _product(value: Value, inputs: tuple[Value, ...], layouts: Layouts) -> Value | None:
-    """Replace a copy of a transposed matrix product by the product of the transposes, which BLAS reads directly.
+    """Return the value that replaces a copy of a transposed matrix product: the product of the transposed factors.
 
-    (A B)^T = B^T A^T. Such copies occur in the gradients of the weights of linear layers.
+    (A B)^T = B^T A^T, and BLAS reads transposed factors directly. Such copies occur in the gradients of the weights of
+    linear layers. Other copies are replaced as by `_copied`.
     """
     found = _copied(value, inputs, layouts)
     turned = inputs[0]
@@ -60,12 +61,12 @@ def like(made: Value, value: Value) -> Value:
 
 
 def _cast(value: Value, inputs: tuple[Value, ...], layouts: Layouts) -> Value | None:
-    """Replace a cast to the dtype that the input already has by the input."""
+    """Return the input of a cast, to replace the cast, if the input has the cast's dtype already; otherwise None."""
     return _copied(value, inputs, layouts) if inputs[0].spec.dtype == value.spec.dtype else None
 
 
 def _viewed(value: Value, inputs: tuple[Value, ...], layouts: Layouts) -> Value | None:
-    """Replace a view with its input's shape and strides by the input."""
+    """Return the input of a view, to replace the view, if both have the same shape and strides; otherwise None."""
     if value.spec is not inputs[0].spec:
         return None
     return inputs[0] if layouts[value][1:] == layouts[inputs[0]][1:] else None
@@ -150,7 +151,10 @@ def rewritten(
 
 
 def _known(value: Value, rules: Mapping[str, Any], layouts: Layouts, known: dict[Any, Value]) -> Value:
-    """Return the replacement of a value: an equal earlier value, a constant, a rule's result, or the value itself."""
+    """Return the value that replaces ``value``: an equal earlier value, a constant, or ``value`` itself.
+
+    ``known`` is a dict from the key (see `_key`) of each earlier value to its replacement; ``value`` is added to it.
+    """
     key = _key(value)
     if key not in known:
         folded = rules["constant"](value, value.inputs, layouts) if "constant" in rules else None

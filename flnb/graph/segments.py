@@ -60,7 +60,11 @@ class Segment:
         self.category = rows[outputs[0]].category
 
     def values(self, value: Value, known: Mapping[int, Value]) -> list[Value]:
-        """Return the values of a segment's single ops; ``known`` has existing values for some rows (by position)."""
+        """Return the values of a segment's single ops, in the order of its rows.
+
+        ``known`` is a dict from the position of a row to a `Value` that exists already for the row's op. This object is
+        then used.
+        """
         made: list[Value] = []
         for i, (op, attributes, spec, category, given) in enumerate(self.rows):
             inputs = tuple([made[x] if x >= 0 else value.inputs[~x] for x in given])

@@ -228,7 +228,10 @@ class Lease:
     def resize(self, segment: Segment, nbytes: int) -> bool:
         """Change the size of a segment in place to ``nbytes``, rounded up; return whether that was possible.
 
+        The size is rounded up to a multiple of the device's ``granularity``.
+
         Raises:
+            ValueError: the segment does not belong to this lease.
             OutOfMemoryError: the device has no room for the growth.
         """
         rounded = self._rounded("resize", nbytes)

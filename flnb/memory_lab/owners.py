@@ -117,7 +117,12 @@ def models(trace: TracebackType | None) -> dict[str, Model]:
 
 
 def _modules_in(variables: dict[str, Any]) -> dict[str, list[tuple[str, list[Any]]]]:
-    """Return, by scope, (expression, modules) for each variable that is a module or a collection of modules."""
+    """Return the modules in variables, by the scope under which their ops are recorded.
+
+    A variable may be a module, or a list, tuple or dict of modules. In the result, each scope has a list of pairs, one
+    for each variable with modules of this scope: an expression for the variable's modules, such as "net" or "*layers",
+    and those modules of the variable that have this scope.
+    """
     found: dict[str, list[tuple[str, list[Any]]]] = {}
     for name, value in variables.items():
         if name != "self" and not name.startswith("_"):

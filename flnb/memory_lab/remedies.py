@@ -283,7 +283,7 @@ def _by_hand(blocker: Blocker) -> bool:
 
 
 def without(trace: Trace, rows: Ints) -> Trace:
-    """Return a copy of a trace in which some allocations (rows) are freed just before the last call."""
+    """Return a copy of a trace in which the allocations ``rows`` are freed at the latest just before the last call."""
     born, died = trace.lifetimes
     tick = Trace.TICK
     ends = np.where(died < len(trace), died * tick, NEVER)

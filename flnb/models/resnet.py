@@ -112,7 +112,14 @@ class ResNet(Module):
 
 
 def _recipe(name: str, depths: tuple[int, ...], block: str, parameters: dict[str, int], small_batch: int) -> Recipe:
-    """Return the recipe of a ResNet with ``depths`` blocks per stage; ``small_batch`` is the batch size for "small"."""
+    """Return the recipe of a ResNet.
+
+    Args:
+        name: the model's name for `flnb.models.get`.
+        depths, block: the arguments of `ResNet`.
+        parameters: the number of trained numbers in the scales "paper" and "small".
+        small_batch: the batch size in the scale "small".
+    """
     settings = {"depths": depths, "block": block}
     return Recipe(
         name=name,

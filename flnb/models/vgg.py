@@ -50,7 +50,15 @@ def _stages(channels: int, depths: Sequence[int], widths: Sequence[int]) -> Iter
 
 
 def _recipe(name: str, column: str, depths: tuple[int, ...], parameters: dict[str, int], batch: int) -> Recipe:
-    """Return the recipe of a column of the paper's table 1; `batch` is the batch size of the scale "paper"."""
+    """Return the recipe of one of the networks in the paper's table 1.
+
+    Args:
+        name: the model's name for `flnb.models.get`.
+        column: the letter of the network's column in the table.
+        depths: the number of convolutions in each stage.
+        parameters: the number of trained numbers in the scales "paper" and "small".
+        batch: the batch size in the scale "paper".
+    """
     small = {"widths": (16, 32, 64, 128, 128), "hidden": 256, "image": 64, "classes": 100}
     return Recipe(
         name=name,

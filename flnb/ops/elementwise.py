@@ -77,7 +77,10 @@ def _binary(
     name: str, a: Pull | None = None, b: Pull | None = None, accepts: str = "numeric", infer: Any = same,
     real: bool = False,
 ) -> Function:  # fmt: skip
-    """Declare an op of two tensors and return its public function; ``a`` and ``b`` compute the operands' gradients."""
+    """Declare an op of two tensors and return its public function; ``a`` and ``b`` compute the operands' gradients.
+
+    The other arguments are those of `Op`.
+    """
     row = Op(name, "elementwise", infer, (a, b), arity=2, broadcasts=True, accepts=accepts, real=real)
     return documented(row)
 

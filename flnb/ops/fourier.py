@@ -67,7 +67,11 @@ def _pull_irfftn(g: Any, plan: Any, x: Any, y: Any) -> Any:
 
 
 def _dual(inverse: Callable[[], Op]) -> list[Pull]:
-    """Gradient of a complex transform: the op that ``inverse`` returns, with the dual normalisation."""
+    """Return a list with the gradient function of a complex transform, which applies the inverse transform.
+
+    ``inverse`` is a function that returns the op of the inverse transform. The gradient has the norm "forward" if the
+    transform has the norm "backward", and vice versa; for "ortho" both have this norm.
+    """
     return [Pull((), lambda g, plan, x, y: dispatch.call(
         inverse(), (g,), (plan.attributes[0], _DUAL[plan.attributes[1]])))]  # fmt: skip
 

@@ -24,7 +24,11 @@ _OPERATORS = {
 
 
 def apply_ufunc(_: Tensor, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
-    """Compute an operator whose left operand is a NumPy array; any other ufunc raises an error that names flnb's."""
+    """Compute ``array + tensor``, or another operator whose left operand is a NumPy array and whose right one a Tensor.
+
+    Raises:
+        TypeError: any other call of a ufunc; the message says what to write instead.
+    """
     name = RENAMED.get(ufunc.__name__, ufunc.__name__)
     if isinstance(keywords.get("out", (None,))[0], np.ndarray):
         raise TypeError(

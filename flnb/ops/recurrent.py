@@ -143,7 +143,7 @@ def _pull_lstm(
 
 
 def _remake_lstm(plan: Any, inputs: Any, h: Any, c: Any, w_hidden: Any, gates: Any, *more: Any) -> Any:
-    """Recompute the inputs from the gates."""
+    """Recompute the argument ``inputs`` of `_lstm`, which was not saved, from the saved gates of each step."""
     half, rest = _halves(h)
     return _unsquashed((gates - rest) / half) / half - linear(_before(h, more[-1][: gates.shape[0]]), w_hidden)
 
@@ -223,7 +223,7 @@ def _pull_gru(g: Any, plan: Any, inputs: Any, h: Any, w_hidden: Any, *more: Any)
 
 
 def _remake_gru(plan: Any, inputs: Any, h: Any, w_hidden: Any, *more: Any) -> Any:
-    """Recompute the inputs from the gates."""
+    """Recompute the argument ``inputs`` of `_gru`, which was not saved, from the saved gates of each step."""
     *bias, gates, given, y = more
     cut = 2 * h.shape[-1]
     opened, n = gates[..., :cut], gates[..., cut:]

@@ -115,7 +115,7 @@ def _reduction(
         first: the first sentence of the public docstring.
         values: the values, dtype and shape that the docstring's example shows.
         dtype: maps the input's dtype to the result's.
-        pull: the gradient.
+        pull: the gradient function; None if the op has no gradient.
         needs_elements: whether a reduction over no elements is an error.
         accepts, real: which dtypes the op takes, as in `Op`.
         casts: whether the function has an argument ``dtype``: the dtype of its computation and result.
@@ -205,11 +205,11 @@ def _pull_running_product(g: Any, plan: Any, x: Any, y: Any) -> Any:
 
 
 def _cumulative(name: str, pull: Pull, initial: int, what: str, values: str) -> Callable[..., Any]:
-    """Declare a running sum or product.
+    """Declare a running sum or product, and return its public function.
 
     Args:
         name: the op's name.
-        pull: the gradient.
+        pull: the gradient function.
         initial: the sum or product of no elements, 0 or 1.
         what: "sums" or "products", for the public docstring.
         values: the result of the docstring's example.

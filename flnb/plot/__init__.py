@@ -361,8 +361,7 @@ def roofline(run: Recording, peaks: Peaks | None = None) -> Any:
 
     Each op has one point for each combination of input shapes. The point shows the FLOP/s at the op's median time. Its
     colour shows the kind of op ("matmul", "norm", ...), and its size shows the op's share of the total time. FLOPs are
-    estimates;
-    bytes are the fewest possible: every input is read once and the result is written once.
+    estimates; bytes are the fewest possible: every input is read once and the result is written once.
 
     Args:
         run: a recording.

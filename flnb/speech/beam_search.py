@@ -194,7 +194,7 @@ def _check_beam(beam: int | None) -> None:
 
 
 def _best(scores: dict[int, Any], beam: int, keep: Collection[int]) -> dict[int, Any]:
-    """Select the ``beam`` states with the highest scores, and those in ``keep``."""
+    """Return the ``beam`` highest entries of ``scores``, and the entries of the states in ``keep``."""
     if len(scores) <= beam:
         return scores
     best = set(sorted(scores, key=lambda state: scores[state].item())[-beam:])

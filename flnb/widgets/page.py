@@ -97,7 +97,11 @@ def _foot(answers: RunAnswers) -> Iterator[str]:
 
 
 def _known(answers: RunAnswers) -> dict[str, Any]:
-    """Return the answers that a page without a server needs: groups of the tape, and call stacks by context number."""
+    """Return the data that a page, which has no server to ask, would request later.
+
+    These are "tape", the contents of the tape's modules (None if no tape was recorded), and "stacks", a dict from the
+    number of a telemetry context to the lines of its call stack.
+    """
     run = answers.frames[0]
     contexts = list(run.recording.stacks)[:MOST_STACKS]
     stacks = {context: (run.answer({"type": "stack", "context": context}) or {})["lines"] for context in contexts}
@@ -108,7 +112,7 @@ def _known(answers: RunAnswers) -> dict[str, Any]:
 
 
 def _keys(tape: LiveTape) -> Iterable[str]:
-    """Yield the keys of the groups of a tape, the outermost first, at most `MOST_GROUPS`."""
+    """Yield the keys of the groups (modules) of a tape, the outermost first, at most `MOST_GROUPS`."""
     waiting: list[Group] = [tape.levels.root]
     for group in waiting:
         yield group.key

@@ -18,7 +18,10 @@ __all__ = ["Arena"]
 
 
 class _Cleared(Tape):
-    """Marker for nodes that an arena cleared although no gradient had reached them."""
+    """The tape that takes the place of an arena in nodes that were cleared before a gradient had reached them.
+
+    An error about such a node has the text `why_freed`.
+    """
 
     name: ClassVar[str] = "arena"
     why_freed = (

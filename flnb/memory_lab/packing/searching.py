@@ -139,7 +139,8 @@ class _Search:
     def parts(self, state: _State, part: Span) -> Answer:
         """Place the open blocks of the sections ``part`` (first, last + 1); return whether that is possible.
 
-        Ranges of sections that share no open block are solved separately. ``state`` is the node of the search tree.
+        Open blocks are those not placed in ``state``, the node of the search tree. Ranges of sections that share no
+        open block are solved separately.
         """
         begin, end = part
         cuts = np.flatnonzero(state.crossing[begin + 1 : end] == 0) + begin + 1
