@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -28,14 +29,22 @@ def test_an_interrupt_within_a_program_is_raised_after_its_last_kernel() -> None
     for _ in range(3):
         captured()
     assert len(captured.programs[0].steps) == 1  # no Python runs between kernels
-    done = 3
-    waiting = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
+    done, begun, deadline = 3, threading.Event(), time.monotonic() + 20
+
+    def interrupt() -> None:
+        if begun.wait(10):  # so that it comes within the block below, and while calls run
+            time.sleep(0.05)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    waiting = threading.Thread(target=interrupt)
+    waiting.start()
     with pytest.raises(KeyboardInterrupt):
-        waiting.start()
-        while done < 10_000:
+        begun.set()
+        while time.monotonic() < deadline:
             captured()
             done += 1
     waiting.join(10)
+    assert done > 3, "it came before the first call had ended"
     (count,) = np.unique(counts.numpy())  # in the interrupted call every element was written, or none
     assert count in (done, done + 1)
     captured()
