@@ -5,6 +5,7 @@ Outputs and targets may be Tensors, Variables, NumPy arrays or lists.
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Hashable
 from typing import Any, Self
@@ -52,6 +53,7 @@ class AverageMeter(_Mean):
 
     def add(self, value: Any, weight: float = 1.0) -> None:
         """Add a number, or a tensor with one element, with a weight such as the number of examples."""
+        weight = float(weight)  # NumPy's small ints would overflow
         self._sum += (value.item() if hasattr(value, "item") else float(value)) * weight
         self._weight += weight
 
@@ -75,8 +77,8 @@ class CountMeter:
         self._counts: dict[Hashable, int] = {}
 
     def add(self, key: Hashable, count: int = 1) -> None:
-        """Add ``count`` to the count of a key, which may be any hashable object."""
-        self._counts[key] = self._counts.get(key, 0) + count
+        """Add an integer ``count`` to the count of a key, which may be any hashable object."""
+        self._counts[key] = self._counts.get(key, 0) + operator.index(count)
 
     @property
     def value(self) -> dict[Hashable, int]:
@@ -214,7 +216,7 @@ class TimeMeter:
 
     def add(self, units: float = 1) -> None:
         """Add to the number of units of work, such as examples."""
-        self._units += units
+        self._units += float(units)
 
     @property
     def value(self) -> float:

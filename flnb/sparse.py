@@ -195,19 +195,19 @@ def dot(a: Any, b: Any) -> Any:
             f"sparse.dot: expected one sparse and one dense factor, got {type(a).__name__} and {type(b).__name__}; "
             f"make one dense with .todense(), or use flnb.matmul"
         )
-    if not isinstance(a, Sparse):
-        dense = asarray(a)
-        if dense.ndim not in (1, 2):
-            raise ValueError(f"sparse.dot: expected a dense vector or matrix, got {dense._spec!r}")
-        return dot(b.T, dense) if dense.ndim == 1 else dot(b.T, dense.mT).mT
-    dense = asarray(b)
-    if dense.ndim not in (1, 2) or dense.shape[0] != a.shape[1]:
+    right = isinstance(a, Sparse)
+    matrix, dense = (a, asarray(b)) if right else (b.T, asarray(a))
+    if dense.ndim not in (1, 2) or dense.shape[0 if right else -1] != matrix.shape[1]:
         raise ValueError(
-            f"sparse.dot: expected a dense vector or matrix whose inner extent is {a.shape[1]}, that of the sparse "
-            f"matrix, got {dense._spec!r}"
+            f"sparse.dot: expected a dense vector or matrix whose {'first' if right else 'last'} extent is "
+            f"{matrix.shape[1]}, that of the sparse matrix, got {dense._spec!r}"
         )
-    values = a.values if dense.ndim == 1 else expand_dims(a.values, axis=1)
-    return put_add(values * dense[a.columns], (a.rows,), (a.shape[0], *dense.shape[1:]))
+    if dense.ndim == 1:
+        return put_add(matrix.values * dense[matrix.columns], (matrix.rows,), matrix.shape[:1])
+    if not right:
+        return dot(matrix, dense.mT).mT
+    products = expand_dims(matrix.values, axis=1) * dense[matrix.columns]
+    return put_add(products, (matrix.rows,), (matrix.shape[0], dense.shape[1]))
 
 
 def _shape(name: str, shape: Any) -> tuple[int, int]:

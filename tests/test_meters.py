@@ -29,6 +29,10 @@ def test_average_is_weighted_and_takes_variables():
     assert meter.value == 3.0
     assert repr(meter) == "AverageMeter(3)"
     meter.reset()
+    for _ in range(3):
+        meter.add(np.float32(2.0), weight=np.int8(64))
+    assert meter.value == 2.0, "weights of a small dtype do not overflow"
+    meter.reset()
     assert math.isnan(meter.value)
 
 
@@ -39,6 +43,9 @@ def test_counts():
     meter.add(1, 4)
     assert meter.value == {"a": 2, 1: 5}
     assert repr(meter) == "CountMeter({'a': 2, 1: 5})"
+    for _ in range(2):
+        meter.add(2, np.int8(100))
+    assert meter.value[2] == 200
     meter.reset()
     assert meter.value == {}
 

@@ -110,7 +110,12 @@ def test_it_says_what_it_is():
         (lambda: sparse.from_dense(flnb.ones((2,))), ValueError, r"expected a matrix, got float32\[2\]"),
         (lambda: sparse.from_scipy(np.ones((2, 2))), TypeError, "got ndarray; use flnb.sparse.from_dense"),
         (lambda: sparse.dot(flnb.ones((2, 2)), flnb.ones((2, 2))), TypeError, "one sparse and one dense factor"),
-        (lambda: sparse.coo([1.0], ([0], [0]), (2, 3)) @ flnb.ones((2, 2)), ValueError, r"inner extent is 3.*\[2,2\]"),
+        (lambda: sparse.coo([1.0], ([0], [0]), (2, 3)) @ flnb.ones((2, 2)), ValueError, r"first extent is 3.*\[2,2\]"),
+        (
+            lambda: sparse.dot(flnb.ones((4, 3)), sparse.coo([1.0], ([0], [0]), (2, 3))),
+            ValueError,
+            r"last.* 2, .*\[4,3\]",
+        ),
         (lambda: sparse.dot(flnb.ones((2, 2, 2)), sparse.coo([1.0], ([0], [0]), (2, 3))), ValueError, "vector or matr"),
     ],
 )

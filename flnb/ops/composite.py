@@ -218,6 +218,7 @@ def nll_loss(
     >>> flnb.nll_loss(flnb.asarray([[-0.5, -1.0], [-2.0, -0.1]]), [0, 1])
     Tensor(0.3, float32[], numpy)
     """
+    log_probabilities = asarray(log_probabilities)
     targets = _checked_targets("nll_loss", log_probabilities, targets)
     losses = e.negative(log_probabilities[arange(targets.shape[0]), targets])
     return _reduce_losses(losses, targets, weight, log_probabilities.shape[1], reduction)
@@ -294,6 +295,7 @@ def dropout(x: ArrayLike, /, p: float = 0.5, training: bool = True, generator: A
     """
     if not 0.0 <= p < 1.0:
         raise ValueError(f"dropout: p must be in [0, 1), got {p}")
+    x = asarray(x)
     if not training or p == 0.0:
         return x
     from flnb.random import uniform
@@ -366,10 +368,10 @@ def batch_norm(
         running_var: (C,), updated in training, and used in place of the batch's variance otherwise.
         training: whether to use the batch's statistics.
         momentum: the weight of the batch's statistics in the running ones, 0 to 1.
-        eps: added to the variance.
+        eps: added to the variance: more than 0 in training, otherwise 0 or more, as in torch.
 
     Raises:
-        ValueError: there is only one value per channel in training, or the shapes do not fit.
+        ValueError: there is only one value per channel in training, the shapes do not fit, or eps is too small.
 
     >>> import flnb
     >>> flnb.batch_norm(flnb.asarray([[1.0], [3.0]]), flnb.ones(1), flnb.zeros(1))
@@ -383,9 +385,13 @@ def batch_norm(
             f"got x {x.shape} and weight {weight.shape}"
         )
     if not training:
+        if eps < 0:
+            raise ValueError(f"batch_norm: expected eps >= 0, got {eps}")
         scale = weight * (1.0 / e.sqrt(e.add(running_var, eps)))
         y = x * _channels(x, scale) + _channels(x, bias - e.multiply(running_mean, scale))
         return _cast_like(y, x) if x.dtype.itemsize == 2 else y
+    if eps <= 0:
+        raise ValueError(f"batch_norm: training needs eps > 0, got {eps}: a channel may have equal values")
     n = x.size // x.shape[1]
     if n < 2:
         raise ValueError(f"batch_norm: training needs more than one value per channel, got shape {x.shape}")

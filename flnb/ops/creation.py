@@ -257,6 +257,12 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = None, device: str | Non
     return dispatch.create(_empty_like, _spec(shape, dtype, device), ())
 
 
+def _like(x: Any, dtype: Any) -> tuple[Any, Any]:
+    """Return the shape of x and ``dtype``, or the dtype of x if that is None."""
+    x = x if isinstance(x, (Tensor, np.ndarray)) else asarray(x)
+    return x.shape, x.dtype if dtype is None else dtype
+
+
 def full_like(x: ArrayLike, /, fill_value: complex, dtype: DTypeLike = None, device: str | None = None) -> Tensor:
     """Make a tensor filled with one value, of the shape of ``x``, and of its dtype unless another is given.
 
@@ -264,7 +270,8 @@ def full_like(x: ArrayLike, /, fill_value: complex, dtype: DTypeLike = None, dev
     >>> flnb.full_like(flnb.asarray([1.5, 2.5]), 7)
     Tensor([7., 7.], float32[2], numpy)
     """
-    return full(x.shape, fill_value, x.dtype if dtype is None else dtype, device)
+    shape, dtype = _like(x, dtype)
+    return full(shape, fill_value, dtype, device)
 
 
 def zeros_like(x: ArrayLike, /, dtype: DTypeLike = None, device: str | None = None) -> Tensor:
@@ -274,7 +281,7 @@ def zeros_like(x: ArrayLike, /, dtype: DTypeLike = None, device: str | None = No
     >>> flnb.zeros_like(flnb.asarray([1, 2]))
     Tensor([0, 0], int64[2], numpy)
     """
-    return zeros(x.shape, x.dtype if dtype is None else dtype, device)
+    return zeros(*_like(x, dtype), device)
 
 
 def ones_like(x: ArrayLike, /, dtype: DTypeLike = None, device: str | None = None) -> Tensor:
@@ -284,7 +291,7 @@ def ones_like(x: ArrayLike, /, dtype: DTypeLike = None, device: str | None = Non
     >>> flnb.ones_like(flnb.asarray([1, 2]))
     Tensor([1, 1], int64[2], numpy)
     """
-    return ones(x.shape, x.dtype if dtype is None else dtype, device)
+    return ones(*_like(x, dtype), device)
 
 
 def empty_like(x: ArrayLike, /, dtype: DTypeLike = None, device: str | None = None) -> Tensor:
@@ -294,7 +301,7 @@ def empty_like(x: ArrayLike, /, dtype: DTypeLike = None, device: str | None = No
     >>> flnb.empty_like(flnb.asarray([[1, 2]])).shape
     (1, 2)
     """
-    return empty(x.shape, x.dtype if dtype is None else dtype, device)
+    return empty(*_like(x, dtype), device)
 
 
 def arange(

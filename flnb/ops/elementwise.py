@@ -318,7 +318,7 @@ def astype(x: ArrayLike, dtype: DTypeLike, /, *, copy: bool = True, device: str 
     Tensor([ 1, -1], int64[2], numpy)
     """
     check_device(device)
-    target = dtype_of(dtype)
+    x, target = asarray(x), dtype_of(dtype)
     if not copy and x.dtype == target:
         return x
     refuse_complex("astype", x.dtype, target)

@@ -116,12 +116,13 @@ def linear(x: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None) -> Te
     >>> flnb.linear(flnb.ones((1, 2)), flnb.ones((3, 2)), flnb.ones(3))
     Tensor([[3., 3., 3.]], float32[1,3], numpy)
     """
+    x, weight = asarray(x), asarray(weight)
     if x.shape[-1] != weight.shape[-1]:
         raise ValueError(
             f"linear: x has {x.shape[-1]} features (shape {x.shape}), the weight expects {weight.shape[-1]}"
         )
     y = matmul(x, weight.mT)
-    return y if bias is None else e.biased(y, bias)
+    return y if bias is None else e.biased(y, asarray(bias))
 
 
 def matrix_transpose(x: ArrayLike, /) -> Tensor:

@@ -59,6 +59,25 @@ def test_parameters_may_be_arrays_and_lists(given):
         np.testing.assert_array_equal(call(given).numpy(), call(flnb.asarray).numpy(), err_msg=name)
 
 
+@pytest.mark.parametrize(
+    ("training", "eps", "message"),
+    [
+        (True, 0.0, r"training needs eps > 0, got 0\.0"),
+        (True, -1.0, "eps > 0, got"),
+        (False, -1e-5, r"eps >= 0, got -1e-05"),
+    ],
+)
+def test_batch_norm_refuses_an_eps_with_which_it_would_divide_by_zero(training, eps, message):
+    with pytest.raises(ValueError, match=rf"batch_norm: .*{message}"):
+        flnb.batch_norm(flnb.ones((2, 3)), flnb.ones(3), flnb.ones(3), flnb.zeros(3), flnb.ones(3), training, eps=eps)
+
+
+def test_batch_norm_of_given_statistics_takes_no_eps():
+    x, variance = flnb.asarray([[2.0], [4.0]]), flnb.asarray([4.0])
+    y = flnb.batch_norm(x, flnb.ones(1), flnb.zeros(1), flnb.zeros(1), variance, training=False, eps=0.0)
+    assert y.tolist() == [[1.0], [2.0]]
+
+
 def test_numbers_of_windows_may_be_numpys():
     x, kernel = flnb.ones((1, 1, 5, 5)), flnb.ones((1, 1, 2, 2))
     assert flnb.conv2d(x, kernel, stride=np.int64(2), padding=np.array([0, 1])).shape == (1, 1, 2, 3)
