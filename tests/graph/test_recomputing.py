@@ -123,7 +123,7 @@ def test_of_a_chain_every_fourth_value_is_stored() -> None:
 def test_a_relu_between_convolutions_keeps_one_byte_an_element() -> None:
     """Batch norm keeps what it has normalized, from which ReLU's result follows, but not the bits of its mask.
 
-    Of a single ReLU between two convolutions nothing is saved if oneDNN needs no scratch memory there, as on two threads.
+    With a single ReLU nothing is saved where oneDNN needs no scratch memory, as on two threads.
     """
     flnb.manual_seed(0)
     blocks = [(nn.Conv2d(n, 8, 3, padding=1), nn.BatchNorm(8), nn.ReLU()) for n in (4, 8, 8)]
