@@ -140,7 +140,7 @@ class _OthersOnly:
 
 
 class uncounted(WithBlock[None]):
-    """Context in which this thread's ops are not recorded, for example repetitions of an op for timing."""
+    """Context manager: ops that this thread runs in the block are not recorded, for example repetitions for timing."""
 
     def __init__(self) -> None:
         self._lane: Lane | None = None

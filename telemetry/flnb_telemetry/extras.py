@@ -33,7 +33,7 @@ def require(module: str, extra: str, purpose: str = "") -> Any:
 
 
 def tool(module: str, name: str = "") -> Any:
-    """Import a module of flnb that may not be installed; return the module or, given `name`, that object in it.
+    """Import a module of flnb that may not be installed; return the module or, if `name` is given, its object `name`.
 
     Raises:
         ImportError: this installation lacks the module; the message names it.

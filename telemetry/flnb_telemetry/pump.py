@@ -328,7 +328,7 @@ def detach(sink: Sink) -> None:
 
 
 def use_lanes(kind: type[Lane]) -> None:
-    """Make `kind` the class of all threads' buffers, including existing ones; it must not add slots to `Lane`."""
+    """Make `kind` the class of all threads' buffers, including existing ones; `kind` must not add slots to `Lane`."""
     global lane_type
     lane_type = kind
     current = session

@@ -25,7 +25,7 @@ class Worker:
 
     @property
     def busy(self) -> bool:
-        """Whether a function has not ended yet."""
+        """Whether a function that was started has not ended yet."""
         return self._last.locked()
 
     def start(self, work: Callable[[], None]) -> None:

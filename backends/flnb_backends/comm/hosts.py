@@ -86,7 +86,9 @@ def make_board(rendezvous: Rendezvous, number: int, folder: str | None, prefix: 
 
 
 def _start_exchange(rendezvous: Rendezvous, handle: int, host: int, timeout: float) -> subprocess.Popen[str]:
-    """Start the process that exchanges this host's rows of the board with other hosts; it ends soon after this one.
+    """Start the process that exchanges this host's rows of the board with other hosts.
+
+    The new process ends soon after the calling process has ended.
 
     Args:
         rendezvous: the rendezvous of the group's ranks, through which the server's address is sent.
@@ -137,13 +139,13 @@ class Exchange:
         self.ended = threading.Event()
 
     def serve(self, connection: Connection) -> None:
-        """Serve one other host: store each report it sends, and reply with the rows of all other hosts."""
+        """Serve one other host: store each report that the host sends, and reply with the rows of all other hosts."""
         while True:
             other = self.take(connection.recv_bytes())
             connection.send_bytes(self.board.report(other))
 
     def ask(self, connection: Connection) -> None:
-        """Send this host's rows to the server repeatedly, and store the rows that it returns, until all ranks end."""
+        """Send this host's rows to the server repeatedly, and store the rows that it replies, until all ranks end."""
         with connection:
             while not self.ended.wait(EVERY):
                 connection.send_bytes(self.board.report())

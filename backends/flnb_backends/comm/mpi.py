@@ -60,7 +60,7 @@ class Converted(Work):
 class Mpi(Communicator):
     """The ranks of an MPI communicator, by default MPI's world.
 
-    Half precision is converted to float32 to be reduced: MPI has no bfloat16, and not every MPI library has float16.
+    Half precision is reduced in float32, because MPI has no bfloat16, and not every MPI library has float16.
 
     Raises:
         ImportError: mpi4py is not installed (extra "mpi").

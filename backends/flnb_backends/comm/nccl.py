@@ -158,7 +158,10 @@ class Nccl(Forwarding):
         return self._queue(name, reduce, buffer, out)
 
     def _queue(self, name: str, function: Callable[..., Any], *buffers: Any) -> Work:
-        """Run a function that queues a collective call in the current stream; for empty buffers only do a barrier."""
+        """Run a function that queues a collective call in the current stream; if buffers are empty, start a barrier.
+
+        ``name`` is the name of the call in telemetry.
+        """
         if not buffers[0].size:
             return self.inner.barrier()
         self._backend.issued(f"nccl {name}", function)(*buffers)

@@ -251,7 +251,7 @@ class Fitting(Cached):
 
 
 def _linked(left: Piece | None, right: Piece | None) -> Piece | None:
-    """Make two pieces neighbours and return the right one; either of them may be None."""
+    """Make two pieces neighbours, either of which may be None, and return the right one."""
     if left is not None:
         left.right = right
     if right is not None:

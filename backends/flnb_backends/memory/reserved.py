@@ -50,7 +50,7 @@ class Reserved(Fitting):
         return self.take(self.pool, (nbytes + 511) & -512 or MIN_BLOCK)
 
     def _bytes(self, given: float | str, name: str) -> int:
-        """Return the setting ``reserve`` in bytes; ``name`` is the name of the setting in errors."""
+        """Convert ``given``, the value of the setting ``reserve``, to bytes; ``name`` is its name in errors."""
         try:
             share = float(given)
         except ValueError:

@@ -31,7 +31,7 @@ def wide(op: str, dtype: str) -> str:
 
 
 def combine(op: str, a: Scalar, b: Scalar) -> Scalar:
-    """Return two scalars of the same dtype combined by a reduction's operation, such as their sum or maximum."""
+    """Combine two scalars of the same dtype by the reduction ``op``; return, for example, their sum or maximum."""
     if a.dtype == "?" and op in ("max", "min"):
         op = {"max": "any", "min": "all"}[op]
     return apply(_PAIRWISE[op], [a, b], a.dtype)

@@ -148,7 +148,7 @@ class Code:
         self.lines.append(f"store {memory_type(x.dtype)} {value}, ptr {address}{self.group}")
 
     def element(self, address: str, dtype: str, index: str, stride: int = 1) -> str:
-        """Append the computation of the address ``index * stride`` elements after ``address``; returns its name."""
+        """Append the computation of the address ``index * stride`` elements after ``address``; returns the result."""
         if stride == 0 or index == "0":
             return address
         offset = index if stride == 1 else self.add(f"mul nsw i64 {index}, {stride}")
@@ -162,7 +162,7 @@ class Code:
 
     @contextmanager
     def loop(self, start: str, stop: str, step: int = 1, parallel: bool = False, brief: bool = False) -> Iterator[str]:
-        """Emit a loop from ``start`` to before ``stop`` around the ``with`` block; yields the index.
+        """Emit a loop from ``start`` to before ``stop`` by ``step`` around the ``with`` block; yields the loop's index.
 
         In a ``parallel`` loop, no iteration reads memory that another iteration wrote, except for local variables. A
         ``brief`` loop takes little time, so it is not unrolled and its code is shorter.
@@ -228,7 +228,7 @@ def _bits(code: Code, dtype: str, operands: Sequence[Scalar]) -> str:
 
 
 def _convert(code: Code, dtype: str, operands: Sequence[Scalar]) -> str:
-    """Emit a conversion to a dtype; for a number out of range, the result is the processor's instead of undefined."""
+    """Emit a conversion to a dtype; a number out of range is converted as by the processor's own instruction."""
     (x,) = operands
     source, target = type_of(x.dtype), type_of(dtype)
     kinds = kind(x.dtype), kind(dtype)

@@ -149,7 +149,7 @@ class OneDnn:
         return min(count, self.most_threads)
 
     def use_threads(self, count: int) -> None:
-        """Set the number of threads, as granted, for this thread's oneDNN calls."""
+        """Set the number of threads for oneDNN's calls from this thread, to a number that `granted` has returned."""
         if self._set_threads is not None:
             self._set_threads(count)
 

@@ -63,7 +63,7 @@ def _host_manager() -> Native:
 
 @lru_cache(4096)
 def _strides(shape: tuple[int, ...], to: tuple[int, ...], itemsize: int) -> tuple[int, ...] | None:
-    """Return the strides, in bytes, of a C-contiguous array broadcast to the shape ``to``; None if that cannot be."""
+    """Return the strides in bytes of a C-contiguous array broadcast to the shape ``to``; None if shapes do not fit."""
     lead = len(to) - len(shape)
     if lead < 0 or min(to, default=0) < 0 or any(n not in (1, m) for n, m in zip(shape, to[lead:], strict=True)):
         return None

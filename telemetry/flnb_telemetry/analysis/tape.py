@@ -195,8 +195,8 @@ class Tape:
     def summary(self, depth: int = 2) -> str:
         """Return a text table of the modules, `depth` levels deep: nodes, times, bytes saved, output, gradients.
 
-        Equal blocks that follow each other are one line (×12), with the contents of the first below it. Long sequences
-        of ops are divided.
+        Equal blocks that follow each other are one line (×12), followed by the contents of the first block. Long
+        sequences of ops are divided.
         """
         rows: list[tuple[str, ...]] = [("", "nodes", "forward", "backward", "saved", "output", "|grad|")]
         self._rows(rows, self.levels.root, depth, "")

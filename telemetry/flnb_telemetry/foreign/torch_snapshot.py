@@ -252,7 +252,7 @@ def _blocks(events: te.Events, t: Ints, final: list[Final], start: int) -> Colum
 
 
 def _with_final(block: Columns, final: list[Final], start: int) -> Columns:
-    """Return the table of blocks completed from the final state: with real sizes, and with blocks without events."""
+    """Complete the table of blocks from the final state, which has real sizes, and blocks without any event."""
     alive = np.flatnonzero(block["end"] == NEVER)
     where = {int(address): int(row) for address, row in zip(block["address"][alive], alive, strict=True)}
     older = []
@@ -269,7 +269,7 @@ def _with_final(block: Columns, final: list[Final], start: int) -> Columns:
 
 
 def _catalog(stacks: te.Stacks) -> tuple[Catalog, Ints, Ints]:
-    """Return a catalog with a plan (op, shape) and a context (scope) for each call stack, and the ids of both."""
+    """Return a catalog with a plan (op, shape) and a context (scope) for each call stack; and the ids of these."""
     contexts, plans = list[Context](), Table([Plan("", "", (), "", 0)])
     of_stack = []
     for frames in stacks.rows:

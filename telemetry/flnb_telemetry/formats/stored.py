@@ -36,8 +36,8 @@ class Source(NamedTuple):
     """A Parquet file with events of one kind.
 
     Attributes:
-        open: opens the file.
-        rows: its number of rows.
+        open: a function that opens the file.
+        rows: the number of rows in the file.
         name: the file's name in the folder of a recording, where files never change; "" for a source in a `.flnb` file.
     """
 

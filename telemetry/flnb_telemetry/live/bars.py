@@ -42,7 +42,7 @@ def pair(what: Any, context: Any) -> Any:
 
 
 def merge(bars: Bars, resolution: int) -> Bars:
-    """Merge bars, shape (6, n), that are shorter than `resolution` (ns) and begin in the same multiple of it.
+    """Merge bars, shape (6, n), that are shorter than `resolution` (ns) and begin in the same interval of that length.
 
     A merged bar has the pair (see `pair`) and the number of the longest event in it.
     """

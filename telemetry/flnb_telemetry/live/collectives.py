@@ -343,7 +343,7 @@ class LiveCollectives:
         self._due = self._stuck_due = 0
 
     def news(self, run: Run, keyframe: bool) -> tuple[dict[str, Any], Arrays]:
-        """Return the section for a frame's head and arrays; two empty dicts if there is nothing to send yet.
+        """Return a frame's section on collective calls: the entry of its head, and arrays; both empty if not due yet.
 
         A keyframe always has the section. Other frames have the section if it has changed, but so rarely that making it
         takes at most 10 % of the time.

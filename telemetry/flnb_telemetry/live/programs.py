@@ -87,7 +87,7 @@ class Kernels:
         return numbers
 
     def _add(self, plan: int, context: int, op: Columns, rows: Ints) -> None:
-        """Append a kernel; the events of its ops are the rows `rows` of the table `op`."""
+        """Append a kernel to `items`, given its plan and context ids; its ops are the rows `rows` of the table `op`."""
         spent = op["t1"][rows] - op["t0"][rows]
         shares = spent / spent.sum() if spent.any() else np.full(len(rows), 1 / len(rows))
         parts = zip(op["plan"][rows].tolist(), op["context"][rows].tolist(), shares.tolist(), strict=True)
@@ -173,7 +173,11 @@ class LivePrograms:
                 self._events += len(kernel["t0"])
 
     def news(self, run: Run, keyframe: bool) -> tuple[dict[str, Any], Arrays]:
-        """Return the section for a frame's head and arrays; empty dicts unless kernels ran or ``keyframe`` is set."""
+        """Return a frame's section on programs: the entry of its head, and arrays.
+
+        Unless ``keyframe`` is True, both are empty if no kernel has run since the last call, or if the section is not
+        due yet.
+        """
         if not keyframe and (self._events == self._sent_events or clock() < self._due):
             return {}, {}
         self._sent_events, self._due = self._events, clock() + EVERY

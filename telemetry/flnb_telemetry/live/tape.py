@@ -31,8 +31,8 @@ OPS = 12  # different ops that are listed for a group
 class LiveTape:
     """The messages about one tape: `whole` for frames to the dashboard, `answer` for requests of the user.
 
-    For a long tape, a message contains only the levels that the user looks at. A level is the list of the members of
-    one group of nodes (see `Levels`); the message maps the group's key to it.
+    For a long tape, a message contains only the levels that the user looks at. A level lists the members of one group
+    of nodes (see `Levels`), and is named by the group's key.
 
     Args:
         tape: the tape to describe.

@@ -146,9 +146,10 @@ class Timeline:
             self.row(Key(lane, KINDS.index("scope"), level)).append(flat(np.concatenate(bars, axis=1))[0])
 
     def _close(self, lane: int, scopes: dict[int, list[Bars]]) -> None:
-        """End open scopes of a backward pass that a later scope of the same depth follows; add them to `scopes`.
+        """End each open scope of a row after which another scope of the row has begun, and add it to `scopes`.
 
-        ``lane`` is the thread's number; `scopes` has, by depth, the scopes that have ended.
+        Scopes of backward passes stay open, because they may continue. ``lane`` is the thread's number; `scopes` has,
+        by depth, the scopes that have ended.
         """
         for depth, bars in scopes.items():
             row = self.row(Key(lane, KINDS.index("scope"), depth))

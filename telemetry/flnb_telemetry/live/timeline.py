@@ -88,7 +88,7 @@ class LiveTimeline:
         self._looked = now if shown else self._looked or 0
 
     def news(self, run: Run, keyframe: bool) -> tuple[dict[str, Any], Arrays]:
-        """Return the section for a frame's head and arrays; two empty dicts if there is nothing to send yet.
+        """Return a frame's section on the timeline: the entry of its head, and arrays; both empty if not due yet.
 
         A keyframe always has the section. Other frames have the section if it has changed, but so rarely that making it
         takes at most 5 % of the time.

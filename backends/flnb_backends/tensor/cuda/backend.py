@@ -52,7 +52,7 @@ class CudaBackend(
 ):  # fmt: skip
     """Tensor backend for CUDA devices: CuPy, cuBLAS, and flnb's own kernels for rows, windows, sorting, random numbers.
 
-    Buffers are `cupy.ndarray` views of blocks of the active memory manager. CuPy's temporary memory is also from there.
+    Buffers are `cupy.ndarray` views of blocks of the active memory manager, which also allocates CuPy's temporaries.
     Work runs in CuPy's current stream. Without a GPU, `flnb.testing.cuda.emulate` provides a slow device for tests.
 
     Args:

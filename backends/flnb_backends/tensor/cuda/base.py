@@ -55,5 +55,5 @@ class CudaBuffers(ABC):
         return self.new(shape, dtype)
 
     def finished(self, y: Buffer, out: Buffer | None) -> Buffer:
-        """Copy a kernel's result y to ``out`` if that is another buffer, and return ``out``, or y without ``out``."""
+        """Return ``out``, to which a kernel's result y is copied if y is another buffer; without ``out`` return y."""
         return y if out is None or y is out else self.copy(y, out)

@@ -63,7 +63,7 @@ class Cudnn:
             kind: "conv_fprop" (convolution), "conv_wgrad" (gradient of the weight) or "conv_dgrad" (of the image).
             a, b: the operands, which `OPERANDS` names for each kind; images are (N, C, *extents), weights are
                 (O, C / groups, *kernel).
-            y: the buffer for the result; all three are C-contiguous.
+            y: the buffer for the result; a, b and y are C-contiguous.
             stride, padding, dilation: one number for each spatial dimension.
         """
         if y.dtype.char not in TYPES or not (a.size and b.size and y.size):

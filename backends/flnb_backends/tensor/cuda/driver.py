@@ -78,7 +78,7 @@ class Driver(Capture):
         emulated: None for GPUs; for emulated devices the order in which they run work, and its seed.
         recent: the names of the ops launched last.
         failed: whether a kernel's error was reported, after which every call fails.
-        current_stream: returns this thread's current stream on a device: CuPy's if that is in use, else 0.
+        current_stream: returns this thread's current stream on a device: that of CuPy if CuPy is in use, else 0.
 
     Args:
         path: the library, by default the GPU driver's.

@@ -86,7 +86,7 @@ class Normalization(Reductions):
 
 
 def _extents(x: Buffer) -> tuple[int, int]:
-    """Return the number of channels of an array (N, C, ...), and of positions in each."""
+    """Return the number of channels of an array (N, C, ...), and the number of positions in a channel."""
     return x.shape[1], x.size // (x.shape[0] * x.shape[1])
 
 
