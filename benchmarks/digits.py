@@ -42,7 +42,7 @@ def build() -> nn.Sequential:
 
 
 def build_torch(state: dict[str, np.ndarray[Any, Any]]) -> Any:
-    """Build the same network in torch, with the given weights."""
+    """Build the network of `build` in torch, with the weights ``state``."""
     import torch
     from torch import nn as t
 
@@ -71,7 +71,7 @@ def shuffled(samples: int, batch: int, epochs: int, seed: int) -> Epochs:
 
 
 def train_flnb(net: nn.Sequential, seed: int, epochs: Epochs, lr: float) -> tuple[float, float]:
-    """Train the network in flnb; returns the seconds that it took and the accuracy on the test set in percent."""
+    """Train the network in flnb; returns the seconds of training, and the accuracy on the test set in percent."""
     flnb.manual_seed(seed)
     train, test = digits()
     loss_of, optimizer = nn.CrossEntropyLoss(), Adam(net.parameters(), lr=lr)
@@ -91,7 +91,7 @@ def train_flnb(net: nn.Sequential, seed: int, epochs: Epochs, lr: float) -> tupl
 
 
 def train_torch(net: Any, seed: int, epochs: Epochs, lr: float) -> tuple[float, float]:
-    """Train the network in torch; returns the seconds that it took and the accuracy on the test set in percent."""
+    """Train the network in torch; returns the seconds of training, and the accuracy on the test set in percent."""
     import torch
 
     torch.manual_seed(seed)

@@ -93,7 +93,8 @@ def _rows(count: int, code: Any, *words: Any) -> Records:
 def measure(ops: int, rounds: int) -> dict[str, Any]:
     """Measure how long the Python kernel takes for a timeline of ``ops`` ops; returns the row of the table.
 
-    Measured are opening the timeline with its first message, ``rounds`` requests for windows, and a search.
+    The measured actions are: opening the timeline with its first message, answering ``rounds`` requests for windows,
+    and a search.
     """
     run = recorded(ops)
     before, began, spent = _peak(), time.perf_counter(), time.process_time()

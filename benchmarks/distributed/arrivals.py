@@ -16,7 +16,7 @@ GOALS = {"models": 1.02, "tiny nodes": 1.10}
 
 
 class Counting:
-    """A listener for `flnb.autograd.arrivals.listen` that counts the gradients of leaves as they are complete."""
+    """A listener for `flnb.autograd.arrivals.listen` that counts the leaves whose gradients are complete."""
 
     def __init__(self, leaves: set[int]) -> None:
         self.leaves, self.count = leaves, 0

@@ -115,7 +115,7 @@ def vit(
 
 
 def encoder_layer(x: Any, own: list[Any], heads: int, drop: Dropout) -> Any:
-    """Apply a transformer layer with norm first and GELU; parameters are in the order of flnb's layer."""
+    """Apply a transformer layer with norm first and GELU; ``own`` are the parameters, in the order of flnb's layer."""
     norms, n, length, features = own[8:], *x.shape
     qkv = (layer_norm(x, norms[0], norms[1], 1e-6) @ own[0].T + own[1]).reshape(n, length, 3, heads, features // heads)
     q, k, v = qkv.transpose(2, 0, 3, 1, 4)

@@ -94,7 +94,7 @@ class TorchTraining(Contestant):
 
 
 def load(model: torch.nn.Module, weights: str) -> None:
-    """Load the arrays of an .npz file into a model, in the order of its parameters; a ValueError if they differ."""
+    """Load the arrays of an .npz file into a model's parameters, in order; raises ValueError if the shapes differ."""
     arrays, parameters = list(np.load(weights).values()), list(model.parameters())
     expected, got = ([tuple(one.shape) for one in many] for many in (arrays, parameters))
     if expected != got:

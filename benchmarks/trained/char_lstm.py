@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def prepare(seed: int, options: Namespace) -> Training:
-    """Return the training of one layer of 256 with 600 batches of 32 pieces of 64 characters."""
+    """Return the training of an LSTM of 256 units, with 600 batches of 32 pieces of 64 characters."""
     model = LSTMLM(vocabulary=len(CHARACTERS), features=64 if options.quick else 256, dropout=0.0)
     steps = 20 if options.quick else 600
     optimizer = Adam(model.parameters(), lr=4e-3)

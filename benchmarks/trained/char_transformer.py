@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def prepare(seed: int, options: Namespace) -> Training:
-    """Return the training of three layers of 128 with 4 heads, with 800 batches of 32 pieces of 64 characters."""
+    """Return the training of a transformer of three layers (128 features, 4 heads), with 800 batches.
+
+    A batch has 32 pieces of 64 characters.
+    """
     features, layers, steps = (32, 1, 20) if options.quick else (128, 3, 800)
     model = TransformerLM(vocabulary=len(CHARACTERS), features=features, heads=4, layers=layers, length=64, dropout=0.0)
     optimizer = AdamW(model.parameters(), lr=5e-3, weight_decay=0.01)

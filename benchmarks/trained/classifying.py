@@ -40,7 +40,7 @@ def classifier(
 
 
 def accuracy(model: nn.Module, test: TensorDataset, batch: int) -> float:
-    """Return the percentage of `test` whose largest logit is the label's."""
+    """Return the percentage of the images in `test` whose largest logit is that of their label."""
     right = sum(int(ops.sum(ops.argmax(model(x), axis=1) == y)) for x, y in BatchDataset(test, batch))
     return 100.0 * right / len(test)
 

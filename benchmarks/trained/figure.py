@@ -9,9 +9,10 @@ from flnb_telemetry.extras import require
 
 
 def learning_curve(result: dict[str, Any]) -> Any:
-    """Draw training loss and held-out figure, with those of simple predictors, a line for each seed.
+    """Return a plotly figure with two curves for each seed: the training loss, and the result on held-out data.
 
-    `result` is the "rows" of a JSON file under benchmarks/results/trained-*.json.
+    Horizontal lines show the goal and the results of simple predictors. The argument `result` is the entry "rows" of a
+    file benchmarks/results/trained-*.json.
     """
     figure = require("plotly.subplots", "lab", "drawing a figure").make_subplots(
         cols=2, subplot_titles=("training loss, nats", f"held out: {result['figure']}")

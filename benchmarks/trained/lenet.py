@@ -26,7 +26,7 @@ def in_field(dataset: TensorDataset) -> TensorDataset:
 
 
 def prepare(seed: int, options: Namespace) -> Training:
-    """Return the training of the paper's network with 800 steps of 64 images."""
+    """Return the training of LeNet with 800 steps of 64 images."""
     train, test = (in_field(part) for part in digits())
     model = LeNet()
     references = {"nearest mean image": nearest_mean(train, test)}

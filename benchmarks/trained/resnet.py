@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def prepare(seed: int, options: Namespace) -> Training:
-    """Return the training of three stages of one block, 32 to 128 channels, with 600 steps of 64 patches."""
+    """Return the training of a ResNet of three stages (one block each, 32 to 128 channels), 600 steps of 64 patches."""
     train, test, classes = image_set(options)
     model = ResNet((1, 1, 1), width=8 if options.quick else 32, classes=classes)
     optimizer = AdamW(model.parameters(), lr=2e-3, weight_decay=0.05)

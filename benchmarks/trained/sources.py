@@ -38,8 +38,8 @@ def decoded(codes: Any) -> str:
 def texts(folder: Path | None = None) -> tuple[Codes, Codes]:
     """Return training text and validation text: the top-level modules of the standard library, in order of their names.
 
-    One file in ten is for validation, chosen by the CRC-32 of its name, so that the choice does not depend on which
-    others there are. Files written by Python's build (`_sysconfigdata...`) are left out.
+    One file in ten is for validation, chosen by the CRC-32 of its name, so that the choice does not depend on other
+    files. Files written by Python's build (`_sysconfigdata...`) are left out.
     """
     folder = Path(sysconfig.get_path("stdlib")) if folder is None else folder
     parts: tuple[list[Codes], list[Codes]] = ([], [])

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def prepare(seed: int, options: Namespace) -> Training:
-    """Return the training of four layers of 96 features on 64 squares of 4 x 4 pixels, 400 steps of 64 images."""
+    """Return the training of a vision transformer of four layers (96 features), with 400 steps of 64 images.
+
+    The model divides an image into 64 squares of 4 x 4 pixels.
+    """
     train, test, classes = image_set(options)
     features, layers = (32, 1) if options.quick else (96, 4)
     model = VisionTransformer(

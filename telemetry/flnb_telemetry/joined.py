@@ -103,7 +103,10 @@ class RankSource:
         self.stop(error)
 
     def message(self, last: bool = False) -> Message | None:
-        """Return a message with all events since the last one; None if there is nothing to send yet."""
+        """Return a message with all events since the previous message; None if there is nothing to send yet.
+
+        With ``last``, the message is returned in any case.
+        """
         live, now = self.live, clock()
         with live._lock:
             live._fold()

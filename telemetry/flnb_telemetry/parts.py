@@ -89,8 +89,8 @@ class UsedParts:
     def facts(self, running: bool = False) -> dict[str, Any]:
         """Return new entries for `meta` with all backends, managers and devices that ran, sorted by number of ops.
 
-        Sizes such as the capacity are those of the manager with most ops. If the parts were never exchanged, the result
-        is empty. While the program is ``running``, the parts that its next ops will use are named, too.
+        Sizes such as the capacity are those of the manager with most ops. If the backend and the manager never changed,
+        the result is empty. While the program is ``running``, the parts that its next ops will use are named, too.
         """
         used = [parts for parts, _ in self._ops.most_common()]
         if running:

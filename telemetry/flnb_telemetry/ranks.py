@@ -196,7 +196,7 @@ def _clock(own: tuple[int, int] | None, view: View, of_base: tuple[int, int] | N
     """Return the offset of a rank's clock from the first rank's, and the bound of its error, ns.
 
     The measured offset is used if there is one. Otherwise the offset is 0 if both ranks ran on one host; else it is
-    derived from the calls of both ranks. It is also derived from calls that contradict the measured offset.
+    derived from the calls of both ranks. The offset is also derived from the calls if these contradict the measurement.
 
     Args:
         own, of_base: the offsets and bounds measured for the rank and for the first rank; None if unmeasured.

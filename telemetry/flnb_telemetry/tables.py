@@ -38,7 +38,9 @@ def lines(rows: Sequence[Sequence[str]], sides: str = "<", longest: int = LONGES
 
 
 def html(rows: Iterable[Sequence[str]], sides: str = "<", caption: str = "", titles: bool = True) -> str:
-    """Return rows of texts as an HTML table; `sides` is as for `lines`. With `titles` the first row holds the titles.
+    """Return rows of texts as an HTML table with a caption; with `titles`, the first row has the columns' titles.
+
+    `sides` has the alignment of each column, as for `lines`.
 
     >>> html([("op", "count"), ("add<", Markup("<b>7</b>"))]).count("<b>")
     1

@@ -91,7 +91,7 @@ class WithBlock(ContextDecorator, Generic[T]):
 
 
 class holding(WithBlock[T]):
-    """Set a context variable until the block ends; the same object may be entered again inside its own block."""
+    """Context manager that sets a context variable until the block ends; it may be entered again in its own block."""
 
     def __init__(self, variable: ContextVar[Any], value: Any) -> None:
         self._variable = variable

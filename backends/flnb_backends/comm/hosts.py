@@ -160,7 +160,7 @@ class Exchange:
     def watch(self, parent: int) -> None:
         """Mark on the board the hosts that have stopped reporting.
 
-        Return some seconds after the process with the id ``parent`` has ended.
+        This method returns some seconds after the end of the process whose id is ``parent``.
         """
         end = float("inf")
         while time.monotonic() < end:

@@ -153,7 +153,7 @@ def _packaged() -> str | None:
 
 
 def inventory() -> list[tuple[str, str]]:
-    """Return the line about oneDNN of `flnb doctor`: version, instruction set, threads and path, or what is missing."""
+    """Return the line of `flnb doctor` about oneDNN: version, instruction set, threads, path; or why it is missing."""
     try:
         found = locate()
     except ImportError as error:

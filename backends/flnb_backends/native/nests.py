@@ -46,7 +46,7 @@ _kernels: dict[str, Kernel] = {}
 
 
 def generator(nest: Nest) -> Generator:
-    """Return the code generator for a nest: one vectorizes an outer loop, the other one the innermost loop.
+    """Return one of two code generators for a nest: the first vectorizes an outer loop, the second the innermost loop.
 
     The loop along which more arrays are contiguous is vectorized.
     """

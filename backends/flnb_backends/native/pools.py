@@ -96,7 +96,7 @@ def spread(g: Any, x: Any, kernel: Extents, stride: Extents, out: Any = None) ->
 def _run(call: _Call, dtype: np.dtype[Any], inputs: tuple[Any, ...], out: Any) -> bool:
     """Call the compiled function, and return True; return False if it does not accept these arrays.
 
-    They must be contiguous, aligned and of the dtype ``dtype``, and ``out`` must not overlap an input.
+    The arrays must be contiguous, aligned and of the dtype ``dtype``, and ``out`` must not overlap an input.
     """
     arrays = *inputs, out
     if any(x.dtype != dtype or not x.flags.aligned for x in arrays):

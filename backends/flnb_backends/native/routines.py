@@ -140,7 +140,10 @@ class _Text:
             code.set(self.result, Scalar(code, str(ERROR), "q"))
 
     def check(self, outer: str, table: str) -> str:
-        """Emit a test of the arrays' addresses; returns 1 if all are aligned and the result overlaps no input."""
+        """Emit a test that all arrays are aligned and the last one overlaps no other; returns the test's result, a bit.
+
+        ``outer`` is the number of arrays; ``table`` is the address of the block's table with the arrays' sizes.
+        """
         code = self.code
         last = code.add(f"sub i64 {outer}, 1")
         y = self.word(last, "%arrays")

@@ -163,7 +163,7 @@ attributes #0 = {{ nounwind "prefer-vector-width"="512" }}
 def _function(dtype: str) -> Callable[[int, int, int], None] | None:
     """Return the compiled function for a dtype; None without llvmlite or cffi, or if it draws other numbers than NumPy.
 
-    The last is possible if a version of NumPy stores the generator's state in another way.
+    It can draw other numbers if a version of NumPy stores the generator's state in another way.
     """
     ours, theirs = np.random.default_rng(0), np.random.default_rng(0)
     state = _State.from_address(ours.bit_generator.ctypes.state_address)

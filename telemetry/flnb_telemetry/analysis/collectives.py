@@ -203,7 +203,7 @@ class Collectives:
         return sorted(rows, key=lambda row: -row["lost_ns"])
 
     def to_pandas(self) -> Any:
-        """Return a pandas DataFrame, one row for each call and participating rank; times are ms since the first call."""
+        """Return a pandas DataFrame, a row for each call and participating rank; times are ms since the first call."""
         rank, call = np.nonzero(self.begin)
         origin = self.begin[self.begin > 0].min(initial=1 << 62)
         named = {name: getattr(self, name)[call] for name in ("op", "group", "seq", "nbytes", "bucket", "step")}

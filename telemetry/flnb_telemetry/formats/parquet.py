@@ -229,7 +229,10 @@ def member(archive: zipfile.ZipFile, name: str) -> bytes:
 
 
 def check(path: str | os.PathLike[str], manifest: Any, *formats: str) -> None:
-    """Raise an error if a manifest is not that of a run, or was written by a newer version of flnb."""
+    """Raise an error if a manifest is not that of a run, or was written by a newer version of flnb.
+
+    ``formats`` are the accepted values of the manifest's entry "format", by default those of a run and of `Ranks`.
+    """
     if not isinstance(manifest, dict) or manifest.get("format") not in (formats or (FORMAT, RANKS)):
         raise RunFileError(
             f"flnb.load_run: {os.fspath(path)!r} is a ZIP file but no flnb run; expected one that run.save wrote"

@@ -165,7 +165,10 @@ class Row:
             self._raise()
 
     def _raise(self) -> None:
-        """Merge the new bars of each level into the next level, except bars in the last interval of its resolution."""
+        """Merge the new bars of each level into the next level, except bars in the last interval, which may get more.
+
+        The intervals have the length of the next level's resolution.
+        """
         for depth, resolution in enumerate(RESOLUTIONS):
             level = self.levels[depth]
             if level.first + level.used - level.merged < TAIL:

@@ -74,7 +74,7 @@ class Window:
             self._known.clear()
 
     def _leave(self, rows: Records) -> None:
-        """Drop the oldest records, `rows`, except records of memory that is still in use after them."""
+        """Drop `rows`, the oldest records, except those about memory that is still in use."""
         self._rows -= len(rows)
         kinds = rows[:, 0] & 0xFF
         home = np.concatenate([self._home, rows[self.home[kinds]]])

@@ -47,7 +47,7 @@ class LiveTimeline:
 
     Args:
         run: the view, which has the names behind ids; times are counted from its `start`.
-        most: the most bars stored for each level of a row (see `timeline`); None stores all.
+        most: the most bars stored for each level of a row (see `Timeline`); None stores all.
     """
 
     def __init__(self, run: Run, most: int | None = MOST) -> None:

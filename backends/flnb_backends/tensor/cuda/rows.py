@@ -83,7 +83,7 @@ def accumulator(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def kernel_types(dtype: np.dtype[Any], **more: np.dtype[Any]) -> dict[str, np.dtype[Any]]:
-    """Return a kernel's types by name: T for elements, A for the computation (`accumulator`), and those given."""
+    """Return a kernel's types by name: T for elements, A for the computation (`accumulator`), and those in ``more``."""
     return {"T": dtype, "A": accumulator(dtype), **more}
 
 
