@@ -7,7 +7,7 @@ import warnings
 from threading import RLock
 from time import perf_counter_ns as clock
 from types import MethodType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from flnb_backends.tensor.captured import CapturedBackend
 from flnb_telemetry import bus, schema
@@ -18,13 +18,14 @@ from flnb.dispatch import state
 from flnb.dispatch.effects import Effects, effects
 from flnb.dispatch.guards import guarded, hold, referred
 from flnb.dispatch.memory import keepers
-from flnb.dispatch.plan import Plan, residents, spec_of
-from flnb.dispatch.table import OPS
+from flnb.dispatch.plan import residents, spec_of
 from flnb.graph.calls import KernelCalls
+from flnb.graph.direct import Direct, direct_of
 from flnb.graph.lending import address_of
 from flnb.graph.program import MOST_OPS, Program
+from flnb.graph.results import Result
 from flnb.graph.values import Recorded, reachable
-from flnb.interface.tape import CODE, PLAN, SAVED, SEQ, Tape
+from flnb.interface.tape import PLAN, SEQ
 from flnb.tensor import Tensor, detached
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ MOST_VARIANTS = 8
 """The largest number of captures of a function for one signature; if none is valid, the function runs normally."""
 MOST_KEYS = 64
 """The largest number of signatures (shapes and dtypes of tensors, other arguments) with captures of a function."""
+NOT_RUN = object()
+"""The result of `Captured.run_directly` if the program did not run."""
 
 
 class Captured:
@@ -58,7 +61,7 @@ class Captured:
         fresh: leaves of the tape whose gradient the function sets; a leaf that is an argument is represented by its
             position among the tensors in the arguments.
         grown: leaves, as in ``fresh``, that have a gradient before the call and whose gradient the function uses.
-        result: the objects in the result's containers, with a `_Tensor` in place of each tensor.
+        result: the objects in the result's containers, with a `Result` in place of each tensor.
         guards: the objects besides the arguments on which the function depends, with their values.
 
     Raises:
@@ -86,7 +89,7 @@ class Captured:
                 made = leaves(result)
                 given = [backend.buffer_of(x) if isinstance(x, Tensor) else None for x in made]
             outputs = [buffer.read() for buffer in given if buffer is not None]
-            self.result = [x if b is None else _Tensor.like(x) for x, b in zip(made, given, strict=True)]
+            self.result = [x if b is None else Result.like(x) for x, b in zip(made, given, strict=True)]
             self.tree = rebuild(result, range(len(made)))
             existing = [x for x in self.effects.used.values() if x._node[SEQ] > first]  # others end with the call
             fresh = [x for x in existing if _is_recorded(x.grad, backend)]
@@ -116,8 +119,11 @@ class Captured:
         donated = [inputs[i] for i in donate if i < len(tensors)]
         recorded = Recorded(inputs, outputs, updates, backend.random, donated, self.effects.generators)
         _warn_if_long(function, len(reachable(recorded.wanted)))
-        self.program = Program(recorded, here, fuse)
-        self._kinds = [x.place.backend.buffer for x in self.program.outputs]
+        repeats = self._cleared or self.fresh or self.grown or self.effects.calls or self.effects.last
+        self.program = Program(recorded, here, fuse, lends=not repeats and here.backend.reads_host)
+        places = [(x.spec, x.place.backend.buffer) for x in self.program.outputs]
+        self._specs = [spec_of(spec.shape, spec.dtype, kind) for spec, kind in places]
+        self._direct: Direct | None = None
         calls = sum(len(step.events) if isinstance(step, KernelCalls) else 1 for step in self.program.steps)
         values = sum(len(group.members) for group in self.program.groups)
         bus.emit(schema.COMPILE, t0, clock(), values, calls, 0, 0, bus.threads.here.context())
@@ -128,13 +134,15 @@ class Captured:
         The call is valid if parameters have the same memory, the same leaves have gradients, and names refer to the
         same objects.
         """
+        for x, data in self._held:
+            if x._data is not data:
+                return False
+        if not hold(self.guards):
+            return False
         grown, ungiven = _now(self.grown, tensors), _now(self._ungiven, tensors)
         cleared = {id(x._node) for x in _now(self._cleared, tensors)}
-        return (
-            all(x._data is data for x, data in self._held)
-            and hold(self.guards)
-            and all(x.grad is not None and x.grad._spec is x._spec for x in grown)
-            and all(x.grad is None or id(x._node) in cleared for x in ungiven)
+        return all(x.grad is not None and x.grad._spec is x._spec for x in grown) and all(
+            x.grad is None or id(x._node) in cleared for x in ungiven
         )
 
     def run(self, tensors: Sequence[Tensor], repeat: bool = True) -> Any:
@@ -150,15 +158,35 @@ class Captured:
             call()
         arrays = [x._data for x in tensors] + [x.grad._data for x in _now(self.grown, tensors)]
         made = self.program.run(arrays)
-        gradients = made[len(made) - len(self.fresh) :]
-        kinds = self._kinds[len(made) - len(self.fresh) :]
-        for x, array, kind in zip(_now(self.fresh, tensors), gradients, kinds, strict=True):
-            x.grad = detached(array, spec_of(array.shape, array.dtype, kind))
-        results = zip(made, self._kinds, strict=True)
-        values = [x.of(*next(results)) if isinstance(x, _Tensor) else x for x in self.result]
+        first = len(made) - len(self.fresh)
+        for x, array, spec in zip(_now(self.fresh, tensors), made[first:], self._specs[first:], strict=True):
+            x.grad = detached(array, spec)
+        result = self._returned(made)
         for call in self.effects.last if repeat else ():
             call()
-        return values[0] if self.tree == 0 else rebuild(self.tree, values)
+        if self.program.lends:
+            self._direct = direct_of(self.program, tensors)
+        return result
+
+    def run_directly(self, arguments: Sequence[Any], here: State) -> Any:
+        """Run the program for arguments like those of the last run, and return the function's result.
+
+        Returns `NOT_RUN` if only a lookup of the arguments' signature can show which program serves this call.
+        """
+        direct = self._direct
+        if direct is None or ((self._held or self.guards) and not self.fits(())):
+            return NOT_RUN
+        made = direct.run(arguments, here)
+        return NOT_RUN if made is None else self._returned(made)
+
+    def _returned(self, arrays: Sequence[Any]) -> Any:
+        """Return the function's result, made of the program's first output arrays."""
+        if self.tree == 0:
+            only = self.result[0]
+            return only.of(arrays[0], self._specs[0]) if isinstance(only, Result) else only
+        results = zip(arrays, self._specs, strict=True)
+        values = [x.of(*next(results)) if isinstance(x, Result) else x for x in self.result]
+        return rebuild(self.tree, values)
 
 
 def _warn_if_long(function: Any, count: int) -> None:
@@ -182,48 +210,6 @@ def _is_recorded(gradient: Tensor | None, backend: CapturedBackend) -> bool:
     return gradient is not None and backend.records(gradient._spec.kind)
 
 
-class Programs(Tape):
-    """The tape of Variables that programs return: it records nothing, so a backward through them raises an error."""
-
-    name: ClassVar[str] = "programs"
-    why_freed: ClassVar[str] = (
-        "was computed by a program of flnb.jit, which records nothing on the tape: call backward inside of the "
-        "function, or the function as it was, without flnb.jit"
-    )
-
-
-PROGRAMS = Programs()
-
-
-class _Tensor(NamedTuple):
-    """The class and the tape node of one result: they turn a program's output array into the tensor to return.
-
-    Attributes:
-        kind: the tensor's class.
-        node: for a Variable on the tape, a node of the tape `Programs`, which raises an error in backward; else None.
-    """
-
-    kind: type[Tensor]
-    node: Any
-
-    @classmethod
-    def like(cls, x: Tensor) -> _Tensor:
-        """Return the class and tape node for tensors that take the place of ``x``, an output of the recorded call."""
-        node = x._node
-        if node is not None:
-            plan = node[PLAN] or Plan(OPS["copy"], (x._spec,), (), x._spec)
-            node = [plan, None, node[SEQ], PROGRAMS, *(node[CODE:SAVED] if node[PLAN] else (None, 0))]
-        return cls(x._lift or Tensor, node)
-
-    def of(self, array: Any, kind: str) -> Tensor:
-        """Return the tensor of an array; ``kind`` is the name of the array's buffer family."""
-        made: Tensor = object.__new__(self.kind)
-        made._data, made._spec = array, spec_of(array.shape, array.dtype, kind)
-        if self.kind is not Tensor:
-            made._node = self.node
-        return made
-
-
 class Jitted(Generic[P, R]):
     """A function wrapped by `jit`, with its captured programs.
 
@@ -236,6 +222,7 @@ class Jitted(Generic[P, R]):
         functools.update_wrapper(self, function)
         self.function, self.fuse, self.donate = function, fuse, tuple(donate)
         self.captured: dict[Any, list[Captured]] = {}
+        self._latest: Captured | None = None
         self._called: set[Any] = set()  # arguments with which the function has run since it was captured last
         self._lock = RLock()
         keepers.add(self)
@@ -247,6 +234,7 @@ class Jitted(Generic[P, R]):
                 for key in [key for key, known in self.captured.items() if any(x is manager for x in key)]:
                     del self.captured[key]
                     self._called.discard(key)
+                self._latest = None
             finally:
                 self._lock.release()
 
@@ -254,6 +242,11 @@ class Jitted(Generic[P, R]):
         here = state.current()
         if effects.get() is not None or here.interpreters or not here.backend.programs:
             return self.function(*arguments, **keywords)
+        latest = self._latest
+        if latest is not None and not keywords:
+            result = latest.run_directly(arguments, here)
+            if result is not NOT_RUN:
+                return cast("R", result)
         flat = not keywords and all(isinstance(x, Tensor) for x in arguments)
         given: Sequence[Any] = arguments if flat else leaves((arguments, keywords))
         tensors = given if flat else [x for x in given if isinstance(x, Tensor)]
@@ -267,6 +260,7 @@ class Jitted(Generic[P, R]):
                 self._called.discard(oldest)
             for each in known:
                 if each.fits(tensors):
+                    self._latest = each
                     return cast("R", each.run(tensors))
             if key in self._called and len(known) < MOST_VARIANTS:
                 self._called.discard(key)

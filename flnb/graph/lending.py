@@ -78,19 +78,19 @@ class Lending:
         self.known: dict[int, Lent] = {}
         self._held: dict[Value, list[Lent]] = {}
 
-    def take(self, value: Value, new: Callable[[Value], Any]) -> Any:
-        """Return an array for an output: a pooled array without other references, or an array made by ``new``."""
+    def take(self, value: Value, new: Callable[[Value], Any]) -> Lent:
+        """Return the array for an output: one of the pool without other references, or one made by ``new``."""
         held = self._held.setdefault(value, [])
         for lent in held:
             if not lent.others():
-                return lent.array
+                return lent
         lent = Lent(new(value))
         lent.alone = lent.others()
         held.append(lent)
         self.known[id(lent.array)] = lent
         if len(held) > MOST:
             del self.known[id(held.pop(0).array)]
-        return lent.array
+        return lent
 
     def clear(self) -> None:
         """Release all pooled arrays."""

@@ -91,8 +91,8 @@ class Program:
         self.moving = {*self.inputs, *self.fresh}
         self.lending, self.lends = Lending(), lends
         self.generators, self.manager = recorded.generators, here.manager
-        self.bound, self.runs, self._in_use = False, 0, Lock()
-        with self._in_use:
+        self.bound, self.runs, self.in_use = False, 0, Lock()
+        with self.in_use:
             self._bind()
         holders.add(self)
 
@@ -144,7 +144,8 @@ class Program:
         self.arrays: dict[Value, Any] = {}
         self.patches: list[tuple[list[Any], int, Value, Value]] = []
         self.drawn: list[tuple[list[Any], int, Any]] = []
-        self.pointers: list[tuple[Any, int, Value, int]] = []
+        self.pointers: dict[Value, list[tuple[Any, int, int]]] = {value: [] for value in self.moving}
+        self.placed_by: Any = None
         for backend, size in self.memory.sizes.items():
             self.sites[backend].block = self.sites[backend].new((size,), BYTES)
         self.steps: list[Any] = []
@@ -170,7 +171,7 @@ class Program:
     def _unbind(self) -> None:
         """Free the program's memory, except for output arrays that later runs use again."""
         self.bound = False
-        self.arrays, self.steps, self.patches, self.drawn, self.pointers = {}, [], [], [], []
+        self.arrays, self.steps, self.patches, self.drawn, self.pointers = {}, [], [], [], {}
         for site in self.sites.values():
             site.block = site.scratch = None
 
@@ -179,7 +180,7 @@ class Program:
 
         That is so if the program has no memory at present, or is running.
         """
-        if not self._in_use.acquire(blocking=False):  # perhaps by this thread, whose allocation found no memory
+        if not self.in_use.acquire(blocking=False):  # perhaps by this thread, whose allocation found no memory
             return False
         try:
             found = self.bound
@@ -187,7 +188,7 @@ class Program:
             self.lending.clear()
             return found
         finally:
-            self._in_use.release()
+            self.in_use.release()
 
     def site(self, value: Value) -> Site:
         """Return the `Site` (backend and memory) on which a value is computed."""
@@ -260,7 +261,9 @@ class Program:
             scratch = shared if launch.scratch < 0 else address_of(site.block) + launch.scratch
             made.append((launch.kernel, pointers, scratch))
         segment = site.kernels.Segment(made)
-        self.pointers += [(segment.pointers, segment.place(i, j), *more) for i, j, *more in moving]
+        pointers_of = memoryview(segment.pointers)  # to which numbers are written faster than to an array
+        for i, j, root, offset in moving:
+            self.pointers[root].append((pointers_of, segment.place(i, j), offset))
         return KernelCalls(segment, [launch.event for launch in calls])
 
     def _root(self, value: Value) -> Value:
@@ -274,7 +277,7 @@ class Program:
         a, b, offset = self._root(value), self._root(base), self.memory.offset
         return a is b or (a in offset and offset[a] == offset.get(b, -1))
 
-    def _output(self, value: Value) -> Any:
+    def output(self, value: Value) -> Any:
         """Allocate a new array for an output."""
         return self.site(value).new(value.spec.shape, value.spec.dtype)
 
@@ -304,6 +307,16 @@ class Program:
 
         return program_text(self)
 
+    def place(self, value: Value, address: int) -> None:
+        """Set the address of an input or output in all kernel calls that use it."""
+        for pointers, place, offset in self.pointers[value]:
+            pointers[place] = address + offset
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether the program has memory, and will not be planned again."""
+        return self.bound and self.runs >= SETTLED
+
     @property
     def peak(self) -> int:
         """Return the bytes that a run needs besides inputs and parameters: for values, scratch memory and outputs.
@@ -322,7 +335,7 @@ class Program:
         Args:
             inputs: the arrays of the inputs, with the shapes, dtypes and strides that the recorded inputs had.
         """
-        with self._in_use:
+        with self.in_use:
             try:
                 return self._computed(inputs)
             finally:
@@ -347,7 +360,7 @@ class Program:
         arrays.update(zip(self.inputs, inputs, strict=True))
         known = self.lending.known
         for value in self.fresh:
-            arrays[value] = self.lending.take(value, self._output) if self.lends else self._output(value)
+            arrays[value] = self.lending.take(value, self.output).array if self.lends else self.output(value)
         for arguments, i, value, root in self.patches:
             lent = known.get(id(arrays[root]))
             arguments[i] = self.array(value) if lent is None else lent.view(value, self.array)
@@ -355,16 +368,17 @@ class Program:
         for value in self.moving:
             lent = known.get(id(arrays[value]))
             addresses[value] = address_of(arrays[value]) if lent is None else lent.address
-        for pointers, place, root, offset in self.pointers:
-            pointers[place] = addresses[root] + offset
+        self.placed_by = None
+        for value, address in addresses.items():
+            self.place(value, address)
         for arguments, i, owner in self.drawn:
             arguments[i] = owner.numpy
         for backend in self.sites:
             backend.uses(arrays.values())
-        self._run_steps()
+        self.run_steps()
         return [self.array(value) for value in self.outputs]
 
-    def _run_steps(self) -> None:
+    def run_steps(self) -> None:
         """Run all calls; emit their events if telemetry records."""
         lanes, step = bus.lanes, None
         try:
