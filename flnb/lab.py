@@ -125,7 +125,8 @@ def run(arguments: Sequence[str]) -> int:
     # make small products several times slower. What the user has set stays.
     without_news()
     os.environ.setdefault("FLNB_TUNE_GC", "1")
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", str(max(1, (os.cpu_count() or 2) // 2)))
+    if "OPENBLAS_NUM_THREADS" not in os.environ:
+        os.environ["OPENBLAS_NUM_THREADS"] = os.environ["FLNB_LAB_THREADS"] = str(max(1, (os.cpu_count() or 2) // 2))
     # As root, the usual case in a container, JupyterLab would refuse to start. The user's flags come last: they win.
     root = ["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
     ours = ["--LabApp.expose_app_in_browser=True"]  # so that the dashboard can open an op in a new cell

@@ -63,12 +63,12 @@ class Cluster:
     """Several ranks started from a notebook, each with its own variables, on which cells run.
 
     The ranks are MPI processes on this machine, started by ipyparallel (extras "parallel" and "mpi"). Without these
-    extras, the ranks are threads of this process, and a message is printed. In IPython, this loads the
-    extension "flnb": a cell that begins with ``%%ranks`` runs on all ranks. `flnb.dashboard` shows them live.
-    Interrupting the cell raises KeyboardInterrupt on every rank, also in a collective call that other ranks have not
-    made. After an interrupt or an error, the next cell gets a new communicator. There is one cluster at a time:
-    creating a new one ends the previous one. A cluster also ends by `stop`, at the end of its ``with`` block, or with
-    this program.
+    extras, the ranks are threads of this process, and a message is printed. Processes divide the processors: each
+    computes on an equal number of threads, unless OMP_NUM_THREADS is set. In IPython, this loads the extension "flnb":
+    a cell that begins with ``%%ranks`` runs on all ranks. `flnb.dashboard` shows them live. Interrupting the cell
+    raises KeyboardInterrupt on every rank, also in a collective call that other ranks have not made. After an interrupt
+    or an error, the next cell gets a new communicator. There is one cluster at a time: creating a new one ends the
+    previous one. A cluster also ends by `stop`, at the end of its ``with`` block, or with this program.
 
     Args:
         ranks: the number of ranks.

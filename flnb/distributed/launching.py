@@ -21,13 +21,14 @@ from typing import Any, NamedTuple
 from flnb.dispatch.board import GAVE_UP, INSIDE, OUTSIDE, STATES, Board
 from flnb.distributed.nanny import die_with_parent, remove_shared
 
-__all__ = ["find_mpiexec", "launch", "shared_folder"]
+__all__ = ["find_mpiexec", "launch", "shared_folder", "thread_settings"]
 
 
 def launch(ranks: int, script: Sequence[str], report: str | Path = "flight.json") -> int:
     """Run ``python script ...`` on ``ranks`` ranks; returns the exit status, 0 or that of the first failed rank.
 
-    Each line that a rank prints is shown with the rank's number in front.
+    Each line that a rank prints is shown with the rank's number in front. The ranks divide the processors: each gets an
+    equal number of threads, at least one, unless OMP_NUM_THREADS is set.
 
     Args:
         ranks: the number of processes, all on this host.
@@ -45,7 +46,7 @@ def launch(ranks: int, script: Sequence[str], report: str | Path = "flight.json"
     _sweep()
     report, signals = Path(report), list[tuple[float, int]]()
     with tempfile.TemporaryDirectory(prefix=FOLDER, dir=shared_folder()) as folder, _locked(folder):
-        environment = {**os.environ, "FLNB_FLIGHT": folder, "FLNB_RANKS": str(ranks)}
+        environment = {**os.environ, **thread_settings(ranks), "FLNB_FLIGHT": folder, "FLNB_RANKS": str(ranks)}
         command = [*find_mpiexec(), "-n", str(ranks), sys.executable, "-m", "flnb.distributed.nanny", *script]
         job = subprocess.Popen(command, env=environment, preexec_fn=die_with_parent)
 
@@ -135,6 +136,22 @@ def shared_folder() -> str | None:
     return "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 
+def thread_settings(ranks: int) -> dict[str, str]:
+    """Return the environment variables with which ranks on this machine divide its processors among their threads.
+
+    What the user has set stays, also of a variable that stands for the other: without OPENBLAS_NUM_THREADS, OpenBLAS
+    obeys OMP_NUM_THREADS.
+    """
+    if "OMP_NUM_THREADS" in os.environ:
+        return {}
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    found = {"OMP_NUM_THREADS": str(max(1, processors // ranks))}
+    blas = os.environ.get("OPENBLAS_NUM_THREADS")
+    if blas is None or blas == os.environ.get("FLNB_LAB_THREADS"):  # which `flnb lab` has set for one process
+        found["OPENBLAS_NUM_THREADS"] = found["OMP_NUM_THREADS"]
+    return found
+
+
 def find_mpiexec() -> list[str]:
     """Return the command that starts MPI processes: from FLNB_MPIEXEC, this environment, or the system."""
     if chosen := os.environ.get("FLNB_MPIEXEC"):
@@ -144,7 +161,8 @@ def find_mpiexec() -> list[str]:
         raise FileNotFoundError("flnb launch: no mpiexec; install an MPI with: pip install 'flnb[mpi]'")
     version = subprocess.run([found, "--version"], capture_output=True, text=True, check=False)
     if "Open MPI" in version.stdout or "prte" in version.stdout:
-        return [found, "--allow-run-as-root", "--oversubscribe"]
+        # two ranks are bound to one core each by default, and could not use their share of the others
+        return [found, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
     return [found]
 
 

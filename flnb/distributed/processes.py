@@ -19,7 +19,7 @@ from IPython import get_ipython
 from flnb.dispatch.board import process_alive
 from flnb.distributed import engine
 from flnb.distributed.failures import Failure, Interrupted, RankError
-from flnb.distributed.launching import find_mpiexec, shared_folder
+from flnb.distributed.launching import find_mpiexec, shared_folder, thread_settings
 
 if TYPE_CHECKING:
     from flnb.distributed.cluster import Output
@@ -58,8 +58,9 @@ class Processes:
         self.pids: tuple[int, ...] = ()
         self._nannies: tuple[int, ...] = ()
         self._folder = tempfile.mkdtemp(prefix="flnb_cluster_", dir=shared_folder())
+        environment = {"FLNB_FLIGHT": self._folder, **thread_settings(count)}
         self._cluster = ipp.Cluster(
-            engines=_launcher(mpiexec, self._folder), profile_dir=self._folder, load_profile=False, delay=0,
+            engines=_launcher(mpiexec, environment), profile_dir=self._folder, load_profile=False, delay=0,
             controller_args=HEARTS, log_level=logging.CRITICAL,
         )  # fmt: skip
         try:
@@ -198,8 +199,13 @@ def _place(result: Any) -> str:
     return getattr(result.exception(), "traceback", None) or "had ended the cell"
 
 
-def _launcher(mpiexec: list[str], folder: str) -> type:
-    """Return an ipyparallel launcher class that starts each rank under a nanny, so that errors can name dead ranks."""
+def _launcher(mpiexec: list[str], environment: dict[str, str]) -> type:
+    """Return an ipyparallel launcher class that starts each rank under a nanny, so that errors can name dead ranks.
+
+    Args:
+        mpiexec: the command that starts MPI processes.
+        environment: environment variables to set for the ranks.
+    """
     from ipyparallel.cluster.launcher import MPIEngineSetLauncher
 
     class Launcher(MPIEngineSetLauncher):  # type: ignore[misc]
@@ -211,7 +217,7 @@ def _launcher(mpiexec: list[str], folder: str) -> type:
             super().__init__(*arguments, **options)
             self.mpi_cmd = mpiexec
             self.engine_cmd = [sys.executable, "-m", "flnb.distributed.nanny", "-m", "ipyparallel.engine"]
-            self.environment = {"FLNB_FLIGHT": folder}
+            self.environment = environment
             self.engine_args = ["--IPEngine.enable_nanny=False"]  # it takes a process more per rank
 
     return Launcher

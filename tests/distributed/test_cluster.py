@@ -32,8 +32,12 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         pytest.importorskip("ipyparallel")
         pytest.importorskip("mpi4py")
     before = left_behind()
-    with Cluster(3, kind=request.param) as cluster:
-        yield cluster
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+            patch.delenv(name, raising=False)
+        made = Cluster(3, kind=request.param)
+    with made:
+        yield made
     assert_nothing_is_left(before)
 
 
@@ -86,6 +90,13 @@ def test_cells_run_on_all_ranks_and_print_with_the_rank_in_front(
     assert len(lines) == 12
     cluster.run(SUM)
     assert cluster["total"] == [[3.0, 3.0]] * 3
+
+
+def test_processes_divide_the_processors(cluster: Cluster) -> None:
+    if cluster.kind == "threads":
+        pytest.skip("threads of one process share its pool of threads")
+    cluster.run("import os; count = [os.environ.get(f'{name}_NUM_THREADS') for name in ('OMP', 'OPENBLAS')]")
+    assert cluster["count"] == [[str(max(1, len(os.sched_getaffinity(0)) // 3))] * 2] * 3
 
 
 def test_an_error_is_told_of_the_rank_that_made_it_and_the_ranks_go_on(cluster: Cluster) -> None:

@@ -63,6 +63,43 @@ def test_notes_of_what_to_remove_are_not_followed_elsewhere(
     assert planted.exists() == (not own)
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"OMP": "4", "OPENBLAS": "4"}),
+        ({"OMP": "7"}, {}),
+        ({"OPENBLAS": "7"}, {"OMP": "4"}),
+        ({"OPENBLAS": "7", "OMP": "2"}, {}),
+        ({"OPENBLAS": "6", "FLNB_LAB": "6"}, {"OMP": "4", "OPENBLAS": "4"}),
+    ],
+    ids=["unset", "OMP", "OPENBLAS", "both", "lab"],
+)
+def test_ranks_divide_the_processors_unless_the_user_has_set_threads(
+    given: dict[str, str], expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OMP", "OPENBLAS", "FLNB_LAB"):
+        kept = "FLNB_LAB_THREADS" if name == "FLNB_LAB" else f"{name}_NUM_THREADS"
+        monkeypatch.delenv(kept, raising=False)
+        if name in given:
+            monkeypatch.setenv(kept, given[name])
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(13)), raising=False)
+    wanted = {f"{name}_NUM_THREADS": count for name, count in expected.items()}
+    assert launching.thread_settings(3) == wanted
+    assert set(launching.thread_settings(99).values()) <= {"1"}
+
+
+def test_a_launched_rank_has_its_share_of_threads(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        "import os; print(os.environ['OMP_NUM_THREADS'], os.environ['OPENBLAS_NUM_THREADS'])"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    done = subprocess.run(
+        COMMAND, capture_output=True, text=True, timeout=60, cwd=tmp_path, env=environment, check=False
+    )
+    share = max(1, len(os.sched_getaffinity(0)) // 2)
+    assert sorted(done.stdout.splitlines()) == [f"rank {rank}: {share} {share}" for rank in range(2)], done.stderr
+
+
 def test_the_status_is_that_of_the_rank_that_ended_while_others_waited(tmp_path: Path) -> None:
     done = launch("distributed.barrier()\nif rank == 1:\n    sys.exit(3)\ndistributed.barrier()\n", tmp_path)
     assert done.returncode == 3
