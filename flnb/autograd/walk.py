@@ -189,7 +189,8 @@ class Walk:
         except Exception as error:
             explain.add_origin(error, node, g)
             raise
-        if watch is not None and (seen or watch.suspects(plan)):
+        if watch is not None and (seen or watch.alarms or not plan.op.traceable or isinstance(plan, Intercepted)):
+            # the rule may have made a NaN or Inf: NumPy reported an error, or functions of the user ran
             watch.check(node, g._data, saved, [gi._data for _, gi in found], seen)
         return found
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import warnings
 import weakref
 from itertools import count
-from threading import get_ident
 from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any
 
-from flnb_telemetry import bus, encoding, schema
+from flnb_telemetry import bus, schema
+from flnb_telemetry.encoding import FREE
 
 from flnb.interface.ledger import Ledger
 from flnb.interface.memory import FREED, Block, MemoryManager, dropped
@@ -76,10 +76,16 @@ def _forget(entry: Any) -> None:
         pass
 
 
-def free_own(manager: MemoryManager, mine: Block | None = None) -> None:
-    """Free the blocks of ``manager`` that are in the queue; the caller holds the manager's lock. See `drain`."""
-    ledger, order, lanes = manager.ledger, manager.device.order, bus.lanes
+def free_own(manager: MemoryManager, mine: Block | None = None, lane: Lane | None = None) -> None:
+    """Free the blocks of ``manager`` that are in the queue; the caller holds the manager's lock. See `drain`.
+
+    ``lane`` is this thread's buffer of events; if it is None, it is looked up.
+    """
+    ledger, order = manager.ledger, manager.device.order
     live = ledger.live
+    if lane is None and bus.lanes is not None:
+        lane = bus.lanes.lane
+    now = 0 if lane is None else clock()
     for entry in tuple(dropped):
         block: Any = getattr(entry, "block", None)
         if block is None or block.manager is not manager:
@@ -91,15 +97,9 @@ def free_own(manager: MemoryManager, mine: Block | None = None) -> None:
                     block.dropped = clock()
             else:
                 address, size = block.address, block.size  # `free` may merge the block with others
-                if lanes is not None:  # emitted before `free`, which may release the segment
-                    lane = lanes.last
-                    if lane.ident != get_ident():
-                        lane = lanes.lane
-                    now = clock()
+                if lane is not None:  # emitted before `free`, which may release the segment
                     asked = block.dropped if block.dropped > FREED else now
-                    lane.pending += (
-                        encoding.FREE, now, number, address, size, asked, block.segment.id, lane.context
-                    )  # fmt: skip
+                    lane.pending += (FREE, now, number, address, size, asked, block.segment.id, lane.context)
                 try:
                     del live[number]
                     ledger.allocated -= size

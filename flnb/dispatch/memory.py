@@ -30,6 +30,7 @@ __all__ = [
     "reclaim", "refuse_arrays", "release",
 ]  # fmt: skip
 
+_ALLOC = schema.ALLOC
 _KEEP_CODE = ~0xFFFFFF  # a mask that leaves the number of the plan in a plan's code
 
 
@@ -69,8 +70,12 @@ def allocate(
     try:
         hint = _hint(hint, plan_code, category) if hint is not None and manager.wants_hint else None
         with ledger.lock:
+            lanes = bus.lanes  # read under the lock: a recording that begins later finds the new block by itself
+            lane: Any = None if lanes is None else lanes.last
+            if lanes is not None and lane.ident != get_ident():
+                lane = lanes.lane
             if dropped:
-                free_own(manager)
+                free_own(manager, None, lane)
             order = manager.device.order
             block = manager.alloc(nbytes, 0 if order is None else order.stream(), hint)
             if not isinstance(block, Block):
@@ -89,12 +94,8 @@ def allocate(
             ledger.allocated = allocated = ledger.allocated + block.size
             if allocated > ledger.peak:
                 ledger.peak = allocated
-        lanes = bus.lanes
-        if lanes is not None:
-            lane = lanes.last
-            if lane.ident != get_ident():
-                lane = lanes.lane
-            code, segment = schema.ALLOC | category << 8 | plan_code & _KEEP_CODE, block.segment.id
+        if lane is not None:
+            code, segment = _ALLOC | category << 8 | plan_code & _KEEP_CODE, block.segment.id
             lane.pending += (code, clock(), number, block.address, block.size, nbytes, segment, lane.context)
         if dropped:  # blocks of other managers, whose locks are not taken while this manager's is held
             drain()

@@ -105,7 +105,7 @@ class Module:
         outer = here.path
         try:
             try:
-                bus.enter(self._name)
+                bus.enter(here, self._name)
                 if (captured := effects.get()) is not None:
                     captured.watch_module(self)
                 if self._hooks is not None:
@@ -117,7 +117,7 @@ class Module:
                 _note_module(error, self)
                 raise
             finally:
-                bus.leave(outer)
+                bus.leave(here, outer)
         finally:  # once more, because Ctrl-C may have come before the line above
             here.path = outer
 

@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 
 
 _LEAVE = schema.SCOPE
-_context_ids: dict[Any, int] = intern.contexts.ids
+_paths: dict[str, dict[str, str]] = {}  # the path of a scope, by the path around it and the scope's name
+MOST_PATHS = 4096
+"""The largest number of paths, and of names inside one path, whose scopes' paths are stored."""
+_contexts: tuple[dict[str, int], ...] = tuple({} for _ in schema.PHASES)  # of each phase: context ids by scope path
 
 
 class Place:
@@ -51,9 +54,11 @@ class Place:
 
     def context(self) -> int:
         """Return the context id of the scope path and phase (see `intern.contexts`)."""
-        key = (self.path, self.phase)
-        number: int | None = _context_ids.get(key)
-        return intern.contexts.id_of(key) if number is None else number
+        known = _contexts[self.phase]
+        number = known.get(self.path)
+        if number is None:
+            number = known[self.path] = intern.contexts.id_of((self.path, self.phase))
+        return number
 
 
 class _Threads(threading.local):
@@ -156,31 +161,42 @@ class uncounted(WithBlock[None]):
             lane.pending = lane.pending.rows
 
 
-def enter(name: str, event: int = schema.SCOPE | schema.ENTER_MODULE << schema.AUX_SHIFT) -> None:
-    """Enter the scope `name` and emit `event`: a cheaper `scope`, for callers that call `leave` in a ``finally``."""
-    here = threads.here
-    outer: str = here.path
-    here.path = path = f"{outer}.{name}" if outer else name
+def enter(here: Place, name: str, event: int = schema.SCOPE | schema.ENTER_MODULE << schema.AUX_SHIFT) -> None:
+    """Enter the scope `name` and emit `event`: a cheaper `scope`, for callers that call `leave` in a ``finally``.
+
+    `here` is the `Place` of the calling thread.
+    """
+    try:
+        here.path = path = _paths[here.path][name]
+    except KeyError:
+        here.path = path = _new_path(here.path, name)
     if lanes is not None:
         lane = lanes.last
         if lane.ident != get_ident():
             lane = lanes.lane
-        context = _context_ids.get((path, here.phase))
+        context = _contexts[here.phase].get(path)
         lane.context = context = here.context() if context is None else context
         lane.pending += (event, clock(), context, 0, 0, 0, 0, 0)
 
 
-def leave(outer: str) -> None:
+def leave(here: Place, outer: str) -> None:
     """Leave the current scope; `outer` is the scope path before `enter`, which becomes current again."""
-    here = threads.here
     here.path = outer
     if lanes is not None:
         lane = lanes.last
         if lane.ident != get_ident():
             lane = lanes.lane
         lane.pending += (_LEAVE, clock(), lane.context, 0, 0, 0, 0, 0)
-        context = _context_ids.get((outer, here.phase))
+        context = _contexts[here.phase].get(outer)
         lane.context = here.context() if context is None else context
+
+
+def _new_path(outer: str, name: str) -> str:
+    """Return the path of the scope `name` inside the path `outer`, and store it for the next `enter`."""
+    for stored in (_paths, _paths.get(outer, {})):
+        if len(stored) >= MOST_PATHS:  # ever new names, such as "step 1017", must not pile up
+            stored.clear()
+    return _paths.setdefault(outer, {}).setdefault(name, f"{outer}.{name}" if outer else name)
 
 
 ENTER_BLOCK = schema.SCOPE | schema.ENTER_BLOCK << schema.AUX_SHIFT
@@ -214,12 +230,13 @@ class scope(WithBlock[None]):
         self._outer: str | None = None
 
     def begin(self) -> None:
-        self._outer = threads.here.path
-        enter(self._name, ENTER_BLOCK)
+        here = threads.here
+        self._outer = here.path
+        enter(here, self._name, ENTER_BLOCK)
 
     def end(self, error: BaseException | None) -> None:
         if self._outer is not None:
-            leave(self._outer)
+            leave(threads.here, self._outer)
             self._outer = None
 
 
