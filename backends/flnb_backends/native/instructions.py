@@ -56,7 +56,7 @@ class Code:
         interleaved: how many vectors an iteration of a parallel loop computes side by side; 0 lets LLVM choose.
     """
 
-    def __init__(self, name: str, parameters: str, width: int, returns: str = "void"):
+    def __init__(self, name: str, parameters: str, width: int = 256, returns: str = "void"):
         self.heading, self.returns = f"define {returns} @{name}({parameters}) #0 {{", returns
         self.width = width
         self.variables: list[str] = []
@@ -67,13 +67,20 @@ class Code:
         self.contract = False
         self.interleaved = self.count = 0
 
-    def text(self, result: str = "") -> str:
-        """Return the LLVM module that contains the function, as text; the function returns ``result``, if anything."""
-        body = [self.heading, "entry:", *self.variables, "br label %start", "start:", *self.lines]
-        body += [f"ret {self.returns} {result}".rstrip(), "}"]
+    def text(self, result: str = "", others: Sequence[Code] = ()) -> str:
+        """Return the LLVM module that contains the function and ``others``, as text.
+
+        The function returns ``result``, if anything; the others return nothing.
+        """
+        body = [line for code in others for line in code.body("")] + self.body(result)
         width = f'"no-trapping-math"="true" "prefer-vector-width"="{self.width}"'
         end = [f"attributes #0 = {{ nounwind {width} }}", "attributes #1 = { nounwind memory(none) }"]
         return "\n".join([*body, *sorted(self.declarations), *end, *self.metadata, ""])
+
+    def body(self, result: str) -> list[str]:
+        """Return the lines of the function, which returns ``result``; "" for nothing."""
+        lines = [self.heading, "entry:", *self.variables, "br label %start", "start:", *self.lines]
+        return [*lines, f"ret {self.returns} {result}".rstrip(), "}"]
 
     # Instructions
 
@@ -146,6 +153,14 @@ class Code:
         """Append a store of an array element to an address."""
         value = self.add(f"zext i1 {x.value} to i8") if x.dtype == "?" else x.value
         self.lines.append(f"store {memory_type(x.dtype)} {value}, ptr {address}{self.group}")
+
+    def word(self, base: str, index: int | str) -> Scalar:
+        """Append a load of the 64-bit word at an index of an array of words."""
+        return self.load("q", self.element(base, "q", str(index)))
+
+    def pointer(self, word: Scalar) -> str:
+        """Append the conversion of an address to a pointer; returns the pointer."""
+        return self.add(f"inttoptr i64 {word.value} to ptr")
 
     def element(self, address: str, dtype: str, index: str, stride: int = 1) -> str:
         """Append the computation of the address ``index * stride`` elements after ``address``; returns the result."""

@@ -106,29 +106,20 @@ class Routine:
 @cache
 def _execute() -> int:
     """Return the address of the machine code that runs a routine, which is compiled at the first call."""
-    text = _text()
-    return compiler().address("execute", text, lambda: text)
+    return compiler().address("execute", "", _text)
 
 
 class _Text:
     """Writes the LLVM IR of ``int64 execute(void **arrays, int64 block, int64 checks)``; the last array is scratch."""
 
     def __init__(self) -> None:
-        self.code = Code("execute", "ptr %arrays, i64 %block, i64 %checks", 256, "i64")
-        self.block = self.code.add("inttoptr i64 %block to ptr")
-        self.result = self.code.variable(Scalar(self.code, str(DONE), "q"))
+        self.code = code = Code("execute", "ptr %arrays, i64 %block, i64 %checks", returns="i64")
+        self.block = code.pointer(Scalar(code, "%block", "q"))
+        self.result = code.variable(Scalar(code, str(DONE), "q"))
 
-    def word(self, index: Any, base: str = "") -> str:
-        """Emit the load of a word at an index of the block, or of the table ``base``; returns the word."""
-        return str(self.code.load("q", self.code.element(base or self.block, "q", str(index))).value)
-
-    def pointer(self, number: str) -> str:
-        """Emit the conversion of an address to a pointer; returns the pointer."""
-        return self.code.add(f"inttoptr i64 {number} to ptr")
-
-    def plus(self, a: str, b: str) -> str:
-        """Emit a sum of two words; returns the sum."""
-        return self.code.add(f"add i64 {a}, {b}")
+    def word(self, index: int) -> Scalar:
+        """Emit the load of a word of the block; returns the word."""
+        return self.code.word(self.block, index)
 
     def call(self, function: str, *arguments: str) -> None:
         """Emit a call of a oneDNN function, and the code that reports a failure of the call."""
@@ -136,57 +127,55 @@ class _Text:
         status = code.add(f"call i32 {function}({', '.join(arguments)})")
         with code.when(code.add(f"icmp ne i32 {status}, 0")):
             code.lines.append(f"store i32 {status}, ptr {self.block}")
-            code.lines.append(f"store i64 %block, ptr {self.pointer(self.word(FAILED))}")
+            code.lines.append(f"store i64 %block, ptr {code.pointer(self.word(FAILED))}")
             code.set(self.result, Scalar(code, str(ERROR), "q"))
 
-    def check(self, outer: str, table: str) -> str:
+    def check(self, table: str) -> str:
         """Emit a test that all arrays are aligned and the last one overlaps no other; returns the test's result, a bit.
 
-        ``outer`` is the number of arrays; ``table`` is the address of the block's table with the arrays' sizes.
+        ``table`` is the address of the block's table with the arrays' sizes.
         """
         code = self.code
-        last = code.add(f"sub i64 {outer}, 1")
-        y = self.word(last, "%arrays")
-        stop = self.plus(y, self.word("1", code.element(table, "q", last, 2)))
+        last = self.word(OUTER) - 1
+        y = code.word("%arrays", last.value)
+        stop = y + code.word(code.element(table, "q", str(last.value), 2), 1)
         bad = code.variable(Scalar(code, "0", "q"))
-        with code.loop("0", code.add(f"mul i64 {last}, %checks")) as i:
-            x = self.word(i, "%arrays")
-            rest = code.add(f"and i64 {code.add(f'or i64 {x}, {y}')}, 3")
-            begins = code.add(f"icmp ult i64 {x}, {stop}")
-            ends = code.add(f"icmp ult i64 {y}, {self.plus(x, self.word('1', code.element(table, 'q', i, 2)))}")
-            both = code.add(f"zext i1 {code.add(f'and i1 {begins}, {ends}')} to i64")
-            found = code.add(f"or i64 {rest}, {both}")
-            code.set(bad, Scalar(code, code.add(f"or i64 {code.get(bad, 'q').value}, {found}"), "q"))
-        return code.add(f"icmp eq i64 {code.get(bad, 'q').value}, 0")
+        with code.loop("0", str((last * Scalar(code, "%checks", "q")).value)) as i:
+            x = code.word("%arrays", i)
+            both = (x < stop) & (y < x + code.word(code.element(table, "q", i, 2), 1))
+            code.set(bad, code.get(bad, "q") | (x | y) & 3 | both.to("q"))
+        return str(code.get(bad, "q").equal(0).value)
 
     def run(self, table: str) -> None:
         """Emit all calls of oneDNN; ``table`` is the address of the first table of the block."""
         code = self.code
-        put, execute, stream = (self.pointer(self.word(each)) for each in (SET, EXECUTE, STREAM))
-        outer, inner, zeros, calls = (self.word(each) for each in (OUTER, INNER, ZEROS, CALLS))
+        put, execute, stream = (code.pointer(self.word(each)) for each in (SET, EXECUTE, STREAM))
+        outer, inner, zeros, calls = (str(self.word(each).value) for each in (OUTER, INNER, ZEROS, CALLS))
         sets = self.word(SET_THREADS)
-        with code.when(code.add(f"icmp ne i64 {sets}, 0")):
-            count = code.add(f"trunc i64 {self.word(THREADS)} to i32")
-            code.lines.append(f"call void {self.pointer(sets)}(i32 {count})")
+        with code.when(str(sets.not_equal(0).value)):
+            count = self.word(THREADS).make("convert", dtype="i").value
+            code.lines.append(f"call void {code.pointer(sets)}(i32 {count})")
         with code.loop("0", outer) as i:
-            self.call(put, f"i64 {self.word('0', code.element(table, 'q', i, 2))}", f"i64 {self.word(i, '%arrays')}")
+            memory = code.word(code.element(table, "q", i, 2), 0)
+            self.call(put, f"i64 {memory.value}", f"i64 {code.word('%arrays', i).value}")
         table = code.element(table, "q", outer, 2)
-        scratch = code.add(f"and i64 {self.plus(self.word(outer, '%arrays'), str(LINE - 1))}, {-LINE}")
+        scratch = (code.word("%arrays", outer) + (LINE - 1)) & -LINE
         with code.loop("0", inner) as i:
             place = code.element(table, "q", i, 2)
-            self.call(put, f"i64 {self.word('0', place)}", f"i64 {self.plus(scratch, self.word('1', place))}")
+            self.call(put, f"i64 {code.word(place, 0).value}", f"i64 {(scratch + code.word(place, 1)).value}")
         table = code.element(table, "q", inner, 2)
         with code.loop("0", zeros) as i:
             place = code.element(table, "q", i, 2)
-            start = self.pointer(self.plus(scratch, self.word("0", place)))
-            with code.loop("0", self.word("1", place)) as j:
+            start = code.pointer(scratch + code.word(place, 0))
+            with code.loop("0", str(code.word(place, 1).value)) as j:
                 code.lines.append(f"store i8 0, ptr {code.element(start, 'b', j)}")
         table = code.element(table, "q", zeros, 2)
         with code.loop("0", calls) as i:
-            place = code.element(table, "q", i, 3)
-            number = code.add(f"trunc i64 {self.word('1', place)} to i32")
-            primitive, arguments = self.word("0", place), self.word("2", place)
-            self.call(execute, f"i64 {primitive}", f"ptr {stream}", f"i32 {number}", f"i64 {arguments}")
+            primitive, number, arguments = (code.word(code.element(table, "q", i, 3), j) for j in range(3))
+            number = number.make("convert", dtype="i")
+            self.call(
+                execute, f"i64 {primitive.value}", f"ptr {stream}", f"i32 {number.value}", f"i64 {arguments.value}"
+            )
 
 
 def _text() -> str:
@@ -194,7 +183,7 @@ def _text() -> str:
     text = _Text()
     code = text.code
     table = code.element(text.block, "q", str(CALLS + 1))
-    fits = text.check(text.word(OUTER), table)
+    fits = text.check(table)
     with code.when(fits):
         text.run(table)
     return code.text(code.add(f"select i1 {fits}, i64 {code.get(text.result, 'q').value}, i64 {UNFIT}"))

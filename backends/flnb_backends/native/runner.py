@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flnb.graph.emitter import Scalar
+from flnb_backends.native.instructions import Code
 from flnb_backends.native.llvm import compiler
 from flnb_backends.native.nests import Kernel, divided, generator, kernel
 from flnb_backends.native.routines import Routine
@@ -24,106 +26,65 @@ if TYPE_CHECKING:
 
 __all__ = ["Native", "Segment"]
 
-_TEXT = f"""
-%call = type {{ ptr, ptr, i64, i64, i64 }}
-%team = type {{ ptr, ptr, ptr }}
-%job = type {{ ptr, ptr }}
-declare i32 @clock_gettime(i32, ptr)
 
-define internal void @stamp(ptr %stamps, i64 %number, ptr %now) alwaysinline {{
-  %wanted = icmp ne ptr %stamps, null
-  br i1 %wanted, label %take, label %done
-take:
-  %error = call i32 @clock_gettime(i32 {time.CLOCK_MONOTONIC}, ptr %now)
-  %seconds = load i64, ptr %now
-  %rest = getelementptr i64, ptr %now, i64 1
-  %nanoseconds = load i64, ptr %rest
-  %whole = mul i64 %seconds, 1000000000
-  %time = add i64 %whole, %nanoseconds
-  %place = getelementptr i64, ptr %stamps, i64 %number
-  store i64 %time, ptr %place
-  br label %done
-done:
-  ret void
-}}
+def _part() -> Code:
+    """Write ``void part(void *job)``, by which a thread of OpenMP computes its share of the range of a call.
 
-define internal void @part(ptr %job) {{
-  %each = load ptr, ptr %job
-  %t = getelementptr %job, ptr %job, i64 0, i32 1
-  %team = load ptr, ptr %t
-  %n = getelementptr %team, ptr %team, i64 0, i32 1
-  %m = getelementptr %team, ptr %team, i64 0, i32 2
-  %number_of = load ptr, ptr %n
-  %size_of = load ptr, ptr %m
-  %number32 = call i32 %number_of()
-  %size32 = call i32 %size_of()
-  %number = sext i32 %number32 to i64
-  %size = sext i32 %size32 to i64
-  %call = load %call, ptr %each
-  %function = extractvalue %call %call, 0
-  %arrays = extractvalue %call %call, 1
-  %begin = extractvalue %call %call, 2
-  %end = extractvalue %call %call, 3
-  %count = sub i64 %end, %begin
-  %following = add i64 %number, 1
-  %a = mul i64 %count, %number
-  %b = mul i64 %count, %following
-  %c = sdiv i64 %a, %size
-  %d = sdiv i64 %b, %size
-  %low = add i64 %begin, %c
-  %high = add i64 %begin, %d
-  call void %function(ptr %arrays, i64 %low, i64 %high, i64 %number)
-  ret void
-}}
+    A job has the addresses of a row of `_text` and of the team; OpenMP may run fewer threads than were asked for.
+    """
+    code = Code("part", "ptr %job")
+    call, team = (code.pointer(code.word("%job", i)) for i in range(2))
+    counts = (code.add(f"call i32 {code.pointer(code.word(team, i))}()") for i in (1, 2))
+    number, size = (Scalar(code, count, "i").to("q") for count in counts)
+    begin, end = (code.word(call, i) for i in (2, 3))
+    low, high = (begin + (end - begin) * n / size for n in (number, number + 1))
+    _runs(code, call, low, high, number)
+    return code
 
-define void @run(ptr %calls, i64 %count, ptr %stamps, ptr %team) {{
-entry:
-  %now = alloca [2 x i64]
-  %job = alloca %job
-  %t = getelementptr %job, ptr %job, i64 0, i32 1
-  store ptr %team, ptr %t
-  call void @stamp(ptr %stamps, i64 0, ptr %now)
-  br label %head
-head:
-  %i = phi i64 [ 0, %entry ], [ %next, %after ]
-  %more = icmp slt i64 %i, %count
-  br i1 %more, label %body, label %done
-body:
-  %each = getelementptr %call, ptr %calls, i64 %i
-  %call = load %call, ptr %each
-  %parts = extractvalue %call %call, 4
-  %several = icmp sgt i64 %parts, 1
-  br i1 %several, label %share, label %alone
-share:
-  store ptr %each, ptr %job
-  %parallel = load ptr, ptr %team
-  %threads = trunc i64 %parts to i32
-  call void %parallel(ptr @part, ptr %job, i32 %threads, i32 0)
-  br label %after
-alone:
-  %function = extractvalue %call %call, 0
-  %arrays = extractvalue %call %call, 1
-  %begin = extractvalue %call %call, 2
-  %end = extractvalue %call %call, 3
-  call void %function(ptr %arrays, i64 %begin, i64 %end, i64 0)
-  br label %after
-after:
-  %next = add i64 %i, 1
-  call void @stamp(ptr %stamps, i64 %next, ptr %now)
-  br label %head
-done:
-  ret void
-}}
-"""
-"""LLVM IR of the function that runs a segment. A call is a row of five words: the addresses of a kernel and of its
-array of pointers, the begin and end of its range, and the number of threads among which this is divided. OpenMP may run
-fewer; each computes its share of the range."""
+
+def _runs(code: Code, call: str, begin: Scalar, end: Scalar, part: Scalar) -> None:
+    """Emit a call of the kernel in the row ``call`` for a range; ``part`` is the number of the thread."""
+    function, arrays = (code.pointer(code.word(call, i)) for i in range(2))
+    code.lines.append(f"call void {function}(ptr {arrays}, i64 {begin.value}, i64 {end.value}, i64 {part.value})")
+
+
+def _text() -> str:
+    """Return the LLVM IR of ``void run(calls, count, stamps, team)``, the function that runs a segment.
+
+    A call is a row of five words: the addresses of a kernel and of its array of pointers, the begin and end of its
+    range, and the number of threads among which the range is divided.
+    """
+    code, now, job = Code("run", "ptr %calls, i64 %count, ptr %stamps, ptr %team"), "%now", "%job"
+    code.variables += [f"{name} = alloca [2 x i64]" for name in (now, job)]
+    code.declarations.add("declare i32 @clock_gettime(i32, ptr)")
+
+    def stamp(number: str) -> None:
+        with code.when(code.add("icmp ne ptr %stamps, null")):
+            code.add(f"call i32 @clock_gettime(i32 {time.CLOCK_MONOTONIC}, ptr {now})")
+            code.store(code.word(now, 0) * 1_000_000_000 + code.word(now, 1), code.element("%stamps", "q", number))
+
+    code.lines.append(f"store ptr %team, ptr {code.element(job, 'q', '1')}")
+    stamp("0")
+    with code.loop("0", "%count") as i:
+        call = code.element("%calls", "q", i, 5)
+        begin, end, parts = (code.word(call, j) for j in (2, 3, 4))
+        several = parts > 1
+        with code.when(str(several.value)):
+            code.lines.append(f"store ptr {call}, ptr {job}")
+            threads = parts.to("i").value
+            code.lines.append(
+                f"call void {code.pointer(code.word('%team', 0))}(ptr @part, ptr {job}, i32 {threads}, i32 0)"
+            )
+        with code.when(str((~several).value)):
+            _runs(code, call, begin, end, Scalar(code, "0", "q"))
+        stamp(code.add(f"add i64 {i}, 1"))
+    return code.text(others=[_part()])
 
 
 @cache
 def _run() -> Callable[[int, int, int, int], None]:
     """Return the machine-code function that runs a segment's kernels, which is compiled at the first call."""
-    address = compiler().address("run", _TEXT, lambda: _TEXT)
+    address = compiler().address("run", "", _text)
     return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)(address)
 
 

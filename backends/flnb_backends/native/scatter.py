@@ -25,9 +25,6 @@ USES = 8
 """The number of calls that NumPy computes before the code is compiled."""
 INDEX = np.dtype(np.int64)
 
-WIDTH = 256
-"""The bits of the widest vectors to use."""
-
 _calls = count()
 
 
@@ -36,9 +33,9 @@ def _text(dtype: str) -> str:
 
     An index is taken modulo the number of rows, so that the code never accesses memory outside of the array.
     """
-    code = Code("add_rows", "ptr %out, ptr %rows, ptr %g, i64 %count, i64 %width, i64 %length", WIDTH)
+    code = Code("add_rows", "ptr %out, ptr %rows, ptr %g, i64 %count, i64 %width, i64 %length")
     with code.loop("0", "%count") as i:
-        index = code.load("q", code.element("%rows", "q", i))
+        index = code.word("%rows", i)
         found = code.variable(index)
         with code.when(code.add(f"icmp uge i64 {index.value}, %length")):
             rest = index.make("remainder", length := Scalar(code, "%length", "q"))

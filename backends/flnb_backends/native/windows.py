@@ -18,8 +18,6 @@ NOWHERE = 255
 """The place of the maximum in a window with NaN, whose gradient goes nowhere."""
 MOST = 121
 """The largest window, in elements; each has instructions of its own, which are compiled in 1 ms."""
-WIDTH = 256
-"""The bits of the widest vectors to use."""
 
 
 class Windows(NamedTuple):
@@ -88,7 +86,7 @@ class Windows(NamedTuple):
     def _code(self, *arrays: str) -> Code:
         """Return the beginning of a function of arrays."""
         unknown = [f"i64 {n}" for n in (*self.image, *self.fit) if isinstance(n, str)]
-        return Code("pool", ", ".join([*[f"ptr {x}" for x in arrays], "i64 %planes", *unknown]), WIDTH)
+        return Code("pool", ", ".join([*[f"ptr {x}" for x in arrays], "i64 %planes", *unknown]))
 
     def _offsets(self, code: Code) -> list[str]:
         """Emit for each element of a window its distance in memory from the window's first; returns the distances."""
