@@ -177,7 +177,7 @@ class Receiving(Work):
         self._asked()
 
     def _asked(self) -> bool:
-        """Request the next part of the message (header, then buffer) if possible; return whether both are requested."""
+        """Request the next part of the message (header, then buffer) if possible; return whether all is requested."""
         if self._checked:
             return True
         if self._before is not None and not self._before._asked():

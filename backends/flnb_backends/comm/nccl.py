@@ -1,4 +1,4 @@
-"""Collectives of CUDA tensors by NCCL, through CuPy. Unmeasured: it has never run on a GPU.
+"""Collectives of CUDA tensors by NCCL, through CuPy. Unmeasured: this module has never run on a GPU.
 
 NCCL only moves data between devices. A second communicator is used to compare the ranks' calls, and to exchange data in
 host memory.

@@ -128,7 +128,7 @@ class Threads(Communicator):
         return self._message((self.rank, to, tag), 0, buffer.copy(), lambda result: None)
 
     def recv(self, buffer: Any, source: int, tag: int = 0) -> Work:
-        """Copy the data of rank ``source`` into the buffer, once they have been sent."""
+        """Copy the data of rank ``source`` into the buffer, once ``source`` has sent the data."""
 
         def take(sent: Any) -> None:
             if (sent.shape, sent.dtype) != (buffer.shape, buffer.dtype):

@@ -77,7 +77,7 @@ class Topology:
 
         Args:
             op: the name of a communicator's method, such as ``"all_reduce"``.
-            nbytes: the bytes of the buffer; for all_gather of its result, for reduce_scatter of its input.
+            nbytes: the bytes of the buffer; for all_gather those of the result, for reduce_scatter those of the input.
             ranks: how many ranks take part.
 
         Raises:

@@ -50,7 +50,7 @@ class Piece(Block):
         insort(self.pool.listed, (self.size, self.segment.id, self.address, self))
 
     def join(self, right: Piece) -> None:
-        """Merge the right neighbour into this piece; the neighbour's object becomes a spare one."""
+        """Merge the right neighbour into this piece; the neighbour's object becomes one of the pool's spare objects."""
         self.size += right.size
         self.right = after = right.right
         if after is not None:
@@ -94,7 +94,7 @@ class Pool:
 
     @property
     def entries(self) -> list[tuple[int, int, int, Piece]]:
-        """Return the list of all free pieces, after adding the one that was not listed."""
+        """Return the list of all free pieces, after adding the piece `loose` to the list."""
         if self.loose is not None:
             self.loose.keep()
             self.loose = None

@@ -27,7 +27,7 @@ class Product:
         scratch: the bytes of scratch memory that a run needs: 0.
 
     Raises:
-        Unsuitable: the rows of the result, or neither rows nor columns of a factor, are contiguous.
+        Unsuitable: the result's rows are not contiguous, or neither the rows nor the columns of a factor are.
         ImportError: oneDNN is not installed.
     """
 

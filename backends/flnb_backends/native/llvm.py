@@ -46,7 +46,7 @@ def compiler() -> Compiler:
 
 @cache
 def _compiler() -> Compiler:
-    """Return the compiler that the first call made."""
+    """Return the process's compiler, which is made at the first call."""
     return Compiler()
 
 
@@ -54,7 +54,7 @@ _making = Lock()
 
 
 def function(symbol: str, signature: str, key: str, text: Callable[[], str]) -> Function | None:
-    """Compile a function, and return it as one that Python calls.
+    """Compile a function, and return an object by which Python calls the function's machine code.
 
     Args:
         symbol, key, text: as for `Compiler.address`.

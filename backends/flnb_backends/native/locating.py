@@ -1,4 +1,4 @@
-"""Finds oneDNN's library and its version by ctypes. This takes only milliseconds, because `import flnb` does it."""
+"""Finds oneDNN's library and its version by ctypes, within milliseconds, because `import flnb` runs this search."""
 
 from __future__ import annotations
 

@@ -140,7 +140,8 @@ class PlaceByPlace(Generator):
     ) -> Iterator[tuple[Sequence[str], str]]:
         """Emit a loop over the inner space around the ``with`` block; ``sums`` accumulate a partial result per chunk.
 
-        Yield the arrays' addresses at a place, and the index of the place in rows of scratch memory.
+        Yield the arrays' addresses at a place, and the index of the place in rows of scratch memory. Unless
+        ``chunked``, the whole innermost loop is one chunk. A ``brief`` loop takes little time, so it is not unrolled.
         """
         code, inner, split = self.code, self.nest.inner, len(self.nest.outer)
         number = "0"

@@ -30,7 +30,7 @@ Array = np.ndarray[Any, Any]
 
 @unnamed
 def into(values: Array, out: Array | None) -> Array:
-    """Write values into ``out``, cast to its dtype; return them unchanged without ``out``."""
+    """Write values, cast to the dtype of ``out``, into ``out`` and return it; without ``out`` return the values."""
     if out is None:
         return values
     np.copyto(out, values, casting="unsafe")

@@ -218,7 +218,7 @@ class Tape:
                 self._rows(rows, item, depth - 1, indent + "  ")
 
     def _row(self, name: str, group: Group) -> tuple[str, ...]:
-        """Return the summary's row for the nodes of a group."""
+        """Return the summary's row for the nodes of a group; ``name`` is the text of the first column."""
         part = slice(group.first, group.last)
         ns = [int(column[part].sum()) for column in (self.graph.forward, self.graph.backward)]
         times = [quantity.duration(n) if n else "–" for n in ns]

@@ -63,7 +63,7 @@ class Backwards:
             self._rows -= len(self._recent.popleft()[1])
 
     def dismiss(self) -> None:
-        """Show the newest tape again in place of one with NaN or Inf."""
+        """Show the newest tape from now on, instead of an earlier tape with NaN or Inf."""
         if found := self._measured():
             self._samples = self._of(found[-1])
             self._told, self._final = (0, False), 0

@@ -343,10 +343,10 @@ class LiveCollectives:
         self._due = self._stuck_due = 0
 
     def news(self, run: Run, keyframe: bool) -> tuple[dict[str, Any], Arrays]:
-        """Return a frame's section on collective calls: the entry of its head, and arrays; both empty if not due yet.
+        """Return a frame's section on collective calls: an entry for the frame's head, and arrays.
 
-        A keyframe always has the section. Other frames have the section if it has changed, but so rarely that making it
-        takes at most 10 % of the time.
+        Both are empty if the frame is to have no section. A keyframe always has the section. Other frames have the
+        section if it has changed, but so rarely that making it takes at most 10 % of the time.
         """
         began, window = clock(), self.window
         changed = window.version != self._version or began > self._stuck_due

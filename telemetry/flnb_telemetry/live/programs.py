@@ -173,7 +173,7 @@ class LivePrograms:
                 self._events += len(kernel["t0"])
 
     def news(self, run: Run, keyframe: bool) -> tuple[dict[str, Any], Arrays]:
-        """Return a frame's section on programs: the entry of its head, and arrays.
+        """Return a frame's section on programs: an entry for the frame's head, and arrays.
 
         Unless ``keyframe`` is True, both are empty if no kernel has run since the last call, or if the section is not
         due yet.

@@ -88,10 +88,10 @@ class LiveTimeline:
         self._looked = now if shown else self._looked or 0
 
     def news(self, run: Run, keyframe: bool) -> tuple[dict[str, Any], Arrays]:
-        """Return a frame's section on the timeline: the entry of its head, and arrays; both empty if not due yet.
+        """Return a frame's section on the timeline: an entry for the frame's head, and arrays.
 
-        A keyframe always has the section. Other frames have the section if it has changed, but so rarely that making it
-        takes at most 5 % of the time.
+        Both are empty if the frame is to have no section. A keyframe always has the section. Other frames have the
+        section if it has changed, but so rarely that making it takes at most 5 % of the time.
         """
         began = clock()
         if not keyframe and (self.rows.version == self._version or began < self._due):

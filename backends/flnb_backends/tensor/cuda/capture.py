@@ -17,7 +17,7 @@ THREAD_LOCAL, RELAXED = 1, 2
 
 
 class Capture:
-    """The methods of `Driver` for CUDA graphs. Unmeasured: they never ran on a GPU; the backend does not use them yet.
+    """The methods of `Driver` for CUDA graphs. Unmeasured: these never ran on a GPU; the backend does not use them yet.
 
     Attributes:
         capturing: streams that are being captured; meanwhile telemetry emits no launches and queues no timed events.
@@ -61,7 +61,7 @@ class Capture:
         return int(self._get("cuGraphInstantiateWithFlags", graph, 0))
 
     def launch_graph(self, instance: int, stream: int = 0) -> None:
-        """Launch an instance in a stream; it reads and writes the addresses with which it was captured."""
+        """Launch an instance in a stream; its kernels read and write the addresses with which they were captured."""
         task = devices.begin(self, stream)  # type: ignore[arg-type]
         self._run("cuGraphLaunch", instance, stream)
         if task is not None:

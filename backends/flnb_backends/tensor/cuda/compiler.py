@@ -41,7 +41,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 
 class CompileError(RuntimeError):
-    """An error of the kernel compiler: its log, with the source lines that it refers to."""
+    """An error of the kernel compiler; the message is the compiler's log, with the source lines to which it refers."""
 
 
 class Usage(NamedTuple):

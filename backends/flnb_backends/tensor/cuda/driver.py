@@ -358,7 +358,7 @@ class Driver(Capture):
         return float(self._get("cuEventElapsedTime_v2", begin, end)) / 1e3
 
     def seconds_if_over(self, begin: int, end: int) -> float | None:
-        """Return the seconds between two timed events, None if they have not happened; never waits or raises."""
+        """Return the seconds between two timed events; None, without waiting or raising, if one has not happened."""
         found = c_float()
         failed = self.try_call("cuEventElapsedTime_v2", byref(found), begin, end)
         return None if failed else found.value / 1e3
