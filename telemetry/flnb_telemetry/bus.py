@@ -101,7 +101,7 @@ _steps: ContextVar[Steps] = ContextVar("flnb_steps", default=Steps())  # noqa: B
 
 
 def own_steps() -> holding[Steps]:
-    """Context in which the calling thread has its own counter of steps, from 0. Used for ranks in threads."""
+    """Context manager: in the block, the calling thread has its own counter of steps, from 0; for ranks in threads."""
     return holding(_steps, Steps())
 
 

@@ -97,7 +97,7 @@ class Lane:
 
 
 def outermost(intervals: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the intervals (begin, end) that are not inside another, in the order of their beginnings."""
+    """Return the intervals (begin, end) that are not inside another interval, in the order of their beginnings."""
     found: list[tuple[int, int]] = []
     for t0, t1 in sorted(intervals, key=lambda each: (each[0], -each[1])):
         if not found or t1 > found[-1][1]:

@@ -115,7 +115,7 @@ class Session:
                 work()
 
     def ask(self, work: Callable[[], None], patience: float | None = None) -> None:
-        """Run a function on the pump's thread and wait for its end; an error that it raises is raised here.
+        """Run a function on the pump's thread and wait for its end; its error is raised in the calling thread.
 
         The function runs to its end even if Ctrl-C interrupts the wait, or `patience` seconds have passed.
         """

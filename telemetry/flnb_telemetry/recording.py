@@ -137,7 +137,7 @@ class Recording(Exports, Run):
     def _store(self, folder: Folder) -> None:
         """Move the events in memory to the folder, on a thread of its own, so that other sinks need not wait for it.
 
-        After an error the events are lost, and the next `feed` raises it.
+        After an error the events are lost, and the next call of `feed` raises the error.
         """
         batches = list(self._batches)
         try:
@@ -259,7 +259,7 @@ class Recording(Exports, Run):
 
     @property
     def ops(self) -> OpStats:
-        """Statistics of the ops, one row for each op name; `.by("scope", "phase")` groups by others. See `OpStats`."""
+        """Statistics of the ops, a row for each name; `.by("scope", "phase")` groups by other keys. See `OpStats`."""
         prepared = [each for kind in PREPARING for each in schema.tuples(self.table(kind), "t0", "t1")]
         spent = sum(t1 - t0 for t0, t1 in outermost(prepared))
         return OpStats(self.table("op"), self.catalog, prepared=spent)

@@ -55,7 +55,7 @@ def html(rows: Iterable[Sequence[str]], sides: str = "<", caption: str = "", tit
 
 
 def _cell(tag: str, side: str, cell: str) -> str:
-    """Return a cell as the HTML element `tag`."""
+    """Return the text `cell` as the HTML element `tag`, aligned to the left ("<") or right (">") by `side`."""
     text = cell if isinstance(cell, Markup) else html_text(cell)
     side = "right;white-space:nowrap" if side == ">" and tag == "td" else "right" if side == ">" else "left"
     return f'<{tag} style="{CELL}{side}">{text}</{tag}>'

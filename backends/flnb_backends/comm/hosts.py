@@ -145,7 +145,7 @@ class Exchange:
             connection.send_bytes(self.board.report(other))
 
     def ask(self, connection: Connection) -> None:
-        """Send this host's rows to the server repeatedly, and store the rows that it replies, until all ranks end."""
+        """Send this host's rows to the server repeatedly, and store the rows in its replies, until all ranks end."""
         with connection:
             while not self.ended.wait(EVERY):
                 connection.send_bytes(self.board.report())

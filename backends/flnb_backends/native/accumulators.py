@@ -73,7 +73,10 @@ class Accumulator:
             code.set(self.part, combine(self.op, now, x))
 
     def _extremum(self, x: Scalar, now: Scalar) -> None:
-        """Emit the update of an extremum that ignores NaN, so that the loop vectorizes; another variable tracks NaN."""
+        """Emit the update of an extremum, whose value so far is ``now``, by an element x.
+
+        The comparison ignores NaN, so that the loop vectorizes; another variable stores whether there was a NaN.
+        """
         code, name = self.code, type_of(self.dtype)
         test = {"max": "ogt", "min": "olt"}[self.op]
         better = code.add(f"fcmp nnan nsz {test} {name} {x.value}, {now.value}")

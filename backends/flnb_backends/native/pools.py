@@ -27,7 +27,10 @@ IMAGE, FIT = ("%height", "%width"), ("%rows", "%columns")
 
 @lru_cache(None)
 def _function(name: str, dtype: str, kernel: Extents, stride: Extents) -> Function | None:
-    """Compile the function ``name`` of `Windows`; None without llvmlite, or for more than `MOST` elements."""
+    """Compile the function ``name`` of `Windows` ("maxima" or "spread") for images of any size.
+
+    Return None without llvmlite or cffi, or for windows of more than `MOST` elements.
+    """
     if math.prod(kernel) > MOST:
         return None
     windows = Windows(dtype, kernel, stride, IMAGE, FIT, places=False)

@@ -106,7 +106,7 @@ def _step(step: int) -> str:
 
 
 def _text(dtype: str) -> str:
-    """Return the LLVM IR of ``void draw(uint64 *state, void *out, int64 count)``; ``count`` is in `LANES` states."""
+    """Return the LLVM IR of ``void draw(uint64 *state, void *out, int64 count)``, which uses count * `LANES` states."""
     following = sum(pow(FACTOR, i, MODULUS) for i in range(LANES)) % MODULUS
     first, low, high = _first()
     return f"""

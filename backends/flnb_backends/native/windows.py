@@ -44,7 +44,10 @@ class Windows(NamedTuple):
     places: bool
 
     def maxima(self) -> str:
-        """Return the IR of ``void pool(x, y, ...)``, which writes maxima to y; or of ``pool(x, y, places, ...)``."""
+        """Return the IR of ``void pool(x, y, ...)``, which writes the maxima of images x to y.
+
+        With `places`, the function is ``void pool(x, y, places, ...)`` and also writes the maxima's places.
+        """
         code = self._code("%x", "%y", *["%places"] * self.places)
         with self._over_windows(code, parallel=True) as (window, start):
             top, place = self._largest(code, start)
@@ -84,12 +87,12 @@ class Windows(NamedTuple):
         return code.text()
 
     def _code(self, *arrays: str) -> Code:
-        """Return the beginning of a function of arrays."""
+        """Return the code of a function with the given arrays as parameters, to which instructions can be added."""
         unknown = [f"i64 {n}" for n in (*self.image, *self.fit) if isinstance(n, str)]
         return Code("pool", ", ".join([*[f"ptr {x}" for x in arrays], "i64 %planes", *unknown]))
 
     def _offsets(self, code: Code) -> list[str]:
-        """Emit for each element of a window its distance in memory from the window's first; returns the distances."""
+        """Emit, for each element of a window, its distance in memory from the first element; returns the distances."""
         found = []
         for index in itertools.product(*map(range, self.kernel)):
             offset = str(index[0])
@@ -99,7 +102,7 @@ class Windows(NamedTuple):
         return found
 
     def _largest(self, code: Code, start: str) -> tuple[Scalar, Scalar]:
-        """Emit the search for the maximum of the window that begins at the index ``start``; also returns its place."""
+        """Emit the search in the window that begins at the index ``start``; returns the maximum and its place."""
         found: list[Scalar] = []
         for i, offset in enumerate(self._offsets(code)):
             x = code.load(self.dtype, code.element(code.element("%x", self.dtype, start), self.dtype, offset))

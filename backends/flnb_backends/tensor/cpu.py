@@ -224,7 +224,9 @@ class CpuBackend(Composites, Kernels):
         self, by_numpy: Callable[..., Array], op: str, arrays: tuple[Array, ...], attributes: tuple[Any, ...],
         threads: int,
     ) -> Any:  # fmt: skip
-        """Return the chosen implementation of an op on these arrays: a prepared primitive, `NUMPY` or `COPIED`.
+        """Return the chosen implementation of an op on these arrays.
+
+        It is a prepared primitive, `NUMPY` for NumPy's method, or `COPIED` if the operands must be copied first.
 
         Args:
             by_numpy: the method of the NumPy backend.

@@ -395,5 +395,5 @@ def _recorder(place: Place) -> Any:
 
 
 def _waits(buffer: Buffer | None) -> bool:
-    """Return whether a buffer still exists and its value is not computed."""
+    """Return whether a buffer exists (is not None) and has a value that is not computed yet."""
     return buffer is not None and buffer.read().tensor is None

@@ -334,9 +334,9 @@ def timeline(block: schema.Columns, segment: schema.Columns, start: int) -> Time
 
 
 def _lifetimes(begins: schema.Columns, ends: schema.Columns, key: str) -> schema.Columns:
-    """Return the first begin event of each id, in order of time, with a new column "end" (ns, or NEVER).
+    """Return the first event in `begins` of each id, in order of time, with a new column "end" (ns, or NEVER).
 
-    `key` is the name of the column that has the ids.
+    `key` is the name of the column that has the ids; the time "end" is that of the id's event in `ends`.
     """
     if (begins[key][1:] > begins[key][:-1]).all():  # each id once, as is usual: nothing is copied
         rows = dict(begins)

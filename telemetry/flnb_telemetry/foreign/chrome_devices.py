@@ -23,7 +23,7 @@ CALLS = {False: "cudaLaunchKernel", True: "cudaMemcpyAsync"}
 
 
 def properties(run: Recording) -> list[dict[str, Any]]:
-    """Return the devices of a recording as JSON objects: Kineto's keys id and name, and ours."""
+    """Return the devices of a recording as JSON objects, with Kineto's keys id and name, and further keys of flnb."""
     if not len(run.table("device")["info"]):
         return []
     found = run.devices

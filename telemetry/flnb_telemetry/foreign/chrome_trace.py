@@ -238,7 +238,7 @@ def _scopes(run: Recording) -> list[str]:
 def _memory(run: Recording) -> Iterator[list[str]]:
     """Yield an instant event for each allocation and each free, and a counter of live and reserved bytes.
 
-    In a long run the counter has only the highest points of equal intervals.
+    In a long run, the counter has only the highest value in each of many intervals of equal length.
     """
     alloc, free = run.table("alloc"), run.table("free_completed")
     size = np.concatenate([alloc["size"], -free["size"]])

@@ -69,6 +69,6 @@ class Slices:
 
 
 def _columns(rows: list[tuple[int, ...]], names: tuple[str, ...]) -> Columns:
-    """Return rows of integers as columns."""
+    """Return rows of integers as columns with the given names."""
     made = np.array(rows, np.int64).reshape(-1, len(names)).T
     return dict(zip(names, made, strict=True))

@@ -137,7 +137,7 @@ def _states(segments: list[Any], stacks: te.Stacks) -> list[tuple[Held, list[Fin
 
 
 def _extent(block: Any, position: int) -> tuple[int, int]:
-    """Return the address and size of a block; `position` is the address in old files, which have none."""
+    """Return the address and size of a block; in old files blocks have no address, and `position` is used."""
     if not isinstance(block, dict) or not isinstance(block.get("state"), str):
         raise te.SnapshotError(f"a block is {brief(block)}, expected a dict with size and state")
     at = te.integer("a block", "address", block.get("address", position))

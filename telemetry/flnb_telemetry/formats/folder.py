@@ -433,7 +433,7 @@ def read_folder(place: Path, earlier: Recording | None = None) -> Recording:
 
     Args:
         place: the folder.
-        earlier: the result of an earlier call for the same folder, whose files are not read again; None for none.
+        earlier: the result of an earlier call for the same folder, or None; its files are not read again.
 
     Raises:
         RunFileError: `place` is not a folder of a recording.

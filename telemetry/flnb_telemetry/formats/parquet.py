@@ -154,7 +154,7 @@ def _place(path: str | os.PathLike[str]) -> Path:
 def _load(path: Path, earlier: Recording | None = None) -> Any:
     """Open the run at a path: a file in any of the formats, or a folder.
 
-    ``earlier`` is the result of an earlier call for the same folder; None for none.
+    ``earlier`` is the result of an earlier call for the same folder, or None.
     """
     if not path.is_dir():
         with open(path, "rb") as file:

@@ -76,7 +76,7 @@ class Span(io.RawIOBase):
 
 
 class Opened:
-    """An open file of which ranges can be read later, even after another file has taken its name."""
+    """An open file, whose ranges of bytes can be read even after another file has been moved to the same path."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._file = os.open(path, os.O_RDONLY)

@@ -297,7 +297,7 @@ def _findings(calls: Collectives, chosen: NDArray[np.bool_]) -> dict[str, Any]:
 
 
 def finished(source: Any, start: int, end: int) -> tuple[dict[str, Any], Arrays]:
-    """Return the frame section on collective calls of a recording that has ended or of `Ranks`: its head and arrays.
+    """Return a frame's section on collective calls of a recording that has ended: an entry for the head, and arrays.
 
     Args:
         source: the recording, or `Ranks`.
