@@ -246,6 +246,7 @@ class writer:
         plain = {schema.KINDS[kind].words[0], *(name for name, column in columns.items() if column.dtype.kind == "f")}
         ids = [name for name, column in columns.items() if column.itemsize < 8 or name in IDS]
         deltas = dict.fromkeys(columns.keys() - plain - set(ids), "DELTA_BINARY_PACKED")
+        self._fields = fields
         self._writer = require("pyarrow.parquet", "lab", "saving a run").ParquetWriter(
             target if isinstance(target, arrow.NativeFile) else _Counted(target), fields,
             compression="zstd", use_dictionary=ids, column_encoding=deltas,
@@ -253,7 +254,14 @@ class writer:
 
     def write(self, columns: schema.Columns) -> None:
         """Write a table as the next row group."""
-        self._writer.write_table(self._arrow.table(columns), row_group_size=len(columns["lane"]))
+        arrow, count = self._arrow, len(columns["lane"])
+        arrays = [  # from memory: `arrow.array` imports pandas, which takes long, and fails when the program ends
+            arrow.Array.from_buffers(
+                field.type, count, [None, arrow.py_buffer(np.ascontiguousarray(columns[field.name]))]
+            )
+            for field in self._fields
+        ]
+        self._writer.write_table(arrow.Table.from_arrays(arrays, schema=self._fields), row_group_size=count)
 
     def __enter__(self) -> Self:
         return self
