@@ -42,7 +42,7 @@ class Observer:
         """Called after the op has run; ``result`` is the buffer that the method returned."""
 
     def failed(self, op: Op, arguments: tuple[Any, ...], error: BaseException) -> None:
-        """Called after the method raised ``error``, which is then raised to the user."""
+        """Called after the op's method of the backend raised ``error``, which is then raised to the user."""
 
 
 @with_block

@@ -50,7 +50,8 @@ class Op:
         infer: the shape rule ``infer(op, specs, attributes) -> (shape, dtype)``; raises the error for wrong inputs.
         pulls: for each input its `Pull` (gradient function), or None for an input without gradient; or a function that
             returns the `Pull` for an input's position.
-        arity: the number of input tensors; 0 for any number of them, followed by a tuple of attributes.
+        arity: the number of input tensors; 0 if the op takes any number of them, in which case the last argument of a
+            call is a tuple of attributes.
         writes_out: whether the backend's method takes ``out``; False if it returns a view.
         broadcasts: whether inputs are broadcast, so that their gradients are summed back to their shapes.
         accepts: the dtypes of inputs: "any", "numeric" (not bool), "float" (integers are cast), "integer", "bits"

@@ -83,7 +83,10 @@ class Sharded(Exchanging):
         if stage not in (1, 2, 3):
             raise ValueError(f"Sharded: got stage={stage!r}, expected 1, 2 or 3")
         if not reads_host():
-            raise TypeError("Sharded divides parameters in this machine's memory only; use DataParallel on a device")
+            raise TypeError(
+                "Sharded: got a backend whose buffers are on a device, expected one whose buffers are in host memory; "
+                "on a device, use DataParallel"
+            )
         trained = [p for p in module.parameters() if p.requires_grad]
         whole = hasattr(optimizer, "parts") and not isinstance(optimizer, type)
         made: Any = optimizer if whole else optimizer(trained)  # type: ignore[operator]

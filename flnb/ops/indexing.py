@@ -80,7 +80,10 @@ def _hashable(k: Any) -> tuple[Any, ...]:
 
 @lru_cache(4096)
 def _known(parts: tuple[tuple[Any, ...], ...], shape: tuple[int, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    """Encode a key whose parts are results of `_hashable`; return the encoded key and the axes of its index tensors."""
+    """Encode a key whose parts are results of `_hashable`.
+
+    Return the encoded key, and for each index tensor the axis of the indexed tensor to which it applies.
+    """
     key = [slice(*part) if len(part) == 3 else part[0] for part in parts]
     return _encoded(key, shape)[:2]
 

@@ -60,8 +60,8 @@ def bigram(transitions: Any) -> Acceptor:
 def forced(tokens: Sequence[int], transitions: Any = None) -> Acceptor:
     """Return the acceptor of the paths that spell ``tokens`` in order, each for one frame or more, without blanks.
 
-    In state i the latest token is ``tokens[i]``. ``transitions`` has the scores of tokens after tokens, as for
-    `bigram`; None stands for zeros.
+    In state i the latest token is ``tokens[i]``. ``transitions`` is the matrix of scores that `bigram` takes; None
+    stands for zeros.
 
     Raises:
         ValueError: no tokens.
