@@ -192,13 +192,18 @@ def set_tape(tape: str | type[Tape] | Tape) -> Tape:
 
 
 def _replace_redefined(cls: type) -> None:
-    """Change active instances of a part's class to the new class, after a notebook cell defined the class again."""
+    """Change active instances of a part's class to the new class, after a notebook cell defined the class again.
+
+    Recordings contain the same event as after `set_part`.
+    """
     for state in list(states.live):
         for slot, instance in state.parts.items():
             old = type(instance)
             if (old.__module__, old.__qualname__) == (cls.__module__, cls.__qualname__):
                 instance.__class__ = cls
                 state.change(**{slot: instance})
+                if state is states.session:
+                    _record(everywhere=True)
 
 
 redefined.append(_replace_redefined)

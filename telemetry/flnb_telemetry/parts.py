@@ -1,10 +1,10 @@
-"""Which backends and memory managers ran the ops of a recording, thread by thread."""
+"""Which backends and memory managers ran the ops of a recording, thread by thread, and when they were exchanged."""
 
 from __future__ import annotations
 
-from collections import ChainMap, Counter
+from collections import ChainMap, Counter, deque
 from time import perf_counter_ns as clock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -13,7 +13,11 @@ from flnb_telemetry import bus, intern, schema
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Parts", "UsedParts", "emit_parts"]
+__all__ = ["Exchange", "Parts", "UsedParts", "emit_parts", "use"]
+
+MOST = 256
+"""Exchanges that are stored; of more, the newest."""
+NAMED = ("backend", "manager", "device")
 
 
 class Parts(NamedTuple):
@@ -27,6 +31,33 @@ class Parts(NamedTuple):
     granularity: int = 0
 
 
+class Exchange(NamedTuple):
+    """A change of the parts of one thread, or of all.
+
+    Attributes:
+        t: the time, ns of `time.perf_counter_ns`.
+        lane: the number of the thread, None for all threads.
+        before: the parts until then, None where that is unknown.
+        after: the parts from then on.
+        ran: the number of ops that had begun by then in all threads.
+    """
+
+    t: int
+    lane: int | None
+    before: Parts | None
+    after: Parts
+    ran: int
+
+    @property
+    def text(self) -> str:
+        """What changed, such as "manager caching → buddy"."""
+        pairs = [(name, getattr(self.before, name, ""), getattr(self.after, name)) for name in NAMED]
+        changed = [f"{name} {old} → {new}" if old else f"{name} {new}" for name, old, new in pairs if old != new]
+        return " · ".join(changed) or f"{self.after.backend}, {self.after.manager} set again"
+
+
+Use: TypeAlias = tuple[int, int, bool, Parts]
+"""Time, lane, whether it is about all threads, and the parts of an event of the kind "use"."""
 _libraries: dict[str, str] = {}
 """The libraries of each backend that was active during a recording, by the backend's name."""
 
@@ -50,55 +81,114 @@ class UsedParts:
     """Counts ops by the backend and memory manager that were active in their thread when they ran.
 
     Args:
-        meta: the metadata of a recording at its beginning, with the first backend and manager.
+        meta: the metadata of a recording at its beginning, with the first backend and manager. If they were
+            exchanged later, "first" has those of the beginning (see `facts`).
     """
 
     def __init__(self, meta: dict[str, Any]) -> None:
+        meta = meta | meta.get("first", {})
         first = Parts(**{name: meta[name] for name in Parts._fields if name in meta})
         self._first = self._everywhere = first
         self._computing = ChainMap({first.backend: meta.get("libraries", "")}, _libraries)
         self._own: dict[int, Parts] = {}  # by lane, where they differ from those everywhere
+        self.newest: dict[int, int] = {}  # by lane, for those that ran ops, the time of the last one or exchange
         self._ops: Counter[Parts] = Counter()
         self._exchanged = False
+        self._exchanges: deque[Exchange] = deque(maxlen=MOST)
 
     def take(self, batches: Sequence[tuple[int, schema.Records]]) -> None:
         """Count the ops in the next batches of records."""
-        told: list[tuple[int, int, bool, Parts]] = []
+        uses: list[Use] = []
+        begun: list[tuple[int, schema.Ints]] = []
         for lane, rows in batches:
             for code, t, *numbers in rows[rows[:, 0] & 0xFF == schema.USE].tolist():
-                backend, manager, device = (intern.strings.items[number] for number in numbers[:3])
-                capacity, *others = numbers[3:]
-                parts = Parts(backend, manager, device, None if capacity < 0 else capacity, *others)
-                told.append((t, lane, bool(code >> schema.AUX_SHIFT & 1), parts))
-        told.sort(key=lambda one: one[0])
-        self._exchanged = self._exchanged or bool(told)
-        for lane, rows in batches:
-            here = [(t, parts) for t, of, all_, parts in told if all_ or of == lane]
-            begun = rows[rows[:, 0] & 0xFF == schema.OP, 1]
-            after = np.searchsorted([t for t, _ in here], begun, "right")
-            used = [self._own.get(lane, self._everywhere), *(parts for _, parts in here)]
-            for parts, count in zip(used, np.bincount(after, minlength=len(used)).tolist(), strict=True):
-                if count:
-                    self._ops[parts] += count
-        for _, lane, all_, parts in told:
-            if all_:
-                self._everywhere, self._own = parts, {}
-            else:
-                self._own[lane] = parts
+                uses.append(use(t, lane, code >> schema.AUX_SHIFT, numbers, intern.strings.items))
+            begun.append((lane, rows[rows[:, 0] & 0xFF == schema.OP, 1]))
+        self.count(uses, begun)
 
-    def facts(self, running: bool = False) -> dict[str, Any]:
+    def count(self, uses: list[Use], begun: list[tuple[int, schema.Ints]]) -> None:
+        """Count ops.
+
+        Args:
+            uses: the events of the kind "use" (see `use`).
+            begun: lanes, and the times (ns) at which ops began in them.
+        """
+        uses.sort(key=lambda one: one[0])
+        times = [t for t, *_ in uses]
+        self._exchanged = self._exchanged or bool(uses)
+        ran = np.zeros(len(uses) + 1, np.int64)
+        ran[0] = self._ops.total()
+        for lane, t0 in begun:
+            after = np.searchsorted(times, t0, "right")
+            counts = np.bincount(after, minlength=len(ran))
+            ran += counts
+            until, here, before = np.cumsum(counts).tolist(), self._own.get(lane, self._everywhere), 0
+            for at, (_, of, everywhere, parts) in enumerate(uses):
+                if everywhere or of == lane:
+                    self._ops[here] += until[at] - before
+                    here, before = parts, until[at]
+            self._ops[here] += until[-1] - before
+            if len(t0):
+                self.newest[lane] = max(int(t0.max()), self.newest.get(lane, 0))
+        self._ops = +self._ops
+        for (t, lane, everywhere, parts), count in zip(uses, np.cumsum(ran).tolist(), strict=False):
+            self._exchange(t, lane, everywhere, parts, count)
+
+    def _exchange(self, t: int, lane: int, everywhere: bool, parts: Parts, ran: int) -> None:
+        """Take one exchange into account; those between which no op ran are one."""
+        where = None if everywhere else lane
+        before: Parts | None = self._everywhere if everywhere else self._own.get(lane, self._everywhere)
+        last = self._exchanges[-1] if self._exchanges else None
+        if last is not None and (last.lane, last.ran) == (where, ran):
+            before = self._exchanges.pop().before
+        if everywhere:
+            self._everywhere, self._own = parts, {}
+        else:
+            self._own[lane] = parts
+        self.newest[lane] = max(t, self.newest.get(lane, 0))
+        if ran and (everywhere or parts != before):
+            self._exchanges.append(Exchange(t, where, before if before != Parts() else None, parts, ran))
+
+    def exchanges(self, ended: bool) -> list[Exchange]:
+        """Return the newest exchanges before and after which ops ran; until the run has `ended`, ops may follow."""
+        total = self._ops.total()
+        return [one for one in self._exchanges if not ended or one.ran < total]
+
+    def facts(self) -> dict[str, Any]:
         """Return new entries for `meta` with all backends, managers and devices that ran, sorted by number of ops.
 
-        Sizes such as the capacity are those of the manager with most ops. If the backend and the manager never changed,
-        the result is empty. While the program is ``running``, the parts that its next ops will use are named, too.
+        Sizes such as the capacity are those of the manager with most ops. "first" has the fields of `Parts` at the
+        beginning. If the backend and the manager never changed, the result is empty.
         """
-        used = [parts for parts, _ in self._ops.most_common()]
-        if running:
-            used += dict.fromkeys(parts for parts in (self._everywhere, *self._own.values()) if parts not in used)
-        used = used or [self._first]
+        used = [parts for parts, _ in self._ops.most_common()] or [self._first]
         if used == [self._first] and not self._exchanged:
             return {}
+        return self._named(used) | {"first": self._first._asdict()}
+
+    def active(self) -> dict[str, Any]:
+        """Return such entries with those that the threads of the program use now, the one that ran last first."""
+        lanes = sorted(self.newest, key=lambda lane: -self.newest[lane])
+        return (
+            self._named(list(dict.fromkeys(self._own.get(lane, self._everywhere) for lane in lanes))) if lanes else {}
+        )
+
+    def _named(self, used: list[Parts]) -> dict[str, Any]:
         backend, manager, device = (", ".join(dict.fromkeys(names)) for names in list(zip(*used, strict=True))[:3])
         computing = "; ".join(filter(None, (self._computing.get(parts.backend) for parts in used)))
         libraries = "; ".join(dict.fromkeys(computing.split("; ")))  # some are those of several backends
         return used[0]._asdict() | {"backend": backend, "manager": manager, "device": device, "libraries": libraries}
+
+
+def use(t: int, lane: int, everywhere: int, numbers: Sequence[int], strings: Sequence[str]) -> Use:
+    """Return an event of the kind "use": its time, its lane, whether it is about all threads, and the parts.
+
+    Args:
+        t: the time, ns of `time.perf_counter_ns`.
+        lane: the number of the thread.
+        everywhere: the event's field of this name; its lowest bit says whether it is about all threads.
+        numbers: the other fields in the order of `Parts`, the first three as ids of `strings`; capacity -1 is none.
+        strings: the strings by their ids.
+    """
+    backend, manager, device = (strings[number] for number in numbers[:3])
+    capacity, *others = numbers[3:]
+    return t, lane, bool(everywhere & 1), Parts(backend, manager, device, None if capacity < 0 else capacity, *others)

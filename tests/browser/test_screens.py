@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -181,5 +182,33 @@ def test_what_is_selected_and_tables_are_whole_and_accessible(stage: Stage, scre
         page.get_by_role("button", name="Export").click()
         page.get_by_role("menu").wait_for()
         found += complaints(page, f"export-{size}", screenshots)
+    assert found == []
+    assert not page.flnb_errors  # type: ignore[attr-defined]
+
+
+INK = """() => [...document.querySelectorAll(".fl-page:not([hidden]) canvas")]
+    .flatMap(each => (each.texts ?? []).map(({words}) => words))"""
+
+
+@pytest.mark.timeout(60)
+def test_exchanges_of_parts_are_marked_in_memory_and_timeline(stage: Stage, screenshots: Path) -> None:
+    page, found = stage.page, []
+    with flnb.use_memory_manager("caching"), flnb.record("exchanged") as run:
+        train(3)
+        with flnb.use_memory_manager("buddy"):
+            train(3)
+    for size, width, height, light in SIZES:
+        stage.view(run, width=width, height=height, light=light)
+        for tab in ("Memory", "Timeline"):
+            page.get_by_role("tab", name=tab).click()
+            page.keyboard.press("f")
+            found += complaints(page, f"exchanged-{tab.lower()}-{size}", screenshots)
+            assert {"manager caching → buddy", "→ buddy"} & set(page.evaluate(INK)), f"{tab}, {size}"
+        assert re.search(
+            r"\n00:\d\d\.\d manager caching → buddy$", page.locator(".fl-meta").get_attribute("title") or ""
+        )
+    axis = [words for words in page.evaluate(INK) if re.search(r"^[\d.−]+ (µs|ms|s)$", words)]
+    assert axis
+    assert not any(words.startswith("−") for words in axis), "time counts from a step that began before, or the run"
     assert found == []
     assert not page.flnb_errors  # type: ignore[attr-defined]

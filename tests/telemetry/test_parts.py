@@ -6,7 +6,8 @@ import threading
 
 import numpy as np
 import pytest
-from flnb_telemetry import load_run, pump
+from flnb_telemetry import load_run, parts, pump
+from flnb_telemetry.live.recording import LiveRecording
 from flnb_telemetry.live.view import Live
 
 import flnb
@@ -104,7 +105,7 @@ def test_a_live_view_names_the_parts_that_are_set_before_anything_runs_on_them()
         assert named() == ("other", "native")
         flnb.ones((64, 64)) + 1.0
         with flnb.use_memory_manager("exact"):
-            assert named() == ("other", "native, exact")
+            assert named() == ("other", "exact"), "what is active now, not what was"
         assert named() == ("other", "native")
     finally:
         flnb.set_memory_manager("caching")
@@ -121,3 +122,89 @@ def test_parts_are_kept_in_files(tmp_path: object) -> None:
     assert load_run(path).meta["backend"] == "other"
     assert len(load_run(path).table("use")["t"]) == 2
     assert pump.session is None
+
+
+def marks(view: Live) -> list[str]:
+    """The texts of the exchanges in a dashboard's first frame."""
+    frames = view.frames() if isinstance(view, LiveRecording) else [view.frame(keyframe=True)]
+    content = next(iter(frames))[0]
+    times = [one["t"] for one in content.get("exchanges", [])]
+    assert times == sorted(times)
+    assert all(0 < t <= content["counters"]["t"] for t in times)
+    return [one["text"] for one in content.get("exchanges", [])]
+
+
+def test_exchanges_between_ops_are_marked_live_and_of_finished_and_loaded_runs(tmp_path: object) -> None:
+    live, x, before = Live("run"), flnb.ones((64, 64)), state.current().backend.name
+    with flnb.record() as run:
+        live.begin()
+        with flnb.use_memory_manager("exact"):  # nothing ran before: no exchange
+            x + 1.0
+        with flnb.use_backend(Other), flnb.use_memory_manager("native"):
+            x + 1.0
+        live.refresh()
+        into = f"backend {before} → other · manager exact → native"
+        back = f"backend other → {before} · manager native → caching"
+        assert marks(live) == [into, back]
+        with flnb.use_backend(Other):
+            pass  # nothing ran there
+        assert marks(live) == [into, back]
+        x + 1.0
+        flnb.set_memory_manager("caching")
+        x + 1.0
+        flnb.set_memory_manager("caching")  # nothing ran after it
+    live.finish()
+    run.save(f"{tmp_path}/run.flnb")
+    again = f"{before}, caching set again"
+    for view in (live, LiveRecording(run), LiveRecording(load_run(f"{tmp_path}/run.flnb"))):
+        assert marks(view) == [into, back, again]
+
+
+def test_an_exchange_in_one_of_several_threads_names_it() -> None:
+    x = flnb.ones((4,))
+
+    def work() -> None:
+        x + 1.0
+        with flnb.use_memory_manager("exact"):
+            x + 1.0
+        x + 1.0
+
+    with flnb.record() as run:
+        x + 1.0
+        thread = threading.Thread(target=work, name="loader")
+        thread.start()
+        thread.join()
+    assert marks(LiveRecording(run)) == ["manager caching → exact in loader", "manager exact → caching in loader"]
+
+
+def test_a_class_defined_again_is_an_exchange() -> None:
+    def defined(value: float) -> type[flnb.backends.NumpyBackend]:
+        class Mine(flnb.backends.NumpyBackend):
+            name = "mine"
+
+            def add(self, a: object, b: object, out: object = None) -> object:
+                return np.full((4,), value)
+
+        return Mine
+
+    x, before = flnb.ones((4,)), state.current().backend
+    assert flnb.set_backend(defined(1.0)).name == "mine"
+    try:
+        with flnb.record() as run:
+            first = float((x + 1.0)[0])
+            defined(2.0)
+            assert float((x + 1.0)[0]) == 2.0 != first
+    finally:
+        flnb.set_backend(before)
+    assert marks(LiveRecording(run)) == ["mine, caching set again"]
+
+
+def test_of_many_exchanges_the_newest_are_sent() -> None:
+    x = flnb.ones((4,))
+    with flnb.record() as run:
+        for _ in range(300):
+            x + 1.0
+            with flnb.use_memory_manager("exact"):
+                x + 1.0
+        x + 1.0
+    assert len(marks(LiveRecording(run))) == parts.MOST

@@ -23,6 +23,7 @@ from flnb_telemetry.live.tape import LiveTape
 from flnb_telemetry.live.threads import TABLES
 from flnb_telemetry.live.timeline import LiveTimeline
 from flnb_telemetry.live.view import FOLD_AT, TOLD, Live
+from flnb_telemetry.parts import Parts, UsedParts, use
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,6 +71,14 @@ class LiveRecording(Live):
         del spent
         self.timeline = LiveTimeline(self, None)
         self.timeline.add(tables, (scopes, phases))
+        if len(run.table("use")["t"]):
+            self._used = UsedParts(run.meta if "first" in run.meta or run.end is None else {})
+            fields = ("t", "lane", "everywhere", *Parts._fields)
+            rows = zip(*(run.table("use")[name].tolist() for name in fields), strict=True)
+            uses = [
+                use(t, lane, everywhere, numbers, run.catalog.strings.items) for t, lane, everywhere, *numbers in rows
+            ]
+            self._used.count(uses, [(int(lane), op["t0"][op["lane"] == lane]) for lane in np.unique(op["lane"])])
         self._tape = LiveTape(run.tape) if len(run.tape.nodes) else None
 
     def frames(self) -> Iterator[tuple[dict[str, Any], bytes]]:

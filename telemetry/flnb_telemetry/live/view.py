@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from flnb_telemetry.analysis import tape
     from flnb_telemetry.live.memory import Arrays
+    from flnb_telemetry.parts import Exchange
 
 FOLD_AT = 1 << 16  # records that may wait for the next frame before they are taken into the statistics
 HISTORY = 8192  # steps, and values of metrics, that a keyframe repeats
@@ -101,6 +102,7 @@ class Live(Run):
         self.devices: Any = None  # made when a device first allocates or runs something
         self.programs: Any = None  # made when a kernel runs
         self.timeline = LiveTimeline(self)
+        self._exchanges: list[Exchange] = []  # those that the last frame with exchanges had
         self._newest: LiveTape | None = None  # the newest tape, if an earlier one is shown
 
     def finish(self, error: BaseException | None = None) -> None:
@@ -242,7 +244,19 @@ class Live(Run):
         """
         index, buffer = packed(arrays)
         content = {"type": "frame", "protocol": PROTOCOL, "keyframe": keyframe, "seq": sequence, "arrays": index}
+        exchanges = self._used.exchanges(self.end is not None)
+        if exchanges != self._exchanges or (keyframe and exchanges):
+            content["exchanges"] = [
+                {"t": self.seconds_at(one.t), "text": self._exchange_text(one)} for one in exchanges
+            ]
+            self._exchanges = exchanges
         return content | {"run": self._run(), "counters": counters} | self._names(), buffer
+
+    def _exchange_text(self, exchange: Exchange) -> str:
+        """Return what an exchange of parts changed, and in which thread if the program has several."""
+        if exchange.lane is None or len(self._used.newest) < 2:
+            return safe_text(exchange.text)
+        return safe_text(f"{exchange.text} in {self.threads().get(str(exchange.lane), exchange.lane)}")
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
         """Answer a browser's request about the timeline (see `LiveTimeline.answer`) or the tape (`LiveTape.answer`).
@@ -288,8 +302,11 @@ class Live(Run):
                 self._recorded = recorded
 
     def _run(self) -> dict[str, Any]:
-        """Return the run's name, state, error, backend and memory manager, which every frame contains."""
-        meta = self.meta | self._used.facts(running=self.end is None)
+        """Return the run's name, state, error, backend and memory manager, which every frame contains.
+
+        While the program runs, these are the parts that are active now, later all that ran.
+        """
+        meta = self.meta | (self._used.active() if self.end is None else {})
         about = {name: safe_text(str(meta.get(name) or "")) for name in ("backend", "manager", "device", "libraries")}
         numbers = {"capacity": meta.get("capacity"), "min_block": meta.get("min_block") or 0}
         state, error = self.state, self.error

@@ -79,6 +79,7 @@ export class Brush {
       c.fill();
     }
     if (store.cursor !== null) vertical(c, scale.x(store.cursor), 0, height, colours.brand);
+    for (const { t } of store.exchanges) vertical(c, scale.x(t), 0, height, colours.ink, [2, 2]);
     this.marks(c, scale);
     const canvas = this.surface.canvas;
     attribute(canvas, "aria-valuemin", "0");

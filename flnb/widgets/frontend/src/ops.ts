@@ -6,6 +6,7 @@ import { familyLabels } from "./palette.ts";
 import { Panel, segmented } from "./panel.ts";
 import { keepOrder, mean, sortRows, toggled, type SortKey, type SortOrder } from "./sorting.ts";
 import type { OpRow } from "./oprows.ts";
+import { chooseRows, stopAt } from "./table.ts";
 import { spark } from "./spark.ts";
 import { StepOps } from "./opstep.ts";
 import { kernelParts } from "./kernelparts.ts";
@@ -120,8 +121,7 @@ class Ops implements View {
       this.pointed = false;
       this.reorder = true;
     });
-    on(this.body, "click", (event) => this.pick((event.target as Element).closest("tr")));
-    on(this.body, "keydown", this.walk);
+    chooseRows(this.body, (row) => this.pick(row));
     this.side = full ? h("aside", { tabindex: 0, class: "fl-side", "aria-label": "Details of the selected op" }) : null;
     this.element = this.side ? h("div", "fl-split", this.panel.element, this.side) : this.panel.element;
     if (this.side) this.element.style.cssText = "height:100%;width:100%";
@@ -214,8 +214,7 @@ class Ops implements View {
     const ordered = shown.map((data) => [data.name, this.rows.get(data.name)!] as const);
     this.rows.clear();
     for (const [name, row] of ordered) this.rows.set(name, row);
-    const active = document.activeElement;
-    if (!(active && this.body.contains(active))) [...this.body.children].forEach((row, at) => attribute(row, "tabindex", at === 0 ? 0 : -1));
+    stopAt(this.body);
     for (const [key, cell] of this.heads) this.mark(key, cell);
     this.scroll.classList.toggle("fl-nohistory", store.memory.whole && !all.some(({ history }) => history.length > 1)); // opened after its end
     this.fit();
@@ -259,8 +258,8 @@ class Ops implements View {
     return selection.kind === "op" ? selection.op === row.name : selection.op !== undefined && selection.op === row.name;
   }
 
-  private pick(row: Element | null | undefined): void {
-    const name = (row as HTMLElement | null)?.dataset["name"];
+  private pick(row: HTMLElement): void {
+    const name = row.dataset["name"];
     if (name === undefined) return;
     const { store, actions } = this.context;
     const { selection } = store;
@@ -275,22 +274,6 @@ class Ops implements View {
     if (this.grouping === "kernel") return selectionOfKernel(this.context.store, name);
     return { kind: "op", label: name, op: name, ...(name !== baseOp(name) ? { phase: "backward" as const } : {}) };
   }
-
-  private readonly walk = (event: KeyboardEvent): void => {
-    const row = (event.target as Element).closest("tr");
-    if (!row || event.ctrlKey || event.metaKey || event.altKey) return;
-    const next = event.key === "ArrowDown" ? row.nextElementSibling : event.key === "ArrowUp" ? row.previousElementSibling
-      : event.key === "Home" ? this.body.firstElementChild : event.key === "End" ? this.body.lastElementChild : undefined;
-    if (event.key === "Enter") this.pick(row);
-    else if (next === undefined) return;
-    else if (next) {
-      attribute(row, "tabindex", -1);
-      attribute(next, "tabindex", 0);
-      (next as HTMLElement).focus();
-    }
-    event.preventDefault();
-    event.stopPropagation();
-  };
 
   /** Draw the sparklines of the rows in sight that have news. */
   private sparklines(): void {

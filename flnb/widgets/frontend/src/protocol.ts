@@ -63,6 +63,9 @@ export interface Context { scope: string; phase: Phase; line?: string }
 /** A kernel that computes several ops: those with plan, context and estimated share of its time. */
 export interface KernelInfo { name: string; plan: number; context: number; parts: [plan: number, context: number, share: number][] }
 
+/** Something that happened at one time, in the unit of its axis. */
+export interface Moment { t: number; text: string }
+
 /** A piece of an append-only intern table: `items[0]` has id `first`. */
 export interface TableDelta<T> { first: number; items: T[] }
 
@@ -323,6 +326,8 @@ export interface FrameHead {
   devices?: DevicesSection;
   timeline?: TimelineSection;
   kernels?: TableDelta<KernelInfo>;
+  /** When backend, manager or device were exchanged during the run, seconds, and what changed; all of them, where there is news. */
+  exchanges?: Moment[];
   /** Of a whole recording: which part this is, from 0 on, and one that is still to come, or the same if this is the last. */
   part?: [number, number];
   /** Of two recordings side by side: which one. */

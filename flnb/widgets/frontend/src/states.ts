@@ -25,6 +25,9 @@ export interface StateLine {
 /** Without a frame for this long (ms) during a recording the picture counts as behind; an idle hub sends one a second. */
 export const BEHIND_AFTER = 1900;
 
+/** A recording without new events for this long (ms) says so: mostly a cell has ended, and the next has not begun. */
+const IDLE_AFTER = 3000;
+
 export const steps = (value: number): string => `${integer(value)} ${value === 1 ? "step" : "steps"}`;
 
 /** The state that matters most. `now` is performance.now(). */
@@ -87,6 +90,8 @@ export function stateLine(store: Store, now: number): StateLine {
   if (run.state === "finished") {
     return { mark: "square", title: "Finished", head: "Finished", rest: [...progress, `${clock(counters.t)} recorded`, run.note ?? "complete, dropped 0"], ...normal };
   }
+  const idle = now - store.lastEventAt;
+  if (idle > IDLE_AFTER) return { mark: "ring", title: "No events", head: `No events for ${clock(idle / 1e3)}`, rest: [...progress, "a cell has ended, or one call takes long"], ...normal };
   const looking = store.following ? {} : { action: { name: "live", label: "Live" } as const };
   return {
     mark: "dot", title: "Recording", head: "Recording",

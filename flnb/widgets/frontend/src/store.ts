@@ -19,7 +19,7 @@ import { takeKernels, takeSections } from "./sections.ts";
 import { withAnswer } from "./tape/answers.ts";
 import type { ThreadsModel } from "./threads/model.ts";
 import {
-  decodeColumns, decodeFrame, isFrame, isProposal, isStackAnswer, isStepTapeAnswer, isTapeAnswer, isTimelineMessage, PROTOCOL, type Context, type Counters, type Frame, type KernelInfo, type Plan,
+  decodeColumns, decodeFrame, isFrame, isProposal, isStackAnswer, isStepTapeAnswer, isTapeAnswer, isTimelineMessage, PROTOCOL, type Context, type Counters, type Frame, type KernelInfo, type Moment, type Plan,
   type RunInfo, type StepTapeAnswer, type Tape, type TapeAnswer, type TimelineMessage, type TimelinePart, type ToKernel,
 } from "./protocol.ts";
 
@@ -45,6 +45,8 @@ export class Store extends Attention {
   readonly steps: Steps = new Columns(["index", "t0", "t1"], 65536);
   readonly metrics = new Map<string, Metric>();
   readonly memory = new MemoryLog();
+  /** When parts were exchanged during the run. */
+  exchanges: readonly Moment[] = [];
   tape: Tape | null = null;
   /** The step of the newest measured backward, where the tape is an earlier one that is kept for its NaN. */
   newest: number | null = null;
@@ -73,6 +75,8 @@ export class Store extends Attention {
   frames = 0;
   /** performance.now() of the newest frame, and frames a second over the recent past. */
   lastFrameAt = 0;
+  /** performance.now() of the newest frame with new events. */
+  lastEventAt = 0;
   lastKeyframeAt = 0;
   /** Sequence number of the first missing frame while a keyframe is awaited. */
   missing: number | null = null;
@@ -130,6 +134,7 @@ export class Store extends Attention {
     }
     const replies: ToKernel[] = [{ type: "ack", seq: content.seq }];
     this.lastFrameAt = now;
+    if (content.counters.events !== this.latest?.counters.events) this.lastEventAt = now;
     this.arrivals.add(now);
     this.frames++;
     const other = this.latest !== null && this.latest.run.id !== content.run.id;
@@ -242,6 +247,10 @@ export class Store extends Attention {
       this.memory.apply(frame);
       this.versions.memory++;
     }
+    if (head.exchanges) {
+      this.exchanges = head.exchanges;
+      this.versions.view++;
+    }
     if (head.tape) this.applyTape(head.tape);
     takeSections(this, frame);
     if (head.tape || head.norms) this.newest = head.norms?.step ?? null;
@@ -255,7 +264,7 @@ export class Store extends Attention {
   }
 
   private reset(): void {
-    this.ops = this.scopes = this.kernels = [];
+    this.ops = this.scopes = this.kernels = this.exchanges = [];
     this.kernelInfos.length = 0;
     this.steps.clear();
     this.metrics.clear();

@@ -5,7 +5,7 @@ import { ViewBar } from "../src/bars.ts";
 import type { TabName, ViewContext } from "../src/view.ts";
 
 test("the chosen tab waits in the overview while it has nothing to show, and is shown as soon as it has", () => {
-  const store: Record<string, unknown> = { run: {}, latest: null, collectives: null, devices: null, timeline: {} };
+  const store: Record<string, unknown> = { run: {}, latest: null, collectives: null, devices: null, timeline: {}, exchanges: [] };
   const shown: [TabName, boolean | undefined][] = [];
   const show = (tab: TabName, meanwhile?: boolean): void => {
     shown.push([tab, meanwhile]);

@@ -127,6 +127,20 @@ describe("the state in words", () => {
 
   it("records, calmly", () => expect(say(followed(1), 1000)).toMatch(/^\[dot\] Recording: Recording · step \d+, 600 steps · [\d.]+ k events\/s · telemetry 1\.8 % · dropped 0$/));
 
+  it("says that nothing is emitted, until something is", () => {
+    const [simulation, store] = [new Simulation(), new Store()];
+    followed(1, simulation, store);
+    for (let now = 1960; now < 6000; now += 1000) { // an idle kernel sends a frame a second
+      const { content, buffers } = simulation.frame();
+      store.receive(content, buffers, now);
+    }
+    expect(say(store, 5960)).toMatch(/^\[ring\] No events: No events for 00:0[45]\.\d · step \d+, 600 steps · a cell has ended, or one call takes long$/);
+    simulation.advance(0.04);
+    const { content, buffers } = simulation.frame();
+    store.receive(content, buffers, 6000);
+    expect(say(store, 6000)).toMatch(/^\[dot\] Recording/);
+  });
+
   it("is paused and counts the lag", () => {
     const simulation = new Simulation();
     const store = followed(1, simulation);

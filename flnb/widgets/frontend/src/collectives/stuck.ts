@@ -3,20 +3,19 @@
 import { h } from "../dom.ts";
 import { durationText, integer, UNKNOWN } from "../format.ts";
 import { Panel } from "../panel.ts";
+import { heading, table } from "../table.ts";
 import type { StuckCall } from "../protocol.ts";
 import type { DataTable } from "../view.ts";
 
 export class Stuck {
   readonly panel: Panel;
-  private readonly body = h("tbody");
-  private readonly said = h("p", "fl-stucktext");
-  private readonly head = h("tr");
+  private readonly scroll = h("div", "fl-scroll");
   private call: StuckCall | null = null;
   private drawn = "";
 
   constructor() {
     this.panel = new Panel("What each rank does", () => this.describe());
-    this.panel.body.append(h("div", "fl-scroll", this.said, h("table", "fl-table", h("thead", {}, this.head), this.body)));
+    this.panel.body.append(this.scroll);
   }
 
   update(call: StuckCall): void {
@@ -25,11 +24,10 @@ export class Stuck {
     if (key === this.drawn) return;
     this.drawn = key;
     this.panel.sub = `${stuckTitle(call)} · for ${durationText(call.seconds * 1e9)}`;
-    this.said.title = call.text;
-    this.said.replaceChildren(h("b", "fl-error", `✕ ${stuckTitle(call)}: `), call.text);
-    this.head.replaceChildren(...this.columns(call).map((name) => h("th", { scope: "col", class: "fl-left" }, name)));
-    this.body.replaceChildren(...call.rows.map((row) => h("tr", {}, ...this.cells(row).map((value, at) =>
-      h("td", { class: ["fl-left", at === 2 || at === 3 ? "fl-code" : "", at === 1 && differs(row.state) ? "fl-error" : ""].filter(Boolean).join(" ") }, value)))));
+    const title = stuckTitle(call);
+    this.scroll.replaceChildren(h("p", { class: "fl-stucktext", title: call.text }, h("b", "fl-error", `✕ ${title}: `), call.text),
+      table("fl-table", title, this.columns(call).map((name) => heading(name)), call.rows.map((row) => h("tr", {}, ...this.cells(row).map((value, at) =>
+        h("td", `fl-left ${at === 2 || at === 3 ? "fl-code" : at === 1 && differs(row.state) ? "fl-error" : ""}`, value))))));
   }
 
   private columns(call: StuckCall): string[] {

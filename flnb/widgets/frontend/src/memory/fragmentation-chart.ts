@@ -151,7 +151,7 @@ export class FragmentationChart {
     const taken: { x: number; wide: number; y: number }[] = [];
     const note = (what: string, font: string, colour: string, xs: readonly number[], ys: readonly number[]): void => {
       const wide = theme.measure(what, font);
-      const high = ys.map((at) => Math.min(Math.max(at, TOP + 2), this.split - 8));
+      const high = ys.map((at) => Math.min(Math.max(at, TOP + 2), this.split - 8)).filter((at) => !(Math.abs(at - level) <= 8)); // not on the line of the average
       const place = xs.flatMap((left) => high.map((at) => ({ x: left, wide, y: at }))).find((one) =>
         one.x >= axis.left + 4 && one.x + wide <= axis.right - 2 && this.free(axis, curve, one) && taken.every((other) => other.x > one.x + wide + 8 || one.x > other.x + other.wide + 8));
       if (!place) return;
@@ -160,7 +160,7 @@ export class FragmentationChart {
     };
     if (known) {
       const [what, font] = [`at peak ${ratio(peak.ratio)}`, theme.ui(11, 500)];
-      note(what, font, colours.ink, [x + 8, x - 8 - theme.measure(what, font)], [y - 13, y + 13, y].filter((at) => Number.isNaN(level) || Math.abs(at - level) > 8));
+      note(what, font, colours.ink, [x + 8, x - 8 - theme.measure(what, font)], [y - 13, y + 13, y]);
       taken.push({ x: x - 4, wide: 8, y });
     }
     if (!Number.isNaN(level)) {

@@ -3,6 +3,7 @@
 import { insertCell } from "../cell.ts";
 import { h, on } from "../dom.ts";
 import { bytesText, durationText, UNKNOWN } from "../format.ts";
+import { heading, table } from "../table.ts";
 import type { Proposal } from "../protocol.ts";
 import type { ViewContext } from "../view.ts";
 import type { MemoryModel } from "./model.ts";
@@ -78,7 +79,7 @@ export class ProposalPanel {
     const does = found.choices?.some(({ what }) => what !== "keep");
     const mark = h("p", { class: found.fits ? "" : "fl-warn" }, found.fits ? (does ? "Fits, if this is done:" : "Fits as it is.") : does ? "Does not fit. The least that was found:" : "Does not fit, and no choice was found that lowers the peak.");
     const parts: HTMLElement[] = [this.peaks(found), mark];
-    if (found.choices?.length) parts.push(this.table(found));
+    if (found.choices?.length) parts.push(this.choices(found));
     if (found.error) parts.push(h("p", "fl-error", found.error));
     return [...parts, ...this.tools(found)];
   }
@@ -87,20 +88,18 @@ export class ProposalPanel {
   private peaks({ before, peak, peak_live, measured }: Proposal): HTMLElement {
     const row = (name: string, reserved: number | undefined, live: number | undefined): HTMLElement =>
       h("tr", {}, h("th", { class: "fl-left", scope: "row" }, name), h("td", {}, bytesText(reserved)), h("td", {}, bytesText(live)));
-    return h("table", "fl-table", h("caption", "fl-hidden", "Peaks"),
-      h("thead", {}, h("tr", {}, h("th", { class: "fl-left", scope: "col" }, "Peak"), h("th", { scope: "col" }, "reserved"), h("th", { scope: "col" }, "live"))),
-      h("tbody", {}, row("recorded", before?.peak, before?.live), row("predicted", peak, peak_live), ...(measured ? [row("measured", measured.peak, measured.live)] : [])));
+    return table("fl-table", "Peaks", [heading("Peak"), heading("reserved", false), heading("live", false)],
+      [row("recorded", before?.peak, before?.live), row("predicted", peak, peak_live), ...(measured ? [row("measured", measured.peak, measured.live)] : [])]);
   }
 
-  private table({ choices, seconds }: Proposal): HTMLElement {
+  private choices({ choices, seconds }: Proposal): HTMLElement {
     const root = common(choices!.map(({ scope }) => scope));
     const rows = choices!.slice(0, SCOPES).map(({ scope, what, bytes: held, seconds: takes }) => h("tr", { class: what === "keep" ? "fl-dim" : null },
       h("td", { class: "fl-left fl-code", title: scope }, scope.slice(root.length)), h("td", "fl-left", what), h("td", {}, bytesText(held)), h("td", {}, takes ? durationText(takes * 1e9) : UNKNOWN)));
     const left = choices!.length - rows.length;
     if (left > 0) rows.push(h("tr", "fl-dim", h("td", { class: "fl-left", colspan: 4 }, `and ${left} more`)));
-    return h("table", "fl-table", h("caption", "fl-hidden", "What is done to what modules keep for backward"),
-      h("thead", {}, h("tr", {}, h("th", { class: "fl-left", scope: "col" }, "Module"), h("th", { class: "fl-left", scope: "col" }, "Choice"), h("th", { scope: "col", title: "What it holds at the peak" }, "At peak"), h("th", { scope: "col", title: `All together ${durationText((seconds ?? 0) * 1e9)}` }, "Cost"))),
-      h("tbody", {}, ...rows));
+    return table("fl-table", "What is done to what modules keep for backward",
+      [heading("Module"), heading("Choice"), heading("At peak", false, "What it holds at the peak"), heading("Cost", false, `All together ${durationText((seconds ?? 0) * 1e9)}`)], rows);
   }
 
   private tools(found: Proposal): HTMLElement[] {

@@ -1,10 +1,11 @@
 /** Allocated bytes by category over time: a stacked, stepped area in which every pixel shows its largest moment. */
 
 import { attribute } from "../dom.ts";
-import { fillBox, hatch, horizontal, label, setPen, Surface, ticks, tracePath, vertical } from "../canvas.ts";
-import { bytes, bytesText, clock, integer } from "../format.ts";
+import { fillBox, hatch, horizontal, label, setPen, Surface, ticks } from "../canvas.ts";
+import { bytes, bytesText, clock, integer, joined } from "../format.ts";
 import { type Selection, selectsBlock } from "../selection.ts";
-import { paintCursor } from "../timeline/paint.ts";
+import type { Moment } from "../protocol.ts";
+import { paintCursor, paintMoments } from "../timeline/paint.ts";
 import type { ViewContext } from "../view.ts";
 import { bindAxis, drawSteps, LEFT, stepCursor, TimeAxis } from "./axis.ts";
 import { categoryStack, drawBands, paintMissing, type Places, type Stack, strokeSteps } from "./bands.ts";
@@ -17,6 +18,8 @@ import { Tip } from "../tip.ts";
 
 const TOP = 8;
 const BOTTOM = 18;
+/** Pixels for the words of what happened at one time. */
+const STRIP = 16;
 /** Lines above the areas are drawn while they leave the areas this share of the height; else a word says where they are. */
 const RESERVED_FACTOR = 3;
 const CAPACITY_FACTOR = 2.5;
@@ -30,9 +33,9 @@ export function axisTop(allocated: number, reserved: number, capacity: number | 
   return { top: data * 1.22, reserved: withReserved, capacity: false };
 }
 
-/** Where the label of a line stands that ends at y: above it, and below the words in the corner, where there are such. */
-export function labelAt(y: number, corner: boolean): number {
-  return Math.max(y - 8, TOP + 6 + (corner ? 15 : 0));
+/** Where the label of a line stands that ends at y: above it, and below the words on top, which are so many pixels high. */
+export function labelAt(y: number, words: number): number {
+  return Math.max(y - 8, TOP + 6 + words);
 }
 
 /** Bytes that the selection holds, by pixel, and the times its blocks live. */
@@ -91,17 +94,20 @@ export class TimelineChart {
     let reserved = 0;
     for (const value of line.reserved) reserved = Math.max(reserved, value);
     const scale = axisTop(Math.max(allocated, this.least.allocated), Math.max(reserved, this.least.reserved), capacity);
-    this.top = Math.max(scale.top, this.least.top);
+    const above = [...(scale.reserved ? [] : [`reserved ${bytesText(reserved)}`]), ...(scale.capacity || capacity === null ? [] : [`capacity ${bytesText(capacity)}`])];
+    const corner = above.length ? STRIP : 0;
+    const { moments } = this;
+    const room = height - TOP - BOTTOM;
+    this.top = Math.max(scale.top * (moments.length ? room / (room - STRIP - corner) : 1), this.least.top); // their words stand over the areas
     this.grid(c, axis, scale.capacity ? capacity! : null);
     drawBands(c, this.places, (this.stack = this.groups?.stack(line, theme) ?? categoryStack(line, theme)), theme);
     paintMissing(c, theme, store.memory.gaps, (t) => Math.min(Math.max(axis.x(t), axis.left), axis.right), TOP, height - BOTTOM);
     this.selection(c, axis);
-    const above = [...(scale.reserved ? [] : [`reserved ${bytesText(reserved)}`]), ...(scale.capacity || capacity === null ? [] : [`capacity ${bytesText(capacity)}`])];
-    if (scale.reserved) this.reserved(c, axis, line, above.length > 0);
+    if (scale.reserved) this.reserved(c, axis, line, corner + (moments.length ? STRIP : 0));
     if (scale.capacity) this.capacity(c, axis, capacity!, store.limit !== null);
     if (store.limit !== null) this.limit(c, axis, store.limit);
     this.capacityLine?.place({ top: TOP, bottom: height - BOTTOM, most: this.top, own: scale.capacity ? capacity : null });
-    this.given(c, axis, above.length > 0 ? theme.measure(`↑ ${above.join(" · ")}`, theme.ui(11, 500)) + 8 : 0);
+    paintMoments(c, theme, moments, axis, (t) => axis.x(t), TOP + corner, height - BOTTOM, TOP + corner + 6);
     drawSteps(c, axis, store, theme, height - BOTTOM);
     horizontal(c, axis.left, axis.right, height - BOTTOM, theme.colours.mark);
     if (this.hover && axis.inside(this.hover.x)) {
@@ -132,13 +138,13 @@ export class TimelineChart {
     if (capacity !== null) label(c, `${Number((capacity / factor).toPrecision(3))} ${unit}`, axis.left - 6, this.y(capacity), theme.colours.dim, font, "right");
   }
 
-  private reserved(c: CanvasRenderingContext2D, axis: TimeAxis, line: Timeline, corner: boolean): void {
+  private reserved(c: CanvasRenderingContext2D, axis: TimeAxis, line: Timeline, words: number): void {
     const { theme } = this.context;
     const last = line.reserved[line.pixels - 1]!;
     if (last === 0) return;
     setPen(c, theme.colours.ink, 1.5);
     strokeSteps(c, this.places, line.reserved);
-    this.note(c, `reserved ${bytesText(last)}`, axis.right - 2, labelAt(this.y(last), corner));
+    this.note(c, `reserved ${bytesText(last)}`, axis.right - 2, labelAt(this.y(last), words));
   }
 
   private capacity(c: CanvasRenderingContext2D, axis: TimeAxis, capacity: number, faint: boolean): void {
@@ -166,25 +172,10 @@ export class TimelineChart {
     this.note(c, what, axis.left + 8 + this.context.theme.measure(what, this.context.theme.ui(11, 500)), y < TOP + 20 ? y + 10 : y - 9);
   }
 
-  /** Where a program gave back what was cached; the word where there is room for it. */
-  private given(c: CanvasRenderingContext2D, axis: TimeAxis, taken: number): void {
-    const { store, theme } = this.context;
-    const bottom = this.surface.height - BOTTOM;
-    let free = -Infinity;
-    for (const { t, bytes: size } of store.memory.locks.given) {
-      const x = Math.round(axis.x(t));
-      if (!axis.inside(x) || x < free) continue;
-      vertical(c, x, TOP + 14, bottom, theme.colours.dim, [1, 3]);
-      c.fillStyle = theme.colours.ink;
-      tracePath(c, x - 4, TOP + 7, x + 5, TOP + 7, x + 0.5, TOP + 14);
-      c.fill();
-      const what = `released ${bytesText(size)}`;
-      const wide = theme.measure(what, theme.ui(11, 500)) + 12;
-      free = x + 8;
-      if (x + wide > axis.right - taken) continue;
-      this.note(c, what, x + wide, TOP + 10, true);
-      free = x + wide;
-    }
+  /** What happened at one time: parts that were exchanged, and cached memory that a program gave back. */
+  private get moments(): Moment[] {
+    const { store } = this.context;
+    return [...store.exchanges, ...store.memory.locks.given.map(({ t, bytes: size }) => ({ t, text: `released ${bytesText(size)}` }))].sort((one, other) => one.t - other.t);
   }
 
   /** A label that stays readable over whatever is drawn. */
@@ -266,7 +257,8 @@ export class TimelineChart {
     const t = line.time[k]!;
     const step = store.stepAt(t);
     const when = step === null ? clock(t) : `step ${integer(step)}`;
-    this.tip.show(`${name || "allocated "}${bytesText(line.allocated[k]!)} · ${when}`, hover.x, hover.y, this.surface.width);
+    const near = this.moments.find((one) => Math.abs(axis.x(one.t) - hover.x) < 5);
+    this.tip.show(joined([`${name || "allocated "}${bytesText(line.allocated[k]!)}`, when, near?.text]), hover.x, hover.y, this.surface.width);
   }
 
   /** Totals at the cursor, for the legend. */

@@ -24,7 +24,7 @@ import { TimelineChart } from "./timeline.ts";
 const SLOW = 12;
 
 /** Below the chart of fragmentation from the start: the chart's height is measured with them there. */
-const FORMULAS = ["ratio = reserved/live", "unusable(r) = Σ(free blocks < r)/Σ(free)", "internal = Σ(size − requested)/Σ(size)", "time average = ∫reserved/∫live"]
+const FORMULAS = ["ratio = reserved/live", "unusable(r) = Σ(free blocks < r)/Σ(free)", "internal = Σ(size − requested)/Σ(size)", "average = ∫reserved/∫live"]
   .map((each) => each.replaceAll(" ", "\u00a0")).join(" · ");
 
 export class MemoryView implements View {
@@ -65,6 +65,7 @@ export class MemoryView implements View {
     const figure = (): { name: HTMLElement; value: HTMLElement } => ({ name: h("span", "fl-dim"), value: h("span") });
     this.figures = { ratio: figure(), unusable: figure(), internal: figure(), largest: figure(), peak: figure(), average: figure() };
     this.figures.ratio.value.style.fontWeight = "600";
+    for (const [figure, when] of [["peak", "when most was live"], ["average", "on average"]] as const) this.figures[figure].name.title = `reserved/live ${when}, of the time in sight`;
     const lines = Object.values(this.figures).map(({ name, value }) => h("div", { style: "display:flex;justify-content:space-between;line-height:16px" }, name, value));
     const caption = h("div", { style: "flex:none;padding:0 12px 5px;font:10.5px/15px var(--fl-code);font-variant-ligatures:none", title: "reserved/live is what fragmentation costs; r is the request; sums over free blocks, or live ones" }, FORMULAS);
     const above = h("div", { style: "display:flex;flex:1;min-height:0" }, secondHost, h("div", { style: `${beside};padding:2px 12px 0 10px`, tabindex: 0 }, ...lines));
@@ -181,9 +182,9 @@ export class MemoryView implements View {
     setText(largest.name, "largest hole");
     setText(largest.value, bytesText(now.largest));
     const curve = this.model.curve(store.range, Math.max(1, this.fragmentation.chart.pixels));
-    setText(peak.name, "ratio at peak");
+    setText(peak.name, `at peak, ${range || "in sight"}`);
     setText(peak.value, ratio(curve.peak.live ? curve.peak.ratio : NaN));
-    setText(average.name, "time average");
+    setText(average.name, `average, ${range || "in sight"}`);
     setText(average.value, ratio(curve.average));
     const step = store.stepAt(at);
     const segments = state.segments.length;

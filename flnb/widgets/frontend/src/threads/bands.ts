@@ -8,7 +8,7 @@ import type { Span } from "../timeline/scale.ts";
 /** So many steps back another rank's begin of the same step is looked for. */
 const RANKS = 8;
 
-/** The steps in sight; time counts from the one under the cursor, or the first in sight. */
+/** The steps in sight; time counts from the first of them, where it began before, or else from the beginning of the run. */
 export function stepBands(store: Store, { t0, t1 }: Span): { bands: Band[]; origin: number } {
   const { steps } = store;
   const first = Math.max(0, steps.after("t0", t0 / 1e3) - 1);
@@ -29,6 +29,6 @@ export function stepBands(store: Store, { t0, t1 }: Span): { bands: Band[]; orig
   if (steps.length && store.run?.state === "recording" && ended < t1) { // what goes on is in no step yet
     found.push({ start: ended, end: Math.max(store.now * 1e3, ended), label: `after step ${integer(steps.last("index")!)}`, strong: false });
   }
-  const origin = (found.find(({ strong }) => strong) ?? found.find(({ start }) => start >= t0) ?? found[0])?.start ?? 0;
-  return { bands: found, origin };
+  const begun = found[0]?.start ?? 0;
+  return { bands: found, origin: begun <= t0 ? begun : 0 };
 }

@@ -4,7 +4,7 @@ import { bisectLeft, bisectRight } from "d3-array";
 import { durationText, integer } from "../format.ts";
 import type { KernelInfo, TimelineRow } from "../protocol.ts";
 import { familyOfKernel } from "../sections.ts";
-import { inScope, type Selection } from "../selection.ts";
+import { baseOp, inScope, type Selection } from "../selection.ts";
 import type { Store } from "../store.ts";
 import type { Theme } from "../theme.ts";
 import { Bars } from "../timeline/bars.ts";
@@ -149,18 +149,27 @@ export class ThreadLanes {
   }
 }
 
-/** The op or scope whose bars stand out: one that was selected in another view. What is selected here is one bar, and has a time. */
+const LIT: readonly Selection["kind"][] = ["op", "scope", "kernel", "node"];
+/** The op, scope, kernel or tape node whose bars stand out: one that was selected in another view. What is selected here is one bar, and has a time. */
 export const litOf = ({ selection }: Store): Selection | null =>
-  selection && selection.t === undefined && (selection.kind === "op" || selection.kind === "scope") ? selection : null;
+  selection && selection.t === undefined && LIT.includes(selection.kind) ? selection : null;
 
 /** What decides which bars are faint. */
 export const markedBy = (store: Store): string => {
   const lit = litOf(store);
-  return JSON.stringify([store.search, lit?.op, lit?.scope]);
+  return JSON.stringify([store.search, lit?.kind, lit?.label, lit?.scope]);
 };
 
-const isLit = (store: Store, lit: Selection, plan: number, context: number): boolean =>
-  lit.kind === "op" ? store.plan(plan)?.op === lit.op : inScope(store.context(context)?.scope, lit.scope);
+/** Bars of a tape node's op in its scope stand out, in every step; merged ones do not say which node they are of. */
+function isLit(store: Store, lit: Selection, plan: number, context: number): boolean {
+  const [op, scope] = [store.plan(plan)?.op, store.context(context)?.scope];
+  switch (lit.kind) {
+    case "op": return op === lit.op;
+    case "kernel": return kernelOf(store, plan, context)?.name === lit.kernel;
+    case "node": return op !== undefined && baseOp(op) === lit.op && scope === lit.scope;
+    default: return inScope(scope, lit.scope);
+  }
+}
 
 const matchesOp = (store: Store, plan: number, context: number): boolean =>
   store.matches(store.plan(plan)?.op, store.context(context)?.scope, store.context(context)?.line);

@@ -33,7 +33,8 @@ export class Tracks {
     return Math.round(spare < 0 ? Math.max(least + metrics, whole - lanes) : memory + metrics + Math.max(spare * 2 / 3, spare - lanes));
   }
 
-  private get remembers(): boolean {
+  /** Whether there is a track of memory. */
+  get remembers(): boolean {
     return this.store.memory.lifetimes.used > 0 || this.store.memory.series.length > 0;
   }
 

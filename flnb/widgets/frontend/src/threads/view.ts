@@ -9,7 +9,7 @@ import { Panel } from "../panel.ts";
 import type { TimelineEvent, TimelineMeasure, TimelineMessage } from "../protocol.ts";
 import { type Selection, selectionOfKernel } from "../selection.ts";
 import type { Mark } from "../timeline/lanes.ts";
-import type { Frame } from "../timeline/paint.ts";
+import { type Frame, paintMoments } from "../timeline/paint.ts";
 import type { Span } from "../timeline/scale.ts";
 import { HEADER, HEADING, Timeline } from "../timeline/timeline.ts";
 import type { Cell, DataTable, View, ViewContext } from "../view.ts";
@@ -218,10 +218,12 @@ class ThreadsView implements View {
     const { lanes, context: { store, theme } } = this;
     if (!lanes) return;
     this.tracks.draw(frame, lanes.content.footer);
+    const foot = frame.height - lanes.content.footer;
+    paintMoments(frame.c, theme, store.exchanges, frame.scale, (t) => frame.scale.x(t * 1e3), HEADER, frame.height, (this.tracks.remembers ? foot : HEADER) + 9);
     this.mine(frame);
     this.shade(frame);
     if (this.late && !lanes.content.lanes.length) label(frame.c, "coarse: the kernel is busy", frame.scale.left + 8, frame.top + 14, theme.colours.dim, theme.ui(11));
-    if (this.event) drawArrows(frame, store, this.event, lanes, (value) => this.tracks.y(value), frame.height - lanes.content.footer);
+    if (this.event) drawArrows(frame, store, this.event, lanes, (value) => this.tracks.y(value), foot);
   }
 
   /** Rings around the selected event and those of its tape node. */
@@ -347,7 +349,7 @@ class ThreadsView implements View {
     const at = { t: event.t0 / 1e3, ...(step === null ? {} : { step }), ...(event.node > 0 ? { node: event.node } : {}) };
     if (event.kind === "scope") return context ? { kind: "scope", label: context.scope, scope: context.scope, ...at } : null;
     const kernel = kernelOf(store, event.what, event.context);
-    if (kernel && event.kind === "op") return selectionOfKernel(store, kernel.name);
+    if (kernel && event.kind === "op") return { ...selectionOfKernel(store, kernel.name), t: at.t };
     const plan = event.kind === "op" || event.kind === "part" || event.kind === "record" ? store.plan(event.what) : undefined;
     return plan ? { kind: "op", label: plan.op, op: plan.op, ...(context ? { scope: context.scope, phase: context.phase } : {}), ...at } : null;
   }

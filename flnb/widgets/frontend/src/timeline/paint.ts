@@ -1,6 +1,7 @@
 /** Draws the parts of a timeline: bands, axis, lanes with their bars, cursor. Owners draw over it with the same scale. */
 
 import { fillBox, hatch, horizontal, label, setPen, tracePath, vertical } from "../canvas.ts";
+import type { Moment } from "../protocol.ts";
 import type { Theme } from "../theme.ts";
 import { BAND, type Content, HEADER, HEADING, type Row, type Style } from "./lanes.ts";
 import { type TimeScale, timeTicks } from "./scale.ts";
@@ -115,6 +116,34 @@ export function paintHatched(c: CanvasRenderingContext2D, left: number, right: n
   setPen(c, colour, 1);
   c.setLineDash([]);
   c.strokeRect(x0 + 0.5, y + 0.5, x1 - x0 - 1, height - 1);
+}
+
+/**
+ * Things that happened at one time: lines with a wedge on top, and what happened beside it where there is room.
+ * `x` is the place of a time; words stand at the height `words`, to the right of the line, or else to its left,
+ * or only what is new.
+ */
+export function paintMoments(c: CanvasRenderingContext2D, theme: Theme, moments: readonly Moment[], { left, right }: { left: number; right: number }, x: (t: number) => number, top: number, bottom: number, words: number): void {
+  const seen = moments.map(({ t, text }) => ({ at: Math.round(x(t)), text })).filter(({ at }) => at >= left && at <= right);
+  const { ink, bg } = theme.colours;
+  c.fillStyle = ink;
+  for (const { at } of seen) {
+    vertical(c, at, top + 7, bottom, ink, [3, 3]);
+    tracePath(c, at - 4, top, at + 5, top, at + 0.5, top + 7);
+    c.fill();
+  }
+  let free = left;
+  for (const { at, text } of seen) {
+    for (const short of [text, text.replace(/\S+ \S+ →/g, "→")]) {
+      const wide = theme.measure(short, theme.ui(11, 500));
+      const from = at + wide + 9 > right ? at - wide - 7 : at + 8;
+      if (from < free) continue;
+      fillBox(c, bg, from - 2, words - 7, wide + 4, 14);
+      label(c, short, from, words, ink, theme.ui(11, 500));
+      free = Math.max(at, from + wide) + 6;
+      break;
+    }
+  }
 }
 
 /** The time cursor where it is in sight: brand blue, with a handle on top. */

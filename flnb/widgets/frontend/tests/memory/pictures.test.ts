@@ -119,7 +119,7 @@ describe("segments as a table", () => {
 
 describe("the axis", () => {
   it("shows reserved and capacity where the areas are not lost below them, and never cuts the areas", () => {
-    expect([labelAt(60, true), labelAt(12, false), labelAt(12, true)]).toEqual([52, 14, 29]); // not under the words in the corner
+    expect([labelAt(60, 15), labelAt(12, 0), labelAt(12, 15)]).toEqual([52, 14, 29]); // not under the words in the corner
     expect(axisTop(24 * MiB, 32 * MiB, 48 * MiB)).toMatchObject({ reserved: true, capacity: true });
     expect(axisTop(24 * MiB, 32 * MiB, 48 * MiB).top).toBeGreaterThan(48 * MiB);
     expect(axisTop(24 * MiB, 32 * MiB, 2 ** 34)).toMatchObject({ reserved: true, capacity: false });

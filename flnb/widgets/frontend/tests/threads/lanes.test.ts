@@ -41,6 +41,11 @@ describe("the bars of the timeline", () => {
     expect(faint(store, model)).toEqual([[true, false], [true, false]]);
     store.select({ kind: "op", label: "relu", op: "relu", t: 0.005 }); // one bar, which was selected in the timeline itself
     expect(faint(store, model)).toEqual([[false, false], [false, false]]);
+    store.select({ kind: "node", label: "conv2d", op: "conv2d", scope: "net.first", node: 7, step: 1 });
+    expect(faint(store, model)).toEqual([[false, false], [false, true]]);
+    store.kernelInfos.push({ name: "relu_sum", plan: 2, context: 2, parts: [[2, 2, 1]] });
+    store.select({ kind: "kernel", label: "relu_sum", kernel: "relu_sum" });
+    expect(faint(store, model)).toEqual([[false, false], [true, false]]);
     store.select(null);
     expect(markedBy(store)).toBe(before);
   });
