@@ -47,9 +47,10 @@ INPUTS = {
 
 
 def flnb_functions(mask: Any, rows: Any) -> dict[str, Callable[..., Any]]:
-    """Return functions that compute the ops by flnb, by the op's name, for ops that are not called by name alone.
+    """Return functions by which flnb computes the measured ops, by the op's name.
 
-    ``mask`` is an array of bools, and ``rows`` one of row numbers, which some of the functions use.
+    An op that is missing here is computed by flnb's function of the same name. ``mask`` is an array of bools, and
+    ``rows`` an array of row numbers; some of the functions use these.
     """
     mask, rows = flnb.asarray(mask), flnb.asarray(rows)
     return {
@@ -74,7 +75,7 @@ def flnb_functions(mask: Any, rows: Any) -> dict[str, Callable[..., Any]]:
 
 
 def torch_functions(mask: Any, rows: Any) -> dict[str, Callable[..., Any]]:
-    """Return functions that compute the ops by torch, in the form of `flnb_functions`."""
+    """Return functions by which torch computes the measured ops; see `flnb_functions`."""
     import torch
     from torch.nn import functional
 

@@ -23,7 +23,7 @@ SIZES = (10_000, 100_000, 1_000_000)
 
 
 def recorded(nodes: int) -> Any:
-    """Record a chain of small ops on a Variable, forward and backward; returns the recording, with ``nodes`` nodes."""
+    """Record a chain of about ``nodes`` small ops on a Variable, forward and backward; returns the recording."""
     import flnb
 
     with flnb.record("chain", buffer="1GiB", limit="2GiB", grad_interval=0) as run:

@@ -1,4 +1,4 @@
-"""How long the Timeline of a long recording takes to open, and to zoom and pan in.
+"""The time for opening the Timeline of a long recording, and for zooming and panning in it.
 
 `python -m benchmarks timelineview` measures the kernel's part at two sizes; ``--browser`` opens the first one in
 Chromium (in a clone with its tests) and measures the first picture and the frames while a reader zooms and pans.
@@ -156,7 +156,10 @@ FRAMES = """async ({steps, pan}) => {
 
 
 def in_browser(ops: int, steps: int) -> dict[str, Any]:
-    """Open the recording in Chromium; measure the first picture, and the frames of zooming and panning, ms."""
+    """Open the timeline of ``ops`` ops in Chromium; returns the row of the table.
+
+    The row has the seconds until the first picture, and the ms of a frame while ``steps`` steps zoom and pan.
+    """
     import tempfile
 
     from playwright.sync_api import sync_playwright

@@ -82,7 +82,7 @@ def edited_classes(rounds: int) -> list[dict[str, Any]]:
 
 
 def main(argv: list[str]) -> int:
-    """Run the benchmark; the exit status is 1 if an edited class took longer than the goal."""
+    """Run the benchmark; returns the exit status, which is 1 if an edited class took longer than the goal."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks complexity")
     parser.add_argument("--rounds", type=int, default=7, help="imports of each framework, and edits of each class")
     parser.add_argument("--files", type=int, default=8, help="source files to edit")

@@ -43,7 +43,7 @@ _LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, toke
 
 
 def language_of(path: Path) -> str | None:
-    """Return the language of a file by its name, or None if it is not counted."""
+    """Return the language of a file, by the file's name; None if lines of such files are not counted."""
     return "CMake" if path.name == "CMakeLists.txt" else _SUFFIXES.get(path.suffix)
 
 

@@ -1,9 +1,10 @@
-"""What communication costs, hides and is predicted to take: `python -m benchmarks distributed [SECTION ...]`.
+"""The cost of communication, the hidden part of it, and predictions of it: `python -m benchmarks distributed`.
 
-Sections: `crossing` (two processes: our calls beside raw mpi4py and, where torch is installed, its gloo), `overlap`
-(transfers on a modelled link beside a backward pass), `arrivals` (the cost of reporting complete gradients) and
-`predictions` (of the simulator). Variants take turns in one run. The least time, the lower quartile and the median are
-reported, because machines are busy: the least time shows the cost of the code, the median includes waiting.
+Arguments select sections: `crossing` (two processes: flnb's calls beside raw mpi4py and, where torch is installed, its
+gloo), `overlap` (transfers on a modelled link beside a backward pass), `arrivals` (the cost of reporting complete
+gradients) and `predictions` (of the simulator). Variants take turns in one run. The least time, the lower quartile and
+the median are reported, because machines are busy: the least time shows the cost of the code, the median includes
+waiting.
 """
 
 from __future__ import annotations

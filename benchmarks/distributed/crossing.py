@@ -141,7 +141,10 @@ def _tested(test: Callable[[], bool]) -> None:
 
 
 def gloo(array: Any, number: int, folder: str) -> Callable[[], Any]:
-    """Return a function that all-reduces a copy of an array by torch's gloo backend."""
+    """Return a function that all-reduces a copy of an array by torch's gloo backend.
+
+    ``number`` is the rank of this process; the two processes meet through a file in ``folder``.
+    """
     import torch
     import torch.distributed as group
 

@@ -24,7 +24,10 @@ KINDS = {
 """Where a trace comes from."""
 
 PARTS = {"paper": (1.0, 1.0), "varying": (0.7, 1.0, 0.55, 0.85), "cpu": (1.0, 1.0)}
-"""The size of each step's batch, of the recipe's. The first step is another than those that follow: momentum is new."""
+"""For each kind of trace, the batch size of each training step as a fraction of the model's usual batch size.
+
+There are several steps, because the first one differs from the others: it allocates the momentum.
+"""
 
 
 def sizes(kind: str, whole: int) -> list[int]:
@@ -44,7 +47,7 @@ def traced(model: str, kind: str) -> Trace:
 
 
 def trained(recipe: Recipe, scale: str, kind: str) -> None:
-    """Build a new model and train it, for one step with each of the batch sizes."""
+    """Build a new model and train it, one step for each batch size of this kind of trace (see `sizes`)."""
     flnb.manual_seed(0)
     model = recipe.build(scale)
     optimizer = SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)

@@ -1,4 +1,4 @@
-"""The models of images in torch: settings as of `flnb.models`, parameters in the same order with the same shapes."""
+"""Image models in torch, with the settings of `flnb.models`, and parameters in the same order with the same shapes."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class LeNet(nn.Module):
 
 
 def rectified(channels: int, made: int, kernel: int, **options: Any) -> list[nn.Module]:
-    """Return a convolution followed by an in-place ReLU, as torchvision has them."""
+    """Return a convolution from ``channels`` to ``made`` channels, and an in-place ReLU, as in torchvision's models."""
     return [nn.Conv2d(channels, made, kernel, **options), nn.ReLU(inplace=True)]
 
 
 def flat(features: nn.Module, channels: int, image: int) -> int:
-    """Return the number of features of one image."""
+    """Return the number of values that ``features`` computes for an image of (channels, image, image) pixels."""
     with torch.no_grad():
         return features(torch.zeros(1, channels, image, image)).numel()
 

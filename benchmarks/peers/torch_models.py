@@ -18,7 +18,7 @@ MODELS = {**torch_images.MODELS, **torch_tokens.MODELS}
 
 
 def build(name: str, settings: Mapping[str, Any]) -> tuple[nn.Module, Callable[..., Any]]:
-    """Return a model in torch and its loss; raises a ValueError if torch's side does not have the model."""
+    """Return a model in torch and its loss; raises a ValueError if there is no torch version of the model."""
     if name not in MODELS:
         raise ValueError(f"benchmarks: {name!r} has no peer in torch yet; there are {', '.join(sorted(MODELS))}")
     kind, loss = MODELS[name]

@@ -14,7 +14,7 @@ __all__ = ["TorchKernels"]
 
 
 class TorchKernels(Kernels):
-    """The cases by torch eager, on one thread; its Adam is the fused one."""
+    """The cases of `benchmarks.nests`, computed by torch eager on one thread; Adam is torch's fused version."""
 
     def __init__(self) -> None:
         torch.set_num_threads(1)

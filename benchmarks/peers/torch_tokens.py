@@ -1,4 +1,4 @@
-"""The models of tokens and speech, of torch's own layers: settings as of `flnb.models`, parameters in its order."""
+"""Token and speech models of torch's own layers, with the settings of `flnb.models` and parameters in equal order."""
 
 from __future__ import annotations
 

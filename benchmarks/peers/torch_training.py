@@ -19,7 +19,7 @@ __all__ = ["TorchTraining"]
 
 
 class TorchTraining(Contestant):
-    """The model in torch, beginning with the same weights, on the same batch.
+    """A model in torch that is trained on the same batch as flnb's model, beginning with the same weights.
 
     Args:
         model, scale, weights: as for `flnb.bench.training.Training`; the file must be there.
@@ -74,8 +74,9 @@ class TorchTraining(Contestant):
         return loss.item(), (parameter.grad.numpy() for parameter in model.parameters())
 
     def counted(self) -> dict[str, Any]:
-        """Return live bytes and allocations by torch's profiler, in addition to parameters, gradients, momenta and the
-        batch.
+        """Return the peak of "live" bytes and the number of "allocations" of an iteration, by torch's profiler.
+
+        Parameters, gradients, momenta and the batch, which exist before the iteration, are a part of the live bytes.
         """
         kept = [*self.model.parameters(), *self.model.buffers(), *self.batch]
         kept += [p.grad for p in self.model.parameters() if p.grad is not None]

@@ -60,7 +60,10 @@ def bits(model: nn.Module, logits: Logits, tests: BatchDataset) -> float:
 
 
 def written(model: nn.Module, logits: Logits, length: int, temperature: float = 0.7) -> str:
-    """Let the model continue a prompt, up to `length` characters, drawn from its sharpened probabilities."""
+    """Return a text of `length` characters: `PROMPT`, continued by the model.
+
+    Each character is drawn from the model's probabilities; a `temperature` below 1 sharpens these.
+    """
     rng = np.random.default_rng(0)
     codes = encoded(PROMPT).astype(np.int64).tolist()
     model.eval()

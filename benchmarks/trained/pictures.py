@@ -26,7 +26,8 @@ TRAIN, TEST = 250, 32
 def image_set(options: Namespace) -> tuple[TensorDataset, TensorDataset, int]:
     """Return training set, test set and number of classes: images (N, 3, 32, 32) float32, labels int64.
 
-    Of CIFAR-10, if its path is given, these are the first 10,000 training and 1,000 test images.
+    If the option "cifar" has the path of CIFAR-10, these are its first 10,000 training and 1,000 test images. Otherwise
+    they are patches of photographs.
     """
     if options.cifar:
         train, test = cifar10(options.cifar)
@@ -40,7 +41,10 @@ def image_set(options: Namespace) -> tuple[TensorDataset, TensorDataset, int]:
 
 
 def photographs() -> list[Images]:
-    """Return the pictures, each (height, width, 3) uint8; grey ones have three equal channels."""
+    """Return the pictures of scikit-image and scikit-learn, each (height, width, 3) uint8.
+
+    Grey pictures have three equal channels.
+    """
     try:
         from skimage import data
         from sklearn.datasets import load_sample_images

@@ -56,7 +56,9 @@ def texts(folder: Path | None = None) -> tuple[Codes, Codes]:
 
 
 class Windows(Dataset):
-    """A text cut into pieces of `length` characters: (the piece, the piece one character on), both (length,) int64.
+    """A dataset of the pieces of `length` characters into which a text is cut.
+
+    An item is a piece, and the characters that follow each of its characters: two arrays (length,) of int64.
 
     >>> [(x.tolist(), y.tolist()) for x, y in Windows(np.arange(6, dtype=np.uint8), 2)]
     [([0, 1], [1, 2]), ([2, 3], [3, 4])]

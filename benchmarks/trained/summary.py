@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def line(result: dict[str, Any]) -> dict[str, str]:
-    """Convert a result to a row of the table."""
+    """Convert the result of an experiment to a row of the table."""
     last = result["seeds"][-1]["curve"][-1]
     references = ", ".join(f"{name} {value:.2f}" for name, value in result["references"].items())
     return {
