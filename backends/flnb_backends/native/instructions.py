@@ -78,7 +78,7 @@ class Code:
         return "\n".join([*body, *sorted(self.declarations), *end, *self.metadata, ""])
 
     def body(self, result: str) -> list[str]:
-        """Return the lines of the function, which returns ``result``; "" for nothing."""
+        """Return the lines of the function's text; the function returns ``result``, or nothing if this is ""."""
         lines = [self.heading, "entry:", *self.variables, "br label %start", "start:", *self.lines]
         return [*lines, f"ret {self.returns} {result}".rstrip(), "}"]
 

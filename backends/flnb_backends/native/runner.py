@@ -28,9 +28,10 @@ __all__ = ["Native", "Segment"]
 
 
 def _part() -> Code:
-    """Write ``void part(void *job)``, by which a thread of OpenMP computes its share of the range of a call.
+    """Return the code of ``void part(void *job)``, which computes one thread's share of a kernel call's range.
 
-    A job has the addresses of a row of `_text` and of the team; OpenMP may run fewer threads than were asked for.
+    OpenMP runs the function on each thread, perhaps on fewer threads than were requested. ``job`` points to two
+    addresses: that of the call's row of five words (see `_text`), and that of the ``team``, OpenMP's functions.
     """
     code = Code("part", "ptr %job")
     call, team = (code.pointer(code.word("%job", i)) for i in range(2))
@@ -43,7 +44,10 @@ def _part() -> Code:
 
 
 def _runs(code: Code, call: str, begin: Scalar, end: Scalar, part: Scalar) -> None:
-    """Emit a call of the kernel in the row ``call`` for a range; ``part`` is the number of the thread."""
+    """Emit a call of a kernel for the range from ``begin`` to before ``end``.
+
+    ``call`` is the address of the call's row of five words (see `_text`), ``part`` is the number of the thread.
+    """
     function, arrays = (code.pointer(code.word(call, i)) for i in range(2))
     code.lines.append(f"call void {function}(ptr {arrays}, i64 {begin.value}, i64 {end.value}, i64 {part.value})")
 
