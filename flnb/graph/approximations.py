@@ -1,8 +1,9 @@
 """Polynomial approximations of float32 transcendental functions, without branches, so that compilers vectorize them.
 
 Relative errors are at most 1e-6. For infinities, NaN, overflow and subnormal results, the functions return the same as
-NumPy. The polynomial of log is from Cephes (S. L. Moshier, 1992), the rational functions of tanh and erf are from
-Eigen, and the polynomial of exp was fitted by least squares with weights that depend on the errors (Lawson, 1961).
+NumPy. The polynomial of log is from Cephes (S. L. Moshier, 1992), the rational function of tanh is from Eigen. The
+polynomial of exp and the rational function of erf were fitted by least squares with weights that depend on the errors
+(Lawson, 1961).
 """
 
 from __future__ import annotations
@@ -33,13 +34,12 @@ TANH = (
     (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03),
 )  # fmt: skip
 ERF = (
-    (0.00022905065861350646, 0.0034082910107109506, 0.050955695062380861, 0.18520832239976145, 1.128379143519084),
-    (
-        -1.1791602954361697e-7, 0.000023547966471313185, 0.0010179625278914885, 0.014070470171167667,
-        0.11098505178285362, 0.49746925110067538, 1.0,
-    ),
-)  # fmt: skip
+    (2.592412743e-4, 7.058583281e-3, 6.243817494e-2, 2.801181063e-1, 1.128378977),
+    (1.566510775e-5, 1.779287487e-3, 2.159348332e-2, 1.492203079e-1, 5.815762205e-1, 1.0),
+)
 """The coefficients of numerator and denominator, polynomials in x^2, the highest power first."""
+ERF_END = 3.75**2
+"""The largest square for which the fraction `ERF` is fitted; with this square, larger x give a product of at least 1."""
 
 
 def _polynomial(x: Scalar, coefficients: Sequence[float]) -> Scalar:
@@ -143,17 +143,18 @@ def log1p(x: Scalar) -> Scalar:
 def tanh(x: Scalar) -> Scalar:
     """Return the hyperbolic tangent of x; the result is 1 for x > 8 and -1 for x < -8."""
     x = _limited(x, -7.99881172180175781, 7.99881172180175781)
-    return _rational(x, *TANH)
+    return _rational(x, x * x, *TANH)
 
 
 def erf(x: Scalar) -> Scalar:
-    """Return the error function of x; the result is 1 for x > 4 and -1 for x < -4."""
-    return _limited(_rational(_limited(x, -4.0, 4.0), *ERF), -1.0, 1.0)
-
-
-def _rational(x: Scalar, numerator: Sequence[float], denominator: Sequence[float]) -> Scalar:
-    """Return x P(x^2) / Q(x^2), given the coefficients of the polynomials P (numerator) and Q (denominator)."""
+    """Return the error function of x; the result is 1 for x > 3.75 and -1 for x < -3.75."""
     square = x * x
+    y = _rational(x, select(square > ERF_END, ERF_END, square), *ERF)
+    return _limited(y, -1.0, 1.0)
+
+
+def _rational(x: Scalar, square: Scalar, numerator: Sequence[float], denominator: Sequence[float]) -> Scalar:
+    """Return x P(t) / Q(t) for t = ``square``, given the coefficients of P (numerator) and Q (denominator)."""
     return x * (_polynomial(square, numerator) / _polynomial(square, denominator))
 
 
