@@ -3,9 +3,9 @@
 Every contestant is a process of its own: flnb on each of its backends; torch eager, with malloc's default settings and
 with settings by which glibc keeps freed memory (`TUNED`); with ``--peers`` also torch with channels last, compiled, and
 JAX's jit. All begin with flnb's initial weights, see the same batch, and must agree on loss and gradients, dropout off,
-before anything is timed. Then they take turns in many short rounds, after a warm-up; ratios are taken round by round.
-These times do not include the loading of data, which ``--data`` measures separately (`benchmarks.loading`). If torch is
-not installed, flnb is measured alone.
+before anything is timed; a peer that fails or does not agree is left out. Then they take turns in many short rounds,
+after a warm-up; ratios are taken round by round. These times do not include the loading of data, which ``--data``
+measures separately (`benchmarks.loading`). If torch is not installed, flnb is measured alone.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ TUNED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**34), "MALLOC_
 QUICK = ("mlp", "lenet", "resnet18")
 TORCH, JAX = "benchmarks.peers.torch_training:TorchTraining", "benchmarks.peers.jax_training:JaxTraining"
 BASELINES = {"torch": "over torch", "torch, malloc tuned": "over tuned"}
+BEST = "over the best torch"
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,9 @@ def entries(name: str, options: argparse.Namespace, weights: str) -> list[Entry]
             images = models.get(name).batch(options.size, size=1)[0].ndim == 4
             variants = ["channels_last"] * images + ["compile"]
             found += [Entry(f"torch {kind}", TORCH, {**given, "variant": kind}, optional=True) for kind in variants]
+            if images:
+                both = {**given, "variant": "channels_last"}
+                found.append(Entry("torch channels_last, malloc tuned", TORCH, both, TUNED, optional=True))
     if options.peers and find_spec("jax"):
         found.append(Entry("jax jit", JAX, given, optional=True))
     return found
@@ -78,13 +82,13 @@ def compared(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
                 worker = stack.enter_context(Worker(entry.name, entry.target, entry.arguments, environment))
                 memory, path = worker.call("memory"), f"{folder}/{entry.name}.npz"
                 result = worker.call("check", path=path), path
-            except WorkerError as error:
+                off = disagreement(f"{name} in {entry.name}", reference or result, result)
+            except (WorkerError, ValueError) as error:
                 if not entry.optional:
                     raise
                 print(f"{name}: left out {error}", file=sys.stderr)
                 continue
             reference = reference or result
-            off = disagreement(f"{name} in {entry.name}", reference, result)
             workers[entry.name] = worker
             rows[entry.name] = {"model": name, "framework": entry.name, "off flnb by": off, "memory": memory}
         measured = measure(list(workers.values()), options.rounds, options.seconds, options.clock)
@@ -97,9 +101,11 @@ def compared(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def over(found: dict[str, Measured], who: str) -> dict[str, str]:
-    """Return the columns of the table that compare the times of the contestant ``who`` with torch's."""
+    """Return the columns that compare a candidate with torch, and with torch's configuration of the least median."""
+    configurations = [name for name in found if name.startswith("torch")]
+    best = min(configurations, key=lambda name: Spread.of(found[name].trained).median, default="torch")
     line = {}
-    for baseline, title in BASELINES.items():
+    for baseline, title in [*BASELINES.items(), (best, BEST)]:
         spread = ratios(found[who].trained, found[baseline].trained) if baseline in found else None
         line[title] = "" if spread is None else f"{spread.median:.2f}"
         line[f"{title}: least .. most"] = "" if spread is None else f"{spread.least:.2f} .. {spread.most:.2f}"

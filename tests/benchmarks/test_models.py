@@ -74,7 +74,7 @@ def test_who_takes_part(monkeypatch: pytest.MonkeyPatch) -> None:
     assert names(monkeypatch, "mlp", set(), backend=["a", "b"]) == ["flnb a", "flnb b"]
     assert names(monkeypatch, "mlp", {"torch", "jax"}) == ["flnb numpy", "torch", "torch, malloc tuned"]
     peers = names(monkeypatch, "lenet", {"torch", "jax"}, peers=True)
-    assert peers[3:] == ["torch channels_last", "torch compile", "jax jit"]
+    assert peers[3:] == ["torch channels_last", "torch compile", "torch channels_last, malloc tuned", "jax jit"]
     assert "torch channels_last" not in names(monkeypatch, "mlp", {"torch"}, peers=True)  # no images
 
 
@@ -84,10 +84,36 @@ def test_ratios_are_to_both_torches() -> None:
         "torch": Measured([1.0, 4.0], [], 1.0),
         "torch, malloc tuned": Measured([0.5, 3.0], [], 1.0),
     }
-    assert list(models.over(found, "flnb numpy").values()) == ["2.50", "2.00 .. 3.00", "4.00", "4.00 .. 4.00"]
+    tuned = ["4.00", "4.00 .. 4.00"]  # the best that torch can do here
+    assert list(models.over(found, "flnb numpy").values()) == ["2.50", "2.00 .. 3.00", *tuned, *tuned]
     assert list(models.over(found, "torch").values())[:2] == ["1.00", "1.00 .. 1.00"]
     alone = {"flnb numpy": found["flnb numpy"]}
     assert set(models.over(alone, "flnb numpy").values()) == {""}
+
+
+class Disagrees(Training):
+    """A peer that computes another loss than flnb."""
+
+    def check(self, path: str) -> float:
+        return 1.0 + super().check(path)
+
+
+def test_a_peer_that_does_not_agree_is_left_out_but_torch_itself_must(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def entries(name: str, options: Any, weights: str) -> list[models.Entry]:
+        given = {"model": name, "scale": "small", "weights": weights, "backend": "numpy"}
+        other = models.Entry("torch compile", f"{__name__}:Disagrees", given, optional=optional)
+        return [models.Entry("flnb numpy", models.TRAINING, given), other]
+
+    monkeypatch.setattr(models, "entries", entries)
+    optional = True
+    measured = options(threads=1, rounds=1, seconds=0.01, clock="wall")
+    assert [line["framework"] for line in models.compared("mlp", measured)] == ["flnb numpy"]
+    assert "mlp: left out mlp in torch compile: loss " in capsys.readouterr().err
+    optional = False
+    with pytest.raises(ValueError, match="only what agrees is timed"):
+        models.compared("mlp", measured)
 
 
 def test_an_unknown_model_is_refused_before_anything_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
