@@ -101,7 +101,10 @@ def compared(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def over(found: dict[str, Measured], who: str) -> dict[str, str]:
-    """Return the columns that compare a candidate with torch, and with torch's configuration of the least median."""
+    """Return the columns of the table that compare the times of the contestant ``who`` with torch's.
+
+    The best torch is the configuration with the least median.
+    """
     configurations = [name for name in found if name.startswith("torch")]
     best = min(configurations, key=lambda name: Spread.of(found[name].trained).median, default="torch")
     line = {}

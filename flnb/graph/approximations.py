@@ -39,7 +39,7 @@ ERF = (
 )
 """The coefficients of numerator and denominator, polynomials in x^2, the highest power first."""
 ERF_END = 3.75**2
-"""The largest square for which the fraction `ERF` is fitted; with this square, larger x give a product of at least 1."""
+"""The largest square for which the fraction `ERF` is fitted; with it, the product for a larger x is at least 1."""
 
 
 def _polynomial(x: Scalar, coefficients: Sequence[float]) -> Scalar:
