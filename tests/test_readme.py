@@ -133,6 +133,13 @@ def test_the_commands_of_the_continuous_integration_are_the_readmes() -> None:
     assert "python -m pip install uv && python -m uv run --no-dev --extra lab --extra cpu flnb lab" in TEXT
 
 
+def test_packages_are_installed_where_the_commands_run() -> None:
+    """A bare `pip` may be that of another Python."""
+    assert "python -m venv .venv && . .venv/bin/activate && python -m pip install -e '.[lab,cpu]' && flnb lab" in TEXT
+    assert re.findall(r"(?<!python -m )(?:pip install|uv run).*", TEXT) == []
+    assert "python -m uv run --no-dev --extra mpi flnb launch -n 4 script.py" in TEXT
+
+
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
 def test_every_path_exists(name: str) -> None:
     text = (ROOT / name).read_text()
