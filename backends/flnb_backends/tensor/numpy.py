@@ -71,7 +71,9 @@ def _strides(shape: tuple[int, ...], to: tuple[int, ...], itemsize: int) -> tupl
     return (0,) * lead + tuple(steps)
 
 
-def _rounding(function: Any) -> Any:
+def rounding(function: Any) -> Any:
+    """Make the method of an op that rounds, from NumPy's ufunc or CuPy's."""
+
     def method(self: Any, x: Array, out: Array | None = None) -> Any:
         return self.copy(x, out) if x.dtype.kind in "iu" else function(x, out)  # integers are round, and stay integers
 
@@ -208,7 +210,7 @@ class NumpyBackend(Whole, Convolution, Pooling, LinearAlgebra, Movement, TensorB
     sqrt, square, reciprocal = np.sqrt, np.square, np.reciprocal
     sin, cos, tan, asin, acos, atan = np.sin, np.cos, np.tan, np.arcsin, np.arccos, np.arctan
     sinh, cosh, tanh, asinh, acosh, atanh = np.sinh, np.cosh, np.tanh, np.arcsinh, np.arccosh, np.arctanh
-    floor, ceil, trunc, round = _rounding(np.floor), _rounding(np.ceil), _rounding(np.trunc), _rounding(np.rint)
+    floor, ceil, trunc, round = rounding(np.floor), rounding(np.ceil), rounding(np.trunc), rounding(np.rint)
     isnan, isinf, isfinite, signbit = np.isnan, np.isinf, np.isfinite, np.signbit
     logical_not, bitwise_invert = np.logical_not, np.invert
     add, subtract, multiply, divide = np.add, np.subtract, np.multiply, np.divide

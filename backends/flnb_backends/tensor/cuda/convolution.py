@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from flnb_backends.tensor.convolution import flat
 from flnb_backends.tensor.cuda import launcher
 from flnb_backends.tensor.cuda.base import Buffer, CudaBuffers
 from flnb_backends.tensor.cuda.pooling import Extents, types_of, windows
@@ -26,11 +27,6 @@ MOST_ROWS = 65535
 def pointwise(kernel: Extents, stride: Extents, padding: Extents, groups: int) -> bool:
     """Return whether a convolution is a plain matrix product per example: kernel 1, stride 1, no padding."""
     return groups == 1 and {*kernel, *stride} == {1} and not any(padding)
-
-
-def flat(x: Buffer) -> Buffer:
-    """Reshape (N, C, *extents) to (N, C, product of the extents)."""
-    return x.reshape(*x.shape[:2], math.prod(x.shape[2:]))
 
 
 class Convolution(CudaBuffers):

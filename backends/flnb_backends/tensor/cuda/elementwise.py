@@ -8,7 +8,7 @@ import numpy as np
 from flnb_telemetry.extras import require
 
 from flnb_backends.tensor.cuda.base import Buffer, CudaBuffers
-from flnb_backends.tensor.numpy import NumpyBackend
+from flnb_backends.tensor.numpy import NumpyBackend, rounding
 
 __all__ = ["Elementwise"]
 
@@ -18,24 +18,12 @@ special = require("cupyx.scipy.special", extra="cuda")
 where = cp.ElementwiseKernel("bool c, T a, T b", "T y", "y = c ? a : b", "flnb_where")
 
 
-def _rounding(function: Any) -> Any:
-    def method(self: Any, x: Buffer, out: Buffer | None = None) -> Buffer:
-        return self.copy(x, out) if x.dtype.kind in "iu" else function(x, out)  # integers are round, and stay integers
-
-    return method
-
-
 class Elementwise(CudaBuffers):
     """The methods of the cuda backend for elementwise ops: mostly CuPy's ufuncs, which take (x, out) or (a, b, out)."""
 
-    floor, ceil, trunc, round = _rounding(cp.floor), _rounding(cp.ceil), _rounding(cp.trunc), _rounding(cp.rint)
+    floor, ceil, trunc, round = rounding(cp.floor), rounding(cp.ceil), rounding(cp.trunc), rounding(cp.rint)
     maximum, minimum, erf = cp.maximum, cp.minimum, special.erf
-
-    def real(self, x: Buffer, out: Buffer | None = None) -> Buffer:
-        return self.copy(x.real, out)
-
-    def imag(self, x: Buffer, out: Buffer | None = None) -> Buffer:
-        return self.copy(x.imag, out)
+    real, imag, empty_like = NumpyBackend.real, NumpyBackend.imag, NumpyBackend.empty_like
 
     def where(self, condition: Buffer, a: Buffer, b: Buffer, out: Buffer | None = None) -> Buffer:
         return where(condition, a, b) if out is None else where(condition, a, b, out)
@@ -53,9 +41,6 @@ class Elementwise(CudaBuffers):
 
     def full(self, value: complex, out: Buffer) -> Buffer:
         out.fill(value)
-        return out
-
-    def empty_like(self, out: Buffer) -> Buffer:
         return out
 
 

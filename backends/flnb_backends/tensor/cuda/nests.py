@@ -19,6 +19,7 @@ from flnb.graph.loops import simplified
 from flnb.graph.scalars import apply, identity
 from flnb_backends.native.rounding import rounded_steps
 from flnb_backends.tensor.cuda.launcher import included
+from flnb_backends.tensor.cuda.rows import power_of_two
 from flnb_backends.tensor.cuda.text import Text, type_of
 
 if TYPE_CHECKING:
@@ -107,8 +108,8 @@ class _Rows:
         rows, n = math.prod(self.kept), math.prod(self.walked)
         beside = sum(kept[-1:] == (1,) for kept, _ in self.ways)
         most = THREADS if not over else LANES if beside > sum(walk[-1:] == (1,) for _, walk in self.ways) else 1
-        self.across = min(most, _power_of_two(rows)) if most < THREADS else THREADS
-        self.along = min(THREADS // self.across, _power_of_two(n))
+        self.across = min(most, power_of_two(rows)) if most < THREADS else THREADS
+        self.along = min(THREADS // self.across, power_of_two(n))
         self.tiles = -(-rows // (THREADS // self.along))
         self.blocks = min(self.tiles, MOST_BLOCKS)
         reach = [sum(abs(s) * (e - 1) for s, e in zip((*k, *w), (*self.kept, *self.walked), strict=True))
@@ -262,8 +263,3 @@ class _Rows:
         ``strides`` are the array's strides along the loops; ``letter`` + number are the names of the loop indices.
         """
         return " + ".join(f"{letter}{loop} * {s}" for loop, s in enumerate(strides) if s) or "0"
-
-
-def _power_of_two(n: int) -> int:
-    """Return the smallest power of two that is at least n."""
-    return 1 << max(n - 1, 0).bit_length()

@@ -10,7 +10,7 @@ import numpy as np
 from flnb_backends.tensor.cuda import launcher
 from flnb_backends.tensor.cuda.base import CudaBuffers
 
-__all__ = ["RowKernels", "Rows", "accumulator", "kernel_types"]
+__all__ = ["RowKernels", "Rows", "accumulator", "kernel_types", "power_of_two"]
 
 THREADS, LANES = 256, 32
 """Threads of a block, for which ``rows.cuh`` reserves shared memory, and of a warp."""
@@ -50,8 +50,8 @@ class Rows(NamedTuple):
 
     def block(self) -> tuple[int, int, int]:
         """Return the extents of a block of threads: rows per tile, threads per row, and tiles per block."""
-        across = min(LANES, _power_of_two(self.inner))
-        along = min(THREADS // across, _power_of_two(min(self.n, self.chunk or self.n)))
+        across = min(LANES, power_of_two(self.inner))
+        along = min(THREADS // across, power_of_two(min(self.n, self.chunk or self.n)))
         along = max(along, THREADS // MOST_TILES // across)
         return across, along, THREADS // (across * along)
 
@@ -66,7 +66,7 @@ class Rows(NamedTuple):
         return self._replace(chunk=32 * along) if self.n > most else self
 
 
-def _power_of_two(n: int) -> int:
+def power_of_two(n: int) -> int:
     """Return the smallest power of two that is at least n."""
     return 1 << max(n - 1, 0).bit_length()
 
