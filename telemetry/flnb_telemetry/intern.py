@@ -220,7 +220,7 @@ def located(keys: Ints, ids: Ints, sort: bool = False) -> tuple[Ints, NDArray[np
     if keys[-1] - keys[0] + 1 == len(keys) and not sort:  # without gaps
         found = (ids >= keys[0]) & (ids <= keys[-1])
         return np.where(found, ids - keys[0], 0), found
-    order = np.argsort(keys, kind="stable") if sort else None
+    order = np.argsort(keys, kind="stable") if sort and not (keys[1:] > keys[:-1]).all() else None
     ascending = keys if order is None else keys[order]
     at = np.minimum(np.searchsorted(ascending, ids), len(keys) - 1)
     found = ascending[at] == ids

@@ -185,12 +185,15 @@ class Session:
         return waiting
 
     def _want_grad_stats(self) -> None:
-        """Have the next backward pass measure gradient norms if some sink's `grad_interval` has passed."""
+        """Have the next backward pass measure gradient norms if some sink's `grad_interval` has passed.
+
+        All sinks receive these norms, so the intervals of all begin anew.
+        """
         now = clock()
-        for sink in self.sinks:
-            if sink.grad_interval is not None and now >= self._grad_due.get(id(sink), 0):
-                self._grad_due[id(sink)] = now + int(sink.grad_interval * 1e9)
-                bus.want_grad_stats = True
+        wanting = [sink for sink in self.sinks if sink.grad_interval is not None]
+        if any(now >= self._grad_due.get(id(sink), 0) for sink in wanting):
+            self._grad_due = {id(sink): now + int((sink.grad_interval or 0) * 1e9) for sink in wanting}
+            bus.want_grad_stats = True
 
     def add(self, sink: Sink, buffer: int, caller: Context) -> None:
         """Start feeding a sink, first with records of the existing memory blocks and segments.

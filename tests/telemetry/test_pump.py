@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from flnb_telemetry import bus, intern, pump, record, schema, step
 from flnb_telemetry.lane import NOBODY
+from flnb_telemetry.recording import Recording
 
 from tests.telemetry.conftest import Collector
 
@@ -169,6 +170,20 @@ def test_gradients_are_wanted_at_once_and_then_at_intervals(sink: Any) -> None:
     assert bus.want_grad_stats
     pump.detach(sink)
     assert not bus.want_grad_stats
+
+
+def test_sinks_share_the_passes_whose_gradients_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A live view beside a recording must not add its own measured passes to those of the recording."""
+    session = pump.Session(1 << 16, 1.0)
+    session.sinks = [Recording("often", grad_interval=0.2), Recording("rare", grad_interval=0.5), Recording("no")]
+    session.sinks[2].grad_interval = None
+    wanted = []
+    for tenth in range(1, 13):
+        monkeypatch.setattr(pump, "clock", lambda now=tenth * 100_000_000: now)
+        monkeypatch.setattr(bus, "want_grad_stats", False)
+        session._want_grad_stats()
+        wanted += [tenth] if bus.want_grad_stats else []
+    assert wanted == [1, 3, 5, 7, 9, 11]
 
 
 def test_telemetry_knows_what_it_costs(sink: Any) -> None:

@@ -32,6 +32,8 @@ COARSE = 1024
 """The approximate number of bars in each row of a frame's window of the whole run."""
 NEWEST = 4000
 """The most events of a row in the window of the newest steps."""
+WAITING = 1 << 16
+"""The most events that wait to be added to the rows while no browser shows the timeline."""
 STEPS = 8
 PIXELS = 16384
 """The largest width of a requested window, in pixels."""
@@ -56,10 +58,33 @@ class LiveTimeline:
         self.steps = np.empty((2, 0), np.int64)
         self.ranks: dict[int, int] = {}
         self._version, self._due, self._whole_due = -1, 0, 0
+        self._waiting: list[tuple[dict[str, Columns], tuple[NDArray[Any], NDArray[Any]]]] = []
+        self._waiting_rows = 0
         self._looked: int | None = None  # when (ns) a browser last showed the timeline; None: no browser told its tab
 
     def add(self, tables: dict[str, Columns], places: tuple[NDArray[Any], NDArray[Any]]) -> None:
-        """Receive the next events as tables (see `Timeline.take`)."""
+        """Receive the next events as tables (see `Timeline.take`); while nobody looks, they wait for each other."""
+        self._waiting.append((tables, places))
+        self._waiting_rows += sum(len(table["lane"]) for table in tables.values())
+        if not self._hidden(clock()) or self._waiting_rows > WAITING:
+            self._add_waiting()
+
+    def _hidden(self, now: int) -> bool:
+        """Return whether every browser that was heard from shows another tab at the time `now` (ns)."""
+        return self._looked is not None and now - self._looked >= WHOLE_EVERY
+
+    def _add_waiting(self) -> None:
+        """Add the events that wait to the rows."""
+        waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
+        if len(waiting) == 1:
+            self._add(*waiting[0])
+        elif waiting:
+            tables = {kind: _joined([table[kind] for table, _ in waiting]) for kind in waiting[0][0]}
+            scope, phase = (np.concatenate(part) for part in zip(*(places for _, places in waiting), strict=True))
+            self._add(tables, (scope, phase))
+
+    def _add(self, tables: dict[str, Columns], places: tuple[NDArray[Any], NDArray[Any]]) -> None:
+        """Add events to the rows, given as tables, with the scope and the phase of each op."""
         groups = self.rows.catalog.groups.items
         for lane, group in set(
             schema.tuples(tables.pop("collective_begin", {"lane": NONE, "group": NONE}), "lane", "group")
@@ -70,7 +95,7 @@ class LiveTimeline:
         ends = [table["t1" if "t1" in table else "t"] for table in tables.values()]
         if not any(map(len, begins)):
             return
-        first = min(int(t[0]) for t in begins if len(t))
+        first = min(int(t.min()) for t in begins if len(t))
         self.first = min(self.first or first, first)
         self.last = max(self.last, *(int(t.max()) for t in ends if len(t)))
         step = tables["step"]
@@ -94,7 +119,10 @@ class LiveTimeline:
         section if it has changed, but so rarely that making it takes at most 5 % of the time.
         """
         began = clock()
-        if not keyframe and (self.rows.version == self._version or began < self._due):
+        if not keyframe and began < self._due:
+            return {}, {}
+        self._add_waiting()
+        if not keyframe and self.rows.version == self._version:
             return {}, {}
         self._version, spent = self.rows.version, thread_time_ns()
         if not self.rows.rows:
@@ -105,8 +133,7 @@ class LiveTimeline:
             windows = {"whole": self._whole(now)} | windows
             self._whole_due = began + WHOLE_EVERY
         about, arrays = self._told(windows, now)
-        hidden = self._looked is not None and began - self._looked >= WHOLE_EVERY
-        self._due = clock() + max(WHOLE_EVERY if hidden else EVERY, 19 * (thread_time_ns() - spent))
+        self._due = clock() + max(WHOLE_EVERY if self._hidden(began) else EVERY, 19 * (thread_time_ns() - spent))
         return {"timeline": about}, {f"timeline.{name}": column for name, column in arrays.items()}
 
     def _whole(self, now: int) -> tuple[int, int, int]:
@@ -197,6 +224,7 @@ class LiveTimeline:
         Returns:
             The answer as a message. The answer about a window also has the bars, as "columns".
         """
+        self._add_waiting()
         found: dict[str, Any] = {"type": "timeline", "id": request.get("id")}
         if "window" in request:
             t0, t1, pixels = request["window"]
@@ -362,3 +390,9 @@ class LiveTimeline:
             return {"text": text, "count": 0, "at": 0, "next": None}
         wrapped, _, key, number = min(best)
         return {"text": text, "count": count, "at": 0 if wrapped else before, "next": self._place(key, number)}
+
+
+def _joined(tables: list[Columns]) -> Columns:
+    """Return the rows of several tables, which have the same columns, as one table."""
+    some = [table for table in tables if len(table["lane"])]
+    return {name: np.concatenate([table[name] for table in some or tables]) for name in tables[0]}

@@ -152,14 +152,18 @@ def test_a_live_view_has_the_same_rows_however_its_records_arrive(run: Recording
     """Batches end anywhere: in a scope, in a backward pass, between an op and the end of its step."""
     whole = LiveRecording(run).timeline.rows
     rows = [(lane, row) for lane, batch in run._batches for row in batch]
-    for size in (1, 7, 64):
+    for size, tab in ((1, "timeline"), (7, "timeline"), (64, "timeline"), (64, "memory")):
         live = Live("again")
         live.timeline = LiveTimeline(live)
+        live.look(tab)
         for at in range(0, len(rows), size):
             for lane in {lane for lane, _ in rows[at : at + size]}:
                 live.feed(lane, np.array([row for other, row in rows[at : at + size] if other == lane]))
             live._fold()
         own = live.timeline.rows
+        if tab == "memory":
+            assert not own.rows, "events are added for nobody"
+            live.answer({"type": "timeline", "measure": [0, 0]})
         assert own.row_keys() == whole.row_keys()
         for key in own.row_keys():
             got, want = (each.rows[key].window(run.start, run.end or 0, 1) for each in (own, whole))
