@@ -33,9 +33,9 @@ UNMEASURED = {
     "NCCL": "pytest -m gpu tests/backends/cuda/test_nccl.py, with two GPUs",
     "cuDNN": "pytest -m gpu tests/backends/cuda/test_cudnn.py, with nvidia-cudnn-cu13",
 }
-"""What only a GPU can tell, and no GPU has told yet, with what to run first."""
+"""Everything that only a GPU can show and that was never measured on one, with the command to run first."""
 SIZE = 1 << 12
-"""Rows, and elements of each, of the arrays that are measured."""
+"""The number of rows of the measured arrays, and the number of elements of a row."""
 
 
 def unmeasured() -> str:

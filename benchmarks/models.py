@@ -28,7 +28,8 @@ from flnb.bench.command import TABLE3, TRAINING, costliest
 from flnb.bench.measure import Measured, measure, threads
 
 TUNED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**34), "MALLOC_TOP_PAD_": str(2**26)}
-"""glibc takes no block from the system by itself, gives none back, and asks for 64 MiB at a time."""
+"""Environment variables with which glibc's malloc maps no block separately, returns no memory to the system, and
+requests 64 MiB at a time."""
 
 QUICK = ("mlp", "lenet", "resnet18")
 TORCH, JAX = "benchmarks.peers.torch_training:TorchTraining", "benchmarks.peers.jax_training:JaxTraining"

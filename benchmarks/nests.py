@@ -28,13 +28,13 @@ from flnb.bench.measure import threads
 
 ROWS, COLUMNS = 1024, 1024
 IMAGES = (16, 64, 32, 32)
-"""The shape of what is normalised by batches: as many elements."""
+"""The shape of the images in the case of batch norm, which have as many elements as the arrays of the other cases."""
 DROPPED = 0.1
 GOALS = {
     "gelu": 0.6, "bias + residual, relu": 0.45, "layer norm": 0.85, "softmax": 0.85,
     "batch norm + relu, both ways": 0.35, "dropout": 0.35, "Adam": 0.75, "a + b * c": 1.1,
 }  # fmt: skip
-"""The most that `flnb.jit` should take of torch's time; of a + b * c, of the loop's in C."""
+"""Goals: the largest ratio of the time of `flnb.jit` to torch's or, for a + b * c, to that of the loop in C."""
 SETTINGS = {"torch, malloc tuned": TUNED, "C": TUNED}
 """Environment variables of contestants: without these, each result's memory is taken from the system anew."""
 BASELINES = ("torch", "torch, malloc tuned", "C")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MEAN, WORST = 0.9, 1.75
-"""The most of torch's time that the ops may take in the geometric mean, and that one of them may."""
+"""Goals: the largest geometric mean of the ratios to torch's time over the ops, and the largest ratio of an op."""
 
 SIZES: dict[str, dict[str, tuple[int, ...]]] = {
     "8 x 8": {"x": (8, 8), "t": (8, 8), "c": (8,), "h": (1, 1, 8, 8), "i": (1, 4, 4, 4), "k": (4, 4, 3, 3)},
@@ -34,7 +34,8 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
         "x": (64, 256), "t": (256, 64), "c": (256,), "h": (1, 4, 64, 64), "i": (4, 16, 16, 16), "k": (16, 16, 3, 3)
     },
 }  # fmt: skip
-"""Shapes of x, its transpose, its columns, heads for attention, images and their kernels; x, h and i are as large."""
+"""For each size the shapes of the inputs, by letter: an array x, its transpose t, one of its rows c, heads of attention
+h, images i and convolution kernels k. Arrays x, h and i have equally many elements."""
 
 INPUTS = {
     "add": "xx", "multiply": "xx", "exp": "x", "tanh": "x", "matmul": "xt", "sum": "x", "mean": "x", "max": "x",
@@ -43,7 +44,7 @@ INPUTS = {
     "batch_norm": "xcc", "cross_entropy": "x", "embedding": "x", "attention": "hhh", "conv2d": "ik",
     "max_pool2d": "i", "dropout": "x",
 }  # fmt: skip
-"""What each op is given, one shape a letter. Reductions go over the last axis."""
+"""The inputs of each op: for each input, the letter of its shape in `SIZES`. Reductions go over the last axis."""
 
 
 def flnb_functions(mask: Any, rows: Any) -> dict[str, Callable[..., Any]]:

@@ -41,7 +41,7 @@ CHAIN_GOALS = {
 REPEATS = 20
 """How often a chain runs in each turn."""
 SETTLING = 6
-"""The number of steps after which a program has planned its memory and chosen its methods for good."""
+"""The number of steps after which a program no longer changes its plan of memory or its ways to compute."""
 STEPS = 10
 """The number of steps in each measurement."""
 

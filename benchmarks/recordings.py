@@ -29,7 +29,7 @@ CHUNK = 50_000  # events that are emitted between two flushes, so that none is d
 RATE = 200_000  # events a second, with --hour
 TURN = 0.05  # s between two batches of them
 MORE = 1.05
-"""By how much the memory of the longest run may exceed that of the shortest."""
+"""Goal: the largest ratio of the memory for the longest run to that for the shortest run."""
 
 
 def record(path: Path, count: int) -> dict[str, Any]:

@@ -142,7 +142,8 @@ PARTS = {
     "manager": (MANAGER, "flnb.set_memory_manager(Edited)", "flnb.zeros((512, 512))"),
     "tape": (TAPE, "flnb.set_tape(Edited)", "flnb.tanh(flnb.Variable(flnb.ones((2,))))"),
 }
-"""For each part of flnb a class as a cell has it, the cell that makes it active, and one that calls it."""
+"""For each kind of class the text of three notebook cells: the first defines the class, the second makes it active, and
+the third calls it."""
 
 
 def active_in_notebook(part: str, rounds: int) -> list[float] | None:

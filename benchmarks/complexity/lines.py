@@ -33,7 +33,7 @@ LANGUAGES = {
 
 HASHED = ("Cython", "YAML", "CMake")
 OMITTED = {"test", "tests", "node_modules", "static", "build", "third_party", "__pycache__"}
-"""Folders whose files are not counted: tests, other projects' code, and what is built from sources counted already."""
+"""Folders whose files are not counted: tests, other projects' code, and files built from sources that are counted."""
 
 _SUFFIXES = {suffix: language for language, suffixes in LANGUAGES.items() for suffix in suffixes.split()}
 _STRING = r"\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"

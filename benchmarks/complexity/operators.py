@@ -21,7 +21,7 @@ MATCH = {
     "conv": r"conv(?!ert)",
     "sum": r"sum",
 }
-"""What a name contains that performs the function."""
+"""For each kind of operator, a regular expression for the names of such operators."""
 
 
 def flnb() -> dict[str, list[str]]:

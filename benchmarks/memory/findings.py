@@ -91,7 +91,7 @@ READINGS: dict[str, Any] = {
     "most reserved beyond most live": lambda result, of: peak(result, of) - 1,
     "smallest device beyond most live": lambda result, of: of.needed / result.peak_live - 1,
 }
-"""What "internal fragmentation" may mean, and what else may move; all in units of the live bytes."""
+"""Measures that the paper may mean by "internal fragmentation", and others that may change, per live byte."""
 
 
 class Moved(NamedTuple):

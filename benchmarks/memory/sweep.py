@@ -25,9 +25,9 @@ __all__ = [
 
 MIB = 1 << 20
 LIMITS = (None, 512, 256, 128, 64, 20, 8, 2)
-"""MiB; None: no limit. 20 MiB are a segment of the caching manager that several large blocks share."""
+"""The limits to measure, in MiB; None for no limit. A segment that several large blocks share has 20 MiB."""
 SMALL_LIMITS = (None, 20, 8, 4, 2, 0.5)
-"""For models whose tensors have a few MiB."""
+"""The limits to measure, in MiB, for models whose tensors have a few MiB; None for no limit."""
 
 WITHIN = 0.01
 """The smallest sufficient capacity is found to within this fraction of the peak of live bytes."""

@@ -21,7 +21,7 @@ KINDS = {
     "lengths), on the meta backend",
     "cpu": "the models and batches of scale 'small', computed by NumPy in the host's memory",
 }
-"""Where a trace comes from."""
+"""The kinds of traces, each with a description of the training that is traced."""
 
 PARTS = {"paper": (1.0, 1.0), "varying": (0.7, 1.0, 0.55, 0.85), "cpu": (1.0, 1.0)}
 """For each kind of trace, the batch size of each training step as a fraction of the model's usual batch size.

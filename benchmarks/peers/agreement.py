@@ -11,12 +11,12 @@ import numpy as np
 __all__ = ["GRADIENT", "LOSS", "SMALLEST", "disagreement"]
 
 LOSS = 1e-9
-"""How far losses may be apart, relative."""
+"""The largest relative difference of two losses that agree."""
 GRADIENT = 1e-6
-"""How far gradients of a parameter may be apart, relative to the parameter's largest (the maximum norm of each)."""
+"""The largest difference of two gradients of a parameter that agree, in the maximum norm, relative to the gradient."""
 SMALLEST = 1e-3
-"""Gradients that are smaller than this share of the model's largest are compared with that share of it instead: of a
-convolution's bias before a batch norm, say, the gradient is zero and what is computed is rounding."""
+"""A gradient that is smaller than this share of the model's largest gradient is compared relative to that share. For
+example, the gradient of a convolution's bias before a batch norm is zero, except for rounding errors."""
 
 
 def disagreement(who: str, reference: tuple[float, str], other: tuple[float, str]) -> str:

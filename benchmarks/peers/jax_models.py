@@ -132,4 +132,5 @@ MODELS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("resnet18", "resnet34", "resnet50"), resnet),
     "vit": vit,
 }
-"""By name: logits of the parameters' iterator, the images or vectors, a key for dropout, and the settings."""
+"""For each model a function that returns logits, given an iterator over the parameters, the images or vectors, a random
+key for dropout, and the settings."""

@@ -251,4 +251,4 @@ MODELS = {
     }.items()
     for name in names
 }
-"""By name: the class, and the loss of a model and its batch."""
+"""For each model its class, and its loss: a function of the model and a batch."""

@@ -162,4 +162,4 @@ MODELS = {
     **dict.fromkeys(("lstm-lm-200", "lstm-lm-600", "lstm-lm-650x2"), (LSTMLM, token_loss)),
     "captioner": (Captioner, caption_loss),
 }
-"""By name: the class, and the loss of a model and its batch."""
+"""For each model its class, and its loss: a function of the model and a batch."""

@@ -20,7 +20,7 @@ PICTURES = (
 """scikit-image's pictures by their functions' names; scikit-learn's two photographs come after them."""
 EXTENT, CELL = 32, 64
 TRAIN, TEST = 250, 32
-"""Patches of each picture."""
+"""The number of patches that are cut from each picture, for training and for test."""
 
 
 def image_set(options: Namespace) -> tuple[TensorDataset, TensorDataset, int]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Exchange", "Parts", "UsedParts", "emit_parts", "use"]
 
 MOST = 256
-"""Exchanges that are stored; of more, the newest."""
+"""The most changes of the backend or the manager that are stored; of more, the newest are stored."""
 NAMED = ("backend", "manager", "device")
 
 

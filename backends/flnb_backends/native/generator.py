@@ -28,8 +28,8 @@ SHORT = 64
 MANY = 64
 """The number of iterations of a loop that is enough to divide the loop evenly among threads."""
 LONG, INTERLEAVED = 256, 4
-"""The number of iterations of a loop from which on arithmetic is done on several vectors side by side, and of how many:
-instructions on one of them need not wait for results of those on another."""
+"""A loop of at least `LONG` iterations computes `INTERLEAVED` vectors side by side, because instructions on one vector
+need not wait for the results of instructions on another."""
 
 
 class Generator(ABC):

@@ -22,7 +22,8 @@ __all__ = ["maxima", "spread"]
 
 Extents = tuple[int, ...]
 IMAGE, FIT = ("%height", "%width"), ("%rows", "%columns")
-"""Extents of planes (channels), and numbers of windows, which are parameters of the functions."""
+"""The names of the functions' parameters with the extents of a plane (a channel of an image), and with the numbers of
+windows along its axes."""
 
 
 @lru_cache(None)

@@ -13,7 +13,8 @@ __all__ = ["time_once"]
 HOPELESS = 3.0
 """An alternative is not called again if its first call takes this many times as long as the fastest alternative."""
 CALLS, SHORT = 3, 1e-4
-"""The number of calls of each alternative, of which the first is ignored; below so many seconds, twice as many."""
+"""The number of calls of each alternative, the first of which is not counted; twice as many if that takes less than
+`SHORT` seconds."""
 
 
 def time_once(ways: Mapping[str, Callable[[], object]], threads: int = 1) -> dict[str, float]:

@@ -22,7 +22,7 @@ __all__ = ["LEAST", "draw"]
 
 LANES = 16
 LEAST = 4096
-"""The number of elements from which on machine code draws them."""
+"""The number of elements of the smallest array that machine code fills."""
 FACTOR, MODULUS, WORD = 0x2360ED051FC65DA44385DF649FCCF645, 1 << 128, (1 << 64) - 1
 """The factor from one state to the next, and the numbers of states and of 64-bit words."""
 BITS, COUNTS = f"<{LANES} x i64>", {"f": 2 * LANES, "d": LANES}

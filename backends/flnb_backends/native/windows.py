@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 __all__ = ["MOST", "NOWHERE", "Windows"]
 
 NOWHERE = 255
-"""The place of the maximum in a window with NaN, whose gradient goes nowhere."""
+"""The place that is stored for a window with NaN, whose gradient is added to no element."""
 MOST = 121
-"""The largest window, in elements; each has instructions of its own, which are compiled in 1 ms."""
+"""The largest number of elements of a window. Each element has instructions of its own, which compile in 1 ms."""
 
 
 class Windows(NamedTuple):
