@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from flnb_telemetry import RunFileError, load_run, pump, record, recorder, recording
-from flnb_telemetry.formats import folder, parquet, stored
+from flnb_telemetry.formats import folder, journal, parquet, stored
 from flnb_telemetry.formats.listing import runs
 
 from tests.telemetry.conftest import Collector
@@ -324,14 +324,14 @@ def test_a_recording_closed_while_it_is_opened_opens(
     block = record(path=path)
     block.begin()
     emit(program, 3)
-    read = folder.read_journal
+    read = journal.read_journal
 
     def closed(place: Path) -> Any:
         monkeypatch.undo()
         block.end(None)
         return read(place)
 
-    monkeypatch.setattr(folder, "read_journal", closed)
+    monkeypatch.setattr(journal, "read_journal", closed)
     assert load_run(path).state == "finished"
     damaged = tmp_path / "b.flnb"
     damaged.write_bytes(path.read_bytes()[:-40])

@@ -165,7 +165,7 @@ def _load(path: Path, earlier: Recording | None = None) -> Any:
             return foreign("read trace")(path)
     try:
         if path.is_dir():
-            return tool("flnb_telemetry.formats.folder", "read_folder")(path, earlier)
+            return tool("flnb_telemetry.formats.journal", "read_folder")(path, earlier)
         with zipfile.ZipFile(path) as archive:
             manifest = json.loads(member(archive, "manifest.json"))
             check(path, manifest)
