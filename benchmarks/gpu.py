@@ -92,9 +92,9 @@ def measure(n: int = SIZE, calls: int = 20, rounds: int = 5) -> list[dict[str, A
 
 
 def main(argv: list[str]) -> int:
-    """Measure on a GPU, and print and store the results under the device's name.
+    """Print the list of everything that was never measured on a GPU; if there is a GPU, run the benchmark on it.
 
-    On a machine without a GPU, print the list of everything that has never been measured.
+    The results are printed, and stored under the device's name. Return the exit status, 0.
     """
     parser = argparse.ArgumentParser(prog="python -m benchmarks gpu")
     parser.add_argument("--quick", action="store_true", help="small arrays, store nothing")

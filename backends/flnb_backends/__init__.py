@@ -1,4 +1,4 @@
-"""Implementations of flnb's interfaces: tensor backends and memory managers. Public as `flnb.backends`."""
+"""Implementations of flnb's interfaces: tensor backends, memory managers, communicators. Public as `flnb.backends`."""
 
 from flnb import interface  # noqa: F401  # first: flnb makes the session, which imports from here
 from flnb_backends.tensor.cpu import CpuBackend

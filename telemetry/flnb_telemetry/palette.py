@@ -1,7 +1,7 @@
 """The dashboard's colours of op families and memory categories, for figures.
 
-Each is (on light, on dark), distinguishable with protanopia and deuteranopia, with a contrast of 3:1 on white or
-#212121.
+Each colour is a pair: the colours on a light and on a dark background. The colours are distinguishable with protanopia
+and deuteranopia, and have a contrast of 3:1 on white or #212121.
 """
 
 FAMILY: dict[str, tuple[str, str]] = {

@@ -1,6 +1,6 @@
 """Communicator of MPI processes through mpi4py, started by mpiexec, Slurm or ipyparallel.
 
-Every operation is MPI's non-blocking one. Ranks of one host share the board through a file without a name.
+Every operation uses MPI's non-blocking function. Ranks of one host share the board through a file without a name.
 """
 
 from __future__ import annotations

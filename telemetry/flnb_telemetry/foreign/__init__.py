@@ -1,1 +1,1 @@
-"""File formats of other programs: PyTorch's memory snapshots, read and written without PyTorch."""
+"""File formats of other programs: PyTorch's memory snapshots and profiler traces, read and written without PyTorch."""
