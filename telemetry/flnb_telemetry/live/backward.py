@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flnb_telemetry import schema
-from flnb_telemetry.analysis import tape
+from flnb_telemetry.analysis import passes, tape
 from flnb_telemetry.live.tape import LiveTape
 
 if TYPE_CHECKING:
-    from flnb_telemetry.analysis.tape import Measured
+    from flnb_telemetry.analysis.passes import Measured
     from flnb_telemetry.intern import Catalog
     from flnb_telemetry.schema import Batches
 
@@ -89,7 +89,7 @@ class Backwards:
         if failed:
             return self._tape(None, steps, leaves), None
         found = self._measured()
-        shown, newest = tape.worth_showing(found), found[-1]
+        shown, newest = passes.worth_showing(found), found[-1]
         self._samples = self._of(*{shown.t0: shown, newest.t0: newest}.values())
         known = self._final == shown.t0
         if over or newest is not shown:  # it is complete
@@ -104,7 +104,7 @@ class Backwards:
         if not self._samples:
             return []
         stats, walks = (schema.table(schema.KINDS[name], self._samples) for name in ("grad_stat", "walk"))
-        return tape.measured(stats, walks)
+        return passes.measured(stats, walks)
 
     def _of(self, *kept: Measured) -> Batches:
         """Return the stored gradient records of the given backward passes."""
