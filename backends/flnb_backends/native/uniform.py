@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flnb.graph.emitter import Scalar
+from flnb_backends.native.instructions import Code
 from flnb_backends.native.llvm import function
 from flnb_backends.native.preparation import prepares
 
@@ -23,32 +25,10 @@ __all__ = ["LEAST", "draw"]
 LANES = 16
 LEAST = 4096
 """The number of elements of the smallest array that machine code fills."""
-FACTOR, MODULUS, WORD = 0x2360ED051FC65DA44385DF649FCCF645, 1 << 128, (1 << 64) - 1
-"""The factor from one state to the next, and the numbers of states and of 64-bit words."""
-BITS, COUNTS = f"<{LANES} x i64>", {"f": 2 * LANES, "d": LANES}
+FACTOR, MODULUS, WORD, HALF = 0x2360ED051FC65DA44385DF649FCCF645, 1 << 128, (1 << 64) - 1, (1 << 32) - 1
+"""The factor from one state to the next, the number of states, and the largest word of 64 bits and half of one."""
+COUNTS = {"f": 2 * LANES, "d": LANES}
 """For each dtype, how many numbers are made of `LANES` states."""
-
-
-def _equal(kind: str, number: float, count: int = LANES) -> str:
-    """Return a vector of equal constants in LLVM's syntax."""
-    constant = f"{number:.17e}" if isinstance(number, float) else str(number)
-    return f"<{', '.join([f'{kind} {constant}'] * count)}>"
-
-
-_CONVERSIONS = {
-    "f": f"""
-  %halves = bitcast {BITS} %bits to <{2 * LANES} x i32>
-  %high = lshr <{2 * LANES} x i32> %halves, {_equal("i32", 8, 2 * LANES)}
-  %number = sitofp <{2 * LANES} x i32> %high to <{2 * LANES} x float>
-  %unit = fmul <{2 * LANES} x float> %number, {_equal("float", 2.0**-24, 2 * LANES)}
-  store <{2 * LANES} x float> %unit, ptr %place, align 4""",
-    "d": f"""
-  %high = lshr {BITS} %bits, {_equal("i64", 11)}
-  %number = sitofp {BITS} %high to <{LANES} x double>
-  %unit = fmul <{LANES} x double> %number, {_equal("double", 2.0**-53)}
-  store <{LANES} x double> %unit, ptr %place, align 8""",
-}
-"""LLVM IR that converts the generator's bits to numbers from 0 to 1 and stores them, as NumPy does."""
 
 
 class _State(ctypes.Structure):
@@ -57,105 +37,65 @@ class _State(ctypes.Structure):
     _fields_ = (("address", ctypes.c_uint64), ("waits", ctypes.c_int), ("half", ctypes.c_uint32))
 
 
-def _first() -> tuple[str, str, str]:
-    """Return LLVM IR that computes the next `LANES` states, and the names of vectors of their low and high words."""
-    lines, low, high, before = [], "poison", "poison", "%state"
-    for i in range(LANES):
-        lines += [f"%m{i} = mul i128 {before}, {FACTOR}", f"%s{i} = add i128 %m{i}, %increment"]
-        lines += [f"%low{i} = trunc i128 %s{i} to i64", f"%up{i} = lshr i128 %s{i}, 64"]
-        lines += [f"%high{i} = trunc i128 %up{i} to i64"]
-        lines += [f"%l{i} = insertelement {BITS} {low}, i64 %low{i}, i64 {i}"]
-        lines += [f"%h{i} = insertelement {BITS} {high}, i64 %high{i}, i64 {i}"]
-        low, high, before = f"%l{i}", f"%h{i}", f"%s{i}"
-    return "\n".join(lines), low, high
-
-
-def _step(step: int) -> str:
-    """Return LLVM IR that computes the next `LANES` states from the present ones, side by side.
-
-    Each new state is ``step`` times the old state, plus a constant whose low word is %ML and whose high word is %MH.
-    The upper word of a product of two words is computed from products of their halves.
-    """
-    return f"""
-  %x0 = and {BITS} %low, {_equal("i64", 0xFFFFFFFF)}
-  %x1 = lshr {BITS} %low, {_equal("i64", 32)}
-  %p00 = mul {BITS} %x0, {_equal("i64", step & 0xFFFFFFFF)}
-  %p01 = mul {BITS} %x0, {_equal("i64", step >> 32 & 0xFFFFFFFF)}
-  %p10 = mul {BITS} %x1, {_equal("i64", step & 0xFFFFFFFF)}
-  %p11 = mul {BITS} %x1, {_equal("i64", step >> 32 & 0xFFFFFFFF)}
-  %c00 = lshr {BITS} %p00, {_equal("i64", 32)}
-  %mid = add {BITS} %p10, %c00
-  %mid0 = and {BITS} %mid, {_equal("i64", 0xFFFFFFFF)}
-  %mid1 = lshr {BITS} %mid, {_equal("i64", 32)}
-  %sum = add {BITS} %p01, %mid0
-  %sum1 = lshr {BITS} %sum, {_equal("i64", 32)}
-  %sum0 = shl {BITS} %sum, {_equal("i64", 32)}
-  %p0 = and {BITS} %p00, {_equal("i64", 0xFFFFFFFF)}
-  %product_low = or {BITS} %sum0, %p0
-  %u1 = add {BITS} %p11, %mid1
-  %u2 = add {BITS} %u1, %sum1
-  %cross1 = mul {BITS} %low, {_equal("i64", step >> 64)}
-  %cross2 = mul {BITS} %high_word, {_equal("i64", step & WORD)}
-  %u3 = add {BITS} %u2, %cross1
-  %u4 = add {BITS} %u3, %cross2
-  %u5 = add {BITS} %u4, %MH
-  %new_low = add {BITS} %product_low, %ML
-  %over = icmp ult {BITS} %new_low, %ML
-  %carry = zext <{LANES} x i1> %over to {BITS}
-  %new_high = add {BITS} %u5, %carry"""
-
-
 def _text(dtype: str) -> str:
-    """Return the LLVM IR of ``void draw(uint64 *state, void *out, int64 count)``, which uses count * `LANES` states."""
+    """Return the LLVM IR of ``void draw(uint64 *state, void *out, int64 count)``; ``count`` is in `LANES` states.
+
+    The states' low and high words are in two arrays, which become registers: LLVM computes all lanes in one iteration.
+    """
+    code = Code("draw", "ptr %at, ptr %out, i64 %count", width=512)
+    code.interleaved, add = LANES * 64 // code.width, code.add
+    code.variables += [f"%{name} = alloca [{LANES} x i64], align 64" for name in ("lows", "highs")]
+    state = add("load i128, ptr %at, align 8")
+    increment = add(f"load i128, ptr {code.element('%at', 'q', '2')}, align 8")
+    for lane in range(LANES):
+        state = add(f"add i128 {add(f'mul i128 {state}, {FACTOR}')}, {increment}")
+        for word, words in zip(_words(code, state), ("%lows", "%highs"), strict=True):
+            code.store(word, code.element(words, "Q", str(lane)))
     following = sum(pow(FACTOR, i, MODULUS) for i in range(LANES)) % MODULUS
-    first, low, high = _first()
-    return f"""
-declare {BITS} @llvm.fshr.v{LANES}i64({BITS}, {BITS}, {BITS})
-define void @draw(ptr %at, ptr %out, i64 %count) #0 {{
-entry:
-  %state = load i128, ptr %at, align 8
-  %second = getelementptr i64, ptr %at, i64 2
-  %increment = load i128, ptr %second, align 8
-  {first}
-  %more = mul i128 %increment, {following}
-  %more_low = trunc i128 %more to i64
-  %more_up = lshr i128 %more, 64
-  %more_high = trunc i128 %more_up to i64
-  %ml = insertelement {BITS} poison, i64 %more_low, i64 0
-  %mh = insertelement {BITS} poison, i64 %more_high, i64 0
-  %ML = shufflevector {BITS} %ml, {BITS} poison, <{LANES} x i32> zeroinitializer
-  %MH = shufflevector {BITS} %mh, {BITS} poison, <{LANES} x i32> zeroinitializer
-  br label %head
-head:
-  %i = phi i64 [ 0, %entry ], [ %next, %body ]
-  %low = phi {BITS} [ {low}, %entry ], [ %new_low, %body ]
-  %high_word = phi {BITS} [ {high}, %entry ], [ %new_high, %body ]
-  %again = icmp slt i64 %i, %count
-  br i1 %again, label %body, label %done
-body:
-  %index = mul i64 %i, {COUNTS[dtype]}
-  %place = getelementptr {"float" if dtype == "f" else "double"}, ptr %out, i64 %index
-  %mixed = xor {BITS} %low, %high_word
-  %turn = lshr {BITS} %high_word, {_equal("i64", 58)}
-  %bits = call {BITS} @llvm.fshr.v{LANES}i64({BITS} %mixed, {BITS} %mixed, {BITS} %turn)
-  {_CONVERSIONS[dtype]}
-  {_step(pow(FACTOR, LANES, MODULUS))}
-  %next = add i64 %i, 1
-  br label %head
-done:
-  %first_low = extractelement {BITS} %low, i64 0
-  %first_high = extractelement {BITS} %high_word, i64 0
-  %a = zext i64 %first_low to i128
-  %b = zext i64 %first_high to i128
-  %c = shl i128 %b, 64
-  %ahead = or i128 %a, %c
-  %back = sub i128 %ahead, %increment
-  %last = mul i128 %back, {pow(FACTOR, -1, MODULUS)}
-  store i128 %last, ptr %at, align 8
-  ret void
-}}
-attributes #0 = {{ nounwind "prefer-vector-width"="512" }}
-"""
+    more, more_high = _words(code, add(f"mul i128 {increment}, {following}"))
+    step = pow(FACTOR, LANES, MODULUS)
+    with code.loop("0", "%count") as i:
+        drawn = code.element("%out", "Q", i, LANES)
+        with code.loop("0", str(LANES), parallel=True) as j:
+            places = [code.element(words, "Q", j) for words in ("%lows", "%highs")]
+            low, high = (code.load("Q", place) for place in places)
+            turned = [f"i64 {word.value}" for word in (low ^ high, low ^ high, high >> 58)]
+            bits, place = code.call("@llvm.fshr.i64", "i64", turned), code.element(drawn, "Q", j)
+            code.lines.append(f"store i64 {bits}, ptr {place}, align 4{code.group}")  # two numbers of float32
+            new = low * (step & WORD) + more
+            new_high = _upper(low, step & WORD) + low * (step >> 64) + high * (step & WORD) + more_high
+            for word, place in zip((new, new_high + (new < more).to("Q")), places, strict=True):
+                code.store(word, place)
+        _write_numbers(code, dtype, drawn)
+    first, second = (add(f"zext i64 {code.load('Q', words).value} to i128") for words in ("%lows", "%highs"))
+    ahead = add(f"or i128 {first}, {add(f'shl i128 {second}, 64')}")
+    last = add(f"mul i128 {add(f'sub i128 {ahead}, {increment}')}, {pow(FACTOR, -1, MODULUS)}")
+    code.lines.append(f"store i128 {last}, ptr %at, align 8")
+    return code.text()
+
+
+def _words(code: Code, number: str) -> tuple[Scalar, Scalar]:
+    """Emit the low and the high word of a number of 128 bits."""
+    high = code.add(f"lshr i128 {number}, 64")
+    low, high = (code.add(f"trunc i128 {each} to i64") for each in (number, high))
+    return Scalar(code, low, "Q"), Scalar(code, high, "Q")
+
+
+def _upper(x: Scalar, number: int) -> Scalar:
+    """Emit the high word of the product of a word and a constant, from products of their halves."""
+    x0, x1, n0, n1 = x & HALF, x >> 32, number & HALF, number >> 32
+    middle = x1 * n0 + (x0 * n0 >> 32)
+    return x1 * n1 + (middle >> 32) + (x0 * n1 + (middle & HALF) >> 32)
+
+
+def _write_numbers(code: Code, dtype: str, drawn: str) -> None:
+    """Emit the conversion of the bits of `LANES` states at ``drawn`` to numbers from 0 to 1, in place, as by NumPy."""
+    bits, shift = ("i", 8) if dtype == "f" else ("q", 11)
+    with code.loop("0", str(COUNTS[dtype]), parallel=True) as j:
+        here = code.element(drawn, dtype, j)
+        high = code.load(bits.upper(), here) >> shift
+        number = Scalar(code, high.value, bits).to(dtype)  # of integers with a sign, which takes less time
+        code.store(number * 2.0 ** (shift - 8 * np.dtype(dtype).itemsize), here)
 
 
 @cache
