@@ -89,7 +89,7 @@ def array_likes(function: Callable[..., Any]) -> list[inspect.Parameter]:
 def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
     for module in (flnb, flnb.linalg, flnb.fft):
         for name in module.__all__:
-            function = getattr(module, name)
+            function = vars(module).get(name)  # what belongs to tools is imported when it is asked for
             if callable(function) and not inspect.isclass(function) and array_likes(function):
                 yield name, function
 
