@@ -32,14 +32,14 @@ class Parts(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """A change of the parts of one thread, or of all.
+    """A change of the backend, manager or device that one thread uses, or that all threads use.
 
     Attributes:
-        t: the time, ns of `time.perf_counter_ns`.
+        t: the time of the change, ns of `time.perf_counter_ns`.
         lane: the number of the thread, None for all threads.
-        before: the parts until then, None where that is unknown.
-        after: the parts from then on.
-        ran: the number of ops that had begun by then in all threads.
+        before: the parts that were used until then, None if unknown.
+        after: the parts that are used from then on.
+        ran: the number of ops that had begun until then, in all threads.
     """
 
     t: int
@@ -50,14 +50,14 @@ class Exchange(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What changed, such as "manager caching → buddy"."""
+        """The changed parts as text, such as "manager caching → buddy"."""
         pairs = [(name, getattr(self.before, name, ""), getattr(self.after, name)) for name in NAMED]
         changed = [f"{name} {old} → {new}" if old else f"{name} {new}" for name, old, new in pairs if old != new]
         return " · ".join(changed) or f"{self.after.backend}, {self.after.manager} set again"
 
 
 Use: TypeAlias = tuple[int, int, bool, Parts]
-"""Time, lane, whether it is about all threads, and the parts of an event of the kind "use"."""
+"""An event of the kind "use": its time (ns), its lane, whether it is about all threads, and the parts in use."""
 _libraries: dict[str, str] = {}
 """The libraries of each backend that was active during a recording, by the backend's name."""
 
@@ -81,8 +81,8 @@ class UsedParts:
     """Counts ops by the backend and memory manager that were active in their thread when they ran.
 
     Args:
-        meta: the metadata of a recording at its beginning, with the first backend and manager. If they were
-            exchanged later, "first" has those of the beginning (see `facts`).
+        meta: the metadata of a recording, with the backend and manager at its beginning. If these were exchanged later,
+            the entry "first" has those of the beginning (see `facts`).
     """
 
     def __init__(self, meta: dict[str, Any]) -> None:
@@ -107,11 +107,11 @@ class UsedParts:
         self.count(uses, begun)
 
     def count(self, uses: list[Use], begun: list[tuple[int, schema.Ints]]) -> None:
-        """Count ops.
+        """Count the ops that began, by the parts that their threads used at that time.
 
         Args:
-            uses: the events of the kind "use" (see `use`).
-            begun: lanes, and the times (ns) at which ops began in them.
+            uses: the next events of the kind "use" (see `use`).
+            begun: pairs of a lane and the times (ns) at which ops began in this lane.
         """
         uses.sort(key=lambda one: one[0])
         times = [t for t, *_ in uses]
@@ -135,7 +135,10 @@ class UsedParts:
             self._exchange(t, lane, everywhere, parts, count)
 
     def _exchange(self, t: int, lane: int, everywhere: bool, parts: Parts, ran: int) -> None:
-        """Take one exchange into account; those between which no op ran are one."""
+        """Store that parts changed at the time ``t``, after ``ran`` ops had begun.
+
+        Consecutive changes of the same thread, between which no op ran, are joined in one.
+        """
         where = None if everywhere else lane
         before: Parts | None = self._everywhere if everywhere else self._own.get(lane, self._everywhere)
         last = self._exchanges[-1] if self._exchanges else None
@@ -150,7 +153,7 @@ class UsedParts:
             self._exchanges.append(Exchange(t, where, before if before != Parts() else None, parts, ran))
 
     def exchanges(self, ended: bool) -> list[Exchange]:
-        """Return the newest exchanges before and after which ops ran; until the run has `ended`, ops may follow."""
+        """Return the newest exchanges; if the run has `ended`, only those after which an op ran."""
         total = self._ops.total()
         return [one for one in self._exchanges if not ended or one.ran < total]
 
@@ -166,7 +169,10 @@ class UsedParts:
         return self._named(used) | {"first": self._first._asdict()}
 
     def active(self) -> dict[str, Any]:
-        """Return such entries with those that the threads of the program use now, the one that ran last first."""
+        """Return entries like those of `facts`, with the backends and managers that the program's threads use now.
+
+        Those of the thread that ran an op last come first.
+        """
         lanes = sorted(self.newest, key=lambda lane: -self.newest[lane])
         return (
             self._named(list(dict.fromkeys(self._own.get(lane, self._everywhere) for lane in lanes))) if lanes else {}
@@ -180,14 +186,14 @@ class UsedParts:
 
 
 def use(t: int, lane: int, everywhere: int, numbers: Sequence[int], strings: Sequence[str]) -> Use:
-    """Return an event of the kind "use": its time, its lane, whether it is about all threads, and the parts.
+    """Decode an event of the kind "use"; returns its time, its lane, whether it is about all threads, and the parts.
 
     Args:
         t: the time, ns of `time.perf_counter_ns`.
         lane: the number of the thread.
-        everywhere: the event's field of this name; its lowest bit says whether it is about all threads.
-        numbers: the other fields in the order of `Parts`, the first three as ids of `strings`; capacity -1 is none.
-        strings: the strings by their ids.
+        everywhere: the event's field "everywhere", whose lowest bit is set if the event is about all threads.
+        numbers: the other fields, in the order of `Parts`: three string ids, then numbers; -1 for no capacity.
+        strings: the strings behind the ids.
     """
     backend, manager, device = (strings[number] for number in numbers[:3])
     capacity, *others = numbers[3:]

@@ -72,7 +72,7 @@ def _strides(shape: tuple[int, ...], to: tuple[int, ...], itemsize: int) -> tupl
 
 
 def rounding(function: Any) -> Any:
-    """Make the method of an op that rounds, from NumPy's ufunc or CuPy's."""
+    """Make the method of a rounding op, such as floor, from a ufunc of NumPy or CuPy; integers are only copied."""
 
     def method(self: Any, x: Array, out: Array | None = None) -> Any:
         return self.copy(x, out) if x.dtype.kind in "iu" else function(x, out)  # integers are round, and stay integers

@@ -63,18 +63,24 @@ class LiveTimeline:
         self._looked: int | None = None  # when (ns) a browser last showed the timeline; None: no browser told its tab
 
     def add(self, tables: dict[str, Columns], places: tuple[NDArray[Any], NDArray[Any]]) -> None:
-        """Receive the next events as tables (see `Timeline.take`); while nobody looks, they wait for each other."""
+        """Receive the next events as tables (see `Timeline.take`).
+
+        While no browser shows the timeline, the events wait, up to `WAITING` of them, and are added together.
+        """
         self._waiting.append((tables, places))
         self._waiting_rows += sum(len(table["lane"]) for table in tables.values())
         if not self._hidden(clock()) or self._waiting_rows > WAITING:
             self._add_waiting()
 
     def _hidden(self, now: int) -> bool:
-        """Return whether every browser that was heard from shows another tab at the time `now` (ns)."""
+        """Return whether, at the time `now` (ns), no browser has shown the timeline for a second.
+
+        Return False if no browser has reported yet which tab it shows.
+        """
         return self._looked is not None and now - self._looked >= WHOLE_EVERY
 
     def _add_waiting(self) -> None:
-        """Add the events that wait to the rows."""
+        """Add the events that were received since the last call to the rows."""
         waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
         if len(waiting) == 1:
             self._add(*waiting[0])
@@ -84,7 +90,7 @@ class LiveTimeline:
             self._add(tables, (scope, phase))
 
     def _add(self, tables: dict[str, Columns], places: tuple[NDArray[Any], NDArray[Any]]) -> None:
-        """Add events to the rows, given as tables, with the scope and the phase of each op."""
+        """Add events, given as tables by kind, to the rows; ``places`` has the scope and the phase of each op."""
         groups = self.rows.catalog.groups.items
         for lane, group in set(
             schema.tuples(tables.pop("collective_begin", {"lane": NONE, "group": NONE}), "lane", "group")
@@ -393,6 +399,6 @@ class LiveTimeline:
 
 
 def _joined(tables: list[Columns]) -> Columns:
-    """Return the rows of several tables, which have the same columns, as one table."""
+    """Join several tables with the same columns to one table."""
     some = [table for table in tables if len(table["lane"])]
     return {name: np.concatenate([table[name] for table in some or tables]) for name in tables[0]}

@@ -253,7 +253,7 @@ class Live(Run):
         return content | {"run": self._run(), "counters": counters} | self._names(), buffer
 
     def _exchange_text(self, exchange: Exchange) -> str:
-        """Return what an exchange of parts changed, and in which thread if the program has several."""
+        """Return a text about an exchange: the parts that changed and, if several threads ran ops, the thread."""
         if exchange.lane is None or len(self._used.newest) < 2:
             return safe_text(exchange.text)
         return safe_text(f"{exchange.text} in {self.threads().get(str(exchange.lane), exchange.lane)}")
