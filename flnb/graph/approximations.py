@@ -147,10 +147,15 @@ def tanh(x: Scalar) -> Scalar:
 
 
 def erf(x: Scalar) -> Scalar:
-    """Return the error function of x; the result is 1 for x > 3.75 and -1 for x < -3.75."""
-    square = x * x
-    y = _rational(x, select(square > ERF_END, ERF_END, square), *ERF)
-    return _limited(y, -1.0, 1.0)
+    """Return the error function of x; the result is 1 for x > 3.75 and -1 for x < -3.75.
+
+    If x is a product with a constant, the coefficients are multiplied by its powers instead, before compilation.
+    """
+    x, factor = x.product if x.product and 0.01 < abs(x.product[1]) < 100.0 else (x, 1.0)
+    numerator, denominator = ([c * factor ** (2 * n) for n, c in enumerate(many[::-1])][::-1] for many in ERF)
+    square, end = x * x, ERF_END / factor**2
+    square = select(square > end, end, square)
+    return _limited(_rational(x, square, [factor * c for c in numerator], denominator), -1.0, 1.0)
 
 
 def _rational(x: Scalar, square: Scalar, numerator: Sequence[float], denominator: Sequence[float]) -> Scalar:

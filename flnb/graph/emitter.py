@@ -43,12 +43,14 @@ class Scalar:
         value: the name or expression of the scalar in the target's text.
         dtype: the scalar's dtype, as NumPy's character.
         number: the value of a constant; None for other scalars.
+        product: of a product with a constant, the other factor and the constant's value; None for other scalars.
     """
 
-    __slots__ = ("dtype", "emitter", "number", "value")
+    __slots__ = ("dtype", "emitter", "number", "product", "value")
+    product: tuple[Scalar, float] | None
 
     def __init__(self, emitter: Emitter, value: Any, dtype: str, number: float | None = None):
-        self.emitter, self.value, self.dtype, self.number = emitter, value, dtype, number
+        self.emitter, self.value, self.dtype, self.number, self.product = emitter, value, dtype, number, None
 
     def constant(self, number: float, dtype: str = "") -> Scalar:
         """Return a constant scalar of a dtype, by default this scalar's dtype."""
@@ -59,7 +61,12 @@ class Scalar:
         """Print the instruction ``name`` on this scalar and others; numbers become constants of this scalar's dtype."""
         operands = [self, *(o if isinstance(o, Scalar) else self.constant(o) for o in others)]
         dtype = dtype or self.dtype
-        return Scalar(self.emitter, self.emitter.instruction(name, dtype, operands), dtype)
+        made = Scalar(self.emitter, self.emitter.instruction(name, dtype, operands), dtype)
+        if name == "multiply":
+            for x, y in (operands, operands[::-1]):
+                if y.number is not None:
+                    made.product = x, y.number
+        return made
 
     def to(self, dtype: str) -> Scalar:
         """Return this scalar converted to a dtype as by NumPy's ``astype``."""

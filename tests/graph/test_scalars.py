@@ -138,6 +138,20 @@ def test_small_constant_powers() -> None:
             same(out, np.power(x.astype("d"), float(np.float32(power))).astype("f"), 1e-6)
 
 
+def test_the_error_function_of_products_with_constants() -> None:
+    from flnb.graph.nests import Nest
+    from tests.native.oracle import access, constant, load, run, step
+
+    x = numbers("f")
+    for factor in (0.5**0.5, -3.0, 0.0101, 99.0, 0.001, 1e30, 0.0, np.inf, np.nan):
+        for operands in ((0, 1), (1, 0)):
+            out = np.zeros_like(x)
+            steps = (load(0), constant(factor), step("multiply", *operands), step("erf", 2))
+            run(Nest((), (x.size,), (access(x, (), (1,)),) * 2, steps, ((3, 1),)), [x, out])
+            with np.errstate(all="ignore"):
+                same(out, value("erf", [x.astype("d") * float(np.float32(factor))], "f"), 1e-6)
+
+
 def test_what_is_supported() -> None:
     assert supported("add", ["f", "f"], "f")
     assert supported("add", ["l", "l"], "l")
