@@ -1,4 +1,4 @@
-"""Live views of several processes joined in one: each rank sends small messages, and a notebook's kernel joins them.
+"""Live views of several processes joined into one: each rank sends small messages, and a notebook's kernel joins them.
 
 A message is a flat dictionary of texts, numbers and bytes, for any transport. Each message can be decoded without the
 others, so the loss of a message only leaves a gap in the view.

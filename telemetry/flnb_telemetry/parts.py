@@ -137,7 +137,7 @@ class UsedParts:
     def _exchange(self, t: int, lane: int, everywhere: bool, parts: Parts, ran: int) -> None:
         """Store that parts changed at the time ``t``, after ``ran`` ops had begun.
 
-        Consecutive changes of the same thread, between which no op ran, are joined in one.
+        Consecutive changes of the same thread, between which no op ran, are joined into one.
         """
         where = None if everywhere else lane
         before: Parts | None = self._everywhere if everywhere else self._own.get(lane, self._everywhere)

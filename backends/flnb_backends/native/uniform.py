@@ -26,7 +26,7 @@ LANES = 16
 LEAST = 4096
 """The number of elements of the smallest array that machine code fills."""
 FACTOR, MODULUS, WORD, HALF = 0x2360ED051FC65DA44385DF649FCCF645, 1 << 128, (1 << 64) - 1, (1 << 32) - 1
-"""The factor from one state to the next, the number of states, and the largest word of 64 bits and half of one."""
+"""The factor from one state to the next, the number of states, the largest 64-bit word, and the largest half of one."""
 COUNTS = {"f": 2 * LANES, "d": LANES}
 """For each dtype, how many numbers are made of `LANES` states."""
 
@@ -38,8 +38,9 @@ class _State(ctypes.Structure):
 
 
 def _text(dtype: str) -> str:
-    """Return the LLVM IR of ``void draw(uint64 *state, void *out, int64 count)``; ``count`` is in `LANES` states.
+    """Return the LLVM IR of ``void draw(uint64 *state, void *out, int64 count)``.
 
+    It computes `LANES` states ``count`` times.
     The states' low and high words are in two arrays, which become registers: LLVM computes all lanes in one iteration.
     """
     code = Code("draw", "ptr %at, ptr %out, i64 %count", width=512)

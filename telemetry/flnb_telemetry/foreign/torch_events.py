@@ -229,7 +229,7 @@ def gatherer(stacks: Stacks) -> Callable[[list[Any]], list[Any]]:
 
 
 def joined_events(parts: list[Any], name: str) -> Events:
-    """Join a list of the `Events` of one device to one object, and empty the list.
+    """Join a list of the `Events` of one device into one object, and empty the list.
 
     ``name`` is the list's name in errors.
     """

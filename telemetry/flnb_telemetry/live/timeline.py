@@ -399,6 +399,6 @@ class LiveTimeline:
 
 
 def _joined(tables: list[Columns]) -> Columns:
-    """Join several tables with the same columns to one table."""
+    """Join several tables with the same columns into one table."""
     some = [table for table in tables if len(table["lane"])]
     return {name: np.concatenate([table[name] for table in some or tables]) for name in tables[0]}
