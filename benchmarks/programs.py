@@ -80,7 +80,8 @@ class Steps(Training):
     def predicted(self) -> float:
         """Return the predicted peak memory of a step divided by the measured one.
 
-        Memory that is in use before the step is subtracted from the measured peak.
+        Memory that is in use before the step is subtracted from the measured peak. Outputs that are too small for a
+        block of the manager, whose memory it cannot measure, are added.
         """
         (program,) = self.iterations[True].programs
         for parameter in self.model.parameters():
@@ -89,7 +90,8 @@ class Steps(Training):
         before = flnb.memory.stats()["allocated"] - held  # gradients are free by now
         with flnb.record() as run:
             self.iteration(update=True)
-        return float(program.peak / (run.memory.peak.allocated - before))
+        small = sum(x.spec.nbytes for x in program.fresh if x.spec.nbytes < program.here.min_block)
+        return float(program.peak / (run.memory.peak.allocated - before + small))
 
 
 def model_row(name: str, rounds: int) -> dict[str, Any]:
