@@ -223,8 +223,8 @@ def compare_runs(a: Any, b: Any, *, least: float = 1.1, peaks: Peaks | None = No
     Args:
         a, b: recordings, or paths of saved ones.
         least: the smallest ratio between the runs that is stated as a change.
-        peaks: the machine's highest FLOP/s and bytes/s; by default they are measured, which takes a second, once in a
-            process.
+        peaks: the machine's highest FLOP/s and bytes/s; by default they are measured once in a process, which takes two
+            seconds at most.
 
     Raises:
         TypeError: ``a`` or ``b`` is neither a recording nor a path, or ``least`` is not a number.

@@ -59,7 +59,8 @@ def test_what_computes_nothing_in_floating_point_has_no_point_but_its_time_count
 
 
 def test_peaks_are_work_over_the_time_of_the_best_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = iter([0.5, 2.0, 0.25])
+    busy, quiet = (4.0, 9.0, 1.0), (0.5, 2.0, 0.25)
+    seconds = iter([*busy, *busy, *quiet, *busy, *busy, *quiet])
 
     def timed(work: Any, calls: int) -> float:
         work()
@@ -67,6 +68,7 @@ def test_peaks_are_work_over_the_time_of_the_best_round(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(roofline, "_best", timed)
     assert measured() == Peaks(2 * roofline.SIDE**3 / 0.5, roofline.LARGE, 2 * roofline.SMALL / 0.25)
+    assert list(seconds) == list(quiet), "after two runs that were no faster, no more follow"
 
 
 def test_the_best_round_counts_but_not_the_first(monkeypatch: pytest.MonkeyPatch) -> None:

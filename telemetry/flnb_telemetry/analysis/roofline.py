@@ -24,6 +24,7 @@ __all__ = ["Peaks", "Point", "measured", "points", "traffic"]
 FLOATS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 LARGE = 1 << 26  # bytes of an array that no cache holds
 SMALL = 1 << 14  # bytes of one that the innermost cache holds twice
+LONGEST, STEADY, SAME = 2.0, 2, 0.98  # seconds; runs without a faster one, after which no more follow; what is faster
 SIDE = 512  # of the matrices: a product of a few milliseconds, so that some are not interrupted
 
 
@@ -95,20 +96,24 @@ def points(ops: schema.Columns, catalog: Catalog) -> list[Point]:
 def measured() -> Peaks:
     """Measure the limits of this process in float32, by a matrix product and by copies of a large and a small array.
 
-    Measuring takes half a second to a second, and 128 MiB. A copy of n bytes counts as 2 n bytes moved, because each
-    byte is read and written.
+    Short runs of all three are repeated until none becomes faster, for two seconds at most, so that other programs that
+    use the machine for a part of this time do not lower the result. Needs 128 MiB. A copy of n bytes counts as 2 n
+    bytes moved, because each byte is read and written.
     """
     a = np.random.default_rng(0).random((SIDE, SIDE), np.float32)
-    c = np.empty_like(a)
-    product = _best(lambda: np.matmul(a, a, out=c), 1)
-    rates = []
-    for nbytes, calls in ((LARGE, 1), (SMALL, 1000)):
-        source, target = np.ones((2, nbytes // 4), np.float32)
-        rates.append(2 * nbytes / _best(lambda to=target, of=source: np.copyto(to, of), calls))  # type: ignore[misc]
-    return Peaks(2 * SIDE**3 / product, *rates)
+    c, large, small = np.empty_like(a), *(np.ones((2, nbytes // 4), np.float32) for nbytes in (LARGE, SMALL))
+    works: list[tuple[Callable[[], object], int]] = [
+        (lambda: np.matmul(a, a, out=c), 1), (lambda: np.copyto(*large), 1), (lambda: np.copyto(*small), 1000),
+    ]  # fmt: skip
+    best, steady, until = [math.inf] * len(works), 0, time.perf_counter() + LONGEST
+    while steady < STEADY and time.perf_counter() < until:
+        passed = [min(before, _best(*work)) for before, work in zip(best, works, strict=True)]
+        faster = any(now < before * SAME for now, before in zip(passed, best, strict=True))
+        best, steady = passed, 0 if faster else steady + 1
+    return Peaks(2 * SIDE**3 / best[0], 2 * LARGE / best[1], 2 * SMALL / best[2])
 
 
-def _best(work: Callable[[], object], calls: int, rounds: int = 40) -> float:
+def _best(work: Callable[[], object], calls: int, rounds: int = 5) -> float:
     """Return the seconds per call of `work` in the fastest of `rounds` rounds of `calls` calls each."""
     times = []
     for _ in range(rounds + 1):

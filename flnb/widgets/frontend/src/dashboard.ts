@@ -13,9 +13,9 @@ import { createMetricsPanel, createMetricsView } from "./metrics.ts";
 import { createOpsPanel, createOpsView } from "./ops.ts";
 import { PROTOCOL, type ToKernel } from "./protocol.ts";
 import { selectionParts, type StateLine, stateLine } from "./states.ts";
-import type { Selection } from "./selection.ts";
 import { Store } from "./store.ts";
 import { createTapePanel, createTapeView } from "./tape/index.ts";
+import { testStateOf, type TestState } from "./teststate.ts";
 import { Theme } from "./theme.ts";
 import { createThreadsView } from "./threads/view.ts";
 import { LEAST_SECONDS, spanOfKey } from "./timeline/scale.ts";
@@ -36,29 +36,6 @@ export interface DashboardOptions {
   saved?: boolean | undefined;
   /** Called with each tab that is shown. */
   onTab?: ((tab: TabName) => void) | undefined;
-}
-
-/** Read-only state for browser tests: `window.__flnb`, of the dashboard mounted last. */
-export interface TestState {
-  readonly seq: number;
-  readonly frames: number;
-  readonly paused: boolean;
-  /** Drawings that showed new data; stands still while paused. */
-  readonly updates: number;
-  /** Times that all texts were written, after which pictures are drawn. */
-  readonly texts: number;
-  readonly state: string;
-  readonly tab: TabName;
-  readonly step: number | null;
-  readonly events: number;
-  readonly dropped: number;
-  readonly selection: Readonly<Selection> | null;
-  /** The time cursor, seconds since the run began. */
-  readonly cursor: number | null;
-  /** All of a recording that has ended is there. */
-  readonly whole: boolean;
-  /** What the view that is shown tells of itself. */
-  readonly view: unknown;
 }
 
 /** In place of the state of a recording: what one can do with a view that stands alone. */
@@ -174,26 +151,7 @@ export class Dashboard {
   }
 
   get testState(): TestState {
-    const { store } = this;
-    const updates = (): number => this.updates;
-    const tab = (): TabName => this.tab;
-    const view = (): View | undefined => this.pages.get(this.tab)?.views[0]?.view;
-    return {
-      get seq() { return store.seq; },
-      get frames() { return store.frames; },
-      get paused() { return store.paused; },
-      get updates() { return updates(); },
-      get texts() { return store.versions.text; },
-      get state() { return store.latest?.run.state ?? "waiting"; },
-      get tab() { return tab(); },
-      get step() { return store.step; },
-      get events() { return store.latest?.counters.events ?? 0; },
-      get dropped() { return store.latest?.counters.dropped ?? 0; },
-      get selection() { return store.selection; },
-      get cursor() { return store.cursor; },
-      get whole() { return store.landed; },
-      get view() { return view()?.probe?.(); },
-    };
+    return testStateOf(this.store, () => ({ updates: this.updates, tab: this.tab, view: this.pages.get(this.tab)?.views[0]?.view }));
   }
 
   destroy(): void {

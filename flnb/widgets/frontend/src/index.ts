@@ -1,6 +1,7 @@
 /** The anywidget module of the dashboard and of its single views. */
 
-import { Dashboard, type TestState } from "./dashboard.ts";
+import { Dashboard } from "./dashboard.ts";
+import type { TestState } from "./teststate.ts";
 import { watchKernel } from "./kernel.ts";
 import { syncTraits } from "./traits.ts";
 import type { TabName } from "./view.ts";
