@@ -302,7 +302,7 @@ export class Comparison {
       { name: "reserved/live", kind: "ratio", values: now.map((one) => one.ratio) }, { name: `unusable(${bytesText(request)})`, kind: "share", values: now.map(({ unusable }) => unusable) },
       { name: "internal", kind: "share", values: now.map(({ internal }) => internal) }, { name: "largest hole", kind: "bytes", values: now.map(({ largest }) => largest) },
       { name: "segments", kind: "count", values: states.map(({ segments }) => segments.length), wide: true },
-      { name: "peak reserved", kind: "bytes", values: this.sides.map(({ most }) => most.reserved) }, { name: "ratio at peak live", kind: "ratio", values: this.sides.map(({ most }) => most.ratio) },
+      { name: "peak reserved", kind: "bytes", values: this.sides.map(({ most }) => most.reserved) }, { name: "ratio at peak", kind: "ratio", values: this.sides.map(({ most }) => most.ratio) },
       { name: "average ratio", kind: "ratio", values: this.sides.map(({ most }) => most.average) }, { name: "peak live", kind: "bytes", values: this.sides.map(({ most }) => most.allocated), wide: true },
     ];
     const hide = ({ wide }: Figure): { class: string | null } => ({ class: wide ? "fl-wideonly" : null });

@@ -3,6 +3,7 @@
 import { h, on, setText } from "./dom.ts";
 import { bytesText, count, durationText, percentText, significant, text, UNKNOWN } from "./format.ts";
 import type { ComparedRow, ComparedRuns } from "./protocol.ts";
+import { SortHeads } from "./table.ts";
 import type { DataTable } from "./view.ts";
 
 interface Column { readonly unit?: string; readonly title: string; readonly about: string; readonly value: (row: ComparedRow) => number | string; readonly show: (row: ComparedRow) => string; /** The least width of the page that shows it. */ readonly from?: "medium" | "wide" }
@@ -58,7 +59,8 @@ export class ComparedOps {
   private readonly words = h("p", "fl-sub fl-comparedwords", "waiting for the kernel's comparison");
   private readonly table = h("table", "fl-table");
   private content: ComparedRuns | null = null;
-  private order = { column: 6, descending: true };
+  private readonly heads = new SortHeads<number>({ key: 6, descending: true }, () => this.draw());
+  private readonly body = h("tbody");
   private chosen: string | null = null;
 
   /** `onSelect`: called with the op of a row that was clicked. */
@@ -79,7 +81,7 @@ export class ComparedOps {
   /** The table as numbers, for a file. */
   describe(): DataTable {
     const columns = columnsOf(this.content?.peaks ?? [1, 1]);
-    const rows = sortCompared(this.content?.rows ?? [], columns[this.order.column]!, this.order.descending).map((row) => columns.map(({ value }) => value(row)));
+    const rows = sortCompared(this.content?.rows ?? [], columns[this.heads.order.key]!, this.heads.order.descending).map((row) => columns.map(({ value }) => value(row)));
     return { caption: "Ops of both recordings by scope", columns: columns.map(({ about }) => about), rows, units: columns.map(({ unit }) => unit ?? "") };
   }
 
@@ -88,25 +90,17 @@ export class ComparedOps {
     const { summary, peaks, rows } = this.content;
     const columns = columnsOf(peaks);
     setText(this.words, summary);
-    const head = columns.map((column, at) => {
-      const { title, about } = column;
-      const button = h("button", { title: about, "aria-label": `${title}: ${about}` }, title, h("span", { "aria-hidden": true }, at === this.order.column ? (this.order.descending ? " ↓" : " ↑") : ""));
-      on(button, "click", () => {
-        this.order = { column: at, descending: at === this.order.column ? !this.order.descending : at > 1 };
-        this.draw();
-        (this.table.querySelectorAll("thead button")[at] as HTMLElement).focus();
-      });
-      const sort = at === this.order.column ? (this.order.descending ? "descending" : "ascending") : "none";
-      return h("th", { scope: "col", "aria-sort": sort, class: classOf(column, at) }, button);
-    });
-    const body = sortCompared(rows, columns[this.order.column]!, this.order.descending).map((row) => {
+    if (!this.table.childElementCount) {
+      const heads = columns.map((column, at) => this.heads.add(at, column.title, at < 2, classOf(column, at), column.about));
+      this.table.append(h("caption", "fl-hidden", "Ops of both recordings by scope"), h("thead", {}, h("tr", {}, ...heads)), this.body);
+    }
+    this.body.replaceChildren(...sortCompared(rows, columns[this.heads.order.key]!, this.heads.order.descending).map((row) => {
       const line = h("tr", { class: row[0] === this.chosen ? "fl-chosen" : null },
         ...columns.map((column, at) => h("td", { class: `${classOf(column, at)} ${at < 2 ? "fl-code" : ""}`.trim() },
           at ? column.show(row) : h("button", { title: "Select in both recordings" }, column.show(row)))));
       line.dataset["op"] = row[0];
       on(line, "click", () => this.onSelect(row[0]));
       return line;
-    });
-    this.table.replaceChildren(h("caption", "fl-hidden", "Ops of both recordings by scope"), h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...body));
+    }));
   }
 }

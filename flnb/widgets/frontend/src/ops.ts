@@ -1,12 +1,13 @@
 /** Which op costs most, is it steady? A table of ops or scopes, with one sparkline a row. */
 
+import { Facts, pane, title } from "./details.ts";
 import { attribute, h, nothing, on, section, setQuantity, setText } from "./dom.ts";
 import { atLeast, bytes, count, duration, durationText, exactBytes, integer, measured, percent, percentText, shape as shapeText, text } from "./format.ts";
 import { familyLabels } from "./palette.ts";
 import { Panel, segmented } from "./panel.ts";
-import { keepOrder, mean, sortRows, toggled, type SortKey, type SortOrder } from "./sorting.ts";
+import { keepOrder, mean, sortRows, type SortKey } from "./sorting.ts";
 import type { OpRow } from "./oprows.ts";
-import { chooseRows, stopAt } from "./table.ts";
+import { chooseRows, SortHeads, stopAt } from "./table.ts";
 import { spark } from "./spark.ts";
 import { StepOps } from "./opstep.ts";
 import { kernelParts } from "./kernelparts.ts";
@@ -90,9 +91,11 @@ class Ops implements View {
   private readonly body = h("tbody");
   private readonly none = h("div", "fl-none");
   private readonly side: HTMLElement | null;
-  private readonly heads = new Map<SortKey, HTMLElement>();
+  private readonly heads = new SortHeads<SortKey>({ key: "total", descending: true }, () => {
+    this.reorder = true;
+    this.render(performance.now());
+  });
   private readonly rows = new Map<string, Row>();
-  private order: SortOrder = { key: "total", descending: true };
   private grouping: Grouping = "op";
   private pointed = false;
   private reorder = true;
@@ -110,7 +113,7 @@ class Ops implements View {
     this.panel = new Panel("Ops");
     this.panel.tools.append(segmented<Grouping>("Group by", [["op", "Op"], ["kernel", "Kernel"], ["scope", "Scope"]], "op", (grouping) => {
       this.grouping = grouping;
-      this.heads.get("name")!.querySelector("button")!.firstChild!.textContent = HEADS[grouping];
+      this.heads.rename("name", HEADS[grouping]);
       this.restart();
     }));
     this.scroll = h("div", "fl-scroll", this.table(), this.none);
@@ -122,7 +125,7 @@ class Ops implements View {
       this.reorder = true;
     });
     chooseRows(this.body, (row) => this.pick(row));
-    this.side = full ? h("aside", { tabindex: 0, class: "fl-side", "aria-label": "Details of the selected op" }) : null;
+    this.side = full ? pane("Details of the selected op") : null;
     this.element = this.side ? h("div", "fl-split", this.panel.element, this.side) : this.panel.element;
     if (this.side) this.element.style.cssText = "height:100%;width:100%";
   }
@@ -133,7 +136,7 @@ class Ops implements View {
 
   render(now: number): void {
     const { store, theme } = this.context;
-    const key = `${store.versions.ops} ${store.versions.view} ${theme.version} ${this.grouping} ${this.order.key}${this.order.descending}`;
+    const key = `${store.versions.ops} ${store.versions.view} ${theme.version} ${this.grouping} ${this.heads.order.key}${this.heads.order.descending}`;
     const moved = this.drawn.split(" ")[1] !== String(store.versions.view) || this.reorder;
     if ((key !== this.drawn || this.reorder) && (moved || now - this.updated >= REFRESH)) {
       this.drawn = key;
@@ -145,7 +148,7 @@ class Ops implements View {
 
   describe(): DataTable {
     const { store } = this.context;
-    const rows = sortRows(this.shownRows.filter((row) => store.matches(row.name, row.family)), this.order).map((row): Cell[] => [
+    const rows = sortRows(this.shownRows.filter((row) => store.matches(row.name, row.family)), this.heads.order).map((row): Cell[] => [
       row.name, row.count, measured.duration(row.total), measured.duration(row.count ? mean(row) : NaN), measured.duration(row.p99), measured.duration(row.max), measured.percent(row.share), measured.bytes(row.bytes),
     ]);
     return { caption: `Time of ${this.grouping}s`, columns: [HEADS[this.grouping], ...columns.slice(1).map(({ title }) => title)], rows, units: ["", "", "ns", "ns", "ns", "ns", "0 to 1", ""] };
@@ -159,15 +162,8 @@ class Ops implements View {
     const head = h("tr");
     for (const column of columns) {
       if (column.full && !this.full) continue;
-      const button = h("button", {}, column.title);
-      const cell = h("th", { scope: "col", class: [`fl-c-${column.key}`, column.key === "name" || column.key === "share" ? "fl-left" : "", column.wide && !this.full ? "fl-wideonly" : ""].join(" ").trim() }, button);
-      on(button, "click", () => {
-        this.order = toggled(this.order, column.key);
-        this.reorder = true;
-        this.render(performance.now());
-      });
-      this.heads.set(column.key, cell);
-      head.append(cell);
+      const words = column.key === "name";
+      head.append(this.heads.add(column.key, column.title, words, [`fl-c-${column.key}`, words || column.key === "share" ? "fl-left" : "", column.wide && !this.full ? "fl-wideonly" : ""].join(" ").trim()));
     }
     head.append(h("th", { scope: "col", class: this.full ? "fl-sparkcell" : "fl-sparkcell fl-wideonly" }, "Per step"));
     return h("table", { class: "fl-table fl-ops", role: "grid", "aria-label": "Time of ops" }, h("thead", {}, head), this.body);
@@ -186,7 +182,7 @@ class Ops implements View {
     const all = this.shownRows;
     const matching = all.filter((row) => store.matches(row.name, row.family));
     const still = this.pointed && !this.reorder;
-    const shown = still ? keepOrder(matching, [...this.rows.keys()]) : sortRows(matching, this.order);
+    const shown = still ? keepOrder(matching, [...this.rows.keys()]) : sortRows(matching, this.heads.order);
     this.reorder = false;
     const things = `${this.grouping}s`;
     const perStep = store.counters?.step_seconds;
@@ -215,7 +211,6 @@ class Ops implements View {
     this.rows.clear();
     for (const [name, row] of ordered) this.rows.set(name, row);
     stopAt(this.body);
-    for (const [key, cell] of this.heads) this.mark(key, cell);
     this.scroll.classList.toggle("fl-nohistory", store.memory.whole && !all.some(({ history }) => history.length > 1)); // opened after its end
     this.fit();
     this.sparklines();
@@ -235,14 +230,6 @@ class Ops implements View {
       scroll.classList.add(TIGHT[++level]!);
     }
     this.tight = level;
-  }
-
-  private mark(key: SortKey, cell: HTMLElement): void {
-    const on = this.order.key === key;
-    attribute(cell, "aria-sort", on ? (this.order.descending ? "descending" : "ascending") : "none");
-    const button = cell.querySelector("button")!;
-    const title = button.firstChild?.textContent?.replace(/ [↓↑]$/, "") ?? "";
-    setText(button, on ? `${title} ${this.order.descending ? "↓" : "↑"}` : title);
   }
 
   private get shownRows(): readonly OpRow[] {
@@ -316,23 +303,21 @@ class Ops implements View {
       side.replaceChildren(nothing(selection ? "The selection has no row in this table." : "Click a row for its exact numbers and its places on the tape."), ...this.step.elements(), this.legend());
       return;
     }
-    const pairs = h("dl", "fl-pairs");
-    pairs.style.gridTemplateColumns = "52px minmax(0, 1fr)";
-    const pair = (term: string, value: string, exact = ""): void =>
-      void pairs.append(h("dt", {}, term), h("dd", {}, value, h("span", "fl-exact", exact)));
+    const facts = new Facts();
+    facts.list.style.gridTemplateColumns = "52px minmax(0, 1fr)";
     const exact = (ns: number): string => `${integer(ns)} ns`;
-    pair("Count", integer(row.count));
-    pair("Total", text(atLeast(duration(row.total), store.lower)), percentText(row.share));
-    pair("Mean", durationText(mean(row)), exact(mean(row)));
-    pair("p99", durationText(row.p99), exact(row.p99));
-    pair("Max", durationText(row.max), exact(row.max));
+    facts.add("Count", integer(row.count));
+    facts.add("Total", text(atLeast(duration(row.total), store.lower)), percentText(row.share));
+    facts.add("Mean", durationText(mean(row)), exact(mean(row)));
+    facts.add("p99", durationText(row.p99), exact(row.p99));
+    facts.add("Max", durationText(row.max), exact(row.max));
     const stepCount = store.steps.length + store.steps.evicted;
-    if (stepCount) pair("A step", durationText(row.total / stepCount), `${text(count(row.count / stepCount))} calls`);
-    pair("Bytes", text(atLeast(bytes(row.bytes), store.lower)), exactBytes(row.bytes));
-    const head = h("div", "fl-title", ...(scope ? [] : [this.swatch(row.family)]),
-      h("div", {}, h("b", {}, row.name), h("div", "fl-sub", scope ? "scope" : kernel ? `kernel of ${kernel.parts.length} ${kernel.parts.length === 1 ? "op" : "ops"}` : familyLabels[row.family] ?? row.family)));
-    if (kernel) return side.replaceChildren(head, pairs, ...kernelParts(theme, store, kernel), ...this.step.elements());
-    side.replaceChildren(head, pairs, ...(scope ? [] : [this.opener(row.name)]), ...this.places(), ...this.step.elements());
+    if (stepCount) facts.add("A step", durationText(row.total / stepCount), `${text(count(row.count / stepCount))} calls`);
+    facts.add("Bytes", text(atLeast(bytes(row.bytes), store.lower)), exactBytes(row.bytes));
+    const about = scope ? "scope" : kernel ? `kernel of ${kernel.parts.length} ${kernel.parts.length === 1 ? "op" : "ops"}` : familyLabels[row.family] ?? row.family;
+    const head = title(row.name, about, ...(scope ? [] : [this.swatch(row.family)]));
+    if (kernel) return side.replaceChildren(head, facts.list, ...kernelParts(theme, store, kernel), ...this.step.elements());
+    side.replaceChildren(head, facts.list, ...(scope ? [] : [this.opener(row.name)]), ...this.places(), ...this.step.elements());
   }
 
   /** The button that opens the last recorded call of an op in a cell. */

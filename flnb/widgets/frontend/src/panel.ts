@@ -1,7 +1,8 @@
 /** The frame of a panel: a 28 px header with title, one line of text, tools, and the table behind the canvas. */
 
 import { attribute, h, icon, icons, on, setText } from "./dom.ts";
-import { type Cell, type DataTable, shownCell } from "./view.ts";
+import { type Order, SortHeads, table } from "./table.ts";
+import { type Cell, type DataTable, numberIn, shownCell } from "./view.ts";
 
 export class Panel {
   readonly element: HTMLElement;
@@ -13,6 +14,9 @@ export class Panel {
   private readonly table: HTMLElement;
   private readonly button: HTMLButtonElement | null;
   private readonly describe: (() => DataTable) | undefined;
+  private heads!: SortHeads<number>;
+  /** The columns that the heads are of. */
+  private headed = "";
   private shown = 0;
 
   /** `describe`: the data as a table; gives the header its table button. `label`: the section's name where titles repeat. */
@@ -55,15 +59,30 @@ export class Panel {
     this.shown = now;
     const { caption, columns, rows } = this.describe();
     const numeric = columns.map((_, at) => rows.length > 0 && rows.every((row) => typeof row[at] !== "string" || /^[−≥\d–.]/.test(row[at])));
-    const cell = (tag: "th" | "td", value: Cell, at: number): HTMLElement =>
-      h(tag, { class: numeric[at] ? "fl-number" : "fl-left", ...(tag === "th" ? { scope: "col" } : {}) }, shownCell(value));
+    const side = (at: number): string => (numeric[at] ? "fl-number" : "fl-left");
+    const [key, same] = [`${columns.join()}\n${numeric.join()}`, this.headed.split("\n")[0] === columns.join()];
+    if (key !== this.headed) {
+      this.headed = key;
+      this.heads = new SortHeads<number>(same ? this.heads.order : { key: -1, descending: false }, () => this.showTable(true));
+      this.table.replaceChildren(table("fl-table", caption, columns.map((name, at) => this.heads.add(at, name, !numeric[at], side(at))), []));
+    }
     const { scrollTop, scrollLeft } = this.table;
-    this.table.replaceChildren(h("table", "fl-table", h("caption", "fl-hidden", caption),
-      h("thead", {}, h("tr", {}, ...columns.map((name, at) => cell("th", name, at)))),
-      h("tbody", {}, ...rows.slice(0, 2000).map((row) => h("tr", {}, ...row.map((value, at) => cell("td", value, at)))))));
+    this.table.querySelector("tbody")!.replaceChildren(...sorted(rows, this.heads.order).slice(0, 2000).map((row) =>
+      h("tr", {}, ...row.map((value, at) => h("td", side(at), shownCell(value))))));
     this.table.scrollTo(scrollLeft, scrollTop);
     return true;
   }
+}
+
+/** Rows by a column: numbers by their size, what is not known last, words A to Z; as they are where the column is -1. */
+export function sorted(rows: readonly Cell[][], { key, descending }: Order<number>): readonly Cell[][] {
+  if (key < 0) return rows;
+  const sign = descending ? -1 : 1;
+  return [...rows].sort((one, other) => {
+    const [a, b] = [numberIn(one[key]!), numberIn(other[key]!)];
+    if (Number.isNaN(a) && Number.isNaN(b)) return sign * shownCell(one[key]!).localeCompare(shownCell(other[key]!), undefined, { numeric: true });
+    return Number.isNaN(a) ? 1 : Number.isNaN(b) ? -1 : sign * (a - b);
+  });
 }
 
 /** Buttons side by side in a header, each with its name, what it does in words, and that. */

@@ -1,14 +1,14 @@
 /** Order of the ops table, and how it holds still under the pointer. */
 
 import type { OpRow } from "./oprows.ts";
+import type { Order } from "./table.ts";
 
 export type SortKey = "name" | "count" | "total" | "mean" | "p99" | "max" | "share" | "bytes";
-export interface SortOrder { key: SortKey; descending: boolean }
 
 export const mean = (row: OpRow): number => (row.count ? row.total / row.count : 0);
 
 /** A sorted copy; equal rows stay in alphabetical order, so that they never flicker. */
-export function sortRows(rows: readonly OpRow[], order: SortOrder): OpRow[] {
+export function sortRows(rows: readonly OpRow[], order: Order<SortKey>): OpRow[] {
   const sign = order.descending ? -1 : 1;
   const value = (row: OpRow): number => {
     switch (order.key) {
@@ -26,9 +26,4 @@ export function keepOrder(rows: readonly OpRow[], names: readonly string[]): OpR
   const place = new Map(names.map((name, at) => [name, at]));
   const known = rows.filter((row) => place.has(row.name)).sort((one, two) => place.get(one.name)! - place.get(two.name)!);
   return [...known, ...rows.filter((row) => !place.has(row.name))];
-}
-
-/** The order after a click on a column: first click largest first (names A to Z), a second one turns it round. */
-export function toggled(order: SortOrder, key: SortKey): SortOrder {
-  return order.key === key ? { key, descending: !order.descending } : { key, descending: key !== "name" };
 }

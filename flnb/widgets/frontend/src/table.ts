@@ -1,6 +1,6 @@
 /** Tables: their parts, rows that are chosen by a click or by keys, and heads that sort. */
 
-import { attribute, h, on } from "./dom.ts";
+import { attribute, h, on, setText } from "./dom.ts";
 
 /** The head of a column: its name, or a button; a column of words is to the left. */
 export const heading = (name: Node | string, left: unknown = true, title?: string): HTMLElement => h("th", { scope: "col", class: left ? "fl-left" : null, title }, name);
@@ -36,4 +36,44 @@ export function chooseRows(body: HTMLElement, choose: (row: HTMLElement) => void
 export function stopAt(body: HTMLElement): void {
   const active = document.activeElement;
   if (!active || !body.contains(active)) [...body.children].forEach((row, at) => attribute(row, "tabindex", at === 0 ? 0 : -1));
+}
+
+/** By which column rows are sorted, and whether the largest come first. */
+export interface Order<K> { key: K; descending: boolean }
+
+/** The order after a click on a column: first click largest first, words A to Z; a second one turns it round. */
+export const toggled = <K>(order: Order<K>, key: K, words: boolean): Order<K> => ({ key, descending: order.key === key ? !order.descending : !words });
+
+/** Heads of columns that sort by a click. */
+export class SortHeads<K> {
+  private readonly cells = new Map<K, HTMLElement>();
+
+  /** `sorted` is called after a click, with the new `order`. */
+  constructor(public order: Order<K>, private readonly sorted: () => void) {}
+
+  /** The head of another column; `words`: it holds no numbers; `about`: what it says, where its name is short. */
+  add(key: K, name: string, words: boolean, classes: string, about?: string): HTMLElement {
+    const button = h("button", { title: about, "aria-label": about && `${name}: ${about}`, onclick: () => {
+      this.order = toggled(this.order, key, words);
+      this.mark();
+      this.sorted();
+    } }, name, h("span", { "aria-hidden": true }));
+    const cell = h("th", { scope: "col", class: classes }, button);
+    this.cells.set(key, cell);
+    this.mark();
+    return cell;
+  }
+
+  /** Give a column another name. */
+  rename(key: K, name: string): void {
+    this.cells.get(key)!.querySelector("button")!.firstChild!.textContent = name;
+  }
+
+  private mark(): void {
+    for (const [key, cell] of this.cells) {
+      const [is, { descending }] = [key === this.order.key, this.order];
+      attribute(cell, "aria-sort", is ? (descending ? "descending" : "ascending") : "none");
+      setText(cell.querySelector("span")!, is ? (descending ? " ↓" : " ↑") : "");
+    }
+  }
 }

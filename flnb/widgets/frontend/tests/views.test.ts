@@ -4,7 +4,9 @@ import { ticks } from "../src/canvas.ts";
 import { Simulation } from "../src/dev/simulate.ts";
 import { kernelStatus } from "../src/kernel.ts";
 import { hintOf, listSeries, sharedSteps, stepRate } from "../src/metrics.ts";
-import { keepOrder, sortRows, toggled } from "../src/sorting.ts";
+import { keepOrder, sortRows } from "../src/sorting.ts";
+import { sorted } from "../src/panel.ts";
+import { toggled } from "../src/table.ts";
 import { selectionParts, stateLine } from "../src/states.ts";
 import { Columns } from "../src/columns.ts";
 import type { OpRow } from "../src/oprows.ts";
@@ -23,9 +25,15 @@ describe("sorting", () => {
   });
 
   it("turns round on a second click", () => {
-    expect(toggled({ key: "total", descending: true }, "total")).toEqual({ key: "total", descending: false });
-    expect(toggled({ key: "total", descending: true }, "name")).toEqual({ key: "name", descending: false });
-    expect(toggled({ key: "name", descending: false }, "p99")).toEqual({ key: "p99", descending: true });
+    expect(toggled({ key: "total", descending: true }, "total", false)).toEqual({ key: "total", descending: false });
+    expect(toggled({ key: "total", descending: true }, "name", true)).toEqual({ key: "name", descending: false });
+    expect(toggled({ key: "name", descending: false }, "p99", false)).toEqual({ key: "p99", descending: true });
+  });
+
+  it("of any table: numbers by size, what is not known last, words A to Z", () => {
+    const cells = [["b", 2], ["a", { value: NaN, text: "–" }], ["a10", { value: 10, text: "10.0 B" }], ["a9", { value: 0.5, text: "500 mB" }]];
+    const order = (key: number, descending: boolean): string => sorted(cells, { key, descending }).map(([name]) => name).join(" ");
+    expect([order(-1, true), order(1, true), order(1, false), order(0, false)]).toEqual(["b a a10 a9", "a10 b a9 a", "a9 b a10 a", "a a9 a10 b"]);
   });
 
   it("holds the order on screen under the pointer; new rows come last", () => {

@@ -1,6 +1,7 @@
 /** The selected collective, or the one where somebody was latest: who was last and why, each rank's times, what it achieved. */
 
 import { fillBox, horizontal, label, setPen, Surface, ticks, vertical } from "../canvas.ts";
+import { Facts, pane, title } from "../details.ts";
 import { h, nothing, section, swatch } from "../dom.ts";
 import { bytesText, durationText, exactBytes, integer, joined, percentText, plain, significant } from "../format.ts";
 import { paintHatched } from "../timeline/paint.ts";
@@ -20,7 +21,7 @@ export interface DetailActions {
 }
 
 export class Details {
-  readonly element = h("aside", { tabindex: 0, class: "fl-side fl-callside", "aria-label": "Selected collective" });
+  readonly element = pane("Selected collective", "fl-side fl-callside");
   private readonly dots: Surface;
   private readonly content = h("div");
 
@@ -42,8 +43,7 @@ export class Details {
   private title(model: CollectivesModel, call: number, selected: boolean): HTMLElement {
     const [bucket, step] = [model.bucket(call), model.step(call)];
     const parts = [selected ? "" : model.pending(call) ? "stuck" : model.lateRank(call) >= 0 ? "worst of the last steps" : "the newest", bucket >= 0 ? `bucket ${bucket}` : "", step >= 0 ? `step ${integer(step)}` : ""];
-    return h("div", "fl-title", swatch(this.theme, "communication"),
-      h("div", {}, h("b", {}, model.op(call)), h("div", "fl-sub", joined(parts))));
+    return title(model.op(call), joined(parts), swatch(this.theme, "communication"));
   }
 
   private why(model: CollectivesModel, call: number): HTMLElement {
@@ -53,17 +53,16 @@ export class Details {
   private facts(model: CollectivesModel, call: number): HTMLElement {
     const members = model.members(call);
     const hosts = new Set(members.map((rank) => model.section.ranks[rank]?.host)).size;
-    const list = h("dl", "fl-pairs");
-    const pair = (term: string, value: string, exact = ""): void => void list.append(h("dt", {}, term), h("dd", {}, value, exact ? h("span", "fl-exact", exact) : ""));
+    const facts = new Facts();
     if (model.bytes(call) > 0) { // else a barrier
-      pair("Kind", model.op(call), model.dtype(call));
-      pair("Elements", integer(model.elements(call)));
-      if (model.holds(call)) pair("Holds", model.holds(call));
-      pair("Bytes", bytesText(model.bytes(call)), model.bytes(call) >= 1000 ? exactBytes(model.bytes(call)) : "");
+      facts.add("Kind", model.op(call), model.dtype(call));
+      facts.add("Elements", integer(model.elements(call)));
+      if (model.holds(call)) facts.add("Holds", model.holds(call));
+      facts.add("Bytes", bytesText(model.bytes(call)), model.bytes(call) >= 1000 ? exactBytes(model.bytes(call)) : "");
     }
-    pair("Group", model.group(call).replaceAll(" ", "\u00a0"), `${members.length} ranks, ${hosts} ${hosts === 1 ? "host" : "hosts"}`);
-    pair("Sequence", integer(model.seq(call)));
-    return list;
+    facts.add("Group", model.group(call).replaceAll(" ", "\u00a0"), `${members.length} ranks, ${hosts} ${hosts === 1 ? "host" : "hosts"}`);
+    facts.add("Sequence", integer(model.seq(call)));
+    return facts.list;
   }
 
   /** A line for each rank: where it came, waited, transferred and left. */

@@ -1,5 +1,6 @@
 /** The selected launch or copy; without one, what the step asked of the devices. */
 
+import { Facts, pane, squareOf, title } from "../details.ts";
 import { h, nothing, section, swatch } from "../dom.ts";
 import { bytesText, durationText, exactBytes, integer, significant, UNKNOWN } from "../format.ts";
 import { categoryLabels } from "../palette.ts";
@@ -14,7 +15,7 @@ export interface DetailActions {
 }
 
 export class TaskDetails {
-  readonly element = h("aside", { tabindex: 0, class: "fl-side fl-callside", "aria-label": "Selected launch" });
+  readonly element = pane("Selected launch", "fl-side fl-callside");
 
   constructor(private readonly context: ViewContext, private readonly actions: DetailActions) {}
 
@@ -32,7 +33,7 @@ export class TaskDetails {
     const plan = store.plan(model.plan(task));
     const context = store.context(model.context(task));
     const what = model.route(task) ? "copy" : "kernel";
-    const facts = pairs();
+    const facts = new Facts();
     facts.add("Op", plan ? plan.op : "none", plan?.shape.length ? `${plan.dtype} [${plan.shape.join(", ")}]` : "");
     facts.add("Scope", context?.scope || UNKNOWN, context && context.phase !== "other" ? context.phase : "");
     if (model.route(task)) {
@@ -56,14 +57,13 @@ export class TaskDetails {
     }
     const [from, to] = model.asked(task);
     if (axis === "time") facts.add("Call", durationText((to - from) * 1e6), "on the host");
-    const title = h("div", "fl-title", swatch(theme, family(model, store, task)),
-      h("div", {}, h("b", {}, taskName(model, task)), h("div", "fl-sub", `${what} · ${model.streamName({ device: model.device(task), stream: model.stream(task) })} · task ${integer(model.seq(task))}`)));
-    return [title, facts.list, ...this.launch(kernel), ...this.blocks(model, task), ...this.events(model, task), this.links(plan?.op)];
+    const head = title(taskName(model, task), `${what} · ${model.streamName({ device: model.device(task), stream: model.stream(task) })} · task ${integer(model.seq(task))}`, swatch(theme, family(model, store, task)));
+    return [head, facts.list, ...this.launch(kernel), ...this.blocks(model, task), ...this.events(model, task), this.links(plan?.op)];
   }
 
   private launch(kernel: ReturnType<DevicesModel["kernel"]>): HTMLElement[] {
     if (!kernel) return [];
-    const facts = pairs();
+    const facts = new Facts();
     const blocks = kernel.grid.reduce((product, one) => product * one, 1);
     const threads = kernel.block.reduce((product, one) => product * one, 1);
     if (kernel.grid.length) {
@@ -84,7 +84,7 @@ export class TaskDetails {
     if (!rows.length) return [];
     const { store, theme } = this.context;
     const found = rows.map((row) => h("li", "fl-deviceblock",
-      h("i", { class: "fl-square", style: `background:${theme.category(model.columns["block_category"]![row]!)}` }),
+      squareOf(theme.category(model.columns["block_category"]![row]!)),
       h("span", "fl-code", blockName(model, store, row)), h("span", "fl-unitright", `${sizeOf(model, row)} · ${streamsOf(model, row)}`)));
     return [section("Blocks it was given"), h("ul", "fl-rowlist", ...found)];
   }
@@ -93,7 +93,7 @@ export class TaskDetails {
     const before = model.events.filter((event) => event.awaited && event.before === task);
     const after = model.events.filter((event) => !event.awaited && event.after === task);
     if (!before.length && !after.length) return [];
-    const facts = pairs();
+    const facts = new Facts();
     if (before.length) facts.add("Waits for", before.map(({ event }) => (event ? `e${event}` : "an event")).join(", "));
     if (after.length) facts.add("Then records", after.map(({ event }) => `e${event}`).join(", "));
     return [section("Events"), facts.list];
@@ -102,14 +102,13 @@ export class TaskDetails {
   private block(model: DevicesModel, row: number): HTMLElement[] {
     const { store, theme } = this.context;
     const { block_category: category, block_end: end, block_until: until, block_segment: segment, block_offset: offset } = model.columns;
-    const facts = pairs();
+    const facts = new Facts();
     facts.add("Bytes", sizeOf(model, row), exactBytes(model.columns["block_size"]![row]!));
     facts.add("Category", categoryLabels[category![row]!] ?? "");
     facts.add("Segment", `S${segment![row]!}`, `at ${integer(offset![row]!)}`);
     facts.add("Streams", streamsOf(model, row) || "none yet");
     facts.add("State", end![row] === Infinity ? "in use" : until![row]! > end![row]! ? `freed, ${waitsFor(model, row)}` : "freed");
-    return [h("div", "fl-title", h("i", { class: "fl-square", style: `background:${theme.category(category![row]!)}` }),
-      h("div", {}, h("b", {}, blockName(model, store, row)), h("div", "fl-sub", "block of a device"))), facts.list, this.links(store.selection?.op, true)];
+    return [title(blockName(model, store, row), "block of a device", squareOf(theme.category(category![row]!))), facts.list, this.links(store.selection?.op, true)];
   }
 
   /** The step's sums, and what each device is. */
@@ -117,16 +116,16 @@ export class TaskDetails {
     const sums = model.section.steps.find(({ step }) => step === number);
     const found: HTMLElement[] = [];
     if (sums) {
-      const facts = pairs();
+      const facts = new Facts();
       facts.add("Launches", integer(sums.launches));
       facts.add("Copies", integer(sums.copies));
       facts.add("To the device", bytesText(sums.to_device), sums.to_device >= 1000 ? exactBytes(sums.to_device) : "");
       facts.add("To the host", bytesText(sums.to_host), sums.to_host >= 1000 ? exactBytes(sums.to_host) : "");
       facts.add("Host waits", integer(sums.waits), sums.waits ? "the program stood still" : "it never stood still");
-      found.push(h("div", "fl-title", h("div", {}, h("b", {}, `step ${integer(number)}`), h("div", "fl-sub", "what the host asked of the devices"))), facts.list);
+      found.push(title(`step ${integer(number)}`, "what the host asked of the devices"), facts.list);
     }
     for (const { place, name, emulated, order, seed, bound_ns: bound } of model.section.devices) {
-      const facts = pairs();
+      const facts = new Facts();
       facts.add("Name", name || UNKNOWN);
       if (emulated) facts.add("Order", order, order === "random" ? `seed ${seed}` : "");
       else facts.add("Clock", `±${durationText(bound)}`, "event error");
@@ -161,18 +160,18 @@ function occupancy(kernel: NonNullable<ReturnType<DevicesModel["kernel"]>>, thre
   const [all, blocks] = [kernel.most / WARP, kernel.resident];
   const warps = blocks * Math.ceil(threads / WARP);
   const value = known ? h("span", {}, `${((100 * warps) / all).toFixed(1)} %`) : h("span", { title: why }, UNKNOWN);
-  const title = h("div", "fl-section fl-occupancy", h("span", {}, "Occupancy, theoretical"), value);
-  if (!known) return [title, h("div", "fl-warpnote", why)];
+  const head = h("div", "fl-section fl-occupancy", h("span", {}, "Occupancy, theoretical"), value);
+  if (!known) return [head, h("div", "fl-warpnote", why)];
   const said = `${integer(warps)} of ${integer(all)} warps, ${integer(blocks)} ${blocks === 1 ? "block" : "blocks"}${kernel.limit ? `; ${kernel.limit} limit${kernel.limit.endsWith("s") ? "" : "s"} it` : ""}`;
   const cells = Array.from({ length: all }, (_, at) => h("i", { class: at < warps ? "fl-on" : "" }));
-  return [title, h("div", { class: "fl-warps", role: "img", "aria-label": said }, ...cells), h("div", "fl-warpnote", said)];
+  return [head, h("div", { class: "fl-warps", role: "img", "aria-label": said }, ...cells), h("div", "fl-warpnote", said)];
 }
 
 /** What its warps asked of memory: counted, not estimated. */
 function access(traffic: readonly number[] | null): HTMLElement[] {
   if (!traffic) return [];
   const [requests, sectors, shared, conflicts] = traffic as [number, number, number, number];
-  const facts = pairs();
+  const facts = new Facts();
   if (requests) facts.add("Sectors", significant(sectors / requests), "a request, ideal 4");
   if (shared) facts.add("Conflicts", conflicts ? significant(conflicts / shared) : "none", conflicts ? "extra turns a shared request" : `in ${integer(shared)} shared requests`);
   return [section("Memory access ", h("span", "fl-exact", "counted, exact")), facts.list];
@@ -184,13 +183,4 @@ const list = (extent: readonly number[]): string => `[${extent.join(", ")}]`;
 export function turn(by: number): string {
   if (by === 0) return "in its turn";
   return `${integer(Math.abs(by))} ${Math.abs(by) === 1 ? "task" : "tasks"} ${by > 0 ? "later" : "earlier"} than asked`;
-}
-
-function pairs(): { list: HTMLElement; add(term: string, value: string, exact?: string): void; unknown(term: string, why: string): void } {
-  const found = h("dl", "fl-pairs");
-  return {
-    list: found,
-    add: (term, value, exact = "") => void found.append(h("dt", {}, term), h("dd", {}, value, ...(exact ? [h("span", "fl-exact", exact)] : []))),
-    unknown: (term, why) => void found.append(h("dt", {}, term), h("dd", { title: why }, UNKNOWN)),
-  };
 }

@@ -1,6 +1,7 @@
 /** The column beside the memory view: everything known about the selected block, segment, or group of blocks. */
 
 import { fillBox, label, Surface, vertical } from "../canvas.ts";
+import { Facts, pane, squareOf, title } from "../details.ts";
 import { attribute, h, nothing, on, section } from "../dom.ts";
 import { bytesText, dtype, durationText, exactBytes, integer, moment } from "../format.ts";
 import { categoryLabels, categoryOrder } from "../palette.ts";
@@ -38,10 +39,10 @@ export class MemoryDetails {
   private readonly life = new Surface("life of the block within its step");
   private drawn = "";
   private drawnAt = -Infinity;
-  private pairs: HTMLElement = h("dl");
+  private facts = new Facts();
 
   constructor(private readonly context: ViewContext, private readonly model: MemoryModel) {
-    this.element = h("aside", { tabindex: 0, class: "fl-side", "aria-label": "Selected block" });
+    this.element = pane("Selected block");
   }
 
   update(now: number): void {
@@ -61,17 +62,11 @@ export class MemoryDetails {
   }
 
   private head(name: string, sub: string, category?: number): HTMLElement {
-    const square = category === undefined ? [] : [h("i", { class: "fl-square", style: `background:${this.context.theme.category(category)}` })];
-    return h("div", "fl-title", ...square, h("div", {}, h("b", {}, name), h("div", "fl-sub", sub)));
+    return title(name, sub, ...(category === undefined ? [] : [squareOf(this.context.theme.category(category))]));
   }
 
   private begin(): HTMLElement {
-    this.pairs = h("dl", "fl-pairs");
-    return this.pairs;
-  }
-
-  private pair(term: string, value: string, more = "", code = false): void {
-    this.pairs.append(h("dt", {}, term), h("dd", code ? { class: "fl-code" } : {}, value, ...(more ? [" ", h("span", "fl-dim", more)] : [])));
+    return (this.facts = new Facts()).list;
   }
 
   private links(...which: ("op" | "tape")[]): HTMLElement {
@@ -89,18 +84,18 @@ export class MemoryDetails {
     const { store } = this.context;
     const at = store.memory.peak;
     this.begin();
-    this.pair("Peak live", bytesText(at.allocated), moment(at.t));
-    this.pair("Reserved then", bytesText(at.reserved));
+    this.facts.add("Peak live", bytesText(at.allocated), moment(at.t));
+    this.facts.add("Reserved then", bytesText(at.reserved));
     const request = this.model.request();
     if (request.row >= 0) {
       const { lifetimes } = store.memory;
-      this.pair("Largest", bytesText(request.bytes), request.steps > 0 ? `of the last ${request.steps} steps` : "");
+      this.facts.add("Largest", bytesText(request.bytes), request.steps > 0 ? `of the last ${request.steps} steps` : "");
       const [op, scope] = [store.plan(lifetimes.plan[request.row]!)?.op, store.context(lifetimes.context[request.row]!)?.scope];
-      if (op || scope) this.pair("made by", op ?? scope!, op ? scope : "", true);
+      if (op || scope) this.facts.add("made by", op ?? scope!, op ? scope : "", "fl-code");
     }
     const small = store.counters?.small_bytes;
-    if (small) this.pair("Outside", bytesText(small), `results under ${bytesText(store.run?.min_block ?? 0)}, in all`);
-    this.element.replaceChildren(nothing("Click a block for its tensor, op and life. Click the timeline to move the time cursor."), this.pairs);
+    if (small) this.facts.add("Outside", bytesText(small), `results under ${bytesText(store.run?.min_block ?? 0)}, in all`);
+    this.element.replaceChildren(nothing("Click a block for its tensor, op and life. Click the timeline to move the time cursor."), this.facts.list);
   }
 
   private block(id: number): void {
@@ -117,20 +112,20 @@ export class MemoryDetails {
     const [size, requested] = [lifetimes.size[row]!, lifetimes.requested[row]!];
     const node = lifetimes.node[row]!;
     const pairs = this.begin();
-    if (plan) this.pair("Tensor", `${dtype(plan.dtype)} [${plan.shape.join(",")}]`, "", true);
-    if (plan) this.pair("Op", plan.op, "", true);
-    if (context?.scope) this.pair("Scope", context.scope, context.phase === "other" ? "" : context.phase, true);
-    if (node) this.pair("Tape node", `#${integer(node)}`);
+    if (plan) this.facts.add("Tensor", `${dtype(plan.dtype)} [${plan.shape.join(",")}]`, "", "fl-code");
+    if (plan) this.facts.add("Op", plan.op, "", "fl-code");
+    if (context?.scope) this.facts.add("Scope", context.scope, context.phase === "other" ? "" : context.phase, "fl-code");
+    if (node) this.facts.add("Tape node", `#${integer(node)}`);
     const line = this.lineOf(row);
-    if (line) this.pair("Line", line, "", true);
-    this.pair("Requested", bytesText(requested), requested >= 1000 ? exactBytes(requested) : "");
-    this.pair("Rounded", bytesText(size), `waste ${bytesText(size - requested)}`);
-    this.pair("Place", `S${lifetimes.segment[row]!} + 0x${lifetimes.offset[row]!.toString(16)}`, "", true);
+    if (line) this.facts.add("Line", line, "", "fl-code");
+    this.facts.add("Requested", bytesText(requested), requested >= 1000 ? exactBytes(requested) : "");
+    this.facts.add("Rounded", bytesText(size), `waste ${bytesText(size - requested)}`);
+    this.facts.add("Place", `S${lifetimes.segment[row]!} + 0x${lifetimes.offset[row]!.toString(16)}`, "", "fl-code");
     const locks = store.memory.locks.on(id, store.at);
-    if (locks) this.pair("Locked", locks === 1 ? "once" : `${integer(locks)} times`, "by a user: stays until user_unlock");
-    if (lifetimes.asked[row]! <= store.at && lifetimes.end[row]! > store.at) this.pair("Pending", "freed", `${durationText((store.at - lifetimes.asked[row]!) * 1e9)} ago, still held`);
+    if (locks) this.facts.add("Locked", locks === 1 ? "once" : `${integer(locks)} times`, "by a user: stays until user_unlock");
+    if (lifetimes.asked[row]! <= store.at && lifetimes.end[row]! > store.at) this.facts.add("Pending", "freed", `${durationText((store.at - lifetimes.asked[row]!) * 1e9)} ago, still held`);
     const segment = store.memory.segments.get(lifetimes.segment[row]!);
-    if (segment) this.pair("In", `${bytesText(segment.size)} segment`, `0x${(segment.address + lifetimes.offset[row]!).toString(16)}`);
+    if (segment) this.facts.add("In", `${bytesText(segment.size)} segment`, `0x${(segment.address + lifetimes.offset[row]!).toString(16)}`);
     this.element.replaceChildren(this.head(store.selection!.label, `${categoryLabels[category] ?? "unknown"} · block #${integer(id)}`, category), pairs,
       section("Life"), this.lifeOf(row), this.age(row), ...this.stack(lifetimes.context[row]!), this.links(...(plan ? ["op" as const] : []), ...(node ? ["tape" as const] : [])));
   }
@@ -165,13 +160,13 @@ export class MemoryDetails {
     const pairs = this.begin();
     const at = Math.min(store.at, to === Infinity ? store.at : to);
     const whole = to === Infinity ? "still alive" : `of ${durationText((to - from) * 1e9)}`;
-    if (store.at < from) this.pair("Age", "–", `allocated ${durationText((from - store.at) * 1e9)} after the cursor`);
-    else this.pair("Age", durationText((at - from) * 1e9), whole);
+    if (store.at < from) this.facts.add("Age", "–", `allocated ${durationText((from - store.at) * 1e9)} after the cursor`);
+    else this.facts.add("Age", durationText((at - from) * 1e9), whole);
     const step = store.stepAt(from);
-    this.pair("Allocated", step === null ? moment(from) : `step ${integer(step)}`, step === null ? "" : moment(from));
+    this.facts.add("Allocated", step === null ? moment(from) : `step ${integer(step)}`, step === null ? "" : moment(from));
     if (to !== Infinity) {
       const freed = store.stepAt(to);
-      this.pair("Freed", freed === null ? moment(to) : `step ${integer(freed)}`, moment(to));
+      this.facts.add("Freed", freed === null ? moment(to) : `step ${integer(freed)}`, moment(to));
     }
     return pairs;
   }
@@ -223,19 +218,19 @@ export class MemoryDetails {
     const known = store.memory.segments.get(id);
     const pairs = this.begin();
     if (known) {
-      this.pair("Size", bytesText(known.size), exactBytes(known.size));
-      this.pair("Address", `0x${known.address.toString(16)}`, "", true);
+      this.facts.add("Size", bytesText(known.size), exactBytes(known.size));
+      this.facts.add("Address", `0x${known.address.toString(16)}`, "", "fl-code");
       const first = store.memory.sizes.find((one) => one.id === id) ?? known;
-      this.pair("Reserved at", moment(first.start));
-      if (first !== known) this.pair("This size", `since ${moment(known.start)}`, `${bytesText(first.size)} at first`);
-      if (known.end !== Infinity) this.pair("Released at", moment(known.end));
+      this.facts.add("Reserved at", moment(first.start));
+      if (first !== known) this.facts.add("This size", `since ${moment(known.start)}`, `${bytesText(first.size)} at first`);
+      if (known.end !== Infinity) this.facts.add("Released at", moment(known.end));
     }
     if (segment) {
-      this.pair("Used", bytesText(segment.used), segment.size > 0 ? `${((segment.used / segment.size) * 100).toFixed(1)} %` : "");
-      this.pair("Blocks", integer(segment.rows.length));
-      this.pair("Holes", integer(segment.holes));
-      this.pair("Largest hole", bytesText(segment.largestHole));
-    } else this.pair("At the cursor", "not reserved");
+      this.facts.add("Used", bytesText(segment.used), segment.size > 0 ? `${((segment.used / segment.size) * 100).toFixed(1)} %` : "");
+      this.facts.add("Blocks", integer(segment.rows.length));
+      this.facts.add("Holes", integer(segment.holes));
+      this.facts.add("Largest hole", bytesText(segment.largestHole));
+    } else this.facts.add("At the cursor", "not reserved");
     this.element.replaceChildren(this.head(`S${id}`, "segment"), pairs);
   }
 
@@ -251,12 +246,12 @@ export class MemoryDetails {
       return;
     }
     const pairs = this.begin();
-    this.pair("Size", bytesText(hole.size), exactBytes(hole.size));
+    this.facts.add("Size", bytesText(hole.size), exactBytes(hole.size));
     const free = segment.size - segment.used;
-    this.pair("Of all free", `${((hole.size / free) * 100).toFixed(1)} %`, `of ${bytesText(free)} in S${id}`);
+    this.facts.add("Of all free", `${((hole.size / free) * 100).toFixed(1)} %`, `of ${bytesText(free)} in S${id}`);
     const since = freeSince(blocks, hole, store.at);
-    if (since !== null) this.pair("Free for", durationText((store.at - since) * 1e9), `since ${moment(since)}`);
-    else this.pair("Free for", "as long as is known");
+    if (since !== null) this.facts.add("Free for", durationText((store.at - since) * 1e9), `since ${moment(since)}`);
+    else this.facts.add("Free for", "as long as is known");
     this.element.replaceChildren(this.head(`free ${bytesText(hole.size)}`, where), pairs,
       ...this.neighbour("Before it", hole.before, "the segment begins here"), ...this.neighbour("After it", hole.after, "the segment ends here"));
   }
@@ -270,10 +265,10 @@ export class MemoryDetails {
     const list = this.rowList([row]);
     const pairs = this.begin();
     const op = store.plan(lifetimes.plan[row]!)?.op;
-    this.pair("Op", op ?? "unknown", "", op !== undefined);
+    this.facts.add("Op", op ?? "unknown", "", op && "fl-code");
     const line = this.lineOf(row);
-    this.pair("Line", line ?? "unknown", "", line !== undefined);
-    this.pair("Age", durationText((store.at - lifetimes.start[row]!) * 1e9), categoryLabels[lifetimes.category[row]!] ?? "");
+    this.facts.add("Line", line ?? "unknown", "", line && "fl-code");
+    this.facts.add("Age", durationText((store.at - lifetimes.start[row]!) * 1e9), categoryLabels[lifetimes.category[row]!] ?? "");
     return [heading, list, pairs];
   }
 
@@ -307,8 +302,8 @@ export class MemoryDetails {
       perCategory[Math.min(lifetimes.category[row]!, 7)]! += lifetimes.size[row]!;
     }
     const pairs = this.begin();
-    this.pair("Holds now", bytesText(size), rows.length === 1 ? "in 1 block" : `in ${integer(rows.length)} blocks`);
-    for (const category of [...categoryOrder].reverse()) if (perCategory[category]! > 0) this.pair(categoryLabels[category]!, bytesText(perCategory[category]!));
+    this.facts.add("Holds now", bytesText(size), rows.length === 1 ? "in 1 block" : `in ${integer(rows.length)} blocks`);
+    for (const category of [...categoryOrder].reverse()) if (perCategory[category]! > 0) this.facts.add(categoryLabels[category]!, bytesText(perCategory[category]!));
     const some = rows.length > 0 ? [section(rows.length > 40 ? "Its largest blocks" : "Its blocks"), this.rowList(rows.slice(0, 40))] : [];
     const where = selection.kind === "op" ? "op" : selection.kind === "scope" ? "scope" : selection.kind === "leaf" ? "parameter" : "tape node";
     this.element.replaceChildren(this.head(selection.label, `${where} · allocations at the cursor`), pairs, ...some, this.links("op", "tape"));

@@ -107,13 +107,13 @@ export class TimelineChart {
     if (scale.capacity) this.capacity(c, axis, capacity!, store.limit !== null);
     if (store.limit !== null) this.limit(c, axis, store.limit);
     this.capacityLine?.place({ top: TOP, bottom: height - BOTTOM, most: this.top, own: scale.capacity ? capacity : null });
+    paintCursor({ c, theme, scale: axis, height: height - BOTTOM + 5 }, store.cursor);
     paintMoments(c, theme, moments, axis, (t) => axis.x(t), TOP + corner, height - BOTTOM, TOP + corner + 6);
     drawSteps(c, axis, store, theme, height - BOTTOM);
     horizontal(c, axis.left, axis.right, height - BOTTOM, theme.colours.mark);
     if (this.hover && axis.inside(this.hover.x)) {
       fillBox(c, theme.colours.dim, Math.floor(this.hover.x), TOP, 1, height - TOP - BOTTOM);
     }
-    paintCursor({ c, theme, scale: axis, height: height - BOTTOM + 5 }, store.cursor);
     if (above.length > 0) this.note(c, `↑ ${above.join(" · ")}`, axis.right - 2, TOP + 6, true); // over the cursor's line, not under it
   }
 

@@ -1,5 +1,6 @@
 /** What is known of one kernel or call: its ops with their shares, what it reads and stores, and the text of a kernel. */
 
+import { Facts, title } from "../details.ts";
 import { h, section, swatch } from "../dom.ts";
 import { bytesText, dtype, durationText, percentText, UNKNOWN } from "../format.ts";
 import { segmented } from "../panel.ts";
@@ -24,9 +25,8 @@ export function details(theme: Theme, data: ProgramData, at: number, llvm: strin
     ["Reads", launch.reads.join(", ") || "nothing"],
   ];
   return [
-    h("div", "fl-title", swatch(theme, familyOf(launch)), h("div", {}, h("b", {}, `#${at} ${launch.name}`),
-      h("div", "fl-sub", KINDS[launch.kind], launch.own ? " · of the user's class: never fused" : ""))),
-    h("dl", "fl-pairs", ...rows.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
+    title(`#${at} ${launch.name}`, KINDS[launch.kind] + (launch.own ? " · of the user's class: never fused" : ""), swatch(theme, familyOf(launch))),
+    new Facts(rows).list,
     section(`Stores`),
     h("table", "fl-table fl-programstored", h("tbody", {}, ...launch.stored.map((one) => h("tr", {},
       h("td", "fl-left fl-code", one.name), h("td", "fl-left", `${one.shape} ${dtype(one.dtype)}`), h("td", {}, bytesText(one.bytes)), h("td", "fl-left", one.where))))),

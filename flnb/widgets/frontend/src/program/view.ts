@@ -5,6 +5,7 @@ import { bytesText, dtype, durationText, integer, percentText, UNKNOWN } from ".
 import { square } from "../memory/legend.ts";
 import { categoryLabels, familyLabels } from "../palette.ts";
 import { Panel, segmented } from "../panel.ts";
+import { chooseRows, heading, table } from "../table.ts";
 import { Theme } from "../theme.ts";
 import { details, shareBar } from "./details.ts";
 import { costsOf, familyOf, isProgram, isSource, type Launch, type ProgramData, type ProgramMessage, runsOf, type SourceRequest, stripOf, totalOf } from "./model.ts";
@@ -160,11 +161,6 @@ export class ProgramView {
       ...(within(this.stages) ? { ArrowUp: () => step(-1), ArrowDown: () => step(1) } : {}),
       ...(within(this.main) || within(this.plan.surface.canvas) ? { ArrowLeft: () => move(-1), ArrowRight: () => move(1) } : {}),
     };
-    const row = within(this.below) && target instanceof HTMLTableRowElement ? target : null;
-    if (row) {
-      const focus = (next: Element | null): void => next instanceof HTMLElement ? next.focus() : undefined;
-      Object.assign(commands, { ArrowUp: () => focus(row.previousElementSibling), ArrowDown: () => focus(row.nextElementSibling), Enter: () => row.click() });
-    }
     const command = commands[event.key];
     if (!command) return;
     command();
@@ -234,14 +230,11 @@ export class ProgramView {
   private costs(data: ProgramData): HTMLElement[] {
     const total = totalOf(data);
     const rows = costsOf(data.launches).slice(0, 60);
-    return [section(total === null ? "Calls" : "What takes the time"),
-      h("table", "fl-table fl-ops fl-programcosts", h("tbody", {}, ...rows.map(({ name, family, count, ns, first }, at) => {
-        const row = h("tr", { tabindex: at ? -1 : 0, title: `first: #${first}` },
-          h("td", "fl-left", swatch(this.theme, family), h("span", "fl-code", name)), h("td", {}, `${integer(count)}×`),
-          h("td", {}, ...(total && ns !== null ? [shareBar(this.theme, family, ns / total), h("span", "fl-sharetext", percentText(ns / total))] : [UNKNOWN])));
-        on(row, "click", () => this.select(first));
-        return row;
-      })))];
+    const body = h("tbody", {}, ...rows.map(({ name, family, count, ns, first }, at) => h("tr", { tabindex: at ? -1 : 0, title: `first: #${first}`, "data-launch": first },
+      h("td", "fl-left", swatch(this.theme, family), h("span", "fl-code", name)), h("td", {}, `${integer(count)}×`),
+      h("td", {}, ...(total && ns !== null ? [shareBar(this.theme, family, ns / total), h("span", "fl-sharetext", percentText(ns / total))] : [UNKNOWN])))));
+    chooseRows(body, (row) => this.select(Number(row.dataset["launch"])));
+    return [section(total === null ? "Calls" : "What takes the time"), h("table", "fl-table fl-ops fl-programcosts", body)];
   }
 
   private drawMain(data: ProgramData): void {
@@ -266,12 +259,12 @@ export class ProgramView {
 
   private recordedTable(data: ProgramData, rows: ProgramData["recorded"], rewritten: boolean): HTMLElement {
     const fate = ({ rule, by }: ProgramData["recorded"][number]): string => (rule < 0 ? "" : by ? `${data.rules[rule]!.name}: ${by}` : data.rules[rule]!.name);
-    return h("table", "fl-table fl-ops fl-programrecorded",
-      h("thead", {}, h("tr", {}, ...["Op", ...(rewritten ? ["Replaced by"] : []), "In", "Phase", "Module"].map((name) => h("th", { scope: "col", class: "fl-left" }, name)))),
-      h("tbody", {}, ...rows.map((row) => h("tr", { class: row.rule >= 0 && rewritten ? "fl-changed" : null, "data-launch": row.launch >= 0 ? row.launch : null },
+    return table("fl-table fl-ops fl-programrecorded", "Ops in the order in which they were recorded",
+      ["Op", ...(rewritten ? ["Replaced by"] : []), "In", "Phase", "Module"].map((name) => heading(name)),
+      rows.map((row) => h("tr", { class: row.rule >= 0 && rewritten ? "fl-changed" : null, "data-launch": row.launch >= 0 ? row.launch : null },
         h("td", "fl-left", swatch(this.theme, row.family), h("span", { class: "fl-code", title: row.text }, row.text)),
         ...(rewritten ? [h("td", "fl-left fl-code", fate(row))] : []),
-        h("td", "fl-left", row.launch >= 0 ? `#${row.launch}` : ""), h("td", "fl-left fl-dim", row.phase), h("td", "fl-left fl-dim", row.scope)))));
+        h("td", "fl-left", row.launch >= 0 ? `#${row.launch}` : ""), h("td", "fl-left fl-dim", row.phase), h("td", "fl-left fl-dim", row.scope))));
   }
 
   private boxes(data: ProgramData): HTMLElement[] {

@@ -1,6 +1,7 @@
 /** The column beside the tape: one node, module or parameter with its gradient over the steps. */
 
 import { Chart, wantsLog } from "../chart.ts";
+import { Facts, pane, title } from "../details.ts";
 import { h, nothing, on, section, swatch } from "../dom.ts";
 import type { TapeGroup } from "../protocol.ts";
 import { bytesText, dtype, durationText, exactBytes, integer, shape as shapeText, significant, UNKNOWN } from "../format.ts";
@@ -13,10 +14,10 @@ import { nodeCount, type NodeInfo, type TapeModel } from "./model.ts";
 const LIST = 24;
 
 export class TapeDetails {
-  readonly element = h("aside", { tabindex: 0, class: "fl-side", "aria-label": "Selected node" });
+  readonly element = pane("Selected node");
   private drawn = "";
   private chart: Chart | null = null;
-  private pairs: HTMLElement = h("dl");
+  private facts = new Facts();
 
   constructor(private readonly context: ViewContext, private readonly model: TapeModel) {}
 
@@ -47,17 +48,11 @@ export class TapeDetails {
   }
 
   private head(name: string, sub: string, family?: string): HTMLElement {
-    const dot = family === undefined ? [] : [swatch(this.context.theme, family)];
-    return h("div", "fl-title", ...dot, h("div", {}, h("b", {}, name), h("div", "fl-sub", sub)));
+    return title(name, sub, ...(family === undefined ? [] : [swatch(this.context.theme, family)]));
   }
 
   private begin(): HTMLElement {
-    return (this.pairs = h("dl", "fl-pairs"));
-  }
-
-  private pair(term: string, value: string, more = "", options: { code?: boolean; bad?: boolean } = {}): void {
-    const dd = h("dd", { class: [options.code ? "fl-code" : "", options.bad ? "fl-error" : ""].join(" ").trim() || null }, value, ...(more ? [" ", h("span", "fl-dim", more)] : []));
-    this.pairs.append(h("dt", {}, term), dd);
+    return (this.facts = new Facts()).list;
   }
 
   private hint(): void {
@@ -104,11 +99,11 @@ export class TapeDetails {
     const pairs = this.begin();
     const { failed } = node;
     if (failed) {
-      failed.got.forEach((shape, which) => this.pair(which === 0 ? "Got" : "", `[${shape.join(",")}]`, "", { code: true, bad: true }));
-      this.pair("Would give", failed.expected ? `[${failed.expected.join(",")}]` : "unknown", "", { code: true });
-    } else if (plan) this.pair(backward ? "Gradient in" : "Output", `${dtype(plan.dtype)} [${plan.shape.join(",")}]`, "", { code: true });
-    if (info.scope) this.pair("Scope", info.scope, "", { code: true });
-    if (node.line) this.pair("Line", node.line, "", { code: true });
+      failed.got.forEach((shape, which) => this.facts.add(which === 0 ? "Got" : "", `[${shape.join(",")}]`, "", "fl-code fl-error"));
+      this.facts.add("Would give", failed.expected ? `[${failed.expected.join(",")}]` : "unknown", "", "fl-code");
+    } else if (plan) this.facts.add(backward ? "Gradient in" : "Output", `${dtype(plan.dtype)} [${plan.shape.join(",")}]`, "", "fl-code");
+    if (info.scope) this.facts.add("Scope", info.scope, "", "fl-code");
+    if (node.line) this.facts.add("Line", node.line, "", "fl-code");
     if (!failed) this.gradient(at, info);
     const parts = [this.head(backward ? `${info.op}′` : info.op, `${backward ? "backward of " : ""}node #${integer(node.id)} · ${familyLabels[info.family] ?? info.family}`, info.family), ...this.alarm(at), pairs];
     if (info.parameters.length > 0) parts.push(section("Parameters"), this.leafList(info.parameters));
@@ -128,14 +123,14 @@ export class TapeDetails {
     const { model } = this;
     const { node } = info;
     const bad = model.arrivesBad(at);
-    this.pair("Norm in", bad ? "NaN" : significant(node.norm ?? NaN), bad ? `${integer(node.bad)} of ${integer(node.numel)}` : node.norm === null ? "not sampled" : "finite", { bad });
+    this.facts.add("Norm in", bad ? "NaN" : significant(node.norm ?? NaN), bad ? `${integer(node.bad)} of ${integer(node.numel)}` : node.norm === null ? "not sampled" : "finite", bad ? "fl-error" : "");
     const out = model.badOut(at);
     const given = info.parents.map((parent) => model.nodes[parent]!.node.norm).filter((norm): norm is number => norm !== null && Number.isFinite(norm));
-    if (out) this.pair("Norm out", "NaN", `${integer(out.bad)}${out.numel ? ` of ${integer(out.numel)}` : ""}`, { bad: true });
-    else if (given.length > 0) this.pair("Norm out", significant(Math.max(...given)));
-    this.pair("Time", node.forward_ns > 0 ? durationText(node.forward_ns) : UNKNOWN, "forward");
-    if (node.backward_ns > 0) this.pair("", durationText(node.backward_ns), "backward");
-    this.pair("Saved", node.saved > 0 ? bytesText(node.saved) : "nothing", node.saved >= 1000 ? exactBytes(node.saved) : "");
+    if (out) this.facts.add("Norm out", "NaN", `${integer(out.bad)}${out.numel ? ` of ${integer(out.numel)}` : ""}`, "fl-error");
+    else if (given.length > 0) this.facts.add("Norm out", significant(Math.max(...given)));
+    this.facts.add("Time", node.forward_ns > 0 ? durationText(node.forward_ns) : UNKNOWN, "forward");
+    if (node.backward_ns > 0) this.facts.add("", durationText(node.backward_ns), "backward");
+    this.facts.add("Saved", node.saved > 0 ? bytesText(node.saved) : "nothing", node.saved >= 1000 ? exactBytes(node.saved) : "");
   }
 
   /** Norm of this node's gradient at every sampled step. */
@@ -157,14 +152,14 @@ export class TapeDetails {
     const { model } = this;
     const plan = store.plan(data.plan);
     const pairs = this.begin();
-    this.pair("Nodes", integer(group.last - group.first), `of ${integer(model.tape!.count)}`);
-    if (data.repeat) this.pair("Blocks", integer(data.repeat), `of ${integer((group.last - group.first) / data.repeat)} nodes`);
-    if (plan) this.pair("Output", `${dtype(plan.dtype)} [${plan.shape.join(",")}]`, "", { code: true });
+    this.facts.add("Nodes", integer(group.last - group.first), `of ${integer(model.tape!.count)}`);
+    if (data.repeat) this.facts.add("Blocks", integer(data.repeat), `of ${integer((group.last - group.first) / data.repeat)} nodes`);
+    if (plan) this.facts.add("Output", `${dtype(plan.dtype)} [${plan.shape.join(",")}]`, "", "fl-code");
     const bad = model.groupArrivesBad(group);
-    this.pair("Norm in", bad ? "NaN" : significant(data.norm ?? NaN), data.norm === null && !bad ? "not sampled" : "", { bad });
-    this.pair("Time", data.forward_ns > 0 ? durationText(data.forward_ns) : UNKNOWN, "forward");
-    if (data.backward_ns > 0) this.pair("", durationText(data.backward_ns), "backward");
-    this.pair("Saved", data.saved > 0 ? bytesText(data.saved) : "nothing", data.saved >= 1000 ? exactBytes(data.saved) : "");
+    this.facts.add("Norm in", bad ? "NaN" : significant(data.norm ?? NaN), data.norm === null && !bad ? "not sampled" : "", bad ? "fl-error" : "");
+    this.facts.add("Time", data.forward_ns > 0 ? durationText(data.forward_ns) : UNKNOWN, "forward");
+    if (data.backward_ns > 0) this.facts.add("", durationText(data.backward_ns), "backward");
+    this.facts.add("Saved", data.saved > 0 ? bytesText(data.saved) : "nothing", data.saved >= 1000 ? exactBytes(data.saved) : "");
     const parts = [this.head(this.context.store.selection!.label, group.repeat ? "equal blocks" : group.path ? "module" : "a row of ops"), pairs];
     if (data.health > 0) parts.push(h("div", "fl-section fl-error", data.health === 2 ? "NaN begins inside" : "NaN passes through"));
     const list = h("dl", "fl-pairs");
@@ -195,11 +190,11 @@ export class TapeDetails {
     }
     const last = model.nodes[chosen.at(-1)!]!;
     const pairs = this.begin();
-    this.pair("Nodes", integer(chosen.length), `of ${integer(model.nodes.length)}${model.nodes.length < model.tape!.count ? " known" : ""}`);
-    if (selection.kind === "scope" && last.plan && inScope(last.scope, selection.scope)) this.pair("Output", `${dtype(last.plan.dtype)} [${last.plan.shape.join(",")}]`, "", { code: true });
-    this.pair("Time", durationText(forward), "forward");
-    if (backward > 0) this.pair("", durationText(backward), "backward");
-    this.pair("Saved", bytesText(saved), saved >= 1000 ? exactBytes(saved) : "");
+    this.facts.add("Nodes", integer(chosen.length), `of ${integer(model.nodes.length)}${model.nodes.length < model.tape!.count ? " known" : ""}`);
+    if (selection.kind === "scope" && last.plan && inScope(last.scope, selection.scope)) this.facts.add("Output", `${dtype(last.plan.dtype)} [${last.plan.shape.join(",")}]`, "", "fl-code");
+    this.facts.add("Time", durationText(forward), "forward");
+    if (backward > 0) this.facts.add("", durationText(backward), "backward");
+    this.facts.add("Saved", bytesText(saved), saved >= 1000 ? exactBytes(saved) : "");
     const parts = [this.head(selection.label, selection.kind === "scope" ? "module" : `${nodeCount(chosen.length)} of this step`), pairs];
     if (leaves.size > 0) parts.push(section("Parameters"), this.leafList([...leaves]));
     parts.push(section("Nodes"), this.list(chosen), this.links());
@@ -213,8 +208,8 @@ export class TapeDetails {
     const plan = store.plan(found.plan);
     const bad = model.leafBad(leaf);
     const pairs = this.begin();
-    if (plan) this.pair("Tensor", `${dtype(plan.dtype)} [${plan.shape.join(",")}]`, "", { code: true });
-    this.pair("Gradient", bad ? "NaN" : significant(found.norm ?? NaN), bad ? `${integer(found.bad)} bad values` : found.norm === null ? "not sampled" : "norm", { bad });
+    if (plan) this.facts.add("Tensor", `${dtype(plan.dtype)} [${plan.shape.join(",")}]`, "", "fl-code");
+    this.facts.add("Gradient", bad ? "NaN" : significant(found.norm ?? NaN), bad ? `${integer(found.bad)} bad values` : found.norm === null ? "not sampled" : "norm", bad ? "fl-error" : "");
     const readers = model.nodes.flatMap((info, at) => (info.parameters.includes(leaf) || info.inputs.includes(leaf) ? [at] : []));
     this.element.replaceChildren(this.head(model.leafName(leaf, false), found.parameter ? "parameter" : "input"), pairs,
       section("Read by"), this.list(readers));

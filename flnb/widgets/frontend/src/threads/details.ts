@@ -1,5 +1,6 @@
 /** Beside the timeline: what is known of the selected event, and of a measured range. */
 
+import { Facts, title } from "../details.ts";
 import { h, nothing, on, section } from "../dom.ts";
 import { bytesText, dtype, durationText, integer, shape, UNKNOWN } from "../format.ts";
 import { kernelParts } from "../kernelparts.ts";
@@ -15,9 +16,6 @@ const WORDS: Readonly<Record<TimelineEvent["kind"], string>> = {
 };
 const BLOCKS = 6;
 
-const pairs = (facts: readonly (readonly [string, string])[]): HTMLElement =>
-  h("dl", "fl-pairs", ...facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
-
 /** `count`: how many events the bar stands for that was clicked; what is told is of the longest. */
 export function aboutEvent(
   { store, theme }: ViewContext, event: TimelineEvent & { related?: readonly TimelineEvent[] }, count: number, name: string, choose: (event: TimelineEvent) => void,
@@ -30,14 +28,14 @@ export function aboutEvent(
   const begin = step === null ? 0 : store.steps.column("t0")[store.steps.after("t0", event.t0 / 1e3) - 1]! * 1e3;
   const scope = [context?.scope, context && context.phase !== "other" ? context.phase : ""].filter(Boolean).join(", ");
   return [
-    h("div", "fl-title", h("div", {}, h("b", "fl-code", name), h("div", "fl-sub", count > 1 ? `the longest of ${integer(count)} events` : kernel ? "kernel" : WORDS[event.kind]))),
-    pairs([
+    title(name, count > 1 ? `the longest of ${integer(count)} events` : kernel ? "kernel" : WORDS[event.kind]),
+    new Facts([
       ["Time", durationText((event.t1 - event.t0) * 1e6)],
       ["Begins", step === null ? durationText(event.t0 * 1e6) : `${durationText((event.t0 - begin) * 1e6)} into step ${integer(step)}`],
       ...(plan ? [["Result", `${dtype(plan.dtype)} ${shape(plan.shape)}, ${bytesText(plan.nbytes)}`] as const] : []),
       ...(event.kind === "scope" || event.kind === "phase" ? [] : [["Scope", scope || UNKNOWN] as const, ["Line", context?.line || UNKNOWN] as const]),
       ...(event.node > 0 ? [["Tape node", `#${event.node}`] as const] : []),
-    ]),
+    ]).list,
     ...related(store, event, choose), ...allocated(store, event),
     ...(kernel ? kernelParts(theme, store, kernel) : []),
   ];
@@ -65,7 +63,7 @@ function allocated(store: ViewContext["store"], event: TimelineEvent): HTMLEleme
     const lives = lifetimes.end[row]! - lifetimes.start[row]!;
     return [bytesText(lifetimes.size[row]!), `${categoryLabels[lifetimes.category[row]!] ?? "unknown"}, ${Number.isFinite(lives) ? `lived ${durationText(lives * 1e9)}` : "lives"}`];
   });
-  return [section(`Allocated ${bytesText(sum)}`), pairs(told), ...(rows.length > BLOCKS ? [nothing(`and ${integer(rows.length - BLOCKS)} more`)] : [])];
+  return [section(`Allocated ${bytesText(sum)}`), new Facts(told).list, ...(rows.length > BLOCKS ? [nothing(`and ${integer(rows.length - BLOCKS)} more`)] : [])];
 }
 
 export function aboutMeasure({ store }: ViewContext, { from, to, found }: { from: number; to: number; found: TimelineMeasure | null }): HTMLElement[] {
@@ -81,7 +79,7 @@ export function aboutMeasure({ store }: ViewContext, { from, to, found }: { from
   const counted = found && found.t0 === t0 && found.t1 === t1 ? found : found && Math.abs(found.t0 - t0) + Math.abs(found.t1 - t1) < 1e-3 ? found : null;
   const ops = counted ? `${counted.complete ? "" : "≥ "}${integer(counted.counts["op"] ?? 0)}` : "M at the cursor counts them";
   return [
-    h("div", "fl-title", h("div", {}, h("b", {}, durationText((t1 - t0) * 1e6)), h("div", "fl-sub", "measured"))),
-    pairs([["Ops", ops], ...(counted ? [["Time in ops", durationText(counted.ns["op"] ?? 0)] as const] : []), ["Allocated", `${bytesText(sum)} in ${integer(blocks)} ${blocks === 1 ? "block" : "blocks"}`]]),
+    title(durationText((t1 - t0) * 1e6), "measured"),
+    new Facts([["Ops", ops], ...(counted ? [["Time in ops", durationText(counted.ns["op"] ?? 0)] as const] : []), ["Allocated", `${bytesText(sum)} in ${integer(blocks)} ${blocks === 1 ? "block" : "blocks"}`]]).list,
   ];
 }

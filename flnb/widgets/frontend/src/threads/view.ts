@@ -15,6 +15,7 @@ import { HEADER, HEADING, Timeline } from "../timeline/timeline.ts";
 import type { Cell, DataTable, View, ViewContext } from "../view.ts";
 import { allocationsIn, drawArrows } from "./arrows.ts";
 import { stepBands } from "./bands.ts";
+import { pane } from "../details.ts";
 import { aboutEvent, aboutMeasure, HELP } from "./details.ts";
 import { kernelOf, litOf, markedBy, opName, ThreadLanes } from "./lanes.ts";
 import { keyOf, type Piece, Windows } from "./model.ts";
@@ -31,7 +32,7 @@ class ThreadsView implements View {
   private readonly timeline: Timeline;
   private readonly tracks: Tracks;
   private readonly host = h("div", "fl-callhost");
-  private readonly side = h("aside", { tabindex: 0, class: "fl-side", "aria-label": "Selected event" });
+  private readonly side = pane("Selected event");
   private readonly windows = new Windows();
   /** Requests about events, ranges and searches, by id, newest last. */
   private questions = 1 << 20;

@@ -96,7 +96,7 @@ describe("the Collectives tab", () => {
     const { root, press } = mounted();
     press("r");
     const pairs = [...root.querySelectorAll(".fl-callside .fl-pairs dt")].map((term) => `${term.textContent}: ${term.nextElementSibling!.textContent}`.replace(/\s/g, " "));
-    expect(pairs.slice(0, 4)).toEqual(["Kind: all_reducefloat32", "Elements: 1 059 850", "Holds: head.fc1, head.fc2 · 4 params", "Bytes: 4.04 MiB4 239 400 B"]);
+    expect(pairs.slice(0, 4)).toEqual(["Kind: all_reduce float32", "Elements: 1 059 850", "Holds: head.fc1, head.fc2 · 4 params", "Bytes: 4.04 MiB 4 239 400 B"]);
     const achieved = [...root.querySelectorAll(".fl-achieved > div")].map((line) => line.textContent);
     expect(achieved).toEqual(["0.939 GB/s of 1.08 measured peak86.9 %", "", "2 (n − 1) / n × bytes / transfer 6.77 ms"]);
   });
@@ -185,5 +185,14 @@ describe("the Collectives tab", () => {
     const rows = root.querySelectorAll("section[aria-label=Collectives] .fl-data tbody tr");
     expect(rows).toHaveLength(probe().rows);
     expect([...rows].some((row) => row.textContent!.includes("in data.take"))).toBe(true);
+    const heads = [...root.querySelectorAll<HTMLElement>("section[aria-label=Collectives] .fl-data th")];
+    const column = heads.findIndex((head) => head.classList.contains("fl-number"));
+    const values = (): number[] => [...root.querySelectorAll(`section[aria-label=Collectives] .fl-data td:nth-child(${column + 1})`)].map((cell) => Number(cell.textContent!.replace(/[^\d.]/g, "")));
+    const before = values();
+    heads[column]!.querySelector("button")!.click();
+    expect(heads[column]!.ariaSort ?? heads[column]!.getAttribute("aria-sort")).toBe("descending");
+    expect(values()).toEqual([...before].sort((one, other) => other - one));
+    heads[column]!.querySelector("button")!.click();
+    expect(values()).toEqual([...before].sort((one, other) => one - other));
   });
 });
