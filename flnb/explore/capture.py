@@ -102,12 +102,12 @@ class RecordedOp:
         """Put the code of `to_code` into a new notebook cell below the one that calls this method.
 
         Raises:
-            RuntimeError: the program does not run in a notebook; the message contains the code.
+            RuntimeError: the program is not running in a notebook; the message contains the code.
         """
         code, ipython = self.to_code(path), sys.modules.get("IPython")
         shell = ipython and ipython.get_ipython()
         if shell is None:
-            raise RuntimeError(f"open_in_cell: this program does not run in a notebook; the code is\n\n{code}")
+            raise RuntimeError(f"open_in_cell: this program is not running in a notebook; the code is\n\n{code}")
         shell.set_next_input(code)
 
     def __repr__(self) -> str:

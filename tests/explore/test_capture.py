@@ -182,7 +182,7 @@ def test_opening_a_cell_needs_a_notebook(monkeypatch):
     monkeypatch.setitem(sys.modules, "IPython", None)
     with flnb.record(inputs=True) as run:
         flnb.exp(flnb.ones((2,)))
-    with pytest.raises(RuntimeError, match=r"does not run in a notebook; the code is\n\n# exp of test_capture"):
+    with pytest.raises(RuntimeError, match=r"is not running in a notebook; the code is\n\n# exp of test_capture"):
         run.calls[1].open_in_cell()
 
 

@@ -70,7 +70,8 @@ class Code:
     def text(self, result: str = "", others: Sequence[Code] = ()) -> str:
         """Return the LLVM module that contains the function and ``others``, as text.
 
-        The function returns ``result``, if anything; the others return nothing.
+        ``result`` is the name of the register or the constant that the function returns, or "" if it returns nothing.
+        The others return nothing.
         """
         body = [line for code in others for line in code.body("")] + self.body(result)
         width = f'"no-trapping-math"="true" "prefer-vector-width"="{self.width}"'

@@ -166,7 +166,9 @@ class Prefused(Linked):
         return node
 
     def _fuse(self, sequence: Sequence, parts: list[Node]) -> Node | None:
-        """Fuse the nodes ``parts`` of a sequence, the last op's first, into one; return None if that is impossible."""
+        """Fuse the nodes ``parts`` of a sequence into one; return None if that is impossible.
+
+        ``parts`` begins with the node of the op that ran last."""
         key = (sequence, *[part[PLAN] for part in parts])
         if key not in self._plans:
             self._plans[key] = _shared_facts(sequence, parts)

@@ -107,7 +107,7 @@ class _Machine:
         except PickleError:
             raise
         except KeyError as error:
-            raise PickleError(f"byte {start:,} uses value {error} of the memo, which was never stored") from error
+            raise PickleError(f"damaged: byte {start:,} uses stored value number {error}, which is missing") from error
         except (IndexError, TypeError, AttributeError, struct.error, UnicodeDecodeError) as error:
             if self.at >= len(data):
                 raise PickleError(f"it ends after {len(data):,} bytes, in the middle of a value") from error
@@ -219,7 +219,7 @@ class _Machine:
     def put(self, number: int) -> None:
         """Store the value on top of the stack in the memo under `number`."""
         if number in self.memo:
-            raise PickleError(f"byte {self.at - 1:,} stores value {number} of the memo a second time")
+            raise PickleError(f"damaged: byte {self.at - 1:,} stores a second value under number {number}")
         self.memo[number] = self.stack[-1]
 
     def push(self, value: Any) -> None:
