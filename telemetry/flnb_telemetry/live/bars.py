@@ -25,6 +25,9 @@ CHUNK = 1 << 18
 """The number of bars that are merged at once, so that their columns fit into a processor's cache."""
 TAIL = 512
 """The number of new bars after which they are merged into the next level."""
+COARSER = 4
+"""The ratio between the most events of a row and the most bars of each coarser level. It is large enough that in a few
+minutes nearly all levels are full, and memory grows no more."""
 SHIFT = 32
 
 T0, T1, PAIR, NODE, BLOCK = range(5)
@@ -98,6 +101,11 @@ class Level:
     def bars(self) -> Bars:
         return self._data[:, : self.used]
 
+    @property
+    def begins(self) -> int:
+        """The time (ns) since which this level has bars: that of the first event of its row if none were dropped."""
+        return int(self._data[T0, 0]) if self.first else 0
+
     def reserve(self, more: int) -> None:
         """Enlarge the columns to hold `more` bars."""
         grown = np.empty((len(self._data), self.used + more), np.int64)
@@ -140,15 +148,15 @@ class Row:
     """A sequence of bars that do not overlap, such as the ops of a thread, at several levels of detail.
 
     Args:
-        most: the largest number of events (bars of level 0); coarser levels have at most half as many bars. None for no
-            limit.
+        most: the largest number of events (bars of level 0); coarser levels have at most a quarter as many bars. None
+            for no limit.
 
     Attributes:
         open: an event at the end of the row, shape (5, 1), that may still become longer; None if there is none.
     """
 
     def __init__(self, most: int | None = None) -> None:
-        self._most = most
+        self._coarse = most and max(most // COARSER, 4 * TAIL)
         self.events = Level(5, most)
         self.levels = [self.events]
         self.open: Bars | None = None
@@ -160,8 +168,10 @@ class Row:
             if events[T0, 0] < reached:
                 events = events[:, events[T1] > reached].copy()
                 np.maximum(events[T0], reached, out=events[T0])
-        if events.shape[1]:
-            self.events.append(events)
+        count = events.shape[1]
+        size = self._coarse // 4 if self._coarse else count  # no level drops bars that the next one does not have yet
+        for begin in range(0, count, size or 1):
+            self.events.append(events[:, begin : begin + size])
             self._raise()
 
     def _raise(self) -> None:
@@ -174,7 +184,7 @@ class Row:
             if level.first + level.used - level.merged < TAIL:
                 return
             if depth + 1 == len(self.levels):
-                self.levels.append(Level(6, self._most and self._most // 2))  # a wide window reads a coarser one
+                self.levels.append(Level(6, self._coarse))
             whole = int(np.searchsorted(level.bars[T0], level.bars[T0, -1] // resolution * resolution)) + level.first
             for begin in range(level.merged, whole, CHUNK):
                 self.levels[depth + 1].append(merge(level.since(begin, min(whole, begin + CHUNK)), resolution))
@@ -183,6 +193,8 @@ class Row:
     def window(self, t0: int, t1: int, resolution: int) -> Bars:
         """Return the bars, shape (6, n), between two times (ns), merged where they are shorter than `resolution`."""
         fine = sum(each <= resolution for each in RESOLUTIONS[: len(self.levels) - 1])
+        while fine and self.levels[fine].begins > max(t0, self.levels[fine - 1].begins):
+            fine -= 1  # a finer level goes back further
         found: list[Bars] = []
         older, until = fine, t1
         while True:  # where events have been dropped, coarser levels still have them
@@ -191,7 +203,7 @@ class Row:
             found.insert(0, level.since(first, last).copy())
             if first > level.first or not level.first or older + 1 == len(self.levels):
                 break
-            older, until = older + 1, int(level.bars[T0, 0])
+            older, until = older + 1, min(until, int(level.bars[T0, 0]))
         for bars, after in pairwise(found):
             np.minimum(bars[T1], after[T0, 0] if len(after[0]) else t1, out=bars[T1])
         for depth in range(fine, 0, -1):  # bars not merged yet

@@ -277,7 +277,7 @@ class Timeline:
             t0, t1 = np.append(row.open[T0], t0), np.append(row.open[T1], t1)
             pairs, breaks = np.append(row.open[PAIR], pairs), np.append(True, breaks)
         found = runs(pairs, t0, t1, breaks)
-        row.open = found[:, -1:]
+        row.open = found[:, -1:].copy()  # a view would own the memory of all bars
         return found[:, :-1]
 
     def ongoing(self, lane: int, now: int) -> Iterator[tuple[Key, Bars]]:

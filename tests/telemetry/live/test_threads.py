@@ -74,14 +74,15 @@ def test_a_window_has_every_event_once_at_any_resolution(size: int) -> None:
     assert whole.shape[1] < 2500
 
 
-def test_of_old_events_the_coarse_levels_remain() -> None:
+@pytest.mark.parametrize("size", [1000, 40_000])
+def test_of_old_events_the_coarse_levels_remain(size: int) -> None:
     all_, row = events(40_000), Row(most=4096)
-    for at in range(0, 40_000, 1000):
-        row.append(all_[:, at : at + 1000])
+    for at in range(0, 40_000, size):
+        row.append(all_[:, at : at + size])
     assert row.events.used <= 4096
     assert row.events.first == 40_000 - row.events.used
-    assert max(level.used for level in row.levels) <= 4096
-    assert max(level._data.shape[1] for level in row.levels) <= 4096  # nor is there room for more
+    assert max(level._data.shape[1] for level in row.levels[1:]) <= 2048
+    assert row.events._data.shape[1] <= 4096  # nor is there room for more
     begin, end = int(all_[T0, 0]), int(all_[T1, -1]) + 1
     bars = row.window(begin, end, 1)
     assert bars[COUNT].sum() >= 40_000  # where two levels meet, a bar may count events of both
@@ -89,6 +90,21 @@ def test_of_old_events_the_coarse_levels_remain() -> None:
     assert (bars[T0, 1:] >= bars[T1, :-1]).all()
     assert bars[T0, 0] == begin
     assert (bars[COUNT, -2000:] == 1).all()
+
+
+def test_a_window_is_read_from_a_finer_level_that_goes_back_further() -> None:
+    all_, row = events(40_000, gap=100_000), Row(most=32_768)  # few events are close enough to be merged at level 1
+    row.append(all_)
+    first, second = row.levels[:2]
+    since, resolution = int(first.bars[T0, 0]), FINEST
+    assert since < second.bars[T0, 0]
+    bars = row.window(since, int(all_[T1, -1]), resolution)
+    alone = bars[COUNT] == 1
+    assert alone.mean() > 0.7
+    np.testing.assert_array_equal(bars[T0, alone], all_[T0, bars[NUMBER, alone]])
+    early = (bars[T0] >= since) & (bars[T0] < second.bars[T0, 0])
+    assert early.sum() > 1000
+    assert (bars[T1] - bars[T0])[early & ~alone].max() < 2 * resolution
 
 
 def test_an_event_that_begins_before_the_last_has_ended_is_cut() -> None:
