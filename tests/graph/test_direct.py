@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import sys
+import threading
 from typing import Any
 
 import numpy as np
@@ -140,3 +142,33 @@ def test_other_backends_and_managers_get_programs_of_their_own() -> None:
     with flnb.record() as run:
         f(a, b)
     assert run.table("kernel")["t0"].size == 1
+
+
+def test_several_threads_get_their_own_results() -> None:
+    f = settled(lambda a, b: a * 2.0 + b, *tensors(1, 2, size=5000))
+    wrong: list[Any] = []
+
+    def work(number: int) -> None:
+        held: list[tuple[Any, float]] = []
+        values = [10.0 * number, 10.0 * number + 1, 10.0 * number + 2]
+        made = tensors(*values, size=5000)
+        for i in range(300):
+            a, b = i % 3, (i + 1) % 3
+            held.append((f(made[a], made[b]), values[a] * 2 + values[b]))
+            if len(held) > number + 1:
+                result, expected = held.pop(0)
+                wrong.extend(set(result.tolist()) - {expected})
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+    finally:
+        sys.setswitchinterval(before)
+    assert not wrong
+    assert not any(thread.is_alive() for thread in threads)
+    assert len(f.programs) == 1
