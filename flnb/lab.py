@@ -48,7 +48,7 @@ def shipped(name: str, folder: Path | None = None) -> Path:
     if checkout.exists() and (package.parent / "pyproject.toml").exists():
         original, place = checkout, package.parent / "output" / "lab"
     if not original.exists():
-        raise FileNotFoundError(f"flnb lab: this installation lacks {original}; reinstall flnb or give a path")
+        raise FileNotFoundError(f"flnb lab: {original} is missing; reinstall flnb, or open your own: flnb lab PATH")
     place = folder or place
     place.mkdir(parents=True, exist_ok=True)
     copy = free_name(place, name, original.read_bytes())

@@ -61,7 +61,7 @@ def spread(prefix: Any, tree: Any, what: str) -> list[Any]:
     if isinstance(prefix, dict):
         if not isinstance(tree, dict) or prefix.keys() != tree.keys():
             got = f"the keys {list(tree)}" if isinstance(tree, dict) else f"a {type(tree).__name__}"
-            raise ValueError(f"{what}: got the keys {list(prefix)} for {got}; give the same keys, or one entry for all")
+            raise ValueError(f"{what}: got the keys {list(prefix)} for {got}; expected the same keys, or one value")
         return [value for key, child in tree.items() for value in spread(prefix[key], child, what)]
     if isinstance(prefix, (list, tuple)):
         if not isinstance(tree, (list, tuple)) or len(prefix) != len(tree):

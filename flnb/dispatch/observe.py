@@ -39,7 +39,7 @@ class Observer:
         """Called before the op runs."""
 
     def after(self, op: Op, arguments: tuple[Any, ...], result: Any) -> None:
-        """Called after the op has run; ``result`` is the buffer that the method returned."""
+        """Called after the op has run; ``result`` is the buffer that the backend's method returned."""
 
     def failed(self, op: Op, arguments: tuple[Any, ...], error: BaseException) -> None:
         """Called after the op's method of the backend raised ``error``, which is then raised to the user."""

@@ -226,7 +226,7 @@ def _blocks(source: Source, found: Devices, origin: int) -> Arrays:
 
 
 def _ops(found: Devices, task: Columns, origin: int) -> Arrays:
-    """Return the ops since `origin` (ns) of the thread that queued the most tasks, as arrays for a frame."""
+    """Return the ops since `origin` (ns) of the thread that queued the most tasks, as arrays for the browser."""
     lanes, count = np.unique(task["lane"], return_counts=True)
     op = found.op
     mine = op["lane"] == (lanes[count.argmax()] if len(lanes) else -1)
