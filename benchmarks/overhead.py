@@ -186,7 +186,7 @@ def main(argv: list[str]) -> int:
     """Run the benchmark with the options ``argv``, and print and store the results; returns the exit status, 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks overhead")
     parser.add_argument("--ops", type=int, default=20_000)
-    parser.add_argument("--steps", type=int, default=30, help="training steps of the quickstart, in tens")
+    parser.add_argument("--steps", type=int, default=180, help="training steps of the quickstart in a round, in tens")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--quick", action="store_true", help="a smoke size, for CI")
     options = parser.parse_args(argv)
@@ -241,11 +241,11 @@ def chain_rows(ops: int, rounds: int, collector: str) -> list[dict[str, Any]]:
 def step_rows(steps: int, rounds: int, collector: str) -> list[dict[str, Any]]:
     """Measure a training step of the quickstart, without recording and with each kind of recording; returns rows.
 
-    A round has some thirty steps: enough that gradient norms, which a recording samples twice a second, count as much
-    as in a long run, and few enough that changes of the machine's speed meet all variants alike. There are more rounds
-    than for the chain because steps vary more.
+    A round takes half a second: so long that gradient norms, which a recording samples twice a second, and the first
+    frame of a dashboard count as much as in a long run, and so short that changes of the machine's speed meet all
+    variants alike. There are more rounds than for the chain because steps vary more.
     """
-    off, rounds = training_steps(steps // 10), 3 * rounds
+    off, rounds = training_steps(steps // 10), 2 * rounds
     watching = {"recorder": recorded(off), "disk": stored(off), "dashboard": watched(off)}
     seconds = measure({"off": off, **watching}, rounds)
     return [

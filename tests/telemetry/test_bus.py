@@ -150,6 +150,15 @@ def test_a_scope_left_after_the_recording_ended_is_left(sink: Any) -> None:
     assert bus.threads.here.path == ""
 
 
+def test_ever_new_scopes_do_not_pile_up() -> None:
+    for i in range(bus.MOST_PATHS + 5):
+        with bus.scope(f"step {i}"), bus.scope("inner"):
+            assert bus.threads.here.path == f"step {i}.inner"
+    assert len(bus._paths) <= bus.MOST_PATHS
+    assert len(bus._paths[""]) <= bus.MOST_PATHS
+    assert bus.threads.here.path == ""
+
+
 def test_scopes_and_phases_are_restored_by_exceptions_and_work_as_decorators(sink: Any) -> None:
     @bus.scope("f")
     @bus.phase("optimizer")
