@@ -78,6 +78,7 @@ def record(options: argparse.Namespace) -> int:
 def launch(options: argparse.Namespace) -> int:
     """Run a Python script, which calls flnb.distributed.init(), on several ranks by mpiexec.
 
+    Options of `flnb launch` come before SCRIPT; what follows SCRIPT is passed to it.
     Ranks divide the processors: each computes on an equal number of threads, unless OMP_NUM_THREADS is set.
     If a rank fails, each other rank prints for which rank it waited, and the last calls of all ranks are written to
     flight.json. The exit status is that of the rank that failed first.
