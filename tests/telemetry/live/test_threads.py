@@ -11,7 +11,7 @@ from flnb_telemetry import pump, schema
 from flnb_telemetry.live.bars import COUNT, FINEST, LONGEST, NUMBER, PAIR, RESOLUTIONS, SHIFT, T0, T1, Row
 from flnb_telemetry.live.recording import LiveRecording
 from flnb_telemetry.live.threads import KINDS, TABLES, Key, Timeline
-from flnb_telemetry.live.timeline import LiveTimeline
+from flnb_telemetry.live.timeline import MOST, LiveTimeline
 from flnb_telemetry.live.view import Live
 
 import flnb
@@ -105,6 +105,19 @@ def test_a_window_is_read_from_a_finer_level_that_goes_back_further() -> None:
     early = (bars[T0] >= since) & (bars[T0] < second.bars[T0, 0])
     assert early.sum() > 1000
     assert (bars[T1] - bars[T0])[early & ~alone].max() < 2 * resolution
+
+
+def test_ten_minutes_of_ops_take_little_more_memory_than_three() -> None:
+    row, sizes = Row(MOST), []
+    second = np.zeros((5, 10_000), np.int64)
+    second[T0] = np.arange(10_000) * 100_000
+    second[T1] = second[T0] + 60_000
+    for _ in range(600):
+        row.append(second)
+        second[:2] += 1_000_000_000
+        sizes.append(sum(level._data.nbytes for level in row.levels))
+    assert sizes[-1] - sizes[179] < 2 << 20, [size >> 10 for size in sizes[::60]]
+    assert sizes[-1] < 3 * row.events._data.nbytes
 
 
 def test_an_event_that_begins_before_the_last_has_ended_is_cut() -> None:
