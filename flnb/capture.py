@@ -80,6 +80,7 @@ class Captured:
         t0 = clock()
         backend = CapturedBackend(here.backend, opens=fuse and here.backend.kernels() is not None)
         tensors = [x for x in leaves((arguments, keywords)) if isinstance(x, Tensor)]
+        self._flat = not keywords and all(isinstance(x, Tensor) for x in arguments)
         inputs = [backend.buffer_of(x).read() for x in tensors]
         self.effects, first = Effects(here.backend), -next_leaf()
         token = effects.set(self.effects)
@@ -164,7 +165,7 @@ class Captured:
         result = self._returned(made)
         for call in self.effects.last if repeat else ():
             call()
-        if self.program.lends:
+        if self.program.lends and self._flat:  # a direct run asks nothing but for tensors
             self._direct = direct_of(self.program, tensors)
         return result
 

@@ -70,6 +70,24 @@ def test_other_arguments_get_another_program_or_lookup(which: str) -> None:
         assert f(a, b).numpy().tolist() == [-3] * 6
 
 
+def test_arguments_that_are_no_tensors_and_names_and_containers_are_not_ignored() -> None:
+    def scaled(a: Any, b: Any = None, k: float = 2.0) -> Any:
+        return (a[0] if b is None else b * 10.0) * k
+
+    (x,) = tensors(1)
+    calls: list[tuple[tuple[Any, ...], dict[str, Any], Any]] = [
+        ((x, None, 3.0), {}, 3.0), (([x],), {}, [2.0] * 6), ((None, x), {}, [20.0] * 6), ((x,), {"k": 4.0}, 4.0),
+        ((), {"a": x}, 2.0),
+    ]  # fmt: skip
+    for arguments, keywords, expected in calls:
+        f = flnb.jit(scaled)
+        for _ in range(4):
+            f(x)
+        for _ in range(4):
+            assert f(*arguments, **keywords).tolist() == expected
+            assert f(x).tolist() == 2.0
+
+
 def test_memory_of_a_result_is_used_again_only_when_nothing_refers_to_it() -> None:
     a, b = tensors(1, 2, size=1 << 16)
     f = settled(lambda a, b: a + b, a, b)
