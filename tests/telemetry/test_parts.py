@@ -145,6 +145,8 @@ def test_exchanges_between_ops_are_marked_live_and_of_finished_and_loaded_runs(t
         live.refresh()
         into = f"backend {before} → other · manager exact → native"
         back = f"backend other → {before} · manager native → caching"
+        news, later = (live.frame(keyframe=False)[0] for _ in range(2))
+        assert ([one["text"] for one in news["exchanges"]], "exchanges" in later) == ([into, back], False)
         assert marks(live) == [into, back]
         with flnb.use_backend(Other):
             pass  # nothing ran there

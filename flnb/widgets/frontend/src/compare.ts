@@ -31,7 +31,7 @@ const HINT = "Click a block: the same allocation is marked on the other side. A 
 type Page = "memory" | "ops" | "metrics" | "timeline";
 
 /** A figure of one recording: at the scrubber, or of the whole run. */
-interface Figure { readonly name: string; readonly kind: "bytes" | "ratio" | "share" | "count"; readonly values: readonly number[]; readonly wide?: boolean }
+interface Figure { readonly name: string; readonly kind: "bytes" | "ratio" | "share" | "count"; readonly values: readonly number[]; readonly wide?: boolean; readonly about?: string }
 
 const shown = ({ kind }: Figure, value: number): string => {
   if (!Number.isFinite(value)) return value === Infinity ? "∞" : UNKNOWN;
@@ -302,7 +302,7 @@ export class Comparison {
       { name: "reserved/live", kind: "ratio", values: now.map((one) => one.ratio) }, { name: `unusable(${bytesText(request)})`, kind: "share", values: now.map(({ unusable }) => unusable) },
       { name: "internal", kind: "share", values: now.map(({ internal }) => internal) }, { name: "largest hole", kind: "bytes", values: now.map(({ largest }) => largest) },
       { name: "segments", kind: "count", values: states.map(({ segments }) => segments.length), wide: true },
-      { name: "peak reserved", kind: "bytes", values: this.sides.map(({ most }) => most.reserved) }, { name: "ratio at peak", kind: "ratio", values: this.sides.map(({ most }) => most.ratio) },
+      { name: "peak reserved", kind: "bytes", values: this.sides.map(({ most }) => most.reserved) }, { name: "ratio at peak", about: "reserved/live when most was live, of the whole run", kind: "ratio", values: this.sides.map(({ most }) => most.ratio) },
       { name: "average ratio", kind: "ratio", values: this.sides.map(({ most }) => most.average) }, { name: "peak live", kind: "bytes", values: this.sides.map(({ most }) => most.allocated), wide: true },
     ];
     const hide = ({ wide }: Figure): { class: string | null } => ({ class: wide ? "fl-wideonly" : null });
@@ -310,7 +310,7 @@ export class Comparison {
     const line = (name: string, value: (figure: Figure) => string): HTMLElement => h("tr", {}, h("th", { scope: "row" }, name), ...figures.map((figure) => h("td", hide(figure), value(figure))));
     this.table.replaceChildren(h("caption", "fl-hidden", "Memory of both recordings"),
       h("thead", {}, h("tr", {}, h("td"), h("th", { colspan: wide ? 7 : 6 }, `at the scrubber: ${inWords(a.store, b.store, a.store.at, integer)}`), h("th", { colspan: wide ? 4 : 3 }, "of the whole run; ratio: reserved/live")),
-        h("tr", {}, h("td"), ...figures.map((figure) => h("th", { scope: "col", ...hide(figure) }, figure.name)))),
+        h("tr", {}, h("td"), ...figures.map((figure) => h("th", { scope: "col", title: figure.about, ...hide(figure) }, figure.name)))),
       h("tbody", {}, ...NAMES.map((name, at) => line(name, (figure) => shown(figure, figure.values[at]!))), line("B − A", difference)));
     this.legends();
     this.tell();

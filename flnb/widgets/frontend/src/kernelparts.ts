@@ -1,8 +1,8 @@
 /** The ops that one kernel computes: their estimated shares of its time, and the user's lines. */
 
-import { h, section, swatch } from "./dom.ts";
+import { h, section } from "./dom.ts";
 import { shape } from "./format.ts";
-import { shareBar } from "./program/details.ts";
+import { partCells, shareCell } from "./program/details.ts";
 import type { KernelInfo } from "./protocol.ts";
 import type { Store } from "./store.ts";
 import type { Theme } from "./theme.ts";
@@ -19,10 +19,7 @@ export function kernelParts(theme: Theme, store: Store, { parts }: KernelInfo): 
     const head = key === before ? [] : [h("tr", "fl-partline", h("td", { class: "fl-left", colspan: 3, title: `${line} ${where}` }, h("div", "fl-code", line || "line not known"), h("div", "fl-dim", where)))];
     before = key;
     const family = plan?.family ?? "";
-    return [...head, h("tr", "fl-part",
-      h("td", "fl-left", swatch(theme, family), h("span", "fl-code", plan?.op ?? "(unknown)")),
-      h("td", "fl-left fl-dim", shape(plan?.shape ?? [])),
-      h("td", { title: "estimated" }, shareBar(theme, family, share / widest), h("span", "fl-sharetext", `≈${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`)))];
+    return [...head, h("tr", "fl-part", ...partCells(theme, family, plan?.op ?? "(unknown)", shape(plan?.shape ?? [])), shareCell(theme, family, share, widest))];
   });
   return [
     section(parts.length > 1 ? `${parts.length} ops, estimated share of its time` : "Op"),

@@ -137,6 +137,26 @@ describe("the widget", () => {
     expect(root.querySelector(".fl-ops th[aria-sort=descending]")!.textContent).toBe("Total ↓");
   });
 
+  it("names the parts that are active, and beside them when they were exchanged", () => {
+    const simulation = new Simulation();
+    const { root, tick, listeners } = mounted(simulation);
+    tick();
+    draw();
+    const meta = root.querySelector<HTMLElement>(".fl-meta")!;
+    expect(meta.title).toBe(meta.textContent);
+    simulation.advance(0.04);
+    const { content, buffers } = simulation.frame();
+    const later = { ...content, run: { ...content.run, manager: "buddy" }, exchanges: [{ t: 61.24, text: "manager caching → buddy" }] };
+    for (const listener of listeners) listener(later, buffers);
+    draw();
+    expect(meta.textContent).toContain(" · buddy · ");
+    expect(meta.title).toBe(`${meta.textContent}\n01:01.2 manager caching → buddy`);
+    const again = simulation.frame(); // what has no news leaves them
+    for (const listener of listeners) listener(again.content, again.buffers);
+    draw();
+    expect(meta.title).toContain("manager caching → buddy");
+  });
+
   it("pauses the picture by the button and by Space, while frames still come", () => {
     const { root, tick, press } = mounted();
     for (let at = 0; at < 10; at++) tick();

@@ -1,7 +1,7 @@
 /** Fragmentation over time: reserved/live as a line above, the unusable share as an area below, on one time axis. */
 
 import { range } from "d3-array";
-import { fillBox, horizontal, label, setPen, Surface } from "../canvas.ts";
+import { fillBox, horizontal, label, setPen, Surface, vertical } from "../canvas.ts";
 import { bytesText, percentText, ratio } from "../format.ts";
 import { paintCursor } from "../timeline/paint.ts";
 import type { ViewContext } from "../view.ts";
@@ -101,6 +101,7 @@ export class FragmentationChart {
     this.line(c, axis, curve);
     this.headlines(c, axis, curve);
     drawSteps(c, axis, store, theme, height - BOTTOM, false);
+    for (const { t } of store.exchanges) if (axis.inside(axis.x(t))) vertical(c, axis.x(t), TOP, height - BOTTOM, colours.ink, [3, 3]);
     if (this.hover && axis.inside(this.hover.x)) {
       fillBox(c, colours.dim, Math.floor(this.hover.x), TOP, 1, height - TOP - BOTTOM);
     }

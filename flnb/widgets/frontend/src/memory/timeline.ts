@@ -96,19 +96,19 @@ export class TimelineChart {
     const scale = axisTop(Math.max(allocated, this.least.allocated), Math.max(reserved, this.least.reserved), capacity);
     const above = [...(scale.reserved ? [] : [`reserved ${bytesText(reserved)}`]), ...(scale.capacity || capacity === null ? [] : [`capacity ${bytesText(capacity)}`])];
     const corner = above.length ? STRIP : 0;
-    const { moments } = this;
+    const words = store.exchanges.length + store.memory.locks.given.length ? STRIP : 0; // those of moments stand over the areas
     const room = height - TOP - BOTTOM;
-    this.top = Math.max(scale.top * (moments.length ? room / (room - STRIP - corner) : 1), this.least.top); // their words stand over the areas
+    this.top = Math.max(words ? (scale.top * room) / (room - words - corner) : scale.top, this.least.top);
     this.grid(c, axis, scale.capacity ? capacity! : null);
     drawBands(c, this.places, (this.stack = this.groups?.stack(line, theme) ?? categoryStack(line, theme)), theme);
     paintMissing(c, theme, store.memory.gaps, (t) => Math.min(Math.max(axis.x(t), axis.left), axis.right), TOP, height - BOTTOM);
     this.selection(c, axis);
-    if (scale.reserved) this.reserved(c, axis, line, corner + (moments.length ? STRIP : 0));
+    if (scale.reserved) this.reserved(c, axis, line, corner + words);
     if (scale.capacity) this.capacity(c, axis, capacity!, store.limit !== null);
     if (store.limit !== null) this.limit(c, axis, store.limit);
     this.capacityLine?.place({ top: TOP, bottom: height - BOTTOM, most: this.top, own: scale.capacity ? capacity : null });
     paintCursor({ c, theme, scale: axis, height: height - BOTTOM + 5 }, store.cursor);
-    paintMoments(c, theme, moments, axis, (t) => axis.x(t), TOP + corner, height - BOTTOM, TOP + corner + 6);
+    paintMoments(c, theme, this.moments(axis), axis, (t) => axis.x(t), TOP + corner, height - BOTTOM, TOP + corner + 6);
     drawSteps(c, axis, store, theme, height - BOTTOM);
     horizontal(c, axis.left, axis.right, height - BOTTOM, theme.colours.mark);
     if (this.hover && axis.inside(this.hover.x)) {
@@ -172,10 +172,13 @@ export class TimelineChart {
     this.note(c, what, axis.left + 8 + this.context.theme.measure(what, this.context.theme.ui(11, 500)), y < TOP + 20 ? y + 10 : y - 9);
   }
 
-  /** What happened at one time: parts that were exchanged, and cached memory that a program gave back. */
-  private get moments(): Moment[] {
+  /** What happened at one time in sight: parts that were exchanged, and cached memory that a program gave back, where its lines stand apart. */
+  private moments(axis: TimeAxis): Moment[] {
     const { store } = this.context;
-    return [...store.exchanges, ...store.memory.locks.given.map(({ t, bytes: size }) => ({ t, text: `released ${bytesText(size)}` }))].sort((one, other) => one.t - other.t);
+    const seen = ({ t }: { t: number }): boolean => axis.inside(axis.x(t));
+    let last = -Infinity;
+    const given = store.memory.locks.given.filter((one) => seen(one) && axis.x(one.t) - last > 2 && ((last = axis.x(one.t)), true));
+    return [...store.exchanges.filter(seen), ...given.map(({ t, bytes: size }) => ({ t, text: `released ${bytesText(size)}` }))].sort((one, other) => one.t - other.t);
   }
 
   /** A label that stays readable over whatever is drawn. */
@@ -257,7 +260,7 @@ export class TimelineChart {
     const t = line.time[k]!;
     const step = store.stepAt(t);
     const when = step === null ? clock(t) : `step ${integer(step)}`;
-    const near = this.moments.find((one) => Math.abs(axis.x(one.t) - hover.x) < 5);
+    const near = this.moments(axis).find((one) => Math.abs(axis.x(one.t) - hover.x) < 5);
     this.tip.show(joined([`${name || "allocated "}${bytesText(line.allocated[k]!)}`, when, near?.text]), hover.x, hover.y, this.surface.width);
   }
 

@@ -13,6 +13,12 @@ export function shareBar(theme: Theme, family: string, share: number): HTMLEleme
   return h("span", "fl-share", h("i", { style: `width:${(100 * share).toFixed(1)}%;background:${theme.family(family)}` }));
 }
 
+/** The cells of an op in a kernel: its name and shape; and its share of the kernel's time, with a bar against the `widest`. */
+export const partCells = (theme: Theme, family: string, op: string, shape: string): HTMLElement[] =>
+  [h("td", "fl-left", swatch(theme, family), h("span", "fl-code", op)), h("td", "fl-left fl-dim", shape)];
+export const shareCell = (theme: Theme, family: string, share: number, widest: number): HTMLElement =>
+  h("td", { title: "estimated" }, shareBar(theme, family, share / widest), h("span", "fl-sharetext", `≈${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`));
+
 /** `llvm`: the text that was compiled, once the kernel has sent it; `ask` asks for it. */
 export function details(theme: Theme, data: ProgramData, at: number, llvm: string | undefined, form: "loops" | "llvm", ask: (form: "loops" | "llvm") => void): HTMLElement[] {
   const launch = data.launches[at]!;
@@ -41,9 +47,7 @@ function ops(theme: Theme, launch: Launch): HTMLElement {
   return h("table", "fl-table fl-ops fl-programops",
     h("caption", "fl-hidden", "ops, with the share of time that is estimated by the bytes that each would move alone"),
     h("tbody", {}, ...launch.parts.map((part) => h("tr", {},
-      h("td", "fl-left", swatch(theme, part.family), h("span", "fl-code", part.op)),
-      h("td", "fl-left fl-dim", part.shape),
-      ...(bar ? [h("td", { title: "estimated" }, shareBar(theme, part.family, part.share / widest), h("span", "fl-sharetext", `≈${(100 * part.share).toFixed(part.share < 0.0995 ? 1 : 0)} %`))] : [])))));
+      ...partCells(theme, part.family, part.op, part.shape), ...(bar ? [shareCell(theme, part.family, part.share, widest)] : [])))));
 }
 
 function source(launch: Launch, llvm: string | undefined, form: "loops" | "llvm", ask: (form: "loops" | "llvm") => void): HTMLElement[] {
