@@ -182,9 +182,10 @@ export class MemoryView implements View {
     setText(largest.name, "largest hole");
     setText(largest.value, bytesText(now.largest));
     const curve = this.model.curve(store.range, Math.max(1, this.fragmentation.chart.pixels));
-    setText(peak.name, `at peak, ${range || "in sight"}`);
+    const seen = range.replace(" to ", "–") || "in sight"; // short: it stands beside its value
+    setText(peak.name, `at peak, ${seen}`);
     setText(peak.value, ratio(curve.peak.live ? curve.peak.ratio : NaN));
-    setText(average.name, `average, ${range || "in sight"}`);
+    setText(average.name, `mean, ${seen}`);
     setText(average.value, ratio(curve.average));
     const step = store.stepAt(at);
     const segments = state.segments.length;
