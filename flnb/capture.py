@@ -15,6 +15,7 @@ from flnb_telemetry import bus, schema
 from flnb.autograd.tree import leaves, rebuild
 from flnb.autograd.variable import next_leaf
 from flnb.dispatch import state
+from flnb.dispatch.crossing import mark_written, next_seq
 from flnb.dispatch.effects import Effects, effects
 from flnb.dispatch.guards import guarded, hold, referred
 from flnb.dispatch.memory import keepers
@@ -82,7 +83,7 @@ class Captured:
         tensors = [x for x in leaves((arguments, keywords)) if isinstance(x, Tensor)]
         self._flat = not keywords and all(isinstance(x, Tensor) for x in arguments)
         inputs = [backend.buffer_of(x).read() for x in tensors]
-        self.effects, first = Effects(here.backend), -next_leaf()
+        self.effects, first, start = Effects(here.backend), -next_leaf(), next_seq()
         token = effects.set(self.effects)
         try:
             with state.use(backend=backend):
@@ -117,17 +118,26 @@ class Captured:
         self.effects.used, self.effects.grown, self.effects.cleared = {}, [], {}  # they may be arguments
         objects = [x for x in leaves((arguments, keywords)) if not isinstance(x, (Tensor, type))]
         self.guards = guarded(self.effects.watched, referred(function, objects))
+        self._written = self._writes(tensors, start)
         donated = [inputs[i] for i in donate if i < len(tensors)]
         recorded = Recorded(inputs, outputs, updates, backend.random, donated, self.effects.generators)
         _warn_if_long(function, len(reachable(recorded.wanted)))
-        repeats = self._cleared or self.fresh or self.grown or self.effects.calls or self.effects.last
+        repeats = self._cleared or self.fresh or self.grown or self.effects.calls or self.effects.last or self._written
         self.program = Program(recorded, here, fuse, lends=not repeats and here.backend.reads_host)
-        places = [(x.spec, x.place.backend.buffer) for x in self.program.outputs]
-        self._specs = [spec_of(spec.shape, spec.dtype, kind) for spec, kind in places]
+        self._specs = [spec_of(x.spec.shape, x.spec.dtype, x.place.backend.buffer) for x in self.program.outputs]
         self._direct: Direct | None = None
         calls = sum(len(step.events) if isinstance(step, KernelCalls) else 1 for step in self.program.steps)
         values = sum(len(group.members) for group in self.program.groups)
         bus.emit(schema.COMPILE, t0, clock(), values, calls, 0, 0, bus.threads.here.context())
+
+    def _writes(self, tensors: Sequence[Tensor], start: int) -> list[Any]:
+        """Return the tensors written since the sequence number ``start``; of an argument, its position in ``tensors``.
+
+        Each run records these writes, so that no backward pass uses values that were saved before and overwritten.
+        """
+        reached = {id(x): x for *_, x in self.guards if isinstance(x, Tensor)} | {id(x): x for x, _ in self._held}
+        own = [i for i, x in enumerate(tensors) if x._last_write > start]
+        return own + [x for x in reached.values() if x._last_write > start]
 
     def fits(self, tensors: Sequence[Tensor]) -> bool:
         """Return whether the recorded call is still valid for these argument tensors.
@@ -163,6 +173,8 @@ class Captured:
         for x, array, spec in zip(_now(self.fresh, tensors), made[first:], self._specs[first:], strict=True):
             x.grad = detached(array, spec)
         result = self._returned(made)
+        for x in _now(self._written, tensors):
+            mark_written(x)
         for call in self.effects.last if repeat else ():
             call()
         if self.program.lends and self._flat:  # a direct run asks nothing but for tensors

@@ -247,11 +247,10 @@ class Optimizer:
     def _step_master(self, item: Variable, gradient: Tensor, state: dict[str, Tensor]) -> None:
         """Update a parameter in half precision through its master weight."""
         master = state[MASTER]
-        if item._last_write > master._last_write and not bool(ops.all(master.astype(item.dtype) == item.data)):
-            ops.assign(master, item.data)  # the parameter was written elsewhere, as by loading weights
+        repeated(partial(_follow, master, item))
         self._update(master, ops.astype(gradient, master.dtype, copy=False), state)
         ops.assign(item.data, master)
-        master._write_note[0] = item._last_write
+        repeated(partial(_note_equal, master, item), last=True)
 
     def _recast(self, index: int, item: Variable) -> RuntimeError:
         """Return the error for a parameter whose shape, dtype or backend has changed since the first step."""
@@ -346,3 +345,14 @@ class Optimizer:
     def __repr__(self) -> str:
         settings = ", ".join(f"{key}={getattr(self, key)}" for key in self._settings)
         return f"{type(self).__name__}({len(self.parameters)} parameters, {settings}, steps={self.steps})"
+
+
+def _follow(master: Tensor, item: Variable) -> None:
+    """Copy a parameter to its master weight if it was written elsewhere, as by loading weights."""
+    if item._last_write > master._last_write and not bool(ops.all(master.astype(item.dtype) == item.data)):
+        ops.assign(master, item.data)
+
+
+def _note_equal(master: Tensor, item: Variable) -> None:
+    """Note that a parameter was not written since it got the values of its master weight."""
+    master._write_note[0] = item._last_write

@@ -270,3 +270,46 @@ def test_a_variant_that_does_not_fit_leaves_gradients_alone() -> None:
     for _ in range(3):
         f(flnb.asarray(X))
         assert model[0].weight.grad is not None
+
+
+def test_a_backward_pass_that_needs_values_which_a_program_has_overwritten_raises_an_error() -> None:
+    weight, state = flnb.Variable(np.ones(4, np.float32)), flnb.zeros(4)
+
+    @flnb.jit
+    def step(x: Any, buffer: Any) -> None:
+        flnb.assign(weight.data, weight.data * 2.0)
+        flnb.assign(state, state + x)
+        flnb.assign(buffer, x)
+
+    x, buffer = flnb.ones(4), flnb.zeros(4)
+    for _ in range(3):
+        step(x, buffer)
+    for written in (weight, state, buffer):
+        y = flnb.sum(flnb.Variable(np.ones(4, np.float32)) * written)
+        step(x, buffer)
+        with pytest.raises(RuntimeError, match="was saved for the gradient and then written in place"):
+            y.backward()
+    assert weight.data.tolist() == [64.0] * 4
+
+
+def test_a_captured_step_in_half_precision_continues_from_weights_that_were_loaded() -> None:
+    def trained(compiled: bool) -> list[Any]:
+        flnb.manual_seed(0)
+        model = nn.Linear(4, 2).astype(flnb.float16)
+        optimizer = optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x: Any) -> None:
+            optimizer.zero_grad()
+            flnb.mean(model(x) ** 2.0).backward()
+            optimizer.step()
+
+        f = flnb.jit(step) if compiled else step
+        for rows in (3, 3, 3, 2, 2, 2):  # the second program is captured after the first has run
+            f(flnb.asarray(X[:rows].astype(np.float16)))
+        model.load_state_dict({name: value * 0.5 for name, value in model.state_dict().items()})
+        f(flnb.asarray(X[:2].astype(np.float16)))
+        return [p.tolist() for p in model.state_dict().values()]
+
+    np.testing.assert_allclose(
+        np.hstack([*map(np.ravel, trained(True))]), np.hstack([*map(np.ravel, trained(False))]), rtol=2e-3
+    )
