@@ -267,9 +267,10 @@ def _program(trace: Trace | None, recorder: Callable[[Place], Any]) -> tuple[Tra
     if not found.fits(trace):
         found.changes += found.program is not None and found.contexts == trace.contexts
         bakes = found.changes <= MOST_CHANGES
+        found.program = None  # until all is set: Ctrl-C may come between
         found.constants = {i: n for i, n in trace.numbers.items() if bakes and i not in found.varying}
-        found.program, found.contexts = _built(trace, found.constants, recorder(place)), trace.contexts
-        found.specs = [spec_of(x.spec.shape, x.spec.dtype) for x in trace.outputs]
+        found.contexts, found.specs = trace.contexts, [spec_of(x.spec.shape, x.spec.dtype) for x in trace.outputs]
+        found.program = _built(trace, found.constants, recorder(place))
         programs = [each for each in known.values() if each.program is not None]
         for each in programs[: -MOST_PROGRAMS or None]:
             each.program = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 import weakref
@@ -469,3 +470,28 @@ def test_a_program_that_fails_where_its_ops_do_not_is_told(monkeypatch: pytest.M
                 RuntimeWarning, match="op by op, which is slower, because their program failed: KeyError"
             ):
                 np.testing.assert_array_equal(loop(flnb.asarray(X)).numpy(), expected)
+
+
+@pytest.mark.parametrize(("where", "begin"), [("spec_of", 0), ("_built", 3)])
+def test_ctrl_c_while_a_program_is_made_leaves_none_that_is_half_made(
+    where: str, begin: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, interrupts = getattr(repetition, where), []
+
+    def once(*arguments: Any) -> Any:
+        if not interrupts:
+            interrupts.append(where)
+            raise KeyboardInterrupt
+        return made(*arguments)
+
+    monkeypatch.setattr(repetition, "WORTH", 1)
+    with flnb.use_backend(DeferredBackend("numpy")):
+        for i in range(6):
+            if i == begin:
+                monkeypatch.setattr(repetition, where, once)
+            x, number = flnb.asarray(np.full(3, float(i), np.float32)), 1.0 if i < 3 else 2.0
+            y = (flnb.tanh(x) + number) * x
+            with contextlib.suppress(KeyboardInterrupt):
+                flnb.sync()
+            np.testing.assert_allclose(y.numpy(), [(np.tanh(i) + number) * i] * 3, 1e-6)
+    assert interrupts
