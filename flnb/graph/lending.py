@@ -89,7 +89,7 @@ class Lending:
         held.append(lent)
         self.known[id(lent.array)] = lent
         if len(held) > MOST:
-            del self.known[id(held.pop(0).array)]
+            self.known.pop(id(held.pop(0).array), None)  # it may be missing, if Ctrl-C came before it was added
         return lent
 
     def clear(self) -> None:

@@ -1,9 +1,9 @@
-"""Addresses of the arrays that programs work on."""
+"""Addresses of the arrays that programs work on, and the pool of output arrays."""
 
 import numpy as np
 import pytest
 
-from flnb.graph.lending import address_of
+from flnb.graph.lending import Lending, address_of
 
 WHOLE = np.arange(12.0).reshape(3, 4)
 READ_ONLY = WHOLE.view()
@@ -27,3 +27,17 @@ def test_the_address_of_a_devices_array_is_that_of_its_memory():
         data = Data
 
     assert address_of(Array()) == 1 << 40
+
+
+def test_ctrl_c_while_an_array_is_added_to_the_pool_does_no_harm():
+    class Interrupted(dict):
+        def __setitem__(self, number, lent):
+            lending.known = {}
+            raise KeyboardInterrupt
+
+    lending = Lending()
+    lending.known = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        lending.take("an output", lambda _: np.zeros(2))
+    taken = [lending.take("an output", lambda _: np.zeros(2)).array for _ in range(4)]
+    assert len({id(array) for array in taken}) == 4
