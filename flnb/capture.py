@@ -118,7 +118,7 @@ class Captured:
         self.effects.used, self.effects.grown, self.effects.cleared = {}, [], {}  # they may be arguments
         objects = [x for x in leaves((arguments, keywords)) if not isinstance(x, (Tensor, type))]
         self.guards = guarded(self.effects.watched, referred(function, objects))
-        self._written = self._writes(tensors, start)
+        self._note_others(tensors, start)
         donated = [inputs[i] for i in donate if i < len(tensors)]
         recorded = Recorded(inputs, outputs, updates, backend.random, donated, self.effects.generators)
         _warn_if_long(function, len(reachable(recorded.wanted)))
@@ -130,25 +130,32 @@ class Captured:
         values = sum(len(group.members) for group in self.program.groups)
         bus.emit(schema.COMPILE, t0, clock(), values, calls, 0, 0, bus.threads.here.context())
 
-    def _writes(self, tensors: Sequence[Tensor], start: int) -> list[Any]:
-        """Return the tensors written since the sequence number ``start``; of an argument, its position in ``tensors``.
+    def _note_others(self, tensors: Sequence[Tensor], start: int) -> None:
+        """Store which of the arguments ``tensors`` share memory with tensors that the function reaches by names.
 
-        Each run records these writes, so that no backward pass uses values that were saved before and overwritten.
+        Also store which tensors were written since the sequence number ``start``, for backward passes that saved them.
         """
-        reached = {id(x): x for *_, x in self.guards if isinstance(x, Tensor)} | {id(x): x for x, _ in self._held}
+        others = {id(x): x for *_, x in self.guards if isinstance(x, Tensor)} | {id(x): x for x, _ in self._held}
         own = [i for i, x in enumerate(tensors) if x._last_write > start]
-        return own + [x for x in reached.values() if x._last_write > start]
+        self._written = own + [x for x in others.values() if x._last_write > start]
+        kinds = {x._spec.kind for x in tensors}
+        self._others = {address_of(x._data) for x in others.values() if x._spec.kind in kinds}
+        self._shared = self._sharing(tensors)
+
+    def _sharing(self, tensors: Sequence[Tensor]) -> list[bool]:
+        """Return for each argument whether it has the memory of a tensor that the function reaches by a name."""
+        return [address_of(x._data) in self._others for x in tensors] if self._others else []
 
     def fits(self, tensors: Sequence[Tensor]) -> bool:
         """Return whether the recorded call is still valid for these argument tensors.
 
-        The call is valid if parameters have the same memory, the same leaves have gradients, and names refer to the
-        same objects.
+        The call is valid if parameters have the same memory, the same leaves have gradients, names refer to the same
+        objects, and the same arguments are also reached by names.
         """
         for x, data in self._held:
             if x._data is not data:
                 return False
-        if not hold(self.guards):
+        if not hold(self.guards) or self._sharing(tensors) != self._shared:
             return False
         grown, ungiven = _now(self.grown, tensors), _now(self._ungiven, tensors)
         cleared = {id(x._node) for x in _now(self._cleared, tensors)}
@@ -187,7 +194,9 @@ class Captured:
         Returns `NOT_RUN` if only a lookup of the arguments' signature can show which program serves this call.
         """
         direct = self._direct
-        if direct is None or ((self._held or self.guards) and not self.fits(())):
+        if direct is None:
+            return NOT_RUN
+        if (self._held or self.guards) and not (all(isinstance(x, Tensor) for x in arguments) and self.fits(arguments)):
             return NOT_RUN
         made = direct.run(arguments, here)
         return NOT_RUN if made is None else self._returned(made)

@@ -313,3 +313,24 @@ def test_a_captured_step_in_half_precision_continues_from_weights_that_were_load
     np.testing.assert_allclose(
         np.hstack([*map(np.ravel, trained(True))]), np.hstack([*map(np.ravel, trained(False))]), rtol=2e-3
     )
+
+
+def test_an_argument_that_the_function_also_reaches_by_a_name_is_told_from_others() -> None:
+    reference, state = flnb.asarray(np.arange(4, dtype=np.float32)), flnb.zeros(4)
+
+    def difference(x: Any) -> Any:
+        return x - reference
+
+    def counted(x: Any) -> Any:
+        flnb.add(state, 1.0, out=state)
+        return x * 2.0
+
+    other = flnb.asarray(np.full(4, 10, np.float32))
+    for first, second in ((reference, other), (other, reference)):
+        f = flnb.jit(difference)
+        for x in (first,) * 4 + (second, first) * 2:
+            assert f(x).tolist() == difference(x).tolist()
+    g = flnb.jit(counted)
+    for i, x in enumerate((state,) * 3 + (other,) * 3 + (state,) * 3, 1):
+        assert g(x).tolist() == ([20.0] * 4 if x is other else [2.0 * i] * 4)
+    assert other.tolist() == [10.0] * 4
