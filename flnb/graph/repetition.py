@@ -18,6 +18,7 @@ from flnb_telemetry import bus, intern, schema
 from numpy.lib.stride_tricks import as_strided
 
 from flnb.dispatch import state
+from flnb.dispatch.crossing import call
 from flnb.dispatch.plan import spec_of
 from flnb.dispatch.state import GRADIENT, OPTIMIZER_STATE
 from flnb.dispatch.table import OPS
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Known", "compute_alike", "known_traces"]
 
-ADD, FULL, SLICE = OPS["add"], OPS["full"], OPS["slice"]
+ADD, COPY, FULL, RESHAPE, SLICE = (OPS[name] for name in ("add", "copy", "full", "reshape", "slice"))
 WORTH = 8
 """A program is made for a trace when its repetitions have computed this number of ops."""
 MOST_KNOWN, MOST_PROGRAMS = 256, 24
@@ -324,7 +325,10 @@ def _built(trace: Trace, constants: dict[int, bytes], backend: Any) -> Program:
             inside = op.values(value, {}) if isinstance(op, Segment) else [value]
             for one in inside:
                 again.category, backend.context = one.place.category, one.context if one.context >= 0 else _context(one)
-                tensors[one] = run(one, tuple([tensors[x] for x in one.inputs]), backend.buffer)
+                given = tuple([tensors[x] for x in one.inputs])
+                if one.op is RESHAPE and given[0]._data.strides:  # a view of a contiguous result, which is none here
+                    given = (call(COPY, given),)
+                tensors[one] = run(one, given, backend.buffer)
             if isinstance(op, Segment):
                 tensors[value] = tuple([tensors[inside[i]] for i in op.outputs])
     outputs = [tensors[value]._data.read() for value in trace.outputs]

@@ -495,3 +495,22 @@ def test_ctrl_c_while_a_program_is_made_leaves_none_that_is_half_made(
                 flnb.sync()
             np.testing.assert_allclose(y.numpy(), [(np.tanh(i) + number) * i] * 3, 1e-6)
     assert interrupts
+
+
+@pytest.mark.parametrize("fuse", [False, True])
+def test_gradients_are_clipped_to_their_norm_in_each_repeated_step(fuse: bool) -> None:
+    def trained() -> list[float]:
+        flnb.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+        optimizer, norms = optim.SGD(model.parameters(), lr=0.01), []
+        for _ in range(6):
+            optimizer.zero_grad()
+            flnb.mean(model(flnb.asarray(X)) ** 2.0).backward()
+            norms.append(float(optim.clip_grad_norm(model.parameters(), 0.01)))
+            optimizer.step()
+        return norms
+
+    with flnb.use_backend("numpy"):
+        expected = trained()
+    with flnb.use_backend(DeferredBackend("numpy", fuse=fuse)):
+        np.testing.assert_allclose(trained(), expected, 1e-5)
