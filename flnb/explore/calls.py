@@ -71,11 +71,15 @@ class OpCall:
             backend.sync()
         seconds = time.perf_counter() - t0
         value, *after = (one if native else backend.to_numpy(one) for one in (result, *buffers))
-        changed = [
-            i for i, (x, kept) in enumerate(zip(after, self.inputs, strict=True)) if not same_bits(x, kept.array())
-        ]
-        written = next((i for i in changed if i != self.out), -1)
-        return Outcome(value, None, seconds, written)
+        return Outcome(value, None, seconds, self.written(after))
+
+    def written(self, after: Sequence[Any]) -> int:
+        """Return the index of the first input that the call changed without being allowed to, or -1.
+
+        ``after`` has the values of the inputs after the call.
+        """
+        pairs = enumerate(zip(after, self.inputs, strict=True))
+        return next((i for i, (x, kept) in pairs if i != self.out and not same_bits(x, kept.array())), -1)
 
     def _target(self, backend: TensorBackend, buffers: Sequence[Any], native: bool) -> Any:
         """Return the buffer for the result: an input, a new buffer of the backend, or None.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from flnb.dispatch import state
 from flnb.dispatch.source_lines import lines
-from flnb.dispatch.spelling import misspelt
+from flnb.dispatch.spelling import misspelt, warn_of_misspelt
 from flnb.explore.lockstep import ComparedOp, backends_of, lockstep
 from flnb.explore.report import Report, Result
 from flnb.explore.turns import ratios
@@ -56,6 +57,9 @@ def compare_backends(
 ) -> Report:
     """Run a program on a reference backend, and each of its ops also on other backends, with the same inputs.
 
+    A composite such as softmax runs op by op; if one of two backends has a method for the whole, the whole is compared,
+    too, and its gradient (``softmax_pull``) if the program records gradients. An optimizer's update runs op by op.
+
     The returned report has a row for each op and backend: whether it passed, the largest error, the time as a multiple
     of the reference's (median, minimum and maximum over the rounds), and the inputs and source line of the first call
     that differs. A notebook shows the report as a table; a click on an op's name selects the op in the dashboard.
@@ -85,6 +89,9 @@ def compare_backends(
         raise ValueError(f"compare_backends: rounds must be 1 or more, got {rounds}")
     reference, *others = backends_of(backends, "compare_backends")
     names = _distinct(others)
+    with warnings.catch_warnings(action="ignore"):  # the report has rows for them
+        for other in others:
+            warn_of_misspelt(type(other), state.operators)
     calls: list[dict[str, list[_Call]]] = [{} for _ in others]
 
     def report(step: ComparedOp) -> None:

@@ -12,6 +12,7 @@ from flnb.dispatch.dtypes import is_float
 from flnb.dispatch.quiet import quiet
 from flnb.dispatch.table import OPS
 from flnb.explore.calls import NEW, OpCall, Outcome, same_bits
+from flnb.explore.composites import CompositeCall, composite
 from flnb.explore.layout import keep
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ def difference(call: OpCall, reference: TensorBackend, expected: Outcome, got: O
 
     Checks for exceptions, inputs that were overwritten, shape, dtype and values. Values may differ by ``tolerance``
     times the largest value (or 8 units in its last place, 32 in sums, if that is more). Where a sum cancels, the
-    largest value is that of the same call on the inputs' absolute values.
+    largest value is that of the same call on the inputs' absolute values. A composite may also differ by 8 times the
+    reference's own error, which a run in float64 shows.
     """
     if expected.error is not None:
         same = got.error is not None
@@ -64,6 +66,8 @@ def difference(call: OpCall, reference: TensorBackend, expected: Outcome, got: O
         return Difference(f"raised {_named(got.error)}")
     if got.written >= 0 and expected.written != got.written:
         return Difference(f"changed its input {got.written}, which this op must not write to")
+    if isinstance(call, CompositeCall):
+        return _composites_differ(call, reference, expected.value, got.value, tolerance)
     a, b, sums = np.asarray(expected.value), np.asarray(got.value), _sums(call.op)
 
     def allowed(largest: float) -> float:
@@ -73,6 +77,33 @@ def difference(call: OpCall, reference: TensorBackend, expected: Outcome, got: O
     if sums and found and np.isfinite(found.error):
         without_cancelling = _without_cancelling(call, reference)
         found = arrays_differ(a, b, lambda largest: allowed(max(largest, without_cancelling)))
+    return found
+
+
+def _composites_differ(
+    call: CompositeCall, reference: TensorBackend, expected: Any, got: Any, tolerance: float
+) -> Difference:
+    """Compare the results of a composite, or all gradients of its inputs, which are tuples of arrays."""
+    gradients = isinstance(expected, tuple)
+    pairs = list(zip(expected, got, strict=True)) if gradients else [(np.asarray(expected), np.asarray(got))]
+    precise: Any = None
+    found = Difference()
+    for i, (a, b) in enumerate(pairs):
+        limits = [max(tolerance, ULPS_OF_SUMS * precision(a.dtype)) if is_float(a.dtype) else 0.0, 0.0]
+
+        def allowed(largest: float, limits: list[float] = limits) -> float:
+            return max(limits[0] * largest, limits[1])
+
+        one = arrays_differ(a, b, allowed)
+        if one and np.isfinite(one.error) and one.error and is_float(a.dtype):
+            precise = precise or call.precise().on(reference)
+            if precise.error is None:
+                true = np.asarray(precise.value[i] if gradients else precise.value)
+                limits[1] = 8 * float(np.abs(true - a.astype(true.dtype)).max(initial=0.0))
+                one = arrays_differ(a, b, allowed)
+        if one:
+            return replace(one, what=f"gradient {i}: {one.what}") if len(pairs) > 1 else one
+        found = max(found, one, key=lambda each: each.error)
     return found
 
 
@@ -148,13 +179,15 @@ def compare_op(
     tolerance: float = 1e-10,
     repeats: int = 1,
 ) -> Difference:
-    """Run one primitive op on two backends with the same inputs, and return how the results differ.
+    """Run one op on two backends with the same inputs, and return how the results differ.
 
     The returned object is false if they agree; printed, it describes the difference.
 
     Args:
-        name: the op's name in the op table.
-        inputs: NumPy arrays; each backend gets copies with the same layout in memory.
+        name: the op's name in the op table. A composite runs as a whole where the backend has a method for it; its
+            gradient is named after the backend's method, such as "relu_pull".
+        inputs: NumPy arrays; each backend gets copies with the same layout in memory. For a composite's gradient, the
+            first is the gradient of the composite's result.
         attributes: the further arguments of the backends' methods, after their tensors.
         backends: the reference backend and the one to compare with it, as names, classes or instances.
         out: the index of the input to write the result to, or -1 for a new buffer; by default the backend's method
@@ -176,7 +209,8 @@ def compare_op(
     if result is not None:
         result = (tuple(result[0]), np.dtype(result[1]))
     kept = tuple(keep(np.asarray(x)) for x in inputs)
-    call = OpCall(name, kept, tuple(attributes), out, result, category)
+    kind = CompositeCall if composite(name) else OpCall
+    call = kind(name, kept, tuple(attributes), out, result, category)
     reference, other = (registry.make("backend", b) for b in backends)
     return diverges(call, reference, other, tolerance, repeats)
 
@@ -196,7 +230,12 @@ def diverges(
         found = difference(call, reference, expected, got, tolerance)
         if found:
             return replace(found, what=f"{found.what}; not every time") if first is not None else found
-        if first is not None and not same_bits(first.value, got.value):
+        if first is not None and not _same(first.value, got.value):
             return Difference("returns other bits when it is run again on the same inputs", found.error, found.allowed)
         first = got
     return found
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Return whether two values of outcomes, each an array or a tuple of arrays, have the same bits."""
+    return all(map(same_bits, a, b)) if isinstance(a, tuple) else same_bits(a, b)

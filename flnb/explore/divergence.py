@@ -29,7 +29,7 @@ class Divergence:
 
     Attributes:
         op: the op's name in the op table.
-        index: the number of ops that ran before it.
+        index: the number of ops that were compared before it.
         place, scope, phase: line of the program, path of the module, and phase in which the op was called.
         difference: the difference of the results in the program.
         smallest: the difference of the results in the script, whose inputs were made small and simple.
@@ -76,6 +76,9 @@ def bisect(
     by more than rounding explains, in shape or dtype, by an exception, or by a write to an input. Then the op's inputs
     are made as small and simple as possible while the backends still differ; dtypes stay the same, and the layout in
     memory if it matters.
+
+    A composite such as softmax runs op by op. If these ops agree and one of the backends has a method for the whole,
+    the whole is compared, and its gradient (``softmax_pull``) if the program records gradients.
 
     Args:
         function: called once, without arguments; an exception ends it at the first difference.

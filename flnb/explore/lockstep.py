@@ -1,7 +1,8 @@
 """Running a program on a reference backend while every op also runs on other backends, with the same inputs.
 
 So errors of earlier ops do not accumulate, all backends follow the same control flow, and the program and its side
-effects run only once.
+effects run only once. The program runs composites op by op. A composite that one of the backends takes whole is then
+run as a whole on all of them, and so is its gradient if the program records gradients.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import numpy as np
 from flnb_telemetry import bus, schema
 
 from flnb.dispatch import registry
+from flnb.dispatch.interpreter import use_interpreter
 from flnb.dispatch.observe import Observer, observe
 from flnb.dispatch.parts import use_backend
 from flnb.dispatch.source_lines import Line, lines, site
 from flnb.explore.calls import OpCall, call_before
+from flnb.explore.composites import CompositeCall, Wholes
 from flnb.explore.difference import Difference, difference
 from flnb.explore.turns import in_turn
 from flnb.random import manual_seed
@@ -64,6 +67,7 @@ class Lockstep(Observer):
         self.reference, self.others, self.tolerance, self.rounds = reference, others, tolerance, rounds
         self.report = report
         self.call: OpCall
+        self.wrong: set[TensorBackend] = set()
 
     def before(self, op: Op, arguments: tuple[Any, ...]) -> None:
         """Store the inputs before the op can overwrite them."""
@@ -71,14 +75,37 @@ class Lockstep(Observer):
 
     def after(self, op: Op, arguments: tuple[Any, ...], result: Any) -> None:
         """Run the op on every other backend, and report how each result differs from the one in the program."""
-        real, here, call = np.array(self.reference.to_numpy(result)), bus.threads.here, self.call
+        self._compare(self.call, self.others, np.array(self.reference.to_numpy(result)))
+
+    def whole(self, call: CompositeCall) -> bool:
+        """Compare a composite, or its gradient, as programs run it; return whether all results agree.
+
+        It is compared where one of the two backends takes it whole. A backend that runs it op by op is left out if an
+        op already differed, or if the backend overrides an op of it: then the ops themselves show what differs.
+        """
+        with bus.uncounted():
+            by_reference = call.taken(self.reference)
+            chosen = [
+                b for b in self.others
+                if call.taken(b) or (by_reference and b not in self.wrong and not call.offered(b))
+            ]  # fmt: skip
+            return not chosen or self._compare(call, chosen)
+
+    def _compare(self, call: OpCall, others: Sequence[TensorBackend], real: Any = None) -> bool:
+        """Run a call on these backends and report each comparison; ``real`` is the program's own result, if known."""
+        here, agree = bus.threads.here, True
         where = lines(*site())[0], here.path, schema.PHASES[here.phase]
-        expected, *outcomes = (call.on(backend) for backend in (self.reference, *self.others))
-        expected = replace(expected, value=real, error=None)
-        timed = in_turn((self.reference, *self.others), lambda b: call.on(b).seconds, self.rounds)  # all are warm now
-        for other, got, seconds in zip(self.others, outcomes, timed[1:], strict=True):
+        expected, *outcomes = (call.on(backend) for backend in (self.reference, *others))
+        if real is not None:
+            expected = replace(expected, value=real, error=None)
+        timed = in_turn((self.reference, *others), lambda b: call.on(b).seconds, self.rounds)  # all are warm now
+        for other, got, seconds in zip(others, outcomes, timed[1:], strict=True):
             found = difference(call, self.reference, expected, got, self.tolerance)
+            if found:
+                agree = False
+                self.wrong.add(other)
             self.report(ComparedOp(call, other, seconds, timed[0], found, *where))
+        return agree
 
 
 def lockstep(
@@ -91,7 +118,8 @@ def lockstep(
     are timed in turn, ``rounds`` times, and ``report`` is called with each comparison. Returns the function's result.
     """
     manual_seed(seed)
-    with use_backend(reference), observe(Lockstep(reference, others, tolerance, report, rounds)):
+    seen = Lockstep(reference, others, tolerance, report, rounds)
+    with use_backend(reference), observe(seen), use_interpreter(Wholes(seen.whole)):
         return function()
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from flnb_telemetry import tables
 from flnb_telemetry.safe_text import html_text, safe_lines, safe_text
 from flnb_telemetry.tables import Markup
 
 from flnb.explore.turns import Spread
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 DIM = "color:var(--jp-ui-font-color2,#777)"
 MEASURED = ("backend", "error", "time")  # columns that are left out where no row has them
@@ -84,6 +88,12 @@ class Report:
 
     def __bool__(self) -> bool:
         return not self.failed
+
+    def __iter__(self) -> Iterator[Result]:
+        return iter(self.results)
+
+    def __len__(self) -> int:
+        return len(self.results)
 
     def __getitem__(self, check: str) -> Result:
         """Return the result of a check by its name; if several checks have that name, prefer one that failed."""
