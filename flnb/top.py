@@ -23,7 +23,7 @@ TRIES, PAUSE = 20, 0.05
 """How often, and after how many seconds, to read again while the recording is being turned into a file."""
 NOTHING = "nothing written yet: the first events are on disk some 2 s after they happen"
 """What is shown of a recording without events on disk, in place of zeros."""
-TITLES = ("op", "count", "total", "mean", "p99", "share", "bytes")
+TITLES = ("op", "count", "total", "mean", "p99", "max", "share", "bytes")
 
 
 @dataclass(frozen=True)

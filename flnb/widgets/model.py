@@ -48,7 +48,7 @@ class _View(Pictured, anywidget.AnyWidget):
     _esm: ClassVar[Path] = STATIC / "dashboard.js"
     height = traitlets.Int(680, help="height of a view in CSS pixels").tag(sync=True)
     only = traitlets.Unicode("", help="the one view that is shown").tag(sync=True)
-    selection = traitlets.Dict(None, allow_none=True, help="what is selected, or None").tag(sync=True)
+    selection = traitlets.Dict(default_value=None, allow_none=True, help="what is selected, or None").tag(sync=True)
     cursor = traitlets.Float(None, allow_none=True, help="the time cursor, s since the run began").tag(sync=True)
 
     picture = traitlets.Unicode("", help="class of the element with the view's picture").tag(sync=True)

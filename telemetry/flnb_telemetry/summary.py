@@ -44,7 +44,7 @@ def facts(run: Recording) -> list[str]:
     if len((moves := run.table("transfer"))["t0"]):
         facts.append("saved tensors moved: " + ", ".join(_moved(moves)))
     if len((chosen := run.table("choice"))["t0"]):
-        facts.append("quickest ways, timed once: " + ", ".join(_chosen(chosen, run.catalog.strings)))
+        facts += _chosen(chosen, run.catalog.strings)
     for name, metric in run.metrics.items():
         first, last = (quantity.significant(metric["value"][i]) for i in (0, -1))
         facts.append(f"{name}: {first} → {last} ({len(metric['value'])} values)")
@@ -52,10 +52,12 @@ def facts(run: Recording) -> list[str]:
 
 
 def _chosen(choices: schema.Columns, strings: Table[str]) -> Iterator[str]:
-    """Yield a text about each way of computing that was chosen for ops, from the table of "choice" events."""
+    """Yield a text about each way of computing that was found quickest for an op, from the table of "choice" events."""
     counts = Counter(schema.tuples(choices, "name", "way"))
     for (op, way), count in sorted(counts.items()):
-        yield f"{strings.items[op]} by {strings.items[way]} ({quantity.count(count)})"
+        shapes = "one shape" if count == 1 else f"{quantity.count(count)} shapes"
+        of = f"{strings.items[op]}: the ways to compute it were timed at first calls"
+        yield f"{of}; {strings.items[way]!r} was the quickest for {shapes}"
 
 
 def _moved(moves: schema.Columns) -> Iterator[str]:

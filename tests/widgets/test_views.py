@@ -61,6 +61,7 @@ def test_a_view_of_a_recording_is_told_it_and_lives_in_a_box(
 
 def test_selection_and_cursor_are_traits_that_link(run: Recording) -> None:
     ops, tape = flnb.widgets.Ops(run), flnb.widgets.Tape(run)
+    assert (ops.selection, ops.cursor) == (None, None)  # {} would be shown as a selection without a name
     link = ipywidgets.link((ops, "selection"), (tape, "selection"))
     seen: list[Any] = []
     ops.observe(lambda change: seen.append(change.new), "cursor")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 KEYS = ("op", "family", "scope", "phase", "line", "stack", "shape", "dtype")
 NUMBERS = ("count", "total", "mean", "p99", "max", "share", "bytes")
 SPELLED: dict[str, Callable[[float], str]] = {"count": quantity.count}
-SPELLED |= dict.fromkeys(("total", "mean", "p99"), quantity.duration)
+SPELLED |= dict.fromkeys(("total", "mean", "p99", "max"), quantity.duration)
 SPELLED |= {"share": quantity.percent, "bytes": quantity.size}
 SHOWN = 40
 
