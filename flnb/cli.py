@@ -188,7 +188,8 @@ def diff(options: argparse.Namespace) -> None:
     """Print for each scope which ops are slower, bigger or more frequent in the second of two saved recordings."""
     import flnb
 
-    print(flnb.compare_runs(options.before, options.after))
+    found = flnb.compare_runs(options.before, options.after)
+    print(found.text(None) if options.all else found)
 
 
 def bench(options: argparse.Namespace) -> int:
@@ -326,6 +327,7 @@ def _add_files(command: Callable[..., Callable[..., argparse.Action]]) -> None:
     one = command(diff, "before.flnb after.flnb")
     one("before", metavar="A", help="a saved recording")
     one("after", metavar="B", help="another one, which is compared with the first")
+    one("--all", action="store_true", help="print a row for every op and scope, not only the largest differences")
 
 
 def _add_script(one: Callable[..., argparse.Action]) -> None:

@@ -92,7 +92,7 @@ def test_export_then_view(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "a.json.gz; see it on ui.perfetto.dev" in capsys.readouterr().err
     assert cli.main(["view", str(tmp_path / "a.json.gz")]) == 0
     assert "run 'exported' finished" in capsys.readouterr().out
-    assert cli.main(["diff", str(tmp_path / "a.flnb"), str(tmp_path / "a.json.gz")]) == 0
+    assert cli.main(["diff", "--all", str(tmp_path / "a.flnb"), str(tmp_path / "a.json.gz")]) == 0
     assert "exported" in capsys.readouterr().out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import textwrap
@@ -50,6 +51,9 @@ measured_peaks = cache(roofline.measured)
 class Work(NamedTuple):
     """The work of one op in one scope (module path) of a run, per step: calls, ns, result bytes, FLOPs, bytes moved.
 
+    ``typical`` is the time of a call, in ns, in which single slow calls do not count: the median, taken for each shape
+    and averaged over the calls. ``spread`` is the distance between its quartiles: changes below it are noise.
+
     FLOPs are estimated from the shapes. ``traffic`` is the number of bytes that must be moved at least
     (`roofline.traffic`). Both are zero for ops without FLOPs, many of which are views.
     """
@@ -59,6 +63,13 @@ class Work(NamedTuple):
     bytes: float = 0.0
     flops: float = 0.0
     traffic: float = 0.0
+    typical: float = 0.0
+    spread: float = 0.0
+
+    @property
+    def one(self) -> float:
+        """Return the time of a call in ns: the typical one, or the mean where that is not known."""
+        return self.typical or self.per_call(self.time)
 
     def per_call(self, number: float) -> float:
         """Return ``number``, a sum over all calls, divided by the number of calls."""
@@ -98,19 +109,21 @@ class ComparedRow:
     def changes(self) -> tuple[str, ...]:
         """Return the changes from run A to run B by a ratio of at least `least`, as texts such as "slower 2.1×".
 
-        "slower" and "bigger" compare single calls: the mean time of a call, and the mean bytes of its result. "more
-        often" compares the numbers of calls. So the total times differ by the product of the ratios "slower" and "more
-        often".
+        "slower" and "bigger" compare single calls: the typical time of a call, and the mean bytes of its result. "more
+        often" compares the numbers of calls. Times that differ by less than their spread are not called a change.
         """
         if not self.a.calls or not self.b.calls:
             return ("only in B" if self.b.calls else "only in A",)
         pairs = (
-            ("slower", "faster", self.a.per_call(self.a.time), self.b.per_call(self.b.time)),
+            ("slower", "faster", self.a.one, self.b.one),
             ("bigger", "smaller", self.a.per_call(self.a.bytes), self.b.per_call(self.b.bytes)),
             ("more often", "less often", self.a.calls * self.repeats, self.b.calls),
         )
         found = []
+        noise = max(self.a.spread, self.b.spread)
         for more, less, before, after in pairs:
+            if more == "slower" and abs(after - before) < noise:
+                continue
             if min(before, after) > 0 and max(before, after) / min(before, after) >= self.least:
                 ratio = max(before, after) / min(before, after)
                 found.append(f"{more if after > before else less} {quantity.significant(ratio)}×")
@@ -158,12 +171,12 @@ class RunComparison:
         """Return the cells of a row."""
         a, b, change = row.a, row.b, row.difference
         sign = "-" if change < 0 else "+"
-        rates = ((b.flops, self.peaks.flops, "FLOP/s"), (b.traffic, self.peaks.memory, "B/s"))
+        rates = ((b.flops, self.peaks.flops, "over 100 %"), (b.traffic, self.peaks.memory, "from caches"))
         return (
             row.op, row.scope or quantity.UNKNOWN, _calls(a.calls), _calls(b.calls), quantity.duration(a.time),
             quantity.duration(b.time), f"{sign}{quantity.duration(abs(change))}", quantity.size(a.bytes),
             quantity.size(b.bytes), ", ".join(row.changes), f"{quantity.significant(row.bound)}×",
-            *(_rate(work, b.time, peak) for work, peak, _ in rates),
+            *(_rate(work, b.time, peak, beyond) for work, peak, beyond in rates),
         )  # fmt: skip
 
     def summary(self) -> str:
@@ -177,17 +190,23 @@ class RunComparison:
             )
         return (
             f"A: {safe_text(self.names[0])}, {a}; B: {safe_text(self.names[1])}, {b}; all numbers of one "
-            f"{self.per}{rest}; slower, faster, bigger and smaller are changes of a call. "
-            f"Peaks of this machine: {quantity.count(self.peaks.flops)}FLOP/s, {quantity.size(self.peaks.memory)}/s "
-            f"from memory. Bound: B's speed-up if the row took no time"
+            f"{self.per}{rest}; slower and faster are changes of a call's median time beyond its spread, bigger and "
+            f"smaller of its result. Peaks of this machine: {quantity.count(self.peaks.flops)}FLOP/s, "
+            f"{quantity.size(self.peaks.memory)}/s from memory; more than that comes from caches. "
+            f"Bound: B's speed-up if the row took no time"
         )
 
-    def __repr__(self) -> str:
+    def text(self, rows: int | None = SHOWN) -> str:
+        """Return the summary and the table as text for a terminal, with at most ``rows`` rows; None for all."""
         width = shutil.get_terminal_size((UNLIMITED, 24)).columns
-        shown = _fitted(self.cells(SHOWN), width) if self.rows or self.outside else ["no op events"]
-        more = len(self.rows) - SHOWN
+        shown = _fitted(self.cells(rows), width) if self.rows or self.outside else ["no op events"]
+        more = len(self.rows[rows:]) if rows is not None else 0
         words = textwrap.wrap(self.summary(), width, break_on_hyphens=False)
-        return "\n".join([*words, *shown, *([f"... and {more} more; .to_pandas() has all"] if more > 0 else [])])
+        hint = [f"... and {more} more; all: flnb diff --all A B, or in Python .to_pandas()"] if more else []
+        return "\n".join([*words, *shown, *hint])
+
+    def __repr__(self) -> str:
+        return self.text()
 
     def _repr_html_(self) -> str:
         shown = self.rows or self.outside
@@ -334,8 +353,9 @@ def _in_steps(run: Recording) -> Any:
 
 
 def _total(works: dict[tuple[str, str], Work]) -> Work:
-    """Return the sum of the work of several ops."""
-    return Work(*map(sum, zip(Work(), *works.values(), strict=True)))
+    """Return the sum of the work of several ops; most are called once, so no spread is known, and none is beyond it."""
+    total = Work(*map(sum, zip(Work(), *works.values(), strict=True)))
+    return total._replace(typical=0.0, spread=math.inf)
 
 
 def _works(run: Recording, chosen: Any, steps: int) -> dict[tuple[str, str], Work]:
@@ -353,9 +373,22 @@ def _works(run: Recording, chosen: Any, steps: int) -> dict[tuple[str, str], Wor
     moved = [roofline.traffic(plan) if plan.flops and plan.dtype in roofline.FLOATS else 0 for plan, _ in each]
     sizes = np.array([[plan.nbytes, plan.flops, nbytes] for (plan, _), nbytes in zip(each, moved, strict=True)], float)
     spent = (ops["t1"] - ops["t0"]).astype(np.float64)
-    sums = [np.bincount(group), np.bincount(group, spent), *(np.bincount(group, column[member]) for column in sizes.T)]
-    rows = zip(*(column / steps for column in sums), strict=True)
+    counts = np.bincount(group)
+    sums = [counts, np.bincount(group, spent), *(np.bincount(group, column[member]) for column in sizes.T)]
+    calls = [np.bincount(group, column[member]) / counts for column in _typical(spent, member)]
+    rows = zip(*(column / steps for column in sums), *calls, strict=True)
     return {key: Work(*map(float, row)) for key, row in zip(groups, rows, strict=True)}
+
+
+def _typical(spent: NDArray[np.float64], member: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return for each group of calls the median of their times, and the distance between the quartiles.
+
+    ``member`` has the number of each call's group. Of fewer than three calls no spread is known: half the time counts.
+    """
+    parts = np.split(spent[np.argsort(member, kind="stable")], np.cumsum(np.bincount(member))[:-1])
+    low, middle, high = np.array([np.percentile(part, (25, 50, 75)) for part in parts]).T
+    few = np.array([len(part) < 3 for part in parts])
+    return np.stack([middle, np.where(few, middle / 2, high - low)])
 
 
 def _calls(number: float) -> str:
@@ -363,9 +396,12 @@ def _calls(number: float) -> str:
     return quantity.count(number) if number == int(number) else quantity.significant(number)
 
 
-def _rate(work: float, ns: float, peak: float) -> str:
-    """Return ``work`` per second and its fraction of ``peak`` as text; a dash if there was no work or no time."""
+def _rate(work: float, ns: float, peak: float, beyond: str) -> str:
+    """Return ``work`` per second and its fraction of ``peak`` as text; a dash if there was no work or no time.
+
+    A fraction above 1 is replaced by the words ``beyond``.
+    """
     if not work or not ns:
         return quantity.UNKNOWN
     rate = work / ns * 1e9
-    return f"{quantity.count(rate)} ({quantity.percent(rate / peak)})"
+    return f"{quantity.count(rate)} ({quantity.percent(rate / peak) if rate <= peak else beyond})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from flnb_telemetry.analysis.roofline import Peaks
 
@@ -61,15 +62,61 @@ def test_a_row_states_what_changed_and_its_bound() -> None:
     assert ComparedRow("add", "", Work(1, 1, 1), Work(), 0, 1.1).changes == ("only in A",)
 
 
-def test_what_a_row_states_is_what_its_times_show(pair: tuple[Recording, Recording]) -> None:
+def test_what_a_row_states_is_what_its_calls_show(pair: tuple[Recording, Recording]) -> None:
     for row in flnb.compare_runs(*pair, least=1.0, peaks=PEAKS).rows:
         if row.a.calls and row.b.calls:
-            factors = dict.fromkeys(("slower", "more often"), 1.0)
-            for change in row.changes:
-                words, _, ratio = change.removesuffix("×").rpartition(" ")
-                more = {"faster": "slower", "less often": "more often"}.get(words)
-                factors[more or words] = 1 / float(ratio) if more else float(ratio)
-            assert factors["slower"] * factors["more often"] == pytest.approx(row.b.time / row.a.time, rel=0.02)
+            stated = {words: ratio for words, _, ratio in (change.rpartition(" ") for change in row.changes)}
+            apart = abs(row.a.typical - row.b.typical) >= max(row.a.spread, row.b.spread)
+            assert bool({"slower", "faster"} & set(stated)) == apart
+            for words, before, after in (
+                ("slower", row.a.typical, row.b.typical), ("faster", row.b.typical, row.a.typical),
+                ("more often", row.a.calls, row.b.calls),
+            ):  # fmt: skip
+                if words in stated:
+                    assert float(stated[words].removesuffix("×")) == pytest.approx(after / before, rel=0.02)
+
+
+def test_a_few_slow_calls_are_noise_and_not_a_change() -> None:
+    def run(times: list[int]) -> Recording:
+        with flnb.record("made") as made:
+            for _ in times:
+                with flnb.step():
+                    flnb.exp(x)
+        table = made.table("op")
+        table["t1"][:] = table["t0"] + np.array(times)  # recorded ops, with these times
+        return made
+
+    x = flnb.ones((8, 8))
+    calm, disturbed, slow = (run(times) for times in ([100] * 20, [100] * 19 + [90_000], [300] * 20))
+    noisy = run([100, 900] * 10)
+    row = flnb.compare_runs(calm, disturbed, peaks=PEAKS)["exp"]
+    assert (row.a.typical, row.b.typical, row.changes) == (100, 100, ())
+    assert row.b.time == pytest.approx((19 * 100 + 90_000) / 20)  # the sums have all calls
+    assert flnb.compare_runs(disturbed, slow, peaks=PEAKS)["exp"].changes == ("slower 3.00×",)
+    assert flnb.compare_runs(slow, disturbed, peaks=PEAKS)["exp"].changes == ("faster 3.00×",)
+    assert flnb.compare_runs(noisy, slow, peaks=PEAKS)["exp"].changes == ()  # within the spread of A
+    assert flnb.compare_runs(run([100, 100]), run([150, 150]), peaks=PEAKS)["exp"].changes == ()  # too few to know
+    assert flnb.compare_runs(run([100]), run([900]), peaks=PEAKS)["exp"].changes == ("slower 9.00×",)
+
+
+def test_rates_beyond_the_peaks_are_said_in_words(pair: tuple[Recording, Recording]) -> None:
+    text = repr(flnb.compare_runs(*pair, peaks=Peaks(1e3, 1e3, 1e3)))
+    assert " (from caches)" in text
+    assert " (over 100 %)" in text
+    assert not re.search(r"\d{3,}\.\d %", text)
+
+
+def test_a_long_table_names_the_option_that_shows_all() -> None:
+    with flnb.record("long") as run:
+        for i in range(25):
+            with flnb.scope(f"s{i}"):
+                flnb.exp(flnb.ones(3))
+    found = flnb.compare_runs(run, run, peaks=PEAKS)
+    last = repr(found).splitlines()[-1]
+    assert last == f"... and {len(found.rows) - 20} more; all: flnb diff --all A B, or in Python .to_pandas()"
+    assert "more; all" not in found.text(None)
+    assert all(f"s{i}" in found.text(None).split() for i in range(25))
+    assert "more; all: flnb export RUN --to csv, or in Python" in repr(run.ops.by("op", "scope"))
 
 
 def test_runs_of_different_length_without_steps_say_so_once() -> None:

@@ -127,7 +127,8 @@ class OpStats:
             return "no op events"
         lines = tables.lines(self.cells()[: 1 + SHOWN], "<" * len(self.keys) + ">")
         if len(self.rows) > SHOWN:
-            lines.append(f"... and {len(self.rows) - SHOWN} more; .to_pandas() has all")
+            more = len(self.rows) - SHOWN
+            lines.append(f"... and {more} more; all: flnb export RUN --to csv, or in Python .to_pandas()")
         return "\n".join([*lines, self._rest] if self._rest else lines)
 
     @property
