@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -202,12 +203,13 @@ def test_a_script_may_have_its_own_output_if_the_recording_is_named(
 
 
 def test_runs_lists_the_recordings_of_a_folder(tmp_path: Path, capsys: Any) -> None:
-    with flnb.record("first", path=tmp_path / "a.flnb"):
+    with flnb.record("first", path=tmp_path / "a.flnb") as run:
         flnb.ones(3) + 1.0
     assert cli.main(["runs", str(tmp_path)]) == 0
     title, row = capsys.readouterr().out.splitlines()
-    assert title.split() == ["name", "began", "duration", "events", "state", "file"]
+    assert title.split() == ["name", "began", "duration", "steps", "events", "backend", "state", "file"]
     assert (row.split()[0], *row.split()[-2:]) == ("first", "complete", "a.flnb")
+    assert time.strftime("%Y-%m-%d %H:%M:%S", time.strptime(run.meta["began"][:19], "%Y-%m-%dT%H:%M:%S")) in row
     assert cli.main(["runs", str(tmp_path / "none")]) == 2
     assert "none'; name another one" in capsys.readouterr().err
 

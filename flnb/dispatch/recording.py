@@ -26,12 +26,17 @@ tools: dict[str, Callable[[Recording, int], AbstractContextManager[None]]] = {}
 
 @with_block
 def record(
-    name: str = "run", *, inputs: bool = False, inputs_limit: str | int = "256MiB", stacks: bool = False, **options: Any
+    name: str | None = None,
+    *,
+    inputs: bool = False,
+    inputs_limit: str | int = "256MiB",
+    stacks: bool = False,
+    **options: Any,
 ) -> Iterator[Recording]:
     """Record all ops and memory inside the block: ``with flnb.record() as run: train()``; then read ``run.ops`` etc.
 
     Args:
-        name: the name of the run.
+        name: the name of the run; by default that of the file ``path`` without its ending, or "run".
         inputs: whether to store the inputs of each op of this thread, so that ``run.calls[i]`` can run an op again
             (`flnb.explore.RecordedOp`). The time for copying inputs does not count as time of the ops.
         inputs_limit: the largest number of bytes of inputs to store, such as "1GiB"; a warning is issued if inputs were

@@ -6,6 +6,7 @@ import math
 import threading
 import weakref
 from numbers import Real
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flnb_telemetry import pump, quantity, recording
@@ -22,7 +23,7 @@ class record(WithBlock[Recording]):
     """Record all ops and memory inside the block: ``with flnb.record() as run: train()``; then read ``run.ops`` etc.
 
     Args:
-        name: the name of the run in displays.
+        name: the name of the run in displays; by default that of the file `path` without its ending, or "run".
         buffer: bytes of records (64 each) that may wait in each thread's buffer ("16MiB" or an int); further ones are
             dropped and counted. Records wait as Python numbers, which need about three times as much memory.
         limit: bytes of records that the whole recording may hold; further events are dropped and counted. By default
@@ -47,7 +48,7 @@ class record(WithBlock[Recording]):
 
     def __init__(
         self,
-        name: str = "run",
+        name: str | None = None,
         *,
         buffer: str | int = "16MiB",
         limit: str | int | None = None,
@@ -55,6 +56,8 @@ class record(WithBlock[Recording]):
         path: str | os.PathLike[str] | None = None,
         replace: bool = False,
     ) -> None:
+        if name is None:
+            name = "run" if path is None else Path(path).stem
         if not isinstance(name, str):
             raise TypeError(f"record(name={name!r}): expected a string, as in flnb.record('run 7')")
         if grad_interval is not None:
