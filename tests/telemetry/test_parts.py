@@ -185,7 +185,7 @@ def test_a_class_defined_again_is_an_exchange() -> None:
             name = "mine"
 
             def add(self, a: object, b: object, out: object = None) -> object:
-                return np.full((4,), value)
+                return np.full((4,), value, np.float32)
 
         return Mine
 
