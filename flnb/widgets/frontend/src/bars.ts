@@ -150,7 +150,7 @@ export class RecordingBar {
     attribute(this.liveButton, "aria-pressed", store.following && !store.paused);
     if (store.memory.whole !== this.wholeShown) this.showWhole(store.memory.whole);
     // A live run that has ended: there is nothing to pause, and nothing to follow but what is not yet shown.
-    const ended = ["finished", "failed"].includes(store.latest?.run.state ?? "");
+    const { ended } = store;
     this.pauseButton.hidden = this.wholeShown || (ended && !store.paused);
     this.liveButton.hidden = !this.wholeShown && ended && store.following && !store.paused;
     // Counters tell of the recording, which goes on while the picture is paused; only the step is the picture's.

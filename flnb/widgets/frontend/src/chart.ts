@@ -3,7 +3,7 @@
 import { bisectCenter } from "d3-array";
 import { fillBox, horizontal, label, Surface, ticks, vertical } from "./canvas.ts";
 import { attribute, h, on, setText } from "./dom.ts";
-import { integer, plain, significant } from "./format.ts";
+import { integer, joined, plain, significant } from "./format.ts";
 import type { Theme } from "./theme.ts";
 import type { Measure } from "./view.ts";
 
@@ -130,12 +130,13 @@ export class Chart {
   }
 
   /** New data; `shown` is the key value in the header, `first` and `last` are steps that the axis holds besides its own. */
-  set(curve: Curve, options: { name: string; shown: string; log: boolean; last: number | null; first?: number; beside?: Curve | null }): void {
+  set(curve: Curve, options: { name: string; note?: string | undefined; shown: string; log: boolean; last: number | null; first?: number; beside?: Curve | null }): void {
     this.curve = curve;
     this.beside = options.beside ?? null;
     this.log = options.log;
     setText(this.value, options.shown);
-    setText(this.caption, options.log ? `${options.name} · log` : options.name);
+    // A single dot on an empty grid is no fault: nothing else is known.
+    setText(this.caption, joined([options.name, options.note, options.log && "log", curve.length === 1 && `only ${stepName(curve.steps[0]!)}`]));
     this.caption.title = options.name;
     const first = curve.length ? curve.steps[0]! : 0;
     const last = Math.max(options.last ?? -1, curve.length ? curve.steps[curve.length - 1]! : 1);

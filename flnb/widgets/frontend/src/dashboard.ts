@@ -360,7 +360,7 @@ export class Dashboard {
   private fit(): void {
     const { store } = this;
     store.span = 0;
-    if (store.landed) store.setRange(0, store.now);
+    if (store.landed || store.ended) store.setRange(0, store.now);
     else this.context.actions.live();
   }
 

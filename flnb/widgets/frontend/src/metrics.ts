@@ -8,7 +8,7 @@ import type { Metric } from "./norms.ts";
 import type { Steps, Store } from "./store.ts";
 import { type Cell, type DataTable, type Measure, numberIn, type View, type ViewContext } from "./view.ts";
 
-interface Series { name: string; curve: Curve; times: ArrayLike<number>; value: number | null; format: (value: number) => string }
+interface Series { name: string; /** What the value is, where it is not the newest. */ note?: string; curve: Curve; times: ArrayLike<number>; value: number | null; format: (value: number) => string }
 
 const PANEL_CHARTS = 4;
 
@@ -55,7 +55,7 @@ export function listSeries(store: Store): Series[] {
     const recent = rate.values.subarray(-20);
     const all = store.run?.state === "recording" ? 0 : store.counters?.step_seconds; // of a run that has ended: the mean of all steps
     logged.push({
-      name: "steps/s", curve: { steps: rate.steps, values: rate.values, length: rate.values.length }, times: rate.times,
+      name: "steps/s", ...(all && { note: "mean" }), curve: { steps: rate.steps, values: rate.values, length: rate.values.length }, times: rate.times,
       value: all ? 1 / all : recent.reduce((sum, value) => sum + value, 0) / recent.length, format: significant,
     });
   }
@@ -140,7 +140,7 @@ class Metrics implements View {
       const chart = this.charts.get(series.name)!;
       if (this.sized && !chart.measure()) measured = false;
       chart.set(series.curve, {
-        name: series.name, shown: series.value === null ? "–" : Number.isNaN(series.value) ? "NaN" : series.format(series.value),
+        name: series.name, note: series.note, shown: series.value === null ? "–" : Number.isNaN(series.value) ? "NaN" : series.format(series.value),
         log: wantsLog(series.name, series.curve), first, last,
       });
       chart.render(cursor);

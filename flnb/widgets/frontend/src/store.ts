@@ -175,6 +175,11 @@ export class Store extends Attention {
     return this.counters?.step ?? null;
   }
 
+  /** The run goes on no more. */
+  get ended(): boolean {
+    return ["finished", "failed"].includes(this.latest?.run.state ?? "");
+  }
+
   /** Steps that the picture is behind the run. */
   get stepsBehind(): number {
     return Math.max(0, (this.latest?.counters.step ?? 0) - (this.step ?? 0));

@@ -14,6 +14,12 @@ export interface TraitModel {
 
 const same = (one: unknown, two: unknown): boolean => JSON.stringify(one ?? null) === JSON.stringify(two ?? null);
 
+/** A selection as a program writes it: without a kind it selects nothing, without a label its most particular name is one. */
+const named = (selection: unknown): Selection | null => {
+  const one = selection as Selection | null;
+  return one?.kind ? { ...one, label: one.label ?? one.kernel ?? one.op ?? one.scope ?? one.kind } : null;
+};
+
 /** Whether a cursor can be set: the data is there and, of a recording that has ended, all of it, since it then opens at its peak. */
 const ready = (store: Store): boolean => store.run !== null && (store.landed || !store.run.whole);
 
@@ -40,7 +46,7 @@ export function syncTraits(model: TraitModel, store: Store): () => void {
   };
   const take = (): void => {
     if (model.get("selection") === undefined) return; // a host without these traits, such as a page without a kernel
-    const [selection, cursor] = [model.get("selection") as Selection | null, (model.get("cursor") ?? null) as number | null];
+    const [selection, cursor] = [named(model.get("selection")), (model.get("cursor") ?? null) as number | null];
     if (same(selection, store.selection) && same(cursor, store.cursor)) return;
     sent = { selection, cursor };
     held = ready(store) ? null : cursor;

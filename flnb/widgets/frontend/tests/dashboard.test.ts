@@ -157,6 +157,23 @@ describe("the widget", () => {
     expect(meta.title).toContain("manager caching → buddy");
   });
 
+  it("shows six steps of a run that goes on by F, and all of one that has ended", () => {
+    const simulation = new Simulation();
+    const { root, tick, press, listeners } = mounted(simulation);
+    for (let at = 0; at < 20; at++) tick();
+    [...root.querySelectorAll<HTMLElement>("[role=tab]")].find((tab) => tab.textContent === "Memory")!.click();
+    const said = (): string => {
+      draw();
+      return root.querySelector(".fl-page:not([hidden]) .fl-sub")!.textContent!;
+    };
+    press("f");
+    expect(said()).toMatch(/^steps (?!1 )\d+ to 34 /);
+    const { content, buffers } = simulation.frame();
+    for (const listener of listeners) listener({ ...content, run: { ...content.run, state: "finished" } }, buffers);
+    press("f");
+    expect(said()).toMatch(/^steps 1 to 34 /);
+  });
+
   it("pauses the picture by the button and by Space, while frames still come", () => {
     const { root, tick, press } = mounted();
     for (let at = 0; at < 10; at++) tick();

@@ -54,6 +54,20 @@ describe("traits", () => {
     expect(model.saved).toEqual([]);
   });
 
+  it("take a selection without a kind for none, and give one without a label its most particular name", () => {
+    const [model, store] = [new Model(), new Store()];
+    model.values.set("selection", {});
+    syncTraits(model, store);
+    expect(store.selection).toBe(null);
+    model.put("selection", { kind: "op", op: "matmul", scope: "net.0" });
+    expect(store.selection).toMatchObject({ kind: "op", label: "matmul" });
+    model.put("selection", { kind: "step", step: 3 });
+    expect(store.selection!.label).toBe("step");
+    model.put("selection", {});
+    expect(store.selection).toBe(null);
+    expect(model.saved).toEqual([]);
+  });
+
   it("are taken when they were set before the view was drawn: the selection at once, the cursor with the data", () => {
     const [model, store] = [new Model(), new Store()];
     model.values.set("selection", op);

@@ -110,9 +110,11 @@ describe("metrics", () => {
     const speed = (): number => listSeries(store).at(-1)!.value!;
     const lately = stepRate(store.steps).values.subarray(-20);
     expect(speed()).toBeCloseTo(lately.reduce((sum, value) => sum + value, 0) / lately.length, 9);
+    expect(listSeries(store).at(-1)!.note).toBeUndefined();
     store.run = { ...store.run!, state: "finished" };
     store.counters = { ...store.counters!, step_seconds: 0.25 };
     expect(speed()).toBe(4);
+    expect(listSeries(store).at(-1)!.note).toBe("mean");
   });
 });
 

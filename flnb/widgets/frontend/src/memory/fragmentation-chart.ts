@@ -1,9 +1,9 @@
 /** Fragmentation over time: reserved/live as a line above, the unusable share as an area below, on one time axis. */
 
-import { range } from "d3-array";
-import { fillBox, horizontal, label, setPen, Surface, vertical } from "../canvas.ts";
-import { bytesText, percentText, ratio } from "../format.ts";
-import { paintCursor } from "../timeline/paint.ts";
+import { max, range } from "d3-array";
+import { fillBox, horizontal, label, setPen, Surface, tracePath, vertical } from "../canvas.ts";
+import { bytesText, joined, percentText, ratio } from "../format.ts";
+import { momentsAt, paintCursor } from "../timeline/paint.ts";
 import type { ViewContext } from "../view.ts";
 import { bindAxis, drawSteps, stepCursor, TimeAxis } from "./axis.ts";
 import type { FragmentationCurve } from "./fragmentation.ts";
@@ -25,6 +25,18 @@ export function ratioAxis(values: Float64Array): { top: number; ticks: readonly 
   const typical = known[Math.floor(known.length * 0.75)] ?? 1;
   const ticks = RATIO_AXES.find(([, , top]) => top >= (top < SPIKES_ABOVE ? most : typical)) ?? RATIO_AXES.at(-1)!;
   return { top: ticks[2], ticks };
+}
+
+/** Stretches of a curve above the top of its axis, from one column to another; those a few pixels apart are one. */
+export function stretchesAbove(values: Float64Array, top: number): [number, number][] {
+  const found: [number, number][] = [];
+  values.forEach((value, at) => {
+    if (!(value > top)) return;
+    const last = found.at(-1);
+    if (last && at - last[1] < 12) last[1] = at + 1;
+    else found.push([at, at + 1]);
+  });
+  return found;
 }
 
 export class FragmentationChart {
@@ -164,6 +176,17 @@ export class FragmentationChart {
       note(what, font, colours.ink, [x + 8, x - 8 - theme.measure(what, font)], [y - 13, y + 13, y]);
       taken.push({ x: x - 4, wide: 8, y });
     }
+    const above = stretchesAbove(curve.ratio, this.top).map(([from, to]) => [axis.left + from, axis.left + to] as const);
+    c.fillStyle = colours.ink;
+    for (const [from, to] of above) {
+      const middle = (from + to) / 2;
+      tracePath(c, middle - 4, TOP, middle + 4, TOP, middle, TOP - 6);
+      c.fill();
+    }
+    if (above.length) {
+      const [what, font] = [`beyond ${this.top}×, up to ${ratioText(max(curve.ratio)!)}`, theme.ui(10.5)];
+      note(what, font, colours.ink, above.flatMap(([from, to]) => [to + 6, from - 6 - theme.measure(what, font), from + 4]), [TOP + 6, TOP + 14]);
+    }
     if (!Number.isNaN(level)) {
       horizontal(c, axis.left, axis.right, level, colours.dim, [3, 3]);
       const [what, font] = [`time average ${ratio(curve.average)}`, theme.ui(10.5)];
@@ -199,7 +222,8 @@ export class FragmentationChart {
     }
     const k = Math.min(Math.max(Math.floor(hover.x - axis.left), 0), curve.ratio.length - 1);
     const share = percentText(curve.unusable[k]!);
-    this.tip.show(`reserved/live ${ratioText(curve.ratio[k]!)} · unusable ${share} · largest hole ${bytesText(curve.largest[k]!)}`, hover.x, hover.y, this.surface.width);
+    const near = momentsAt(this.context.store.exchanges, hover.x, (t) => axis.x(t));
+    this.tip.show(joined([`reserved/live ${ratioText(curve.ratio[k]!)}`, `unusable ${share}`, `largest hole ${bytesText(curve.largest[k]!)}`, near]), hover.x, hover.y, this.surface.width);
   }
 }
 

@@ -5,7 +5,7 @@ import { fillBox, hatch, horizontal, label, setPen, Surface, ticks } from "../ca
 import { bytes, bytesText, clock, integer, joined } from "../format.ts";
 import { type Selection, selectsBlock } from "../selection.ts";
 import type { Moment } from "../protocol.ts";
-import { paintCursor, paintMoments } from "../timeline/paint.ts";
+import { momentsAt, paintCursor, paintMoments } from "../timeline/paint.ts";
 import type { ViewContext } from "../view.ts";
 import { bindAxis, drawSteps, LEFT, stepCursor, TimeAxis } from "./axis.ts";
 import { categoryStack, drawBands, paintMissing, type Places, type Stack, strokeSteps } from "./bands.ts";
@@ -260,8 +260,8 @@ export class TimelineChart {
     const t = line.time[k]!;
     const step = store.stepAt(t);
     const when = step === null ? clock(t) : `step ${integer(step)}`;
-    const near = this.moments(axis).find((one) => Math.abs(axis.x(one.t) - hover.x) < 5);
-    this.tip.show(joined([`${name || "allocated "}${bytesText(line.allocated[k]!)}`, when, near?.text]), hover.x, hover.y, this.surface.width);
+    const near = momentsAt(this.moments(axis), hover.x, (at) => axis.x(at));
+    this.tip.show(joined([`${name || "allocated "}${bytesText(line.allocated[k]!)}`, when, near]), hover.x, hover.y, this.surface.width);
   }
 
   /** Totals at the cursor, for the legend. */

@@ -9,7 +9,7 @@ import { Panel } from "../panel.ts";
 import type { TimelineEvent, TimelineMeasure, TimelineMessage } from "../protocol.ts";
 import { type Selection, selectionOfKernel } from "../selection.ts";
 import type { Mark } from "../timeline/lanes.ts";
-import { type Frame, paintMoments } from "../timeline/paint.ts";
+import { type Frame, momentsAt, paintMoments } from "../timeline/paint.ts";
 import type { Span } from "../timeline/scale.ts";
 import { HEADER, HEADING, Timeline } from "../timeline/timeline.ts";
 import type { Cell, DataTable, View, ViewContext } from "../view.ts";
@@ -59,6 +59,7 @@ class ThreadsView implements View {
       cursor: (t) => context.actions.setCursor(t / 1e3),
       pick: (mark, t) => this.pick(mark, t),
       tip: (mark) => this.tip(mark),
+      near: (x, scale) => momentsAt(context.store.exchanges, x, (t) => scale.x(t * 1e3)),
       draw: (frame) => this.over(frame),
     }, "what threads did when, with memory and metrics");
     this.host.append(this.timeline.element);

@@ -1,6 +1,7 @@
 /** Draws the parts of a timeline: bands, axis, lanes with their bars, cursor. Owners draw over it with the same scale. */
 
 import { fillBox, hatch, horizontal, label, setPen, tracePath, vertical } from "../canvas.ts";
+import { joined } from "../format.ts";
 import type { Moment } from "../protocol.ts";
 import type { Theme } from "../theme.ts";
 import { BAND, type Content, HEADER, HEADING, type Row, type Style } from "./lanes.ts";
@@ -118,33 +119,57 @@ export function paintHatched(c: CanvasRenderingContext2D, left: number, right: n
   c.strokeRect(x0 + 0.5, y + 0.5, x1 - x0 - 1, height - 1);
 }
 
+/** Lines whose words have no place of their own are told of together, at most so many. */
+const TOGETHER = 4;
+
 /**
- * Things that happened at one time: lines with a wedge on top, and what happened beside it where there is room.
- * `x` is the place of a time; words stand at the height `words`, to the right of the line, or else to its left,
- * or only what is new.
+ * Where the words of what happened at these places stand, between the lines: to the right of a line or to its left, whole or
+ * without the kind of part; where neither has room, together with those of the next line.
  */
+export function placeWords(seen: readonly { at: number; text: string }[], { left, right }: { left: number; right: number }, measure: (words: string) => number): { words: string; x: number; wide: number }[] {
+  const found: { words: string; x: number; wide: number }[] = [];
+  let [free, first] = [left, 0];
+  const placed = (last: number): boolean => {
+    const whole = seen.slice(first, last + 1).map(({ text }) => text).join(", ");
+    for (const words of [whole, whole.replace(/\w+ (\S+ →)/g, "$1")]) {
+      const wide = measure(words);
+      const [before, after] = [seen[first]!.at - wide - 8, seen[last]!.at + 9];
+      const x = after + wide < (seen[last + 1]?.at ?? right + 4) - 3 ? after : before;
+      if (x === before && x < free) continue;
+      found.push({ words, x, wide });
+      free = Math.max(seen[last]!.at, x + wide) + 6;
+      first = last + 1;
+      return true;
+    }
+    return false;
+  };
+  while (first < seen.length) {
+    const ends = seen.slice(first, first + TOGETHER).map((_, more) => first + more);
+    if (!ends.some(placed)) free = Math.max(free, seen[first++]!.at + 6);
+  }
+  return found;
+}
+
+/** Things that happened at one time: lines with a wedge on top, and at the height `words` what happened, where there is room. `x` is the place of a time. */
 export function paintMoments(c: CanvasRenderingContext2D, theme: Theme, moments: readonly Moment[], { left, right }: { left: number; right: number }, x: (t: number) => number, top: number, bottom: number, words: number): void {
   const seen = moments.map(({ t, text }) => ({ at: Math.round(x(t)), text })).filter(({ at }) => at >= left && at <= right);
   const { ink, bg } = theme.colours;
+  const font = theme.ui(11, 500);
+  for (const one of placeWords(seen, { left, right }, (text) => theme.measure(text, font))) {
+    fillBox(c, bg, one.x - 2, words - 7, one.wide + 4, 14);
+    label(c, one.words, one.x, words, ink, font);
+  }
   c.fillStyle = ink;
   for (const { at } of seen) {
     vertical(c, at, top + 7, bottom, ink, [3, 3]);
     tracePath(c, at - 4, top, at + 5, top, at + 0.5, top + 7);
     c.fill();
   }
-  let free = left;
-  for (const { at, text } of seen) {
-    for (const short of [text, text.replace(/\S+ \S+ →/g, "→")]) {
-      const wide = theme.measure(short, theme.ui(11, 500));
-      const from = at + wide + 9 > right ? at - wide - 7 : at + 8;
-      if (from < free) continue;
-      fillBox(c, bg, from - 2, words - 7, wide + 4, 14);
-      label(c, short, from, words, ink, theme.ui(11, 500));
-      free = Math.max(at, from + wide) + 6;
-      break;
-    }
-  }
 }
+
+/** What happened within some pixels of a place, in words. */
+export const momentsAt = (moments: readonly Moment[], at: number, x: (t: number) => number): string =>
+  joined(moments.filter(({ t }) => Math.abs(x(t) - at) < 6).map(({ text }) => text));
 
 /** The time cursor where it is in sight: brand blue, with a handle on top. */
 export function paintCursor({ c, theme, scale, height }: Pick<Frame, "c" | "theme" | "scale" | "height">, t: number | null, handle = true): void {

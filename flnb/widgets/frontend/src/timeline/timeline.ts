@@ -8,6 +8,7 @@
 
 import { setPen, Surface } from "../canvas.ts";
 import { h, on } from "../dom.ts";
+import { joined } from "../format.ts";
 import { Tip } from "../tip.ts";
 import type { Theme } from "../theme.ts";
 import { type Content, EMPTY, HEADER, HEADING, Layout, type Mark, PADDING, RIGHT } from "./lanes.ts";
@@ -22,6 +23,8 @@ export interface TimelineOwner {
   pick(mark: Mark | null, t: number): void;
   /** One line about a bar; "" shows none. */
   tip(mark: Mark): string;
+  /** What else there is at this place of the canvas, for the line about it. */
+  near?(x: number, scale: TimeScale): string;
   /** Drawn under the bars. */
   under?(frame: Frame): void;
   /** Drawn over the lanes, and into the footer. */
@@ -192,7 +195,7 @@ export class Timeline {
   }
 
   private hover(mark: Mark | null, x: number, y: number): void {
-    const text = mark ? this.owner.tip(mark) : "";
+    const text = joined([x >= HEADING && this.owner.near?.(x, this.scale), mark && this.owner.tip(mark)]);
     if (text) this.tip.show(text, x, y, this.surface.width);
     else this.tip.hide();
     const { hovered } = this;
