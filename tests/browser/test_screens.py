@@ -189,6 +189,29 @@ def test_what_is_selected_and_tables_are_whole_and_accessible(stage: Stage, scre
 INK = """() => [...document.querySelectorAll(".fl-page:not([hidden]) canvas")]
     .flatMap(each => (each.texts ?? []).map(({words}) => words))"""
 
+PLACED = """() => [...document.querySelectorAll(".fl-page:not([hidden]) canvas")].flatMap(each => {
+    const {x, y} = each.getBoundingClientRect();
+    return (each.texts ?? []).map(one => ({...one, left: one.left + x, right: one.right + x, top: one.top + y}));
+})"""
+
+
+@pytest.mark.timeout(60)
+def test_all_of_a_head_sorts_and_buttons_of_an_op_have_a_margin(stage: Stage) -> None:
+    page = stage.page
+    stage.view(recorded(), tab="ops")
+    head = page.locator(".fl-ops th", has_text="Count")
+    place = head.bounding_box()
+    assert place
+    page.mouse.click(place["x"] + 2, place["y"] + 3)
+    page.locator(".fl-ops th[aria-sort=descending]", has_text="Count").wait_for()
+    page.mouse.click(place["x"] + place["width"] - 2, place["y"] + place["height"] - 3)
+    page.locator(".fl-ops th[aria-sort=ascending]", has_text="Count").wait_for()
+    page.locator(".fl-ops tbody tr").first.click()
+    button = page.get_by_role("button", name="Open in a cell")
+    button.wait_for()
+    assert button.evaluate("button => getComputedStyle(button).margin") == "8px 12px"
+    assert not page.flnb_errors  # type: ignore[attr-defined]
+
 
 @pytest.mark.timeout(60)
 def test_exchanges_of_parts_are_marked_in_memory_and_timeline(stage: Stage, screenshots: Path) -> None:
@@ -203,7 +226,17 @@ def test_exchanges_of_parts_are_marked_in_memory_and_timeline(stage: Stage, scre
             page.get_by_role("tab", name=tab).click()
             page.keyboard.press("f")
             found += complaints(page, f"exchanged-{tab.lower()}-{size}", screenshots)
-            assert {"manager caching → buddy", "→ buddy"} & set(page.evaluate(INK)), f"{tab}, {size}"
+            words = [each for each in page.evaluate(PLACED) if each["words"].endswith("caching → buddy")]
+            assert len(words) == 1, f"{tab}, {size}"
+            told = []
+            for x in (
+                words[0]["left"] - 9,
+                words[0]["right"] + 8,
+            ):  # their line is on either side
+                page.mouse.move(x, words[0]["top"])
+                redrawn(page)
+                told += page.locator(".fl-page:not([hidden]) .fl-tip:visible").all_inner_texts()
+            assert any("manager caching → buddy" in each for each in told), f"{tab}, {size}: {told}"
         assert re.search(
             r"\n00:\d\d\.\d manager caching → buddy$", page.locator(".fl-meta").get_attribute("title") or ""
         )

@@ -6,13 +6,15 @@ import { fileURLToPath } from "node:url";
 
 /** Public members that are nobody else's: no browser, no message of the kernel and no test in a browser knows them. */
 export const OWN = [
-  "actions", "announce", "arrivesBad", "bands", "byCategory", "capacityLine", "colours", "completeSince", "consumers",
-  "deviceSpan", "distantName", "element", "groupArrivesBad", "healthOf", "hostSpan", "hover", "inputWidth", "kernelInfos",
-  "labelOn", "landed", "landedAt", "lane", "lastEventAt", "lastFrameAt", "lastKeyframeAt", "lateRank", "latest",
-  "leafBad", "leafName", "legible", "lifetimes", "moduleWidth", "normText", "opWidth", "ranAs", "refusal", "remembers",
-  "reservedSegments", "rewrittenSince", "routes", "rowOf", "rowsBefore", "sameInstant", "section",
-  "setCursor", "setLimit", "setRange", "setSearch", "stale", "stepAt", "stepOf", "stepsBehind", "store", "straight",
-  "surface", "tapeless", "theme", "timelineAnswer", "totals", "totalsAt", "totalsBefore", "urgent", "versions",
+  "actions", "announce", "arrivesBad", "automaticSpan", "badOut", "bands", "blockOf", "blocksOf", "byCategory",
+  "capacityLine", "colours", "completeSince", "consumers", "deviceSpan", "distantName", "drawnAt", "element", "gapWidth",
+  "groupArrivesBad", "healthOf", "hostSpan", "hover", "incomplete", "inputWidth", "kernelInfos", "labelOn", "landed",
+  "landedAt", "lane", "laneOf", "largestHole", "lastEventAt", "lastFrameAt", "lastKeyframeAt", "lateRank", "latest",
+  "leafBad", "leafName", "legible", "lifetimes", "markAt", "moduleWidth", "normBar", "normText", "onHover", "onPick",
+  "opWidth", "ranAs", "refusal", "remembers", "reservedSegments", "rewrittenSince", "routes", "rowOf", "rowsBefore",
+  "sameInstant", "section", "setCursor", "setLimit", "setRange", "setSearch", "showTable", "stale", "stepAt", "stepOf",
+  "stepsBehind", "store", "straight", "surface", "tapeless", "theme", "timelineAnswer", "totals", "totalsAt",
+  "totalsBefore", "urgent", "versions",
 ];
 
 /** What esbuild may shorten. */

@@ -110,10 +110,10 @@ export class FragmentationChart {
       label(c, `${value * 100} %`, axis.left - 6, this.shareY(value), colours.dim, font, "right");
     }
     this.area(c, axis, curve);
+    for (const { t } of store.exchanges) if (axis.inside(axis.x(t))) vertical(c, axis.x(t), TOP, height - BOTTOM, colours.ink, [3, 3]);
     this.line(c, axis, curve);
     this.headlines(c, axis, curve);
     drawSteps(c, axis, store, theme, height - BOTTOM, false);
-    for (const { t } of store.exchanges) if (axis.inside(axis.x(t))) vertical(c, axis.x(t), TOP, height - BOTTOM, colours.ink, [3, 3]);
     if (this.hover && axis.inside(this.hover.x)) {
       fillBox(c, colours.dim, Math.floor(this.hover.x), TOP, 1, height - TOP - BOTTOM);
     }
@@ -169,6 +169,7 @@ export class FragmentationChart {
         one.x >= axis.left + 4 && one.x + wide <= axis.right - 2 && this.free(axis, curve, one) && taken.every((other) => other.x > one.x + wide + 8 || one.x > other.x + other.wide + 8));
       if (!place) return;
       taken.push(place);
+      fillBox(c, colours.bg, place.x - 2, place.y - 7, wide + 4, 13); // over what else is drawn
       label(c, what, place.x, place.y, colour, font);
     };
     if (known) {
@@ -183,9 +184,9 @@ export class FragmentationChart {
       tracePath(c, middle - 4, TOP, middle + 4, TOP, middle, TOP - 6);
       c.fill();
     }
-    if (above.length) {
-      const [what, font] = [`beyond ${this.top}×, up to ${ratioText(max(curve.ratio)!)}`, theme.ui(10.5)];
-      note(what, font, colours.ink, above.flatMap(([from, to]) => [to + 6, from - 6 - theme.measure(what, font), from + 4]), [TOP + 6, TOP + 14]);
+    for (const [from, to] of above.sort(([a, b], [x, y]) => y - x - b + a).slice(0, 2)) {
+      const [what, font] = [`beyond ${this.top}×: ${ratioText(max(curve.ratio.subarray(from - axis.left, to - axis.left))!)}`, theme.ui(10.5)];
+      note(what, font, colours.ink, [to + 6, from - 6 - theme.measure(what, font), from + 4], [TOP + 6, TOP + 14]);
     }
     if (!Number.isNaN(level)) {
       horizontal(c, axis.left, axis.right, level, colours.dim, [3, 3]);

@@ -119,19 +119,19 @@ export function paintHatched(c: CanvasRenderingContext2D, left: number, right: n
   c.strokeRect(x0 + 0.5, y + 0.5, x1 - x0 - 1, height - 1);
 }
 
-/** Lines whose words have no place of their own are told of together, at most so many. */
-const TOGETHER = 4;
+/** Lines whose words have no place of their own are told of together, at most so many; those nearer than so many pixels first. */
+const [TOGETHER, NEAR] = [4, 40];
 
 /**
- * Where the words of what happened at these places stand, between the lines: to the right of a line or to its left, whole or
- * without the kind of part; where neither has room, together with those of the next line.
+ * Where the words of what happened at these places stand, between the lines: to the right of a line or to its left, whole,
+ * without the kind of part or only with what is new; where none has room, together with those of the next line.
  */
 export function placeWords(seen: readonly { at: number; text: string }[], { left, right }: { left: number; right: number }, measure: (words: string) => number): { words: string; x: number; wide: number }[] {
   const found: { words: string; x: number; wide: number }[] = [];
   let [free, first] = [left, 0];
   const placed = (last: number): boolean => {
     const whole = seen.slice(first, last + 1).map(({ text }) => text).join(", ");
-    for (const words of [whole, whole.replace(/\w+ (\S+ →)/g, "$1")]) {
+    for (const words of [whole, whole.replace(/\w+ (\S+ →)/g, "$1"), whole.replace(/\w+ \S+ →/g, "→")]) {
       const wide = measure(words);
       const [before, after] = [seen[first]!.at - wide - 8, seen[last]!.at + 9];
       const x = after + wide < (seen[last + 1]?.at ?? right + 4) - 3 ? after : before;
@@ -145,7 +145,8 @@ export function placeWords(seen: readonly { at: number; text: string }[], { left
   };
   while (first < seen.length) {
     const ends = seen.slice(first, first + TOGETHER).map((_, more) => first + more);
-    if (!ends.some(placed)) free = Math.max(free, seen[first++]!.at + 6);
+    const near = ends.find((end) => (seen[end + 1]?.at ?? Infinity) - seen[end]!.at >= NEAR) ?? ends.at(-1)!;
+    if (![near, ...ends].some(placed)) free = Math.max(free, seen[first++]!.at + 6);
   }
   return found;
 }

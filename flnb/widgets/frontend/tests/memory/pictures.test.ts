@@ -5,7 +5,7 @@ import { Store } from "../../src/store.ts";
 import { wholeBytes } from "../../src/format.ts";
 import { ordered, placeCompact, placeSegments, wholeRows } from "../../src/memory/places.ts";
 import { phasesOf } from "../../src/memory/details.ts";
-import { ratioAxis } from "../../src/memory/fragmentation-chart.ts";
+import { ratioAxis, stretchesAbove } from "../../src/memory/fragmentation-chart.ts";
 import { allocatedOf, RESERVED } from "../../src/memory/lifetimes.ts";
 import type { SegmentState } from "../../src/memory/state.ts";
 import { memoryOf, SegmentTable } from "../../src/memory/model.ts";
@@ -133,6 +133,12 @@ describe("the axis", () => {
   it("of the ratio grows for what lasts, not for spikes", () => {
     expect(ratioAxis(Float64Array.of(1.1, 1.3, NaN)).top).toBe(1.5);
     expect(ratioAxis(Float64Array.of(1.1, 2.6)).top).toBe(3);
+    const cut = new Float64Array(60).fill(1);
+    for (const at of [3, 4, 20, 29]) cut[at] = 9;
+    cut[50] = Infinity;
+    cut[40] = NaN;
+    expect(stretchesAbove(cut, 5)).toEqual([[3, 5], [20, 30], [50, 51]]);
+    expect(stretchesAbove(cut, 9)).toEqual([[50, 51]]);
     expect(ratioAxis(Float64Array.of(1.1, 1.2, 1.2, 1.3, 40, Infinity).map((x) => x)).top).toBe(50);
     expect(ratioAxis(Float64Array.from([...Array<number>(90).fill(1.4), ...Array<number>(10).fill(Infinity)])).top).toBe(5);
     expect(ratioAxis(Float64Array.from(Array<number>(50).fill(130))).top).toBe(200);
