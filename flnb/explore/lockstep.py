@@ -127,4 +127,10 @@ def backends_of(given: Sequence[Any], what: str) -> list[TensorBackend]:
     """Return backends for two or more names, classes or instances; ``what`` names the calling function in errors."""
     if isinstance(given, str) or len(given) < 2:
         raise ValueError(f"{what}: expected two or more backends, the reference first, got {given!r}")
-    return [registry.make("backend", one) for one in given]
+    made = [registry.make("backend", one) for one in given]
+    if made[0].defers:
+        raise ValueError(
+            f"{what}: the reference {made[0].name!r} records ops and computes them later, so an op returns nothing "
+            f"to compare with; name a backend first that computes at once, such as 'numpy'"
+        )
+    return made

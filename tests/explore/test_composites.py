@@ -125,6 +125,15 @@ def test_composites_and_their_gradients_have_names() -> None:
     assert composite("exp") is None
 
 
+def test_a_backend_that_defers_is_compared_but_is_no_reference(train: Callable[[], Any]) -> None:
+    report = flnb.compare_backends(train, ["numpy", "deferred"], rounds=1)
+    assert report, report
+    assert "gelu_pull" in {row.op for row in report}
+    for compare in (flnb.bisect, lambda f, a, b: flnb.compare_backends(f, [a, b])):
+        with pytest.raises(ValueError, match=r"the reference 'deferred' records ops .*; name a backend first"):
+            compare(train, "deferred", "numpy")
+
+
 def test_a_report_is_a_sequence_of_its_rows() -> None:
     report = flnb.compare_backends(lambda: flnb.exp(flnb.ones(3)), ["numpy", Shifted], rounds=1)
     assert [row.op for row in report] == ["full", "exp"]
