@@ -106,7 +106,8 @@ def test_runs_lists_what_is_in_a_folder(program: Any, tmp_path: Path) -> None:
     assert by_name["first"].error == "ValueError: diverged"
     assert load_run(by_name["second"].path).events == 2
     assert "is damaged or no flnb run" in (by_name[""].error or "")
-    assert repr(listed).splitlines()[0].split() == ["name", "began", "duration", "events", "state", "file"]
+    titles = ["name", "began", "duration", "steps", "events", "backend", "state", "file"]
+    assert repr(listed).splitlines()[0].split() == titles
     assert "second.flnb" in listed._repr_html_()
     assert listed.to_pandas()["state"].tolist() == [each.state for each in listed]
     (tmp_path / "empty").mkdir()
