@@ -17,7 +17,7 @@ from flnb.autograd.variable import next_leaf
 from flnb.dispatch import state
 from flnb.dispatch.crossing import mark_written, next_seq
 from flnb.dispatch.effects import Effects, effects
-from flnb.dispatch.guards import guarded, hold, referred
+from flnb.dispatch.guards import changed, guarded, hold, items_of, referred
 from flnb.dispatch.memory import keepers
 from flnb.dispatch.plan import residents, spec_of
 from flnb.graph.calls import KernelCalls
@@ -26,11 +26,11 @@ from flnb.graph.lending import address_of
 from flnb.graph.program import MOST_OPS, Program
 from flnb.graph.results import Result
 from flnb.graph.values import Recorded, reachable
-from flnb.interface.tape import PLAN, SEQ
+from flnb.interface.tape import PARENTS, PLAN, SEQ
 from flnb.tensor import Tensor, detached
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from flnb.dispatch.state import State
     from flnb.interface import MemoryManager
@@ -84,6 +84,7 @@ class Captured:
         self._flat = not keywords and all(isinstance(x, Tensor) for x in arguments)
         inputs = [backend.buffer_of(x).read() for x in tensors]
         self.effects, first, start = Effects(here.backend), -next_leaf(), next_seq()
+        before = guarded((), _referred(function, arguments, keywords))
         token = effects.set(self.effects)
         try:
             with state.use(backend=backend):
@@ -94,10 +95,12 @@ class Captured:
             self.result = [x if b is None else Result.like(x) for x, b in zip(made, given, strict=True)]
             self.tree = rebuild(result, range(len(made)))
             existing = [x for x in self.effects.used.values() if x._node[SEQ] > first]  # others end with the call
+            ungiven = [x for x in existing if id(x._node) in self.effects.ungiven]
             fresh = [x for x in existing if _is_recorded(x.grad, backend)]
             outputs += [x.grad._data.read() for x in fresh]
         finally:
             effects.reset(token)
+            self.effects.drawn.clear()
             for x in self.effects.used.values():
                 if _is_recorded(x.grad, backend):
                     x.grad = None
@@ -110,15 +113,12 @@ class Captured:
         position = {id(x._node): i for i, x in enumerate(tensors) if x._node is not None}
         grown = [x for x, _ in self.effects.grown]
         cleared = [x for x in self.effects.cleared.values() if x._node[SEQ] > first]
-        ungiven = [x for x in fresh if all(x is not other for other in grown)]
         self.fresh, self.grown, self._cleared, self._ungiven = (
             [position.get(id(x._node), x) for x in each] for each in (fresh, grown, cleared, ungiven)
         )
-        self._held = [(x, x._data) for x in existing if id(x._node) not in position]
+        self._held = [(x, x._data, x._node[PARENTS]) for x in existing if id(x._node) not in position]
         self.effects.used, self.effects.grown, self.effects.cleared = {}, [], {}  # they may be arguments
-        objects = [x for x in leaves((arguments, keywords)) if not isinstance(x, (Tensor, type))]
-        self.guards = guarded(self.effects.watched, referred(function, objects))
-        self._note_others(tensors, start)
+        self._guard(_referred(function, arguments, keywords), changed(before), tensors, start)
         donated = [inputs[i] for i in donate if i < len(tensors)]
         recorded = Recorded(inputs, outputs, updates, backend.random, donated, self.effects.generators)
         _warn_if_long(function, len(reachable(recorded.wanted)))
@@ -130,12 +130,26 @@ class Captured:
         values = sum(len(group.members) for group in self.program.groups)
         bus.emit(schema.COMPILE, t0, clock(), values, calls, 0, 0, bus.threads.here.context())
 
+    def _guard(
+        self,
+        references: Iterable[tuple[Any, str]],
+        grown: frozenset[int],
+        tensors: Sequence[Tensor],
+        start: int,
+    ) -> None:
+        """Store guards for ``references``, for what the step watches besides its arguments, and for leaves' hooks."""
+        watched = [each for each in self.effects.watched if all(each[0] is not x for x in tensors)]
+        watched += [(parents, "functions") for *_, parents in self._held if hasattr(parents, "functions")]
+        self.guards = guarded(watched, references, grown)
+        self._note_others(tensors, start)
+
     def _note_others(self, tensors: Sequence[Tensor], start: int) -> None:
         """Store which of the arguments ``tensors`` share memory with tensors that the function reaches by names.
 
         Also store which tensors were written since the sequence number ``start``, for backward passes that saved them.
         """
-        others = {id(x): x for *_, x in self.guards if isinstance(x, Tensor)} | {id(x): x for x, _ in self._held}
+        found = [x for *_, value in self.guards for x in (value, *items_of(value))] + [x for x, *_ in self._held]
+        others = {id(x): x for x in found if isinstance(x, Tensor)}
         own = [i for i, x in enumerate(tensors) if x._last_write > start]
         self._written = own + [x for x in others.values() if x._last_write > start]
         kinds = {x._spec.kind for x in tensors}
@@ -152,15 +166,14 @@ class Captured:
         The call is valid if parameters have the same memory, the same leaves have gradients, names refer to the same
         objects, and the same arguments are also reached by names.
         """
-        for x, data in self._held:
-            if x._data is not data:
+        for x, data, parents in self._held:
+            if x._data is not data or x._node is None or x._node[PARENTS] is not parents:
                 return False
         if not hold(self.guards) or self._sharing(tensors) != self._shared:
             return False
         grown, ungiven = _now(self.grown, tensors), _now(self._ungiven, tensors)
-        cleared = {id(x._node) for x in _now(self._cleared, tensors)}
         return all(x.grad is not None and x.grad._spec is x._spec for x in grown) and all(
-            x.grad is None or id(x._node) in cleared for x in ungiven
+            x.grad is None for x in ungiven
         )
 
     def run(self, tensors: Sequence[Tensor], repeat: bool = True) -> Any:
@@ -170,11 +183,12 @@ class Captured:
             tensors: the tensors among the arguments.
             repeat: whether to repeat the side effects; False in the first run, because they happened during recording.
         """
+        given = [x.grad._data for x in _now(self.grown, tensors)]  # which the function may clear after it has read them
         for x in _now(self._cleared, tensors):
             x.grad = None
         for call in self.effects.calls if repeat else ():
             call()
-        arrays = [x._data for x in tensors] + [x.grad._data for x in _now(self.grown, tensors)]
+        arrays = [x._data for x in tensors] + given
         made = self.program.run(arrays)
         first = len(made) - len(self.fresh)
         for x, array, spec in zip(_now(self.fresh, tensors), made[first:], self._specs[first:], strict=True):
@@ -225,6 +239,11 @@ def _warn_if_long(function: Any, count: int) -> None:
 def _now(found: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:
     """Return a copy of the list ``found`` in which each int is replaced by the argument tensor at that position."""
     return [tensors[x] if type(x) is int else x for x in found]
+
+
+def _referred(function: Any, arguments: Any, keywords: Any) -> Iterable[tuple[Any, str]]:
+    """Return the references of a function and of the objects among its arguments, see `referred`."""
+    return referred(function, [x for x in leaves((arguments, keywords)) if not isinstance(x, (Tensor, type))])
 
 
 def _is_recorded(gradient: Tensor | None, backend: CapturedBackend) -> bool:
@@ -357,9 +376,9 @@ def jit(function: Callable[P, R] | None = None, *, fuse: bool = True, donate: Se
     program, on memory that is planned once. Other side effects happen only during the recorded call, except for
     optimizers' counters and learning rates, random numbers, and `zero_grad`, which each run repeats. The function is
     recorded again if anything else on which it depends has changed: arguments that are no tensors, a setting of a
-    module or an optimizer, the object of a global name or a closure, or the backend. On backends without programs
-    (`flnb.interface.TensorBackend.programs`), and inside of `vmap` or `autocast`, the function runs normally. Results
-    are not on the tape, so call ``backward`` inside of the function.
+    module or an optimizer, a global name or a closure (also an item of its list or dict), or the backend. On backends
+    without programs (`flnb.interface.TensorBackend.programs`), and inside of `vmap` or `autocast`, the function runs
+    normally. Results are not on the tape, so call ``backward`` inside of the function.
 
     Args:
         function: a function that takes and returns tensors, also in nested containers, and other values. It must not

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from functools import cached_property
+from functools import cached_property, partial
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, cast
 
@@ -142,9 +142,10 @@ def _drawn(op: Op, shape: Any, dtype: Any, generator: Generator | None, *argumen
     vmaps, spec = state.vmaps.get(), _spec(shape, dtype)
     whole = _spec((*[v.size for v in vmaps], *spec.shape), dtype) if vmaps else spec
     source = generator or current_generator()
+    make: Any = partial(dispatch.create, op, whole, (*arguments, source.numpy))
     if (captured := effects.get()) is not None:
         captured.generators[id(source.numpy)] = source
-    tensor: Any = dispatch.create(op, whole, (*arguments, source.numpy))
+    tensor: Any = make() if captured is None else captured.draw(make)
     for v in vmaps:
         tensor = v.batched(tensor)
     return tensor

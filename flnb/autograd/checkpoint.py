@@ -24,6 +24,7 @@ from flnb.autograd.variable import Variable, placed
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
 from flnb.dispatch.autocast import forget_casts, with_own_casts
+from flnb.dispatch.effects import effects
 from flnb.dispatch.plan import Plan
 from flnb.interface.tape import PARENTS, PLAN, SAVED, SEQ, Node
 from flnb.ops.composite import Composite
@@ -53,6 +54,7 @@ class _Run:
 
     Attributes:
         generators: the random generators from which the function may draw, each with its state before the call.
+        next_draw: in a step that `flnb.jit` captures, the position of its next random tensor before the call.
         parents: sequence numbers of the nodes to which the function's gradients flow.
         reads: tensors that are not on the tape and must not be written before the function runs again.
         specs: shapes and dtypes of the function's results.
@@ -65,6 +67,7 @@ class _Run:
         self.path = bus.threads.here.path
         given = [x for x in leaves((arguments, keywords)) if isinstance(x, Generator)]
         self.generators = [(g, g.state) for g in (current_generator(), *given)]
+        self.next_draw = getattr(effects.get(), "next_draw", 0)
         self.parents: list[int] = []
         self.reads: list[Any] = []
         self.specs: list[Any] = []
@@ -126,6 +129,8 @@ class _Returned(WithBlock[None]):
         bus.set_phase(here.phase)  # events tell of the path from now on
         for g, before in run.generators:
             g.state = before
+        if (captured := effects.get()) is not None:
+            self._next_draw, captured.next_draw = captured.next_draw, run.next_draw
 
     def end(self, error: BaseException | None) -> None:
         here = bus.threads.here
@@ -134,6 +139,8 @@ class _Returned(WithBlock[None]):
             bus.set_phase(here.phase)
             for (g, _), after in zip(self._run.generators, self._states, strict=True):
                 g.state = after
+            if (captured := effects.get()) is not None:
+                captured.next_draw = self._next_draw
 
 
 def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:

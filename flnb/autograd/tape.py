@@ -19,13 +19,13 @@ from flnb_telemetry import bus
 
 from flnb.autograd import arrivals, explain
 from flnb.autograd.repeated import walk_or_repeat
-from flnb.autograd.variable import GRADIENT, Variable
+from flnb.autograd.variable import Variable
 from flnb.autograd.walk import Toward, Walk
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
 from flnb.dispatch.autocast import without_casts
 from flnb.dispatch.effects import effects
-from flnb.interface.tape import MARK, PLAN, SEQ, Node, Tape
+from flnb.interface.tape import GRADIENT, MARK, PLAN, SEQ, Node, Tape
 from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray, ones_like
 from flnb.tensor import Tensor
@@ -59,6 +59,8 @@ def _accumulate(here: state.State, node: Node, cotangent: Any, retain_graph: boo
     while found:
         leaf, gradient = found.pop()  # not kept here, so that one that is copied goes at once
         old = leaf[GRADIENT]
+        if old is None and (captured := effects.get()) is not None:
+            captured.lacks(leaf)
         if old is not None:
             gradient = e.add(old, gradient)
         elif (memory := _memory(gradient)) in taken or hasattr(gradient, "_root"):

@@ -15,6 +15,7 @@ from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import source_lines, state
 from flnb.dispatch.dtypes import is_float
 from flnb.dispatch.effects import effects
+from flnb.interface.tape import GRADIENT
 from flnb.ops.creation import asarray
 from flnb.tensor import ArrayLike, Tensor
 
@@ -22,8 +23,8 @@ __all__ = ["Variable", "placed"]
 
 next_leaf = itertools.count(1).__next__
 
-GRADIENT, NAME, PARAMETER = 3, 4, 5
-"""Indices of the gradient, the name and ``is_parameter`` in a leaf's node (see `flnb.interface.tape`)."""
+NAME, PARAMETER = 4, 5
+"""Indices of the name and ``is_parameter`` in a leaf's node (see `flnb.interface.tape`)."""
 
 
 class Variable(Tensor):
@@ -109,9 +110,11 @@ class Variable(Tensor):
         After `retain_grad`, other Variables have gradients, too.
         """
         node = self._node
-        if node is None or node[0] is None:
-            return cast("Tensor | None", node[GRADIENT]) if node is not None else None
-        return getattr(self, "_retained", None)
+        if node is not None and node[0] is not None:
+            return getattr(self, "_retained", None)
+        if (captured := effects.get()) is not None:
+            captured.asks(self)
+        return cast("Tensor | None", node[GRADIENT]) if node is not None else None
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb.dispatch.plan import spec_of
+from flnb.interface.tape import GRADIENT
 from flnb.tensor import detached
 
 if TYPE_CHECKING:
@@ -31,8 +32,12 @@ class Effects:
         calls: functions to call before each run, in order.
         last: functions to call after each run.
         cleared: the leaves whose gradient the step sets to None.
+        ungiven: ids of the nodes of leaves that had no gradient when the step asked for it and before it cleared any.
         used: leaves that the step reads, by the id of their nodes.
         grown: pairs of a leaf and the gradient that it had before the step, if the step reads that gradient.
+        drawn: copies of the random tensors that the step has drawn, in order.
+        next_draw: position in ``drawn`` of the next random tensor. While backward runs a checkpointed function again,
+            these are the positions of the tensors that the function's first run has drawn.
         generators: a dict from the id of a NumPy generator to the object that refers to it; `manual_seed` replaces the
             generator in that object.
         node: the node of the tape whose gradient is being computed; None outside of a backward pass.
@@ -44,6 +49,9 @@ class Effects:
         self.calls: list[Callable[[], object]] = []
         self.last: list[Callable[[], object]] = []
         self.cleared: dict[int, Any] = {}
+        self.ungiven: set[int] = set()
+        self.drawn: list[Tensor] = []
+        self.next_draw = 0
         self.used: dict[int, Any] = {}
         self.grown: list[tuple[Any, Any]] = []
         self.generators: dict[int, Any] = {}
@@ -52,16 +60,31 @@ class Effects:
         self._numbers: dict[Any, tuple[Tensor, ...]] = {}
 
     def uses(self, leaf: Any) -> None:
-        """Store that the step reads a leaf."""
-        self.used.setdefault(id(leaf._node), leaf)
+        """Store that the step reads a leaf, or a Variable that requires no grad now."""
+        if leaf._node is None:
+            self.watch(leaf, ["requires_grad"])
+        else:
+            self.used.setdefault(id(leaf._node), leaf)
+
+    def asks(self, leaf: Any) -> None:
+        """Store that the step asks for the gradient of a leaf, or that there is none."""
+        self.uses(leaf)
+        if leaf._node is not None and leaf._node[GRADIENT] is None:
+            self.lacks(leaf._node)
+
+    def lacks(self, node: Any) -> None:
+        """Store that the step uses the gradient of a leaf's node, and that there is none."""
+        if id(node) not in self.cleared:
+            self.ungiven.add(id(node))
 
     def reads(self, x: Tensor) -> None:
         """Store that the step reads a tensor that existed before the step: a leaf, or the gradient of a leaf."""
-        if x._node is not None:
+        if x._node is not None or hasattr(x, "requires_grad"):
             self.uses(x)
         else:
             known = {id(leaf) for leaf, _ in self.grown}
-            self.grown += [(leaf, x) for leaf in self.used.values() if leaf.grad is x and id(leaf) not in known]
+            given = [leaf for leaf in self.used.values() if leaf._node[GRADIENT] is x]
+            self.grown += [(leaf, x) for leaf in given if id(leaf) not in known]
 
     def watch(self, holder: Any, names: Iterable[str]) -> None:
         """Store that the step depends on the items or attributes ``names`` of ``holder``, a dict or another object."""
@@ -71,10 +94,21 @@ class Effects:
         """Store that the step calls a module, and so depends on the module's attributes and its class's `forward`."""
         self.watch(vars(module), [*vars(module), "training", "forward", "_hooks"])
         self.watch(type(module), ["forward"])
+        if module._hooks is not None:
+            self.watch(module._hooks, vars(module._hooks))
 
     def asked(self, source: Any) -> bool:
         """Return whether the step has called `numbers` for the object ``source``."""
         return any(key[0] is source for key in self._numbers)
+
+    def draw(self, make: Callable[[], Tensor]) -> Tensor:
+        """Return the next random tensor: that of ``make()``, or that of a checkpointed function's first run."""
+        at, self.next_draw = self.next_draw, self.next_draw + 1
+        if at < len(self.drawn):
+            return self.drawn[at].copy()
+        tensor = make()
+        self.drawn.append(tensor.copy())
+        return tensor
 
     def pulling(self, pull: Callable[[Any], None]) -> Callable[[Any], None]:
         """Wrap ``pull(node)``, which a backward pass calls, so that `Effects.node` is this node during the call."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dis
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["Guard", "guarded", "hold", "referred"]
+__all__ = ["Guard", "changed", "guarded", "hold", "items_of", "referred"]
 
 PLAIN = frozenset({bool, int, float, complex, str, bytes})
 MISSING = object()
@@ -17,31 +17,53 @@ LONGEST = 256
 """The largest number of items of a list or dict that are compared one by one."""
 
 
-Guard = tuple[Any, str, Any]
-"""A tuple: a dict or object, a key or attribute of it, and the value at capture (a copy if a setting is a list)."""
+Guard = tuple[Any, str | None, Any]
+"""A tuple: a dict or object, a key or attribute of it, and the value at capture, copied if it is a list or dict.
+
+If the key is None, the value is a copy of the first object, a list or dict inside of another.
+"""
 
 
-def guarded(settings: Iterable[tuple[Any, str]], references: Iterable[tuple[Any, str]]) -> list[Guard]:
+def guarded(
+    settings: Iterable[tuple[Any, str]], references: Iterable[tuple[Any, str]], grown: frozenset[int] = frozenset()
+) -> list[Guard]:
     """Return guards that store what attributes and names currently refer to.
 
     Args:
-        settings: attributes of modules and optimizers; their lists and dicts are compared item by item.
-        references: global names and closure variables of a function; their lists and dicts are not copied, because the
-            function may append to them.
+        settings: attributes of modules and optimizers.
+        references: global names and closure variables of a function, and attributes of objects.
+        grown: ids of lists and dicts whose items are not compared, because the function itself changes them.
+
+    Other lists and dicts are compared item by item, and so are lists and dicts inside of them.
     """
-    known = {(id(holder), name): (holder, name, _find(holder, name)) for holder, name in references}
-    for holder, name in settings:
-        known[id(holder), name] = holder, name, _copied(_find(holder, name))
+    known: dict[tuple[int, str | None], Guard] = {}
+    for holder, name in (*references, *settings):
+        value = _find(holder, name)
+        known[id(holder), name] = holder, name, value if id(value) in grown else _copied(value)
+        inside = [value] if id(value) not in grown else []
+        while inside:
+            for each in items_of(inside.pop()):
+                if type(each) is tuple:
+                    inside.append(each)
+                elif type(each) in (list, dict) and (id(each), None) not in known:
+                    known[id(each), None] = each, None, each if id(each) in grown else _copied(each)
+                    inside.append(each)
     return list(known.values())
 
 
 def hold(guards: Iterable[Guard]) -> bool:
     """Return whether all guards still hold: the same objects, equal numbers and texts, or equal lists and dicts."""
     for holder, name, value in guards:
-        now = holder.get(name, MISSING) if type(holder) is dict else _find(holder, name)
+        now = holder if name is None else holder.get(name, MISSING) if type(holder) is dict else _find(holder, name)
         if now is not value and not _same(now, value):
             return False
     return True
+
+
+def changed(guards: Iterable[Guard]) -> frozenset[int]:
+    """Return the ids of the lists and dicts whose items differ from those that the guards have copied."""
+    pairs = [(holder if name is None else _find(holder, name), value) for holder, name, value in guards]
+    return frozenset(id(now) for now, value in pairs if type(now) in (list, dict) and not _same(now, value))
 
 
 def referred(function: Any, arguments: Sequence[Any] = ()) -> Iterator[tuple[Any, str]]:
@@ -66,8 +88,10 @@ def referred(function: Any, arguments: Sequence[Any] = ()) -> Iterator[tuple[Any
         found = [(each, name) for each in owned for name in names if name in each]
         found += [(inner.__globals__, name) for name in _names(inner.__code__, "GLOBAL")]
         found += [(cell, "cell_contents") for cell in inner.__closure__ or ()]
-        yield from found
+        found += [(inner, "__defaults__"), (inner, "__kwdefaults__")]
         values = [_find(*each) for each in found]
+        inside = [vars(x) for value in values for x in (value, *items_of(value)) if _is_plain(x)]
+        yield from (*found, *[(each, name) for each in inside for name in names if name in each])
         waiting += [x for x in values if getattr(x, "__globals__", None) is inner.__globals__]
 
 
@@ -89,6 +113,18 @@ def _find(holder: Any, name: str) -> Any:
         return getattr(holder, name)
     except (AttributeError, ValueError):  # the latter of a variable in a closure that has no value yet
         return MISSING
+
+
+def items_of(value: Any) -> list[Any]:
+    """Return the items of a list, tuple or dict; none of a long one or of another object."""
+    if type(value) not in (list, tuple, dict) or len(value) > LONGEST:
+        return []
+    return list(value.values() if type(value) is dict else value)
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether an object has attributes that a function may read, and is no module file, class or function."""
+    return type(getattr(value, "__dict__", None)) is dict and not isinstance(value, (ModuleType, type, FunctionType))
 
 
 def _copied(value: Any) -> Any:

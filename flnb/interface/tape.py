@@ -27,10 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-__all__ = ["CODE", "LASTI", "MARK", "PARENTS", "PLAN", "SAVED", "SEQ", "Node", "Tape", "Walk"]
+__all__ = ["CODE", "GRADIENT", "LASTI", "MARK", "PARENTS", "PLAN", "SAVED", "SEQ", "Node", "Tape", "Walk"]
 
 Node = list[Any]
 PLAN, PARENTS, SEQ, MARK, CODE, LASTI, SAVED = range(7)
+GRADIENT = 3
+"""The index of the gradient in the node of a leaf, which has no `MARK`."""
 
 
 class Walk(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from flnb_telemetry import bus
@@ -51,6 +51,16 @@ def _dtype(item: Variable) -> np.dtype[Any]:
     return SINGLE if item.dtype.itemsize == 2 else item.dtype
 
 
+class _Rate:
+    """The attribute ``lr`` of optimizers: if a step that `flnb.jit` captures sets it, each run sets it again."""
+
+    def __get__(self, optimizer: Optimizer, owner: type) -> float:
+        return cast("float", vars(optimizer)["lr"])
+
+    def __set__(self, optimizer: Optimizer, value: float) -> None:
+        repeated(partial(vars(optimizer).__setitem__, "lr", value))
+
+
 class Optimizer:
     """Base class of optimizers, which update parameters from their gradients.
 
@@ -94,6 +104,7 @@ class Optimizer:
     """Whether `update` depends only on its arguments, `current`, and settings other than ``lr``. If so, a backend that
     defers repeats the ops of an earlier step without calling `update`. Not inherited."""
 
+    lr = _Rate()
     whole: Update | None = None
     """An op with the result of `update`, which a backend may compute in one call; see `coefficients`. Not inherited."""
 
@@ -218,6 +229,8 @@ class Optimizer:
                     else:
                         raise self._recast(index, item)
         if captured is not None:
+            updated = [i for i, item in enumerate(self.parameters) if item.grad is not None]
+            captured.watch(_Counts(self, updated), ["behind"])
             captured.watch(vars(self), self._settings[captured.asked(self) :])  # else `update` reads ``lr`` itself
 
     def _begin(self) -> None:
@@ -345,6 +358,20 @@ class Optimizer:
     def __repr__(self) -> str:
         settings = ", ".join(f"{key}={getattr(self, key)}" for key in self._settings)
         return f"{type(self).__name__}({len(self.parameters)} parameters, {settings}, steps={self.steps})"
+
+
+class _Counts:
+    """The counts of updates of some parameters, on whose differences a captured step depends."""
+
+    def __init__(self, optimizer: Optimizer, indices: list[int]) -> None:
+        self.optimizer, self.indices = optimizer, indices
+
+    @property
+    def behind(self) -> str:
+        """Return by how many updates each parameter is behind the one with the most, as text; "" if none is."""
+        counts = [self.optimizer._counts[i] for i in self.indices]
+        most = max(counts)
+        return str([most - count for count in counts]) if most != min(counts) else ""
 
 
 def _follow(master: Tensor, item: Variable) -> None:

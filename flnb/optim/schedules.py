@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flnb.dispatch.brief import brief
+from flnb.dispatch.effects import repeated
 from flnb.nn.mismatches import mismatches, refuse
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ class Schedule:
 
     def step(self) -> None:
         """Set the next learning rate; call it after each ``optimizer.step()``."""
+        repeated(self._advance)
+
+    def _advance(self) -> None:
         self.steps += 1
         self._set()
 
