@@ -216,7 +216,9 @@ class Tensor:
     def _values(self) -> np.ndarray[Any, Any]:
         """Return the values as a NumPy array for display or checks, also those of a Variable that requires grad."""
         kind = self._spec.kind
-        here = residents.get(kind) or state.current().backend
+        here = state.current().backend
+        if here.buffer != kind:
+            here = residents.get(kind) or here
         if here.defers and here.buffer != kind and families[kind].reads_host:
             return cast("np.ndarray[Any, Any]", self._data)
         data = self.data_of(here)

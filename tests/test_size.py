@@ -70,16 +70,17 @@ GRAPH = (
     "flnb.graph", "flnb.capture", "flnb.dispatch.effects", "flnb.dispatch.guards", "flnb.dispatch.lent",
     "flnb_backends.native",
     "flnb_backends.tensor.captured", "flnb_backends.tensor.choices", "flnb_backends.tensor.cpu",
-    "flnb_backends.tensor.deferred",
+    "flnb_backends.tensor.deferred", "flnb_backends.tensor.recorded_buffers", "flnb_backends.tensor.replay",
+    "flnb_backends.tensor.trace_log", "flnb_backends.tensor.upcoming",
     "flnb.show.programgraph", "flnb.widgets.program", "flnb_telemetry.live.programs",
     "flnb.plot.modes", "flnb.autograd.repeated", "flnb.optim.repeated",
 )  # fmt: skip
 """Modules of the graph, which the goals do not count either."""
-WITH_ALL, GOAL_WITH_ALL = 26_469, 18_000
+WITH_ALL, GOAL_WITH_ALL = 26_939, 18_000
 """The most lines of the core with graph, ranks and devices, and the goal, which the core alone exceeds by its part."""
 
 
-@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 14_998, 11_500), ("", 32_729, 24_500)])
+@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 15_003, 11_500), ("", 32_734, 24_500)])
 def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     """``most`` may only become smaller, until it is the goal: a feature that needs more says in its commit why."""
     counted = {name: path for name, path in modules().items() if not name.startswith(RANKS + DEVICES + GRAPH)}

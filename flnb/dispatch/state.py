@@ -41,8 +41,8 @@ class State:
     """The active backend, manager and modes. ``table[op.index]`` is the backend's bound method for an op."""
 
     __slots__ = (
-        "__weakref__", "backend", "category", "device", "direct", "grad", "interpreters", "keep", "kind", "manager",
-        "mark", "min_block", "overridden", "parts", "scoped", "table", "tape", "variants",
+        "__weakref__", "backend", "category", "device", "direct", "empty", "grad", "interpreters", "keep", "kind",
+        "manager", "mark", "min_block", "overridden", "parts", "scoped", "table", "tape", "variants",
     )  # fmt: skip
 
     backend: TensorBackend
@@ -50,6 +50,8 @@ class State:
     min_block: int
     interpreters: tuple[Any, ...]
     """The interpreters, which receive every call of an op (`flnb.dispatch.interpreter`); the innermost is the last."""
+    empty: Any
+    """The backend's function that makes a buffer (`TensorBackend.allocator`)."""
     direct: Any
     """The backend's buffer family, on which ops run directly; None if there are interpreters."""
     overridden: frozenset[str]
@@ -89,7 +91,7 @@ class State:
         """Cache the active backend's methods and facts, so that ops need no lookup."""
         warn_of_misspelt(type(self.backend), operators)
         self.kind = self.backend.buffer
-        self.overridden = self.backend.overridden()
+        self.overridden, self.empty = self.backend.overridden(), self.backend.allocator()
         families.setdefault(self.kind, type(self.backend))
         self.table = [self.bound(op) for op in operators]
 

@@ -83,7 +83,7 @@ if here.grad:
         if lanes is not None:
             note_cuts(plan, ({nodes}))
 """
-EMPTY = "here.backend.empty({spec}, here.manager, here.min_block, {plan}.code, {category})"
+EMPTY = "here.empty({spec}, here.manager, here.min_block, {plan}.code, {category})"
 """An expression for a new buffer in the manager's memory, and the number of its block."""
 
 TAPED = "ACTIVATION if mask else here.category or TEMPORARY"

@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from flnb.dispatch.plan import Spec
+    from flnb.tensor import Tensor
 
-__all__ = ["Known", "compute_alike", "known_traces"]
+__all__ = ["Known", "Trace", "compute_alike", "forget_traces", "known_traces", "run_again"]
 
 ADD, COPY, FULL, RESHAPE, SLICE = (OPS[name] for name in ("add", "copy", "full", "reshape", "slice"))
 WORTH = 8
@@ -77,6 +78,8 @@ class Known:
         numbers: the numbers (`Trace.numbers`) of the newest trace.
         contexts: the contexts of the trace from which the program was made.
         specs: the specs of the arrays that the program returns.
+        log, replay, following: for the backend that records the traces: the log of such a trace, its `Replay` while it
+            is not in use, and the history of the trace that followed the last time.
         reported: whether the warning that the traces are too long for a program was emitted.
     """
 
@@ -88,6 +91,14 @@ class Known:
         self.constants: dict[int, bytes] = {}
         self.numbers: dict[int, bytes] | None = None
         self.varying: set[int] = set()
+        self.log: Any = None
+        self.replay: Any = None
+        self.following: Known | None = None
+
+    @property
+    def manager(self) -> Any:
+        """Return the memory manager of the program; None without a program."""
+        return None if self.program is None else self.program.manager
 
     def wants_program(self, trace: Trace) -> bool:
         """Return whether to compute a trace by a program; the trace's ops are counted for this decision."""
@@ -132,15 +143,26 @@ def known_traces(manager: Any) -> OrderedDict[int, Known]:
     return table
 
 
-def compute_alike(asked: Sequence[Value], recorder: Callable[[Place], Any]) -> None:
+def forget_traces(manager: Any) -> None:
+    """Discard the histories of traces of a memory manager, with their programs, which have memory of the manager."""
+    table = known_traces(manager)
+    for known in table.values():
+        known.log = known.replay = known.following = None  # these may be cycles
+    table.clear()
+
+
+def compute_alike(asked: Sequence[Value], recorder: Callable[[Place], Any]) -> tuple[Trace, Known] | None:
     """Compute recorded values and their inputs: by a program if their trace has occurred before, else op by op.
 
     Args:
         asked: the values to compute.
         recorder: makes a backend that records the ops computed at a place; see `CapturedBackend`.
+
+    Returns:
+        The trace and its history, if a program computed it.
     """
     with running:
-        failure = _try_program(asked, recorder)
+        failure, found = _try_program(asked, recorder)
         compute(asked)  # the rest; nothing else references the values now, so that memory lives no longer than needed
     if failure:  # and the ops did not: otherwise they would have raised an error about the user's mistake
         warnings.warn(
@@ -148,13 +170,18 @@ def compute_alike(asked: Sequence[Value], recorder: Callable[[Place], Any]) -> N
             RuntimeWarning,
             stacklevel=2,
         )
+    return None if failure else found
 
 
-def _try_program(asked: Sequence[Value], recorder: Callable[[Place], Any]) -> str:
-    """Compute values by a program if their trace has occurred before; returns the error text, "" without an error."""
+def _try_program(asked: Sequence[Value], recorder: Callable[[Place], Any]) -> tuple[str, tuple[Trace, Known] | None]:
+    """Compute values by a program if their trace has occurred before.
+
+    Returns:
+        The error text, "" without an error; and the trace with its history, if there is a program for it.
+    """
     values = _to_compute(asked)
     found = _program(_traced(values, asked), recorder) if len(values) > 1 else None
-    return "" if found is None else _run_program(*found)
+    return "" if found is None else _run_program(*found), found
 
 
 def _to_compute(asked: Sequence[Value]) -> list[Value]:
@@ -262,7 +289,7 @@ def _program(trace: Trace | None, recorder: Callable[[Place], Any]) -> tuple[Tra
         found = known[number] = Known(key)
     known.move_to_end(number)
     if len(known) > MOST_KNOWN:
-        known.popitem(last=False)
+        known.popitem(last=False)[1].following = None  # which may be a cycle
     if not found.wants_program(trace) or _is_too_long(trace, found):
         return None
     if not found.fits(trace):
@@ -274,7 +301,7 @@ def _program(trace: Trace | None, recorder: Callable[[Place], Any]) -> tuple[Tra
         found.program = _built(trace, found.constants, recorder(place))
         programs = [each for each in known.values() if each.program is not None]
         for each in programs[: -MOST_PROGRAMS or None]:
-            each.program = None
+            each.program = each.replay = None
     return trace, found
 
 
@@ -358,12 +385,8 @@ def _run_program(trace: Trace, found: Known) -> str:
 
     ``found`` is the history of the traces with the key of ``trace``; it has the program.
     """
-    assert found.program is not None
-    arrays = [leaf.tensor._data for i, leaf in enumerate(trace.leaves) if i not in found.constants]
     try:
-        with materializing() as count:
-            made = at_once(trace.values[0].place, found.program.run, arrays)
-            count[0] = len(trace.values)
+        made = _run(found, trace.values[0].place, [leaf.tensor for leaf in trace.leaves], len(trace.values))
     except Exception as error:  # computed one by one, the op that fails raises an error that names its line
         found.program, found.ops = None, -len(trace.values) * MOST_KNOWN
         return f"{type(error).__name__}: {error}"
@@ -371,3 +394,27 @@ def _run_program(trace: Trace, found: Known) -> str:
         value.tensor = detached(array, spec)
         value.inputs = ()
     return ""
+
+
+def _run(found: Known, place: Place, inputs: Sequence[Tensor], count: int) -> Sequence[Any]:
+    """Run a program for the inputs of a trace; returns the arrays of the outputs. ``count`` is the number of values."""
+    assert found.program is not None
+    arrays = [x._data for i, x in enumerate(inputs) if i not in found.constants]
+    with materializing() as computed:
+        made = at_once(place, found.program.run, arrays)
+        computed[0] = count
+    return made
+
+
+def run_again(found: Known, place: Place, inputs: Sequence[Tensor], count: int) -> Sequence[Any] | None:
+    """Run the program of a trace that was repeated; returns the arrays of its outputs.
+
+    Return None if the program has other constants than these inputs, or fails. Then the values of the trace must be
+    computed by `compute_alike`, which reports the failure.
+    """
+    if any(inputs[i]._data.tobytes() != number for i, number in found.constants.items()):
+        return None
+    try:
+        return _run(found, place, inputs, count)
+    except Exception:
+        return None

@@ -9,6 +9,7 @@ functionalization).
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import ref
@@ -21,12 +22,16 @@ from flnb.dispatch.crossing import create, mark_written
 from flnb.dispatch.memory import keepers
 from flnb.dispatch.plan import Plan, Spec, residents, spec_of
 from flnb.dispatch.table import OPS, Op
-from flnb.graph.repetition import compute_alike, known_traces
+from flnb.graph.repetition import compute_alike, forget_traces
 from flnb.graph.running import at_once, compute
 from flnb.graph.segments import Segment, Segments, segment_of
-from flnb.graph.values import CONSTANT, ITEM, PUT, Place, Value, last_number
+from flnb.graph.values import CONSTANT, ITEM, Place, Value, last_number
 from flnb.tensor import detached
 from flnb_backends.tensor import meta
+from flnb_backends.tensor.recorded_buffers import Buffer
+from flnb_backends.tensor.replay import Replay
+from flnb_backends.tensor.trace_log import Log, leave_all, traces, upcoming
+from flnb_backends.tensor.upcoming import allocator, compared, expect, expect_next
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,60 +46,6 @@ MOST_RECORDERS, MOST_LAYOUTS = 1_000, 1_000
 """The most cached recording functions of composites, and the most cached layouts of views for each op."""
 LONGEST = 100_000
 """The most ops recorded before all are computed, so that a loop that never reads a value does not fill the memory."""
-
-
-class Buffer(meta.Buffer):
-    """A tensor's buffer on the deferred backend, which refers to the tensor's present value.
-
-    Attributes:
-        place: the backend that computes the buffer's values, and the memory manager that allocates them.
-        value: the present value, computed or not yet computed; views have none.
-        steps: for a view, the op and the attributes that make it from its base.
-        last: for a view, weak references to two values at the time of its last read: the base's and the view's.
-    """
-
-    __slots__ = ("__weakref__", "last", "place", "steps", "value")
-
-    base: Buffer | None
-    value: Value
-    steps: tuple[Op, tuple[Any, ...]]
-    last: tuple[ref[Value], ref[Value]] | None
-
-    def __init__(self, spec: Spec, place: Place) -> None:
-        self.spec, self.place = spec, place
-        self.owner = self.strides = self.base = self.last = None
-
-    def read(self) -> Value:
-        """Return the present value of this buffer."""
-        if self.base is None:
-            return self.value
-        views, root = [], self
-        while root.base is not None:
-            views.append(root)
-            root = root.base
-        value = root.value
-        for view in reversed(views):
-            known = view.last[1]() if view.last is not None and view.last[0]() is value else None
-            if known is None:
-                known = Value(view.steps[0], (value,), view.steps[1], view.spec, view.place)
-                view.last = ref(value), ref(known)
-            value = known
-        return value
-
-    def write(self, value: Value) -> None:
-        """Replace the elements of this buffer by those of a value; the base and its other views change, too.
-
-        Raises:
-            ValueError: the buffer is a view in which several elements share memory.
-        """
-        to = self
-        while to.base is not None:
-            if to.strides and any(stride == 0 and n > 1 for stride, n in zip(to.strides, to.shape, strict=True)):
-                raise ValueError(f"{to.spec!r} is a view whose elements share memory (broadcast_to): write to a copy")
-            value = Value(PUT, (to.base.read(), value), to.steps, to.base.spec, to.base.place)
-            to = to.base
-        to.value = value
-        value.holder = ref(to)
 
 
 class DeferredBackend(meta.MetaBackend):
@@ -138,6 +89,7 @@ class DeferredBackend(meta.MetaBackend):
         self._places: dict[int, Place] = {}  # by category, the newest
         self.waiting: dict[int, list[ref[Buffer]]] = defaultdict(list)  # by thread, buffers to compute
         self.segments = Segments()
+        self._empty = allocator(self)
         self._recorders: dict[tuple[Plan, int], Any] = {}
         keepers.add(self)
         if self.has_values:
@@ -152,8 +104,11 @@ class DeferredBackend(meta.MetaBackend):
 
     def forget(self, manager: MemoryManager) -> None:
         """Discard the cached places and programs of a memory manager that is no longer used."""
-        self._places = {category: place for category, place in self._places.items() if place.manager is not manager}
-        known_traces(manager).clear()
+        for category, place in list(self._places.items()):
+            if place.manager is manager:
+                del self._places[category]
+        leave_all()
+        forget_traces(manager)
 
     def libraries(self) -> str:
         return self.over.libraries()
@@ -170,13 +125,14 @@ class DeferredBackend(meta.MetaBackend):
         if known is not None:
             return known
         op = plan.op if index == plan.op.index else plan.op.gradient
-        own, put = len(plan.attributes), self._put
+        own, put, leave = len(plan.attributes), self._put, self.leave_trace
 
         def record(*arguments: Any, out: list[Buffer | None]) -> list[Buffer | None]:
             tensors = arguments[: len(arguments) - own]
             given, wanted = tuple([x is not None for x in tensors]), tuple([x is not None for x in out])
             items: list[tuple[int, ref[Value]]] = []
             made = [(i, x) for i, x in enumerate(out) if x is not None]
+            leave()
             inputs = tuple([x.value if x.base is None else x.read() for x in tensors if x is not None])
             whole = Value(op, inputs, (plan, given, wanted, items), plan.spec, made[0][1].place)
             inputs = (whole,)
@@ -193,31 +149,33 @@ class DeferredBackend(meta.MetaBackend):
 
     def computed(self, op: Op) -> Callable[..., Buffer]:
         """Make the method of a primitive that computes elements: it records a value for its output buffer."""
-        count, put, draws = op.arity or -1, self._put, op.name.startswith("random_")
+        count, put, draws, get = op.arity or -1, self._put, op.name.startswith("random_"), upcoming.get
+
+        def record(out: Buffer, attributes: tuple[Any, ...], *read: Buffer) -> Buffer:
+            trace = self.trace()
+            if trace is not None and all(x.base is None for x in (out, *read)):
+                value = trace.value(op, tuple([x.value for x in read]), attributes, out)
+                trace.mark(read, value)
+            else:
+                self.leave_trace()
+                value = Value(op, tuple([x.read() for x in read]), attributes, out.spec, out.place)
+            if out.mark is not value:  # else it was prepared
+                put(out, value)
+            return out
 
         def method(*arguments: Any) -> Buffer:
             out = meta.target(op, arguments) or Buffer(meta.inferred(op, arguments), self._place())
             given = arguments[:count]
+            if get() is not None and not draws:
+                read = [x for x in given if isinstance(x, Buffer)]
+                return record(out, given[len(read) :], *read)
             inputs = tuple([x.value if x.base is None else x.read() for x in given if isinstance(x, Buffer)])
             put(out, Value(op, inputs, given[len(inputs) :], out.spec, out.place))
             if draws:
                 self.drawn(out)
             return out
 
-        def unary(x: Buffer, out: Buffer | None = None) -> Buffer:
-            if out is None:
-                return method(x)
-            put(out, Value(op, (x.value if x.base is None else x.read(),), (), out.spec, out.place))
-            return out
-
-        def binary(x: Buffer, y: Buffer, out: Buffer | None = None) -> Buffer:
-            if out is None:
-                return method(x, y)
-            a, b = x.value if x.base is None else x.read(), y.value if y.base is None else y.read()
-            put(out, Value(op, (a, b), (), out.spec, out.place))
-            return out
-
-        return (method, unary, binary)[op.arity] if op.arity < 3 else method
+        return compared(op, put, record, method) if op.arity in (1, 2) and not draws else method
 
     def drawn(self, out: Buffer) -> None:
         """Compute random numbers immediately, so that the generator is read in the order of the program."""
@@ -239,20 +197,33 @@ class DeferredBackend(meta.MetaBackend):
 
     def _put(self, buffer: Buffer, value: Value) -> None:
         """Set a buffer's value to one that is not computed yet."""
-        waiting = self.waiting[get_ident()]
-        if buffer.base is None:
-            buffer.value = value
+        if buffer.base is None:  # as `Buffer.put`, whose call would take longer
+            buffer.value = buffer.mark = value
+            buffer.entry = None
             value.holder = held = ref(buffer)
         else:
             held = ref(buffer)
             buffer.write(value)
+        waiting = self.waiting[get_ident()]
         waiting.append(held)
         if len(waiting) > LONGEST:
             self.eval()
 
+    def trace(self) -> Log | Replay | None:
+        """Return the trace of this backend that this thread logs or replays; None if there is none."""
+        trace = upcoming.get()
+        return trace if trace is not None and trace.backend is self else None
+
+    def leave_trace(self) -> None:
+        """Record values without a log or replay until the next computation, because the next op cannot be replayed."""
+        trace = self.trace()
+        if trace is not None:
+            trace.leave()
+
     def repeats(self) -> bool:
         """Return whether `repeat` may be used: no telemetry runs and no interpreter is active."""
         here = state.current()
+        self.leave_trace()
         return bus.lanes is None and here.direct is self.buffer and here.backend is self
 
     def repeat(self, segment: Segment, inputs: Sequence[Value], targets: Sequence[Buffer] = ()) -> list[Buffer]:
@@ -322,27 +293,49 @@ class DeferredBackend(meta.MetaBackend):
 
     def eval(self, *buffers: Buffer) -> None:
         """Compute the values of these buffers; without arguments, all values of this thread that are still used."""
-        if buffers:
-            self._compute([x.read() for x in buffers])
+        asked = [value for value in [x.read() for x in buffers] if value.tensor is None]
+        if buffers and not asked:
+            return
+        trace, follow = self.trace(), None
+        known = trace.finish(asked or None) if trace is not None else None
+        if known is None:
+            follow = partial(expect_next, self, trace)
         else:
-            self._compute_waiting(get_ident())
+            expect(self, known)
+            if buffers:
+                return
+        if buffers:
+            self._compute(asked, follow)
+        else:
+            self._compute_waiting(get_ident(), follow)
 
-    def _compute_waiting(self, thread: int) -> None:
-        """Compute the values that a thread has recorded and that are still referenced."""
+    def _compute_waiting(self, thread: int, follow: Callable[[Any], None] | None = None) -> None:
+        """Compute the values that a thread has recorded and that are still referenced; see `_compute`."""
         taken = self.waiting.pop(thread, [])
         try:
-            self._compute([x.read() for x in [each() for each in taken] if x is not None])
+            self._compute(
+                [x.value if x.base is None else x.read() for x in [each() for each in taken] if x is not None], follow
+            )
         except BaseException:  # also Ctrl-C
             self.waiting[thread] += [each for each in taken if _waits(each())]
             raise
 
-    def _compute(self, values: Sequence[Value]) -> None:
-        """Compute recorded values, unless all are computed already."""
+    def _compute(self, values: Sequence[Value], follow: Callable[[Any], None] | None) -> None:
+        """Compute recorded values, unless all are computed already; then call ``follow`` with their trace."""
         if any(value.tensor is None for value in values):
-            compute_alike(values, _recorder)
+            found = None
+            try:
+                found = compute_alike(values, _recorder)
+            finally:
+                if follow is not None:
+                    follow(found)
 
     def sync(self) -> None:
         """Compute all recorded values, including those of other threads."""
+        self.eval()
+        for trace in list(traces):
+            if type(trace) is Replay and trace.backend is self and trace is not self.trace():  # of another thread
+                trace.leave()
         for thread in list(self.waiting):
             self._compute_waiting(thread)
         self.over.sync()
@@ -362,8 +355,9 @@ class DeferredBackend(meta.MetaBackend):
 
     def to_numpy(self, buffer: Any) -> Any:
         """Return the values as a read-only NumPy array, which does not change with later writes to the buffer."""
-        value = buffer.read()
-        self._compute([value])
+        view = None if buffer.base is None else buffer.read()  # nothing else refers to the value of a view
+        self.eval(buffer)
+        value = buffer.value if view is None else view
         values = np.asarray(self.over.to_numpy(value.tensor._data)).view()
         values.flags.writeable = False
         return values
@@ -381,10 +375,11 @@ class DeferredBackend(meta.MetaBackend):
 
     def empty(self, spec: Spec, manager: Any, min_block: int, code: int = 0, category: int = 0) -> tuple[Buffer, int]:
         """Return a buffer without a value, and offset 0; memory is allocated when a value is computed."""
-        place = self._places.get(category)
-        if place is None or place.manager is not manager:
-            place = self._place(manager, category)
-        return Buffer(spec, place), 0
+        return self._empty(spec, manager, min_block, code, category)
+
+    def allocator(self) -> Callable[..., tuple[Buffer, int]]:
+        """Return the function that `empty` calls, unless a user's class overrides `empty`."""
+        return self._empty if type(self).empty is DeferredBackend.empty else self.empty
 
 
 def _recorder(place: Place) -> Any:
