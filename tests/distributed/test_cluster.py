@@ -64,12 +64,15 @@ def assert_nothing_is_left(before: set[str]) -> None:
         time.sleep(0.2)
 
 
-def interrupt(seconds: float) -> dict[str, float]:
-    """Ctrl-C after some seconds; the moment is in the dictionary then."""
+def interrupt(arrivals: Path, ranks: int) -> dict[str, float]:
+    """Ctrl-C half a second after each rank has made a file in a folder; the moment is in the dictionary then."""
     moment: dict[str, float] = {}
 
     def press() -> None:
-        time.sleep(seconds)
+        until = time.monotonic() + 60
+        while len([*arrivals.iterdir()]) < ranks and time.monotonic() < until:
+            time.sleep(0.02)
+        time.sleep(0.5)
         moment["at"] = time.monotonic()
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -124,15 +127,16 @@ def test_ranks_that_wait_for_one_whose_cell_has_ended_are_told(cluster: Cluster)
     assert cluster["total"] == [[3.0, 3.0]] * 3, "a cell that begins late on one rank is no error"
 
 
-def test_an_interrupt_reaches_ranks_that_are_stuck_and_they_go_on(cluster: Cluster) -> None:
-    moment = interrupt(1.0)
+def test_an_interrupt_reaches_ranks_that_are_stuck_and_they_go_on(cluster: Cluster, tmp_path: Path) -> None:
+    moment = interrupt(tmp_path, 3)
     with pytest.raises(KeyboardInterrupt) as caught:
         cluster.run(
-            "import time\nif flnb.distributed.rank():\n    flnb.distributed.barrier()\nelse:\n    time.sleep(8)"
+            f"import flnb, time\nopen(f'{tmp_path}/{{flnb.distributed.rank()}}', 'w').close()\n"
+            "if flnb.distributed.rank():\n    flnb.distributed.barrier()\nelse:\n    time.sleep(8)"
         )
     assert time.monotonic() - moment["at"] < 2
     if cluster.kind == "mpi":
-        assert str(caught.value) == "rank 0: line 5, time.sleep(8)\nranks 1, 2: line 3, flnb.distributed.barrier()"
+        assert str(caught.value) == "rank 0: line 6, time.sleep(8)\nranks 1, 2: line 4, flnb.distributed.barrier()"
     cluster.run(SUM)
     assert cluster["total"] == [[3.0, 3.0]] * 3
 
