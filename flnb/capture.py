@@ -137,7 +137,7 @@ class Captured:
         tensors: Sequence[Tensor],
         start: int,
     ) -> None:
-        """Store guards for ``references``, for what the step watches besides its arguments, and for leaves' hooks."""
+        """Make the guards: of ``references``, of the settings on which the step depends, and of the hooks of leaves."""
         watched = [each for each in self.effects.watched if all(each[0] is not x for x in tensors)]
         watched += [(parents, "functions") for *_, parents in self._held if hasattr(parents, "functions")]
         self.guards = guarded(watched, references, grown)
@@ -382,8 +382,9 @@ def jit(function: Callable[P, R] | None = None, *, fuse: bool = True, donate: Se
 
     Args:
         function: a function that takes and returns tensors, also in nested containers, and other values. It must not
-            read elements of tensors (``.item()``, ``if x > 0``). NumPy arrays and numbers that it uses are constants of
-            the program. Pass values that change from call to call, such as batches, as tensors.
+            read elements of tensors (``.item()``, ``if x > 0``). NumPy arrays and numbers that it uses or computes are
+            constants of the program: ``optimizer.lr *= 0.5`` sets the same rate in each run. Pass values that change
+            from call to call, such as batches, as tensors. An argument that it returns, or a view of one, is a copy.
         fuse: whether several elementwise ops and reductions may be computed by one compiled kernel.
         donate: positions, among the tensors in the arguments, of tensors that the caller does not need any more. Their
             memory may be overwritten with a result, also for other tensors on the same memory.

@@ -362,7 +362,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _drop_output() -> None:
-    """Send the rest of the output nowhere: whoever read it, such as `head`, has closed the pipe."""
+    """Discard all further output, because its reader, such as `head`, has closed the pipe."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -1,4 +1,4 @@
-"""`flnb record`: run a script as `python SCRIPT` would, and save a recording of what it did."""
+"""`flnb record`: run a script as `python SCRIPT` does, and save a recording of the run."""
 
 from __future__ import annotations
 

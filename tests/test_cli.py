@@ -1,4 +1,4 @@
-"""The command line: what it says and what it writes."""
+"""The command line: what each command prints, and the files that it writes."""
 
 from __future__ import annotations
 

@@ -139,8 +139,8 @@ def shared_folder() -> str | None:
 def thread_settings(ranks: int) -> dict[str, str]:
     """Return the environment variables with which ranks on this machine divide its processors among their threads.
 
-    What the user has set stays, also of a variable that stands for the other: without OPENBLAS_NUM_THREADS, OpenBLAS
-    obeys OMP_NUM_THREADS.
+    A variable that the user has set is not among them. Nor is any if the user has set OMP_NUM_THREADS alone, because
+    OpenBLAS obeys it, too.
     """
     if "OMP_NUM_THREADS" in os.environ:
         return {}

@@ -95,7 +95,7 @@ class CompositeCall(OpCall):
         return replace(self, op=self.op + GRADIENT, inputs=(keep(g), *self.inputs))
 
     def precise(self) -> CompositeCall:
-        """Return the same call in float64 or complex128, as a measure of what is rounding in narrower dtypes."""
+        """Return the same call in float64 or complex128; its result shows how much of a difference is rounding."""
         wide = [
             keep(k.array().astype(np.complex128 if k.dtype.kind == "c" else np.float64)) if is_float(k.dtype) else k
             for k in self.inputs

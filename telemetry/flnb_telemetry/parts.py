@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Exchange", "Parts", "UsedParts", "emit_parts", "use"]
 
 MOST = 256
-"""The most changes of the backend or the manager that are stored; of more, the newest are stored."""
+"""The largest number of changes of backend or manager that are stored; older ones are dropped."""
 NAMED = ("backend", "manager", "device")
 
 

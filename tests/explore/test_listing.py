@@ -1,4 +1,4 @@
-"""`flnb.runs`: what a table of recordings says about each."""
+"""`flnb.runs`: the columns of the table of recordings."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def test_of_a_chain_every_fourth_value_is_stored() -> None:
 
 
 def test_a_relu_between_convolutions_keeps_one_byte_an_element() -> None:
-    """Batch norm keeps what it has normalized, from which ReLU's result follows, but not the bits of its mask.
+    """The program stores batch norm's normalized input, from which it computes ReLU's result again, but no ReLU mask.
 
     With a single ReLU nothing is saved where oneDNN needs no scratch memory, as on two threads.
     """

@@ -1,4 +1,4 @@
-"""Training loops whose steps `flnb.jit` has compiled do what they do without it, whatever changes meanwhile."""
+"""Training loops have the same losses and weights with and without `flnb.jit`, also if settings change meanwhile."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Choice(NamedTuple):
 
 
 class Here(threading.local):
-    """A cache of oneDNN's prepared primitives; each thread has its own, with at most `KEPT` primitives.
+    """One thread's cache of oneDNN's prepared primitives, with at most `KEPT` of them.
 
     Threads cannot share primitives, because a primitive stores the addresses of the arrays on which it runs.
     """

@@ -132,7 +132,7 @@ class Log:
         """Do nothing; see `Replay.mark`."""
 
     def leave(self) -> None:
-        """Discard what was noted, if the log is not closed: the trace cannot be replayed."""
+        """Discard the rows of the log unless it is closed; its trace cannot be replayed then."""
         if self.backend is not None:
             self.failed, self.rows, self.leaves, self._known, self._empty, self._buffers = True, [], [], {}, {}, []
 
