@@ -18,6 +18,7 @@ import sysconfig
 import tarfile
 import tempfile
 from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import find_spec, spec_from_file_location, spec_from_loader
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -63,7 +64,7 @@ def build_runtime() -> Path:
     own = calls.read_text()
     device = build_device()
     name = hashlib.blake2b("\0".join([version, own, str(device)]).encode(), digest_size=12).hexdigest()
-    module = cache_folder() / f"cupy-runtime-{name}.so"
+    module = cache_folder() / f"cupy-runtime-{name}{EXTENSION_SUFFIXES[0]}"  # which names this version of Python
     if not module.exists():
         _require({"cython": bool(find_spec("Cython")), "pip": bool(find_spec("pip"))})
         with tempfile.TemporaryDirectory(dir=module.parent) as folder:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +35,11 @@ CALLS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "double product": lambda xp, x, y: x.astype(np.float64).T @ y,
     "complex product": lambda xp, x, y: (x + 1j * y) @ (x - 1j * y).T,
 }
+
+
+def test_each_version_of_python_has_a_runtime_module_of_its_own(cupy: Any) -> None:
+    """A module that Python 3.11 has built cannot be imported by Python 3.13, which has the same cache folder."""
+    assert Path(cupy.cuda.runtime.__file__).name.endswith(EXTENSION_SUFFIXES[0])
 
 
 @pytest.mark.parametrize("name", CALLS)
