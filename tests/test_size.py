@@ -53,6 +53,7 @@ def test_no_function_is_long() -> None:
 
 RANKS = (
     "flnb.distributed", "flnb.dispatch.board", "flnb.dispatch.calls", "flnb.dispatch.communication",
+    "flnb.dispatch.groups",
     "flnb.interface.communicator", "flnb.autograd.arrivals", "flnb.testing.communicators", "flnb_backends.comm",
     "flnb.plot.ranks",
     "flnb_telemetry.analysis.collectives", "flnb_telemetry.analysis.joining", "flnb_telemetry.analysis.lateness",
@@ -76,7 +77,7 @@ GRAPH = (
     "flnb.plot.modes", "flnb.autograd.repeated", "flnb.optim.repeated",
 )  # fmt: skip
 """Modules of the graph, which the goals do not count either."""
-WITH_ALL, GOAL_WITH_ALL = 26_939, 18_000
+WITH_ALL, GOAL_WITH_ALL = 26_950, 18_000
 """The most lines of the core with graph, ranks and devices, and the goal, which the core alone exceeds by its part."""
 
 

@@ -17,7 +17,7 @@ from typing import NoReturn
 from flnb_backends.comm.forwarding import Forwarding
 from flnb_backends.comm.topology import Topology
 
-from flnb.dispatch.communication import current
+from flnb.dispatch.groups import current
 from flnb.dispatch.spelling import unknown
 from flnb.distributed.asynchronous import ASGD, EASGD
 from flnb.distributed.batch_norm import SyncBatchNorm

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from flnb_telemetry.withblock import with_block
 
-from flnb.dispatch.communication import current, run, start, wait_any
+from flnb.dispatch.communication import run, start, wait_any
+from flnb.dispatch.groups import current
 from flnb.interface.communicator import CollectiveError
 from flnb.ops.elementwise import assign
 

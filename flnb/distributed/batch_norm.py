@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb.dispatch import state
-from flnb.dispatch.communication import current
+from flnb.dispatch.groups import current
 from flnb.distributed.collectives import all_gather, all_reduce, communicating
 from flnb.nn.norm import BatchNorm
 from flnb.ops import elementwise as e

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flnb.dispatch.communication import current, run
+from flnb.dispatch.communication import run
+from flnb.dispatch.groups import current
 from flnb.nn import save_checkpoint as save_alone
 
 if TYPE_CHECKING:

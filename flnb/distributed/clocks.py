@@ -10,7 +10,8 @@ from zlib import crc32
 import numpy as np
 from flnb_telemetry import bus, schema
 
-from flnb.dispatch.communication import current, run
+from flnb.dispatch.communication import run
+from flnb.dispatch.groups import current
 
 __all__ = ["sync_clocks", "sync_hosts"]
 

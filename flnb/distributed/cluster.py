@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from io import TextIOBase
 from typing import TYPE_CHECKING, Any
 
-from flnb.dispatch.communication import current
+from flnb.dispatch.groups import current
 from flnb.dispatch.recording import record
 from flnb.distributed.failures import Failure, RankError
 from flnb.distributed.ranks import run_threads

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flnb.autograd.custom import CustomOp, custom_op
-from flnb.dispatch.communication import current, run
+from flnb.dispatch.communication import run
+from flnb.dispatch.groups import current
 from flnb.distributed.staging import room, values, write
 from flnb.ops.creation import asarray, empty, zeros_like
 from flnb.ops.elementwise import copy

@@ -16,7 +16,8 @@ from flnb_telemetry.withblock import with_block
 from flnb.autograd.arrivals import listen, unlisten
 from flnb.autograd.variable import Variable
 from flnb.dispatch import crossing
-from flnb.dispatch.communication import current, run, start
+from flnb.dispatch.communication import run, start
+from flnb.dispatch.groups import current
 from flnb.dispatch.plan import spec_of
 from flnb.distributed.buckets import joined, read_rows
 from flnb.distributed.collectives import broadcast

@@ -9,8 +9,9 @@ import numpy as np
 
 from flnb.autograd import Variable
 from flnb.autograd.packing import PackingTape, unpacked_tape
-from flnb.dispatch.communication import current, run, start
+from flnb.dispatch.communication import run, start
 from flnb.dispatch.crossing import detached, mark_written
+from flnb.dispatch.groups import current
 from flnb.dispatch.plan import spec_of
 from flnb.dispatch.state import category
 from flnb.nn.module import Parameter

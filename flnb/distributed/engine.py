@@ -19,7 +19,7 @@ from ipyparallel.datapub import publish_data
 from IPython import get_ipython
 
 from flnb.dispatch.board import process_alive
-from flnb.dispatch.communication import abandon, current
+from flnb.dispatch.groups import abandon, current
 from flnb.dispatch.recording import record
 from flnb.distributed import nanny
 from flnb.distributed.ranks import init

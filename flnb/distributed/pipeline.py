@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb.autograd.variable import Variable
-from flnb.dispatch.communication import Pending, current, run, start
+from flnb.dispatch.communication import Pending, run, start
+from flnb.dispatch.groups import current
 from flnb.distributed.collectives import _contiguous
 from flnb.distributed.staging import room, values, write
 from flnb.ops.creation import asarray, empty

@@ -11,7 +11,7 @@ from flnb_telemetry import bus
 
 from flnb.dispatch import parts
 from flnb.dispatch.board import FAILED
-from flnb.dispatch.communication import abandon, current
+from flnb.dispatch.groups import abandon, current
 from flnb.distributed.clocks import sync_hosts
 from flnb.interface.communicator import Communicator
 from flnb.random import Generator, use_generator

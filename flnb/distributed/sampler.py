@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flnb.data import ResampleDataset, round_robin
-from flnb.dispatch.communication import current
+from flnb.dispatch.groups import current
 
 if TYPE_CHECKING:
     from flnb.data import Dataset

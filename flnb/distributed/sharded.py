@@ -8,7 +8,8 @@ from flnb_telemetry.withblock import with_block
 
 from flnb.autograd.arrivals import unlisten
 from flnb.dispatch import crossing, state
-from flnb.dispatch.communication import current, run
+from flnb.dispatch.communication import run
+from flnb.dispatch.groups import current
 from flnb.dispatch.plan import spec_of
 from flnb.distributed.buckets import read_rows
 from flnb.distributed.data_parallel import Exchanging

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from flnb.dispatch import state
-from flnb.dispatch.communication import current, refuse_captured
+from flnb.dispatch.groups import current, refuse_captured
 from flnb.dispatch.parts import use_backend
 from flnb.ops.creation import empty
 from flnb.ops.elementwise import copy

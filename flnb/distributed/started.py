@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from flnb.autograd.variable import Variable
-from flnb.dispatch.communication import Pending, current, start, start_multiple
+from flnb.dispatch.communication import Pending, start, start_multiple
+from flnb.dispatch.groups import current
 from flnb.distributed.staging import compute, room, values, write
 from flnb.ops.creation import asarray, empty
 from flnb.ops.elementwise import copy

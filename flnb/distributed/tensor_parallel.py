@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flnb import ops
-from flnb.dispatch.communication import current
+from flnb.dispatch.groups import current
 from flnb.distributed.collectives import all_gather, all_reduce, broadcast, communicating
 from flnb.nn.layers import Linear
 from flnb.nn.module import Module, Parameter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from flnb.dispatch.communication import current
+from flnb.dispatch.groups import current
 from flnb.interface.communicator import Communicator, Work
 
 __all__ = ["Forwarding"]

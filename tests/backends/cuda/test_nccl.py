@@ -13,7 +13,7 @@ from flnb_telemetry import device_words
 
 import flnb
 from flnb import distributed, nn
-from flnb.dispatch import communication
+from flnb.dispatch import communication, groups
 from flnb.interface.communicator import CollectiveError, Work
 
 if TYPE_CHECKING:
@@ -312,7 +312,7 @@ def test_after_an_error_calls_under_way_are_given_up(two: EmulatedDevice) -> Non
             "Engine", (), {name: lambda _, n=name: called.append(n) for name in ("abort", "destroy")}
         )()
         communicator.close()
-        communication.abandon(communicator, "a test says so")
+        groups.abandon(communicator, "a test says so")
         communicator.close()
         return list(called)
 
