@@ -15,7 +15,7 @@ from flnb.nn import init
 from flnb.nn.containers import ModuleList, Sequential
 from flnb.nn.layers import Embedding, Linear
 from flnb.nn.module import Module
-from flnb.ops.composite import by_reduction
+from flnb.ops.loss import by_reduction
 
 __all__ = ["AdaptiveEmbedding", "AdaptiveSoftmax", "AdaptiveSoftmaxLoss"]
 

@@ -22,9 +22,9 @@ from flnb.ops.elementwise import *
 from flnb.ops.indexing import getitem, setitem, take, take_along_axis
 from flnb.ops.interop import apply_function, apply_ufunc
 from flnb.ops.linalg import *
-from flnb.ops.loss import binary_cross_entropy, binary_cross_entropy_with_logits, l1_loss, mse_loss
+from flnb.ops.loss import *
 from flnb.ops.movement import *
-from flnb.ops.normalization import group_norm, layer_norm, norm, normalize
+from flnb.ops.normalization import batch_norm, group_norm, layer_norm, norm, normalize
 from flnb.ops.recurrent import gru, lstm, rnn
 from flnb.ops.reduction import *
 from flnb.ops.sorting import *

@@ -1,20 +1,31 @@
-"""Regression and binary classification losses, with the reductions "mean", "sum" and "none"."""
+"""Losses of regression and of classification, with the reductions "mean", "sum" and "none"."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from flnb.dispatch.brief import brief
 from flnb.ops import elementwise as e
 from flnb.ops import reduction as r
-from flnb.ops.composite import Body, Composite, by_reduction, sigmoid
-from flnb.ops.creation import asarray
+from flnb.ops.composite import Body, Composite, log_softmax_body, sigmoid
+from flnb.ops.creation import arange, asarray
 from flnb.ops.dtypes import finfo
+from flnb.ops.movement import reshape
 
 if TYPE_CHECKING:
     from flnb.tensor import ArrayLike, Tensor
 
 LEAST_LOG = -100.0
 LEAST_VARIANCE = 1e-12
+
+
+def by_reduction(losses: Any, reduction: str) -> Any:
+    """Reduce per-element losses to their "mean" or "sum", or return them unchanged ("none")."""
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f"loss: reduction must be 'mean', 'sum' or 'none', got {brief(reduction)}")
+    return losses if reduction == "none" else getattr(r, reduction)(losses)
 
 
 def _paired(op: str, x: Any, targets: Any) -> tuple[Any, Any]:
@@ -114,3 +125,125 @@ def binary_cross_entropy_with_logits(x: ArrayLike, targets: ArrayLike, reduction
     """
     x, targets = _paired("binary_cross_entropy_with_logits", x, targets)
     return by_reduction(_bce_logits_op(x, targets)[0], reduction)
+
+
+def _checked_targets(op: str, scores: Any, targets: Any) -> Any:
+    """Return targets (N,) as a tensor, after a check that each is a class number for the scores (N, classes)."""
+    targets = asarray(targets)
+    if scores.ndim != 2 or targets.shape != scores.shape[:1]:
+        raise ValueError(
+            f"{op}: expected scores (N, classes) and targets (N,), got shapes {scores.shape} and {targets.shape}"
+        )
+    if targets.dtype.kind not in "iu":
+        raise TypeError(f"{op}: targets are class indices and must be integers, got {targets.dtype.name}")
+    if not targets._are_positions(scores.shape[1]):
+        least, most = targets._bounds()
+        raise IndexError(
+            f"{op}: labels go from {least} to {most}, but the scores have {scores.shape[1]} classes: "
+            f"labels must be between 0 and {scores.shape[1] - 1}"
+        )
+    return targets
+
+
+def _reduce_losses(losses: Any, targets: Any, weight: Any, classes: int, reduction: str, counted: Any = None) -> Any:
+    """Weight the losses (N,) of examples by class, then reduce them; a mean is divided by the sum of the weights.
+
+    Args:
+        losses: (N,), floating point.
+        targets: (N,), the classes of the examples.
+        weight: (classes,), or None for equal weights.
+        classes: the number of classes.
+        reduction: "mean", "sum" or "none".
+        counted: (N,), in the losses' dtype: 0 for an example to leave out, 1 for any other. None: none is left out.
+    """
+    if weight is None and counted is None:
+        return by_reduction(losses, reduction)
+    each = counted
+    if weight is not None:
+        weight = asarray(weight)
+        if weight.shape != (classes,):
+            raise ValueError(f"loss: expected one weight for each of {classes} classes, got {weight._spec!r}")
+        each = weight[targets] if counted is None else weight[targets] * counted
+    losses = losses * each
+    return r.sum(losses) / r.sum(each) if reduction == "mean" else by_reduction(losses, reduction)
+
+
+def nll_loss(
+    log_probabilities: ArrayLike, targets: ArrayLike, reduction: str = "mean", weight: ArrayLike | None = None
+) -> Tensor:
+    """Negative log-likelihood: minus the log-probability of each target class.
+
+    Args:
+        log_probabilities: (N, classes), floating point.
+        targets: (N,), integers from 0 to classes - 1.
+        reduction: "mean", "sum" or "none".
+        weight: (classes,), how much each class counts, also in the mean.
+
+    >>> import flnb
+    >>> flnb.nll_loss(flnb.asarray([[-0.5, -1.0], [-2.0, -0.1]]), [0, 1])
+    Tensor(0.3, float32[], numpy)
+    """
+    log_probabilities = asarray(log_probabilities)
+    targets = _checked_targets("nll_loss", log_probabilities, targets)
+    losses = e.negative(log_probabilities[arange(targets.shape[0]), targets])
+    return _reduce_losses(losses, targets, weight, log_probabilities.shape[1], reduction)
+
+
+def _cross_entropy(x: Any, targets: Any, reduction: str) -> Body:
+    """Cross-entropy of logits x (N, classes) with targets (N,), and log-softmax(x) for the gradient."""
+    log_p, _ = log_softmax_body(x, 1)
+    return nll_loss(log_p, targets, reduction), (log_p,)
+
+
+def _pull_cross_entropy(g: Any, plan: Any, x: Any, targets: Any, log_p: Any, y: Any) -> tuple[Any, ...]:
+    """Gradient of the logits: each example's softmax minus its one-hot target, times g, the gradient of its loss."""
+    n, classes = plan.specs[0].shape
+    targets = e.astype(targets, np.int64, copy=False)  # small dtypes do not hold every class
+    hit = e.equal(reshape(targets, (n, 1)), arange(classes))
+    (reduction,) = plan.attributes
+    each = reshape(g, (n, 1)) if reduction == "none" else g * (1.0 / max(n, 1)) if reduction == "mean" else g
+    return (e.exp(log_p) - e.astype(hit, log_p.dtype)) * each, None
+
+
+_cross_entropy_op = Composite(
+    "cross_entropy", "norm", _cross_entropy, _pull_cross_entropy, {1},
+    remake=lambda plan, x, targets, log_p, y: log_p,  # log-softmax leaves it as it is
+)  # fmt: skip
+
+
+def cross_entropy(
+    logits: ArrayLike, targets: ArrayLike, reduction: str = "mean", weight: ArrayLike | None = None,
+    ignore_index: int | None = None,
+) -> Tensor:  # fmt: skip
+    """Cross-entropy of logits with target classes: `nll_loss` of `log_softmax`.
+
+    Args:
+        logits: (N, classes), scores before the softmax.
+        targets: (N,), integers from 0 to classes - 1.
+        reduction: "mean", "sum" or "none".
+        weight: (classes,), how much each class counts, also in the mean.
+        ignore_index: an integer; examples with this target have the loss 0 and do not count in the mean.
+
+    Raises:
+        ValueError: the shapes do not fit.
+        TypeError: the targets are no integers.
+        IndexError: a target is not a class.
+
+    >>> import flnb
+    >>> flnb.cross_entropy([[0.0, 0.0]], [1])
+    Tensor(0.6931, float32[], numpy)
+    """
+    logits, counted = r.floating(logits), None
+    if ignore_index is not None:
+        targets = asarray(targets)
+        if targets.dtype.kind in "iu":
+            targets = e.astype(targets, np.int64, copy=False)  # small dtypes do not hold every ignore_index
+        kept = e.not_equal(targets, ignore_index)
+        targets, counted = e.where(kept, targets, 0), e.astype(kept, logits.dtype)
+    targets = _checked_targets("cross_entropy", logits, targets)
+    if counted is not None:
+        logits = e.where(reshape(kept, (-1, 1)), logits, 0.0)  # a NaN in an ignored example must not spread
+    elif weight is None:
+        return _cross_entropy_op(logits, targets, attributes=(reduction,))[0]
+    losses = _cross_entropy_op(logits, targets, attributes=("none",))[0]
+    return _reduce_losses(losses, targets, weight, logits.shape[1], reduction, counted)

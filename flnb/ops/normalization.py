@@ -1,4 +1,4 @@
-"""Norms of vectors and matrices, the rank of matrices, and layers that normalise each example by itself."""
+"""Norms of vectors and matrices, the rank of matrices, and layers that normalise activations."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from numbers import Integral
 from operator import index
 from typing import Any
 
+import numpy as np
+
+from flnb.dispatch import state
 from flnb.dispatch.brief import brief
 from flnb.ops import elementwise as e
 from flnb.ops import reduction as r
@@ -219,3 +222,109 @@ def normalize(x: ArrayLike, /, p: float = 2.0, axis: int | tuple[int, ...] = -1,
     """
     x = r.floating(x)
     return x / e.maximum(vector_norm(x, axis=axis, keepdims=True, ord=p), eps)
+
+
+def _channels(x: Any, values: Any) -> Any:
+    """Reshape one value per channel, (C,), so that it broadcasts against x (N, C, ...)."""
+    return reshape(values, (1, values.shape[0], *(1,) * (x.ndim - 2)))
+
+
+def _in_float32(x: Any) -> Any:
+    """Cast half precision to float32; leave other dtypes as they are."""
+    return e.astype(x, np.float32) if x.dtype.itemsize == 2 else x
+
+
+def _cast_like(x: Any, spec: Any) -> Any:
+    """Cast x to the dtype of ``spec``, which is another tensor or its spec (shape and dtype)."""
+    return e.astype(x, spec.dtype, copy=False)
+
+
+def _batch_norm(x: Any, weight: Any, bias: Any, eps: float) -> Body:
+    """Batch norm of x (N, C, ...); half precision is computed in float32, and the results of x's size are cast back."""
+    axes, wide = (0, *range(2, x.ndim)), _in_float32(x)
+    mean = r.mean(wide, axes, keepdims=True)
+    centred = wide - mean
+    variance = r.mean(e.square(centred), axes, keepdims=True)
+    inverse = 1.0 / e.sqrt(variance + eps)
+    normal = centred * inverse
+    y = normal * _channels(x, weight) + _channels(x, bias)
+    return _cast_like(y, x), (_cast_like(normal, x), inverse, mean, variance)
+
+
+def _pull_batch_norm(
+    g: Any, plan: Any, x: Any, weight: Any, bias: Any, normal: Any, inverse: Any, mean: Any, variance: Any, y: Any
+) -> tuple[Any, ...]:
+    """Gradients of x, weight and bias (Ioffe and Szegedy 2015, section 3); that of x is computed from the others."""
+    axes, g, normal = (0, *range(2, g.ndim)), _in_float32(g), _in_float32(normal)
+    g_bias = r.sum(g, axes)
+    g_weight = r.sum(g * normal, axes)
+    share = 1.0 / (g.size // g.shape[1])
+    means = _channels(g, g_bias * share) + normal * _channels(g, g_weight * share)
+    g_x = (g - means) * (inverse * _channels(g, weight))
+    return tuple(map(_cast_like, (g_x, g_weight, g_bias), plan.specs))
+
+
+_batch_norm_op = Composite(
+    "batch_norm", "norm", _batch_norm, _pull_batch_norm, {1, 2},
+    remake=lambda plan, x, weight, bias, normal, inverse, mean, *_: _cast_like(
+        _in_float32(normal) / inverse + mean, plan.specs[0]),
+)  # fmt: skip
+
+
+def batch_norm(
+    x: ArrayLike, weight: ArrayLike, bias: ArrayLike, running_mean: Tensor | None = None,
+    running_var: Tensor | None = None, training: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
+    """Normalise each channel (axis 1) over all other axes, then scale by weight and shift by bias.
+
+    In training, the batch's own mean and variance are used, and the running mean and variance are moved towards them in
+    place (with the unbiased variance, as in torch). Half precision is computed in float32, and the result cast back.
+
+    Args:
+        x: (N, C, ...).
+        weight: (C,).
+        bias: (C,).
+        running_mean: (C,), updated in training, and used in place of the batch's mean otherwise.
+        running_var: (C,), updated in training, and used in place of the batch's variance otherwise.
+        training: whether to use the batch's statistics.
+        momentum: the weight of the batch's statistics in the running ones, 0 to 1.
+        eps: added to the variance: more than 0 in training, otherwise 0 or more, as in torch.
+
+    Raises:
+        ValueError: there is only one value per channel in training, the shapes do not fit, or eps is too small.
+
+    >>> import flnb
+    >>> flnb.batch_norm(flnb.asarray([[1.0], [3.0]]), flnb.ones(1), flnb.zeros(1))
+    Tensor([[-1.],
+            [ 1.]], float32[2,1], numpy)
+    """
+    x, weight, bias = [a if isinstance(a, Tensor) else asarray(a) for a in (x, weight, bias)]
+    if x.ndim < 2 or weight.shape != (x.shape[1],):
+        raise ValueError(
+            f"batch_norm: expected x of shape (N, C, ...) and weight of shape (C,), "
+            f"got x {x.shape} and weight {weight.shape}"
+        )
+    if not training:
+        if eps < 0:
+            raise ValueError(f"batch_norm: expected eps >= 0, got {eps}")
+        scale = weight * (1.0 / e.sqrt(e.add(running_var, eps)))
+        y = x * _channels(x, scale) + _channels(x, bias - e.multiply(running_mean, scale))
+        return _cast_like(y, x) if x.dtype.itemsize == 2 else y
+    if eps <= 0:
+        raise ValueError(f"batch_norm: training needs eps > 0, got {eps}: a channel may have equal values")
+    n = x.size // x.shape[1]
+    if n < 2:
+        raise ValueError(f"batch_norm: training needs more than one value per channel, got shape {x.shape}")
+    inputs = [x, weight, bias] if x.dtype.itemsize == 2 else in_one_dtype(x, weight, bias)
+    y, (_, _, mean, variance) = _batch_norm_op(*inputs, attributes=(float(eps),))
+    if running_mean is not None and running_var is not None:
+        shares = (running_mean, mean, momentum), (running_var, variance, momentum * n / (n - 1))
+
+        def move() -> None:
+            for running, batch, share in shares:
+                e.multiply(running, 1.0 - momentum, out=running)
+                e.add(running, _cast_like(reshape(batch, running.shape), running) * share, out=running)
+
+        key = "running", n, repr(momentum)
+        state.current().backend.repeated(key, move, (running_mean, running_var, mean, variance), 2)
+    return y

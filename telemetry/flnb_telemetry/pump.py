@@ -141,6 +141,9 @@ class Session:
             if not self.thread.is_alive() or sys.is_finalizing():  # the pump never started, or is stopped for good
                 while not self._asked.empty():
                     self._asked.get()()
+                if done.locked():  # since 3.13, Python hands work to a waiting thread, even to one that was stopped
+                    work()
+                    return
         if failures:
             raise failures[0]
 
@@ -324,7 +327,7 @@ def detach(sink: Sink) -> None:
         current = session
         if current is not None:
             current.ask(partial(current.remove, sink))
-            if current.over and current.thread.is_alive():
+            if current.over and current.thread.is_alive() and not sys.is_finalizing():
                 current.thread.join()
     if sink.failure is not None:
         warnings.warn(f"flnb: {type(sink).__name__} stopped recording early: {sink.failure!r}", stacklevel=3)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import warnings
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -270,3 +272,17 @@ def test_a_sink_that_goes_leaves_nothing_behind(sink: Any) -> None:
     pump.attach(first)
     pump.detach(first)
     assert not session._grad_due
+
+
+def test_work_that_a_stopped_thread_has_taken_is_done_by_the_thread_that_asks(
+    sink: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Since 3.13 a queue hands an item to the thread that waits for it, even if the interpreter has stopped it."""
+    session, done = pump.attach(sink), []
+    asked = session._asked
+    with monkeypatch.context() as stopped:
+        stopped.setattr(session, "_asked", SimpleNamespace(get=asked.get, put=lambda _: None, empty=lambda: True))
+        stopped.setattr(sys, "is_finalizing", lambda: True)
+        session.ask(lambda: done.append(1))
+    pump.detach(sink)
+    assert done == [1]
