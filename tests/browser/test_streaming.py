@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SECONDS = float(os.environ.get("FLNB_STREAM_SECONDS", "6"))
 CELLS = [
-    "import json, time, flnb\n"
+    "import array, json, time, flnb\n"
     "from flnb import nn\nfrom flnb.data import digits\nfrom flnb.optim import Adam\n"
     "net = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(512, 64), nn.ReLU(), "
     "nn.Linear(64, 10))\n"
@@ -38,7 +38,7 @@ CELLS = [
     "    made[-1] += [time.time(), sum(map(len, buffers))]\n"
     "board.hub.send = noted\n"
     "board",
-    f"end, ends, sizes, due = time.time() + {SECONDS}, [], [], 0\n"
+    f"end, ends, sizes, due = time.time() + {SECONDS}, array.array('d'), [], 0\n"
     f"with flnb.record('stream', path={'stream.flnb' if SECONDS >= 300 else None!r}) as run:\n"
     "    while time.time() < end:\n"
     "        with flnb.step():\n"
@@ -51,7 +51,7 @@ CELLS = [
     "            sizes.append(int(open('/proc/self/statm').read().split()[1]) * 4096)\n"
     "live = board.hub.source\n"
     "figures = live._frame_ns / live._sequence / 1e6, live.session.pump_ns / 1e9 / live.seconds_at(live.end)\n"
-    "json.dump([ends, sizes, made, figures], open('streaming.json', 'w'))\n"
+    "json.dump([list(ends), sizes, made, figures], open('streaming.json', 'w'))\n"
     "print('stored')",
 ]
 # When each frame arrived; and of each drawing of news the wall clock, the newest step that is drawn, and its frame. A

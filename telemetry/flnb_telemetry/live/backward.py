@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import replace
 from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ import numpy as np
 
 from flnb_telemetry import schema
 from flnb_telemetry.analysis import passes, tape
+from flnb_telemetry.live.ring import Ring
 from flnb_telemetry.live.tape import LiveTape
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 RECENT = 1 << 20
 """The most recent records to store for the next tapes."""
+AGE = 2_000_000_000
+"""Nanoseconds for which records are stored at least; older ones only if they are of the last step or later."""
 QUIET = 100_000_000
 """Nanoseconds without a new gradient after which the measured part of an unfinished backward pass is shown."""
 KINDS = {"walk": schema.WALK, "grad_stat": schema.GRAD_STAT, "nan_origin": schema.NAN_ORIGIN}
@@ -39,8 +41,8 @@ class Backwards:
 
     def __init__(self, start: int, catalog: Catalog) -> None:
         self._start, self._catalog = start, catalog
-        self._recent: deque[tuple[int, schema.Records]] = deque()
-        self._rows = 0
+        self._recent = Ring(RECENT)
+        self._step = 0  # the beginning of the last step that has ended; 0 if there is none
         self._samples: Batches = []  # gradient records of the pass that is shown, and of later ones
         self._latest = self._failed_at = 0  # when the newest gradient was measured, when an op raised an error
         self._told = (0, False)  # the newest gradient that was returned (ns), and whether its step had ended
@@ -49,7 +51,7 @@ class Backwards:
 
     def take(self, batches: Batches) -> None:
         """Store the next records, given in batches by thread."""
-        for lane, rows in batches:
+        for lane, rows in filter(lambda batch: len(batch[1]), batches):
             kinds = rows[:, 0] & 0xFF
             own = rows[OWN[kinds]]
             if len(own):
@@ -57,10 +59,10 @@ class Backwards:
                 self._latest = max(self._latest, int(own[-1, 1]))
             if len(failed := rows[kinds == schema.OP_FAILED]):
                 self._failed_at = max(self._failed_at, int(failed[-1, 1]))
-            self._recent.append((lane, rows))
-            self._rows += len(rows)
-        while self._rows > RECENT and len(self._recent) > 1:
-            self._rows -= len(self._recent.popleft()[1])
+            if len(steps := rows[kinds == schema.STEP]):
+                self._step = int(steps[-1, 1])
+            self._recent.drop(min(self._step, int(rows[-1, 1]) - AGE))
+            self._recent.append(lane, rows)
 
     def dismiss(self) -> None:
         """Show the newest tape from now on, instead of an earlier tape with NaN or Inf."""
@@ -118,7 +120,7 @@ class Backwards:
 
     def _tape(self, shown: Measured | None, steps: schema.Records, leaves: schema.Records) -> LiveTape:
         """Make the tape of the backward pass `shown` or, if it is None, of the last forward pass with an error."""
-        batches: dict[str, Batches] = {"step": [(0, steps)], "leaf": [(0, leaves)], "op": list(self._recent)}
+        batches: dict[str, Batches] = {"step": [(0, steps)], "leaf": [(0, leaves)], "op": self._recent.batches()}
         samples, recent, first = self._samples, batches["op"], 0
         if shown is not None:
             step = steps[steps[:, 2] >= shown.t1][:1]

@@ -25,9 +25,13 @@ CHUNK = 1 << 18
 """The number of bars that are merged at once, so that their columns fit into a processor's cache."""
 TAIL = 512
 """The number of new bars after which they are merged into the next level."""
-COARSER = 4
-"""The ratio between the most events of a row and the most bars of each coarser level. It is large enough that in a few
-minutes nearly all levels are full, and memory grows no more."""
+COARSER, FULL_AFTER = 4, 120_000_000_000
+"""The ratio between the most events of a row and the most bars of each coarser level, and the time (ns) after which a
+level must be full, so that memory then grows no more: a level of 16 ms cannot have more bars in two minutes."""
+FEWEST = 5120
+"""The most bars of the coarsest levels, which are enough for a picture of the whole run with a thousand bars."""
+KEPT = 7 / 8
+"""The share of its bars that a full level keeps."""
 SHIFT = 32
 
 T0, T1, PAIR, NODE, BLOCK = range(5)
@@ -87,7 +91,7 @@ def runs(pairs: Ints, t0: Ints, t1: Ints, breaks: NDArray[np.bool_]) -> Bars:
 class Level:
     """The bars of one level of detail of a row, stored in columns that grow.
 
-    If there are more than `most` bars, the older half is dropped.
+    If there are more than `most` bars, the oldest are dropped, so that a share of `KEPT` remains.
 
     `first` is the number of bars dropped so far, so that the bar in column i has the number ``first + i``. `merged` is
     the number of the first bar that the next level does not contain yet.
@@ -115,12 +119,15 @@ class Level:
     def append(self, bars: Bars) -> None:
         more = bars.shape[1]
         if self._most is not None and self.used + more > self._most:
-            gone = min(self.used, self.used + more - self._most // 2)
+            gone = min(self.used, self.used + more - int(self._most * KEPT))
             self.used, self.first = self.used - gone, self.first + gone
             self.merged = max(self.merged, self.first)
-            self._data[:, : self.used] = self._data[:, gone : gone + self.used]
+            for column in self._data:  # one by one: NumPy would copy overlapping rows first
+                column[: self.used] = column[gone : gone + self.used]
         if self.used + more > self._data.shape[1]:
-            spare = self.used if self._most is None else min(self.used, self._most - self.used)
+            spare = self.used
+            if self._most is not None:  # no array is replaced by one a little larger: that would leave holes in memory
+                spare = self._most - self.used if 8 * self.used > self._most else min(spare, self._most - self.used)
             self.reserve(max(spare, more))
         self._data[:, self.used : self.used + more] = bars
         self.used += more
@@ -148,8 +155,8 @@ class Row:
     """A sequence of bars that do not overlap, such as the ops of a thread, at several levels of detail.
 
     Args:
-        most: the largest number of events (bars of level 0); coarser levels have at most a quarter as many bars. None
-            for no limit.
+        most: the largest number of events (bars of level 0); coarser levels have at most a quarter as many bars, and
+            few if their bars are long. None for no limit.
 
     Attributes:
         open: an event at the end of the row, shape (5, 1), that may still become longer; None if there is none.
@@ -169,7 +176,8 @@ class Row:
                 events = events[:, events[T1] > reached].copy()
                 np.maximum(events[T0], reached, out=events[T0])
         count = events.shape[1]
-        size = self._coarse // 4 if self._coarse else count  # no level drops bars that the next one does not have yet
+        # no level drops bars that the next one does not have yet
+        size = min(self._coarse, FEWEST) // 4 if self._coarse else count
         for begin in range(0, count, size or 1):
             self.events.append(events[:, begin : begin + size])
             self._raise()
@@ -184,7 +192,7 @@ class Row:
             if level.first + level.used - level.merged < TAIL:
                 return
             if depth + 1 == len(self.levels):
-                self.levels.append(Level(6, self._coarse))
+                self.levels.append(Level(6, self._coarse and min(self._coarse, max(FEWEST, FULL_AFTER // resolution))))
             whole = int(np.searchsorted(level.bars[T0], level.bars[T0, -1] // resolution * resolution)) + level.first
             for begin in range(level.merged, whole, CHUNK):
                 self.levels[depth + 1].append(merge(level.since(begin, min(whole, begin + CHUNK)), resolution))

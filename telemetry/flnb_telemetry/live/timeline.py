@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, NDArray[Any]]
 
-MOST = 1 << 17
-"""The most events of a row that a live view stores; of each coarser level it stores a quarter as many bars."""
+MOST = 3 << 15
+"""The most events of a row that a live view stores; of each coarser level it stores at most a quarter as many bars."""
 COARSE = 1024
 """The approximate number of bars in each row of a frame's window of the whole run."""
 NEWEST = 4000
