@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import warnings
 from threading import RLock
 from time import perf_counter_ns as clock
@@ -17,9 +18,10 @@ from flnb.autograd.variable import next_leaf
 from flnb.dispatch import state
 from flnb.dispatch.crossing import mark_written, next_seq
 from flnb.dispatch.effects import Effects, effects
-from flnb.dispatch.guards import changed, guarded, hold, items_of, referred
+from flnb.dispatch.guards import changed, guarded, hold
 from flnb.dispatch.memory import keepers
 from flnb.dispatch.plan import residents, spec_of
+from flnb.dispatch.references import items_of, referred
 from flnb.graph.calls import KernelCalls
 from flnb.graph.direct import Direct, direct_of
 from flnb.graph.lending import address_of
@@ -30,7 +32,7 @@ from flnb.interface.tape import PARENTS, PLAN, SEQ
 from flnb.tensor import Tensor, detached
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from flnb.dispatch.state import State
     from flnb.interface import MemoryManager
@@ -69,6 +71,8 @@ class Captured:
         RuntimeError: the function reads elements of a tensor, or stores a tensor where no later run would replace it.
     """
 
+    _direct: Direct | None = None
+
     def __init__(
         self,
         function: Callable[..., Any],
@@ -82,9 +86,10 @@ class Captured:
         backend = CapturedBackend(here.backend, opens=fuse and here.backend.kernels() is not None)
         tensors = [x for x in leaves((arguments, keywords)) if isinstance(x, Tensor)]
         self._flat = not keywords and all(isinstance(x, Tensor) for x in arguments)
-        inputs = [backend.buffer_of(x).read() for x in tensors]
+        backend.arguments, inputs = tensors, [backend.buffer_of(x).read() for x in tensors]
         self.effects, first, start = Effects(here.backend), -next_leaf(), next_seq()
-        before = guarded((), _referred(function, arguments, keywords))
+        objects = [x for x in leaves((arguments, keywords)) if not isinstance(x, Tensor)]
+        before = guarded(referred(function, objects))
         token = effects.set(self.effects)
         try:
             with state.use(backend=backend):
@@ -95,7 +100,6 @@ class Captured:
             self.result = [x if b is None else Result.like(x) for x, b in zip(made, given, strict=True)]
             self.tree = rebuild(result, range(len(made)))
             existing = [x for x in self.effects.used.values() if x._node[SEQ] > first]  # others end with the call
-            ungiven = [x for x in existing if id(x._node) in self.effects.ungiven]
             fresh = [x for x in existing if _is_recorded(x.grad, backend)]
             outputs += [x.grad._data.read() for x in fresh]
         finally:
@@ -108,40 +112,32 @@ class Captured:
                 x.grad = gradient
         del result, made, given
         backend.refuse_kept()
-        inputs += [backend.leaf(gradient._data) for _, gradient in self.effects.grown]
-        updates = backend.written()
-        position = {id(x._node): i for i, x in enumerate(tensors) if x._node is not None}
         grown = [x for x, _ in self.effects.grown]
+        inputs += [backend.leaf(x._data) for _, x in self.effects.grown]
+        position = {id(x._node): i for i, x in enumerate(tensors) if x._node is not None}
         cleared = [x for x in self.effects.cleared.values() if x._node[SEQ] > first]
+        ungiven = [x for x in existing if id(x._node) in self.effects.ungiven]
         self.fresh, self.grown, self._cleared, self._ungiven = (
             [position.get(id(x._node), x) for x in each] for each in (fresh, grown, cleared, ungiven)
         )
         self._held = [(x, x._data, x._node[PARENTS]) for x in existing if id(x._node) not in position]
         self.effects.used, self.effects.grown, self.effects.cleared = {}, [], {}  # they may be arguments
-        self._guard(_referred(function, arguments, keywords), changed(before), tensors, start)
-        donated = [inputs[i] for i in donate if i < len(tensors)]
+        self.guards = guarded(referred(function, objects, self._settings(tensors)), changed(before))
+        self._note_others(tensors, start)
+        updates, donated = backend.written(), [inputs[i] for i in donate if i < len(tensors)]
         recorded = Recorded(inputs, outputs, updates, backend.random, donated, self.effects.generators)
         _warn_if_long(function, len(reachable(recorded.wanted)))
         repeats = self._cleared or self.fresh or self.grown or self.effects.calls or self.effects.last or self._written
         self.program = Program(recorded, here, fuse, lends=not repeats and here.backend.reads_host)
         self._specs = [spec_of(x.spec.shape, x.spec.dtype, x.place.backend.buffer) for x in self.program.outputs]
-        self._direct: Direct | None = None
         calls = sum(len(step.events) if isinstance(step, KernelCalls) else 1 for step in self.program.steps)
         values = sum(len(group.members) for group in self.program.groups)
         bus.emit(schema.COMPILE, t0, clock(), values, calls, 0, 0, bus.threads.here.context())
 
-    def _guard(
-        self,
-        references: Iterable[tuple[Any, str]],
-        grown: frozenset[int],
-        tensors: Sequence[Tensor],
-        start: int,
-    ) -> None:
-        """Make the guards: of ``references``, of the settings on which the step depends, and of the hooks of leaves."""
+    def _settings(self, tensors: Sequence[Tensor]) -> list[tuple[Any, str]]:
+        """Return the settings on which the step depends, except those of its arguments, and the hooks of leaves."""
         watched = [each for each in self.effects.watched if all(each[0] is not x for x in tensors)]
-        watched += [(parents, "functions") for *_, parents in self._held if hasattr(parents, "functions")]
-        self.guards = guarded(watched, references, grown)
-        self._note_others(tensors, start)
+        return watched + [(parents, "functions") for *_, parents in self._held if hasattr(parents, "functions")]
 
     def _note_others(self, tensors: Sequence[Tensor], start: int) -> None:
         """Store which of the arguments ``tensors`` share memory with tensors that the function reaches by names.
@@ -241,11 +237,6 @@ def _now(found: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:
     return [tensors[x] if type(x) is int else x for x in found]
 
 
-def _referred(function: Any, arguments: Any, keywords: Any) -> Iterable[tuple[Any, str]]:
-    """Return the references of a function and of the objects among its arguments, see `referred`."""
-    return referred(function, [x for x in leaves((arguments, keywords)) if not isinstance(x, (Tensor, type))])
-
-
 def _is_recorded(gradient: Tensor | None, backend: CapturedBackend) -> bool:
     """Return whether a gradient is the result of an op that ``backend`` has recorded but not computed."""
     return gradient is not None and backend.records(gradient._spec.kind)
@@ -315,6 +306,14 @@ class Jitted(Generic[P, R]):
         """Bind the function to an instance, so that `jit` also decorates methods."""
         return self if instance is None else MethodType(self, instance)
 
+    def __reduce__(self) -> Any:
+        """Pickle or deep-copy the function without its programs; a function of a module is pickled by its name."""
+        name = getattr(self, "__qualname__", "")
+        found: Any = sys.modules.get(self.__module__)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        return name if found is self else (Jitted, (self.function, self.fuse, self.donate))
+
     @property
     def programs(self) -> list[Program]:
         """Return the programs captured so far; ``print`` one to see its calls."""
@@ -374,17 +373,26 @@ def jit(function: Callable[P, R] | None = None, *, fuse: bool = True, donate: Se
     The first call with arguments of certain shapes and dtypes runs normally. The second call records the function's
     tensor ops (the forward pass, ``backward``, the optimizer's step) as a program. This and later calls run the
     program, on memory that is planned once. Other side effects happen only during the recorded call, except for
-    optimizers' counters and learning rates, random numbers, and `zero_grad`, which each run repeats. The function is
-    recorded again if anything else on which it depends has changed: arguments that are no tensors, a setting of a
-    module or an optimizer, a global name or a closure (also an item of its list or dict), or the backend. On backends
+    optimizers' counters and learning rates, random numbers, and `zero_grad`, which each run repeats. If the recorded
+    call raises an error, no memory has been written, and gradients that it would have set are None. On backends
     without programs (`flnb.interface.TensorBackend.programs`), and inside of `vmap` or `autocast`, the function runs
     normally. Results are not on the tape, so call ``backward`` inside of the function.
 
+    The function is recorded again if anything else on which it depends has changed: arguments that are no tensors, the
+    backend, a setting of a module or an optimizer, or what the code of the user's functions refers to by name. These
+    are the function and those that it reaches by names, attributes or containers; their global names, closures and
+    defaults; and of all objects found so, and their classes, the attributes that the code names, and the items of
+    lists, dicts, sets and deques (of at most 100,000 items; inside of those, the items of items of at most 256). NumPy
+    arrays of at most 64 KiB and tensors whose elements Python reads are compared by their elements, too. **Not**
+    noticed are elements of larger arrays, names in strings (``getattr``), the state of iterators and files, and what
+    functions of installed libraries read.
+
     Args:
         function: a function that takes and returns tensors, also in nested containers, and other values. It must not
-            read elements of tensors (``.item()``, ``if x > 0``). NumPy arrays and numbers that it uses or computes are
-            constants of the program: ``optimizer.lr *= 0.5`` sets the same rate in each run. Pass values that change
-            from call to call, such as batches, as tensors. An argument that it returns, or a view of one, is a copy.
+            read elements of arguments or results of ops (``.item()``, ``if x > 0``, ``x[mask]``). NumPy arrays and
+            numbers that it uses or computes are constants of the program: ``optimizer.lr *= 0.5`` sets the same rate
+            in each run. Pass values that change from call to call, such as batches, as tensors. An argument that it
+            returns, or a view of one, is a copy.
         fuse: whether several elementwise ops and reductions may be computed by one compiled kernel.
         donate: positions, among the tensors in the arguments, of tensors that the caller does not need any more. Their
             memory may be overwritten with a result, also for other tensors on the same memory.

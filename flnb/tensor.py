@@ -218,6 +218,8 @@ class Tensor:
         kind = self._spec.kind
         here = state.current().backend
         if here.buffer != kind:
+            if here.aliases:  # a program is captured, in which these values would be constants
+                cast("Any", here).elements_read(self)
             here = residents.get(kind) or here
         if here.defers and here.buffer != kind and families[kind].reads_host:
             return cast("np.ndarray[Any, Any]", self._data)
@@ -226,9 +228,11 @@ class Tensor:
         return cast("np.ndarray[Any, Any]", here.to_numpy(data))
 
     def _can_be_read(self) -> bool:
-        """Whether the active backend works on this tensor's kind of buffer and stores values (`meta` stores none)."""
+        """Whether the values exist, and may be read without making them constants of a program that is captured."""
         here = state.current()
-        return self._spec.kind in residents or (self._spec.kind == here.kind and here.backend.has_values)
+        if self._spec.kind == here.kind:
+            return here.backend.has_values
+        return self._spec.kind in residents and not here.backend.aliases
 
     def _bounds(self) -> tuple[Any, Any]:
         """Return the smallest and the largest element, for error messages; (0, 0) if the backend has no values."""

@@ -68,7 +68,8 @@ DEVICES = (
 )  # fmt: skip
 """Modules of devices, which the goals below do not count, nor those of ranks: they have one in common."""
 GRAPH = (
-    "flnb.graph", "flnb.capture", "flnb.dispatch.effects", "flnb.dispatch.guards", "flnb.dispatch.lent",
+    "flnb.graph", "flnb.capture", "flnb.dispatch.effects", "flnb.dispatch.guards", "flnb.dispatch.references",
+    "flnb.dispatch.lent",
     "flnb_backends.native",
     "flnb_backends.tensor.captured", "flnb_backends.tensor.choices", "flnb_backends.tensor.cpu",
     "flnb_backends.tensor.deferred", "flnb_backends.tensor.recorded_buffers", "flnb_backends.tensor.replay",
@@ -77,11 +78,11 @@ GRAPH = (
     "flnb.plot.modes", "flnb.autograd.repeated", "flnb.optim.repeated",
 )  # fmt: skip
 """Modules of the graph, which the goals do not count either."""
-WITH_ALL, GOAL_WITH_ALL = 26_955, 18_000
+WITH_ALL, GOAL_WITH_ALL = 27_075, 18_000
 """The most lines of the core with graph, ranks and devices, and the goal, which the core alone exceeds by its part."""
 
 
-@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 15_008, 11_500), ("", 32_797, 24_500)])
+@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 15_016, 11_500), ("", 32_805, 24_500)])
 def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     """``most`` may only become smaller, until it is the goal: a feature that needs more says in its commit why."""
     counted = {name: path for name, path in modules().items() if not name.startswith(RANKS + DEVICES + GRAPH)}

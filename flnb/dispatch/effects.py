@@ -86,6 +86,10 @@ class Effects:
             given = [leaf for leaf in self.used.values() if leaf._node[GRADIENT] is x]
             self.grown += [(leaf, x) for leaf in given if id(leaf) not in known]
 
+    def gradients_of_used(self) -> list[Tensor]:
+        """Return the gradients of the leaves that the step reads."""
+        return [gradient for x in self.used.values() if (gradient := x._node[GRADIENT]) is not None]
+
     def watch(self, holder: Any, names: Iterable[str]) -> None:
         """Store that the step depends on the items or attributes ``names`` of ``holder``, a dict or another object."""
         self.watched += [(holder, name) for name in names]

@@ -19,7 +19,9 @@ from flnb_telemetry import bus, intern, schema
 if TYPE_CHECKING:
     from types import CodeType, FrameType
 
-__all__ = ["Line", "caller", "creation_stacks", "is_own", "lines", "outside", "own", "site", "interned", "where"]
+__all__ = [
+    "Line", "caller", "creation_stacks", "interned", "is_own", "is_users", "lines", "outside", "own", "site", "where",
+]  # fmt: skip
 
 _PACKAGES = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))), os.path.dirname(flnb_telemetry.__file__))
 _ROOTS = tuple(package + os.sep for package in _PACKAGES)
@@ -80,6 +82,11 @@ class _Users(dict[str, int]):
 
 
 _users = _Users()
+
+
+def is_users(filename: str) -> bool:
+    """Return whether a source file belongs to the user, and not to flnb or an installed library."""
+    return _users[filename] > 0
 
 
 def user_frames(frame: FrameType | None) -> list[tuple[CodeType, int]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from flnb_telemetry import intern, schema
 
-from flnb.dispatch.guards import referred
+from flnb.dispatch.references import find, referred
 from flnb.graph.listing import listed
 from flnb.graph.lowering import lowered
 from flnb.graph.program import Program
@@ -60,8 +60,7 @@ def existing_names(f: Any, program: Program) -> dict[Value | None, str]:
             Or the program itself; then parameters have no names.
         program: the program.
     """
-    referred_to = referred(getattr(f, "function", None))
-    modules: list[Any] = [x.get(name) if type(x) is dict else getattr(x, name, None) for x, name in referred_to]
+    modules = [find(holder, name) for holder, name in referred(getattr(f, "function", None))]
     parameters = {
         id(parameter._data): name
         for module in modules

@@ -50,6 +50,7 @@ class CapturedBackend(DeferredBackend):
         recorders: for the buffers of each backend that the function uses (by family name), the backend that records
             ops on them. All recorders share their leaves.
         context: the id of the scope and phase of recorded values; None for the scope and phase that are active.
+        arguments: the tensors among the function's arguments.
         random: the recorded random numbers, in order; every run of the program draws all of them.
     """
 
@@ -68,6 +69,7 @@ class CapturedBackend(DeferredBackend):
         self.leaves: dict[Any, tuple[Any, Value, Buffer]] = {}
         self.random: list[Value] = []
         self.context: int | None = None
+        self.arguments: list[Tensor] = []
         self.recorders = {over.buffer: self}
         self._made: list[Value] = []  # what was recorded outside of backward passes
         self._after: list[int] = []  # for each of them, a number between those of its node and of the next one
@@ -109,7 +111,7 @@ class CapturedBackend(DeferredBackend):
                 self.waiting,
                 self.recorders,
             )
-            made._made, made._after = self._made, self._after
+            made._made, made._after, made.arguments = self._made, self._after, self.arguments
         return made
 
     def moved(self, x: Tensor) -> Tensor:
@@ -206,11 +208,37 @@ class CapturedBackend(DeferredBackend):
         Raises:
             RuntimeError: always.
         """
+        self._refuse_read(buffer.spec, "", "a program is recorded before it has values")
+
+    def elements_read(self, x: Tensor) -> None:
+        """Note that Python reads elements of a tensor made outside of the function, which no run of the program reads.
+
+        The function is captured again when such a tensor was written.
+
+        Raises:
+            RuntimeError: the tensor is an argument, or a gradient that the function uses, or was written before.
+        """
+        captured = effects.get()
+        if captured is None:
+            return
+        begin, end = _bounds(x._data)
+        inputs = [*self.arguments, *[gradient for _, gradient in captured.grown], *captured.gradients_of_used()]
+        given = [_bounds(each._data) for each in inputs if not self.records(each._spec.kind)]
+        if any(begin < bounds[1] and bounds[0] < end for bounds in given):
+            self._refuse_read(x._spec, ", an argument or a gradient", "each run would use those of the recorded call")
+        for array, first, buffer in self.leaves.values():
+            bounds = _bounds(array)
+            if buffer.read() is not first and begin < bounds[1] and bounds[0] < end:
+                self._refuse_read(x._spec, ", after writing to it", "a program is recorded before it has values")
+        captured.watch(x, ["_last_write", "_data"])
+
+    def _refuse_read(self, spec: Spec, which: str, why: str) -> None:
+        """Raise an error that says at which line of the user the values of a tensor are read."""
         frame = source_lines.outside(sys._getframe(1))
         raise RuntimeError(
-            f"flnb.jit: {frame.f_code.co_filename}:{frame.f_lineno} reads the values of {buffer.spec!r}: by "
-            f"float(), bool(), .item(), .numpy() or the like, or because a shape depends on them (nonzero, x[mask]). "
-            f"A program is recorded before it has values: return the tensor and read it outside"
+            f"flnb.jit: {frame.f_code.co_filename}:{frame.f_lineno} reads the values of {spec!r}{which}: by "
+            f"float(), bool(), .item(), .numpy() or the like, or because a shape depends on them (nonzero, x[mask]), "
+            f"but {why}: return the tensor and read it outside, pass a number, or compute with tensors (flnb.where)"
         )
 
     def recorder(self, plan: Plan, index: int) -> Callable[..., Any] | None:  # type: ignore[override]
