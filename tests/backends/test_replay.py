@@ -411,9 +411,8 @@ def test_ctrl_c_at_a_line_of_a_repetition_leaves_a_step_that_can_be_repeated(rea
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timer that sends a signal")
-def test_signals_at_random_moments_leave_no_lock_and_right_results(
-    seen: Counter[str],
-) -> None:
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in a callback of the garbage collector
+def test_signals_at_random_moments_leave_no_lock_and_right_results(seen: Counter[str]) -> None:
     moments, interrupted = random.Random(0), 0
     limit = signal.setitimer(signal.ITIMER_REAL, 0.0)  # of pytest
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
