@@ -7,7 +7,8 @@ one Python expression can be translated to LLVM IR or to CUDA C.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -44,13 +45,16 @@ class Scalar:
         dtype: the scalar's dtype, as NumPy's character.
         number: the value of a constant; None for other scalars.
         product: of a product with a constant, the other factor and the constant's value; None for other scalars.
+        times: prints the scalar's product with a power of two, if this takes no multiplication; None for other scalars.
     """
 
-    __slots__ = ("dtype", "emitter", "number", "product", "value")
+    __slots__ = ("dtype", "emitter", "number", "product", "times", "value")
     product: tuple[Scalar, float] | None
+    times: Callable[[float], Scalar] | None
 
     def __init__(self, emitter: Emitter, value: Any, dtype: str, number: float | None = None):
-        self.emitter, self.value, self.dtype, self.number, self.product = emitter, value, dtype, number, None
+        self.emitter, self.value, self.dtype, self.number = emitter, value, dtype, number
+        self.product = self.times = None
 
     def constant(self, number: float, dtype: str = "") -> Scalar:
         """Return a constant scalar of a dtype, by default this scalar's dtype."""
@@ -61,11 +65,17 @@ class Scalar:
         """Print the instruction ``name`` on this scalar and others; numbers become constants of this scalar's dtype."""
         operands = [self, *(o if isinstance(o, Scalar) else self.constant(o) for o in others)]
         dtype = dtype or self.dtype
+        pairs = (operands, operands[::-1]) if name in ("add", "multiply") else ()
+        constants = [(x, y.number) for x, y in pairs if y.number is not None]
+        for x, number in constants:
+            if name == "multiply" and x.times and 1e-3 < number < 1e3 and math.frexp(number)[0] == 0.5:
+                return x.times(number)
         made = Scalar(self.emitter, self.emitter.instruction(name, dtype, operands), dtype)
-        if name == "multiply":
-            for x, y in (operands, operands[::-1]):
-                if y.number is not None:
-                    made.product = x, y.number
+        for x, number in constants:
+            if name == "multiply":
+                made.product = x, number
+            elif x.times:
+                made.times = lambda scale, times=x.times, term=number: times(scale) + term * scale
         return made
 
     def to(self, dtype: str) -> Scalar:

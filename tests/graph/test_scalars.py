@@ -143,13 +143,30 @@ def test_the_error_function_of_products_with_constants() -> None:
     from tests.native.oracle import access, constant, load, run, step
 
     x = numbers("f")
-    for factor in (0.5**0.5, -3.0, 0.0101, 99.0, 0.001, 1e30, 0.0, np.inf, np.nan):
+    for factor in (0.5**0.5, -3.0, -1.9, 0.0101, 99.0, 0.001, 1e30, 0.0, np.inf, np.nan):
         for operands in ((0, 1), (1, 0)):
             out = np.zeros_like(x)
             steps = (load(0), constant(factor), step("multiply", *operands), step("erf", 2))
             run(Nest((), (x.size,), (access(x, (), (1,)),) * 2, steps, ((3, 1),)), [x, out])
             with np.errstate(all="ignore"):
                 same(out, value("erf", [x.astype("d") * float(np.float32(factor))], "f"), 1e-6)
+
+
+def test_multiples_of_the_error_function_have_the_bits_of_the_product() -> None:
+    from flnb.graph.nests import Nest
+    from tests.native.oracle import access, constant, load, run, step
+
+    x = numbers("f")
+    x = x[(abs(x) > 1e-30) | (x == 0.0) | np.isnan(x)]  # of subnormal products, bits may be lost in between
+    y = pointwise("erf", [x], "f")
+    for number in (0.5, 4.0, 0.75, -0.5, np.inf):  # the last three take a multiplication
+        for term in (0.0, 1.0, -0.25):
+            out = np.zeros_like(x)
+            steps = (load(0), step("erf", 0), constant(term), step("add", 2, 1), constant(number))
+            steps = (*steps, step("multiply", 4, 3))
+            run(Nest((), (x.size,), (access(x, (), (1,)),) * 2, steps, ((5, 1),)), [x, out])
+            with np.errstate(all="ignore"):
+                np.testing.assert_array_equal(out, (y + np.float32(term)) * np.float32(number))
 
 
 def test_what_is_supported() -> None:
