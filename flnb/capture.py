@@ -17,6 +17,7 @@ from flnb.autograd.tree import leaves, rebuild
 from flnb.autograd.variable import next_leaf
 from flnb.dispatch import state
 from flnb.dispatch.crossing import mark_written, next_seq
+from flnb.dispatch.dtypes import default_dtype
 from flnb.dispatch.effects import Effects, effects
 from flnb.dispatch.guards import changed, guarded, hold
 from flnb.dispatch.memory import keepers
@@ -338,7 +339,8 @@ class Jitted(Generic[P, R]):
         described = [_described(x, here.grad) for x in given]
         # a program has memory for one run after another
         queue = [here.backend.queue(), *[each.queue() for each in residents.values()]]
-        key = (*described, *same, containers, *queue, here.backend, type(here.backend), here.manager, here.grad)
+        parts = here.backend, type(here.backend), here.manager, here.tape
+        key = (*described, *same, containers, default_dtype(), here.grad, *queue, *parts)
         try:
             hash(key)
         except TypeError:
@@ -376,7 +378,8 @@ def jit(function: Callable[P, R] | None = None, *, fuse: bool = True, donate: Se
     optimizers' counters and learning rates, random numbers, and `zero_grad`, which each run repeats. If the recorded
     call raises an error, no memory has been written, and gradients that it would have set are None. On backends
     without programs (`flnb.interface.TensorBackend.programs`), and inside of `vmap` or `autocast`, the function runs
-    normally. Results are not on the tape, so call ``backward`` inside of the function.
+    normally. Results are not on the tape, so call ``backward`` inside of the function; in a program it does not refuse
+    a loss that is NaN.
 
     The function is recorded again if anything else on which it depends has changed: arguments that are no tensors, the
     backend, a setting of a module or an optimizer, or what the code of the user's functions refers to by name. These

@@ -13,6 +13,7 @@ from weakref import ref
 
 import numpy as np
 
+from flnb.dispatch.dtypes import default_dtype
 from flnb.graph.calls import KernelCalls
 from flnb.graph.lending import address_of
 
@@ -52,7 +53,7 @@ class Direct:
     def __init__(self, program: Program, tensors: Sequence[Tensor]) -> None:
         self._program, self._steps, self._process = program, program.steps, getpid()
         here = program.here
-        self._state: Any = here.backend, type(here.backend), here.manager, here.grad
+        self._state: Any = here.backend, type(here.backend), here.manager, here.grad, here.tape, default_dtype()
         self._specs, self._kinds = [x._spec for x in tensors], [type(x) for x in tensors]
         self._strides = [x._data.strides for x in tensors]
         self._arrays: list[Any] = [ref(x._data) for x in tensors]
@@ -60,10 +61,12 @@ class Direct:
 
     def run(self, tensors: Sequence[Any], here: State) -> list[Any] | None:
         """Run the program; returns the output arrays, or None if only `Program.run` can serve this call."""
-        program, (backend, kind, manager, grad) = self._program, self._state
+        program, (backend, kind, manager, grad, tape, dtype) = self._program, self._state
         if here.backend is not backend or type(backend) is not kind or here.manager is not manager:
             return None
-        if here.grad is not grad or len(tensors) != len(self._specs):
+        if here.grad is not grad or here.tape is not tape or default_dtype() is not dtype:
+            return None
+        if len(tensors) != len(self._specs):
             return None
         with program.in_use:
             if program.steps is not self._steps or self._process != getpid():

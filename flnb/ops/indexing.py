@@ -112,7 +112,7 @@ def _encoded(parts: list[Any], shape: tuple[int, ...]) -> tuple[tuple[Any, ...],
             encoded.append(("slice", *(None if v is None else v.__index__() for v in (k.start, k.stop, k.step))))
         elif _is_int(k):
             encoded.append(k.__index__())
-            _check_range(encoded[-1], encoded[-1], shape, axis)
+            check_range(encoded[-1], encoded[-1], shape, axis)
         elif _is_truth(k):
             encoded.append(("truth", bool(k)))
         else:
@@ -176,7 +176,7 @@ def _index_tensors(k: Any, shape: tuple[int, ...], axis: int) -> list[Any]:
         )
     if isinstance(given, Tensor):
         return [_checked(given, shape, axis)]
-    _check_range(given.min(), given.max(), shape, axis)
+    check_range(given.min(), given.max(), shape, axis)
     return [asarray(given)]
 
 
@@ -194,11 +194,11 @@ def _checked(indices: Any, shape: tuple[int, ...], axis: int) -> Any:
     """Return a tensor of indices, after a check that they are in range for axis ``axis`` of a tensor of ``shape``."""
     if not indices._are_positions(shape[axis]):
         least, most = indices._bounds()
-        _check_range(least, most, shape, axis)
+        check_range(least, most, shape, axis)
     return indices
 
 
-def _check_range(least: Any, most: Any, shape: tuple[int, ...], axis: int) -> None:
+def check_range(least: Any, most: Any, shape: tuple[int, ...], axis: int) -> None:
     """Raise an IndexError unless indices from ``least`` to ``most`` are in range for axis ``axis`` of ``shape``."""
     if least < -shape[axis] or most >= shape[axis]:
         which = f"index {least} is" if least == most else f"indices {least} to {most} are"

@@ -71,3 +71,47 @@ def test_elements_that_the_function_has_written_or_that_are_a_gradient_are_not_r
         f(flnb.asarray(X))
         with pytest.raises(RuntimeError, match=match):
             f(flnb.asarray(X))
+
+
+@pytest.mark.parametrize("backend", ["numpy", "cpu"])
+def test_indices_of_each_run_are_checked(backend: str) -> None:
+    functions: list[Any] = [
+        lambda x, i: x[i],
+        lambda x, i: flnb.take(flnb.exp(x), i, axis=0) * 2.0,
+        lambda x, i: flnb.embedding(i, x),
+        lambda x, i: flnb.grad(lambda w: flnb.sum(w[i] ** 2.0))(x),
+    ]
+    with flnb.use_backend(backend):
+        for function in functions:
+            f, x, good = flnb.jit(function), flnb.asarray(X), flnb.asarray(np.array([0, -3, 2]))
+            expected = [f(x, good).numpy() for _ in range(3)]
+            for wrong, match in (([0, 3, 1], "indices 0 to 3 are"), ([-4, -4, -4], "index -4 is")):
+                with pytest.raises(IndexError, match=match + r" out of range for axis 0 of shape \(3, 4\)"):
+                    f(x, flnb.asarray(np.array(wrong)))
+            np.testing.assert_allclose([f(x, good).numpy()] * 3, expected, rtol=1e-5)
+
+
+def test_the_default_dtype_and_the_tape_may_change() -> None:
+    f, sizes = flnb.jit(lambda x: x * flnb.asarray([2.5])), []
+    weight = nn.Parameter(flnb.asarray(X))
+
+    @flnb.jit
+    def step() -> None:
+        weight.zero_grad()
+        flnb.sum(flnb.tanh(weight)).backward()
+
+    for i in range(9):
+        flnb.set_default_dtype(flnb.float64 if 3 <= i < 6 else flnb.float32)
+        try:
+            assert f(flnb.asarray(X)).dtype == (np.float64 if 3 <= i < 6 else np.float32)
+        finally:
+            flnb.set_default_dtype(flnb.float32)
+        with flnb.saved_tensors_hooks(lambda x: sizes.append(x.size) or x * 2.0, lambda x: x):  # type: ignore[func-returns-value]
+            step()
+        doubled = weight.grad
+        step()
+        assert weight.grad is not None
+        assert doubled is not None
+        assert not np.allclose(doubled.numpy(), weight.grad.numpy())
+        np.testing.assert_allclose(weight.grad.numpy(), 1 - np.tanh(X) ** 2, rtol=1e-5)
+    assert len(sizes) == 9

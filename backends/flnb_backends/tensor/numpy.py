@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from flnb.dispatch.dtypes import are_positions
 from flnb.dispatch.memory import allocate, memory_of, refuse_arrays
 from flnb.dispatch.quiet import quiet, unnamed
 from flnb.interface import TensorBackend
-from flnb.ops.indexing import decode
+from flnb.ops.indexing import check_range, decode
 from flnb_backends.memory.host import HostDevice
 from flnb_backends.memory.native import Native
 from flnb_backends.native.openblas import numpys_libraries
@@ -319,8 +320,11 @@ class NumpyBackend(Whole, Convolution, Pooling, LinearAlgebra, Movement, TensorB
 
     def gather(self, x: Array, *arguments: Any) -> Array:
         *indices, key, target = arguments
-        if len(indices) == 1 and indices[0].dtype.kind == "i" and _axis(key) >= 0:
-            return np.asarray(x.take(indices[0], _axis(key), target, "wrap"))  # the indices were checked
+        axis = _axis(key)
+        if len(indices) == 1 and indices[0].dtype.kind == "i" and axis >= 0:
+            if not are_positions(indices[0], x.shape[axis]):  # nothing else checks indices in a program
+                check_range(indices[0].min(), indices[0].max(), x.shape, axis)
+            return np.asarray(x.take(indices[0], axis, target, "wrap"))
         return into(np.asarray(x[decode(key, tuple(indices))]), target)
 
     @quiet
