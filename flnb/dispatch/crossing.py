@@ -134,25 +134,28 @@ def create(op: Op, spec: Spec, arguments: tuple[Any, ...], category: int = 0) ->
     return _created(plan, here, arguments, kind)
 
 
-def update(op: Update, tensors: tuple[Any, ...], numbers: tuple[float, ...]) -> bool:
+def update(op: Update, tensors: tuple[Any, ...], numbers: tuple[float, ...] = (), sources: int = 1) -> bool:
     """Update tensors in place by one call of a backend's method; return False if the method cannot be called.
 
-    The method reads the first tensor and writes the others. Its arguments are the tensors' buffers and the numbers,
-    which may change from call to call. The method is not called if the backend lacks it, or if the tensors differ in
-    shape, dtype or device. After False, the caller runs ops instead, which raise errors for wrong tensors.
+    The method reads the first ``sources`` tensors and writes the others. Its arguments are the tensors' buffers and the
+    numbers, which may change from call to call. The method is not called if the backend lacks it, or if the written
+    tensors differ from the sources in shape, dtype or device; they are compared in order, each source with one written
+    tensor or with several, so that a single source must be like all of them. After False, the caller runs ops instead,
+    which raise errors for wrong tensors.
     """
     here = scoped() or state.session
     specs = tuple([x._spec for x in tensors])
     plan = op.plans.get(specs)
     if plan is None:
-        plan = op.plans.setdefault(specs, Plan(op, specs, (), specs[1]))
-        plan.primitives = op.primitives
-    kernel = here.whole(plan, op.index) if plan.kind is here.direct and len(set(specs)) == 1 else None
+        plan = op.plans.setdefault(specs, Plan(op, specs, (), specs[-1]))
+        alike = specs == specs[:sources] * (len(specs) // sources) and len({s.kind for s in specs}) == 1
+        plan.primitives = op.primitives if alike else None
+    fits = plan.kind is here.direct and plan.primitives is not None
+    kernel = here.whole(plan, op.index) if fits else None
     if kernel is None:
         return False
     _updated(plan, kernel, tensors, numbers)
-    for x in tensors[1:]:
-        mark_written(x)
+    _mark_all_written(tensors[sources:])
     return True
 
 
@@ -313,6 +316,15 @@ def mark_written(tensor: Tensor, own: bool = False) -> None:
     root = tensor if own else getattr(tensor, "_root", tensor)
     with _writing:
         root._write_note[0] = last_write = next_seq()
+
+
+def _mark_all_written(tensors: tuple[Tensor, ...]) -> None:
+    """Record that one op has written to all of these tensors, as `mark_written` does for one."""
+    global last_write
+    with _writing:
+        last_write = seq = next_seq()
+        for x in tensors:
+            getattr(x, "_root", x)._write_note[0] = seq
 
 
 # The compiled text ----------------------------------------------------------------------------------------------------

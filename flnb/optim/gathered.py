@@ -2,7 +2,8 @@
 
 An update of a few kilobytes spends its time on calls, not on arithmetic. If an algorithm treats every element alike and
 consists of many ops (`Optimizer.gathers`), several parameters are copied into one vector, updated there, and copied
-back. This takes three copies per parameter (data, gradient, and data again), and the results are the same to the bit.
+back. This takes three copies per parameter (data, gradient, and data again), in two calls if the backend has a method
+`copy_each`, and the results are the same to the bit.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from flnb import ops
 from flnb.autograd import Variable
+from flnb.dispatch.crossing import update
 from flnb.dispatch.state import current
+from flnb.dispatch.table import Update
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +30,16 @@ LARGEST = 32 << 10
 """The size in bytes of the largest parameter that is copied; for larger ones, copies cost more than calls save."""
 LONGEST = 256 << 10
 """The largest size in bytes of a vector, so that copied elements are still in the processor's cache when read."""
+
+
+def assign_each(sources: list[Tensor], targets: list[Tensor]) -> None:
+    """Copy each source to the target at the same position, by one op for each."""
+    for source, target in zip(sources, targets, strict=True):
+        ops.assign(target, source)
+
+
+COPY_EACH = Update("copy_each", "movement", body=assign_each, primitives=frozenset({"copy"}))
+"""The op that copies several tensors at once."""
 
 
 class Gathered:
@@ -55,7 +68,7 @@ class Gathered:
         self._ends = [0, *accumulate(item.size for item in items)]
         self._room = room
         self._state = {slot: ops.zeros_like(room[0][: self._ends[-1]]) for slot in slots}
-        self._parts = list(zip(self._split(room[0]), self._split(room[1]), strict=True))
+        self._values, self._slopes = self._split(room[0]), self._split(room[1])
         split = {slot: self._split(whole) for slot, whole in self._state.items()}
         self.states = [{slot: views[i] for slot, views in split.items()} for i in range(len(items))]
         self._runs: dict[tuple[int, int], tuple[Any, ...]] = {}
@@ -95,16 +108,14 @@ class Gathered:
 
         For each of these parameters, this is update number ``count``.
         """
-        members, parts = self._items[first:last], self._parts[first:last]
+        members, values, slopes = self._items[first:last], self._values[first:last], self._slopes[first:last]
         data, gradient, state, work = self._runs.get((first, last)) or self._run(first, last)
-        for item, (value, slope) in zip(members, parts, strict=True):
-            ops.assign(value, item.data)
-            ops.assign(slope, plain(item.grad))
+        originals = [item.data for item in members]
+        _copy_each([*originals, *[plain(item.grad) for item in members]], [*values, *slopes])
         for index in self.members[first:last]:
             optimizer._counts[index] = optimizer.count = count
-        optimizer.update(data, gradient, state, work)
-        for item, (value, _) in zip(members, parts, strict=True):
-            ops.assign(item.data, value)
+        optimizer._update(data, gradient, state, work)
+        _copy_each(values, originals)
 
     def _run(self, first: int, last: int) -> tuple[Any, ...]:
         """Make, store and return the arguments of `Optimizer.update` for the parameters ``first`` to ``last - 1``."""
@@ -117,11 +128,18 @@ class Gathered:
         return found
 
 
+def _copy_each(sources: list[Tensor], targets: list[Tensor]) -> None:
+    """Copy each source to the target at the same position: in one call of the backend's method if it has one."""
+    if not update(COPY_EACH, (*sources, *targets), sources=len(sources)):
+        assign_each(sources, targets)
+
+
 def gathered(optimizer: Optimizer, like: Sequence[Tensor]) -> list[Gathered]:
     """Make the vectors of an optimizer's small parameters; parameters that share memory with another are left out.
 
-    The result is empty in three cases. `Optimizer.gathers` is false. The backend has one method for a whole update. Or
-    the backend `defers`, so that a kernel updates several parameters anyway. The last case does not count if the user
+    The result is empty in three cases. `Optimizer.gathers` is false. The backend has one method for a whole update, and
+    its buffers are on a device, where this is one launch. Or the backend `defers`, so that a kernel updates several
+    parameters anyway. The last case does not count if the user
     overrides ops of the backend, so that the user's methods are called as often as on other backends.
 
     Args:
@@ -129,7 +147,8 @@ def gathered(optimizer: Optimizer, like: Sequence[Tensor]) -> list[Gathered]:
         like: for each parameter, a tensor of the shape and dtype in which it is updated.
     """
     here = current()
-    one_call = optimizer.whole is not None and here.table[optimizer.whole.index] is not None
+    whole = optimizer.whole is not None and here.table[optimizer.whole.index] is not None
+    one_call = whole and here.backend.location not in ("", "host")
     if not optimizer.gathers or one_call or (here.backend.defers and not here.overridden):
         return []
     items = optimizer.parameters

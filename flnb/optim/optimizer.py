@@ -241,11 +241,16 @@ class Optimizer:
         """Add 1 to the number of updates of parameter ``index``, and set ``count`` to that number."""
         self._counts[index] = self.count = self._counts[index] + 1
 
-    def _update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor]) -> None:
-        """Update one parameter by the backend's method for the whole update if there is one, else by `update`."""
+    def _update(
+        self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], work: Sequence[Tensor] | None = None
+    ) -> None:
+        """Update one parameter by the backend's method for the whole update if there is one, else by `update`.
+
+        ``work`` are the work tensors that `update` gets; None for those of parameters of the shape of ``data``.
+        """
         tensors = gradient, data, *[state[slot] for slot in self.slots]
         if self.whole is None or not update(self.whole, tensors, self.coefficients()):
-            self.update(data, gradient, state, self._work(data))
+            self.update(data, gradient, state, self._work(data) if work is None else work)
 
     def _work(self, data: Tensor) -> list[Tensor]:
         """Return work tensors of the shape of ``data``: shared ones, or new ones if ops are recorded, not computed."""

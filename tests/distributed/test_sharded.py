@@ -73,7 +73,7 @@ class Blocks(nn.Module):
 COUNT, WIDTH = 4, 160
 WEIGHT = WIDTH * WIDTH * 4
 WHOLE, HALF = COUNT * WEIGHT, COUNT * WEIGHT // 2
-ADAM = 2 * HALF + WEIGHT // 2  # two averages, and one work tensor for all parts
+ADAM = 2 * HALF  # two averages
 BYTES = {
     1: {"parameter": WHOLE, "optimizer_state": ADAM, "gradient": WHOLE},
     2: {"parameter": WHOLE, "optimizer_state": ADAM, "gradient": HALF},

@@ -240,7 +240,7 @@ def test_steps_after_the_first_allocate_nothing(case):
         measured = [traced_bytes_of(optimizer.step) for _ in range(5)]
     finally:
         tracemalloc.stop()
-    assert min(peak for peak, _ in measured) < 8_000  # one parameter has 32,768 bytes
+    assert min(peak for peak, _ in measured) < 10_000  # one parameter has 32,768 bytes
     assert min(kept for _, kept in measured) < 500
     assert [parameter.detach().numpy().ctypes.data for parameter in parameters] == addresses
 
@@ -255,7 +255,7 @@ def test_state_is_allocated_once_at_the_first_step_as_optimizer_state():
         optimizer.step()
     table = run.table("alloc")
     new = table["t"] >= start
-    assert table["category"][new].tolist() == [4] * 5  # two averages each, one work buffer shared
+    assert table["category"][new].tolist() == [4] * 4  # two averages each, no work buffers
     assert set(table["requested"][new].tolist()) == {256 * 128 * 4}
 
 
