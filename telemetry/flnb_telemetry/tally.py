@@ -26,9 +26,16 @@ def buckets(spent: Ints) -> Ints:
 
 
 class Tally:
-    """Statistics by name (string id): count, total and maximum time (ns), bytes, and a histogram of durations."""
+    """Statistics by name (string id): count, total and maximum time (ns), bytes, and a histogram of durations.
 
-    def __init__(self) -> None:
+    Args:
+        most: the largest number of names. If there are more, those with the least total time are added up, until half
+            as many are left; None for no limit.
+        others: the name (string id) for the sum of these.
+    """
+
+    def __init__(self, most: int | None = None, others: int = 0) -> None:
+        self._most, self._others = most, others
         self.name = np.empty(0, np.int64)
         self.count, self.total, self.max, self.bytes = np.empty((4, 0), np.int64)
         self._histogram = np.empty((0, BUCKETS), np.int64)
@@ -50,6 +57,19 @@ class Tally:
         self.bytes = np.minimum(self.bytes + np.bincount(slot, nbytes, n), 2.0**62).astype(np.int64)
         np.maximum.at(self.max, slot, spent)
         self._histogram += np.bincount(slot * BUCKETS + bucket, minlength=n * BUCKETS).reshape(n, BUCKETS)
+        if self._most is not None and n > self._most:
+            self._join(self._most // 2)
+
+    def _join(self, count: int) -> None:
+        """Add up all names but the `count` with the largest total times under the name `others`."""
+        rank = np.argsort(np.where(self.name == self._others, -1, self.total), kind="stable")
+        rest, large = rank[:-count], np.sort(rank[-count:])
+        self.name = np.append(self.name[large], self._others)
+        for column in ("count", "total", "bytes", "_histogram"):
+            whole = getattr(self, column)
+            total = np.minimum(whole[rest].sum(0, float, keepdims=True), 2.0**62).astype(np.int64)
+            setattr(self, column, np.concatenate([whole[large], total]))
+        self.max = np.append(self.max[large], self.max[rest].max())
 
     def columns(self, prefix: str) -> dict[str, NDArray[Any]]:
         """Return the table as columns, whose names begin with ``prefix`` and a dot; empty columns are left out."""

@@ -33,3 +33,24 @@ def test_p99_of_a_whole_run_and_of_few_events_is_exact() -> None:
         assert tally.p99()[few].tolist() == np.array(exact)[few].tolist()
         tally.settle(names, spent)
         assert tally.p99().tolist() == exact
+
+
+def test_of_many_names_those_with_the_longest_times_stay() -> None:
+    rng, tally = np.random.default_rng(2), Tally(most=64, others=7)
+    names = rng.permutation(np.repeat(np.arange(100, 400), 20))
+    spent = names.astype(np.int64) * 10
+    for part in np.split(np.arange(len(names)), 100):
+        tally.add(names[part], spent[part], buckets(spent[part]), spent[part])
+        assert len(tally.name) <= 64
+    large = np.full(50, 1000)
+    tally.add(large, 10**9 * large, buckets(10**9 * large), large)
+    more = np.arange(2000, 2064)
+    tally.add(more, more, buckets(more), more)
+    assert len(tally.name) == 33
+    of = dict(zip(tally.name.tolist(), np.array([tally.count, tally.total, tally.max]).T.tolist(), strict=True))
+    assert of[1000] == [50, 50 * 10**12, 10**12]
+    assert of[7][0] > 2000
+    assert tally.count.sum() == len(names) + 50 + 64
+    assert tally.total.sum() == spent.sum() + 50 * 10**12 + more.sum()
+    assert tally.max.max() == 10**12
+    assert tally.p99()[tally.name == 1000] == pytest.approx(10**12, rel=WORST * 1.05)

@@ -24,6 +24,7 @@ from flnb_telemetry.live.threads import TABLES
 from flnb_telemetry.live.timeline import LiveTimeline
 from flnb_telemetry.live.view import FOLD_AT, TOLD, Live
 from flnb_telemetry.parts import Parts, UsedParts, use
+from flnb_telemetry.tally import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +59,7 @@ class LiveRecording(Live):
         if len(drops["t"]):
             self._drop_times = [int(drops["t"].min()), int(drops["t_last"].max())]
         self._past |= {name: schema.rows(schema.KINDS[name], run.table(name)) for name in TOLD}
-        self._history_rows = math.inf
+        self._history_rows, self.tallies["scope"] = math.inf, Tally()
         tables = {kind: run.table(kind) for kind in (*TABLES, "collective_begin")}
         op = tables["op"]
         scopes, phases = np.empty(len(op["t0"]), np.int32), np.empty(len(op["t0"]), np.uint8)

@@ -60,6 +60,7 @@ class Timeline:
         self._open: dict[int, list[tuple[int, int]]] = {}  # by thread: begin and context of the scopes that are open
         self._last: dict[int, tuple[int, int, int]] = {}  # by thread: steps, those before its last op, that op's phase
         self._names: dict[int, tuple[int, ...]] = {}  # by scope: the ids of its path and of all above it
+        self.newest: dict[int, int] = {}  # by thread: the number of batches until the last one with its events
 
     def row_keys(self) -> list[Key]:
         """Return the keys of the rows, thread by thread, from top to bottom."""
@@ -107,6 +108,15 @@ class Timeline:
             }
             self._take(lane, own)
             self.version += 1
+            self.newest[lane] = self.version
+
+    def forget(self, lane: int) -> None:
+        """Delete the rows of the thread with the number ``lane``."""
+        for key in [key for key in self.rows if key.lane == lane]:
+            del self.rows[key]
+        self._open.pop(lane, None)
+        self._last.pop(lane, None)
+        self.newest.pop(lane, None)
 
     def _take(self, lane: int, tables: dict[str, Columns]) -> None:
         """Add the events of the thread with the number ``lane``; ``tables`` has its events of each kind in `TABLES`."""

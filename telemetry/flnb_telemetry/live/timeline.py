@@ -34,6 +34,8 @@ NEWEST = 4000
 """The most events of a row in the window of the newest steps."""
 WAITING = 1 << 16
 """The most events that wait to be added to the rows while no browser shows the timeline."""
+THREADS = 64
+"""The most threads that a live view shows; of more, first those are left out that have ended, the oldest first."""
 STEPS = 8
 PIXELS = 16384
 """The largest width of a requested window, in pixels."""
@@ -54,6 +56,7 @@ class LiveTimeline:
 
     def __init__(self, run: Run, most: int | None = MOST) -> None:
         self.run, self.rows = run, Timeline(run.catalog, most)
+        self._threads = THREADS if most else None
         self.first = self.last = 0
         self.steps = np.empty((2, 0), np.int64)
         self.ranks: dict[int, int] = {}
@@ -107,6 +110,10 @@ class LiveTimeline:
         step = tables["step"]
         self.steps = np.concatenate([self.steps, [step["t0"], step["t1"]]], axis=1)[:, -STEPS:]
         self.rows.take(tables, places)
+        if self._threads and len(newest := self.rows.newest) > self._threads:
+            running = {lane.number for lane in self.run.session.lanes} if self.run.session else set()
+            for lane in sorted(newest, key=lambda lane: (lane in running, newest[lane]))[: -self._threads]:
+                self.rows.forget(lane)
 
     def look(self, shown: bool) -> None:
         """Store whether a browser shows the timeline now (``shown``).
@@ -177,7 +184,8 @@ class LiveTimeline:
             piece = {"t0": self._ms(t0), "t1": self._ms(t1), "pixel": resolution / 1e6, "count": count}
             pieces.append(piece | {"name": name})
         bars = np.concatenate([np.empty((6, 0), np.int64), *(bars for _, bars in parts)], axis=1)
-        names = {key.lane: self._thread(key.lane) for key in keys}
+        known = self.run.threads()
+        names = {lane: {"name": safe_text(known[str(lane)])} if str(lane) in known else {} for lane, *_ in keys}
         rows = np.repeat([number for number, _ in parts], [part.shape[1] for _, part in parts])
         about = {
             "rows": [
@@ -195,11 +203,6 @@ class LiveTimeline:
             "what": what.astype(np.uint32), "context": context.astype(np.uint32),
             "count": bars[COUNT].astype(np.uint32), "number": bars[NUMBER], "longest": bars[LONGEST] / 1e6,
         }  # fmt: skip
-
-    def _thread(self, lane: int) -> dict[str, str]:
-        """Return a dict with the "name" of the thread `lane`, empty if the name is unknown."""
-        name = self.run.threads().get(str(lane))
-        return {} if name is None else {"name": safe_text(name)}
 
     def _window(self, key: Key, t0: int, t1: int, resolution: int, now: int) -> Bars:
         """Return the bars of a row between two times (ns); the bars of open scopes end at the time `now`."""

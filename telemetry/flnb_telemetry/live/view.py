@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 FOLD_AT = 1 << 16  # records that may wait for the next frame before they are taken into the statistics
 HISTORY = 8192  # steps, and values of metrics, that a keyframe repeats
+SCOPES, OTHERS = 4096, "(other scopes)"  # scopes whose times are shown, and the name for the sum of those beyond them
 LEAVES = 1 << 16  # parameters and inputs whose names are stored for the next tapes
 WANTED = 400  # levels of the tape, opened by readers, that frames contain beside the first ones
 PATIENCE = 0.02  # seconds to wait for the newest events before a frame is made without them
@@ -79,7 +80,7 @@ class Live(Run):
         super().__init__(name, grad_interval, "waiting")
         self.dropped = 0
         self.memory = LiveMemory()
-        self.tallies = {"op": Tally(), "scope": Tally()}
+        self.tallies = {"op": Tally(), "scope": Tally(SCOPES, self.catalog.strings.id_of(OTHERS))}
         self._ahead = NONE  # the scopes of the latest tape nodes, which are also those of their backward ops
         self._waiting: list[tuple[int, schema.Records]] = []
         self._sequence = 0

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from flnb_telemetry import schema
+from flnb_telemetry import pump, schema
 from flnb_telemetry.intern import Catalog
 from flnb_telemetry.live import ring
 from flnb_telemetry.live.bars import COUNT
 from flnb_telemetry.live.ring import Ring
 from flnb_telemetry.live.threads import KINDS, Key
-from flnb_telemetry.live.timeline import LiveTimeline
-from flnb_telemetry.live.view import Live
+from flnb_telemetry.live.timeline import THREADS, LiveTimeline
+from flnb_telemetry.live.view import OTHERS, Live
 
+import flnb
 from tests.telemetry.live.test_threads import trained
 
 if TYPE_CHECKING:
@@ -139,3 +141,46 @@ def test_a_ring_is_as_large_as_the_records_that_are_not_old() -> None:
         stored.append(1, rows)
     assert stored.nbytes == 64 * (1 << 17)
     assert sum(len(part) for _, part in stored.batches()) > 100_000
+
+
+def test_threads_that_have_ended_are_left_out_when_there_are_many(live: Live) -> None:
+    """Such as those that prepare the data of each epoch: a frame of the live view does not grow with them."""
+
+    def work() -> None:
+        flnb.exp(flnb.ones(4))
+
+    live.begin()
+    work()
+    for _ in range(THREADS + 16):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        live.refresh()
+    content, _ = live.frame(keyframe=True)
+    shown = {row["thread"] for row in content["timeline"]["rows"]}
+    first, *_, last = sorted(live.threads(), key=int)
+    assert len(shown) == THREADS
+    assert {int(first), int(last)} <= shown  # the main thread's events are the oldest, but it has not ended
+    assert content["timeline"]["rows"][0]["name"] == "main"
+    pump.detach(live)
+
+
+def test_of_many_scopes_the_short_ones_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flnb_telemetry.live.view.SCOPES", 16)
+    found = Live("scopes")
+    found.begin()
+    with flnb.record() as run:
+        for i in range(40):
+            with flnb.scope(f"number{i}"):
+                flnb.exp(flnb.ones(4))
+            found.refresh()
+            found.frame(keyframe=False)
+    found.finish()
+    content, buffer = found.frame(keyframe=True)
+    code, first, count = content["arrays"]["scope.name"]
+    assert code == "u32"
+    names = np.frombuffer(buffer, np.uint32, count, first).tolist()
+    assert len(names) <= 16
+    assert OTHERS in [content["strings"]["items"][name] for name in names]
+    code, first, count = content["arrays"]["scope.count"]
+    assert np.frombuffer(buffer, np.float64, count, first).sum() == len(run.table("op")["t0"])
