@@ -10,7 +10,7 @@ from time import perf_counter_ns as clock
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
-from flnb_backends.tensor.captured import CapturedBackend
+from flnb_backends.tensor.captured import CapturedBackend, refuse_read_only
 from flnb_telemetry import bus, schema
 
 from flnb.autograd.tree import leaves, rebuild
@@ -21,7 +21,7 @@ from flnb.dispatch.dtypes import default_dtype
 from flnb.dispatch.effects import Effects, effects
 from flnb.dispatch.guards import changed, guarded, hold
 from flnb.dispatch.memory import keepers
-from flnb.dispatch.plan import residents, spec_of
+from flnb.dispatch.plan import families, residents, spec_of
 from flnb.dispatch.references import items_of, referred
 from flnb.graph.calls import KernelCalls
 from flnb.graph.direct import Direct, direct_of
@@ -180,6 +180,8 @@ class Captured:
             tensors: the tensors among the arguments.
             repeat: whether to repeat the side effects; False in the first run, because they happened during recording.
         """
+        for x in _now(self._written, tensors):
+            refuse_read_only(x._data)
         given = [x.grad._data for x in _now(self.grown, tensors)]  # which the function may clear after it has read them
         for x in _now(self._cleared, tensors):
             x.grad = None
@@ -283,6 +285,8 @@ class Jitted(Generic[P, R]):
         flat = not keywords and all(isinstance(x, Tensor) for x in arguments)
         given: Sequence[Any] = arguments if flat else leaves((arguments, keywords))
         tensors = given if flat else [x for x in given if isinstance(x, Tensor)]
+        if any(x._spec.kind != here.kind and not families[x._spec.kind].programs for x in tensors):
+            return self.function(*arguments, **keywords)
         containers = len(given) if flat else repr(rebuild((arguments, keywords), range(len(given))))
         key = self._key(given, tensors, containers, here)
         with self._lock:  # a program has memory for one run at a time
@@ -395,7 +399,7 @@ def jit(function: Callable[P, R] | None = None, *, fuse: bool = True, donate: Se
             read elements of arguments or results of ops (``.item()``, ``if x > 0``, ``x[mask]``). NumPy arrays and
             numbers that it uses or computes are constants of the program: ``optimizer.lr *= 0.5`` sets the same rate
             in each run. Pass values that change from call to call, such as batches, as tensors. An argument that it
-            returns, or a view of one, is a copy.
+            returns, or a view of one, is a copy, and no two results share memory.
         fuse: whether several elementwise ops and reductions may be computed by one compiled kernel.
         donate: positions, among the tensors in the arguments, of tensors that the caller does not need any more. Their
             memory may be overwritten with a result, also for other tensors on the same memory.

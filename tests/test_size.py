@@ -78,7 +78,7 @@ GRAPH = (
     "flnb.plot.modes", "flnb.autograd.repeated", "flnb.optim.repeated",
 )  # fmt: skip
 """Modules of the graph, which the goals do not count either."""
-WITH_ALL, GOAL_WITH_ALL = 27_200, 18_000
+WITH_ALL, GOAL_WITH_ALL = 27_214, 18_000
 """The most lines of the core with graph, ranks and devices, and the goal, which the core alone exceeds by its part."""
 
 

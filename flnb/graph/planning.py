@@ -81,8 +81,12 @@ class _Lives:
         return self.groups[i].shape is None or value in last or any(j != i for j in self.readers.get(value, ()))
 
     def replaces(self, new: Value, old: Value) -> bool:
-        """Return whether ``new`` may be written to the array of ``old``: no later group reads the old elements."""
-        return max(self.readers.get(old, [-1])) <= self.written[new] and self.overwrites(new, old)
+        """Return whether ``new`` may be written to the array of ``old``: no later group reads the old elements.
+
+        False if the array is not C-contiguous, because kernels write and read all that is computed in row-major order.
+        """
+        last = max(self.readers.get(old, [-1]))
+        return self.layouts.contiguous(old) and last <= self.written[new] and self.overwrites(new, old)
 
     def overwrites(self, value: Value, x: Value) -> bool:
         """Return whether ``value`` may overwrite x: its group reads each element of x before writing that element."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from flnb.interface import TensorBackend
     from flnb.tensor import Tensor
 
-__all__ = ["CapturedBackend"]
+__all__ = ["CapturedBackend", "refuse_read_only"]
 
 
 class CapturedBackend(DeferredBackend):
@@ -114,6 +114,10 @@ class CapturedBackend(DeferredBackend):
             made._made, made._after, made.arguments = self._made, self._after, self.arguments
         return made
 
+    def is_contiguous(self, buffer: Any) -> bool:
+        """Return whether elements are stored in row-major order without gaps, also in an array made before."""
+        return super().is_contiguous(buffer) if isinstance(buffer, Buffer) else bool(buffer.flags.c_contiguous)
+
     def moved(self, x: Tensor) -> Tensor:
         """Record a copy of a tensor from another device to this backend's memory."""
         if x._spec.kind == self.over.buffer:
@@ -145,6 +149,7 @@ class CapturedBackend(DeferredBackend):
 
         Raises:
             RuntimeError: the memory of such an array overlaps that of another tensor that the function used.
+            ValueError: such an array is read-only.
         """
         found, before, end = [], None, 0
         for array, first, buffer in sorted(self.leaves.values(), key=lambda leaf: _bounds(leaf[0])[0]):
@@ -157,6 +162,7 @@ class CapturedBackend(DeferredBackend):
             if stop > end:
                 before, end = (first, now), stop
             if now is not first:
+                refuse_read_only(array)
                 found.append((first, now))
         return found
 
@@ -287,6 +293,15 @@ class CapturedBackend(DeferredBackend):
     def sync(self) -> None:
         """Wait for the work of the backend that computes."""
         self.over.sync()
+
+
+def refuse_read_only(array: Any) -> None:
+    """Raise a ValueError if an array to which a program writes is a read-only NumPy array."""
+    if not getattr(array.flags, "writeable", True):
+        raise ValueError(
+            f"flnb.jit: the function writes to a tensor on the memory of a read-only array, "
+            f"{spec_of(array.shape, array.dtype, 'ndarray')!r}: pass a copy, such as flnb.asarray(array)"
+        )
 
 
 def _key(array: Any) -> Any:
