@@ -27,6 +27,6 @@ def test_a_training_step_can_be_interrupted_anywhere(options):
 
 def test_what_is_broken_is_told():
     """A harness that sees nothing would pass as well: without its list, it finds what Python cannot protect."""
-    done = tried("--only", "_start_new_thread(self._bootstrap", "--unprotected", os.devnull)
+    done = tried("--only", "(self._bootstrap", "--unprotected", os.devnull)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "threads are left: ['flnb-telemetry']" in done.stdout
